@@ -1,4 +1,4 @@
-"""How the KV cache is laid out and attention computed: what is fastest differs by machine. Pure."""
+"""How the KV cache is laid out and attention is computed: the fastest choice differs by machine. Pure."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ LAYOUTS = {"streams": False, "unified": True}
 FLASH = {"off": False, "on": True}
 F16, Q8_0, Q4_0 = "f16", "q8_0", "q4_0"
 KV_TYPES = (F16, Q8_0, Q4_0)  # of keys and values
-QUANTISED = frozenset({Q8_0, Q4_0})  # llama.cpp reads quantised values with flash attention alone
+QUANTISED = frozenset({Q8_0, Q4_0})  # llama.cpp reads quantised values only with flash attention
 
 
 @dataclass(frozen=True, slots=True)
 class Attention:
-    """`unified`: all slots share one pool of cells, and a shared prefix is stored once; otherwise each slot is its own
-    stream, and its rows look at no other's cells."""
+    """`unified`: all slots share one pool of cells, and a shared prefix is stored once. Otherwise each slot has a
+    stream of its own, and its rows attend to no other slot's cells."""
 
     unified: bool
     flash: bool
 
     @property
     def exact(self) -> bool:
-        """Whether a row's result is the same whatever is computed with it; measured on CPUs, with every layout."""
+        """Whether a row's result does not depend on the rest of the batch; measured on CPUs, with every layout."""
         return not self.unified and not self.flash
 
     @property
@@ -39,7 +39,7 @@ ALL = [Attention(unified, flash) for unified, flash in product(LAYOUTS.values(),
 
 def attention(layout: str, flash: str, *, gpu: bool, measured: Attention | None = None) -> Attention:
     """The requested attention; for `auto` the one measured to be fastest, or the usual one: on a CPU streams without
-    flash attention, on a GPU the opposite. What was measured holds for both together. Raises ValueError."""
+    flash attention, on a GPU the opposite. A measurement applies only if both are `auto`. Raises ValueError."""
     for name, value, known in (("kv_layout", layout, LAYOUTS), ("flash_attention", flash, FLASH)):
         if value not in (AUTO, *known):
             raise ValueError(f"{name} must be {AUTO}, {' or '.join(known)}, not {value!r}")

@@ -33,25 +33,25 @@ class Chunk(Protocol):
     def slot(self) -> int: ...
     @property
     def position(self) -> int:
-        """Of the first token."""
+        """Position of the first token."""
         ...
 
     @property
     def tokens(self) -> Sequence[int]: ...
     @property
     def outputs(self) -> int:
-        """After how many of the tokens, counted from the last, the logits are wanted."""
+        """Number of tokens, counted from the last, whose logits are needed."""
         ...
 
     @property
     def apart(self) -> bool:
-        """Whether no other rows may be computed next to these, for a result that is the same to the last bit."""
+        """Whether these rows must be computed without any others, for a result that is the same to the last bit."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """The plainest chunk, for measurements and tests."""
+    """The simplest chunk, for measurements and tests."""
 
     slot: int
     position: int
@@ -66,13 +66,13 @@ class Backend(Protocol):
     slots: int
     context: int  # tokens per slot
     rows_max: int  # tokens per step
-    exact: bool  # whether a row's result is the same whatever rows are computed with it
-    streams: bool  # whether rows are computed together only as far as their slots follow each other
+    exact: bool  # whether a row's result does not depend on the other rows of its batch
+    streams: bool  # whether rows are computed together only for runs of consecutive slots
     rewinds: bool  # whether `truncate` can keep a part of a slot; false for recurrent and hybrid models
 
     def decode(self, chunks: Sequence[Chunk]) -> NDArray[np.float32]:
-        """Compute chunks (sorted by slot, a slot once); returns logits [outputs, vocabulary] in chunk order,
-        valid until the next call. Raises InferenceError; what the slots then hold behind the chunks' positions is
+        """Compute chunks (sorted by slot, one per slot); returns logits [outputs, vocabulary] in chunk order, valid
+        until the next call. Raises InferenceError; the slots' content behind the chunks' positions is then
         undefined."""
         ...
 
@@ -81,24 +81,24 @@ class Backend(Protocol):
         ...
 
     def truncate(self, slot: int, length: int) -> None:
-        """Forget what a slot holds from token `length` on. Raises InferenceError where `rewinds` is false."""
+        """Drop the content of a slot from token `length` on. Raises InferenceError if `rewinds` is false."""
         ...
 
     def save(self, slot: int) -> NDArray[np.uint8]:
-        """The state of everything a slot holds, as bytes."""
+        """The state of a slot, as bytes."""
         ...
 
     def restore(self, slot: int, state: NDArray[np.uint8]) -> None:
-        """Make a slot hold what was saved. Raises InferenceError, and the slot is empty then."""
+        """Load a saved state into a slot. Raises InferenceError and then leaves the slot empty."""
         ...
 
     def regions(self, state: NDArray[np.uint8], tokens: int) -> Sequence[Region]:
-        """Where that many tokens at the start lie in a saved state; nowhere, if unknown."""
+        """Where the first `tokens` lie in a saved state; empty if unknown."""
         ...
 
     def surviving(self, tell: Callable[[str], None]) -> AbstractContextManager[None]:
-        """For the thread that uses it. Where the device is lost for good, `tell` gets the reason in the middle of a
-        call that never returns: the thread is lost with it, and the process is not."""
+        """Context for the thread that uses the device. If the device is lost for good, `tell` is called with the reason
+        in the middle of a device call that never returns: the thread is lost, but not the process."""
         ...
 
     def close(self) -> None: ...

@@ -1,4 +1,4 @@
-"""How the engine runs. Values are decided by the edge and passed down; nothing here reads the environment."""
+"""How the engine runs. The edge decides the values and passes them down; nothing here reads the environment."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from inference.bundled import CHAT_MODEL
 from inference.speculative.draft_length import DRAFT_TOKENS_MAX, FORCED_TOKENS_MAX
 from inference.weight_placement import GPU, KV_PLACES, LAYER, LOAD_MODES, Split
 
-# KV memory is allocated for every slot up front, so the default context is what chat needs, not what models allow.
+# KV memory is allocated for every slot up front, so the default context is what chat needs, not the model's maximum.
 CONTEXT_DEFAULT = 8192
 # Fields of EngineConfig that inference.provisioning.fit may lower.
 ADJUSTABLE = frozenset({"resident", "context", "parallel", "parked_bytes_max", "kv_type"})
-# Prompt tokens of a step without active streams. On a CPU 512 compute no faster: more of their attention is masked
-# away. For a GPU it is what llama.cpp takes of itself: fewer leave it idle between two steps.
+# Prompt tokens per step without active streams. On a CPU, 512 are no faster: more of their attention is masked. For a
+# GPU it is llama.cpp's own default: fewer leave the GPU idle between two steps.
 PREFILL_TOKENS_CPU, PREFILL_TOKENS_GPU = 256, 512
 
 
 def default_threads() -> int:
-    """All cores on a small machine; from four cores up one stays with the event loop."""
+    """All cores on a small machine; from four cores on, one is left to the event loop."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return cores if cores < 4 else cores - 1
 
@@ -29,32 +29,32 @@ def default_threads() -> int:
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
     model_path: Path = CHAT_MODEL
-    draft_path: Path | None = None  # a small model of the same vocabulary; none: no speculation
-    lookup: bool = False  # draft from the texts themselves, where there is no draft model
-    draft_max: int = 8  # tokens drafted at most; how many pay is measured, and it may be none
-    draft_min: int = 0  # tokens drafted at least, whether that pays or not
+    draft_path: Path | None = None  # a small model with the same vocabulary; None: no draft model
+    lookup: bool = False  # prompt lookup decoding if there is no draft model
+    draft_max: int = 8  # most tokens per draft; how many pay off is measured, and it may be none
+    draft_min: int = 0  # fewest tokens per draft, whether they pay off or not
     parallel: int = 8  # sequences that generate at the same time
     resident: int = 8  # further slots that keep conversations' KV between turns
-    context: int = 0  # tokens a sequence may hold; 0: the model's own, at most CONTEXT_DEFAULT
-    kv_type: str = F16  # of keys and values; q8_0 takes half the memory, q4_0 a quarter, both flash attention
+    context: int = 0  # tokens per sequence; 0: the model's own, at most CONTEXT_DEFAULT
+    kv_type: str = F16  # of keys and values; q8_0 takes half the memory, q4_0 a quarter; both need flash attention
     threads: int = 0  # 0: default_threads()
     kv_layout: str = AUTO  # see inference.attention
     flash_attention: str = AUTO
-    measured: Attention | None = None  # what auto means on this machine; None: what is fastest as a rule
-    measured_prefill: int | None = None  # prompt tokens of a step that the GPU likes; None: PREFILL_TOKENS_GPU
-    gpu_layers: int = -1  # layers to offload where the build has a GPU; -1: all
-    kv_place: str = GPU  # of what layers on a GPU remember: there, or host, where the CPU then computes attention
-    gpu_split: str = LAYER  # among several GPUs, see inference.weight_placement
-    load_mode: str = AUTO  # how the file gets into memory
-    queue_max: int = 64  # requests that may wait; one more is refused
-    queue_tokens_max: int = 131_072  # tokens of their prompts: minutes of prefill on a CPU, and no client waits longer
+    measured: Attention | None = None  # what auto means on this machine; None: what is usually fastest
+    measured_prefill: int | None = None  # best number of prompt tokens per step on the GPU; None: PREFILL_TOKENS_GPU
+    gpu_layers: int = -1  # layers to offload if the build supports a GPU; -1: all
+    kv_place: str = GPU  # KV of the layers on a GPU: there, or on the host, where the CPU then computes attention
+    gpu_split: str = LAYER  # between several GPUs, see inference.weight_placement
+    load_mode: str = AUTO  # how the file is read into memory
+    queue_max: int = 64  # most requests that may wait; further ones are refused
+    queue_tokens_max: int = 131_072  # tokens of their prompts: minutes of prefill on a CPU, longer than clients wait
     parked_bytes_max: int = 512 * 2**20  # host memory for conversations that left their slot; 0: none
-    disk_folder: Path | None = None  # where those that host memory has no room for are kept, over restarts too
-    disk_bytes_max: int = 2 * 2**30  # of them on disk; 0: none
-    adjustable: frozenset[str] = frozenset()  # which of ADJUSTABLE may be reduced where memory is short
-    memory_bytes_max: int = 0  # that models and conversations may take; 0: what is free
-    beside_bytes: int = 0  # that other models of this process will take
-    # A step beside running streams may take this long: the pace that readers do not notice is a token per 100 ms.
+    disk_folder: Path | None = None  # for conversations evicted from host memory; survives restarts
+    disk_bytes_max: int = 2 * 2**30  # capacity on disk; 0: none
+    adjustable: frozenset[str] = frozenset()  # which of ADJUSTABLE may be reduced if memory is short
+    memory_bytes_max: int = 0  # for models and conversations; 0: what is free
+    beside_bytes: int = 0  # memory that other models of this process will take
+    # A step beside running streams may take this long: at a token per 100 ms, readers do not notice the pace.
     inter_token_target_s: float = 0.1
     # Prompt tokens per step: without active streams, and beside streams before the cost of a step is known.
     prefill_tokens_alone: int = PREFILL_TOKENS_CPU
@@ -77,14 +77,14 @@ class EngineConfig:
             raise ValueError(f"kv_place must be {' or '.join(KV_PLACES)}, not {self.kv_place!r}")
         if self.load_mode not in LOAD_MODES:
             raise ValueError(f"load_mode must be {' or '.join(LOAD_MODES)}, not {self.load_mode!r}")
-        Split.parse(self.gpu_split)  # refuses what is unknown
-        self.attention(gpu=False)  # refuses what is unknown
+        Split.parse(self.gpu_split)  # raises for unknown values
+        self.attention(gpu=False)  # raises for unknown values
         if self.slots > 256:
             raise ValueError("parallel + resident must not exceed 256, the most sequences llama.cpp can hold")
 
     @property
     def is_quantised(self) -> bool:
-        """Whether keys and values are."""
+        """Whether keys and values are quantised."""
         return self.kv_type in QUANTISED
 
     @property
@@ -92,11 +92,11 @@ class EngineConfig:
         return self.parallel + self.resident
 
     def context_of(self, trained: int) -> int:
-        """Tokens that a sequence may hold with a model that was trained on that many."""
+        """Tokens per sequence for a model with this training context."""
         return self.context or min(trained, CONTEXT_DEFAULT)
 
     def attention(self, *, gpu: bool) -> Attention:
-        """A quantised cache needs flash attention, and what was measured was an f16 one."""
+        """A quantised cache needs flash attention, and measurements only apply to an f16 cache."""
         if self.is_quantised:
             return attention(self.kv_layout, "on", gpu=gpu)
         return attention(self.kv_layout, self.flash_attention, gpu=gpu, measured=self.measured)
@@ -109,26 +109,26 @@ class EngineConfig:
 
     @property
     def is_calibrated(self) -> bool:
-        """Whether measuring which attention is fastest would change nothing."""
+        """Whether measuring the fastest attention would change nothing."""
         chosen = self.is_quantised or (self.kv_layout, self.flash_attention) != (AUTO, AUTO)
         return chosen or self.measured is not None
 
     @property
     def offloaded(self) -> EngineConfig:
-        """As it runs where a GPU computes all layers."""
+        """The configuration if a GPU computes all layers."""
         liked = self.measured_prefill or max(self.prefill_tokens_alone, PREFILL_TOKENS_GPU)
         return replace(self, prefill_tokens_alone=liked)
 
     @property
     def rows_max(self) -> int:
-        """Tokens in the largest step: a chunk of prompt, and a row with its draft for every stream; or what grammars
-        leave no choice of in the place of the chunk."""
+        """Tokens in the largest step: a row with its draft for every stream, and either a prefill chunk or the tokens
+        forced by grammars."""
         return self._drafted_rows + max(self.prefill_tokens_alone, FORCED_TOKENS_MAX)
 
     @property
     def outputs_max(self) -> int:
-        """Rows of a step whose logits are wanted: of every stream with its draft, and what grammars leave no choice
-        of."""
+        """Most rows of a step whose logits are needed: those of every stream with its draft, and of tokens forced by
+        grammars."""
         return self._drafted_rows + FORCED_TOKENS_MAX
 
     @property

@@ -1,7 +1,7 @@
 """Control tokens that are significant in an answer: they mark tool calls and reasoning.
 
-Control tokens have no text in generated output, so that users do not see end-of-turn marks. These keep their text where
-the model's chat template contains them, for the parser of its tool-call dialect.
+Control tokens have no text in generated output, so that users do not see end-of-turn markers. Those listed here keep
+their text if the model's chat template contains them, for the parser of its tool-call dialect.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from inference.core import Delta, Finish
 
 
 class DeltaStream:
-    """The base of all generations. For the event loop only.
+    """Base class of all generations. Used on the event loop only.
 
     Deltas are pushed to the receiver of `stream`; without one they are queued, and can be iterated over.
     """

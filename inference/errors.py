@@ -1,10 +1,10 @@
-"""What can go wrong in inference. `status` is the HTTP status that the edge answers with."""
+"""Errors of inference. `status` is the HTTP status that the edge responds with."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-OVERLOADED = "overloaded"  # the code of what is refused because of everybody's requests
+OVERLOADED = "overloaded"  # the code of refusals caused by the load of all tenants
 
 
 class InferenceError(Exception):
@@ -24,7 +24,7 @@ class PromptTooLong(InferenceError):
 
 
 class EmptyPrompt(InferenceError):
-    """The prompt has no tokens: nothing tells what comes next."""
+    """The prompt has no tokens, so there is nothing to continue."""
 
     status = 400
     code = "invalid_value"
@@ -45,7 +45,7 @@ class TooManyTokens(PromptTooLong):
 
 
 class TextTooLong(PromptTooLong):
-    """The prompt has more bytes of text than its context can spell: it is refused before it is tokenised."""
+    """The prompt has more bytes of text than fit the context in any tokens: it is refused before tokenisation."""
 
     def __init__(self, excess_bytes: int, room_bytes: int, context_length: int) -> None:
         super().__init__(
@@ -65,7 +65,7 @@ class UnknownToken(InferenceError):
 
 
 class ForeignTokens(InferenceError):
-    """Token ids that the embedding model's tokenizer did not make."""
+    """Token ids that the embedding model's tokenizer did not produce."""
 
     status = 400
     code = "invalid_value"
@@ -76,7 +76,7 @@ class ForeignTokens(InferenceError):
 
 
 class NotDeterministic(InferenceError):
-    """This device or model cannot keep the promise of deterministic answers."""
+    """This device or model cannot give deterministic answers."""
 
     status = 400
     code = "unsupported_value"
@@ -100,7 +100,7 @@ class GrammarFailed(InferenceError):
 
 
 class SchemaUnmet(InferenceError):
-    """A finished text breaks a keyword of its schema that no grammar holds. The code names it: `unmet_uniqueItems`."""
+    """A finished text violates a schema keyword that no grammar enforces. The code names it: `unmet_uniqueItems`."""
 
     def __init__(self, keyword: str, place: str) -> None:
         super().__init__(f"the answer breaks '{keyword}' of its schema at '{place}'")
@@ -108,7 +108,7 @@ class SchemaUnmet(InferenceError):
 
 
 class QueueFull(InferenceError):
-    """There is no room in the queue: try again after `retry_after_s`. `own`: because of the tenant's own requests."""
+    """The queue is full: retry after `retry_after_s`. `own`: because of the tenant's own requests."""
 
     def __init__(self, message: str, retry_after_s: float, *, own: bool = False) -> None:
         super().__init__(message)
@@ -125,7 +125,7 @@ class ModelNotLoaded(InferenceError):
 
 
 class NoRoom(InferenceError):
-    """There is no memory for a model while others are at work: try again after `retry_after_s`."""
+    """No memory for a model while others are in use: retry after `retry_after_s`."""
 
     status = 503
     code = OVERLOADED
@@ -133,11 +133,11 @@ class NoRoom(InferenceError):
 
 
 class OutOfDeviceMemory(ModelNotLoaded):
-    """A GPU has no room for what was to lie on it: fewer layers may fit."""
+    """A GPU has too little memory for what was placed on it: fewer layers may fit."""
 
 
 class UnknownEmbedder(InferenceError):
-    """No embedding model of this worker has that name."""
+    """This worker has no embedding model of that name."""
 
     status = 404
     code = "model_not_found"
@@ -148,7 +148,7 @@ class UnknownEmbedder(InferenceError):
 
 
 class EmbedderNotLoaded(InferenceError):
-    """An embedding model that this worker should have could not be loaded when it was needed; the log says why."""
+    """An embedding model of this worker could not be loaded when it was needed; the log says why."""
 
     status = 503
 
@@ -157,10 +157,10 @@ class EmbedderNotLoaded(InferenceError):
 
 
 class ModelAway(InferenceError):
-    """A chat model that is loaded at first use could not be loaded; the log says why."""
+    """A chat model that is loaded on first use could not be loaded; the log says why."""
 
     status = 503
-    retry_after_s = 30.0  # somebody has to do something about it
+    retry_after_s = 30.0  # an operator has to act
 
     def __init__(self, name: str) -> None:
         super().__init__(f"the model '{name}' could not be loaded")
@@ -182,13 +182,13 @@ class EngineStopped(InferenceError):
 
 
 class EnginesAway(EngineStopped):
-    """None of the engines answers: try again after `retry_after_s`, when they have been looked for again."""
+    """None of the engines responds: retry after `retry_after_s`, when they have been probed again."""
 
     retry_after_s = 1.0
 
 
 class Refused(InferenceError):
-    """What an engine says of a request that it does not take, where there is no class for it."""
+    """A remote engine's refusal of a request for which there is no class of its own."""
 
     def __init__(self, message: str, status: int, code: str, param: str | None) -> None:
         super().__init__(message)

@@ -1,8 +1,8 @@
-"""The exact tokens of turns that this model generated: rendering a turn from them never breaks the cached prefix.
+"""The exact tokens of turns that this model generated: a prompt rendered from them never breaks the cached prefix.
 
-Kept by a digest of the tenant and the message, which the fingerprint of the model keys: tokens of one model mean
-nothing in the eyes of another, and what a tenant sends is never spelled by another's tokens. They go into prompts as
-they are, control tokens of calls included, so they are only given out where they spell the message that they represent.
+Keyed by a digest of the tenant and the message, itself keyed by the model's fingerprint: tokens of one model mean
+nothing to another, and a tenant's message is never spelled with another tenant's tokens. They go into prompts as they
+are, including the control tokens of tool calls, so they are only returned if they spell the message they stand for.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from inference.control_tokens import SIGNIFICANT
 from inference.core import ChatMessage
 
 # Together at most 10 MB.
-TOKEN_BYTES, TURN_BYTES = 36, 300  # a turn takes so much however short it is
+TOKEN_BYTES, TURN_BYTES = 36, 300  # per token; per turn, however short
 TOKENS_MAX = 200_000  # the answers of some hundred long conversations
 TURNS_MAX = 10_000
 DIGEST_BYTES = 16
 
 
 class GeneratedTokens:
-    """`salt` names the tenant. The least recently used are forgotten first.
+    """`salt` names the tenant. The least recently used turns are evicted first.
 
-    Thread-safe: another thread than the event loop's writes to disk.
+    Thread-safe: it is written to disk on a thread other than the event loop's.
     """
 
     def __init__(self, pieces: Sequence[bytes], fingerprint: bytes) -> None:
@@ -35,9 +35,9 @@ class GeneratedTokens:
             id for id, piece in enumerate(pieces) if piece.decode("utf-8", "replace") in SIGNIFICANT
         )
         self._kept: OrderedDict[bytes, tuple[int, ...]] = OrderedDict()  # least recently used first
-        self._unchecked: set[bytes] = set()  # out of a file: whether they fit shows when their message is there
+        self._unchecked: set[bytes] = set()  # loaded from a file: verified once their message is known
         self._tokens = 0
-        self._asked: OrderedDict[bytes, None] = OrderedDict()  # keys that were looked for elsewhere
+        self._asked: OrderedDict[bytes, None] = OrderedDict()  # keys already looked up elsewhere
         self._lock = threading.Lock()
         self.changes = 0  # turns put so far
 
@@ -52,7 +52,7 @@ class GeneratedTokens:
         return TOKEN_BYTES * self._tokens + TURN_BYTES * len(self)
 
     def get(self, message: ChatMessage, *, salt: str = "") -> tuple[int, ...] | None:
-        """The tokens of a turn, which counts as used; None for one that is not known, or not an assistant's."""
+        """The tokens of a turn, marked as used; None if they are unknown or the message is not an assistant's."""
         if message.role != "assistant":
             return None
         key = self._key(message, salt)
@@ -66,8 +66,8 @@ class GeneratedTokens:
         return ids
 
     def put(self, message: ChatMessage, ids: Sequence[int], *, salt: str = "") -> bytes | None:
-        """Keep the tokens of a generated turn under the digest that is returned; None where there are none, or they are
-        not all of its text."""
+        """Keep the tokens of a generated turn; returns the digest they are stored under. None if there are no tokens or
+        they do not cover all of its text."""
         if not ids or not self._spells(ids, message):
             return None
         key = self._key(message, salt)
@@ -77,7 +77,7 @@ class GeneratedTokens:
         return key
 
     def missing(self, messages: Iterable[ChatMessage], *, salt: str = "") -> list[bytes]:
-        """The digests of turns that are not known, each once: what is not found elsewhere is not looked for again."""
+        """The digests of unknown turns, each only once: a turn not found elsewhere is not looked up again."""
         keys = [self._key(message, salt) for message in messages if message.role == "assistant"]
         with self._lock:
             new = [key for key in dict.fromkeys(keys) if key not in self._kept and key not in self._asked]
@@ -87,12 +87,12 @@ class GeneratedTokens:
         return new
 
     def dump(self) -> list[tuple[bytes, tuple[int, ...]]]:
-        """Digests of messages with their tokens, those of other models too; the least recently used first."""
+        """Digests of messages with their tokens, those of other models too; least recently used first."""
         with self._lock:
             return list(self._kept.items())
 
     def load(self, turns: Iterable[tuple[bytes, tuple[int, ...]]]) -> None:
-        """Take what another worker dumped."""
+        """Load what another worker dumped."""
         with self._lock:
             for key, ids in turns:
                 self._keep(key, ids)
@@ -115,16 +115,17 @@ class GeneratedTokens:
         self._unchecked.discard(key)
 
     def _spells(self, ids: Sequence[int], message: ChatMessage) -> bool:
-        """Whether the tokens are the text of the message, without one that is silent. Text alone has no marks.
+        """Whether the tokens spell the text of the message, with no token that has no text. Plain text contains no
+        control tokens.
 
-        Thoughts and calls are written in the model's own way. What was thought and then said has to be there in this
-        order, and all names of calls: what stands for a call that could not be read tells nothing of its text.
+        Reasoning and tool calls are written in the model's own format. Reasoning and content have to appear in this
+        order, and so do the names of all calls: the placeholder of an unreadable call says nothing of its text.
         """
         if not all(0 <= token < len(self._pieces) and self._pieces[token] for token in ids):
             return False
         try:
             text = b"".join(self._pieces[token] for token in ids).decode()
-        except UnicodeDecodeError:  # cut off inside of a character
+        except UnicodeDecodeError:  # cut off inside a character
             return False
         if not message.tool_calls and not message.reasoning:
             return text.strip() == message.content.strip() and self._marks.isdisjoint(ids)

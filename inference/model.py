@@ -1,4 +1,4 @@
-"""The chat model: template, tokenizer and engine under one roof. What the agent loop and the routes talk to."""
+"""The chat model: template, tokenizer and engine behind one interface, used by the agent loop and the routes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ log = logging.getLogger("firsttoken.model")
 
 
 class ChatModel(TextModel):
-    """`load` blocks (seconds for a large file): call it in a thread. `start` needs the running event loop."""
+    """`load` blocks (seconds for a large file), so call it on a thread. `start` needs a running event loop."""
 
     def __init__(
         self,
@@ -49,10 +49,10 @@ class ChatModel(TextModel):
 
     @classmethod
     def load(cls, config: EngineConfig, progress: Progress | None = None) -> ChatModel:
-        """`progress` is told the share of the weights that is loaded, from 0 to 1.
+        """`progress` is called with the share of the weights that is loaded, from 0 to 1.
 
-        What a GPU has no room for after all (others use it too) goes to the CPU, unless the number of layers was asked
-        for. Raises ModelNotLoaded, or InvalidTemplate for a model that cannot chat.
+        Layers for which a GPU turns out to have no room (others use it too) go to the CPU, unless the number of layers
+        was configured. Raises ModelNotLoaded, or InvalidTemplate for a model without a usable chat template.
         """
         layers = gpu_layers(config)
         while True:
@@ -87,7 +87,7 @@ class ChatModel(TextModel):
             return model
 
     async def start(self) -> None:
-        """Start the engine and run one step, so that the first user does not pay for cold memory."""
+        """Start the engine and run one step, so that the first request does not pay for cold memory."""
         self._engine.start()
         warm = self.generate(self.encode(self.render([ChatMessage("user", "Hello")])), Sampling(max_tokens=1))
         async for _ in warm:
@@ -102,12 +102,12 @@ class ChatModel(TextModel):
 
     @property
     def lost(self) -> bool:
-        """Whether the device is gone for this process: it should end, and another one begin."""
+        """Whether this process has lost the device: it should exit and be restarted."""
         return self._engine.lost
 
     @property
     def failed(self) -> str | None:
-        """Why the model cannot answer any more, if so."""
+        """Why the model can no longer answer, or None."""
         return self._engine.failed
 
     def generate(
@@ -144,16 +144,16 @@ class ChatModel(TextModel):
 
     @property
     def is_busy(self) -> bool:
-        """Whether anything waits or runs, prompts that are read ahead included."""
+        """Whether anything waits or runs, including prefills ahead."""
         return bool(self._engine.waiting or self._engine.running)
 
     @property
     def steps(self) -> int:
-        """Computed so far: as long as it stays the same, no request progresses."""
+        """Steps computed so far: while this does not change, no request progresses."""
         return self._engine.totals["steps"]
 
     def stats(self) -> dict[str, Any]:
-        """Gauges and totals of the engine, for health and metrics. Those by position are mappings."""
+        """Gauges and totals of the engine for health and metrics. Per-position ones are mappings."""
         engine, totals, costs = self._engine, self._engine.totals, self._engine.tier_costs
         return {
             "model": self.name,
@@ -185,7 +185,7 @@ class ChatModel(TextModel):
 
     @property
     def _host_memory(self) -> dict[str, int]:
-        """Bytes of this process; on a GPU they are the device's."""
+        """Bytes of this process; with a GPU they are the device's."""
         if self._on_gpu:
             return {}
         return {"kv_cache_bytes": self._footprint.kv_cache, "working_bytes": self._footprint.working}
@@ -208,9 +208,9 @@ def _backend_of(weights: LlamaModel, config: EngineConfig, context: int) -> Llam
 def _load_drafter(
     weights: LlamaModel, context: int, config: EngineConfig, undo: ExitStack
 ) -> tuple[Drafting | None, LlamaModel | None]:
-    """With the weights of a draft model, which are on the GPU only where layers of the model are.
+    """The drafter, and the weights of a draft model if it has one; they are on a GPU only if the model's layers are.
 
-    Raises ModelNotLoaded, also for one that speaks another vocabulary.
+    Raises ModelNotLoaded, also for a draft model with another vocabulary.
     """
     if config.draft_path is None or not config.draft_max:
         return (PromptLookup() if config.lookup else None), None

@@ -1,4 +1,4 @@
-"""A request inside the engine: few fields, the rest derived."""
+"""A request inside the engine: a few fields, everything else derived from them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from inference.core import Acceptance, CacheScope, Finish, Forecast, Miss, Prior
 from inference.engine.detokenizer import TextStream
 from inference.engine.sampler import Sampler
 
-# A prompt's row computed alone differs in its last bits from the same row among others: never in exact requests.
+# A prompt row computed alone differs in its last bits from the same row in a batch, so exact requests avoid it.
 EXACT_ROWS_MIN = 2
 
 
@@ -22,9 +22,9 @@ class Phase(StrEnum):
 
 @dataclass(slots=True, eq=False)
 class Request:
-    """`computed` counts tokens of prompt + generated whose KV is in the slot; the newest token is never one of them.
+    """`computed` counts the tokens of prompt + generated whose KV is in the slot; never the newest token.
 
-    A request that was preempted waits again, and what it generated is then part of what has to be computed.
+    A preempted request waits again; the tokens it generated then have to be computed along with its prompt.
     """
 
     prompt: list[int]
@@ -35,38 +35,38 @@ class Request:
     priority: Priority = Priority.STANDARD
     stamps: Stamps = field(default_factory=Stamps)
     slot: int | None = None
-    reused: int = 0  # of the prompt, when it was first placed
-    miss: Miss | None = None  # why it was no more
+    reused: int = 0  # tokens found in the cache at the first placement
+    miss: Miss | None = None  # why no more tokens were found
     computed: int = 0
     acceptance: Acceptance = field(default_factory=Acceptance)
-    reading: Steps = field(default_factory=Steps)  # up to the last token of the prompt
+    reading: Steps = field(default_factory=Steps)  # prefill, up to the last token of the prompt
     writing: Steps = field(default_factory=Steps)
     spent: Spent = field(default_factory=Spent)
     generated: list[int] = field(default_factory=list)
-    due_ns: int | None = None  # monotonic; its first token should be there then
-    pace_s: float | None = None  # that may pass between two of its tokens; None: nothing is asked
+    due_ns: int | None = None  # monotonic; when its first token is due
+    pace_s: float | None = None  # longest time between two tokens; None: no limit
     forecast: Forecast | None = None
-    preempted: bool = False  # at some time
-    keeps_slot: bool = False  # whatever waits: see FLOOR_NS in inference.engine.load
-    deadline_ns: int | None = None  # monotonic; it ends then, waiting or running
+    preempted: bool = False  # at least once
+    keeps_slot: bool = False  # never preempted: see FLOOR_NS in inference.engine.load
+    deadline_ns: int | None = None  # monotonic; ends it then, waiting or running
     cancelled: bool = False
     finish: Finish | None = None
 
     def ending(self, now_ns: int) -> Finish | None:
-        """Why it must end before the next step, if so."""
+        """Why it must end before the next step, or None."""
         if self.cancelled:
             return Finish.CANCELLED
         late = self.deadline_ns is not None and now_ns >= self.deadline_ns
         return Finish.DEADLINE if late else None
 
     def spare_s(self, now_ns: int) -> float:
-        """Of one with a pace that has begun to answer: until its next token is due; less than 0 once it is late."""
+        """Seconds until the next token of a paced stream is due; negative if it is late."""
         assert self.pace_s is not None
         return len(self.generated) * self.pace_s - (now_ns - self.stamps.first_token_ns) / 1e9
 
     @property
     def ahead(self) -> bool:
-        """Only the prefix of a prompt that will come: nothing is sampled, and no client waits for it."""
+        """Prefills only the prefix of a future prompt: nothing is sampled, and no client waits for it."""
         return self.priority is Priority.AHEAD
 
     @property
@@ -84,7 +84,7 @@ class Request:
 
     @property
     def decodes(self) -> bool:
-        """Of one that has a slot: only its newest token is left to compute."""
+        """Of a request with a slot: whether only its newest token is left to compute."""
         return bool(self.generated) and self.remaining == 1
 
     @property
@@ -104,8 +104,8 @@ class Request:
 
     @property
     def batchable(self) -> int:
-        """Tokens that may be computed together next. An exact request that lost its slot reads its prompt and then
-        its answer again, which was computed token by token: together, they would differ in their last bits."""
+        """Tokens that may be computed in one batch. An exact request that lost its slot recomputes its prompt, then its
+        answer token by token, as it was first computed: in one batch, the rows would differ in their last bits."""
         left = len(self.prompt) - self.computed
         return self.remaining if not self.exact or not self.generated else max(1, left)
 
@@ -116,8 +116,8 @@ class Request:
 
     @property
     def reusable(self) -> list[int]:
-        """The tokens whose KV may be reused. What was computed a row at a time (the answer) differs in its last bits
-        from the same tokens computed as prompt, so exact requests leave only their prompt."""
+        """The tokens whose KV may be reused. Rows of the answer, computed one at a time, differ in their last bits from
+        the same tokens computed as prompt, so exact requests leave only their prompt."""
         return self.prompt if self.exact else self.tokens
 
     @property

@@ -1,7 +1,7 @@
 """The model's own chat template, rendered so that untrusted text can never act as markup.
 
-Whatever a caller wrote (contents, tool schemas, arguments) goes through the template as an opaque mark; after rendering
-the text is cut at the marks. What the template wrote is trusted, what followed a mark is not.
+Everything that a caller wrote (contents, tool schemas, arguments) goes through the template as an opaque mark; then the
+rendered text is cut at the marks. What the template wrote is trusted, what a mark stands for is not.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from inference.core import ChatMessage, Part, Segment, ToolCall
 from inference.errors import InvalidTemplate
 from inference.template_options import NO_OPTIONS, Value
 
-# Markup needs brackets, bars or the like. Text of these characters only is harmless, and templates compare it
-# ("type" == "string"), so it goes through as it is.
+# Markup needs brackets, bars or the like. Text of only these characters is harmless, and templates compare it
+# ("type" == "string"), so it is passed as it is.
 _PLAIN = re.compile(r"[\w\s.,:;?!()'\"/+*=%&-]*")
 
 OURS = frozenset({"messages", "tools", "__marks"})  # variables that every prompt sets
-CALL_ID_CHARS = 9  # Mistral's templates take nothing else
+CALL_ID_CHARS = 9  # Mistral's templates accept no other length
 
 
 # The tokens of an assistant message that this model generated for the same tenant; None for any other.
@@ -36,7 +36,7 @@ Exact: TypeAlias = Callable[[ChatMessage], tuple[int, ...] | None]
 
 
 class _Marks:
-    """Stands for foreign text while a template runs. The nonce keeps anybody from writing a mark himself."""
+    """Stands in for untrusted text while a template runs. The nonce prevents anyone from forging a mark."""
 
     def __init__(self) -> None:
         self._nonce = secrets.token_hex(8)
@@ -49,7 +49,7 @@ class _Marks:
         return mark
 
     def shield(self, value: Any, part: Part) -> Any:
-        """The same JSON value with every string that could be markup replaced by a mark, keys included."""
+        """The same JSON value with every string that could be markup replaced by a mark, including keys."""
         if isinstance(value, str):
             return value if _PLAIN.fullmatch(value) else self.put(value, part)
         if isinstance(value, Mapping):
@@ -64,7 +64,7 @@ class _Marks:
         return [self.unshield(item) for item in value] if isinstance(value, list | tuple) else value
 
     def cut(self, rendered: str) -> list[Segment]:
-        """What the template wrote belongs to the part that it introduces, at the end to the one that it closes."""
+        """Text of the template belongs to the part that it introduces; at the end, to the part that it closes."""
         segments: list[Segment] = []
         part = self._last
         for piece in reversed(self._pattern.split(rendered)):
@@ -78,19 +78,19 @@ class _Marks:
 
     def _segment(self, piece: str, part: Part) -> Segment:
         if (clipped := self._segments.get(piece + "\x03")) is not None:
-            # The template cut the last character off, to write on inside of a JSON object (Mistral's do).
+            # The template cut off the last character to continue inside a JSON object (Mistral's do).
             return Segment(clipped.text[:-1], trusted=False, part=clipped.part)
         return self._segments.get(piece) or Segment(piece, trusted=True, part=part)
 
 
 class _Arguments(dict[str, Any]):
-    """Arguments of a call: a mapping for templates that walk it, the model's own JSON text for those that dump it."""
+    """Arguments of a call: a mapping for templates that iterate it, the model's own JSON for those that dump it."""
 
     def __init__(self, call: ToolCall, marks: _Marks, part: Part) -> None:
         try:
             parsed = json.loads(call.arguments)
             shielded = marks.shield(parsed, part) if isinstance(parsed, dict) else {}
-        except (ValueError, RecursionError):  # no JSON, or nested deeper than Python follows
+        except (ValueError, RecursionError):  # not JSON, or nested too deep for Python
             shielded = {}
         super().__init__(shielded)
         self.text, self.part = call.arguments, part
@@ -98,7 +98,7 @@ class _Arguments(dict[str, Any]):
 
 @jinja2.pass_context
 def _tojson(context: jinja2.runtime.Context, value: Any, **_options: Any) -> str:
-    """Plain JSON as models were trained on, without the HTML escaping of Jinja's own filter."""
+    """Plain JSON as in the models' training data, without the HTML escaping of Jinja's own filter."""
     marks: _Marks = context["__marks"]
     if isinstance(value, _Arguments):
         return marks.put(value.text, value.part)
@@ -110,7 +110,7 @@ def _reject(message: str) -> NoReturn:
 
 
 class ChatTemplate:
-    """Compiled once. Raises InvalidTemplate when the model has none or it does not compile."""
+    """Compiled once. Raises InvalidTemplate if the model has none or it does not compile."""
 
     def __init__(self, source: str | None, *, bos: str = "", eos: str = "") -> None:
         if not source:
@@ -138,8 +138,8 @@ class ChatTemplate:
     ) -> list[Segment]:
         """The prompt up to where the assistant's answer begins. `switches` sets some of `self.switches`.
 
-        Messages that `exact` has the tokens of are rendered with those instead of their text.
-        Raises InvalidTemplate when the template refuses the messages (two system messages, say).
+        Messages whose tokens `exact` returns are rendered with these instead of their text.
+        Raises InvalidTemplate if the template rejects the messages (two system messages, say).
         """
         marks = _Marks()
         switched = marks.shield({name: switches[name] for name in switches if name in self.switches}, Part.SYSTEM)
@@ -153,12 +153,12 @@ class ChatTemplate:
         try:
             return marks.cut(self._template.render(switched | variables | self._variables))
         except (jinja2.TemplateError, TypeError, ValueError, LookupError, ArithmeticError, AttributeError) as error:
-            # A template is a program out of a file: whatever it trips over, the messages do not suit it.
+            # A template is a program out of a file: whatever error it raises, these messages do not suit it.
             raise InvalidTemplate(f"the model's chat template fails on these messages: {error}") from error
 
 
 def _parts(messages: Sequence[ChatMessage]) -> list[Part]:
-    """The part that each message is."""
+    """The part that each message belongs to."""
     roles = [message.role for message in messages]
     question = max((i for i, role in enumerate(roles) if role == "user"), default=len(roles))
     parts = [Part.HISTORY if i < question else Part.RESULTS for i in range(len(roles))]
@@ -190,7 +190,7 @@ def _message(message: ChatMessage, marks: _Marks, part: Part, ids: tuple[int, ..
 
 
 def _number_calls(messages: Sequence[ChatMessage], shown: Sequence[dict[str, Any]], marks: _Marks) -> None:
-    """Give calls and results the ids and names that some templates insist on. Results are in the order of calls."""
+    """Give calls and results the ids and names that some templates require. Results are in the order of calls."""
     numbers = count()
     waiting: deque[tuple[str, str]] = deque()
     for message, each in zip(messages, shown, strict=True):

@@ -1,6 +1,6 @@
-"""Options that a request sets in the model's chat template, such as whether the model thinks before it answers.
+"""Options that a request sets in the model's chat template, such as whether the model reasons before it answers.
 
-Templates have variables for them, under different names. An option for which the template has none is ignored.
+Templates have variables for them, under various names. An option for which the template has none is ignored.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ NEAREST: Mapping[str, str] = {"minimal": "low", "xhigh": "high"}  # models were 
 
 @dataclass(frozen=True, slots=True)
 class TemplateOptions:
-    """`variables` are set by their own names and override what follows from `effort`."""
+    """`variables` are set by name and override what `effort` implies."""
 
     effort: Effort | None = None
     verbosity: str | None = None
     variables: Mapping[str, Value] = field(default_factory=dict)
 
     def chosen(self, known: frozenset[str]) -> dict[str, Value]:
-        """The values of those variables that the template has (`known`)."""
+        """Values for the variables that the template has (`known`)."""
         wishes: dict[str, Value] = {}
         if self.effort is not None:
             wishes[EFFORT] = NEAREST.get(self.effort, self.effort)

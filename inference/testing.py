@@ -1,4 +1,4 @@
-"""Public fakes for tests of policy: they keep the contracts of the real parts and do what a script says."""
+"""Public fakes for tests of policy: they keep the contracts of the real parts and follow a script."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ from inference.trace import now_ns
 
 @dataclass(frozen=True)
 class ScriptedGrammar:
-    """Its text and its mark; the replies are not constrained by it."""
+    """Records its text and its marker; the replies are not constrained by it."""
 
     text: str
     begins: str
@@ -54,7 +54,7 @@ class ScriptedGrammar:
 
 
 class ScriptedGeneration:
-    """Replays a text in pieces of a few characters; one token is one piece."""
+    """Replays a text in pieces of a few characters; each piece is one token."""
 
     def __init__(
         self,
@@ -102,7 +102,7 @@ class ScriptedGeneration:
         self.stamps.admitted_ns = self.stamps.prefilled_ns = self.stamps.first_token_ns = now_ns()
         self.reading.count = self.reading.requests = 1
         for piece in self._pieces[len(self.ids) :]:
-            await asyncio.sleep(0)  # a step: others run between two tokens
+            await asyncio.sleep(0)  # a step: other coroutines run between two tokens
             if self._cancelled.is_set():
                 self.finish = Finish.CANCELLED
                 return
@@ -136,28 +136,28 @@ class ScriptedGeneration:
 
 @dataclass
 class ScriptedModel:
-    """A LanguageModel that answers with `replies` in order (the last one again and again) and keeps its prompts.
+    """A LanguageModel that answers with `replies` in order (the last one repeatedly) and records its prompts.
 
-    The template is plain text, one token is one character.
+    The template is plain text; one token is one character.
     """
 
     replies: Sequence[str]
     name: str = "scripted"
     context_length: int = 100_000
     piece_chars: int = 3
-    fills: bool = False  # what goes between two texts
-    switches: frozenset[str] = frozenset()  # shown at the beginning of the prompt when they are set
+    fills: bool = False  # whether it supports infill
+    switches: frozenset[str] = frozenset()  # rendered at the start of the prompt when set
     measures: Mapping[str, int] = field(default_factory=dict)
-    logprobs: Sequence[float] = (0.0,)  # of its tokens, the last one's for all that follow
-    chat_template: str = ""  # determines the format of the replies; what is rendered stays plain text
+    logprobs: Sequence[float] = (0.0,)  # of its tokens; the last value applies to all that follow
+    chat_template: str = ""  # determines the format of the replies; prompts are rendered as plain text anyway
     prompts: list[str] = field(default_factory=list)
     generations: list[ScriptedGeneration] = field(default_factory=list)
     remembered: list[ChatMessage] = field(default_factory=list)
-    ahead: list[str] = field(default_factory=list)  # read before the prompt that begins like it
+    ahead: list[str] = field(default_factory=list)  # prefixes that were prefilled ahead
     shared: list[str] = field(default_factory=list)
     grammars: list[ScriptedGrammar] = field(default_factory=list)  # prepared
     dues: list[Due] = field(default_factory=list)
-    salts: set[str] = field(default_factory=set)  # the tenants that it was asked for
+    salts: set[str] = field(default_factory=set)  # the tenants it was called for
     shares_turns: bool = False
     learnt: dict[bytes, tuple[int, ...]] = field(default_factory=dict)  # turns that others remembered
 
@@ -207,7 +207,7 @@ class ScriptedModel:
         return self.replies[min(len(self.prompts), len(self.replies) - 1)]
 
     def text_pieces(self, ids: Sequence[int], stop: Sequence[str] = (), *, over: bool = False) -> list[str]:
-        """As if they were of the reply that comes next."""
+        """As if the tokens were those of the next reply."""
         reply = self._reply[: min((at for each in stop if (at := self._reply.find(each)) >= 0), default=None)]
         pieces = [reply[at : at + self.piece_chars] for at in range(0, len(reply), self.piece_chars)]
         if len(ids) > len(pieces):
@@ -283,7 +283,7 @@ class ScriptedModel:
 
 
 def scripted_token(prefix: Sequence[int], vocabulary: int) -> int:
-    """The token that ScriptedBackend finds most likely after a prefix: any change in the prefix changes it."""
+    """The token that ScriptedBackend finds most likely after a prefix: any change of the prefix changes it."""
     state = 17
     for token in prefix:
         state = (state * 31 + token + 1) % 1_000_003
@@ -292,10 +292,10 @@ def scripted_token(prefix: Sequence[int], vocabulary: int) -> int:
 
 @dataclass
 class ScriptedBackend:
-    """A device whose logits follow from the exact tokens in the slot, and which insists on the rules of the real one.
+    """A device whose logits depend on the exact tokens in the slot, and which enforces the rules of the real one.
 
-    `cells[slot]` is what a slot holds. `fail_next` makes the next decode raise, a `poison` every one that computes
-    this token, `refuse_next` the next restore. A decode that fails leaves half of its chunks computed.
+    `cells[slot]` is the content of a slot. `fail_next` makes the next decode raise, `poison` every decode with this
+    token, `refuse_next` the next restore. A failing decode leaves half of its chunks computed.
     """
 
     slots: int

@@ -1,6 +1,6 @@
-"""The half of a chat model that needs no weights: template, tokenizer, generated turns, and the vocabulary of grammars.
+"""The part of a chat model that needs no weights: template, tokenizer, generated turns, and the vocabulary of grammars.
 
-Wherever the tokens are computed, it is in the process of those who ask.
+It runs in the caller's process, wherever the tokens are computed.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from inference.tokenizer import Room, Tokenizer
 
 
 class TextModel:
-    """`weights` may be loaded without any. `fingerprint` marks the turns that were generated: see GeneratedTokens.
-    `context_length` is how many tokens a prompt and its answer may have.
+    """`weights` may be loaded without tensors. `fingerprint` keys the generated turns: see GeneratedTokens.
+    `context_length` is the limit for a prompt with its answer, in tokens.
 
-    Raises InvalidTemplate for a model that cannot chat.
+    Raises InvalidTemplate for a model without a usable chat template.
     """
 
     shares_turns = False  # whether other workers may know turns of its conversations that this one does not
@@ -47,7 +47,7 @@ class TextModel:
         self._weights = weights
         self._template = ChatTemplate(weights.chat_template, bos=weights.bos_text, eos=weights.eos_text)
         self._pieces, self._end_tokens = weights.pieces(), weights.end_tokens()
-        # Silent in answers, which is why they have no pieces.
+        # Control tokens without text in answers, which therefore have empty pieces.
         self._marks = {id: weights.token_text(id).encode() for id, piece in enumerate(self._pieces) if not piece}
         longest = max(map(len, [*self._pieces, *self._marks.values()]))
         room = Room(context, longest) if weights.keeps_text else None
@@ -133,7 +133,7 @@ class TextModel:
 
     @cached_property
     def vocabulary_digest(self) -> str:
-        """The same for models whose token ids mean the same."""
+        """Equal for models whose token ids have the same meaning."""
         digest = blake2b(digest_size=16)
         for token, piece in enumerate(self._pieces):
             digest.update(b"%d %d %b" % (len(piece), token in self._end_tokens, piece))

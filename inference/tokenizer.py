@@ -1,10 +1,10 @@
 """Text to token ids, each piece once.
 
-Pieces are tokenised on their own: special tokens are recognised only in trusted ones, which is what keeps a user, a
-tool or a document from writing the end of a turn. Since pieces repeat from turn to turn (system prompt, tools,
-history), their ids are kept, for each tenant apart: how long a text takes must not tell one whether another sent it.
+Pieces are tokenised separately, and special tokens are recognised only in trusted ones: that keeps a user, a tool or a
+document from forging the end of a turn. Since pieces recur from turn to turn (system prompt, tools, history), their ids
+are cached, separately per tenant: the time to tokenise a text must not reveal whether another tenant sent it.
 
-A megabyte takes a second. So text that has more bytes than a full context can spell is not tokenised at all.
+Tokenising a megabyte takes a second, so text with more bytes than a full context can spell is not tokenised at all.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from inference.core import Extent, Part, Segment
 from inference.errors import TextTooLong
 
 CACHE_BYTES_MAX = 32 * 2**20  # some hundred long conversations with their tools
-PIECE_BYTES = 400  # of a kept piece besides its text and ids: two tuples, a string, an entry of the index
-CHARACTER_BYTES, ID_BYTES = 4, 36  # at most; an id is a pointer and a number
+PIECE_BYTES = 400  # per cached piece, besides its text and ids: two tuples, a string, an entry of the index
+CHARACTER_BYTES, ID_BYTES = 4, 36  # upper bounds; an id is a pointer and a number
 
 
 class Vocabulary(Protocol):
@@ -34,7 +34,7 @@ class Vocabulary(Protocol):
 
 
 class Piece(NamedTuple):
-    """What ids are kept by. `salt` names the tenant, as in `LanguageModel.generate`."""
+    """The cache key of ids. `salt` names the tenant, as in `LanguageModel.generate`."""
 
     salt: str
     text: str
@@ -43,7 +43,7 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """What a context can hold: so many `tokens`, each of which spells so many bytes of a text at most."""
+    """The capacity of a context: `tokens`, each of which spells at most `token_bytes` of text."""
 
     tokens: int
     token_bytes: int
@@ -53,15 +53,15 @@ class Room:
         return self.tokens * self.token_bytes
 
     def excess_bytes(self, texts: Iterable[str]) -> int:
-        """Above 0 where they are too long whatever their tokens are."""
+        """Positive if the texts are too long whatever their tokens are."""
         texts = list(texts)
         if CHARACTER_BYTES * sum(map(len, texts)) <= self.text_bytes:
             return 0
         return sum(len(text.encode("utf-8", "replace")) for text in texts) - self.text_bytes
 
     def check(self, segments: Sequence[Segment]) -> None:
-        """Raises TextTooLong. Markup does not count: a vocabulary may leave blanks out beside it. A prompt of a single
-        piece is no markup: no template has written it.
+        """Raises TextTooLong. Markup does not count: a vocabulary may drop blanks next to it. A prompt of a single
+        piece is not markup: no template wrote it.
         """
         texts = [segment for segment in segments if segment.ids is None]
         if len(segments) > 1:
@@ -73,18 +73,18 @@ class Room:
 
 class Tokenizer:
     def __init__(self, vocabulary: Vocabulary, room: Room | None = None) -> None:
-        """Without `room`, texts may have any length."""
+        """Without `room`, the length of texts is not limited."""
         self._vocabulary = vocabulary
         self._room = room
         self._bos = vocabulary.bos
         self._kept: OrderedDict[Piece, tuple[int, ...]] = OrderedDict()  # least recently used first
         self._kept_bytes = 0
-        self._lock = threading.Lock()  # long prompts are encoded in a worker thread
+        self._lock = threading.Lock()  # long prompts are encoded on a worker thread
         self.hits = self.misses = 0
 
     def encode(self, segments: Sequence[Segment], *, salt: str = "") -> list[int]:
-        """The ids of a whole prompt, with the model's beginning-of-sequence token where it wants one. A prompt that
-        begins with exact tokens begins with these.
+        """The ids of a whole prompt, with the model's beginning-of-sequence token if it needs one. A prompt that starts
+        with exact tokens starts with these.
 
         Raises TextTooLong.
         """
@@ -96,8 +96,8 @@ class Tokenizer:
         return [self._bos, *ids] if self._bos is not None and ids[:1] != [self._bos] else ids
 
     def outline(self, segments: Sequence[Segment], *, salt: str = "") -> list[Extent]:
-        """The parts of what `encode` makes of the same segments. A token that both a passage and the question reach
-        into may be counted with either."""
+        """The parts of the tokens that `encode` returns for the same segments. A token that spans a passage and the
+        question may be counted with either."""
         extents: list[Extent] = []
         for segment in segments:
             tokens = len(self._ids(segment, salt))
@@ -109,8 +109,8 @@ class Tokenizer:
         return [Extent(extents[0].part, missing), *extents] if missing else extents
 
     def count(self, text: str, *, salt: str = "") -> int:
-        """Number of tokens of untrusted text; of one that is too long whatever they are, one more than there is room
-        for.
+        """Number of tokens of untrusted text; for a text that is too long whatever its tokens are, one more than there
+        is room for.
         """
         if self._room and self._room.excess_bytes([text]) > 0:
             return self._room.tokens + 1
@@ -118,11 +118,11 @@ class Tokenizer:
 
     @property
     def kept_bytes(self) -> int:
-        """What the kept pieces take, at most."""
+        """Upper bound for the size of the cached pieces."""
         return self._kept_bytes
 
     def mark(self, text: str) -> int | None:
-        """The token that is this text; None where it takes several."""
+        """The token that represents this text; None if it takes several."""
         ids = self._ids(Segment(text, trusted=True), salt="")
         return ids[0] if len(ids) == 1 else None
 
@@ -142,7 +142,7 @@ class Tokenizer:
 
     def _keep(self, piece: Piece, ids: tuple[int, ...]) -> None:
         self.misses += 1
-        if piece not in self._kept:  # another thread may have been first
+        if piece not in self._kept:  # another thread may have added it meanwhile
             self._kept_bytes += _bytes(piece, ids)
         self._kept[piece] = ids
         while self._kept_bytes > CACHE_BYTES_MAX:
@@ -150,5 +150,5 @@ class Tokenizer:
 
 
 def _bytes(piece: Piece, ids: tuple[int, ...]) -> int:
-    """The most that a kept piece takes."""
+    """Upper bound for the size of a cached piece."""
     return PIECE_BYTES + CHARACTER_BYTES * len(piece.text) + ID_BYTES * len(ids)

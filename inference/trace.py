@@ -1,7 +1,7 @@
 """The trace of one turn: spans stamped with one monotonic clock, kept in plain slots.
 
-A span costs about a microsecond to record; exporting happens elsewhere, after the answer.
-Spans on the lane "main" tile the wall clock of the turn; other lanes run beside it on purpose
+A span costs about a microsecond to record; it is exported elsewhere, after the answer.
+Spans on the lane "main" tile the wall clock of the turn; other lanes run concurrently by design
 (retrieval beside prefill, tools beside each other).
 """
 
@@ -15,12 +15,12 @@ from typing import TypeAlias
 
 Attribute: TypeAlias = str | int | float | bool | None
 
-SPANS_MAX = 512  # a runaway tool loop must not grow a trace without bound; later spans are counted, not kept
+SPANS_MAX = 512  # a runaway tool loop must not grow a trace without bound; further spans are only counted
 
 
 def random_id(bits: int) -> str:
-    """Lower-case hex digits for an id that has to be unique and need not be a secret: the system's random source would
-    cost ten times as much."""
+    """Lower-case hex digits for an id that must be unique but not secret: the system's random source would take ten
+    times as long."""
     return f"{random.getrandbits(bits):0{bits // 4}x}"
 
 
@@ -33,7 +33,7 @@ def now_ns() -> int:
 class Span:
     """A named interval. `end_ns` is 0 while it is open; `parent` is an index into the trace's spans.
 
-    It may wrap a block: an exception leaves its type in the attribute `error.type` and passes through.
+    It can be used as a context manager: an exception propagates and leaves its type in the attribute `error.type`.
     """
 
     name: str
@@ -62,7 +62,7 @@ class Span:
 class Trace:
     """All spans of one turn, plus attributes of the turn as a whole.
 
-    `id` is a W3C trace id (32 hex digits); an inbound `traceparent` gives it.
+    `id` is a W3C trace id (32 hex digits), taken from an inbound `traceparent` if there is one.
     """
 
     id: str = field(default_factory=lambda: random_id(128))
@@ -83,7 +83,7 @@ class Trace:
         parent: int | None = None,
         **attributes: Attribute,
     ) -> Span:
-        """Record an interval whose stamps were taken elsewhere (the engine stamps, the layers above add)."""
+        """Record an interval whose timestamps were taken elsewhere (the engine stamps, the layers above add spans)."""
         span = Span(name, start_ns, end_ns, lane, parent, attributes)
         if len(self.spans) < SPANS_MAX:
             self.spans.append(span)
@@ -92,7 +92,7 @@ class Trace:
         return span
 
     def span(self, name: str, *, lane: str = "main", parent: int | None = None, **attributes: Attribute) -> Span:
-        """A span that begins now, to wrap a block with."""
+        """A span that starts now, to be used as a context manager."""
         return self.add(name, now_ns(), 0, lane=lane, parent=parent, **attributes)
 
     def index(self, span: Span) -> int | None:
@@ -101,13 +101,13 @@ class Trace:
 
     @property
     def traceparent(self) -> str:
-        """What others are told, so that their spans become part of this trace (W3C Trace Context); empty for a trace
-        without an id of its root."""
+        """The header that makes the spans of other services part of this trace (W3C Trace Context); empty if the root
+        span has no id."""
         root = self.attributes.get("span_id")
         return f"00-{self.id}-{root}-01" if root else ""
 
     def finish(self) -> None:
-        """Close the trace and whatever span an abandoned turn left open."""
+        """Close the trace and any span that an abandoned turn left open."""
         self.end_ns = now_ns()
         for span in self.spans:
             span.end_ns = span.end_ns or self.end_ns

@@ -1,4 +1,4 @@
-"""The placement of a model's weights: how they are split among GPUs, and how the file is loaded. Pure."""
+"""The placement of a model's weights: how they are split between GPUs, and how the file is loaded. Pure."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from inference.attention import AUTO
 LAYER, ROW, NONE = "layer", "row", "none"
 SPLITS = (LAYER, ROW, NONE)
 GPU, HOST = "gpu", "host"
-KV_PLACES = (GPU, HOST)  # where the keys and values of layers lie that a GPU computes
-DEVICES_MAX = 16  # as many as llama.cpp takes
-# mmap: pages come from the file as they are used, and may leave again. mlock: the same, but they stay. read: a copy.
+KV_PLACES = (GPU, HOST)  # where the keys and values of layers on a GPU are stored
+DEVICES_MAX = 16  # llama.cpp's limit
+# mmap: pages are read from the file on use and may be evicted. mlock: the same, but they stay. read: a copy in memory.
 LOAD_MODES = (AUTO, "mmap", "mlock", "read")
 
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """How a model is divided among several GPUs: by whole layers, by the rows of each matrix (where the backend can, as
-    CUDA does), or not at all: the first one gets everything. `shares` are proportions, one for each GPU; without any,
+    """How a model is split between several GPUs: by whole layers, by the rows of each matrix (if the backend supports
+    it, as CUDA does), or not at all: the first GPU gets everything. `shares` are proportions, one per GPU; without any,
     free memory decides."""
 
     mode: str = LAYER

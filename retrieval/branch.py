@@ -1,5 +1,5 @@
-"""One question in the stores of one embedding model, up to the order that this model's vectors give: embed, search,
-fuse, rerank. Stages over their budget are skipped, never failed.
+"""One question against the stores of one embedding model, up to the ranking by its vectors: embed, search, fuse and
+rerank. Stages over their budget are skipped and never fail the request.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ LANE = "retrieval"
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """`parent` is the span that its stages belong to; by `until_ns`, on the monotonic clock, all of them are over."""
+    """`parent` is the span of its stages; all of them end by `until_ns`, on the monotonic clock."""
 
     tenant_id: UUID
     text: str
@@ -42,18 +42,18 @@ class Question:
 
     @property
     def salt(self) -> str:
-        """The tenant, as caches know it."""
+        """The tenant, as used in cache keys."""
         return str(self.tenant_id)
 
     def allowed_ms(self, stage_ms: float, *, last: bool = False) -> float:
-        """Of a stage with that budget of its own: half of what is left, so that those behind it have their turn."""
+        """The budget of a stage: its own, but at most half of the time left, so that later stages have their turn."""
         left_ms = max(0.0, (self.until_ns - now_ns()) / 1e6)
         return min(stage_ms, left_ms if last else left_ms / 2)
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Lists are best first; `cut` knows how to shorten what is in them."""
+    """Lists are best first; `cut` can shorten the candidates in them."""
 
     candidates: list[Hit]  # of the search, in no order
     fused: list[Scored[Hit]]
@@ -63,7 +63,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """`stores` are all of one model, which is one of `embedders`; at least one."""
+    """All `stores` are of one model, which is one of `embedders`; there is at least one store."""
 
     question: Question
     stores: Sequence[VectorStore]
@@ -155,6 +155,6 @@ class Branch:
 
 
 def _cosines(candidates: list[Hit]) -> Scores | None:
-    """None when the query was not embedded."""
+    """None if the query was not embedded."""
     cosines = [candidate.cosine for candidate in candidates if candidate.cosine is not None]
     return np.array(cosines, np.float64) if len(cosines) == len(candidates) else None

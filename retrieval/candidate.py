@@ -1,4 +1,4 @@
-"""A chunk that search found, with the evidence for it: it is put in order by that, and read if it is among the best."""
+"""A chunk found by search, with the evidence for its relevance: ranked by that, and read if it is among the best."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ class ChunkKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hit:
-    """Without its text, which a search would read of a hundred for the sake of five."""
+    """Without its text: otherwise a search would read a hundred texts for the sake of five."""
 
     key: ChunkKey
     start: int
     end: int
-    cosine: float | None  # to the query; None when the query was not embedded
+    cosine: float | None  # to the query; None if the query was not embedded
     coverage: float  # share of the query's words that the chunk contains, weighted by how rare they are; 0 to 1
-    model: str = ""  # that embedded it: cosines of different models cannot be compared
+    model: str = ""  # the model of its vector: cosines of different models are not comparable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate(Hit):
-    """A hit that was read."""
+    """A hit with its text."""
 
     filename: str
     title: str
     heading: str
     text: str
     tokens: int
-    attributes: Mapping[str, Any] = field(default_factory=dict)  # of the file, as its owner gave them
+    attributes: Mapping[str, Any] = field(default_factory=dict)  # of the file, as its owner set them
 
 
 Found = TypeVar("Found", bound=Hit, covariant=True)

@@ -1,7 +1,7 @@
 """Documents to chunks: spans of the text that are small enough to embed whole and to cite. Pure.
 
-In two steps: `pieces` goes over the whole text, however large and odd it is, and belongs where that can be killed;
-`fitted` takes one piece at a time, each of bounded size, and needs the embedder's tokenizer.
+There are two steps: `pieces` processes the whole text, however large and odd, so it should run where it can be killed;
+`fitted` takes one piece of bounded size at a time, and needs the embedder's tokenizer.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from semantic_text_splitter import MarkdownSplitter, TextSplitter
 
 from retrieval.loaders.document import Document
 
-CHUNK_CHARS_MAX = 900  # about 200 tokens of English: the embedder sees 256, heading included
+CHUNK_CHARS_MAX = 900  # about 200 tokens of English: the embedder reads 256, heading included
 CHUNK_TOKENS_MAX = 200
-CHUNK_CHARS_MIN = 16  # dense text (numbers, other scripts) is split again, but never finer than this
-WINDOW_CHARS = 50_000  # that the splitter sees at once: a millisecond or two
-CHUNKS_MAX = 20_000  # of one file: 10 MB of text make about 12,000
+CHUNK_CHARS_MIN = 16  # dense text (numbers, other scripts) is split again, but never into smaller parts
+WINDOW_CHARS = 50_000  # given to the splitter at once: a millisecond or two
+CHUNKS_MAX = 20_000  # per file: 10 MB of text make about 12,000
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """text == document.text[start:end], is under `heading` (a path, or "")."""
+    """text == document.text[start:end], below `heading` (a path, or "")."""
 
     heading: str
     text: str
@@ -42,15 +42,15 @@ class Piece(NamedTuple):
 
 
 def split(document: Document, count: Callable[[str], int]) -> list[Chunk]:
-    """Chunks in order of the text, never across a heading, never overlapping, without those that contain no word.
+    """Chunks in text order, never across a heading, never overlapping, without those that contain no word.
 
-    `count` gives the embedder's tokens. What exceeds CHUNKS_MAX is left out.
+    `count` returns a text's tokens in the embedder's vocabulary. Chunks beyond CHUNKS_MAX are dropped.
     """
     return fitted(document, pieces(document), count)
 
 
 def pieces(document: Document) -> list[Piece]:
-    """The text without what holds no word, cut at its best places."""
+    """The text without parts that contain no word, split at the best places."""
     markdown = document.media_type == "text/markdown"
     found = (
         Piece(number, section.start + start, section.start + start + len(text))
@@ -61,7 +61,7 @@ def pieces(document: Document) -> list[Piece]:
 
 
 def fitted(document: Document, pieces: Iterable[Piece], count: Callable[[str], int]) -> list[Chunk]:
-    """Pieces as chunks; one of more than CHUNK_TOKENS_MAX is cut again."""
+    """Pieces as chunks; one of more than CHUNK_TOKENS_MAX tokens is split again."""
     markdown = document.media_type == "text/markdown"
     chunks = (
         Chunk(document.sections[piece.section].heading, part, begin, begin + len(part), tokens)
@@ -73,7 +73,7 @@ def fitted(document: Document, pieces: Iterable[Piece], count: Callable[[str], i
 
 
 def embedded_text(title: str, chunk: Chunk) -> str:
-    """What the embedder reads: the passage under the names that it belongs to."""
+    """The embedder's input: the passage below its document's title and headings."""
     return f"{passage_title(title, chunk.heading)}\n{chunk.text}"
 
 
@@ -82,7 +82,7 @@ def passage_title(title: str, heading: str) -> str:
 
 
 def _fitting(text: str, count: Callable[[str], int], markdown: bool) -> Iterator[tuple[int, str, int]]:
-    """The piece itself, or parts of it that keep within CHUNK_TOKENS_MAX: (offset, part, tokens)."""
+    """The piece itself, or parts of it within CHUNK_TOKENS_MAX: (offset, part, tokens)."""
     tokens = count(text)
     if tokens <= CHUNK_TOKENS_MAX or len(text) <= CHUNK_CHARS_MIN:
         yield 0, text, tokens
@@ -94,8 +94,8 @@ def _fitting(text: str, count: Callable[[str], int], markdown: bool) -> Iterator
 
 
 def _pieces(text: str, chars_max: int, markdown: bool) -> Iterator[tuple[int, str]]:
-    """The splitter's time grows with the square of what it is given, so it is given windows: each starts where the last
-    chunk of the one before did, which lacked what follows.
+    """The splitter's time grows with the square of its input, so it gets windows. Each starts at the last chunk of the
+    one before, which was split without knowing what follows.
     """
     splitter = MarkdownSplitter(chars_max) if markdown else TextSplitter(chars_max)
     begin = 0

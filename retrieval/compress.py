@@ -10,12 +10,12 @@ from retrieval.candidate import Candidate, Scored
 
 GAP_CHARS_MAX = 4  # white space between two chunks of one section
 
-Cut: TypeAlias = Callable[[Candidate, int], Candidate | None]  # to at most that many tokens; None: it cannot be
+Cut: TypeAlias = Callable[[Candidate, int], Candidate | None]  # to at most that many tokens; None if impossible
 
 
 @dataclass(slots=True)
 class Selection:
-    """What was chosen, best first, and how many candidates were left out why."""
+    """The chosen candidates, best first, and the number left out for each reason."""
 
     chosen: list[Scored[Candidate]] = field(default_factory=list)
     cut: int = 0  # of the chosen ones
@@ -41,10 +41,10 @@ def compress(
     share_min: float = 0.0,
     cut: Cut = whole,
 ) -> Selection:
-    """At most `limit` candidates of at most `tokens_max` tokens together, none below the threshold, none twice.
+    """At most `limit` candidates with at most `tokens_max` tokens in total, none below the threshold, none twice.
 
-    None has less than `share_min` of the score that the best one of its model has. One that does not fit, even cut, is
-    left out, and a shorter one after it may still fit.
+    Candidates with less than `share_min` of the best score of their model are left out. So is one that does not fit
+    even when cut, while a shorter one after it may still fit.
     """
     selection = Selection()
     texts: set[str] = set()
@@ -74,9 +74,9 @@ def _best_by_model(ranked: Sequence[Scored[Candidate]]) -> dict[str, float]:
 
 
 def neighbours(chosen: Sequence[Scored[Candidate]]) -> list[list[Scored[Candidate]]]:
-    """Groups of candidates that follow each other in one section, in reading order; the best group first.
+    """Groups of consecutive candidates of one section, in reading order; the best group first.
 
-    A group of one is on its own. The score of a group is that of its best, which brought it to its place.
+    A candidate without neighbours forms its own group. A group ranks by the score of its best candidate.
     """
     groups: list[list[Scored[Candidate]]] = []
     for scored in chosen:

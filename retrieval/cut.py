@@ -1,6 +1,6 @@
-"""Cuts a passage to the sentences that the question is about. Pure.
+"""Cuts a passage down to the sentences relevant to the question. Pure.
 
-What is left is one run of sentences, so a citation still points at one exact span of the source.
+The result is one run of sentences, so that a citation still refers to one exact span of the source.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from retrieval.candidate import Candidate, ChunkKey
 from retrieval.chunking import passage_title
 
 CUT_TOKENS_MIN = 40  # shorter passages are whole answers, and cutting them saves nothing
-WORD_WEIGHT = 0.3  # of the words next to the cosine, in which neighbouring sentences differ too little
+WORD_WEIGHT = 0.3  # of the words relative to the cosine, which differs too little between neighbouring sentences
 STEM_CHARS = 5  # words with the same start count as forms of one word
 WORD_CHARS_MIN = 3
 
@@ -63,16 +63,16 @@ def _trimmed(text: str, start: int, end: int) -> Span:
 
 @dataclass(frozen=True, slots=True)
 class Cutter:
-    """Knows the question and the windows of the passages that may be cut; others are left as they are."""
+    """Holds the question and the windows of the passages that may be cut; others are left unchanged."""
 
     query: str
     query_tokens: NDArray[np.float32]  # unit rows, [tokens, dimensions]
     windows: Mapping[ChunkKey, Windows]
     count: Callable[[str], int]
-    share_min: float  # of the best sentence's score, for a sentence to be kept
+    share_min: float  # share of the best sentence's score that a sentence must have
 
     def __call__(self, candidate: Candidate, tokens_max: int) -> Candidate | None:
-        """The candidate or the part of it to give to the model; None when not even its best sentence fits."""
+        """The candidate, or the part of it for the model; None if not even its best sentence fits."""
         spans = sentences(candidate.text)
         fits = candidate.tokens <= tokens_max
         if candidate.key not in self.windows or len(spans) < 2 or (fits and candidate.tokens < CUT_TOKENS_MIN):
@@ -102,15 +102,15 @@ class Cutter:
 
 
 def window_scores(query_tokens: NDArray[np.float32], windows: Windows) -> Scores:
-    """For each window the mean of its cosines with the query's tokens."""
+    """For each window, the mean of its cosines with the query's tokens."""
     cosines = (windows.vectors.astype(np.float32) @ query_tokens.mean(axis=0)) * windows.scales
     return np.asarray(cosines, np.float32)
 
 
 def sentence_scores(windows: Scores, title_chars: int, text_chars: int, spans: Sequence[Span]) -> Scores:
-    """For each sentence the best of the windows in its middle.
+    """For each sentence, the best score of the windows centred in it.
 
-    The windows are of the tokens of title and text, which are assumed to be equally long: accurate to a few words.
+    Windows are counted in tokens of title and text, which are assumed to be of equal length: accurate to a few words.
     """
     token_chars = (title_chars + text_chars) / (WINDOW_STRIDE * (len(windows) - 1) + WINDOW_TOKENS)
     middles = np.arange(len(windows), dtype=np.float64) * WINDOW_STRIDE + WINDOW_TOKENS / 2
@@ -119,9 +119,9 @@ def sentence_scores(windows: Scores, title_chars: int, text_chars: int, spans: S
 
 
 def word_shares(query: str, texts: Sequence[str]) -> Scores:
-    """The share of the query's words that each text holds; a word counts the more, the fewer of the texts contain it.
+    """The share of the query's words that each text contains; the fewer texts contain a word, the more it counts.
 
-    That makes words like "the" count little without a list of them.
+    That way words like "the" count little without a stop list.
     """
     asked = _stems(query)
     held = [asked & _stems(text) for text in texts]
@@ -149,7 +149,7 @@ def _run(scores: Scores, share_min: float) -> tuple[int, int]:
 
 
 def _shorter(scores: Scores, first: int, last: int) -> tuple[int, int]:
-    """Without the worse of the two outer sentences; the best one is never at the end that is removed."""
+    """Drops the worse of the two outer sentences, which is never the best one."""
     if scores[first] < scores[last]:
         return first + 1, last
     return first, last - 1

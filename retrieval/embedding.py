@@ -1,4 +1,4 @@
-"""Which embedding model reads a vector store: the one that computed its vectors, as they mean nothing to another."""
+"""The embedding model of a vector store: the one that computed its vectors, which are meaningless to any other."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from retrieval.store import PassageStore
 
 
 def check_model(store: VectorStore, embedders: Embedders) -> None:
-    """Raises EmbeddingModelMissing, also when a model of that name has other dimensions."""
+    """Raises EmbeddingModelMissing, also if the model of that name has other dimensions."""
     model, known = store.embedding_model, embedders.names
     if model not in known or embedders.dimensions(model) != store.dimensions:
         raise EmbeddingModelMissing(store.name, model, store.dimensions, known)
 
 
 def check_likeness(store: VectorStore, embedder: Embedder) -> None:
-    """Raises EmbeddingModelChanged where this is another model of the same name."""
+    """Raises EmbeddingModelChanged if this is another model of the same name."""
     if store.likeness is not None and not alike(store.likeness, embedder.likeness):
         raise EmbeddingModelChanged(store.name, embedder.name)
 
 
 async def writer_of(tenant_id: UUID, store: VectorStore, passages: PassageStore, embedders: Embedders) -> Embedder:
-    """Who embeds what is put into the store, loaded if need be; the store remembers it.
+    """The embedder for what is added to the store, loaded if needed; the store records its likeness.
 
     Raises EmbeddingModelMissing, EmbeddingModelChanged, EmbedderNotLoaded.
     """
@@ -40,7 +40,7 @@ async def writer_of(tenant_id: UUID, store: VectorStore, passages: PassageStore,
 
 
 def by_model(stores: Iterable[VectorStore]) -> list[list[VectorStore]]:
-    """Those of one model together, in the order in which the models first occur."""
+    """Stores grouped by model, in the order in which the models first occur."""
     groups: dict[str, list[VectorStore]] = {}
     for store in stores:
         groups.setdefault(store.embedding_model, []).append(store)

@@ -1,4 +1,4 @@
-"""What can go wrong in retrieval. `status` is the HTTP status that the edge answers with."""
+"""Errors of retrieval. `status` is the HTTP status that the edge responds with."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class StoreNotFound(RetrievalError):
 
 
 class FileNotFound(RetrievalError):
-    """No file of this tenant has that id; a file that was read again has a new one."""
+    """No file of this tenant has that id; a file that was ingested again has a new one."""
 
     status = 404
     code = "not_found"
@@ -38,7 +38,7 @@ class FileNotFound(RetrievalError):
 
 
 class TooManyFiles(RetrievalError):
-    """The tenant has used up the room for its files."""
+    """The tenant's files have reached the storage limit."""
 
     status = 413
     code = "storage_limit_exceeded"
@@ -67,7 +67,7 @@ class EmbeddingModelMissing(RetrievalError):
 
 
 class EmbeddingModelChanged(RetrievalError):
-    """Another model has the name of the one that the store was created with."""
+    """Another model now has the name of the one that the store was created with."""
 
     status = 409
     code = "embedding_model_changed"

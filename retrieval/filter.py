@@ -1,6 +1,6 @@
-"""Which files a search may look into: conditions on their attributes, in the public contract's shape.
+"""Filters that restrict a search to files by their attributes, in the shape of the public contract.
 
-A filter becomes a condition in SQL whose keys and values are parameters; no text of the caller's becomes part of it.
+A filter becomes an SQL condition whose keys and values are parameters; none of the caller's text becomes SQL.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
-KEY_CHARS_MAX = 64  # as attributes are limited where they are written
+KEY_CHARS_MAX = 64  # the limits that apply when attributes are written
 VALUE_CHARS_MAX = 512
 VALUES_MAX = 100  # of one "in"
-PARTS_MAX = 64  # comparisons in total: each is looked at for every file of the store
+PARTS_MAX = 64  # comparisons in total: each is evaluated for every file of the store
 DEPTH_MAX = 8
 
 _Text: TypeAlias = Annotated[str, StringConstraints(max_length=VALUE_CHARS_MAX)]
@@ -20,7 +20,7 @@ _Number: TypeAlias = int | Annotated[float, Field(allow_inf_nan=False)]
 Scalar: TypeAlias = bool | _Number | _Text
 Attributes: TypeAlias = dict[Annotated[str, StringConstraints(min_length=1, max_length=KEY_CHARS_MAX)], Scalar]
 
-# A file without the attribute is equal to nothing and on no side of anything; values of two types have no order.
+# A missing attribute equals nothing and satisfies no ordering; values of two types have no order.
 _EQUAL = {"eq": "is not distinct from", "ne": "is distinct from"}
 _ORDER = {"gt": ">", "gte": ">=", "lt": "<", "lte": "<="}
 _MEMBER = {"in": "coalesce({0} = any({1}::jsonb[]), false)", "nin": "not coalesce({0} = any({1}::jsonb[]), false)"}

@@ -1,7 +1,7 @@
-"""Files to passages: read, split, embed, store. What has not changed since the last time costs a look at its bytes.
+"""Ingest of files: read, split, embed, store. For unchanged files, only their bytes are read and hashed.
 
-Each file is written in one transaction, so an ingest that is interrupted, or two of them at once, leave whole files of
-the one or the other version and nothing in between; running it again does the rest.
+Each file is written in one transaction, so an interrupted ingest, or two concurrent ones, leave complete files of
+either version and nothing in between; running it again finishes the rest.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ from retrieval.records import CountedStore, NewFile, VectorStore
 from retrieval.sources import Content, FileError, FileSource, Listing, Source, WebSource, walk
 from retrieval.store import PassageStore
 
-LIMITS = Limits(wall_s=120, cpu_s=60, niceness=10)  # no client waits for it, and the chats beside it need the cores
-EMBED_CHUNKS = 32  # between two reports of progress: two to three seconds on one core
+LIMITS = Limits(wall_s=120, cpu_s=60, niceness=10)  # no client waits for it, and concurrent chats need the cores
+EMBED_CHUNKS = 32  # between two progress reports: two to three seconds on one core
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
     files_done: int
     files_total: int
-    bytes_done: int  # of files; how large something on the web is, is not known before
+    bytes_done: int  # of files; sizes on the web are not known in advance
     bytes_total: int
     chunks: int  # embedded so far
     seconds: float
 
     @property
     def left_s(self) -> float | None:
-        """If what is left goes as what is done: None before anything is."""
+        """Extrapolated from what is done; None before anything is."""
         done = self.bytes_done / self.bytes_total if self.bytes_total else self.files_done / max(self.files_total, 1)
         return self.seconds * (1 - done) / done if done else None
 
@@ -76,14 +76,14 @@ async def ingest(
     progress: Callable[[Progress], None] = lambda _: None,
     loaders: LoaderPool | None = None,
 ) -> IngestReport:
-    """Bring a vector store (created if needed) up to the state of these files, folders and web addresses.
+    """Bring a vector store (created if needed) up to date with these files, folders and URLs.
 
-    `embedding_model` is for a store that is new, and the default one without; a store that exists has its own.
-    Files of the names in `exclude` are left out of folders, and taken out where they are in.
-    `attributes` are given to all of them, in place of those they had; None leaves those of unchanged files alone.
+    `embedding_model` applies to a new store, with the default model if None; an existing store keeps its own.
+    Files with a name in `exclude` are left out of folders, and removed from the store if they are there.
+    `attributes` replace those of all the files; None leaves those of unchanged files alone.
     Addresses of this machine and its networks are refused unless `allow_private`.
-    The processes that read files are those of `loaders`, or end with this ingest.
-    A file that cannot be read is reported and does not stop the rest; what was read of it before stays.
+    Files are parsed in the processes of `loaders`; without it, processes are started and end with this ingest.
+    A file that cannot be read is reported and does not stop the rest; its previous version stays.
     Raises UnknownEmbedder, OtherEmbeddingModel, EmbeddingModelMissing, EmbeddingModelChanged, EmbedderNotLoaded,
     ReadersUnavailable.
     """
@@ -121,7 +121,7 @@ async def ingest(
 
 @dataclass(slots=True)
 class _Run:
-    """One ingest under way, and what it has done."""
+    """One ingest in progress, and its counts so far."""
 
     tenant_id: UUID
     opened: VectorStore

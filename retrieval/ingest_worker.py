@@ -1,6 +1,7 @@
-"""Reads the files that callers put into vector stores: one at a time, beside the chats, whatever worker took them in.
+"""Ingests the files that clients put into vector stores: one at a time, beside the chats, whichever worker received
+them.
 
-The queue is in Postgres: a file that a worker was reading when it died is read by the next one.
+The queue is in Postgres: if a worker dies while reading a file, another one reads it.
 """
 
 from __future__ import annotations
@@ -29,16 +30,16 @@ from retrieval.store import Claim, FileQueue, PassageStore, UploadStore
 log = logging.getLogger("firsttoken.intake")
 
 BITE_CHUNKS = 8  # embedded at a time: about a fifth of a second on one core
-REST_SHARE = 3.0  # of the time of a bite, while somebody waits for tokens: a core is taken for a quarter of the time
-ATTEMPTS_MAX = 5  # to read one file: workers and databases end for other reasons too, but not every time
-FILE_S_MAX = 3600.0  # for one file: 20,000 chunks beside chats take half of it
-GIVE_BACK_S = 1.0  # for the database to hear of it when the worker stops
-POLL_S = 5.0  # files that another worker took in and nobody reads are noticed within so long
+REST_SHARE = 3.0  # pause relative to the time of a bite while a client waits for tokens: a quarter of one core is used
+ATTEMPTS_MAX = 5  # to read one file: workers and databases stop for other reasons too, but not every time
+FILE_S_MAX = 3600.0  # per file: 20,000 chunks beside chats take half of it
+GIVE_BACK_S = 1.0  # to release the file in the database when the worker stops
+POLL_S = 5.0  # files that another worker received and nobody reads are noticed within this time
 
 
 class IngestWorker:
-    """`worker` is the number of the advisory lock by which others know that this worker lives; `chatting` says whether
-    anybody waits for tokens, who would feel that a core is taken.
+    """`worker` is the number of the advisory lock that shows other workers that this one is alive; `chatting` returns
+    whether a client is waiting for tokens and would notice the use of a core.
     """
 
     def __init__(
@@ -61,12 +62,12 @@ class IngestWorker:
         self._arrived = asyncio.Event()
 
     def wake(self) -> None:
-        """There is something new in the queue."""
+        """Signal that the queue has a new file."""
         self._arrived.set()
 
     async def run(self, well: Callable[[], None]) -> None:
-        """Read what is queued, for ever; `well` is called whenever the queue was read. Raises what the database raises,
-        and may be run again then. When it is cancelled, what was being read stays queued.
+        """Process the queue for ever; `well` is called each time the queue was read. Raises the database's errors, and
+        can then be run again. If it is cancelled, the file being read stays queued.
         """
         while True:
             self._arrived.clear()
@@ -79,7 +80,7 @@ class IngestWorker:
                     await self._arrived.wait()
 
     async def _take(self, claim: Claim) -> None:
-        """Read one file; whatever is wrong with it becomes its own status."""
+        """Read one file; any error in it becomes the file's status."""
         limit = asyncio.timeout(FILE_S_MAX)
         try:
             async with limit:
@@ -100,12 +101,12 @@ class IngestWorker:
             pass  # deleted meanwhile, or the worker is shutting down
         except DATABASE_AWAY:
             raise
-        except Exception:  # the boundary: one odd file must not keep the others waiting for ever
+        except Exception:  # isolation: one odd file must not block the others for ever
             log.exception("reading file %s failed", claim.file_id)
             await self._file_queue.fail(claim, "server_error", "The file could not be read.")
 
     async def _give_back(self, claim: Claim) -> None:
-        with suppress(TimeoutError, *DATABASE_AWAY):  # then it counts as an attempt
+        with suppress(TimeoutError, *DATABASE_AWAY):  # on failure it counts as an attempt
             async with asyncio.timeout(GIVE_BACK_S):
                 await self._file_queue.give_back(claim)
 

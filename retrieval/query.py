@@ -1,4 +1,4 @@
-"""A question to vector stores, and the interface of what answers it."""
+"""A query to vector stores, and the interface of what answers it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from retrieval.passage import Passage
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """`stores` are ids or names; `filters` names the files, by their attributes, that passages may come from."""
+    """`stores` are ids or names; `filters` restricts the files, by attribute, from which passages may come."""
 
     tenant_id: UUID
     text: str

@@ -31,20 +31,20 @@ T = TypeVar("T")
 
 
 class Reranker(Protocol):
-    """Reads the query and a passage together; `inference.embedding.cross_encoder.CrossEncoder` is the real one."""
+    """Scores a query and a passage together; `inference.embedding.cross_encoder.CrossEncoder` is the real one."""
 
     name: str
 
     async def score(self, query: str, texts: Sequence[str], budget_ms: float) -> NDArray[np.float64]:
-        """How well the first texts fit, as many as can be read in that time; scores of one query can be compared."""
+        """Scores of as many of the first texts as fit the budget; comparable within one query."""
         ...
 
 
 def reordered(ranked: Sequence[Scored[Candidate]], scores: NDArray[np.float64]) -> list[Scored[Candidate]]:
-    """The first candidates in the order of these scores, the rest as it was.
+    """The first candidates in the order of these scores, the rest unchanged.
 
-    The scores that they had are kept and assigned in the new order: thresholds refer to those, and a cross-encoder's
-    are on a scale of its own. So are the scores of different embedding models, so each model's scores stay with its
+    Their previous scores are kept and reassigned in the new order: thresholds refer to these, while a cross-encoder's
+    are on a scale of its own. The scales of embedding models differ as well, so each model's scores stay with its
     candidates.
     """
     order = np.argsort(-scores, kind="stable").tolist()
@@ -56,7 +56,7 @@ def reordered(ranked: Sequence[Scored[Candidate]], scores: NDArray[np.float64]) 
 
 
 def window_similarity(query_tokens: NDArray[np.float32], passages: Sequence[Windows]) -> NDArray[np.float64]:
-    """For each passage the mean over the query's tokens of the best cosine with any of its windows.
+    """For each passage, the mean over the query's tokens of the best cosine with any of its windows.
 
     `query_tokens` has unit rows, [tokens, dimensions]. Every passage has at least one window.
     """
@@ -72,10 +72,10 @@ def window_similarity(query_tokens: NDArray[np.float32], passages: Sequence[Wind
 def fuse(
     similarity: Scores | None, coverage: Scores, *, method: Literal["scores", "ranks"], lexical_weight: float
 ) -> Scores:
-    """A score from 0 to 1 for each candidate, given its cosine and the share of the query's words that it contains.
+    """A score from 0 to 1 for each candidate, from its cosine and the share of the query's words that it contains.
 
-    By "scores" a candidate gets its similarity and, relative to the one with most of the words, up to `lexical_weight`
-    on top. Without similarity the share of words is the score.
+    With "scores", a candidate gets its similarity plus up to `lexical_weight`, relative to the candidate with the most
+    words. Without similarity, the share of words is the score.
     """
     if similarity is None or not len(coverage):
         return coverage
@@ -87,7 +87,7 @@ def fuse(
 
 
 def _by_rank(similarity: Scores, coverage: Scores) -> Scores:
-    """First in both lists is 1. A candidate without any word of the query is not in the list of words."""
+    """A candidate that is first in both lists scores 1. One with none of the query's words is not in the word list."""
     scores = _reciprocal_ranks(similarity) + np.where(coverage > 0, _reciprocal_ranks(coverage), 0.0)
     return scores * (RANK_OFFSET + 1) / 2
 
@@ -112,7 +112,7 @@ def _by_words(scored: Scored[Hit]) -> tuple[float, object]:
 
 
 async def within(budget_ms: float, work: Awaitable[T], span: Span) -> T | None:
-    """The result of a stage's work; None if it took longer than `budget_ms`: it is cancelled, and its span says so."""
+    """The result of a stage; None if it exceeded `budget_ms`: it is then cancelled, and its span says so."""
     span.attributes["budget_ms"] = budget_ms
     try:
         async with asyncio.timeout(budget_ms / 1000):

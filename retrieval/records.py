@@ -1,4 +1,4 @@
-"""What the store keeps, as Python sees it."""
+"""The records of the store as Python objects."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ class VectorStore:
     metadata: Mapping[str, Any]
     created_at: datetime
     chunks: int
-    likeness: bytes | None  # of the model that wrote to it; None as long as nothing is written
+    likeness: bytes | None  # of the model that wrote to it; None until something is written
 
 
 @dataclass(frozen=True, slots=True)
 class CountedStore(VectorStore):
-    """With the numbers of its files."""
+    """With counts of its files."""
 
-    files: int  # whose passages can be found
-    waiting: int  # still to be read
+    files: int  # completed, so search covers them
+    waiting: int  # not ingested yet
     failed: int
     cancelled: int
-    bytes: int  # of those whose passages can be found
+    bytes: int  # of completed files
 
 
 @dataclass(frozen=True, slots=True)
 class StoredFile:
-    """`content` is the extracted text that the offsets of passages and citations point into."""
+    """`content` is the extracted text to which the offsets of passages and citations refer."""
 
     id: str
     filename: str
@@ -51,7 +51,7 @@ class StoredFile:
 
 @dataclass(frozen=True, slots=True)
 class Upload:
-    """A file as a caller sees it; `uploaded` are those that came through the API and can be read back byte by byte."""
+    """A file as its client sees it; those `uploaded` through the API can be read back byte for byte."""
 
     id: str
     filename: str
@@ -87,14 +87,14 @@ class SourceSpan(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class NewFile:
-    """A file ready to be written: `path` says which earlier version it replaces."""
+    """A file ready to be written; it replaces the earlier version with the same `path`."""
 
     path: str
     filename: str
     title: str
     media_type: str
-    size: int  # in bytes, as it was read
+    size: int  # of the source, in bytes
     sha256: bytes
     content: str
     chunks: Sequence[EmbeddedChunk]
-    attributes: Attributes = field(default_factory=dict)  # what a search may filter by
+    attributes: Attributes = field(default_factory=dict)  # for the filters of searches

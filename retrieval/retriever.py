@@ -1,6 +1,6 @@
-"""The way from a question to passages, stage by stage: embed, search, fuse, rerank, compress.
+"""From a question to passages, stage by stage: embed, search, fuse, rerank, compress.
 
-The first four run for each embedding model separately and concurrently; then the models' lists become one.
+The first four run separately and concurrently for each embedding model; then the models' lists are merged.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from retrieval.rank import PLANNED_SHARE, Reranker, in_turns, reordered, within
 from retrieval.records import SourceSpan, VectorStore
 from retrieval.store import PassageStore
 
-WARM_TEXT = "Where is it kept, and for how long?"  # of the usual length
+WARM_TEXT = "Where is it kept, and for how long?"  # of typical length
 
 
 @dataclass(frozen=True, slots=True)
 class Stages:
-    """What came out of each stage for one question; lists are best first."""
+    """The output of each stage for one question; lists are best first."""
 
     candidates: list[Hit]  # of the search, in no order
     fused: list[Scored[Hit]]
@@ -42,7 +42,7 @@ class Stages:
 
 
 class Retriever:
-    """Finds passages for a tenant. Stages over their budget are skipped, never failed."""
+    """Finds passages for a tenant. Stages over their budget are skipped and never fail the request."""
 
     def __init__(
         self,
@@ -57,8 +57,8 @@ class Retriever:
         self._config = config or RetrievalConfig()
 
     async def warm_up(self) -> None:
-        """What the first question would otherwise wait for: plans of the searches, and whatever the models set up when
-        they first compute something. Raises what the models raise."""
+        """Do what the first question would otherwise wait for: plan the searches, and run each model once for its lazy
+        initialisation. Raises what the models raise."""
 
         async def compute() -> None:
             await self._embedders.default.embed([WARM_TEXT])
@@ -68,24 +68,24 @@ class Retriever:
         await asyncio.gather(self._store.warm_up(), compute())
 
     async def prepare(self, *, tenant_id: UUID, stores: Sequence[str]) -> None:
-        """Start to load the models that these stores need: a question is about to follow. Does nothing where it
-        cannot."""
+        """Start loading the models of these stores, because a question is about to follow. Unknown stores and missing
+        models are ignored."""
         with suppress(StoreNotFound, EmbeddingModelMissing):
             for store in await self._store.named(tenant_id, stores):
                 check_model(store, self._embedders)
                 self._embedders.prepare(store.embedding_model)
 
     async def retrieve(self, query: Query, trace: Trace, budget_ms: float = inf) -> list[Passage]:
-        """Passages, best first, with scores from 0 to 1; what was found when `budget_ms` were over.
+        """Passages, best first, with scores from 0 to 1; after `budget_ms`, what was found by then.
 
-        Stores of different embedding models take turns, each with scores on its model's own scale.
+        Stores of different embedding models are interleaved, each with scores on its model's own scale.
 
         Raises StoreNotFound, EmbeddingModelMissing, EmbeddingModelChanged.
         """
         return (await self.stages(query, trace, budget_ms)).passages
 
     async def stages(self, query: Query, trace: Trace, budget_ms: float = inf) -> Stages:
-        """As `retrieve`, with what came out of each stage on the way."""
+        """Like `retrieve`, but with the output of every stage."""
         with trace.span("retrieve", stores=len(query.stores)) as span:
             text = _clean(query.text)
             found = Stages([], [], [], [])
@@ -100,7 +100,7 @@ class Retriever:
 
 @dataclass(frozen=True, slots=True)
 class _Search:
-    """One question on its way."""
+    """One question in progress."""
 
     question: Question
     store: PassageStore
@@ -123,7 +123,7 @@ class _Search:
         )
 
     async def _open(self, names: Sequence[str]) -> list[VectorStore]:
-        """Which models are needed. Raises StoreNotFound, EmbeddingModelMissing."""
+        """Look up the stores and check their models. Raises StoreNotFound, EmbeddingModelMissing."""
         question = self.question
         with question.trace.span("open", lane=LANE, parent=question.parent) as span:
             found = await within(
@@ -137,7 +137,7 @@ class _Search:
         return Branch(self.question, stores, self.store, self.embedders, self.config)
 
     async def _read(self, ranked: list[Scored[Hit]], limit: int) -> list[Scored[Candidate]]:
-        """The best ones with their texts: as many as may become passages, or all if a cross-encoder follows."""
+        """The best hits with their texts: as many as may become passages, or all if a cross-encoder follows."""
         question, config = self.question, self.config
         with question.trace.span("read", lane=LANE, parent=question.parent, candidates=len(ranked)) as span:
             count = len(ranked) if self.reranker else max(config.read_share * limit, config.read_min)
@@ -152,7 +152,7 @@ class _Search:
             return [Scored(score, found[hit.key]) for score, hit in ranked[:count] if hit.key in found]
 
     async def _reread(self, reranker: Reranker, ranked: list[Scored[Candidate]]) -> list[Scored[Candidate]]:
-        """The best ones again, each together with the question, as far as the time goes."""
+        """Rescore the best ones with the cross-encoder, as many as fit the budget."""
         question = self.question
         with question.trace.span("reread", lane=LANE, parent=question.parent, candidates=len(ranked)) as span:
             texts = [candidate.text for _, candidate in ranked]
@@ -188,7 +188,7 @@ class _Search:
             return passages
 
     async def _passages(self, groups: list[list[Scored[Candidate]]], span: Span) -> list[Passage]:
-        """Joined groups are read from the source, for the white space between them; if that fails they fall apart."""
+        """Joined groups are read from the source, for the white space between them; if that fails, they are split."""
         wide = [_source(group) for group in groups if len(group) > 1]
         tenant_id, join_ms = self.question.tenant_id, self.question.allowed_ms(self.config.join_ms, last=True)
         texts = await within(join_ms, self.store.texts(tenant_id, wide), span) if wide else {}
@@ -202,7 +202,7 @@ class _Search:
 
 
 def _cut(groups: Sequence[Sequence[VectorStore]], found: Sequence[Found]) -> Cut:
-    """Each candidate by the model that embedded it."""
+    """Cuts each candidate with the cutter of its embedding model."""
     cuts = {stores[0].embedding_model: each.cut for stores, each in zip(groups, found, strict=True)}
     return lambda candidate, tokens_max: cuts.get(candidate.model, whole)(candidate, tokens_max)
 
@@ -228,5 +228,5 @@ def _passage(group: Sequence[Scored[Candidate]], text: str) -> Passage:
 
 
 def _clean(query: str) -> str:
-    """What Postgres and the tokenizer can take: no zero bytes, no halves of characters, no novels."""
+    """Limit a query to what Postgres and the tokenizer accept: no NUL, no lone surrogates, no excessive length."""
     return query[:QUERY_CHARS_MAX].replace("\0", " ").encode("utf-8", "replace").decode().strip()

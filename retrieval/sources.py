@@ -1,5 +1,5 @@
-"""The sources of an ingest: files of this machine and URLs, each with the name that it is stored under; and which files
-a walk over folders finds.
+"""The sources of an ingest: local files and URLs, each with the name it is stored under; and the files that a walk over
+folders finds.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Content(NamedTuple):
 class Source(Protocol):
     @property
     def place(self) -> str:
-        """Its key: reading the same place again replaces what was read before."""
+        """Its key: reading the same place again replaces the earlier version."""
 
     @property
     def name(self) -> str:
@@ -38,7 +38,7 @@ class Source(Protocol):
 
     @property
     def size(self) -> int:
-        """In bytes, as far as it is known before reading."""
+        """In bytes, as far as known before reading."""
 
     def read(self) -> Content:
         """Blocks. Raises UnreadableFile."""
@@ -67,7 +67,7 @@ class FileSource:
 @dataclass(frozen=True, slots=True)
 class WebSource:
     url: str
-    allow_private: bool = False  # addresses of this machine and its networks
+    allow_private: bool = False  # whether addresses of this machine and its networks are allowed
 
     @property
     def place(self) -> str:
@@ -120,15 +120,15 @@ class Listing:
 
 
 def stored_path(path: Path) -> str:
-    """As the database stores it: bytes of a name that are not UTF-8 are replaced."""
+    """The path as stored in the database: bytes of a name that are not UTF-8 are replaced."""
     return os.fsencode(path).decode("utf-8", "replace")
 
 
 def walk(paths: Sequence[Path], *, exclude: Collection[str] = (), files_max: int = FILES_MAX) -> Listing:
-    """Named files as they are, and below named folders the files that a loader can read.
+    """The named files, and below named folders the files that a loader can read.
 
-    Skips hidden files and folders below a named folder, and files with a name in `exclude`; links to folders are not
-    followed. At most `files_max` files.
+    Hidden files and folders below a named folder are skipped, as are files with a name in `exclude`; symbolic links to
+    folders are not followed. Finds at most `files_max` files.
     """
     listing = Listing()
     for path in paths:
@@ -143,7 +143,7 @@ def walk(paths: Sequence[Path], *, exclude: Collection[str] = (), files_max: int
 
 
 def _match(pattern: Path, listing: Listing, files_max: int) -> None:
-    """A pattern that the shell did not expand; "**" matches nested folders."""
+    """Expand a pattern that the shell did not; "**" matches nested folders."""
     found = (Path(name) for name in sorted(glob.iglob(str(pattern), recursive=True)))
     files = [path for path in islice(found, files_max) if path.is_file()]
     if not files:

@@ -1,5 +1,5 @@
 """Speculative search: retrieval for a question that is still being typed. If the same question is then sent, the result
-is used.
+is reused.
 
 It has the lowest priority: it runs only while no request waits for an answer, once per user, and the next keystroke
 cancels it.
@@ -18,11 +18,11 @@ from inference.trace import Trace
 from retrieval.passage import Passage
 from retrieval.query import Query, Searcher
 
-# From the last key to sending: people read what they have written. Later, documents may have changed.
+# From the last key to sending: people reread what they have written. Documents may have changed after that.
 KEPT_S = 20.0
-KEPT_MAX = 64  # of a few passages each
-TENANT_MAX = 4  # as many as write at once; a program that foresees for many gets no more
-# Of the time that a search may take: what is foreseen may end then, and leaves time for one that keeps to a budget.
+KEPT_MAX = 64  # results of a few passages each
+TENANT_MAX = 4  # as many users as type at once; a program that speculates for many gets no more
+# Share of a search's budget spent on waiting for a speculative result; the rest is left for a search of its own.
 WAIT_SHARE = 0.5
 USED, WASTED, CANCELLED = "used", "wasted", "cancelled"
 
@@ -34,15 +34,15 @@ class _Kept:
     until_s: float
 
     def came(self) -> list[Passage] | None:
-        """What it has found, if it can be used. What it raised is raised again for who asks."""
+        """Its result, if usable. An exception is not used: the regular search would raise it again."""
         task = self.task
         return task.result() if task.done() and not task.cancelled() and task.exception() is None else None
 
 
 class SpeculativeSearch:
-    """Retrieves as `retriever` does. `is_free` says whether nobody waits for an answer. For the event loop only.
+    """Retrieves like `retriever`. `is_free` returns whether no request waits for an answer. For the event loop only.
 
-    `counts` are of those that ran ahead: used, wasted (complete, and nobody asked) and cancelled by the next one.
+    `counts` covers speculative searches: used, wasted (finished, but not requested) and cancelled by the next one.
     """
 
     def __init__(self, retriever: Searcher, is_free: Callable[[], bool]) -> None:
@@ -52,7 +52,7 @@ class SpeculativeSearch:
         self.counts = Counter[str]({USED: 0, WASTED: 0, CANCELLED: 0})
 
     async def retrieve(self, query: Query, trace: Trace, budget_ms: float = inf) -> list[Passage]:
-        """As the retriever's, from what was foreseen where it is the same. Raises what that raises."""
+        """Like the retriever's, but reuses a speculative result for the same query. Raises the retriever's errors."""
         began_s, query = time.monotonic(), _plain(query)
         place = next((place for place, kept in self._kept.items() if kept.query == query), None)
         if place is not None and (found := await self._foreseen(self._kept.pop(place), trace, budget_ms)) is not None:
@@ -61,7 +61,7 @@ class SpeculativeSearch:
         return await self._retriever.retrieve(query, trace, left_ms)
 
     async def _foreseen(self, kept: _Kept, trace: Trace, budget_ms: float) -> list[Passage] | None:
-        """None where the result is of no use, or not in time."""
+        """None if the result is unusable or late."""
         found = None
         try:
             if kept.until_s > time.monotonic():
@@ -78,11 +78,11 @@ class SpeculativeSearch:
                 self.counts[USED] += 1
 
     def at(self, place: Hashable) -> Searcher:
-        """What begins to retrieve for the person who writes there, and finds nothing yet."""
+        """A searcher that only starts a speculative search for the user at `place`, and returns no passages."""
         return _Beginning(self, place)
 
     def begin(self, place: Hashable, query: Query) -> None:
-        """In the place of what was begun there before, which nobody has asked."""
+        """Start a search, replacing an earlier one at the same place that was not requested."""
         query = _plain(query)
         if (before := self._kept.get(place)) is not None and before.query == query and not before.task.done():
             return
@@ -95,7 +95,7 @@ class SpeculativeSearch:
             return
         task = asyncio.create_task(self._retrieve(query), name="retrieval ahead")
         kept = self._kept[place] = _Kept(query, task, now_s + KEPT_S)
-        task.add_done_callback(lambda _: kept.came())  # asyncio would log what nobody looks at
+        task.add_done_callback(lambda _: kept.came())  # retrieves an exception, which asyncio would log otherwise
 
     async def _retrieve(self, query: Query) -> list[Passage]:
         return await self._retriever.retrieve(query, Trace())

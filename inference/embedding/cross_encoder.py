@@ -1,9 +1,10 @@
-"""A query and a text read together by one encoder, whose head says how well they fit. In its own thread.
+"""A cross-encoder: one encoder reads a query and a text together, and its head scores how well they fit. Runs on its
+own thread.
 
 Models of the BERT and XLM-R families with a head of one output, such as bge-reranker. Their pairs are
-`[CLS] query [SEP] text [SEP]`, with two marks in between for XLM-R. llama.cpp has no second segment: models that were
-trained to tell query and text by it lose some of their sense. A file is tried in a separate process first: what
-native code makes of a file of unknown origin must not end the worker.
+`[CLS] query [SEP] text [SEP]`, with two separators in between for XLM-R. llama.cpp supports no second segment, so
+models that were trained to tell query and text apart by it lose some accuracy. A file is tried in a separate process
+first, because native code reading a file of unknown origin must not crash the worker.
 """
 
 from __future__ import annotations
@@ -23,18 +24,18 @@ from inference.errors import ModelNotLoaded
 from inference.llama import LlamaModel, RankContext
 from inference.provisioning.isolated_process import RunFailed, run_isolated
 
-PAIR_TOKENS_MAX = 512  # what most of them were trained on; the rest of a longer text is not seen
+PAIR_TOKENS_MAX = 512  # what most of them were trained on; the rest of a longer text is ignored
 QUERY_TOKENS_MAX = 128  # longer questions are truncated, so that space for the text remains
 ROWS_MAX = 2048
 SEQUENCES_MAX = 64
 TRIAL_S = 60.0
 SMOOTHING = 0.3  # weight of the newest batch in the measured cost
-# Read while loading, to know what a token costs before the first question.
+# Scored while loading, to know the cost of a token before the first query.
 SAMPLE = ["the quick brown fox jumps over the lazy dog " * 8] * 4
 
 
 class CrossEncoder:
-    """Create with `load`, which blocks while the file is tried: a second or two."""
+    """Create with `load`, which blocks for a second or two while the file is tried."""
 
     def __init__(self, model: LlamaModel, threads: int) -> None:
         self.name = model.name
@@ -47,7 +48,7 @@ class CrossEncoder:
 
     @classmethod
     def load(cls, path: Path, threads: int = 1) -> CrossEncoder:
-        """Raises ModelNotLoaded, with what is missing for ranking."""
+        """Raises ModelNotLoaded, saying what the model lacks for ranking."""
         model = _checked(path)
         try:
             run_isolated("inference.embedding.cross_encoder", str(path), timeout_s=TRIAL_S)
@@ -63,7 +64,7 @@ class CrossEncoder:
         self._model.close()
 
     async def score(self, query: str, texts: Sequence[str], budget_ms: float) -> NDArray[np.float64]:
-        """Logits of as many of the texts, from the first on, as can be read in that time by what it took so far."""
+        """Logits of as many of the texts, from the first on, as fit the budget at the cost measured so far."""
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._score, query, texts, budget_ms)
 
     def _score(self, query: str, texts: Sequence[str], budget_ms: float) -> NDArray[np.float64]:
@@ -85,7 +86,7 @@ class CrossEncoder:
         self._token_s += (SMOOTHING if self._token_s else 1.0) * (token_s - self._token_s)
 
     def _pairs(self, query: str, texts: Sequence[str]) -> list[list[int]]:
-        """What is foreign stays text: special tokens are only those put here."""
+        """Untrusted text stays text: the only special tokens are those added here."""
         begin, end = self._model.ends
         asked = self._ids(query[:QUERY_CHARS_MAX])[: min(QUERY_TOKENS_MAX, self._pair_max // 2)]
         head = [*begin, *asked, *(end * self._model.between_texts)]

@@ -1,7 +1,7 @@
-"""Texts to vectors with a small encoder of the BERT family, in this process, in its own thread.
+"""Texts to vectors with a small encoder of the BERT family, in this process, on its own thread.
 
-One context belongs to one thread. Bulk work is handed to that thread a batch at a time, so that the query of a user
-who is waiting gets in between two batches of an ingest (at most a fifth of a second on one core) instead of after it.
+A context belongs to one thread. Bulk work is submitted to it one batch at a time, so that the query of a waiting user
+runs between two batches of an ingest (at most a fifth of a second on one core) instead of after it.
 """
 
 from __future__ import annotations
@@ -35,31 +35,31 @@ from inference.errors import EngineStopped, ForeignTokens, ModelNotLoaded, Unkno
 from inference.llama import EmbeddingContext, LlamaModel
 from inference.provisioning.isolated_process import RunFailed, run_isolated
 
-TOKENS_MAX = 256  # what MiniLM was trained on, or less where a model has less; the rest of a longer text is not seen
+TOKENS_MAX = 256  # what MiniLM was trained on, or less if a model has less; the rest of a longer text is ignored
 ROWS_MAX = 512  # attention runs over the whole batch: 2048 rows are a third slower than 512
 SEQUENCES_MAX = 8
-# Flash attention is computed by tiles from 64 rows on; a query has fewer, which takes a seventh longer than without it.
+# Flash attention is tiled from 64 rows on; a query has fewer, for which it takes a seventh longer than without.
 SHORT_ROWS_MAX = 63
-TEXTS_CLIPPED_MAX = 64  # tokenized at once: as long in the thread as a batch, for texts of QUERY_CHARS_MAX
-QUERIES_BYTES_MAX = 16 * 2**20  # about 1000 questions of people; a query of TOKENS_MAX tokens takes 400 KB
-QUERY_BYTES = 1000  # of a kept query besides its vectors and its text
+TEXTS_CLIPPED_MAX = 64  # tokenised at once: takes the thread as long as a batch, for texts of QUERY_CHARS_MAX
+QUERIES_BYTES_MAX = 16 * 2**20  # about 1000 typical questions; a query of TOKENS_MAX tokens takes 400 KB
+QUERY_BYTES = 1000  # of a cached query, besides its vectors and its text
 QUERY_CHARS_MAX = 8000  # far beyond TOKENS_MAX tokens of any language; bounds the tokenizer's work
 
 TRIAL_S = 60.0
-POOLS: dict[int | None, Pool] = {None: mean_vector, 1: mean_vector, 2: first_vector}  # as GGUF numbers them
+POOLS: dict[int | None, Pool] = {None: mean_vector, 1: mean_vector, 2: first_vector}  # by GGUF's numbers
 
 T = TypeVar("T")
 
 
 class Query(NamedTuple):
-    """What vectors are kept by."""
+    """The cache key of a query's vectors."""
 
     salt: str
     text: str
 
     @classmethod
     def of(cls, text: str, salt: str) -> Query:
-        """White space says nothing to an encoder, nor does what it does not see."""
+        """White space means nothing to an encoder, nor does the text beyond its limit."""
         return cls(salt, " ".join(text[:QUERY_CHARS_MAX].split()))
 
 
@@ -67,7 +67,7 @@ class Embedder:
     """Create with `load`, which blocks for a fifth of a second."""
 
     def __init__(self, model: LlamaModel, threads: int = 1, *, queries_bytes_max: int = QUERIES_BYTES_MAX) -> None:
-        """Takes the model over. Raises ModelNotLoaded."""
+        """Takes ownership of the model. Raises ModelNotLoaded."""
         self.name = model.name
         self.dimensions = model.dimensions
         self._pool = pool_of(model)
@@ -78,17 +78,17 @@ class Embedder:
         )
         self._tokens_max = min(TOKENS_MAX, model.context_length)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="embedder")
-        self._queries: OrderedDict[Query, QueryVectors] = OrderedDict()  # least recently asked first
+        self._queries: OrderedDict[Query, QueryVectors] = OrderedDict()  # least recently used first
         self._queries_bytes, self._queries_bytes_max = 0, queries_bytes_max
-        self._asked: dict[Query, asyncio.Task[QueryVectors]] = {}  # queries that are being embedded
-        # An ingest that was cancelled at shutdown leaves a thread that still counts: it must not meet a freed model.
+        self._asked: dict[Query, asyncio.Task[QueryVectors]] = {}  # queries being embedded
+        # An ingest cancelled at shutdown may leave a thread that is still counting: it must not use a freed model.
         self._counting = Lock()
         self._closed = False
         self.likeness = likeness(self._encode([self._clipped(REFERENCE_TEXT)], self._pool)[0])
 
     @classmethod
     def load(cls, path: Path, threads: int = 1, *, queries_bytes_max: int = QUERIES_BYTES_MAX) -> Embedder:
-        """Raises ModelNotLoaded. More than one thread pays only where cores are idle."""
+        """Raises ModelNotLoaded. More than one thread only pays off if cores are idle."""
         model = LlamaModel.load(path)
         try:
             return cls(model, threads, queries_bytes_max=queries_bytes_max)
@@ -106,21 +106,21 @@ class Embedder:
             self._model.close()
 
     def count(self, text: str) -> int:
-        """Tokens of a text as it would be embedded, without the limit. From any thread; raises EngineStopped."""
+        """Tokens of a text as it would be embedded, without the limit. Thread-safe. Raises EngineStopped."""
         with self._counting:
             if self._closed:
                 raise EngineStopped("the embedder is closed")
             return len(self._ids(text))
 
     async def count_all(self, texts: Sequence[str]) -> int:
-        """Tokens of all texts together, counted in a thread: megabytes take a second. Raises EngineStopped."""
+        """Total tokens of the texts, counted on a thread: megabytes take a second. Raises EngineStopped."""
         return await asyncio.to_thread(lambda: sum(map(self.count, texts)))
 
     async def texts(self, inputs: Sequence[str | Sequence[int]]) -> list[str]:
-        """Each input as a text: some are the ids that the model's own tokenizer made, with its marks at both ends.
+        """Each input as a text; some are ids from the model's own tokenizer, with its special tokens at both ends.
 
-        The marks show whose ids they are: most ids of another vocabulary exist here too, as other words. Raises
-        EngineStopped, and ForeignTokens.
+        These special tokens show whose ids they are: most ids of another vocabulary exist here too, as other words.
+        Raises EngineStopped and ForeignTokens.
         """
         return await asyncio.to_thread(lambda: [each if isinstance(each, str) else self._text(each) for each in inputs])
 
@@ -151,18 +151,18 @@ class Embedder:
 
     @property
     def kept_bytes(self) -> int:
-        """What the kept queries take."""
+        """Size of the cached queries."""
         return self._queries_bytes
 
     def knows(self, text: str, *, salt: str) -> bool:
-        """Whether embedding this query would cost nothing."""
+        """Whether the vectors of this query are cached."""
         return Query.of(text, salt) in self._queries
 
     async def embed_query(self, text: str, *, salt: str) -> QueryVectors:
-        """Of the last queries the vectors are kept: asking again costs nothing, and asking together costs once.
+        """The vectors of recent queries are cached, and concurrent calls with the same query embed it once.
 
-        `salt` names the tenant: how long a query takes tells nobody what another tenant asked. Who stops waiting
-        leaves the others waiting.
+        `salt` names the tenant: the time that a query takes reveals nothing about another tenant's queries. A cancelled
+        caller does not affect the others.
         """
         query = Query.of(text, salt)
         if query in self._queries:
@@ -187,7 +187,7 @@ class Embedder:
     async def _each(
         self, texts: Sequence[str], reduce: Callable[[NDArray[np.float32]], T]
     ) -> AsyncIterator[tuple[int, T]]:
-        """Yields (index, reduced token vectors) in an order of the embedder's liking."""
+        """Yields (index, reduced token vectors), in any order."""
         loop = asyncio.get_running_loop()
         for begin in range(0, len(texts), TEXTS_CLIPPED_MAX):
             some = texts[begin : begin + TEXTS_CLIPPED_MAX]
@@ -211,7 +211,7 @@ class Embedder:
 
 
 def pool_of(model: LlamaModel) -> Pool:
-    """Raises ModelNotLoaded for a model that is not an encoder of the BERT family, or none that embeds."""
+    """Raises ModelNotLoaded for a model that is not an encoder of the BERT family, or not one for embeddings."""
     if "bert" not in model.architecture:
         raise ModelNotLoaded(f"{model.path.name} is not an encoder of the BERT family but {model.architecture}")
     if model.pooling not in POOLS:
@@ -237,9 +237,9 @@ def batches(lengths: Sequence[int]) -> list[list[int]]:
 
 
 def try_isolated(path: Path) -> None:
-    """Embed with it in a separate process: what native code does with an untrusted file must not end this one.
+    """Try a file in a separate process: native code reading an untrusted file must not crash this one.
 
-    Blocks for a second, but for the bundled model. Raises ModelNotLoaded.
+    Blocks for a second, except for the bundled model. Raises ModelNotLoaded.
     """
     if path == EMBEDDER:
         return

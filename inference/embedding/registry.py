@@ -1,4 +1,4 @@
-"""The embedding models of a worker, by name: the default from the start, each other one when it is first needed."""
+"""The embedding models of a worker, by name: the default is loaded at start, the others on first use."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from inference.embedding.embedder import Embedder, pool_of, try_isolated
 from inference.errors import EmbedderNotLoaded, EngineStopped, ModelNotLoaded, UnknownEmbedder
 from inference.llama import LlamaModel
 
-EMBEDDERS_MAX = 8  # once it was needed, each keeps its weights in memory: a tenth of a gigabyte and more
+EMBEDDERS_MAX = 8  # each stays in memory once loaded: a tenth of a gigabyte or more
 
 log = logging.getLogger("firsttoken.embedders")
 
 
 @dataclass(frozen=True, slots=True)
 class EmbedderFile:
-    """What can be known of an embedding model without its weights."""
+    """What is known of an embedding model without its weights."""
 
     path: Path
     name: str
     dimensions: int
-    version: tuple[int, int]  # size and time of the file
+    version: tuple[int, int]  # size and mtime of the file
 
     @classmethod
     def examine(cls, path: Path) -> EmbedderFile:
@@ -39,12 +39,12 @@ class EmbedderFile:
 
     @classmethod
     def tried(cls, path: Path) -> EmbedderFile:
-        """As `examine`, for a file that is not trusted. Takes a second."""
+        """Like `examine`, for an untrusted file. Takes a second."""
         try_isolated(path)
         return cls.examine(path)
 
     def load(self) -> Embedder:
-        """Raises ModelNotLoaded, also when the file is not the one that was examined."""
+        """Raises ModelNotLoaded, also if the file has changed since it was examined."""
         if self.path.is_file() and _version(self.path) != self.version:
             raise ModelNotLoaded(f"{self.path} has changed: restart the worker to use it")
         return Embedder.load(self.path)
@@ -56,10 +56,10 @@ def _version(path: Path) -> tuple[int, int]:
 
 
 class Embedders:
-    """Belongs to one event loop. Create with `load`, which blocks for a second or two."""
+    """Used on one event loop. Create with `load`, which blocks for a second or two."""
 
     def __init__(self, default: Embedder, further: Sequence[EmbedderFile] = ()) -> None:
-        """Raises ModelNotLoaded when there are too many, or two of one name."""
+        """Raises ModelNotLoaded if there are too many, or two with the same name."""
         self.default = default
         self._here = {default.name: default}
         self._files = {file.name: file for file in further}
@@ -74,7 +74,7 @@ class Embedders:
 
     @classmethod
     def load(cls, default: Path, further: Sequence[Path] = ()) -> Embedders:
-        """Raises ModelNotLoaded, also for a file that is not needed yet: all are tried, beside each other."""
+        """Raises ModelNotLoaded, also for a file that is not needed yet: all are tried, in parallel."""
         with ThreadPoolExecutor(EMBEDDERS_MAX) as threads:
             first, *files = threads.map(EmbedderFile.tried, [default, *further])
         embedder = first.load()
@@ -85,7 +85,7 @@ class Embedders:
             raise
 
     async def close(self) -> None:
-        """Waits for what is being loaded and for the batches in flight, then frees all models."""
+        """Waits for loads and batches in flight, then frees all models."""
         self._closed = True
         await asyncio.gather(*self._loading.values(), return_exceptions=True)
         for embedder in self._here.values():
@@ -93,7 +93,7 @@ class Embedders:
 
     @property
     def kept_bytes(self) -> int:
-        """What the kept queries of all models take."""
+        """Size of the cached queries of all models."""
         return sum(embedder.kept_bytes for embedder in self._here.values())
 
     @property
@@ -103,7 +103,7 @@ class Embedders:
 
     @property
     def states(self) -> dict[str, str]:
-        """Of each model by its name: loaded, loading or waiting until it is needed."""
+        """State by model name: loaded, loading, or waiting for its first use."""
         return {name: self._state(name) for name in self.names}
 
     def dimensions(self, name: str) -> int:
@@ -114,11 +114,11 @@ class Embedders:
             raise UnknownEmbedder(name, self.names) from None
 
     def knows(self, name: str, query: str, *, salt: str) -> bool:
-        """Whether embedding this query of a tenant with that model would cost nothing."""
+        """Whether that model has the vectors of this query cached for the tenant."""
         return name in self._here and self._here[name].knows(query, salt=salt)
 
     async def get(self, name: str) -> Embedder:
-        """Load it if needed, once for all callers; a caller that stops waiting does not affect the others.
+        """Load it if needed, once for all callers; a cancelled caller does not affect the others.
 
         Raises UnknownEmbedder, EmbedderNotLoaded.
         """
@@ -127,7 +127,7 @@ class Embedders:
         return self._here[name]
 
     def prepare(self, name: str) -> None:
-        """Start to load it, as it will be needed soon. Raises UnknownEmbedder."""
+        """Start loading it, because it will be needed soon. Raises UnknownEmbedder."""
         if name not in self._here:
             self._load_once(name)
 
@@ -148,7 +148,7 @@ class Embedders:
             raise EmbedderNotLoaded(file.name) from error
 
     def _ended(self, name: str, task: asyncio.Task[None]) -> None:
-        """A failure was logged, whether or not a caller still waits; the next call tries again."""
+        """The failure was logged, whether or not a caller still waits; the next call tries again."""
         del self._loading[name]
         if not task.cancelled():
             task.exception()

@@ -1,4 +1,4 @@
-"""From the vectors of a text's tokens to what search keeps of them. Pure.
+"""From the vectors of a text's tokens to what search stores of them. Pure.
 
 A passage keeps one unit vector (the mean of its tokens) and int8 vectors of overlapping token windows; a query keeps
 one unit vector per token. Comparing the two is late interaction (ColBERT's MaxSim) at a twentieth of its storage, by
@@ -16,17 +16,18 @@ from numpy.typing import NDArray
 WINDOW_TOKENS = 12
 WINDOW_STRIDE = 6
 _EPSILON = 1e-9  # keeps an all-zero vector zero
-# A text's unit vector, computed from those of its tokens.
+# Computes a text's unit vector from the vectors of its tokens.
 Pool: TypeAlias = Callable[[NDArray[np.float32]], NDArray[np.float32]]
-# What a model is recognised by: see `likeness`.
+# Its vector identifies a model: see `likeness`.
 REFERENCE_TEXT = "Seven grey herons stood in the shallow water while the ferry crossed to the old harbour."
-# Cosine of its vectors by the bundled model as it is, in Q8_0, and quantised: Q6_K 0.999, Q4_K_M 0.99, Q3_K_M 0.98.
+# Cosine between its vectors by the bundled model in Q8_0, as shipped, and requantised: Q6_K 0.999, Q4_K_M 0.99, Q3_K_M
+# 0.98.
 ALIKE_MIN = 0.95
-LIKENESS_STEPS = 127  # of an int8, either side of zero
+LIKENESS_STEPS = 127  # of an int8, on either side of zero
 
 
 class Windows(NamedTuple):
-    """The unit vector of window i is about vectors[i] * scales[i]."""
+    """The unit vector of window i is approximately vectors[i] * scales[i]."""
 
     vectors: NDArray[np.int8]  # [windows, dimensions]
     scales: NDArray[np.float16]  # [windows]
@@ -50,12 +51,12 @@ def unit(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def mean_vector(tokens: NDArray[np.float32]) -> NDArray[np.float32]:
-    """[CLS] and [SEP] included, as encoders like MiniLM, E5 and GTE are trained."""
+    """Mean pooling including [CLS] and [SEP], as encoders like MiniLM, E5 and GTE are trained."""
     return unit(tokens.mean(axis=0))
 
 
 def first_vector(tokens: NDArray[np.float32]) -> NDArray[np.float32]:
-    """That of [CLS], as encoders like BGE are trained."""
+    """[CLS] pooling, as encoders like BGE are trained."""
     return unit(tokens[0])
 
 
@@ -78,7 +79,7 @@ def _words(tokens: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def likeness(vector: NDArray[np.float32]) -> bytes:
-    """Identifies a model by its unit vector of REFERENCE_TEXT: an int8 for each dimension.
+    """Identifies a model by its unit vector of REFERENCE_TEXT: an int8 per dimension.
 
     Distinguishes two models of the same name, but not a model from its quantisations or from itself on another machine,
     whose vectors are comparable.

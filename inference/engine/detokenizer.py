@@ -1,4 +1,4 @@
-"""Token ids to text, one at a time: never half a character, never a part of a stop string."""
+"""Token ids to text, one at a time: never half a character, never part of a stop string."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Sequence
 
 
 class TextStream:
-    """Push tokens, get the text that is safe to show. After `stopped`, nothing more comes out."""
+    """Push tokens, get the text that is safe to emit. Once `stopped`, nothing more is emitted."""
 
     def __init__(self, pieces: Sequence[bytes], stop: Sequence[str] = ()) -> None:
         self._pieces = pieces
         self._stop = tuple(s for s in stop if s)
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._held = ""  # may be the start of a stop string
-        self.stop_string: str | None = None  # the one that was met
+        self.stop_string: str | None = None  # the one that matched
 
     @property
     def stopped(self) -> bool:
@@ -24,7 +24,7 @@ class TextStream:
         return self._release(self._decoder.decode(self._pieces[token]))
 
     def flush(self) -> str:
-        """The end of the text: the withheld rest, with U+FFFD for a character that never became whole."""
+        """The end of the text: the withheld rest, with U+FFFD for an incomplete character."""
         text = self._release(self._decoder.decode(b"", final=True))
         held, self._held = self._held, ""
         return text if self.stopped else text + held
@@ -46,6 +46,6 @@ class TextStream:
 
 
 def _overlap(text: str, stop: str) -> int:
-    """Length of the longest end of `text` that begins `stop`."""
+    """Length of the longest suffix of `text` that is a prefix of `stop`."""
     longest = min(len(text), len(stop) - 1)
     return next((n for n in range(longest, 0, -1) if text.endswith(stop[:n])), 0)

@@ -1,7 +1,7 @@
-"""The engine: one thread that owns the model's context and computes step after step while there is work.
+"""The engine: one thread that owns the model's context and runs step after step while there is work.
 
-The event loop hands requests in through a deque and gets tokens back through one callback a step. Nobody else touches
-the context. A step is: take in, plan, execute, publish.
+The event loop submits requests through a deque and receives tokens through one callback per step. No other thread
+touches the context. A step is: take submitted requests, plan, execute, publish.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ from inference.trace import now_ns
 
 log = logging.getLogger("firsttoken.engine")
 
-# A Python thread that computes holds the GIL for at most this long before the other one gets a turn.
+# A Python thread in a computation holds the GIL for at most this long before another thread gets a turn.
 SWITCH_INTERVAL_S = 0.001
-# Parking takes milliseconds that the next step of a tool loop must not wait for: its tools take less than this.
+# Parking takes milliseconds, and the next request of a tool loop must not wait for it: its tools take less than this.
 PARK_AFTER_S = 0.5
 
 
 class Engine:
-    """Build it, `start` it on a running event loop, `submit`, `close`."""
+    """Construct it, `start` it on a running event loop, `submit` requests, `close` it."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class Engine:
         self._wakes_soon = False
         self._closing = False
         self._failed: str | None = None
-        self._lost = False  # the device, and with it the thread
+        self._lost = False  # the device is lost, and the engine's thread with it
         self._outbox: Outbox | None = None
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
         self.totals: Counter[str] = Counter()  # tokens by kind, steps, decode_ns
@@ -95,7 +95,7 @@ class Engine:
     # --- on the event loop ---
 
     def start(self) -> None:
-        """Start the thread; results go to the event loop that calls this."""
+        """Start the thread; results are delivered to the running event loop."""
         sys.setswitchinterval(SWITCH_INTERVAL_S)
         self._outbox = Outbox(asyncio.get_running_loop())
         self.tiers.start()
@@ -113,9 +113,9 @@ class Engine:
         constraint: Constraint | None = None,
         written: Sequence[int] = (),
     ) -> Handle:
-        """Queue a prompt, and the tokens of its answer that are `written` already: it goes on as one that was preempted
-        behind them. Raises PromptTooLong, UnknownToken, QueueFull, Late, EngineStopped, and GrammarFailed for what
-        cannot have been written."""
+        """Queue a prompt. `written` holds the tokens of its answer that exist already: generation resumes behind them,
+        as for a preempted request. Raises PromptTooLong, UnknownToken, QueueFull, Late, EngineStopped, and
+        GrammarFailed if `written` breaks the constraint."""
         if self._closing or self._failed or self._outbox is None:
             raise EngineStopped(self._failed or "the model is shutting down")
         room = self._backend.context - len(prompt)
@@ -151,20 +151,20 @@ class Engine:
             request.text.push(token)
         self._scheduler.load.add(request, uncached)
         handle = self._enter(request)
-        if self._failed:  # just now: its thread may have looked into the inbox for the last time
+        if self._failed:  # it failed meanwhile: its thread may have drained the inbox for the last time
             raise EngineStopped(self._failed)
         return handle
 
     def expect(self, due: Due, *, salt: str = "", priority: Priority = Priority.STANDARD) -> None:
-        """Raises Late if not even a prompt of one token could be answered in time."""
+        """Raises Late if not even a prompt of one token could meet its due time."""
         if due.at_ns is None or due.waits:
-            return  # the forecast is made when the prompt is known
+            return  # `submit` makes the forecast once the prompt is known
         load = self._scheduler.load
-        if load.waiting or load.running >= self._config.parallel:  # else it is placed at once
+        if load.waiting or load.running >= self._config.parallel:  # otherwise it is admitted at once
             self._forecasts.check(1, due, salt, priority, now_ns())
 
     def prefill_ahead(self, prompt: Sequence[int], *, salt: str = "", exact: bool = False) -> Handle | None:
-        """Compute the prefix of a prompt that will come, below all classes. None: it would not help."""
+        """Prefill the prefix of a future prompt, below all priority classes. Returns None if that would not help."""
         stopped = self._closing or self._failed or self._outbox is None
         fits = AHEAD_TOKENS_MIN <= len(prompt) < self._backend.context
         if stopped or not fits or self.waiting or self.running >= self._config.parallel:
@@ -180,7 +180,7 @@ class Engine:
         return self._enter(request)
 
     def share(self, beginning: Sequence[int]) -> None:
-        """From now on prompts of all tenants that begin like this share their cache up to its end."""
+        """From now on, prompts of all tenants that start with these tokens share the KV cache of this prefix."""
         self._scheduler.shared_prefixes.add(beginning)
 
     def _enter(self, request: Request) -> Handle:
@@ -196,7 +196,7 @@ class Engine:
         return self._scheduler.place_of(request, now_ns())
 
     def _check_queue(self, tokens: int, tenant: str) -> None:
-        """Raises QueueFull. A prompt is never too long for an empty queue: the context is the limit there."""
+        """Raises QueueFull. No prompt is too long for an empty queue: there, the context is the limit."""
         load, config = self._scheduler.load, self._config
         free = config.parallel + config.queue_max - load.waiting - load.running
         if not within_share(held := load.held_by(tenant).waiting, free):
@@ -212,8 +212,9 @@ class Engine:
         self._wake.set()
 
     def _wake_soon(self) -> None:
-        """When this round of the event loop is over: woken by the first of some requests, the thread would take the GIL
-        from whoever submits the others, and they would wait for a step that begins without them."""
+        """Wake the thread at the end of this iteration of the event loop. Woken by the first of several requests, the
+        thread would take the GIL from the code that submits the others, and these would wait for a step that starts
+        without them."""
         if not self._wakes_soon:
             self._wakes_soon = True
             asyncio.get_running_loop().call_soon(self._wake_now)
@@ -223,11 +224,11 @@ class Engine:
         self.wake()
 
     def close(self) -> None:
-        """End what runs with an error, keep the conversations on disk and stop the thread. Blocks for a step and for
-        the writing, some seconds at most."""
+        """End running requests with an error, save the conversations to disk and stop the thread. Blocks for one step
+        and the writes: a few seconds at most."""
         self._closing = True
         self.wake()
-        if self._lost:  # its thread is stuck in the device, and what would be given back may be what it holds
+        if self._lost:  # the thread is stuck in the device and may still use whatever would be freed here
             return
         alive = self._thread.is_alive()
         if alive:
@@ -259,7 +260,7 @@ class Engine:
 
     @property
     def _arriving(self) -> list[Request]:
-        """Those that the scheduler does not know yet."""
+        """Requests that the scheduler does not know yet."""
         return [*(request for request, _ in list(self._inbox)), *self.tiers.arriving]
 
     @property
@@ -268,22 +269,22 @@ class Engine:
 
     @property
     def _prefill_s(self) -> float | None:
-        """Seconds to compute a token of a prompt, once that is known."""
+        """Seconds to prefill one token; None until it has been measured."""
         return self._forecasts.alone_s
 
     @property
     def predicted_ttft_s(self) -> float | None:
-        """Of a request that came now; None while nothing was learned."""
+        """Predicted TTFT of a request that arrived now; None before anything was measured."""
         return self._forecasts.next_s(now_ns())
 
     @property
     def waiting_tokens(self) -> int:
-        """Of the prompts that wait."""
+        """Tokens of all waiting prompts."""
         return self._scheduler.load.tokens
 
     @property
     def resident(self) -> int:
-        """Slots that keep a conversation's KV for its next turn."""
+        """Slots that keep the KV of a conversation for its next turn."""
         return self._scheduler.slots.resident
 
     @property
@@ -305,18 +306,18 @@ class Engine:
                     if self._scheduler.idle:
                         self._rest()
             self._fail_all(EngineStopped("the model is shutting down"))
-        except Exception as error:  # the last wall: waiting callers must get the error
+        except Exception as error:  # the outermost handler: waiting callers must get the error
             log.exception("the engine stopped")
             self._give_up(f"the engine failed: {error or type(error).__name__}")
 
     def _lose_device(self, reason: str) -> None:
-        """In the middle of a call to the device that never returns: this is the last that the thread does."""
+        """Called in the middle of a device call that never returns: the last thing that the thread does."""
         self._lost = True
         log.critical("the device failed: %s; the process has to start anew", reason)
         self._give_up(f"the device failed: {reason}")
 
     def _give_up(self, reason: str) -> None:
-        """Tell all callers. Of what the engine knows nothing can be relied on any more: the handles are enough."""
+        """Fail all requests. The engine's state is no longer reliable; the handles are all that is needed."""
         self._failed = reason  # before the inbox is emptied: see `submit`
         handles, self._handles = self._handles, {}
         for request in handles:
@@ -359,7 +360,7 @@ class Engine:
                 self._scheduler.cost.observe(plan.rows, took_ns / 1e9)
 
     def _rest(self) -> None:
-        """Wait for work; in a longer pause park a conversation, so that taking its slot later costs nothing."""
+        """Wait for work. In a longer pause, park a conversation so that its slot can be taken later at no cost."""
         if (wait_s := self.tiers.wait_s()) is not None:
             self._wake.wait(wait_s)
             return
@@ -368,7 +369,7 @@ class Engine:
             self.tiers.park(saved)
 
     def _accept(self, request: Request, token: int) -> None:
-        """A request got its next token."""
+        """Record the next token of a request."""
         stamps = request.stamps
         stamps.last_token_ns = now_ns()
         stamps.first_token_ns = stamps.first_token_ns or stamps.last_token_ns
@@ -410,5 +411,5 @@ class Engine:
         assert self._outbox is not None
         try:
             self._outbox.publish(news)
-        except RuntimeError:  # the loop is closed: there is no listener
+        except RuntimeError:  # the event loop is closed: nobody receives the results
             self._closing = True

@@ -1,4 +1,4 @@
-"""The executor: carries a plan out on the device and samples a token where one is due. Owned by the engine's thread."""
+"""The executor: runs a plan on the device and samples tokens where they are due. Used by the engine's thread only."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from inference.trace import now_ns
 log = logging.getLogger("firsttoken.engine")
 
 
-# It got its next token; it is over.
+# Called with a request's next token; called when a request ends.
 Accept: TypeAlias = Callable[[Request, int], None]
 End: TypeAlias = Callable[[Request, Finish, InferenceError | None], None]
 
@@ -48,7 +48,7 @@ class Executor:
         self._totals = totals
 
     def run(self, plan: Plan) -> int | None:
-        """Returns the nanoseconds that the device took for the step; None if it did not come to one."""
+        """Returns how many nanoseconds the device computed; None if the step was empty or failed."""
         began_ns = now_ns()
         self._speculation.extend(plan)
         started_ns = now_ns()
@@ -60,11 +60,11 @@ class Executor:
     def _place(self, plan: Plan, request: Request, placement: Placement, started_ns: int) -> None:
         try:
             self._tiers.place(request, placement)
-        except (InferenceError, MemoryError) as error:  # a state that does not fit costs time, not the request
+        except (InferenceError, MemoryError) as error:  # a state that cannot be restored costs time, not the request
             log.error("a prompt is recomputed from the start: %s", error)
             self._backend.truncate(placement.slot, 0)
             self._scheduler.restart_prefill(plan, request, placement)
-        if not request.ahead and not request.stamps.admitted_ns:  # one that lost its slot was counted before
+        if not request.ahead and not request.stamps.admitted_ns:  # a preempted request was counted before
             self._totals["prompt_tokens"] += len(request.prompt)
             self._totals["cached_tokens"] += request.reused
         request.stamps.admitted_ns = request.stamps.admitted_ns or started_ns
@@ -102,15 +102,15 @@ class Executor:
 
     @staticmethod
     def _most_likely(work: Sequence[Work], logits: NDArray[np.float32]) -> list[int] | None:
-        """The most likely token of each row, where a step needs no more: one call takes half as long as one for
-        each."""
+        """The most likely token of each row if the whole step needs no more than that: one argmax over all rows takes
+        half as long as one per row."""
         for each in work:
             if each.outputs > 1 or (each.outputs and not each.request.sampler.takes_most_likely):
                 return None
         return logits.argmax(axis=1).tolist() if len(logits) else None
 
     def _recover(self, work: Sequence[Work], error: InferenceError) -> None:
-        """A step failed: each half of it is tried by itself, so that the cause ends alone."""
+        """Retry a failed step in halves, so that only the request that caused the failure ends."""
         if len(work) == 1:
             self._fail(work[0], error)
             return
@@ -122,7 +122,7 @@ class Executor:
                 self._compute(part, now_ns())
 
     def _undo(self, work: Work, error: InferenceError) -> bool:
-        """Take back what a failed step left in a slot. A recurrent state may be unable to: its request ends."""
+        """Remove what a failed step left in a slot. If a recurrent state cannot be rewound, its request ends."""
         try:
             self._backend.truncate(work.slot, work.position)
         except InferenceError:
@@ -131,17 +131,17 @@ class Executor:
         return True
 
     def _fail(self, work: Work, error: InferenceError) -> None:
-        """The slot is emptied too: it may be what made the step fail."""
+        """End the request. The slot is emptied too: its content may have caused the failure."""
         log.error("a request failed: %s", error)
         self._backend.truncate(work.slot, 0)
         work.request.computed = 0
         self._finish(work.request, Finish.ERROR, error)
 
     def _verify(self, work: Work, rows: NDArray[np.float32], row_ns: int) -> None:
-        """Draw a token from each row behind a draft, as long as the draft foresaw it.
+        """Sample a token from each row of a draft for as long as it matches the draft.
 
-        Each is sampled by the request's own sampler from the model's own logits, so the answer is distributed exactly
-        as without a draft: the rule of speculative sampling for a draft that is certain of its token.
+        The request's own sampler draws each token from the model's own logits, so the answer is distributed exactly as
+        without a draft: this is the acceptance rule of speculative sampling for a deterministic draft.
         """
         request, accepted = work.request, 0
         for row, foreseen in zip(rows, [*work.draft, None], strict=True):
@@ -160,7 +160,7 @@ class Executor:
             token = request.sampler.draw(logits)
         except InferenceError as error:
             self._finish(request, Finish.ERROR, error)
-        except Exception as error:  # the boundary: one request's settings must not end the others
+        except Exception as error:  # isolation: one request's settings must not end the others
             log.exception("sampling a token failed")
             self._finish(request, Finish.ERROR, InferenceError(f"no token could be sampled: {error}"))
         else:
@@ -168,7 +168,7 @@ class Executor:
 
 
 def _charge(work: Sequence[Work], step_ns: int) -> int:
-    """Divide the time of a step among its requests, by rows; returns what a row took."""
+    """Charge the time of a step to its requests, in proportion to their rows; returns the time per row."""
     row_ns = step_ns // sum([len(each.tokens) for each in work])
     for each in work:
         each.request.spent.engine_ns += row_ns * len(each.tokens)
@@ -176,7 +176,7 @@ def _charge(work: Sequence[Work], step_ns: int) -> int:
 
 
 def _charge_drafting(work: Sequence[Work], drafting_ns: int) -> None:
-    """Making drafts is overhead, whatever becomes of them; those who have one pay, by its length."""
+    """Charge the time spent on drafting, accepted or not, to the requests with a draft, in proportion to its length."""
     drafted = sum([max(0, each.outputs - 1) for each in work])
     if not drafted:
         return

@@ -1,7 +1,7 @@
 """Fair shares between tenants, counted in tokens.
 
-The virtual token counter of "Fairness in Serving Large Language Models" (Sheng et al., OSDI '24): the tenant that was
-served least goes first, and one that was away does not come back with credit for it.
+The virtual token counter of "Fairness in Serving Large Language Models" (Sheng et al., OSDI '24): the least served
+tenant goes first, and a tenant that was idle does not return with credit for its absence.
 """
 
 from __future__ import annotations
@@ -13,26 +13,26 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-# Idle tenants whose service is remembered, in about 100 kB. Beyond it the least served tenant is forgotten, which would
+# Idle tenants whose service is remembered, in about 100 kB. Beyond that the least served tenant is forgotten; it would
 # return with almost no deficit.
 IDLE_TENANTS_MAX = 1000
-# A tenant may hold this many times what is free: alone four fifths of all, two of them four ninths each. So there is
-# always room for one that holds little ("Dynamic queue length thresholds", Choudhury & Hahne 1998).
+# A tenant may hold this many times what is free: alone four fifths of everything, two of them four ninths each. So
+# there is always room for a tenant that holds little ("Dynamic queue length thresholds", Choudhury & Hahne 1998).
 SHARE_FACTOR = 4
-# Tokens by which who asks for less may be served more before both count alike: a few short answers, as the quantum of a
-# new flow in "The Flow Queue CoDel Packet Scheduler" (RFC 8290).
+# A tenant with less demand may have been served this many tokens more and still count as equal: a few short answers,
+# like the quantum of a new flow in "The Flow Queue CoDel Packet Scheduler" (RFC 8290).
 QUANTUM = 1024
 
 
 def within_share(held: int, free: int, wanted: int = 1) -> bool:
-    """Whether a tenant that holds so much may have `wanted` more of what is left."""
+    """Whether a tenant that holds `held` may have `wanted` more of what is free."""
     return wanted <= free and held < SHARE_FACTOR * free
 
 
 def in_turns(
     waiting: Iterable[T], of: Callable[[T], str], served: Callable[[str], int], cost: Callable[[T], int]
 ) -> Iterator[T]:
-    """Those of the least served tenant first, each tenant's in their order. What is taken counts as served at once."""
+    """The least served tenant's requests first, each tenant's in their order. A request counts as served once taken."""
     queues: defaultdict[str, deque[tuple[int, T]]] = defaultdict(deque)
     for place, each in enumerate(waiting):
         queues[of(each)].append((place, each))
@@ -54,19 +54,20 @@ class Shares:
         self._served: dict[str, int] = {}
 
     def join(self, tenant: str) -> None:
-        """A request of the tenant arrives."""
+        """Count a new request of the tenant."""
         self._served[tenant] = self.joining(tenant)
         self._present[tenant] += 1
 
     def joining(self, tenant: str) -> int:
-        """What a tenant counts as served when its next request arrives: who was away, no less than who is there."""
+        """Tokens a tenant counts as served when its next request arrives: after an absence, at least the minimum of
+        the tenants present."""
         if self._present[tenant]:
             return self.served(tenant)
         others = [self._served.get(other, 0) for other in list(self._present)]
         return max(self._served.get(tenant, 0), min(others, default=0))
 
     def leave(self, tenant: str) -> None:
-        """A request of the tenant has ended."""
+        """Count a finished request of the tenant."""
         self._present[tenant] -= 1
         if not self._present[tenant]:
             del self._present[tenant]
@@ -76,12 +77,12 @@ class Shares:
             del self._served[min(self._served.keys() - self._present.keys(), key=self.served)]
 
     def __len__(self) -> int:
-        """Tenants that are known."""
+        """Number of known tenants."""
         return len(self._served)
 
     @property
     def tenants(self) -> int:
-        """That are present."""
+        """Number of tenants present."""
         return len(self._present)
 
     def present(self, tenant: str) -> int:
@@ -89,16 +90,16 @@ class Shares:
         return self._present[tenant]
 
     def gives_way(self, tenant: str, to: str) -> bool:
-        """Whether a tenant is to be computed behind another one, which has fewer requests and was not served more."""
+        """Whether a tenant yields to another one that has fewer requests and was not served more."""
         return self._present[to] < self._present[tenant] and self.served(to) < self.served(tenant) + QUANTUM
 
     def place_share(self, places: int, newcomers: int = 0) -> int:
-        """Of places, for each of the tenants that are present."""
+        """Each present tenant's share of the places."""
         return max(1, places // max(1, self.tenants + newcomers))
 
     def charge(self, tenant: str, tokens: int) -> None:
         self._served[tenant] += tokens
 
     def served(self, tenant: str) -> int:
-        """Tokens computed for the tenant, as far as they count."""
+        """Tokens that count as computed for the tenant."""
         return self._served.get(tenant, 0)

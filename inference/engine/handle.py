@@ -1,4 +1,4 @@
-"""The event loop's side of a request, and the one hop by which the engine's thread updates it."""
+"""The event loop's side of a request, and the one callback through which the engine's thread updates it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from inference.delta_stream import DeltaStream
 from inference.errors import InferenceError
 from inference.request import Request
 
-# Requests served in one callback: with a thousand of them, a new connection waits for some 2 ms instead of 30.
+# Requests flushed per callback: with a thousand requests, a new connection waits for about 2 ms instead of 30.
 SLICE = 64
 
 
@@ -47,7 +47,7 @@ class Handle(DeltaStream):
 
     @property
     def cached_tokens(self) -> int:
-        return min(self._request.reused, len(self._request.prompt))  # the cache may have some of its answer too
+        return min(self._request.reused, len(self._request.prompt))  # the cache may also hold some of its answer
 
     @property
     def forecast(self) -> Forecast | None:
@@ -86,7 +86,7 @@ class Handle(DeltaStream):
         return self._request.text.stop_string
 
     async def admitted(self) -> None:
-        """Returns immediately: the engine refuses requests when they are submitted."""
+        """Returns immediately: the engine admits or refuses requests when they are submitted."""
 
     def cancel(self) -> None:
         if self.finish is None:
@@ -94,7 +94,7 @@ class Handle(DeltaStream):
             self._wake()
 
     def take(self, news: TokenUpdate) -> bool:
-        """Apply the result of a step. True: the caller has to schedule `flush`."""
+        """Apply the result of a step. Returns whether the caller has to schedule `flush`."""
         token, text = news.token, news.text
         if token is not None:
             self.ids.append(token)
@@ -108,10 +108,10 @@ class Handle(DeltaStream):
 
 
 class Outbox:
-    """The results of steps, on their way to the event loop: one callback for all steps that are waiting.
+    """The results of steps on their way to the event loop: one callback for all pending steps.
 
-    So tokens of one request that wait together are delivered together, which lets a loop that is behind catch up.
-    Requests are served in slices, between which the loop runs everything else.
+    Pending tokens of one request are thereby delivered together, which lets a lagging loop catch up. Requests are
+    flushed in slices, between which the loop runs everything else.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -121,14 +121,14 @@ class Outbox:
         self._scheduled = False
 
     def publish(self, news: list[TokenUpdate]) -> None:
-        """Called on the engine's thread, never waits. Raises RuntimeError when the loop is closed."""
+        """Called on the engine's thread; never blocks. Raises RuntimeError if the event loop is closed."""
         self._steps.append(news)
-        if not self._scheduled:  # a callback that is scheduled has yet to take what was appended
+        if not self._scheduled:  # else the scheduled callback will take what was appended
             self._scheduled = True
             self._loop.call_soon_threadsafe(self._deliver)
 
     def _deliver(self) -> None:
-        self._scheduled = False  # before taking: what is published from here on schedules the next callback
+        self._scheduled = False  # before taking: results published from here on schedule the next callback
         while self._steps:
             self._due.extend(news.handle for news in self._steps.popleft() if news.handle.take(news))
         for _ in range(min(SLICE, len(self._due))):

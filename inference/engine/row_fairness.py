@@ -1,10 +1,10 @@
 """Fairness between tenants where the time of a step grows with its rows: a tenant with few streams does not pay for the
 rows of one with many.
 
-In a step with the rows of all tenants, each waits for all rows, so a few streams beside many only get a few rows of a
-slow step. A tenant with fewer requests than another one, and less device time so far, gets steps to itself, as many as
-fit into the difference: deficit round robin (Shreedhar & Varghese, SIGCOMM '95), a fair queue with seconds in place of
-bytes and the step of all tenants as its round. Where rows are cheap, none of this is needed.
+In a step with the rows of all tenants, each of them waits for all rows, so a few streams beside many get only a few
+rows of a slow step. A tenant with fewer requests than another one and less device time so far gets steps to itself, as
+many as fit into the difference: deficit round robin (Shreedhar & Varghese, SIGCOMM '95), with seconds in place of bytes
+and the step of all tenants as the round. Where rows are cheap, none of this is needed.
 """
 
 from __future__ import annotations
@@ -23,12 +23,13 @@ class Share(NamedTuple):
 
 class RowFairness:
     """Pure. Between two steps with all rows, steps with fewer rows get as much time as the last step with all rows
-    took, or `still_s`; the last of them may exceed it. A tenant that was away returns with at most `still_s` of credit.
+    took, or `still_s`; the last of them may exceed it. A tenant returns after an absence with at most `still_s` of
+    credit.
     """
 
     def __init__(self, still_s: float) -> None:
         self._still_s = still_s
-        self._used_s: dict[str, float] = {}  # by tenant; a tenant that is away is forgotten once it has full credit
+        self._used_s: dict[str, float] = {}  # by tenant; an absent tenant is forgotten once it has full credit
         self._present: frozenset[str] = frozenset()
         self._left_s = still_s  # for steps with fewer rows
         self._is_alone = False
@@ -38,8 +39,7 @@ class RowFairness:
         return len(self._used_s)
 
     def due_s(self, shares: Mapping[str, Share]) -> dict[str, float]:
-        """The tenants that have the next step to themselves, and for how long; empty: it has the rows of all
-        tenants."""
+        """The tenants that have the next step to themselves, and for how long; empty if all tenants share it."""
         self._meet(shares)
         due = {}
         for tenant, share in shares.items():

@@ -1,10 +1,10 @@
-"""Choosing the next token from a row of logits, in numpy.
+"""Sampling the next token from a row of logits, in numpy.
 
-Order: logit bias, penalties, top-k, top-p, min-p, temperature, draw; each is exact over the whole vocabulary. Only a
-top-k and likelihoods need an order, and of few tokens. Nothing here can abort the process.
+Order: logit bias, penalties, top-k, top-p, min-p, temperature, draw; each is exact over the whole vocabulary. Only
+top-k and log probabilities need sorting, and only of few tokens. Nothing here can abort the process.
 
-With a grammar the sampled token is checked, which is cheap and mostly settles it. Only a refused one has the rest of
-the row checked too, and is sampled again from what is left: together that is a draw from the renormalised rest.
+With a grammar, the sampled token is checked, which is cheap and nearly always enough. Only if it is refused is the rest
+of the row checked and the token sampled again from what fits: overall, a draw from the renormalised rest.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from inference.errors import GrammarFailed
 from inference.grammar.constraint import Constraint
 
 # Likely tokens that are checked against a grammar before the whole vocabulary is, which takes up to tens of
-# milliseconds; who is not among them would hardly be sampled.
+# milliseconds; a token outside of these would hardly be sampled.
 CANDIDATES_MAX = 256
-LOGPROB_MIN = -9999.0  # stands for impossible, which JSON has no number for
-# Groups of a row: more take longer to sort, fewer let more values through.
+LOGPROB_MIN = -9999.0  # stands for minus infinity, which JSON cannot express
+# Groups per row: more take longer to sort, fewer let more values through.
 _GROUPS_PER_VALUE, _GROUPS_MIN = 8, 1024
-# Tokens of a row expected to get much noise in a draw. With fewer, more of the others may still win and get theirs; a
-# row of up to four times as many gets noise for each, which takes no longer then.
+# Expected number of tokens with large noise in a draw. With fewer, more of the others may still win and need noise of
+# their own. A row of up to four times as many gets noise for every token, which takes no longer.
 _NOISY = 128
 
 
 def largest(row: NDArray[np.float32], count: int) -> NDArray[np.intp]:
-    """Indices of the `count` largest values, largest first; of equal ones the first.
+    """Indices of the `count` largest values, largest first; among equal values the lowest index first.
 
-    Each of the `count` groups with the largest maxima holds a value that is at least the smallest of these maxima: so
-    the `count` largest values are among those that reach it, which are few. Ten times as fast as sorting the row.
+    Each of the `count` groups with the largest maxima holds a value of at least the smallest of these maxima, so the
+    `count` largest values are among the few that reach it. Ten times as fast as sorting the row.
     """
     groups = max(_GROUPS_PER_VALUE * count, _GROUPS_MIN)
     candidates = np.arange(len(row))
@@ -57,18 +57,18 @@ def likelihoods(row: NDArray[np.float32], token: int, count: int) -> list[tuple[
 
 
 def draw(row: NDArray[np.float32], temperature: float, random: np.random.Generator) -> int:
-    """An index of row [n] with probability softmax(row / temperature), by a lazy Gumbel-max (Mussmann, Levy and Ermon,
+    """An index of row [n] with probability softmax(row / temperature), by lazy Gumbel-max (Mussmann, Levy and Ermon,
     UAI 2017, arXiv 1707.03372).
 
-    The value that is largest with Gumbel noise added is such a draw. The noise is the highest point of a Poisson
-    process, so it is sampled in two parts: the few points above a height, which fall on any tokens alike, and only
-    where these leave a chance the highest point below. One comparison passes over the row; a softmax takes several
-    passes.
+    The argmax after adding Gumbel noise is such a draw. The noise of a token is the highest point of a Poisson process,
+    so it is sampled in two parts: first the few points above a threshold, spread uniformly over the tokens; then, only
+    for tokens that could still win, the highest point below it. One comparison passes over the row; a softmax takes
+    several passes.
     """
     size = len(row)
     if size <= 4 * _NOISY:
         return int((row - temperature * np.log(random.standard_exponential(size))).argmax())
-    # All noise is told from log(size / _NOISY) on: above that height _NOISY points are expected, and in practice some.
+    # The threshold is log(size / _NOISY): _NOISY points are expected above it, and in practice there are always some.
     noisy = (size * random.random(random.poisson(_NOISY))).astype(np.intp)
     heights = row[noisy] + temperature * random.standard_exponential(len(noisy), np.float32)
     first = heights.argmax()
@@ -83,24 +83,24 @@ def draw(row: NDArray[np.float32], temperature: float, random: np.random.Generat
 
 
 def is_in_nucleus(value: np.float32, likelier: NDArray[np.float32], row: NDArray[np.float32], top_p: float) -> bool:
-    """Whether the tokens that are likelier than the one with this value have together less than `top_p` of the row's
-    probability: it is then one of the fewest that have that much, or as likely as one."""
+    """Whether the tokens that are likelier than the one with this value together have less than `top_p` of the row's
+    probability: then the token belongs to the smallest set with that probability, or is as likely as one in it."""
     if not len(likelier):
         return True
     peak = likelier.max()
     above = np.exp(likelier - peak).sum()
-    if above < top_p * (above + np.exp(value - peak)):  # whatever the rest of the row has
+    if above < top_p * (above + np.exp(value - peak)):  # holds whatever the rest of the row is
         return True
     weights = row - peak
     return bool(above < top_p * np.exp(weights, out=weights).sum())
 
 
 class Sampler:
-    """Draws the tokens of one request; remembers what it drew where penalties need it.
+    """Samples the tokens of one request; remembers them if penalties need it.
 
-    With a seed, what is drawn at a place of the answer depends on the seed, the place and the row, and on no earlier
-    draw: so an answer goes on elsewhere, behind the tokens that are `written`, as it would have gone on here.
-    Raises GrammarFailed where these break the constraint.
+    With a seed, a draw depends on the seed, the token's position in the answer and the row, not on earlier draws: an
+    answer that resumes elsewhere behind its `written` tokens continues as it would have continued here.
+    Raises GrammarFailed if these tokens break the constraint.
     """
 
     def __init__(self, sampling: Sampling, constraint: Constraint | None = None, written: Sequence[int] = ()) -> None:
@@ -111,17 +111,17 @@ class Sampler:
         )
         self._counts: Counter[int] = Counter()
         self._likelihoods: list[tuple[int, float]] = []  # of the sampled token, then of the most likely ones
-        # Tokens that are out of reach. One of them is seldom drawn, and another draw in its place then is a draw from
-        # the others: nearly all rows need not be adjusted.
+        # Banned tokens. They are seldom drawn, and drawing again is then a draw from the others, so nearly no row needs
+        # to be adjusted.
         self.never = frozenset(token for token, bias in sampling.logit_bias.items() if bias <= BIAS_MIN)
         adjusts = self._penalises or len(self.never) < len(sampling.logit_bias)
         self._adjusts_seldom = not adjusts and constraint is None and sampling.top_logprobs is None
-        # Whether each draw is the most likely token of its row, if that is within reach, and leaves nothing behind:
-        # `draw` need not be called then.
+        # Whether each draw is the most likely token of its row, unless banned, and keeps no state: then `draw` need not
+        # be called.
         self.takes_most_likely = sampling.temperature <= 0 and self._adjusts_seldom
         seeded = sampling.seed is not None or sampling.deterministic
         self._repeats = seeded and sampling.temperature > 0
-        self._place = len(written)  # of the next token in the answer
+        self._place = len(written)  # position of the next token in the answer
         if self._penalises:
             self._counts.update(written)
         for token in written if constraint else ():
@@ -131,14 +131,14 @@ class Sampler:
 
     @cached_property
     def _random(self) -> np.random.Generator:
-        """Made at the first draw: it takes as long as parsing a request, which the event loop need not wait for."""
+        """Created at the first draw: that takes as long as parsing a request, and must not delay the event loop."""
         if not self._repeats:
             return np.random.default_rng(secrets.randbits(64))
         return np.random.Generator(np.random.Philox(key=self._sampling.seed or 0))
 
     @cached_property
     def _stretches(self) -> dict[str, Any]:
-        """The state of a generator whose numbers are counted: a stretch of them is for each place."""
+        """State of a counter-based generator: each position of the answer has its own range of the counter."""
         return dict(self._random.bit_generator.state)
 
     def _turn_to_place(self) -> None:
@@ -147,7 +147,8 @@ class Sampler:
         self._random.bit_generator.state = stretch
 
     def draw(self, logits: NDArray[np.float32]) -> int:
-        """logits [vocabulary], left unchanged -> token id. Raises GrammarFailed when no token fits the grammar."""
+        """Sample from logits [vocabulary], left unchanged -> token id. Raises GrammarFailed if no token fits the
+        grammar."""
         if self._repeats:
             self._turn_to_place()
         self._place += 1
@@ -171,11 +172,11 @@ class Sampler:
         return self._constraint is not None
 
     def forced(self) -> list[int]:
-        """The tokens that probably come next, where a grammar leaves no choice of the text."""
+        """The tokens that probably come next where the grammar leaves no choice of text."""
         return self._constraint.forced() if self._constraint else []
 
     def logprobs_of(self, pieces: Sequence[bytes]) -> tuple[TokenLogprob, ...]:
-        """How likely the last token was, with the text of the tokens; empty if not requested."""
+        """Log probabilities of the last token and its alternatives, with their text; empty if not requested."""
         if not self._likelihoods:
             return ()
         (token, logprob), *top = self._likelihoods
@@ -186,7 +187,7 @@ class Sampler:
 
     @staticmethod
     def _fitting(row: NDArray[np.float32], constraint: Constraint) -> NDArray[np.intp]:
-        """The tokens that fit: the likely ones if any of them does, else all that do."""
+        """The tokens that fit the grammar: only likely ones if any of them does, else all that do."""
         for tokens in (largest(row, min(CANDIDATES_MAX, len(row))), np.arange(len(row))):
             fitting = tokens[constraint.allowed(tokens)]
             if len(fitting):
@@ -225,10 +226,10 @@ class Sampler:
             likelier = (values > values[place]).nonzero()[0]
             if is_in_nucleus(values[place], values[likelier], whole, s.top_p):
                 break
-            tokens, values = _narrowed(tokens, likelier), values[likelier]  # who is no likelier is outside too
+            tokens, values = _narrowed(tokens, likelier), values[likelier]  # tokens no likelier than it are outside too
         return place if tokens is None else int(tokens[place])
 
 
 def _narrowed(tokens: NDArray[np.intp] | None, places: NDArray[np.intp]) -> NDArray[np.intp]:
-    """The tokens at these places of what was a whole row, or some tokens of one, before."""
+    """The tokens at these indices of a row that may have been narrowed before."""
     return places if tokens is None else tokens[places]

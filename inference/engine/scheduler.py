@@ -1,16 +1,16 @@
 """The scheduler: which tokens of which requests are computed in the next step.
 
-Continuous batching with chunked prefill (Orca, OSDI '22; Sarathi-Serve, arXiv 2403.02310): every running stream gets
-its row in every step, and prompts are computed next to them in chunks small enough not to be felt. Only those that
-nobody waits for stand still while somebody's prompt is read; and where rows are dear, those of a tenant with many
-requests while one with few has its turn. Pure: no clock, no I/O, no model. The engine carries out a plan and says what
-came of it.
+Continuous batching with chunked prefill (Orca, OSDI '22; Sarathi-Serve, arXiv 2403.02310): every stream in decode gets
+its row in every step, and prompts are prefilled beside them in chunks small enough not to be noticed. There are two
+exceptions: batch requests pause while a more urgent prompt is prefilled, and where rows are expensive, the rows of a
+tenant with many requests pause while a tenant with few has its turn. Pure: no clock, no I/O, no model. The engine
+executes a plan and reports the outcome.
 
-Who goes first: the higher class, then the tenant that was served least, then the one whose first token is due first;
-what is late already lets others pass for a while. A higher class takes the place of a lower one, which waits again and
-loses nothing but time. What waits in the lowest class for long gets one slot, so that it is never starved. Who begins
-with what another request is computing waits for it, but not for a lower class: that one's work continues at the new
-request's pace and in its name.
+Order: the higher priority class first, then the least served tenant, then the earliest due first token; requests that
+are already late let others pass for a while. A higher class preempts a lower one, which waits again and loses nothing
+but time. To prevent starvation, a request that has waited long in the lowest class gets one slot. A request that shares
+a prefix with one in prefill waits for that prefix, unless the other belongs to a lower class: that one is preempted,
+and the new request continues from what it has computed, at its own priority.
 """
 
 from __future__ import annotations
@@ -34,41 +34,42 @@ from inference.kvcache.shared_prefixes import SharedPrefixes
 from inference.kvcache.slots import Placement, Slots
 from inference.request import EXACT_ROWS_MIN, Phase, Request
 
-# Chunks of prompt beside streams, largest first. Multiples of 16 suit the matrix kernels; the smallest is taken however
-# long it takes, because a prompt must get on.
+# Prefill chunks beside streams, largest first. Multiples of 16 suit the matrix kernels; the smallest is used however
+# long it takes, because a prompt must make progress.
 PREFILL_CHUNKS = tuple(range(512, 0, -16))
-# A step with a chunk may take this many times as long as without, where that is more than the target: on a slow machine
-# no chunk fits the target, and tiny ones would slow the streams for much longer and the new request down to a crawl.
-# Five sixths of the time are then the new request's, who waits a fifth longer than with the machine to itself.
+# A step with a chunk may take this many times as long as one without, if that exceeds the target: on a slow machine no
+# chunk fits the target, and tiny ones would slow the streams for much longer and the new request to a crawl. Then five
+# sixths of the time belong to the new request, which takes a fifth longer than with the machine to itself.
 STRETCH_MAX = 6.0
-# Beside a stream that has fallen behind its own pace, a step with a chunk takes no more than this many times as long.
+# Beside a stream that has fallen behind its own pace, a step with a chunk takes at most this many times as long.
 BEHIND_STRETCH = 2.0
-# Or this share of the time that the prompts under way take. The more tokens precede a chunk, the less its cost
+# Or this share of the total prefill time of the running prompts. The more tokens precede a chunk, the less its cost
 # depends on its size: a strict bound would make a long prompt take half as long again.
 PROMPT_SHARE = 1 / 32
-# But no more than this many times the bound: no prompt, however long, may stop the others' answers for seconds.
+# But at most this many times the bound: no prompt, however long, may stall the other streams for seconds.
 LONGER_MAX = 4.0
-# Prompts of different lengths are computed part by part: the prefixes together, then what the longer ones have more.
-# A part of few rows costs two or three times as much a row, so no prompt gets so few tokens of its own.
+# Prompts of different lengths are computed in parts: their common length together, then the rest of the longer ones. A
+# part with few rows costs two or three times as much per row, so no prompt gets a part of fewer tokens than this.
 MIN_CHUNK = 16
-# Waiting requests that are looked at in one step: each may have to wait for a prefix that another one computes.
+# Waiting requests considered per step: each may have to wait for a prefix that another one computes.
 CANDIDATES_MAX = 32
-# While a prompt that somebody waits for is read, those that nobody waits for stand still, for so many steps in a row:
-# a higher class that keeps on reading must not stop them for good.
+# Batch requests pause while a more urgent prompt is prefilled, but for at most this many steps in a row: a steady flow
+# of such prompts must not stop them for good.
 YIELDS_MAX = 16
-# Rows are cheap where a step with all places taken takes no longer than this many times one with half of them.
+# Rows are cheap if a step with all places taken takes at most this many times as long as one with half of them.
 CHEAP_ROWS = 1.1
-# Fewer tokens are not worth reading ahead: the step that computes them may still run when the prompt itself arrives.
+# Shorter prefixes are not worth prefilling ahead: that step may still be running when the prompt itself arrives.
 AHEAD_TOKENS_MIN = 64
 
 
-@dataclass(slots=True)  # not frozen, which takes three times as long to make: one is made for each token
+@dataclass(slots=True)  # not frozen: that takes three times as long to construct, and there is one per token
 class Work:
-    """Tokens of one request to compute now. `outputs` is 1 when they end where a token is to be sampled; with a draft
-    behind the newest token there is one for each drafted token more. `forced`: the draft is what a grammar leaves no
-    choice of.
+    """Tokens of one request to compute in this step. `outputs` counts the rows whose logits are needed: 0 in the middle
+    of a prompt, 1 where a token is sampled, and one more for each drafted token. `forced`: the draft consists of tokens
+    for which the grammar leaves no choice.
 
-    `apart`: a prompt of an exact request, see EXACT_ROWS_MIN. Rows of one stream are cut to fit those of the others.
+    `apart`: prompt tokens of an exact request (see EXACT_ROWS_MIN). They are computed in a batch of their own, in which
+    no other stream determines how their rows are split.
     """
 
     request: Request
@@ -89,7 +90,7 @@ class Work:
 
 @dataclass(slots=True)
 class Plan:
-    """First place the requests, then compute the work, which is sorted by slot."""
+    """Place the requests first, then compute the work, which is sorted by slot."""
 
     placements: list[tuple[Request, Placement]] = field(default_factory=list)
     work: list[Work] = field(default_factory=list)
@@ -97,7 +98,7 @@ class Plan:
 
     @property
     def decodes_only(self) -> bool:
-        """No prompt is in the step."""
+        """Whether the step has no prompt tokens."""
         return all(work.request.phase is Phase.DECODE for work in self.work)
 
     @property
@@ -105,8 +106,8 @@ class Plan:
         return sum(len(work.tokens) for work in self.work)
 
     def cost_follows_rows(self, *, parted: bool) -> bool:
-        """Whether its time tells of other steps of as many rows: drafts of different lengths fall into parts of their
-        own (see inference.speculative.draft_length.step_parts) where slots have KV streams of their own."""
+        """Whether its time predicts that of other steps with as many rows. Where slots have KV streams of their own,
+        drafts of different lengths are computed in parts (see inference.speculative.draft_length.step_parts)."""
         return not parted or len({work.outputs or 1 for work in self.work}) == 1
 
 
@@ -126,9 +127,9 @@ class Scheduler:
         self.load = Load(self._shares)
         self._waiting: list[Request] = []  # in order of arrival
         self._running: list[Request] = []  # in order of admission
-        self._began_ns = self._ended_ns = 0  # of the newest step; it has not ended where nothing follows it
-        self._ends_ns = 0  # of the step under way; 0: there is none
-        self._yielded = 0  # steps in a row in which the lowest class stood still
+        self._began_ns = self._ended_ns = 0  # of the newest step; the end stays 0 if no step follows at once
+        self._ends_ns = 0  # predicted end of the running step; 0 if none is running
+        self._yielded = 0  # consecutive steps in which batch requests paused
 
     def __repr__(self) -> str:
         return f"<Scheduler {self.waiting} waiting | {self.running} running | {self.slots!r}>"
@@ -147,7 +148,7 @@ class Scheduler:
 
     @property
     def requests(self) -> list[Request]:
-        """A copy: the event loop reads it too, while the engine's thread adds and removes."""
+        """A copy: the event loop reads it while the engine's thread adds and removes requests."""
         return [*self._running, *self._waiting]
 
     def add(self, request: Request) -> None:
@@ -155,8 +156,8 @@ class Scheduler:
         self._shares.join(request.scope.tenant)
 
     def superseded(self, request: Request) -> list[Request]:
-        """Which prefills ahead end now that this request has arrived: of its own prefix, as it continues from there;
-        and the request itself, if it only reads ahead what others have read."""
+        """The requests that a new one makes needless: prefills ahead of its own prefix, which it continues from; and
+        itself, if it only prefills ahead what is in the cache already."""
         if request.ahead:
             needless = self.slots.uncached(request.prompt, request.scope) < AHEAD_TOKENS_MIN
             return [request] if needless else []
@@ -164,14 +165,14 @@ class Scheduler:
         return [other for other in ahead if other.prompt == request.prompt[: len(other.prompt)]]
 
     def remove(self, request: Request) -> None:
-        """Take a finished or cancelled request out; what it computed stays resident."""
+        """Remove a finished or cancelled request; what it computed stays resident."""
         (self._waiting if request.slot is None else self._running).remove(request)
         self._shares.leave(request.scope.tenant)
         if request.slot is not None:
             self.slots.release(request.slot, request.kept)
 
     def plan(self, now_ns: int = 0) -> Plan:
-        """The next step: a row for every stream, then as much of the prompts as fits next to them."""
+        """The next step: a row for every stream, then as many prompt tokens as fit beside them."""
         plan = Plan()
         self._admit(plan, now_ns)
         streams, prefilling = [], []
@@ -192,8 +193,8 @@ class Scheduler:
         return plan
 
     def _computing(self) -> list[Request]:
-        """Those that take part in the next step: while somebody waits for a first token, not those that nobody waits
-        for, but for one that keeps its slot."""
+        """The requests that take part in the next step. While a more urgent prompt is in prefill, batch requests pause,
+        except one that keeps its slot."""
         reading = any(not request.decodes and request.priority < Priority.BATCH for request in self._running)
         self._yielded = self._yielded + 1 if reading and self._yielded < YIELDS_MAX else 0
         if not self._yielded:
@@ -201,7 +202,7 @@ class Scheduler:
         return [r for r in self._running if r.priority is not Priority.BATCH or r.keeps_slot]
 
     def _in_turn(self, computing: list[Request]) -> tuple[list[Request], float]:
-        """Those of them that have the next step to themselves, or all; and how long it may take."""
+        """The requests that have the next step to themselves, or all; and how long the step may take."""
         if max(self._shares.tenants, len(self._turns)) < 2 or self._rows_are_cheap:
             return computing, inf
         urgent = min((r.priority for r in computing), default=None)
@@ -220,18 +221,18 @@ class Scheduler:
         return Share(self._shares.present(tenant), self.cost.predict(streams + chunk) or inf)
 
     def begin(self, plan: Plan, now_ns: int) -> None:
-        """The step is under way."""
+        """Record that the step has started."""
         if self._ended_ns:
             self.cost.observe_between((now_ns - self._ended_ns) / 1e9)
         self._began_ns = now_ns
         self._ends_ns = now_ns + int((self.cost.predict(plan.rows) or 0.0) * 1e9) if plan.work else 0
 
     def rest_s(self, now_ns: int) -> float:
-        """Of the step under way, as long as such steps usually take."""
+        """Seconds until the running step ends, if it takes as long as such steps usually do."""
         return max(0.0, (self._ends_ns - now_ns) / 1e9)
 
     def record_step(self, plan: Plan, seconds: float) -> None:
-        """The step is done."""
+        """Record that the step has ended."""
         self._ends_ns = 0
         self._ended_ns = 0 if self.idle else self._began_ns + int(seconds * 1e9)
         if len(self._turns) < 2:
@@ -242,28 +243,28 @@ class Scheduler:
         self._turns.charge(seconds, rows)
 
     def restart_prefill(self, plan: Plan, request: Request, placement: Placement) -> None:
-        """The slot of a request that was just placed is empty: its prompt is computed from the next step on."""
+        """The slot of a request that was just placed turned out empty: prefill starts over with the next step."""
         self.slots.advance(placement.slot, -request.computed)
         request.computed = 0
-        if request.miss is placement.miss:  # its first place: nothing was cached after all
+        if request.miss is placement.miss:  # its first placement: nothing was cached after all
             request.reused, request.miss = 0, self.slots.lost(request.prompt, request.scope)
         plan.work = [work for work in plan.work if work.request is not request]
 
     def computed(self, done: Sequence[Work]) -> None:
-        """That work is in the cache now. Drafts in it count only when they are accepted."""
+        """Record that this work is in the KV cache. Its drafts count only once they are accepted."""
         for work in done:
             self.advance(work.request, len(work.tokens) - max(0, work.outputs - 1))
 
     def advance(self, request: Request, tokens: int) -> None:
-        """That many more tokens of a request are in the cache."""
+        """Record that this many more tokens of a request are in the KV cache."""
         assert request.slot is not None
         request.computed += tokens
         self.slots.advance(request.slot, tokens)
         self._shares.charge(request.scope.tenant, tokens)
 
     def prefill_chunk(self, streams: int, new: int, patience_s: float = inf) -> int:
-        """Prompt tokens for a step with that many streams, which can do without a token for so long, of prompts with
-        that many new tokens in total."""
+        """Prompt tokens for a step beside this many streams, which can wait `patience_s` for their next token. `new` is
+        the total number of uncached tokens of the prompts."""
         if not streams:
             return self._config.prefill_tokens_alone if patience_s == inf else self._largest(0, patience_s)
         without = self.cost.predict(streams)
@@ -277,8 +278,8 @@ class Scheduler:
         return max(chunk, self._largest(streams, min(PROMPT_SHARE * prompts_s, LONGER_MAX * limit_s)))
 
     def _patience_s(self, streams: Sequence[Request], now_ns: int) -> float:
-        """How long the next step may take so that no stream falls behind its pace. Those that cannot keep it on this
-        machine, whatever is computed beside them, do not count."""
+        """How long the next step may take so that no stream falls behind its pace. A pace that this machine cannot keep
+        in any case does not count."""
         paced = [request for request in streams if request.pace_s is not None]
         alone_s = self.cost.predict(len(streams)) if paced else None
         if alone_s is None:
@@ -286,12 +287,12 @@ class Scheduler:
         return min((r.spare_s(now_ns) for r in paced if (r.pace_s or 0.0) > alone_s), default=inf)
 
     def _largest(self, streams: int, limit_s: float) -> int:
-        """The largest chunk that keeps a step within that time, or the smallest."""
+        """The largest chunk that keeps a step within that time; else the smallest."""
         fits = bisect_left(self._chunks, -limit_s, key=lambda chunk: -(self.cost.predict(streams + chunk) or 0.0))
         return self._chunks[min(fits, len(self._chunks) - 1)]
 
     def place_of(self, request: Request, now_ns: int) -> int:
-        """Of one that waits, 1 for the next one. For the event loop too; one that has only arrived is the last."""
+        """Position of a request in the queue, from 1. The event loop calls it too; one not yet taken is the last."""
         ranked = list(self._ranked(now_ns))
         return ranked.index(request) + 1 if request in ranked else len(ranked) + 1
 
@@ -306,7 +307,7 @@ class Scheduler:
             if full and not lower:
                 lower = self._greedy(request)
             if full and not lower:
-                # One that keeps a slot gets that of the next one that leaves; others may take places meanwhile.
+                # A starved request gets the next slot that becomes free; others may take places meanwhile.
                 if request.keeps_slot or self._shares.tenants > 1:
                     continue
                 return
@@ -318,8 +319,8 @@ class Scheduler:
             self._place(plan, request)
 
     def is_given_place(self, tenant: str, own: int) -> bool:
-        """Whether the next request of a tenant takes the place of a tenant's that has more than its share, behind so
-        many of its own."""
+        """Whether the next request of a tenant, behind `own` requests of its own, takes the place of a tenant that
+        holds more than its share."""
         if not self._rows_are_cheap:
             return False
         share = self._shares.place_share(self._config.parallel, newcomers=int(not self._shares.present(tenant)))
@@ -327,8 +328,9 @@ class Scheduler:
         return own < share and any(self._shares.gives_way(other, to=tenant) for other in greedy)
 
     def _greedy(self, request: Request) -> list[Request]:
-        """Those of its class whose tenants have more than their share of the places, while its own has less and asks
-        for less. None where rows are dear: there tenants compete for time, which `in_turns` divides."""
+        """The running requests of the same class whose tenants hold more than their share of places, while this
+        request's tenant holds less and demands less. Empty where rows are expensive: there tenants compete for time,
+        which `in_turns` divides."""
         if self._shares.tenants < 2 or request.ahead or not self._rows_are_cheap:
             return []
         share, held = self._shares.place_share(self._config.parallel), Counter(r.scope.tenant for r in self._running)
@@ -337,7 +339,7 @@ class Scheduler:
         return [r for r in self._running if self._may_be_displaced(r, request) and held[r.scope.tenant] > share]
 
     def _may_be_displaced(self, running: Request, by: Request) -> bool:
-        """Once at most: whoever reads it waits for a place only once."""
+        """A request is displaced at most once, so its client waits for a place only once more."""
         same = running.priority is by.priority and not (running.preempted or running.keeps_slot)
         return same and self._shares.gives_way(running.scope.tenant, to=by.scope.tenant)
 
@@ -348,7 +350,7 @@ class Scheduler:
         return half_s is not None and full_s is not None and full_s <= CHEAP_ROWS * half_s
 
     def _ranked(self, now_ns: int) -> Iterator[Request]:
-        """Those that wait, the first to go first."""
+        """The waiting requests in order of admission."""
         if (starved := self._starved(now_ns)) is not None:
             yield starved
         all_waiting = [r for r in list(self._waiting) if r is not starved and r.slot is None]
@@ -358,14 +360,14 @@ class Scheduler:
             yield from in_turns(waiting, lambda r: r.scope.tenant, self._shares.served, lambda r: r.remaining)
 
     def _starved(self, now_ns: int) -> Request | None:
-        """The first of the lowest class, if it has waited for too long and no other such one runs."""
+        """The starved request that waited longest, unless one already keeps a slot."""
         if any(request.keeps_slot for request in self._running):
             return None
         starved = [request for request in self._waiting if is_starved(request, now_ns)]
         return min(starved, key=lambda r: r.stamps.submitted_ns, default=None)
 
     def _prefix_owners(self, request: Request) -> list[Request]:
-        """The requests that are computing a prefix of this one."""
+        """The running requests that are computing a prefix of this one."""
         slots = self.slots.prefix_owners(request.reusable, request.scope, recomputed=request.recomputed)
         return [r for r in self._running if r.slot in slots]
 
@@ -383,8 +385,8 @@ class Scheduler:
         plan.placements.append((request, placement))
 
     def _preempt(self, plan: Plan, lower: Sequence[Request]) -> None:
-        """Make room for a higher class: the youngest request of the lowest class waits again, before all others. Exact
-        ones last: they would have to write their answer again."""
+        """Preempt the youngest request of the lowest class: it waits again, ahead of all others. Exact requests come
+        last: they would have to decode their answer again, token by token."""
         victim = max(reversed(lower), key=lambda r: (r.priority, not r.exact, not r.generated))
         assert victim.slot is not None
         self.slots.release(victim.slot, victim.kept)
@@ -403,11 +405,10 @@ class Scheduler:
 
 
 def divide(budget: int, prefilling: Sequence[Request]) -> list[tuple[Request, int]]:
-    """Share a step's prompt tokens: half to the request that has been running longest, so that it always progresses;
-    the rest to the shortest first, so that no request queues behind the long prompt of another. A higher class before
-    all.
+    """Divide a step's prompt tokens: half to the request that has been running longest, so that it always progresses;
+    the rest to the shortest first, so that no request queues behind another's long prompt. Higher classes come first.
 
-    What is left for the next one then goes to the first again, or is not spent, if it is a tiny chunk of its prompt."""
+    Tokens left over go to the first request again. A remainder that would be a tiny chunk of a prompt is not spent."""
     if not prefilling:
         return []
     first = min(prefilling, key=lambda r: r.priority)  # in order of admission: the oldest of the highest class
@@ -425,7 +426,7 @@ def divide(budget: int, prefilling: Sequence[Request]) -> list[tuple[Request, in
 
 
 def _whole(request: Request, tokens: int) -> int:
-    """Fewer tokens where an exact request would be left with, or get, a single row of prompt."""
+    """The tokens to take, reduced where an exact request would compute, or be left with, a single row of prompt."""
     if not request.exact or tokens == request.batchable:
         return tokens
     tokens -= int(request.batchable - tokens < EXACT_ROWS_MIN)

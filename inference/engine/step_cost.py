@@ -1,4 +1,4 @@
-"""What a step costs, learned from the steps before: decides how much prompt, or how long a draft, is worth its time."""
+"""The cost of a step, learned from earlier steps: decides how long a prefill chunk or a draft is worth its time."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from operator import attrgetter
 
 SMOOTHING = 0.2  # weight of the newest step
-# A step counts as this many times the usual one at most: the machine did something else in between. Where steps have
-# become so much slower for good, that is known after a few.
+# An observation counts as at most this many times the usual step: more means that the machine did something else in
+# between. Steps that have become so much slower for good are learned after a few.
 PAUSE = 2.0
-# The time between two steps hangs on what the event loop does just then, so it is a mean of many; one that takes longer
-# than this was no plain succession of steps.
+# The time between two steps depends on what the event loop is doing, so it is averaged over many; a longer gap than
+# this means that the steps did not follow each other directly.
 BETWEEN_SMOOTHING, BETWEEN_MAX_S = 0.02, 0.1
 
 
@@ -27,16 +27,16 @@ _rows = attrgetter("rows")
 
 
 class StepCost:
-    """Pure. Steps are distinguished by the power of two of their rows; in between, the cost is taken to be straight."""
+    """Pure. Steps are grouped by the power of two of their rows; between groups the cost is interpolated linearly."""
 
     def __init__(self) -> None:
         self._known: dict[int, _Known] = {}
         self._ordered: list[_Known] = []  # the smallest size first
-        self.between_s = 0.0  # from the end of a step until the next one begins, where there is one
+        self.between_s = 0.0  # from the end of a step to the start of the next, where one follows at once
 
     def observe_between(self, seconds: float) -> None:
-        """A step has followed another one after so long: tokens were drawn, told, and the next step planned, while the
-        event loop had the interpreter for some of the time."""
+        """Record the gap between two steps, in which tokens were sampled and published and the next step was planned,
+        while the event loop had the interpreter for some of the time."""
         self.between_s += BETWEEN_SMOOTHING * (min(seconds, BETWEEN_MAX_S) - self.between_s)
 
     def observe(self, rows: int, seconds: float) -> None:
@@ -48,9 +48,9 @@ class StepCost:
         known.seconds += SMOOTHING * (min(seconds, PAUSE * known.seconds) - known.seconds)
 
     def predict(self, rows: int) -> float | None:
-        """Seconds for a step of that many rows; None while nothing of that size or smaller was seen.
+        """Seconds for a step of that many rows; None if no step of that size or smaller was seen.
 
-        Beyond the largest size seen, a row is taken to cost what it does there, which is more than it will.
+        Beyond the largest size seen, a row is assumed to cost what it costs there, which overestimates it.
         """
         known = self._ordered
         above = bisect_right(known, rows, key=_rows)

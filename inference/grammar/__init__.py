@@ -1,1 +1,1 @@
-"""Grammars that hold generated text to a form: JSON, JSON of a schema, tool calls. Written for llguidance."""
+"""Grammars that constrain generated text: JSON, JSON of a schema, tool calls. Written for llguidance."""

@@ -1,7 +1,7 @@
-"""Grammars of the calls that a model makes of its own accord, amid free text, in the dialects that differ from Hermes.
+"""Grammars of tool calls that a model makes of its own accord amid free text, in the dialects that differ from Hermes.
 
-Each holds from the mark that begins a call: the name is that of a function, the arguments are as its schema wants them.
-The text around calls is free, and where a call is written in a way that is not foreseen here, it is the model's.
+Each applies from the marker that starts a call: the name is that of a function, and the arguments fit its schema. The
+text around calls is free, and a call in a form that is not foreseen here stays as the model writes it.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from typing import Any
 from inference.grammar.lark import grammar, literal, up_to, value_of
 from inference.grammar.tools import CallableFunction, parameters_of
 
-# What begins a call, ends it, and stands around texts.
+# The markers that start a call, end it, and enclose texts.
 GEMMA = ("<|tool_call>", "<tool_call|>", '<|"|>')
 FUNCTION_GEMMA = ("<start_function_call>", "<end_function_call>", "<escape>")
 PYTHON_TAG, TOOL_CALLS, CHANNEL = "<|python_tag|>", "[TOOL_CALLS]", "<|channel|>"
-DEPTH_MAX = 8  # of values whose schema is followed; what is deeper may be anything
+DEPTH_MAX = 8  # of values whose schema is followed; deeper ones are unconstrained
 
 Rules = dict[str, str]
 
 
 def llama_calls(functions: Sequence[CallableFunction]) -> str:
-    """`<|python_tag|>{"name": ..., "parameters": {...}}`. Without the tag, an object is text until it has turned out
-    to be a call, so it goes as the model writes it."""
+    """`<|python_tag|>{"name": ..., "parameters": {...}}`. Without the tag, an object is text until it turns out to be a
+    call, so it is not constrained."""
     rules = _arguments(functions) | {"call": _any(functions, lambda i, name: _object(i, name, "parameters"))}
     return _amid_text(PYTHON_TAG, rules)
 
@@ -53,8 +53,8 @@ def harmony_calls(functions: Sequence[CallableFunction]) -> str:
 
 
 def gemma_calls(functions: Sequence[CallableFunction], marks: tuple[str, str, str] = GEMMA) -> str:
-    """`<|tool_call>call:name{key:<|"|>text<|"|>,other:3}<tool_call|>`: keys are bare, in any order; which of them are
-    required is not held."""
+    """`<|tool_call>call:name{key:<|"|>text<|"|>,other:3}<tool_call|>`: keys are bare and in any order; required ones
+    are not enforced."""
     begin, end, quote = marks
     values = _Values(quote)
     bodies = [values.object(dict(function.parameters), 0) for function in functions]
@@ -86,7 +86,7 @@ def _object(i: int, name: str, key: str, end: str = "") -> str:
 
 
 class _Values:
-    """Rules of Gemma's values. What a schema says beyond types, names and enums is not followed."""
+    """Rules of Gemma's values. Of a schema, only types, names and enums are followed."""
 
     def __init__(self, quote: str) -> None:
         self._quote = quote

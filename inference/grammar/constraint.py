@@ -1,10 +1,10 @@
-"""Holding the answers of requests to grammars: compiled by llguidance, then a state of its own for each text.
+"""Constraining the answers of requests by grammars: compiled by llguidance, with a separate state for each text.
 
-The library works within limits that count work, so what a schema costs does not depend on how busy the machine is. Its
-compiler and its masks let go of the GIL; checking one token and taking it do not, and take microseconds.
+The library runs within limits that count work, so the cost of a schema does not depend on the load of the machine. Its
+compiler and its masks release the GIL; checking or consuming a single token does not, and takes microseconds.
 
-Nothing compiled is kept beyond its turn: most grammars take one or two milliseconds, on a thread where nobody waits.
-What is kept would have to be kept for each tenant, and a lexer that one request has filled would fail the next.
+Compiled grammars are not cached beyond their turn: most compile in one or two milliseconds, on a thread outside the
+event loop. A cache would have to be separate per tenant, and a lexer filled by one request would fail the next.
 """
 
 from __future__ import annotations
@@ -18,33 +18,33 @@ from numpy.typing import NDArray
 
 from inference.errors import GrammarFailed, InvalidSchema
 
-# Of one grammar. The library's own limits are for one user: a quarter of a gigabyte of states, and 15 ms a token.
+# Per grammar. The library's own limits are for a single user: a quarter of a gigabyte of states, and 15 ms per token.
 LIMITS = LLParserLimits(
-    max_items_in_row=2_000,  # ways that are open at once: 2 ms to take a token
-    initial_lexer_fuel=1_000_000,  # to compile: some 20 ms
-    step_lexer_fuel=50_000,  # for a mask, and for the tokens up to the next one: some 4 ms
-    step_max_items=20_000,  # the same of the parser: 1 ms
+    max_items_in_row=2_000,  # alternatives open at once: 2 ms to consume a token
+    initial_lexer_fuel=1_000_000,  # for compiling: about 20 ms
+    step_lexer_fuel=50_000,  # for a mask, and for the tokens up to the next one: about 4 ms
+    step_max_items=20_000,  # the same for the parser: 1 ms
     max_lexer_states=30_000,  # at 1 to 2 kB each
-    max_grammar_size=100_000,  # symbols: some 10 MB
+    max_grammar_size=100_000,  # symbols: about 10 MB
     verbose_errors=False,  # they repeat the schema
 )
 REFILL_TOKENS = 16  # only masks refill the lexer's fuel; a long text of valid tokens would never need one
 REASON_CHARS_MAX = 300
-# A text that is forced is cut into tokens as the model likes it. The library would allow its own way of cutting alone.
+# The model may tokenise a forced text as it likes. The library would only allow its own tokenisation.
 HEADER = '%llguidance {"no_forcing": true}\n'
-# Bytes of a text without a choice that are looked at for a draft: its longest one takes some tokens more.
+# Bytes of a forced text that are considered for a draft: the longest draft takes a few tokens more.
 FORCED_BYTES_MAX = 64
-# Where the grammar leaves a space free, models put one.
+# Where the grammar makes a space optional, models write one.
 SPACED = (b":", b",")
-# Grammars in which a text without a choice is looked for. The library reads it to its end in one go, on the fuel that
-# is left; 20,000 characters take it 20 ms.
+# Limits for grammars in which forced text is looked for. The library reads such a text to its end in one go, with the
+# fuel that is left; 20,000 characters take it 20 ms.
 FORESEEN_CHARS_MAX = 30_000  # of the whole grammar
-FORESEEN_TEXT_CHARS_MAX = 1_000  # of a text in quotes in it
+FORESEEN_TEXT_CHARS_MAX = 1_000  # of a quoted text in it
 _PREAMBLE = "failed to compile JSON schema: "
 
 
 class Matcher(Protocol):
-    """What `llguidance.LLMatcher` offers."""
+    """The used methods of `llguidance.LLMatcher`."""
 
     def deep_copy(self) -> Matcher: ...
 
@@ -64,10 +64,10 @@ class Matcher(Protocol):
 
 
 class Vocabulary:
-    """The tokens of a model, as an answer shows them. Thread-safe.
+    """The tokens of a model, with their text in answers. Thread-safe.
 
-    Control tokens have no text in an answer, so no grammar lets them through, but for those that end it. `tokenize`
-    is the model's own way to cut a text; without it, nothing is foreseen.
+    Control tokens have no text in an answer, so no grammar allows them, except those that end it. `tokenize` is the
+    model's own tokenisation; without it, forced text is not looked for.
     """
 
     def __init__(
@@ -77,41 +77,41 @@ class Vocabulary:
         tokenize: Callable[[str], list[int]] = lambda text: [],
     ) -> None:
         self._tokenize = tokenize
-        # A tokenizer that puts a space before whatever it reads puts it before this.
+        # A tokenizer that prepends a space to its input prepends it to this.
         spaced = any(pieces[token].startswith(b" ") for token in tokenize("a")[:1])
         self._lead = "\n" if spaced else ""
         self.pieces = pieces
         self.end_tokens = end_tokens
         self.size = len(pieces)
-        # Without a token that ends a turn there is none to let through: the library insists on one all the same.
+        # The library requires an end token even if the model has none.
         ends = sorted(end_tokens) or [len(pieces)]
         tokens = [*pieces] if end_tokens else [*pieces, b""]
         self._tokenizer = LLTokenizer(TokenizerWrapper(_Tokens(tokens, ends[0])), eos_token=ends)
 
     def compile(self, grammar: str, opening: int | None = None) -> Grammar:
-        """The grammar of a whole text, or of what the token `opening` begins in one. Call it where nobody waits.
+        """The grammar of a whole text, or of what follows the token `opening` in one. Call it off the event loop.
 
-        Raises InvalidSchema for what the library refuses, and for what leaves no way to begin.
+        Raises InvalidSchema if the library refuses the grammar, or if nothing matches it.
         """
         matcher = LLMatcher(self._tokenizer, HEADER + grammar, log_level=0, limits=LIMITS)
         if not matcher.is_error():
-            matcher.compute_bitmask()  # some grammars are too much from their first token on
+            matcher.compute_bitmask()  # some grammars exceed the limits at their first token
         if matcher.is_error():
             raise InvalidSchema(f"no grammar can be made of this schema: {_reason(matcher.get_error())}")
         return Grammar(matcher, self, opening, foresees=_is_foreseen(grammar))
 
     def covering(self, text: bytes) -> list[int]:
-        """Some tokens of the text: not those that the model would take, but found much faster."""
+        """Some tokens of the text: not the model's tokenisation, but found much faster."""
         return self._tokenizer.greedy_tokenize(_characters(text))
 
     def spell(self, text: bytes) -> list[int]:
-        """The tokens of a text in the middle of another, as far as it is whole characters. Takes some 80 µs."""
+        """The tokens of a text in the middle of another, up to its last whole character. Takes about 80 µs."""
         whole = _characters(text)
         return self._tokenize(self._lead + whole)[len(self._tokenize(self._lead)) :] if whole else []
 
 
 class Grammar:
-    """A compiled grammar. The texts of one turn follow each other, and share what the library has learnt of it."""
+    """A compiled grammar. The texts of one turn are consecutive and share what the library has learnt of it."""
 
     def __init__(
         self, matcher: Matcher, vocabulary: Vocabulary, opening: int | None = None, *, foresees: bool = False
@@ -122,7 +122,7 @@ class Grammar:
         self._foresees = foresees
 
     def start(self) -> Constraint:
-        """The beginning of a text."""
+        """The state at the start of a text."""
         matcher = self._matcher.deep_copy()
         if self._opening is None:
             return Constraint(matcher, self._vocabulary, foresees=self._foresees)
@@ -130,19 +130,19 @@ class Grammar:
 
 
 class Constraint:
-    """What one request may say next. For one thread at a time. Raises GrammarFailed where the grammar gets too much to
-    follow."""
+    """What one request may generate next. Used by one thread at a time. Raises GrammarFailed if following the grammar
+    exceeds the limits."""
 
     def __init__(self, matcher: Matcher, vocabulary: Vocabulary, *, foresees: bool = False) -> None:
         self._matcher = matcher
         self._vocabulary = vocabulary
         self._foresees = foresees
-        self._mask: NDArray[np.bool_] | None = None  # of the place where the text stands
+        self._mask: NDArray[np.bool_] | None = None  # for the next token
         self._taken = 0
         self._last = b""  # the text of the newest token
 
     def allows(self, token: int) -> bool:
-        """Whether the token may come next; one that ends the turn may when the text is complete."""
+        """Whether the token may come next; an end token may once the text is complete."""
         if self._matcher.is_stopped():
             self._check()
             return token in self._vocabulary.end_tokens
@@ -158,7 +158,7 @@ class Constraint:
         return fitting
 
     def accept(self, token: int) -> None:
-        """The text goes on with this token, which is allowed."""
+        """Append a token, which must be allowed."""
         if not self._matcher.consume_token(token):
             raise _too_much()
         self._mask = None
@@ -168,8 +168,8 @@ class Constraint:
             self._matcher.compute_bitmask()
 
     def forced(self) -> list[int]:
-        """The tokens that probably come next, where the grammar leaves no choice of the text but for a space. A guess:
-        the model may cut it otherwise, and what follows the text may be part of its last token."""
+        """The tokens that probably come next where the grammar leaves no choice of text except an optional space. A
+        guess: the model may tokenise it differently, and its last token may extend beyond the text."""
         if not self._foresees:
             return []
         text = self._matcher.compute_ff_bytes()
@@ -179,7 +179,7 @@ class Constraint:
         return tokens if len(text) <= FORCED_BYTES_MAX else tokens[:-1]
 
     def _behind_space(self, text: bytes) -> bytes:
-        """How the text goes on if a space comes next; empty where that leaves a choice."""
+        """How the text continues if a space comes next; empty if that leaves a choice."""
         ahead, found = self._matcher.deep_copy(), b""
         while ahead.consume_tokens(self._vocabulary.covering(text + b" ")):
             text = ahead.compute_ff_bytes()
@@ -196,8 +196,8 @@ class Constraint:
 
 
 class Help(Constraint):
-    """Follows the text from a token on. Before that anything goes, and again where the grammar gets too much or leads
-    nowhere."""
+    """Constrains the text from a token on. Before that anything is allowed, and again once the grammar exceeds the
+    limits or allows nothing."""
 
     def __init__(self, matcher: Matcher, vocabulary: Vocabulary, opening: int, *, foresees: bool = False) -> None:
         super().__init__(matcher, vocabulary, foresees=foresees)
@@ -234,7 +234,7 @@ class Help(Constraint):
 
 
 class _Tokens:
-    """What the library asks a tokenizer for. It never has to cut a text into tokens itself: see HEADER."""
+    """The tokenizer interface that the library needs. The library never has to tokenise a text itself: see HEADER."""
 
     bos_token_id = None
 
@@ -248,7 +248,7 @@ class _Tokens:
 
 
 def _characters(text: bytes) -> str:
-    """The whole characters before one that is cut."""
+    """The text up to its last whole character."""
     try:
         return text.decode()
     except UnicodeDecodeError as error:
@@ -261,7 +261,7 @@ def _is_foreseen(grammar: str) -> bool:
 
 
 def _reason(error: str) -> str:
-    """The first line of what the library says, which goes on with the schema."""
+    """The first line of the library's message; the rest repeats the schema."""
     return error.split(_PREAMBLE)[-1].split("\n")[0][:REASON_CHARS_MAX]
 
 

@@ -1,6 +1,6 @@
-"""Whether the branches of a union can be told apart: no value fits two of them. Errs on the side of no.
+"""Whether the branches of a union are disjoint: no value fits two of them. When in doubt, they are not.
 
-Each branch and each constant is looked at once for every property that may tell them apart: schemas come from outside.
+Each branch and each constant is visited once per candidate property, because schemas are untrusted input.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ TELLING_MAX = 8  # required properties that are tried; discriminators are among 
 
 
 def are_disjoint(branches: Sequence[Any]) -> bool:
-    """By their types, and those that are objects or name their values by constants."""
+    """By type; and branches that are objects or list their values, by constants."""
     if not all(isinstance(branch, Mapping) for branch in branches):
         return False
     constants = [_constants(branch) for branch in branches]
@@ -37,7 +37,7 @@ def _told_apart(objects: Sequence[Mapping[str, Any]]) -> bool:
 
 
 def _distinct(sets: Sequence[set[str] | None]) -> bool:
-    """Whether no two have something in common; None and nothing stand for anything."""
+    """Whether the sets are pairwise disjoint; None and an empty set stand for any value."""
     seen: set[str] = set()
     for each in sets:
         if not each or not seen.isdisjoint(each):
@@ -47,7 +47,7 @@ def _distinct(sets: Sequence[set[str] | None]) -> bool:
 
 
 def _constants(schema: Any) -> set[str] | None:
-    """The values that a schema lets through, if it names them."""
+    """The values that a schema allows, if it lists them."""
     if isinstance(schema, Mapping) and "const" in schema:
         return {json.dumps(schema["const"], sort_keys=True)}
     if isinstance(schema, Mapping) and isinstance(schema.get("enum"), list):
@@ -62,7 +62,7 @@ def _kind_of(text: str) -> str:
 
 
 def _kinds(schema: Mapping[str, Any]) -> set[str]:
-    """Types; a whole number is a number."""
+    """The types of a schema; an integer counts as a number."""
     said = schema.get("type")
     kinds = said if isinstance(said, list) else [said]
     return {"number" if kind == "integer" else kind for kind in kinds if isinstance(kind, str)}

@@ -1,6 +1,6 @@
-"""Regular expressions of string formats: what they let through is valid, not only well-shaped (no 30th of February).
+"""Regular expressions of string formats: what they match is valid, not only well-formed (no 30th of February).
 
-Every text is bounded and of the plain sort: models would write others only by accident.
+Every text is bounded and of a common form: models would write others only by accident.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ FORMATS = {
     "date-time": f"{_DATE}T{_TIME}",
     "duration": f"P(?:{_DAYS}(?:{_CLOCK})?|{_CLOCK}|[0-9]{{1,4}}W)",
     "uuid": _UUID.format(version="[1-8]"),
-    **{f"uuid{version}": _UUID.format(version=version) for version in range(1, 9)},  # as pydantic has them
+    **{f"uuid{version}": _UUID.format(version=version) for version in range(1, 9)},  # the names that pydantic uses
     "email": rf"[a-z0-9]{{1,20}}(?:[._-][a-z0-9]{{1,20}}){{0,3}}@(?:{_LABEL}\.){{1,3}}[a-z]{{2,10}}",
     "hostname": _HOST,
     "ipv4": rf"(?:{_BYTE}\.){{3}}{_BYTE}",
     "ipv6": f"(?:{_GROUP}:){{7}}{_GROUP}|(?:{_GROUP}:){{1,6}}:(?:{_GROUP})?|::(?:{_GROUP})?",
     "uri": f"[a-z][a-z0-9+]{{1,10}}://{_HOST}(?::[1-9][0-9]{{1,3}})?(?:/{_PATH})?(?:[?]{_QUERY})?(?:#{_QUERY})?",
 }
-# They say how a text is meant, not how it is written.
+# Formats that describe the meaning of a text, not its form.
 NOTES = frozenset({"password", "binary", "byte", "path", "file-path", "directory-path"})

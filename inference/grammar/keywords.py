@@ -1,4 +1,4 @@
-"""The keywords of a JSON schema: which are known, and whether their values are what they must be."""
+"""The keywords of a JSON schema: which ones are known, and whether their values are valid."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from inference.errors import InvalidSchema
 
-# What says nothing about the value. So does everything that begins with x-.
+# Keywords that do not constrain the value. Neither does anything that starts with x-.
 ANNOTATIONS = frozenset(
     {"title", "description", "default", "examples", "example", "deprecated", "readOnly", "writeOnly", "discriminator"}
     | {"$schema", "$id", "$comment", "$anchor", "$defs", "definitions", "contentEncoding", "contentMediaType"}
@@ -24,20 +24,20 @@ KEYWORDS: dict[str, frozenset[str]] = {
     "boolean": frozenset(),
     "null": frozenset(),
 }
-EMPTY: dict[str, object] = {"uniqueItems": False, "propertyNames": {"type": "string"}}  # so set, they say nothing
-# What no grammar holds is noted under this key, for a look at the finished text: see `unenforced`.
+EMPTY: dict[str, object] = {"uniqueItems": False, "propertyNames": {"type": "string"}}  # values without effect
+# Holds the keywords that no grammar enforces, for the validation of the finished text: see `unenforced`.
 UNENFORCED = "x-unheld"
-LENGTH_MAX = 20_000  # of what is counted: each place within is a state of its own
+LENGTH_MAX = 20_000  # of anything counted: each position is a state of its own
 
 
 def asserted(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """What says something about the value."""
+    """The keywords that constrain the value."""
     said = {key: value for key, value in schema.items() if key not in ANNOTATIONS and not key.startswith("x-")}
     return {key: value for key, value in said.items() if EMPTY.get(key, said) != value}
 
 
 def types_of(said: Mapping[str, Any], path: str) -> list[str]:
-    """The types of a schema, guessed from its keywords where it names none; empty: anything."""
+    """The types of a schema, inferred from its keywords if it names none; empty: any."""
     kinds = said.get("type")
     if kinds is None:
         return [kind for kind in ("object", "array", "string", "number") if KEYWORDS[kind] & said.keys()][:1]
@@ -63,7 +63,7 @@ def refuse_beyond(known: Iterable[str], said: Mapping[str, Any], path: str) -> N
 
 
 def lengths(said: Mapping[str, Any], least: str, most: str, path: str) -> dict[str, int]:
-    """The two keywords that count, as far as they are there."""
+    """The two keywords for a length, as far as present."""
     found: dict[str, int] = {}
     for keyword in (least, most):
         value = said.get(keyword)

@@ -1,4 +1,4 @@
-"""A grammar in the dialect of Lark that llguidance reads: rules, texts in quotes, and JSON of a schema."""
+"""A grammar in llguidance's dialect of Lark: rules, quoted texts, and JSON of a schema."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-# In a rule: a pattern, which stays as it is, or a text in quotes.
+# In a rule: a pattern, which is kept as it is, or a quoted text.
 _QUOTED = re.compile(r'/(?:\\.|[^/\\\n])+/|"(?:\\.|[^"\\])*"')
 
 
 @dataclass(frozen=True, slots=True)
 class Thought:
-    """The marks around a model's thoughts; `begun` when the prompt ends inside of one."""
+    """The markers around a model's reasoning; `begun` if the prompt ends inside it."""
 
     open: str
     close: str
@@ -22,7 +22,7 @@ class Thought:
 
 
 def grammar(start: str, rules: Mapping[str, str], thought: Thought | None = None) -> str:
-    """The grammar of `start`, behind the thought that such a model may have first."""
+    """The grammar of `start`, preceded by reasoning if the model may produce it."""
     written = dict(rules)
     if thought:
         written |= {"answer": start, "thought": "thinking GAP?", "GAP": "/[ \\n]{1,2}/"}
@@ -38,18 +38,18 @@ def literal(text: str) -> str:
 
 
 def up_to(mark: str, begin: str = "") -> str:
-    """Any text and the mark behind it. A lazy rule ends with the first mark."""
+    """Any text up to and including the marker. A lazy rule ends at the first marker."""
     return f"{literal(begin)} ANYTHING {literal(mark)}" if begin else f"ANYTHING {literal(mark)}"
 
 
 def value_of(document: Mapping[str, Any]) -> str:
-    """JSON of a schema, as `restated` has it."""
+    """JSON of a schema that was converted by `restated`."""
     return f"%json {json.dumps(document, ensure_ascii=False)}"
 
 
 def by_token(grammar: str, marks: Mapping[str, int]) -> str:
-    """The same grammar for tokenizers that tell control tokens from a text that looks like them, as those of Hugging
-    Face do: `marks` in its texts are told by their ids. JSON and patterns stay as they are."""
+    """The same grammar for tokenizers that distinguish control tokens from text that looks like them, as those of
+    Hugging Face do: `marks` in its texts are replaced by their ids. JSON and patterns are unchanged."""
     if not marks:
         return grammar
     found = re.compile("(" + "|".join(map(re.escape, sorted(marks, key=len, reverse=True))) + ")")
@@ -68,6 +68,6 @@ def _rule_by_token(rule: str, found: re.Pattern[str], marks: Mapping[str, int]) 
     if "%json" in rule:
         return rule
     changed = _QUOTED.sub(told, rule)
-    # A lazy rule is one lexeme, which has no place for a token. No text before the token can hold it, so the rule ends
-    # with the first one all the same.
+    # A lazy rule is a single lexeme, which cannot contain a token. No text before the token can contain it, so the rule
+    # still ends with the first one.
     return rule if changed == rule else changed.replace("[lazy]:", ":", 1)

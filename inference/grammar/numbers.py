@@ -1,4 +1,4 @@
-"""Bounds of numbers, kept to what every reader of JSON takes exactly."""
+"""Bounds of numbers, limited to what every JSON parser represents exactly."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 from inference.errors import InvalidSchema
 from inference.grammar.keywords import at, is_a
 
-LARGEST = 2**53 - 1  # whole numbers up to here are exact in every reader, so it is what zod bounds them by
-DIGITS_MAX = 9  # behind the point, where a number has bounds: models may never stop writing threes
-NEAR = 1e-6  # to a bound that is outside
+LARGEST = 2**53 - 1  # integers up to here are exact in every parser; zod uses the same bound
+DIGITS_MAX = 9  # decimal places of a bounded number: models may never stop writing threes
+NEAR = 1e-6  # distance to an exclusive bound
 STEPS_MAX = 1_000_000  # each remainder is a state of its own
 LOWER, UPPER = ("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")
 
@@ -27,7 +27,7 @@ def integer(said: Mapping[str, Any], path: str) -> dict[str, Any]:
 
 
 def decimal(said: Mapping[str, Any], path: str) -> dict[str, Any]:
-    """Without bounds it may have an exponent, with them up to DIGITS_MAX digits. Raises InvalidSchema."""
+    """Without bounds it may have an exponent; with bounds, up to DIGITS_MAX decimal places. Raises InvalidSchema."""
     bounds, multiples = _bounds(said, path), _multiples(said, path)
     if not bounds:
         return {"type": "number", **multiples}
@@ -50,7 +50,7 @@ def decimal(said: Mapping[str, Any], path: str) -> dict[str, Any]:
 
 
 def _apart(bounds: Mapping[str, float], low: float, high: float) -> dict[str, float]:
-    """llguidance lets a whole bound that is outside through where the other bound is less than one away."""
+    """llguidance allows an integral exclusive bound if the other bound is less than one away."""
     apart = dict(bounds)
     if high - low < 1:
         if bounds.get("exclusiveMinimum") == low and low % 1 == 0:
@@ -61,7 +61,7 @@ def _apart(bounds: Mapping[str, float], low: float, high: float) -> dict[str, fl
 
 
 def _shorter(bound: float) -> list[float]:
-    """The bound and its beginnings: 0.75, 0.7 and 0. llguidance may insist on more digits of numbers like these."""
+    """The bound and its prefixes: 0.75, 0.7 and 0. llguidance may require more digits of such numbers."""
     text = format(bound, f".{DIGITS_MAX}f").rstrip("0")
     return [float(text[:end]) for end in range(text.index("."), len(text) + 1)]
 
@@ -73,7 +73,7 @@ def _is_inside(value: float, bounds: Mapping[str, float]) -> bool:
 
 
 def _bounds(said: Mapping[str, Any], path: str) -> dict[str, float]:
-    """Those that are there. One that is wider than LARGEST counts as that."""
+    """The bounds that are present, clipped to LARGEST."""
     bounds: dict[str, float] = {}
     for keyword in (*LOWER, *UPPER):
         value = said.get(keyword)
@@ -86,7 +86,7 @@ def _bounds(said: Mapping[str, Any], path: str) -> dict[str, float]:
 
 
 def _multiples(said: Mapping[str, Any], path: str) -> dict[str, float]:
-    """llguidance moves the point until the number is whole, in floating point too."""
+    """llguidance scales the number by ten until it is integral, also in floating point."""
     value = said.get("multipleOf")
     if value is None:
         return {}

@@ -1,8 +1,7 @@
-"""Regular expressions of ECMA 262, as `pattern` has them, in the words of llguidance, whose own are those of Rust.
+"""Translates regular expressions of ECMA 262, as used by `pattern`, to llguidance's syntax, which is that of Rust.
 
-What means one thing here and another there is rewritten: a dot, white space, and the characters that Rust's classes
-give a meaning. What no automaton can hold is refused: what looks around, what counts on what was matched before,
-anchors in the middle.
+Syntax with another meaning in Rust is rewritten: a dot, white space, and characters that are special in Rust's classes.
+What no automaton can match is refused: lookaround, backreferences, anchors in the middle.
 """
 
 from __future__ import annotations
@@ -11,12 +10,12 @@ import re
 
 from inference.errors import InvalidSchema
 
-CHARS_MAX = 2_000  # of one expression: the longest of zod's own, of IPv6 ranges, has some 700
-ANY = r"[^\n\r\u2028\u2029]"  # what a dot stands for
-# What `\s` stands for; in Rust, U+0085 instead of the last one.
+CHARS_MAX = 2_000  # per expression: the longest of zod's own, for IPv6 ranges, has about 700
+ANY = r"[^\n\r\u2028\u2029]"  # the meaning of a dot
+# The meaning of `\s`; in Rust, it includes U+0085 instead of the last one.
 SPACE = r"\t\n\x0B\f\r \u00A0\u1680\u2000-\u200A\u2028\u2029\u202F\u205F\u3000\uFEFF"
 SPACES = {r"\s": f"[{SPACE}]", r"\S": f"[^{SPACE}]"}
-# What pydantic says of a Decimal: its only way around is that a text of signs alone is no number.
+# pydantic's pattern of a Decimal: its lookahead only excludes a text of signs alone.
 KNOWN = {r"^(?!^[-+.]*$)[+-]?0*\d*\.?\d*$": r"^[+-]?[0-9]{1,15}(?:\.[0-9]{0,15})?$"}
 
 _CODE = r"x[0-9a-fA-F]{2}|u(?![dD][89a-fA-F])[0-9a-fA-F]{4}"
@@ -31,7 +30,7 @@ _MEMBERS = re.compile(rf"({_MEMBER})-(?!\])({_MEMBER})|{_SET}(?!-[^\]])|{_MEMBER
 
 
 def translated(pattern: str, path: str) -> str:
-    """Raises InvalidSchema naming the place of the pattern."""
+    """Raises InvalidSchema with the position of the pattern."""
     if pattern in KNOWN:
         return KNOWN[pattern]
     if len(pattern) > CHARS_MAX:
@@ -40,7 +39,7 @@ def translated(pattern: str, path: str) -> str:
 
 
 class _Reader:
-    """Reads one expression from left to right."""
+    """Parses one expression from left to right."""
 
     def __init__(self, pattern: str, path: str) -> None:
         self._text = pattern
@@ -49,7 +48,7 @@ class _Reader:
 
     def parts(self) -> list[str]:
         parts: list[str] = []
-        begins, counts, depth = True, False, 0  # whether an anchor may stand here, or a number of times
+        begins, counts, depth = True, False, 0  # whether an anchor is allowed here, or a quantifier
         while self._at < len(self._text):
             if self._takes(_CLASS):
                 parts += [self._took, *self._members()]
@@ -80,7 +79,7 @@ class _Reader:
         return parts
 
     def _members(self) -> list[str]:
-        """What stands in a class, to its end."""
+        """The rest of a character class."""
         members = []
         while self._text[self._at : self._at + 1] != "]":
             found = self._takes(_MEMBERS)
@@ -114,7 +113,7 @@ class _Reader:
 
 
 def _plain(atom: str) -> str:
-    if atom in ("\\<", "\\>"):  # in Rust they stand for the ends of words
+    if atom in ("\\<", "\\>"):  # in Rust they match word boundaries
         return atom[1]
     return SPACES.get(atom, atom)
 

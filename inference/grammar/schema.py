@@ -1,11 +1,11 @@
-"""A JSON schema in the words of llguidance, which makes the grammar.
+"""Converts a JSON schema to the form that llguidance compiles to a grammar.
 
-Every keyword is either enforced, known to say nothing about the value, noted for validation of the finished text
-(`unenforced`), or refused with its place in the schema; what would take unbounded work or memory is refused as well.
-What a grammar of the result lets through fits the schema but for what is noted. The reverse does not hold: properties
-come in the order of the schema, without ones that it does not name, and texts of a format are of its plain sort.
+Every keyword is either enforced, known not to constrain the value, recorded for validation of the finished text
+(`unenforced`), or refused with its position in the schema; anything that would take unbounded work or memory is refused
+as well. What the resulting grammar allows fits the schema except for what is recorded. The converse does not hold:
+properties come in the order of the schema, without unlisted ones, and texts of a format are of its common form.
 
-The walk is linear in the schema, and stands still where llguidance would go deeper than a thread's stack.
+The walk is linear in the size of the schema, and stops before llguidance would exhaust a thread's stack.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from inference.grammar.lark import Thought, grammar, value_of
 from inference.grammar.numbers import decimal, integer
 from inference.grammar.pattern import translated
 
-# Of schemas within schemas, references followed: llguidance recurses, at 8 kB of its thread's stack each.
+# Nesting of schemas, references included: llguidance recurses, with 8 kB of its thread's stack per level.
 DEPTH_MAX = 128
-BRANCHES_MAX = 256  # of one union: each may have to be followed at once
+BRANCHES_MAX = 256  # of one union: all may have to be followed at once
 COUNTS = ("minProperties", "maxProperties")
 ANY_AT_ALL = r"[\s\S]"
-IN_PLACE = ("$ref", "allOf", "anyOf", "oneOf")  # they speak about the same value
-_NUMBERED = re.compile(r"\x7f|(?<!\\)(?:\\\\)*\\u")  # characters that JSON writes by their number, in JSON
-# One space where models put one. No lines and no indentation: at temperature 1 they need never end. And no escapes by
-# number: U+0000 cannot be stored, and half a surrogate is no text.
+IN_PLACE = ("$ref", "allOf", "anyOf", "oneOf")  # they apply to the same value
+_NUMBERED = re.compile(r"\x7f|(?<!\\)(?:\\\\)*\\u")  # characters that JSON writes as numeric escapes, in JSON
+# One space where models write one. No line breaks and no indentation: at temperature 1 they might never end. And no
+# numeric escapes: U+0000 cannot be stored, and half a surrogate pair is not text.
 STYLE = {
     "whitespace_flexible": False,
     "key_separator": ": ?",
@@ -41,12 +41,12 @@ STYLE = {
 
 
 def json_grammar(schema: object, thought: Thought | None = None) -> str:
-    """A grammar of the JSON values that fit a schema. Raises InvalidSchema naming the place in the schema."""
+    """A grammar of the JSON values that fit a schema. Raises InvalidSchema with the position in the schema."""
     return grammar("value", {"value": value_of(restated(schema))}, thought)
 
 
 def restated(schema: Any) -> dict[str, Any]:
-    """A document of its own, with its definitions and how its JSON is written. Raises InvalidSchema."""
+    """The schema as a document of its own, with its definitions and the style of its JSON. Raises InvalidSchema."""
     return _Restating(schema).document()
 
 
@@ -54,15 +54,15 @@ class _Restating:
     def __init__(self, schema: Any) -> None:
         self._schema = schema
         self._definitions: dict[str, Any] = {}
-        self._names: dict[tuple[str, bool], str] = {}  # of definitions, by the text that they came from
-        self._leading: tuple[str, ...] = ()  # references followed since the last character of the text
+        self._names: dict[tuple[str, bool], str] = {}  # of definitions, by the text of their origin
+        self._leading: tuple[str, ...] = ()  # references followed since the last character of text
 
     def document(self) -> dict[str, Any]:
         root = self._convert(self._schema, "", 0, open=False)
         return {**root, "$defs": self._definitions, "x-guidance": STYLE}
 
     def _convert(self, schema: Any, path: str, depth: int, *, open: bool) -> dict[str, Any]:
-        """`open`: another schema speaks about the same object, so properties that this one does not name may come."""
+        """`open`: another schema applies to the same object, so it may have properties that this one does not list."""
         if depth > DEPTH_MAX:
             raise InvalidSchema(f"a schema may nest {DEPTH_MAX} levels deep", path)
         if schema is True:
@@ -108,13 +108,13 @@ class _Restating:
         return name
 
     def _shared(self, schema: dict[str, Any]) -> dict[str, Any]:
-        """What is much work for llguidance is done once for all places that say the same."""
+        """A definition shared by all places with the same schema, so that llguidance does the work only once."""
         origin = (json.dumps(schema), False)
         name = self._names.get(origin) or self._define(origin, schema)
         return {"$ref": f"#/$defs/{name}"}
 
     def _resolved(self, schema: Any, path: str) -> Any:
-        """What a schema says by reference, one step deep."""
+        """The schema, or the target of its reference, followed once."""
         reference = schema.get("$ref") if isinstance(schema, Mapping) else None
         return self._find(reference, path) if isinstance(reference, str) else schema
 
@@ -128,14 +128,14 @@ class _Restating:
         return found
 
     def _inside(self, schema: Any, path: str, depth: int) -> dict[str, Any]:
-        """A schema within an object or an array: something stands before its text."""
+        """A schema nested in an object or an array, so that some text precedes its own."""
         leading, self._leading = self._leading, ()
         converted = self._convert(schema, path, depth + 1, open=False)
         self._leading = leading
         return converted
 
     def _own(self, said: Mapping[str, Any], path: str, depth: int, *, open: bool) -> dict[str, Any]:
-        """What a schema says by itself."""
+        """The schema's own keywords, without those that apply other schemas."""
         if "const" in said or "enum" in said:
             return self._constants(said, path)
         kinds = types_of(said, path)
@@ -203,7 +203,7 @@ class _Restating:
         return {"type": "object", "properties": held, "required": required, **closed, **counts}
 
     def _map(self, said: Mapping[str, Any], others: Any, path: str, depth: int) -> dict[str, Any]:
-        """An object that names no property: all have values of one sort, and names of one sort."""
+        """An object without listed properties: all values are of one kind, and so are all names."""
         counts = lengths(said, *COUNTS, path)
         if "patternProperties" in said:
             refuse_beyond(said.keys() - {"propertyNames"}, said, path)
@@ -225,7 +225,7 @@ class _Restating:
         return {"patternProperties": held, "additionalProperties": values}
 
     def _names_of(self, said: Mapping[str, Any], values: Any, path: str) -> dict[str, Any]:
-        """The properties of a map that has such values, if its names are held to something."""
+        """The properties of a map with these values, if its names are constrained."""
         place = at(path, "propertyNames")
         names = self._resolved(said.get("propertyNames", {}), place)
         asked = asserted(names) if isinstance(names, Mapping) else {"type": None}
@@ -252,7 +252,7 @@ class _Restating:
             raise InvalidSchema("uniqueItems is a boolean", at(path, "uniqueItems"))
         if "uniqueItems" in said:
             held |= _noted({"uniqueItems": True})
-        if isinstance(said.get("items"), list):  # so tuples were written until 2019, and are by those who speak draft 7
+        if isinstance(said.get("items"), list):  # tuples before draft 2019-09, and still in draft 7
             rest = {"items": said["additionalItems"]} if "additionalItems" in said else {}
             said = {"prefixItems": said["items"], **rest}
         items = said.get("items", True)
@@ -266,7 +266,7 @@ class _Restating:
         held["prefixItems"] = [
             self._inside(schema, at(path, f"prefixItems[{i}]"), depth) for i, schema in enumerate(places)
         ]
-        if "items" not in said:  # nothing is said about more: those who write so mean that there are no more, no fewer
+        if "items" not in said:  # more items are not mentioned: such schemas mean exactly these, no more and no fewer
             items = False
             held.setdefault("minItems", min(len(places), held.get("maxItems", len(places))))
         if items is False and held.get("minItems", 0) > len(places):
@@ -275,8 +275,8 @@ class _Restating:
         return held
 
     def _string(self, said: Mapping[str, Any], path: str) -> dict[str, Any]:
-        """A pattern beside a known format often repeats it, for those who do not know it, and may say more: that a time
-        is one of UTC. One that looks around cannot be held, and the format stands for it.
+        """A pattern beside a known format often repeats it, for validators that do not know the format, but may add to
+        it: that a time is in UTC. If the pattern needs lookaround, it cannot be enforced, and only the format is.
         """
         held: dict[str, Any] = {"type": "string", **lengths(said, "minLength", "maxLength", path)}
         format, pattern = said.get("format"), said.get("pattern")

@@ -1,5 +1,5 @@
-"""Grammars of answers that may or must call tools, as Hermes and Qwen write calls:
-`<tool_call>\\n{"name": ..., "arguments": {...}}\\n</tool_call>`, several on lines of their own.
+"""Grammars of answers that may or must call tools, in the dialect of Hermes and Qwen:
+`<tool_call>\\n{"name": ..., "arguments": {...}}\\n</tool_call>`, each call on lines of its own.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from inference.grammar.lark import Thought, grammar, literal, up_to, value_of
 from inference.grammar.schema import restated
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
-CALLS_MAX = 16  # of one answer; more have no budget
+CALLS_MAX = 16  # per answer; the budget does not allow more
 ANY_OBJECT = {"type": "object"}
 
 
 @dataclass(frozen=True, slots=True)
 class CallableFunction:
-    """A function with the schema of its arguments. One that is not `strict` takes any object if need be."""
+    """A function with the schema of its arguments. If not `strict`, it falls back to any object."""
 
     name: str
     parameters: Mapping[str, Any]
@@ -35,8 +35,8 @@ def tool_grammar(
     answer_schema: Any = None,
     thought: Thought | None = None,
 ) -> str:
-    """Calls of these functions, where they are `required`; else calls or an answer: text that may hold calls, or
-    JSON of `answer_schema`. Raises InvalidSchema naming the function and the place in its schema."""
+    """Calls of these functions if `required`; else calls or an answer: text that may contain calls, or JSON of
+    `answer_schema`. Raises InvalidSchema with the function and the position in its schema."""
     rules = {"body": " | ".join(f"body{i}" for i in range(len(functions))), "call": f"{literal(OPEN)} body"}
     for i, function in enumerate(functions):
         head = f'\n{{"name": {json.dumps(function.name, ensure_ascii=False)}, "arguments": '
@@ -53,7 +53,7 @@ def tool_grammar(
 
 
 def parameters_of(function: CallableFunction) -> dict[str, Any]:
-    """The schema of the arguments, restated. Raises InvalidSchema for what cannot be held of a strict function."""
+    """The converted schema of the arguments. Raises InvalidSchema if that of a strict function cannot be enforced."""
     try:
         return restated(function.parameters)
     except InvalidSchema as error:

@@ -1,6 +1,6 @@
-"""Keywords of a schema that no grammar enforces, such as `uniqueItems`: the finished text is validated.
+"""Keywords of a schema that no grammar enforces, such as `uniqueItems`: the finished text is validated instead.
 
-It is validated against a schema of these keywords alone, no two parts of which apply to the same value. So the time is
+It is validated against a schema of only these keywords, of which no two parts apply to the same value, so the time is
 linear in the text, whatever the schema.
 """
 
@@ -21,15 +21,15 @@ DEFINITION = "#/$defs/"
 
 
 def check(document: Mapping[str, Any], text: str) -> None:
-    """Validate a finished text against the keywords of a restated schema that its grammar does not enforce. Takes time
-    with the length of the text, so not on the event loop. Raises SchemaUnmet.
+    """Validate a finished text against the keywords of a converted schema that its grammar does not enforce. The time
+    grows with the length of the text, so call it off the event loop. Raises SchemaUnmet.
     """
     schema = unenforced(document)
     if schema is None:
         return
     try:
         value = orjson.loads(text)
-    except orjson.JSONDecodeError:  # cut at a stop sequence of the caller: the grammar has enforced that it is JSON
+    except orjson.JSONDecodeError:  # cut off by a stop string of the client: otherwise the grammar ensures valid JSON
         return
     broken = next(jsonschema_rs.Draft202012Validator(schema, retriever=fetch_nothing).iter_errors(value), None)
     if broken is not None:
@@ -37,8 +37,8 @@ def check(document: Mapping[str, Any], text: str) -> None:
 
 
 def unenforced(document: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The schema of the unenforced keywords of a restated one; None where there are none. Raises InvalidSchema for such
-    a keyword in one of several parts that may apply to the same value.
+    """The schema of the unenforced keywords of a converted one; None if there are none. Raises InvalidSchema if such a
+    keyword is in one of several parts that may apply to the same value.
     """
     definitions: Mapping[str, Any] = document.get("$defs", {})
     if not any(UNENFORCED in node for node in _nodes(document)):
@@ -56,7 +56,7 @@ class _Reading:
         self.noting = noting  # names of definitions that contain such keywords, or refer to ones that do
 
     def rest(self, node: Any) -> dict[str, Any]:
-        """A schema without what the grammar enforces; empty where nothing is left."""
+        """A schema without what the grammar enforces; empty if nothing is left."""
         if not isinstance(node, Mapping):
             return {}
         if "$ref" in node:
@@ -66,7 +66,7 @@ class _Reading:
                 return self._one_of(node[keyword], apart=keyword == "anyOf")
         left: dict[str, Any] = dict(node.get(UNENFORCED, {}))
         named, others = self._each(node.get("properties", {})), self._others(node)
-        if named or others:  # these are about properties that are not named
+        if named or others:  # additionalProperties depends on which properties are listed
             left["properties"] = {name: named.get(name, {}) for name in node.get("properties", {})}
             left["additionalProperties"] = others
         if inside := self.rest(node.get("items")):
@@ -77,7 +77,7 @@ class _Reading:
         return left
 
     def _others(self, node: Mapping[str, Any]) -> dict[str, Any]:
-        """For properties that are not listed. The grammar enforces their patterns, which are not matched again here."""
+        """For unlisted properties. The grammar enforces their patterns, which are not matched again here."""
         schemas = [*node.get("patternProperties", {}).values(), node.get("additionalProperties", False)]
         sorts = [schema for schema in schemas if schema is not False]
         rests = [rest for schema in sorts if (rest := self.rest(schema))]
@@ -89,7 +89,7 @@ class _Reading:
         return {name: rest for name, schema in schemas.items() if (rest := self.rest(schema))}
 
     def _one_of(self, branches: list[Any], *, apart: bool) -> dict[str, Any]:
-        """Branches of different types can be combined, as each says nothing about values of other types."""
+        """Branches of different types can be combined, as each is vacuous for values of other types."""
         left = [self.rest(branch) for branch in branches]
         rests = [rest for rest in left if rest]
         if not rests:
@@ -109,7 +109,7 @@ class _Reading:
             case {"$ref": _}:
                 name = _target(node)
                 if name not in self._kinds:
-                    self._kinds[name] = None  # for a reference to itself
+                    self._kinds[name] = None  # in case it refers to itself
                     self._kinds[name] = self._types(self._definitions[name])
                 return self._kinds[name]
             case {"type": str(kind)}:
@@ -143,7 +143,7 @@ def _noting(definitions: Mapping[str, Any]) -> frozenset[str]:
 
 
 def _nodes(document: Any) -> Iterator[Mapping[str, Any]]:
-    """Every object within, without recursion; of constants too, which are few."""
+    """Every object in the document, without recursion; including those in constants, which are few."""
     pending = [document]
     while pending:
         value = pending.pop()

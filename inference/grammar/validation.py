@@ -1,7 +1,7 @@
-"""Whether a finished text keeps a schema or a pattern that the owner of this machine wrote down.
+"""Whether a finished text conforms to a schema or a pattern that the operator of this machine wrote.
 
-Nothing is held here and no client's schema is looked at: those are for grammars (see `schema`). Patterns are matched by
-an automaton, in time that is linear in the text; what needs to look around or back is refused.
+Nothing is enforced here, and clients' schemas are never used: those are for grammars (see `schema`). Patterns are
+matched by an automaton, in time linear in the text; lookaround and backreferences are refused.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from typing import Any
 import jsonschema_rs
 import orjson
 
-AUTOMATON_BYTES_MAX = 4 * 2**20  # compiled: patterns of some hundred characters take some kilobytes
+AUTOMATON_BYTES_MAX = 4 * 2**20  # compiled: patterns of about a hundred characters take a few kilobytes
 _LINEAR = jsonschema_rs.RegexOptions(size_limit=AUTOMATON_BYTES_MAX, dfa_size_limit=AUTOMATON_BYTES_MAX)
 
 
 class Unusable(ValueError):
-    """No schema, or a pattern that no automaton matches."""
+    """Not a schema, or a pattern that no automaton can match."""
 
 
 class Checked:
-    """A schema that was read once. Raises Unusable."""
+    """A schema that is compiled once. Raises Unusable."""
 
     def __init__(self, schema: Mapping[str, Any]) -> None:
         try:
@@ -32,7 +32,7 @@ class Checked:
             raise Unusable(str(error).splitlines()[0]) from None
 
     def unmet(self, text: str) -> str | None:
-        """What a JSON text does not keep, in a few words; None where it keeps everything."""
+        """What a JSON text violates, in a few words; None if it conforms."""
         try:
             value = orjson.loads(text)
         except orjson.JSONDecodeError:
@@ -40,13 +40,13 @@ class Checked:
         return self.broken(value)
 
     def broken(self, value: Any) -> str | None:
-        """The same of a value."""
+        """The same for a parsed value."""
         found = next(self._validator.iter_errors(value), None)
         return None if found is None else f"{found.schema_path[-1]} of {place_in(found.instance_path)}"
 
 
 class Pattern:
-    """Found anywhere in a text, unless it is anchored. Raises Unusable."""
+    """Matches anywhere in a text, unless it is anchored. Raises Unusable."""
 
     def __init__(self, pattern: str) -> None:
         try:
@@ -59,7 +59,7 @@ class Pattern:
 
 
 def place_in(path: Sequence[str | int]) -> str:
-    """Of a value, for people."""
+    """The human-readable position of a value."""
     place = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path)
     return place.lstrip(".") or "the whole"
 

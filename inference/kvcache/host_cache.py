@@ -1,12 +1,12 @@
-"""Parked conversations: KV state that left its slot for host memory and comes back at a thousandth of its prefill.
+"""Parked conversations: KV state moved from its slot to host memory, restored at a thousandth of the cost of prefill.
 
-Entries are found like slots, by the longest shared prefix, and stay until the bytes run out; then the least recently
-used are evicted, to disk where there is such a tier. An entry serves any number of prompts: it is copied, not moved.
-Prefixes that entries share are stored once, as a root, for as long as one of these entries exists.
+Entries are found like slots, by the longest shared prefix, and stay until the cache is full; then the least recently
+used are evicted, to the disk tier if there is one. An entry serves any number of prompts: it is copied, not moved.
+A prefix that entries share is stored once, as a root, for as long as one of these entries exists.
 
-What belongs to a token is spread over many positions of a state, layer after layer, so a prefix is cut out in regions.
-A tail records them: whatever they are, putting both parts back where they came from gives the same bytes. That a state
-really starts with the root is checked byte by byte.
+The data of one token is spread over many places of a state, layer by layer, so a prefix is cut out in regions. A tail
+records them: whatever they are, putting both parts back where they came from yields the same bytes. That a state really
+starts with the root is checked byte by byte.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from inference.kvcache.pages import pages
 from inference.kvcache.radix import RadixIndex
 from inference.kvcache.shared_prefixes import SharedPrefixes
 
-# Restoring copies bytes and takes some milliseconds; fewer tokens than this are as cheap to compute again.
+# Restoring copies bytes, which takes some milliseconds; fewer tokens than this are as cheap to compute again.
 PARK_TOKENS_MIN = 64
-# The cap that suits a model: thirty conversations of 2,000 tokens, but no more than a share of the memory that is left.
+# Default capacity for a model: thirty conversations of 2,000 tokens, but at most a share of the free memory.
 DEFAULT_TOKENS, DEFAULT_BYTES_MIN = 65_536, 512 * 2**20
 FREE_SHARE = 4
-INDEX_TOKEN_BYTES = 44  # of an entry's token beside its state: a number, and pointers to it in the entry and the index
+INDEX_TOKEN_BYTES = 44  # per token, in addition to the state: a number, and pointers to it in the entry and the index
 
-# Where that many tokens at the start are in a state; empty if unknown.
+# Maps a state and a number of tokens to the regions that hold its first tokens; empty if unknown.
 Regions: TypeAlias = Callable[[NDArray[np.uint8], int], Sequence[Region]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Root:
-    """What the first `tokens` have in the regions of a state."""
+    """The content of a state's regions for its first `tokens`."""
 
     tokens: int
     content: NDArray[np.uint8]
@@ -50,7 +50,7 @@ class Root:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tail:
-    """`rest` is what a state of `size` bytes has beside its root."""
+    """`rest` is what a state of `size` bytes holds besides its root."""
 
     root: Root
     regions: tuple[Region, ...]
@@ -59,7 +59,7 @@ class Tail:
 
     @classmethod
     def of(cls, state: NDArray[np.uint8], regions: Sequence[Region], root: Root) -> Tail | None:
-        """None where the state does not begin with the root."""
+        """Returns None if the state does not start with the root."""
         views = list(_views(state, regions))
         at = 0
         for view in (view for begins, view in views if begins):
@@ -82,7 +82,7 @@ class Tail:
 
 
 def _gathered(views: Sequence[NDArray[np.uint8]]) -> NDArray[np.uint8]:
-    """One behind the other. Each byte is copied once: they are hundreds of megabytes, and the engine waits."""
+    """Concatenates the views. Each byte is copied only once: they are hundreds of megabytes, and the engine waits."""
     content, at = pages(sum(view.size for view in views)), 0
     for view in views:
         content[at : at + view.size].reshape(view.shape)[...] = view
@@ -91,7 +91,7 @@ def _gathered(views: Sequence[NDArray[np.uint8]]) -> NDArray[np.uint8]:
 
 
 def _views(state: NDArray[np.uint8], regions: Sequence[Region]) -> Iterator[tuple[bool, NDArray[np.uint8]]]:
-    """All bytes of a state in pieces, and whether each belongs to the prefix."""
+    """All bytes of a state in order, in pieces, each with whether it belongs to the prefix."""
     end = 0
     for region in regions:
         rows = state[region.start : region.end].reshape(region.rows, region.row_bytes)
@@ -103,15 +103,15 @@ def _views(state: NDArray[np.uint8], regions: Sequence[Region]) -> Iterator[tupl
 
 
 def default_bytes(token_bytes: float, left: int | None) -> int:
-    """The default size of the cache, for a model whose tokens take `token_bytes` each, with `left` bytes of free memory
-    (None: unknown)."""
+    """Default capacity in bytes for a model with `token_bytes` per token and `left` bytes of free memory (None:
+    unknown)."""
     wanted = max(DEFAULT_BYTES_MIN, int(DEFAULT_TOKENS * token_bytes))
     return DEFAULT_BYTES_MIN if left is None else min(wanted, left // FREE_SHARE)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Entry:
-    """`saved` is what the device saved for `tokens`, as bytes, or all of it that follows a shared prefix."""
+    """`saved` is the state that the device saved for `tokens`, or the tail of it that follows a shared prefix."""
 
     tokens: tuple[int, ...]
     scope: CacheScope
@@ -123,7 +123,7 @@ class Entry:
 
     @property
     def state(self) -> NDArray[np.uint8]:
-        """All that the device saved; it is put together of its parts."""
+        """The whole state, reassembled if it is stored in parts."""
         return self.saved.whole() if isinstance(self.saved, Tail) else self.saved
 
     @property
@@ -133,12 +133,12 @@ class Entry:
 
     @property
     def own_bytes(self) -> int:
-        """Those that are not its root's."""
+        """Bytes that are not part of its root."""
         return self.saved.rest.nbytes if isinstance(self.saved, Tail) else self.saved.nbytes
 
 
 class HostCache:
-    """Pure bookkeeping with a cap in bytes; 0 parks nothing."""
+    """Pure bookkeeping with a capacity in bytes; with 0 nothing is parked."""
 
     def __init__(self, bytes_max: int, shared_prefixes: SharedPrefixes | None = None) -> None:
         self._bytes_max = bytes_max
@@ -155,7 +155,7 @@ class HostCache:
         return f"<HostCache {len(self)} conversations | {self.bytes} of {self._bytes_max} bytes>"
 
     def __getitem__(self, key: int) -> Entry:
-        """The entry, which counts as used."""
+        """Returns the entry and marks it as used."""
         self._entries.move_to_end(key)
         return self._entries[key]
 
@@ -166,7 +166,7 @@ class HostCache:
 
     @property
     def index_bytes(self) -> int:
-        """What it takes to find the entries."""
+        """Memory needed to find the entries."""
         return INDEX_TOKEN_BYTES * self.tokens
 
     def wants(self, tokens: Sequence[int], scope: CacheScope) -> bool:
@@ -174,12 +174,12 @@ class HostCache:
         return self.keeps and len(tokens) >= PARK_TOKENS_MIN and self.match(tokens, scope)[1] < len(tokens)
 
     def longest(self, tokens: Sequence[int], scope: CacheScope) -> int:
-        """How many tokens at the start an entry has. Any thread may ask: entries that come or go meanwhile make it a
-        little wrong, and nothing worse."""
+        """Length of the longest prefix that an entry has. Any thread may call it: entries added or removed meanwhile
+        make the result slightly wrong, no more than that."""
         return self._index.match(tokens, scope)[1]
 
     def match(self, tokens: Sequence[int], scope: CacheScope) -> tuple[int | None, int]:
-        """The smallest of the entries that share the longest prefix, and its length: all of it is moved."""
+        """The smallest of the entries with the longest shared prefix, since all of it is copied; and that length."""
         keys, length = self._index.match(tokens, scope)
         return min(keys, key=lambda key: (self._entries[key].size, -key), default=None), length
 
@@ -189,20 +189,20 @@ class HostCache:
         return list(reversed(self._entries.values()))
 
     def discard(self, entry: Entry) -> None:
-        """Let go of an entry that turned out to be of no use, if it is still here."""
+        """Remove an entry that turned out to be unusable, if it is still here."""
         identity = (entry.tokens, entry.scope)
         for key in [key for key, held in self._entries.items() if (held.tokens, held.scope) == identity]:
             self._drop(key)
 
     def put(self, entry: Entry, regions: Regions | None = None) -> list[Entry]:
-        """Keep a state; returns those that had to leave for it. Shorter states of the same conversation are dropped:
-        this one serves their prompts too. With `regions` a prefix that others have is kept once."""
+        """Keep a state; returns the entries evicted for it. Shorter states of the same conversation are dropped, since
+        this one serves their prompts too. With `regions`, a prefix that others share is stored once."""
         if entry.size > self._bytes_max:
             return [entry]
         if regions is not None:
             entry = self._over_root(entry, regions)
         if not isinstance(entry.saved, Tail):
-            entry = replace(entry, saved=_gathered([entry.saved]))  # out of the heap, where the device saved it
+            entry = replace(entry, saved=_gathered([entry.saved]))  # move it off the heap, where the device saved it
         for key in self._superseded(entry.tokens, entry.scope):
             self._drop(key)
         self._number += 1
@@ -218,10 +218,10 @@ class HostCache:
         return [key for key in keys if len(self._entries[key].tokens) == length]
 
     def _over_root(self, entry: Entry, regions: Regions) -> Entry:
-        """The entry without the prefix that it shares with others, if it does.
+        """The entry without the prefix that it shares with others, if any.
 
-        A root that exists is taken, if it is most of what is shared; or else there is a new one, and those who share
-        it and have none yet are cut too.
+        An existing root is used if it covers most of what is shared. Otherwise a new one is created, and the entries
+        that share it and have no root yet are cut too.
         """
         keys, shared = self._index.match(entry.tokens, entry.scope)
         if shared < PARK_TOKENS_MIN:
@@ -238,7 +238,7 @@ class HostCache:
         return _cut(entry, root, regions) if root is not None else entry
 
     def _keep(self, key: int, entry: Entry) -> None:
-        """In place of what was kept under the key."""
+        """Replaces what was stored under the key."""
         if key in self._entries:
             self._forget(self._entries[key])
         self._entries[key] = entry
@@ -265,7 +265,7 @@ class HostCache:
 
 
 def _cut(entry: Entry, root: Root, regions: Regions) -> Entry:
-    """The entry behind that root, or as it is where it does not begin with it to the last bit."""
+    """The entry as the tail behind that root; unchanged if it does not start with exactly these bytes."""
     state = entry.state
     tail = Tail.of(state, regions(state, root.tokens), root)
     return entry if tail is None else replace(entry, saved=tail)

@@ -1,7 +1,7 @@
-"""Explains cache misses: how much of a prompt was reused, where its first new token is, and why it is new.
+"""Explains cache misses: how much of a prompt was reused, where the first new token is, and why it is new.
 
-Pure. The engine reports what the cache had (a `Miss`), the rendered prompt says which part its tokens belong to (its
-outline), and both together lead to a cause that the developer can act on: a date in the system prompt, a changed
+Pure. The engine reports what the cache had (a `Miss`), and the outline of the rendered prompt says which part each
+token belongs to. Together they yield a cause that a developer can act on: a date in the system prompt, a changed
 message. Tokens that only another tenant's cache has count as new: anything else would leak what that tenant sends.
 """
 
@@ -12,9 +12,9 @@ from collections.abc import Iterator, Sequence
 
 from inference.core import CacheScope, Cause, Extent, Miss, Part, Verdict
 
-# Tokens of a part that must be the same for the rest to count as edited: any two texts may start with "You are a".
+# Tokens of a part that must match for the rest to count as edited: any two texts may start with "You are a".
 EDITED_SHARED_MIN = 8
-# Bytes that are compared to detect the same text in different tokens.
+# Bytes compared to detect the same text in different tokens.
 SAME_TEXT_BYTES_MIN = 8
 SEEN_BLOCK = 16  # tokens: evictions shorter than this are not worth reporting
 SEEN_BLOCKS_MAX = 100_000  # about 13 MB for 1.6 million tokens
@@ -57,16 +57,16 @@ def _place(outline: Sequence[Extent], position: int) -> tuple[Part, int]:
 
 
 def _same_text(held: Sequence[int], wanted: Sequence[int], pieces: Sequence[bytes]) -> bool:
-    """Whether both start with the same text. They differ in their first token."""
+    """Whether both start with the same text. Their first tokens differ."""
     a, b = (b"".join(pieces[token] for token in tokens) for tokens in (held, wanted))
     length = min(len(a), len(b))
     return length >= SAME_TEXT_BYTES_MIN and a[:length] == b[:length]
 
 
 class SeenPrompts:
-    """Remembers which prompts were prefilled, long after their KV left every tier: it distinguishes evicted from new.
+    """Remembers which prompts were prefilled, long after their KV left every tier: it tells evicted from new.
 
-    Only hashes of blocks are kept, each over everything before it, so that the deepest known block is found by walking.
+    Only hashes of blocks are kept, each over everything before it, so the last known block is found by walking.
     """
 
     def __init__(self) -> None:
@@ -80,7 +80,7 @@ class SeenPrompts:
         return SEEN_BLOCK_BYTES * len(self)
 
     def match(self, prompt: Sequence[int], scope: CacheScope) -> int:
-        """How many tokens at the start were seen before in this scope, in whole blocks."""
+        """Number of tokens of the longest prefix seen before in this scope, in whole blocks."""
         blocks = 0
         for known in (block in self._blocks for block in _hashes(prompt, scope)):
             if not known:

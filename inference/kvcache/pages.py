@@ -1,7 +1,7 @@
-"""Memory in pages of its own, which go back to the system as soon as nobody uses it.
+"""Memory in pages of its own, returned to the system as soon as it is freed.
 
-Parked states are of all sizes, and leave in another order than they came. In malloc's heap the holes between them stay
-with the process: two thirds as much again as the states themselves, after five minutes with a small cache.
+Parked states differ in size and are freed in another order than they were allocated. In malloc's heap the holes between
+them stay with the process: after five minutes with a small cache, two thirds of the states' own size on top.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from contextlib import suppress
 import numpy as np
 from numpy.typing import NDArray
 
-# Below, the rest of the last page would be felt, and a process may have 65,530 mappings.
+# For less, the unused rest of the last page would matter, and a process may have only 65,530 mappings.
 MAPPED_BYTES_MIN = 128 * 1024
 
 
 def pages(size: int) -> NDArray[np.uint8]:
-    """Room for so many bytes, to be kept for a while. The first touch of a page costs some 1 µs: what is let go at once
-    is better taken from the heap."""
+    """An array of so many bytes, for long-lived data. The first touch of a page costs about 1 µs, so short-lived data
+    is better allocated on the heap."""
     if size >= MAPPED_BYTES_MIN:
-        with suppress(OSError):  # no mapping is left: the heap has another way
+        with suppress(OSError):  # out of mappings: fall back to the heap
             return np.frombuffer(mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS), np.uint8)
     return np.empty(size, np.uint8)

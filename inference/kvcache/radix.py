@@ -1,8 +1,8 @@
 """The radix index: which slots hold which tokens, found by the longest shared prefix.
 
 A radix tree (compressed trie) over token ids, as in SGLang's RadixAttention (arXiv 2312.07104), matched token by token:
-a match may end inside an edge. The scope is part of the path to its tokens, at the very beginning or behind what is
-common to all, so one tenant's text never matches another's.
+a match may end inside an edge. The scope is part of the path to its tokens, either at the start or behind a prefix that
+all tenants share, so one tenant's text never matches another's.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import TypeAlias
 from inference.core import CacheScope
 from inference.kvcache.shared_prefixes import SharedPrefixes
 
-Step: TypeAlias = int | CacheScope  # a token, or what divides the tenants
+Step: TypeAlias = int | CacheScope  # a token, or the scope that separates tenants
 
 
 @dataclass(slots=True, eq=False)
 class _Node:
-    """`holders` are the keys whose tokens run through this node's whole edge."""
+    """`holders` are the keys whose tokens include this node's whole edge."""
 
     edge: list[Step]
     holders: set[int] = field(default_factory=set)
@@ -29,7 +29,7 @@ class _Node:
 def common_length(a: Sequence[Step], b: Sequence[Step]) -> int:
     """Length of the shared prefix of two lists."""
     shorter = min(len(a), len(b))
-    if a[:shorter] == b[:shorter]:  # the usual case, compared at C speed
+    if a[:shorter] == b[:shorter]:  # the common case, compared at C speed
         return shorter
     return next(i for i in range(shorter) if a[i] != b[i])
 
@@ -62,7 +62,7 @@ class RadixIndex:
             node, rest = child, rest[shared:]
 
     def remove(self, key: int) -> None:
-        """Forget a key; nothing happens if it is not there."""
+        """Remove a key; does nothing if it is absent."""
         node, rest = self._root, self._held.pop(key, [])
         while rest:
             child = node.children[rest[0]]
@@ -73,7 +73,7 @@ class RadixIndex:
             node, rest = child, rest[len(child.edge) :]
 
     def match(self, tokens: Sequence[int], scope: CacheScope) -> tuple[set[int], int]:
-        """The keys that share the longest prefix with `tokens`, and its length; (empty, 0) without any."""
+        """The keys that share the longest prefix with `tokens`, and its length; (empty, 0) if there are none."""
         (rest, common), node, length = self._path(tokens, scope), self._root, 0
         holders: set[int] = set()
         while rest and (child := node.children.get(rest[0])):
@@ -82,17 +82,17 @@ class RadixIndex:
             if shared < len(child.edge):
                 break
             node, rest = child, rest[shared:]
-        length -= int(length > common)  # the scope is no token
+        length -= int(length > common)  # the scope is not a token
         return (set(holders), length) if length else (set(), 0)
 
     def _path(self, tokens: Sequence[int], scope: CacheScope) -> tuple[list[Step], int]:
-        """The tokens with the scope in its place, and that place."""
+        """The tokens with the scope inserted, and its position."""
         common = self._shared_prefixes.length(tokens, scope)
         return [*tokens[:common], scope, *tokens[common:]], common
 
     @staticmethod
     def _split(parent: _Node, child: _Node, at: int) -> _Node:
-        """Cut an edge in two; returns the new upper node."""
+        """Split an edge in two; returns the new upper node."""
         upper = _Node(child.edge[:at], set(child.holders), {child.edge[at]: child})
         child.edge = child.edge[at:]
         parent.children[upper.edge[0]] = upper

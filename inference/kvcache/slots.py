@@ -1,8 +1,8 @@
 """Slots: the sequences of the KV cache, which requests use them, and where a new prompt goes.
 
 A slot is live while a request owns it. Afterwards it stays resident: its tokens remain in the cache for the next turn
-of the same conversation, until another prompt needs the slot and it is the least recently used. What would be lost
-then is parked in host memory first.
+of the conversation until another prompt needs the slot and it is the least recently used. What would then be lost is
+parked in host memory first.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from inference.kvcache.miss_report import SeenPrompts
 from inference.kvcache.radix import RadixIndex
 from inference.kvcache.shared_prefixes import SharedPrefixes
 
-# A resident slot is continued in place when what it would lose beyond the shared prefix is short (a half-finished
-# or edited last turn); otherwise the prefix is forked, so that a shared system prompt does not cost its first
-# conversation the history behind it.
+# A resident slot is continued in place if little beyond the shared prefix would be lost (a half-finished or edited last
+# turn). Otherwise the prefix is forked, so that a new conversation with a shared system prompt does not destroy the
+# history behind it.
 TAIL_LOSS_MAX = 64
-# Tokens behind the shared prefix that distinguish an edited text from the same text in other tokens.
+# Tokens behind the shared prefix that are reported, enough to tell an edit from the same text in other tokens.
 MISS_TOKENS = 32
-# Waiting for another request's prefill costs a step or two; below this many tokens computing them again is cheaper.
+# Waiting for another request's prefill costs a step or two; fewer tokens than this are cheaper to compute again.
 SHARED_PREFILL_MIN = 32
 
 
@@ -31,16 +31,16 @@ UNUSED_SCOPE = CacheScope("")  # of a slot that was never used
 
 
 class Parking(StrEnum):
-    """Whether the state of an idle slot was copied for host memory, which may evict the copy later."""
+    """Whether the state of an idle slot was copied to host memory, which may evict the copy later."""
 
     DUE = "due"
     DONE = "done"
-    FAILED = "failed"  # not tried again in a pause, as it may fail again and again; once more when the slot is taken
+    FAILED = "failed"  # not retried in a pause, as it may fail again and again; only once more when the slot is taken
 
 
 @dataclass(slots=True, eq=False)
 class Slot:
-    """`tokens` are those indexed; the first `computed` of them are in the cache. Live: the whole prompt is indexed."""
+    """`tokens` are indexed; the first `computed` of them are in the cache. If live, the whole prompt is indexed."""
 
     number: int
     tokens: list[int] = field(default_factory=list)
@@ -53,21 +53,22 @@ class Slot:
 
     @property
     def worth_waiting(self) -> bool:
-        """Whether what it computes will be there soon."""
+        """Whether other requests should wait for what it computes."""
         return self.live and not self.ahead
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Put a prompt into `slot`. Its first `reused` tokens come from the slot `source` (itself: nothing to copy), or
-    from `restored`, which may have left host memory by then. If `saves`, what the slot holds now goes there first."""
+    """Put a prompt into `slot`. Its first `reused` tokens come from slot `source` (the same slot: nothing to copy) or
+    from `restored`, which may have left host memory by then. `saves`: what to copy from the slot to host memory first.
+    """
 
     slot: int
     source: int
     reused: int
     restored: Entry | None = None
     saves: Saved | None = None
-    miss: Miss | None = field(default=None, compare=False)  # why no more is reused
+    miss: Miss | None = field(default=None, compare=False)  # why no more tokens are reused
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +82,7 @@ class Saved:
 
 @dataclass(frozen=True, slots=True)
 class _Prefix:
-    """Where the prefix of a prompt can be had: from a slot, or from a parked entry."""
+    """Where a prefix of a prompt is available: in a slot, or in a parked entry."""
 
     tokens: int = 0
     slot: Slot | None = None
@@ -89,15 +90,15 @@ class _Prefix:
 
 
 def _scattered(number: int, live: set[int]) -> tuple[int, int]:
-    """How many parts live slots make, compared with other choices of one more, and how far they reach."""
+    """Sort key for adding a slot to the live ones: how many runs they then form, relatively, and their extent."""
     return -len({number - 1, number + 1} & live), max(live | {number}) - min(live | {number})
 
 
 class Slots:
-    """Pure bookkeeping; the engine does to the cache what a placement says.
+    """Pure bookkeeping; the engine applies each placement to the cache.
 
-    `rewinds` is false for recurrent and hybrid models, whose state cannot go back: there a slot is only continued from
-    exactly where it stands.
+    `rewinds` is false for recurrent and hybrid models, whose state cannot be truncated: there, a slot can only be
+    continued from its exact end.
     """
 
     def __init__(
@@ -130,7 +131,7 @@ class Slots:
 
     @property
     def tokens(self) -> int:
-        """Those in the cache, of running requests and of what stays resident."""
+        """Number of tokens in the cache, of running requests and of resident slots."""
         return sum(slot.computed for slot in self._slots)
 
     @property
@@ -139,16 +140,16 @@ class Slots:
 
     @property
     def index_bytes(self) -> int:
-        """What it takes to know what was parked, and what was seen at some time."""
+        """Memory of the indexes of parked entries and of prompts seen."""
         return self.parked.index_bytes + self._seen.bytes
 
     def uncached(self, prompt: Sequence[int], scope: CacheScope) -> int:
-        """Tokens at the end of the prompt that no slot holds or is about to."""
+        """Number of tokens at the end of the prompt that no slot holds or is about to hold."""
         return len(prompt) - self._index.match(prompt, scope)[1]
 
     def prefix_owners(self, prompt: Sequence[int], scope: CacheScope, *, recomputed: int = 1) -> set[int]:
-        """The slots in which a request is computing a prefix of this prompt: waiting for it is cheaper than
-        computing it twice. `recomputed` as in `place`."""
+        """The slots in which a request is computing a prefix of this prompt: waiting for it is cheaper than computing
+        it twice. `recomputed` as in `place`."""
         beginning = prompt[:-recomputed]
         keys, matched = self._index.match(beginning, scope)
         holders = [self._slots[key] for key in keys]
@@ -162,8 +163,8 @@ class Slots:
         self, prompt: Sequence[int], scope: CacheScope, *, recomputed: int = 1, ahead: bool = False
     ) -> Placement | None:
         """Choose and claim a slot; None if every slot is live. The last `recomputed` tokens are computed in any case:
-        the first new token is sampled from the logits of the very last. `ahead`: it is only the prefix of a prompt,
-        read ahead of its request; that may take long, so no request waits for it."""
+        the first new token is sampled from the logits of the very last one. `ahead`: a prefill ahead of its request,
+        which may take long, so no request waits for it."""
         beginning = prompt[:-recomputed]
         keys, matched = self._index.match(beginning, scope)
         holders = [self._slots[key] for key in keys]
@@ -190,14 +191,14 @@ class Slots:
         return placement
 
     def advance(self, number: int, tokens: int) -> None:
-        """That many more tokens of a live slot are in the cache."""
+        """Record that this many more tokens of a live slot are in the cache."""
         self._slots[number].computed += tokens
 
     def release(self, number: int, tokens: Sequence[int]) -> None:
-        """The request has ended; the slot stays resident with these tokens, all of them in the cache."""
+        """The request has ended; the slot stays resident with these tokens, all of which are in the cache."""
         slot = self._slots[number]
         slot.tokens, slot.computed, slot.live = list(tokens), len(tokens), False
-        if not slot.ahead:  # a prefill ahead is no miss: that of the prompt itself counts
+        if not slot.ahead:  # only prompts that a client sent count as seen
             self._seen.add(tokens, slot.scope)
         if slot.tokens:
             self._index.insert(number, slot.tokens, slot.scope)
@@ -210,22 +211,22 @@ class Slots:
         return Miss(0, self._seen.match(prompt, scope), tuple(prompt[:MISS_TOKENS]))
 
     def longest(self, prompt: Sequence[int], scope: CacheScope) -> int:
-        """How many tokens at the start a slot holds or is just computing, or host memory holds. Any thread may ask."""
+        """Length of the longest prefix that a slot holds or is computing, or host memory holds. Thread-safe."""
         return max(self._index.match(prompt, scope)[1], self.parked.longest(prompt, scope))
 
     def unsaved(self) -> Saved | None:
-        """The resident slot used last whose state host memory wants and was not offered yet."""
+        """The most recently used resident slot whose state host memory wants and has not been offered yet."""
         idle = (slot for slot in self._slots if not slot.live and slot.parking is Parking.DUE)
         wanted = (slot for slot in idle if self.parked.wants(slot.tokens, slot.scope))
         slot = max(wanted, key=lambda slot: slot.used, default=None)
         return Saved(slot.number, tuple(slot.tokens), slot.scope) if slot else None
 
     def parking_ended(self, number: int, *, copied: bool) -> None:
-        """The state of an idle slot was copied to host memory, or could not be."""
+        """Record whether the state of an idle slot could be copied to host memory."""
         self._slots[number].parking = Parking.DONE if copied else Parking.FAILED
 
     def _prefix(self, beginning: Sequence[int], scope: CacheScope, holders: list[Slot], matched: int) -> _Prefix:
-        """The longest prefix that is computed somewhere; an idle slot is preferred, then a live one, then memory."""
+        """The longest computed prefix; of equal ones an idle slot is preferred, then a live one, then host memory."""
         if not self._rewinds:
             holders = [slot for slot in holders if not slot.live and slot.computed == matched]
         slot = max(holders, key=lambda slot: (slot.computed, not slot.live, -slot.number), default=None)
@@ -237,23 +238,23 @@ class Slots:
         return _Prefix(tokens, slot=slot) if tokens else _Prefix()
 
     def _miss(self, prompt: Sequence[int], scope: CacheScope, keys: set[int], matched: int, prefix: _Prefix) -> Miss:
-        """What the prompt has, and the closest entry has instead, where the reused tokens end."""
+        """What follows the reused tokens: in the prompt, and in the closest entry."""
         cached = prefix.tokens
         holders: list[Slot | Entry] = []
         if prefix.entry is not None:
             holders = [self.parked[prefix.entry]]
         elif cached == matched:
             holders = [self._slots[key] for key in keys]
-        closest = [holder.tokens for holder in holders if holder.scope == scope]  # another tenant's are not revealed
+        closest = [holder.tokens for holder in holders if holder.scope == scope]  # never reveal another tenant's tokens
         ends = any(len(tokens) == cached for tokens in closest)
         held = () if ends or not closest else tuple(closest[0][cached : cached + MISS_TOKENS])
         wanted = tuple(prompt[cached : cached + MISS_TOKENS])
-        same = held[:1] == wanted[:1]  # an entry that continues like the prompt, but is not worth its copy
+        same = held[:1] == wanted[:1]  # an entry that continues like the prompt, but is not worth copying
         return Miss(cached, self._seen.match(prompt, scope), wanted, () if same else held)
 
     def _target(self, prefix: _Prefix) -> Slot | None:
-        """Close to live slots: where the prefix is, if it may stay there, then an empty slot, then the least recently
-        used."""
+        """A slot close to the live ones: the one with the prefix if it can be continued in place, then an empty one,
+        then the least recently used."""
         donor, close = prefix.slot, self._close()
         stays = donor is not None and not donor.live and donor.computed - prefix.tokens <= TAIL_LOSS_MAX
         if stays and (donor in close or not self._rewinds):
@@ -261,10 +262,10 @@ class Slots:
         return min(close, key=lambda slot: (slot is donor, slot.computed > 0, slot.used), default=None)
 
     def _close(self) -> list[Slot]:
-        """Idle slots that leave the live ones least scattered.
+        """The idle slots that would leave the live ones least scattered.
 
-        With streams a step's rows are computed together as far as their slots follow each other; each further part of
-        it reads the whole model again, which costs more than moving a conversation. But not more than losing one.
+        With streams, the rows of a step are computed together only for runs of consecutive slots. Each further run
+        reads the whole model again, which costs more than moving a conversation, but not more than losing one.
         """
         idle = [slot for slot in self._slots if not slot.live]
         if not (self._streams and self.parked.keeps):

@@ -1,7 +1,7 @@
 """The tiers of the KV cache: moves states between the device, host memory and disk. Owned by the engine's thread.
 
-A conversation leaves its slot for host memory, and host memory for disk; it comes back the same way when its next
-prompt arrives, before that is scheduled. Prefixes that several conversations share are written to disk at once.
+A conversation moves from its slot to host memory, and from there to disk; it returns the same way when its next prompt
+arrives, before that is scheduled. Prefixes that several conversations share are written to disk at once.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ log = logging.getLogger("firsttoken.engine")
 
 # Seconds per token of prefill until it has been measured: that of a mid-sized model on a CPU.
 PREFILL_S = 0.005
-WAIT_S_MAX = 2.0  # however much prefill a read would save: a disk this slow does not help
-ROOT_BRANCHES = 2  # different continuations of a prefix, in addition to its first one, that make it a root
-BRANCH_TOKENS = 8  # that distinguish one continuation from another: the same question again does not count
-PREFIXES_MAX = 1000  # that are observed at a time, a few hundred bytes each
+WAIT_S_MAX = 2.0  # however much prefill a read would save: a disk slower than this does not help
+ROOT_BRANCHES = 2  # different continuations of a prefix, besides its first one, that make it a root
+BRANCH_TOKENS = 8  # tokens that distinguish continuations: the same question again does not count
+PREFIXES_MAX = 1000  # prefixes observed at a time, a few hundred bytes each
 
 
 class Roots:
@@ -43,7 +43,7 @@ class Roots:
         self._branches: OrderedDict[tuple[CacheScope, bytes], set[tuple[int, ...]]] = OrderedDict()
 
     def diverged(self, prompt: Sequence[int], at: int, scope: CacheScope) -> bool:
-        """Note that a prompt differs from the cached one after `at` tokens. True when these have just become a root."""
+        """Record that a prompt differs from the cached one after `at` tokens. True if these just became a root."""
         blocks = chain(prompt[:at], b"")
         if not blocks:
             return False
@@ -60,7 +60,7 @@ class Roots:
 
 
 class Disk(Protocol):
-    """What arrivals need of the disk tier."""
+    """What `Arrivals` needs of the disk tier."""
 
     def match(self, tokens: list[int], scope: CacheScope) -> Found | None: ...
     def read(self, found: Found) -> Future[Entry | None]: ...
@@ -74,10 +74,10 @@ class _Arrival:
 
 
 class Arrivals:
-    """Requests that wait, before they are scheduled, until the prefix of their prompt has been read from disk.
+    """Requests that wait, before they are scheduled, for the prefix of their prompt to be read from disk.
 
-    Reading is worth waiting for only while it is cheaper than prefill, so no request waits longer than its prefill
-    would take. Pure except for the disk, which is passed in.
+    A read is only worth waiting for while it is cheaper than prefill, so no request waits longer than its prefill would
+    take. Pure except for the disk, which is passed in.
     """
 
     def __init__(self, disk: Disk) -> None:
@@ -90,9 +90,9 @@ class Arrivals:
         return [arrival.request for arrival in self._waiting]
 
     def hold(self, request: Request, held: int, token_s: float | None, now_ns: int) -> Future[Entry | None] | None:
-        """The read that the request waits for from now on; None if it need not wait.
+        """The read that the request now waits for; None if it need not wait.
 
-        `held` tokens of its prompt are in memory; computing one takes `token_s`.
+        `held` tokens of its prompt are in memory; prefill takes `token_s` seconds per token.
         """
         found = self._disk.match(request.prompt[:-1], request.scope)
         if found is None or found.tokens < held + PARK_TOKENS_MIN:
@@ -105,14 +105,14 @@ class Arrivals:
         return reading
 
     def ready(self, now_ns: int) -> list[Request]:
-        """Requests that stop waiting: their prefix is read, or reading takes too long."""
+        """Requests that stop waiting: their prefix was read, or reading takes too long."""
         ready = [a.request for a in self._waiting if a.reading.done() or now_ns >= a.until_ns]
         self._waiting = [a for a in self._waiting if a.request not in ready]
         return ready
 
     def read(self) -> list[Entry]:
-        """What was read since the last time, for the tier above; also what came too late: another request may use
-        it."""
+        """The entries read since the last call, for the tier above. Includes those that came too late for their
+        request: another may use them."""
         done = [name for name, reading in self._reading.items() if reading.done()]
         entries = [self._reading.pop(name).result() for name in done]
         return [entry for entry in entries if entry is not None]
@@ -121,14 +121,14 @@ class Arrivals:
         self._waiting = [a for a in self._waiting if a.request is not request]
 
     def wait_s(self, now_ns: int) -> float | None:
-        """Until the first request stops waiting; None: no request waits."""
+        """Seconds until the first request stops waiting; None if no request waits."""
         ends = [a.until_ns for a in self._waiting]
         return max(0.0, (min(ends) - now_ns) / 1e9) if ends else None
 
 
 @dataclass(frozen=True, slots=True)
 class TierCosts:
-    """What the tiers cost, measured while serving; 0 where nothing was measured yet."""
+    """Costs of the tiers, measured while serving; 0 before anything was measured."""
 
     parked_bytes_per_token: float
     restore_us_per_token: float
@@ -136,7 +136,7 @@ class TierCosts:
 
     @property
     def restore_ratio(self) -> float:
-        """Bringing a token back against computing it again."""
+        """Cost of restoring a token relative to computing it."""
         return self.restore_us_per_token / self.prefill_us_per_token if self.prefill_us_per_token else 0.0
 
 
@@ -161,7 +161,7 @@ class Tiers:
             self._disk.start()
 
     def hold(self, request: Request, token_s: float | None) -> bool:
-        """Whether the request waits for the disk first: it has more of the prompt than memory has."""
+        """Whether the request has to wait because the disk has more of its prompt than memory."""
         if self._arrivals is None:
             return False
         held = self._slots.longest(request.prompt, request.scope)
@@ -181,22 +181,22 @@ class Tiers:
         return ready
 
     def leave(self, request: Request) -> bool:
-        """A request ends; whether it was one that waits for the disk."""
+        """Remove a request that ends; returns whether it was waiting for the disk."""
         if request not in self.arriving or self._arrivals is None:
             return False
         self._arrivals.remove(request)
         return True
 
     def wait_s(self) -> float | None:
-        """How long the engine may sleep at most for those who wait."""
+        """The longest that the engine may sleep because of waiting requests; None without any."""
         return self._arrivals.wait_s(now_ns()) if self._arrivals else None
 
     def park(self, saved: Saved) -> None:
-        """Copy the state of an idle slot to host memory, if that goes."""
+        """Copy the state of an idle slot to host memory, if possible."""
         self._slots.parking_ended(saved.slot, copied=self._save(saved))
 
     def place(self, request: Request, placement: Placement) -> None:
-        """Make a slot hold what its new request can use. Raises InferenceError."""
+        """Prepare a slot for its new request: save, then restore, truncate or fork. Raises InferenceError."""
         if placement.saves:
             self._save(placement.saves)
         if placement.restored is not None:
@@ -208,7 +208,7 @@ class Tiers:
         self._keep_root(request, placement)
 
     def close(self) -> None:
-        """What is worth keeping goes to disk, the most recently used first. Takes some seconds at most."""
+        """Write what is worth keeping to disk, most recently used first. Takes a few seconds at most."""
         if self._disk is None:
             return
         while (saved := self._slots.unsaved()) is not None:
@@ -218,13 +218,13 @@ class Tiers:
         self._disk.close()
 
     def abandon(self) -> None:
-        """Give the folder back, and write nothing: the engine failed, and what it knows of its states may be wrong."""
+        """Release the folder without writing: the engine failed, and its record of the states may be wrong."""
         if self._disk is not None:
             self._disk.writes = False
             self._disk.close()
 
     def costs(self, prefill_s: float | None) -> TierCosts:
-        """`prefill_s`: seconds to compute a token of a prompt."""
+        """`prefill_s`: seconds to prefill one token."""
         parked, totals = self.parked, self.totals
         return TierCosts(
             parked_bytes_per_token=parked.bytes / max(1, parked.tokens),
@@ -248,10 +248,10 @@ class Tiers:
         }
 
     def _save(self, saved: Saved) -> bool:
-        """Offer a copy of a slot's state to host memory; whether there was one."""
+        """Offer a copy of a slot's state to host memory; returns whether it could be copied."""
         try:
             self._park(Entry(saved.tokens, saved.scope, self._backend.save(saved.slot)))
-        except (InferenceError, MemoryError) as error:  # without a copy it may cost a prefill, and no answer
+        except (InferenceError, MemoryError) as error:  # a missing copy may cost a prefill, but no answer
             log.error("a conversation could not be parked: %s", error)
             return False
         return True
@@ -274,7 +274,7 @@ class Tiers:
         self.totals["restore_ns"] += now_ns() - started
 
     def _keep_root(self, request: Request, placement: Placement) -> None:
-        """Save a root while the slot contains the prefix and nothing else."""
+        """Save a root while the slot holds the prefix and nothing else."""
         diverges = placement.miss is not None and bool(placement.miss.held)
         if self._disk is None or not diverges or placement.reused < PARK_TOKENS_MIN:
             return

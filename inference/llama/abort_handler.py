@@ -1,9 +1,9 @@
-"""Handles aborts of llama.cpp: reports the reason, and keeps the process alive for an orderly end.
+"""Handles aborts of llama.cpp: reports the reason, and keeps the process alive for an orderly shutdown.
 
-If a device is lost, or runs out of memory in the middle of a step, llama.cpp calls `abort()` or throws a C++ exception
-that is not caught. Both can be intercepted. A thread with a listener reports the reason and then never returns from its
-call, so that other threads can answer its requests and end the process in order. For every other thread nothing
-changes: the process dies.
+If a device is lost or runs out of memory in the middle of a step, llama.cpp calls `abort()` or throws a C++ exception
+that nothing catches. Both can be intercepted. A thread with a listener reports the reason and then never returns from
+its call, so that other threads can respond to pending requests and shut the process down. Every other thread behaves as
+before: the process dies.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ _listeners: dict[int, Callable[[str], None]] = {}
 
 @contextmanager
 def aborts_reported_to(tell: Callable[[str], None]) -> Iterator[None]:
-    """In the block, if a call of this thread aborts, `tell` gets the reason, on this thread and within that call."""
+    """Within the block, an abort in a call of this thread calls `tell` with the reason, on this thread, in that
+    call."""
     _install()
     _listeners[threading.get_ident()] = tell
     try:
@@ -32,7 +33,7 @@ def aborts_reported_to(tell: Callable[[str], None]) -> Iterator[None]:
 
 
 def _hand_over(reason: str) -> None:
-    """Does not return where the thread has a listener."""
+    """Does not return if the thread has a listener."""
     tell = _listeners.get(threading.get_ident())
     if tell is None:
         print(reason, file=sys.stderr, flush=True)
@@ -45,7 +46,7 @@ def _hand_over(reason: str) -> None:
 @ctypes.CFUNCTYPE(None, ctypes.c_char_p)  # type: ignore[untyped-decorator]
 def _on_abort(message: bytes) -> None:
     text = message.decode("utf-8", "replace")
-    _hand_over(text.rpartition("/")[2])  # without the path of the machine that compiled it
+    _hand_over(text.rpartition("/")[2])  # strips the source path of the machine that compiled it
 
 
 @ctypes.CFUNCTYPE(None)  # type: ignore[untyped-decorator]

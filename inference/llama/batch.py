@@ -1,4 +1,4 @@
-"""The rows of a step, as llama.cpp wants them."""
+"""The rows of a step, in llama.cpp's format."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from inference.backend import Chunk
 from inference.llama.library import DecodeFailed, lib
 
 _i32 = ctypes.c_int32
-# Idle slots in a row that get a row each: a further part of a step costs as much as some eight rows more.
+# Longest gap of idle slots that is filled with a row each: a further part of a step costs as much as about eight rows.
 GAP_MAX = 2
 
 
 def between(slots: Sequence[int]) -> list[int]:
-    """The idle slots in short gaps between these, which ascend. With a row for each of them a step is one part: with
-    streams, llama.cpp computes rows together only as far as their slots follow each other, and each part of a step
-    reads the whole model."""
+    """The idle slots in short gaps between these slots, which are in ascending order. With a row for each of them, a
+    step is a single part: with streams, llama.cpp computes rows together only for runs of consecutive slots, and each
+    part of a step reads the whole model."""
     return [idle for low, high in pairwise(slots) if high - low <= GAP_MAX + 1 for idle in range(low + 1, high)]
 
 
 class Batch:
-    """A llama_batch over numpy arrays: filling it is slice assignment instead of one ctypes call a field."""
+    """A llama_batch over numpy arrays: filling it takes slice assignments instead of one ctypes call per field."""
 
     def __init__(self, rows: int) -> None:
         self.rows = rows
@@ -42,7 +42,7 @@ class Batch:
         self.raw.embd = None
 
     def fill(self, chunks: Sequence[Chunk], slots: int, context: int) -> int:
-        """Returns the number of outputs. Raises DecodeFailed for what would make llama.cpp abort."""
+        """Returns the number of outputs. Raises DecodeFailed for values that would make llama.cpp abort."""
         lengths = [len(chunk.tokens) for chunk in chunks]
         rows = sum(lengths)
         if not 0 < rows <= self.rows:
@@ -66,7 +66,7 @@ class Batch:
         return sum(chunk.outputs for chunk in chunks)
 
     def _fill_single(self, chunks: Sequence[Chunk], slots: int, context: int) -> int:
-        """One token of each chunk, as in nearly every step: a list a field costs a tenth of four slices a chunk."""
+        """One token per chunk, as in nearly every step: one list per field takes a tenth of four slices per chunk."""
         rows = len(chunks)
         numbers, positions = [chunk.slot for chunk in chunks], [chunk.position for chunk in chunks]
         outputs = [chunk.outputs for chunk in chunks]

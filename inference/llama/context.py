@@ -33,7 +33,7 @@ from inference.llama.state import fingerprint, regions
 from inference.llama.threads import ThreadChooser
 from inference.llama.weights import LlamaModel
 
-# A token that is copied through its state costs as much as this many cells copied with their stream; measured.
+# Copying a token through its saved state costs as much as copying this many cells with their stream; measured.
 STATE_COST = 4
 _KV_TYPES = {F16: lib.GGML_TYPE_F16, Q8_0: lib.GGML_TYPE_Q8_0, Q4_0: lib.GGML_TYPE_Q4_0}
 
@@ -41,10 +41,10 @@ _KV_TYPES = {F16: lib.GGML_TYPE_F16, Q8_0: lib.GGML_TYPE_Q8_0, Q4_0: lib.GGML_TY
 class LlamaContext:
     """KV cells for `slots` sequences of `context` tokens each, and the step that computes them.
 
-    Without an `attention`, what is fastest as a rule is taken; a quantised `kv_type` needs one with flash attention.
-    Where `kv_on_gpu` is false, the CPU keeps the cells and computes attention, also of layers that a GPU computes.
-    Forking a prefix only marks cells in a unified cache; between streams it copies what the source holds (about a
-    thousandth of computing it).
+    The default `attention` is the usually fastest one; a quantised `kv_type` needs one with flash attention. If
+    `kv_on_gpu` is false, the CPU keeps the cells and computes attention, also for layers on a GPU. In a unified cache
+    forking a prefix only marks cells; between streams it copies what the source holds (about a thousandth of the cost
+    of computing it).
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class LlamaContext:
         kv_type: str = F16,
         kv_on_gpu: bool = True,
     ) -> None:
-        if not model.has_weights:  # llama.cpp would compute with memory that is not there
+        if not model.has_weights:  # llama.cpp would compute with unallocated memory
             raise ModelNotLoaded(f"{model.path.name} was opened without its weights")
         self.outputs_max = max(outputs_max, slots)  # with fewer than slots, llama.cpp aborts
         self._on_gpu = gpu = model.on_gpu
@@ -75,8 +75,8 @@ class LlamaContext:
             lib.LLAMA_FLASH_ATTN_TYPE_ENABLED if mode.flash else lib.LLAMA_FLASH_ATTN_TYPE_DISABLED
         )
         parameters.type_k = parameters.type_v = _KV_TYPES[kv_type]
-        parameters.offload_kqv = kv_on_gpu  # only of layers that are there themselves
-        parameters.swa_full = True  # without it a sliding-window model cannot go back to a shared prefix
+        parameters.offload_kqv = kv_on_gpu  # only affects layers that are on a GPU
+        parameters.swa_full = True  # without it, a sliding-window model cannot be truncated to a shared prefix
         parameters.no_perf = True
         with complaints() as said:
             self._context = lib.llama_init_from_model(model.handle, parameters)
@@ -84,7 +84,7 @@ class LlamaContext:
             text = f"not enough memory for {slots} sequences of {context} tokens with {model.path.name}"
             raise OutOfDeviceMemory(text) if gpu and no_memory(said) else ModelNotLoaded(text)
         self._memory = lib.llama_get_memory(self._context)
-        if not self._memory:  # its decode aborts
+        if not self._memory:  # decoding would abort
             self.close()
             raise ModelNotLoaded(f"{model.path.name} is an encoder: it can embed texts but not generate them")
         self._batch = Batch(rows_max)
@@ -93,14 +93,14 @@ class LlamaContext:
         self.exact = mode.exact and not gpu
         self.slots = slots
         self.context = context
-        self._copies: dict[int, int] = {}  # target: source; of streams that llama.cpp copies at its next step
+        self._copies: dict[int, int] = {}  # target: source; stream copies that llama.cpp defers to its next step
         self.rows_max = rows_max
         self.rewinds = not (lib.llama_model_is_recurrent(model.handle) or lib.llama_model_is_hybrid(model.handle))
         self.vocabulary_size = model.vocabulary_size
         self.fingerprint = fingerprint(model.path, parameters)
 
     def surviving(self, tell: Callable[[str], None]) -> AbstractContextManager[None]:
-        """Where the device is lost or llama.cpp gives up, `tell` is called in the place of the process's end."""
+        """If the device is lost or llama.cpp aborts, `tell` is called instead of ending the process."""
         return aborts_reported_to(tell)
 
     def close(self) -> None:
@@ -111,7 +111,7 @@ class LlamaContext:
     def decode(self, chunks: Sequence[Chunk]) -> NDArray[np.float32]:
         """Compute the chunks; returns logits [outputs, vocabulary], valid until the next call, in chunk order.
 
-        A slot may appear once, and chunks must be sorted by slot: with separate streams llama.cpp starts a new
+        A slot may appear only once, and chunks must be sorted by slot: with separate streams llama.cpp starts a new
         micro-batch wherever the order breaks. Raises DecodeFailed.
         """
         if not self._context:
@@ -124,7 +124,7 @@ class LlamaContext:
         return np.concatenate([logits[chunk.slot] for chunk in chunks])
 
     def _each(self, part: Sequence[Chunk]) -> Iterator[tuple[Chunk, NDArray[np.float32]]]:
-        """Chunks computed together, each with its logits."""
+        """Chunks computed in one batch, each with its logits."""
         logits = self._compute(part).copy()
         yield from zip(part, np.split(logits, np.cumsum([chunk.outputs for chunk in part])[:-1]), strict=True)
 
@@ -139,7 +139,7 @@ class LlamaContext:
                 self.truncate(row.slot, row.position)
 
     def _fillers(self, chunks: Sequence[Chunk]) -> Sequence[Rows]:
-        """Rows of the idle slots between those of the chunks, if there is room; they are forgotten after the step."""
+        """Rows for the idle slots between those of the chunks, if there is room; they are dropped after the step."""
         rows = [Rows(slot, self.length(slot), [0], outputs=0) for slot in between([chunk.slot for chunk in chunks])]
         total = len(rows) + sum(len(chunk.tokens) for chunk in chunks)
         return rows if total <= self.rows_max and all(row.position < self.context for row in rows) else ()
@@ -153,7 +153,7 @@ class LlamaContext:
         set_threads(self._context, threads, threads)
         started = perf_counter()
         code = lib.llama_decode(self._context, self._batch.raw)
-        if self._on_gpu:  # also where nothing is read: a step is paid for by those who are in it
+        if self._on_gpu:  # even if nothing is read: the requests of a step have to pay for its time
             synchronize(self._context)
         self._threads.observe(rows, threads, perf_counter() - started)
         if code:
@@ -173,8 +173,8 @@ class LlamaContext:
         if not self.streams:
             memory_copy(self._memory, source, target, 0, length)
             return
-        # A part of a stream cannot be copied, and the whole of one is all of its cells, however few of them are used.
-        if STATE_COST * self.length(source) < self.context or not self.rewinds:  # `_copy` rewinds
+        # A stream cannot be copied in part, and copying it takes all of its cells, however few are in use.
+        if STATE_COST * self.length(source) < self.context or not self.rewinds:  # `_copy` truncates
             self.restore(target, self.save(source))
         else:
             memory_copy(self._memory, source, target, -1, -1)
@@ -182,13 +182,13 @@ class LlamaContext:
         self.truncate(target, length)
 
     def truncate(self, slot: int, length: int) -> None:
-        """Forget what a slot holds from token `length` on. Raises DecodeFailed."""
+        """Drop the content of a slot from token `length` on. Raises DecodeFailed."""
         self._check(slot)
         if length < 0 or not memory_remove(self._memory, slot, length or -1, -1):
             raise DecodeFailed(f"slot {slot} cannot go back to {length} tokens")
 
     def save(self, slot: int) -> NDArray[np.uint8]:
-        """The state of a slot as bytes. Only a context of the same model and settings can take it back.
+        """The state of a slot as bytes. Only a context of the same model and settings can restore it.
 
         Raises DecodeFailed.
         """
@@ -202,35 +202,35 @@ class LlamaContext:
         return state
 
     def restore(self, slot: int, state: NDArray[np.uint8]) -> None:
-        """Make a slot hold what was saved. Raises DecodeFailed, and the slot is empty then."""
+        """Load a saved state into a slot. Raises DecodeFailed and then leaves the slot empty."""
         self.truncate(slot, 0)
         if slot in self._copies or slot in self._copies.values():
             self._copy()
         fits = lib.llama_state_seq_set_data(self._context, _bytes(state), state.nbytes, slot)
-        if not fits or self.length(slot) > self.context:  # all cells of a unified cache would be room enough
+        if not fits or self.length(slot) > self.context:  # a unified cache may have more free cells than a slot's limit
             self.truncate(slot, 0)
             raise DecodeFailed(f"a state of {state.nbytes} bytes does not fit slot {slot}")
 
     def regions(self, state: NDArray[np.uint8], tokens: int) -> Sequence[Region]:
-        """Where that many tokens at the start lie in a saved state; nowhere for a kind of state that is unknown."""
+        """Where the first `tokens` lie in a saved state; empty for an unknown kind of state."""
         return regions(state, tokens)
 
     def length(self, slot: int) -> int:
-        """Tokens that a slot holds. Raises DecodeFailed."""
+        """Number of tokens in a slot. Raises DecodeFailed."""
         self._check(slot)
         return int(memory_last(self._memory, slot)) + 1
 
     def _copy(self) -> None:
-        """Make the copies that forks left to the next step: saving a target would read what it held before, restoring
-        would write into what is still to be copied, or be overwritten. Nothing but a step makes them, so an idle slot
-        computes a token for nothing. Raises DecodeFailed."""
+        """Make the copies that forks deferred to the next step. Otherwise, saving a target would read its old content,
+        and restoring could overwrite a pending source or be overwritten itself. Only a step makes them, so an idle slot
+        computes a dummy token. Raises DecodeFailed."""
         idle = min(range(self.slots), key=self.length)
         position = self.length(idle)
         self._compute([Rows(idle, position, [0], outputs=0)])
         self.truncate(idle, position)
 
     def _check(self, slot: int) -> None:
-        """Raises DecodeFailed where llama.cpp would abort or read memory that was given back."""
+        """Raises DecodeFailed where llama.cpp would abort or access freed memory."""
         if not self._context or not 0 <= slot < self.slots:
             raise DecodeFailed(f"no slot {slot}" if self._context else "the context is closed")
 

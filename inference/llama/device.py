@@ -1,4 +1,4 @@
-"""What this build of llama.cpp is and can compute on."""
+"""What this build of llama.cpp is, and the devices it can compute on."""
 
 from __future__ import annotations
 
@@ -13,33 +13,33 @@ from inference.weight_placement import NONE, Split
 
 _DISCRETE, _INTEGRATED = 1, 2  # of ggml_backend_dev_type
 _METAL = "Metal"
-_KNOWN_AS = {"MTL": _METAL}  # what people call a backend that llama.cpp abbreviates
+_KNOWN_AS = {"MTL": _METAL}  # common names of backends that llama.cpp abbreviates
 
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """What this build of llama.cpp can compute on."""
+    """A device that this build of llama.cpp can compute on."""
 
     name: str
     description: str
     is_gpu: bool
     memory_bytes: int
     free_bytes: int
-    is_integrated: bool = False  # a GPU in the CPU's package, as llama.cpp tells it
+    is_integrated: bool = False  # a GPU in the CPU's package, as reported by llama.cpp
 
     @property
     def backend(self) -> str:
-        """What llama.cpp computes on it with: Vulkan, CUDA, Metal, CPU."""
+        """The backend that llama.cpp uses for it: Vulkan, CUDA, Metal, CPU."""
         return _known_as(self.name.rstrip("0123456789"))
 
     @property
     def uses_host_memory(self) -> bool:
-        """Whether what it holds is taken from the memory of the CPU. Metal counts each GPU as a discrete one."""
+        """Whether its memory is part of the CPU's. llama.cpp reports every GPU as discrete with Metal."""
         return self.is_integrated or (self.is_gpu and self.backend == _METAL)
 
 
 def devices() -> list[Device]:
-    """All devices, GPUs first as llama.cpp orders them."""
+    """All devices, GPUs first, in llama.cpp's order."""
     return [
         _device(_ggml("ggml_backend_dev_get", ctypes.c_void_p, i))
         for i in range(_ggml("ggml_backend_dev_count", ctypes.c_size_t))
@@ -47,7 +47,7 @@ def devices() -> list[Device]:
 
 
 def computing(found: Sequence[Device], split: Split) -> list[Device]:
-    """Which of them llama.cpp offloads to: integrated GPUs where there is no other, and one without a split."""
+    """The devices that llama.cpp offloads to: integrated GPUs only without discrete ones; one if there is no split."""
     gpus = [device for device in found if device.is_gpu]
     discrete = [gpu for gpu in gpus if not gpu.is_integrated]
     used = discrete or gpus
@@ -58,7 +58,7 @@ def computing(found: Sequence[Device], split: Split) -> list[Device]:
 
 
 def backends() -> list[str]:
-    """What this build can compute on, as llama.cpp names it: ["CUDA", "CPU"]. There may be no device of it."""
+    """The backends of this build, in llama.cpp's names: ["CUDA", "CPU"]. There may be no device for one."""
     names = []
     for i in range(_ggml("ggml_backend_reg_count", ctypes.c_size_t)):
         handle = ctypes.c_void_p(_ggml("ggml_backend_reg_get", ctypes.c_void_p, i))
@@ -81,12 +81,12 @@ def _device(handle: int) -> Device:
 
 
 def _ggml(name: str, result: Any, *arguments: Any) -> Any:
-    """A function of the library below llama.cpp, for which the bindings have no names."""
-    function = lib._lib[name]  # a fresh object at each look-up, so that the types are ours alone
+    """Call a function of the library below llama.cpp, which the bindings do not cover."""
+    function = lib._lib[name]  # a new object at each look-up, so its types are not shared
     function.restype = result
     return function(*(ctypes.c_size_t(argument) if isinstance(argument, int) else argument for argument in arguments))
 
 
 def build_features() -> dict[str, str]:
-    """What the library was compiled with, as it says itself: {"AVX2": "1", "OPENMP": "1", ...}."""
+    """Compile-time features, as the library reports them: {"AVX2": "1", "OPENMP": "1", ...}."""
     return dict(re.findall(r"(\w+) = (\S+)", lib.llama_print_system_info().decode()))

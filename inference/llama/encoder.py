@@ -1,4 +1,4 @@
-"""Encoders: texts to a vector for each token, or to one score."""
+"""Encoders: from texts to a vector per token, or to one score."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from inference.llama.weights import LlamaModel
 
 
 class _Encoder:
-    """Runs whole texts through an encoder, as many in one batch as fit. `flash`: with flash attention."""
+    """Runs whole texts through an encoder, as many per batch as fit. `flash`: with flash attention."""
 
     _pooling: ClassVar[int]
 
@@ -61,7 +61,7 @@ class _Encoder:
             yield group
 
     def _run(self, group: list[Sequence[int]]) -> NDArray[np.int64]:
-        """Compute one batch, each text in its own slot; returns where in the rows they begin, and the end."""
+        """Compute one batch, each text in its own slot; returns the bounds of the texts' rows."""
         if not self._context:
             raise DecodeFailed("the context is closed")
         bounds = np.cumsum([0, *map(len, group)])
@@ -84,7 +84,7 @@ class EmbeddingContext(_Encoder):
     _pooling = lib.LLAMA_POOLING_TYPE_NONE
 
     def encode(self, sequences: Sequence[Sequence[int]]) -> list[NDArray[np.float32]]:
-        """Token ids of each text -> vectors [tokens, dimensions] of each. A text must fit a batch.
+        """Token ids of each text -> its vectors [tokens, dimensions]. Each text must fit a batch.
 
         Raises DecodeFailed.
         """
@@ -98,7 +98,7 @@ class EmbeddingContext(_Encoder):
 
 
 class RankContext(_Encoder):
-    """The score that the model's head gives to each text (rank pooling). The head must have one output."""
+    """The score of each text from the model's head (rank pooling). The head must have one output."""
 
     _pooling = lib.LLAMA_POOLING_TYPE_RANK
 

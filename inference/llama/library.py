@@ -1,13 +1,13 @@
-"""The door to llama.cpp: the only file that imports its bindings. The package builds on what is named here.
+"""The gateway to llama.cpp: the only file that imports its bindings. The rest of the package builds on these names.
 
 Three rules keep the process alive:
 - The library aborts instead of failing on a batch that is too large, on outputs beyond the limit and on sequence ids
-  out of range. Every such value is checked in this package before the call.
-- ctypes.CDLL drops the GIL in each call; after a call of a microsecond, getting it back from a busy thread costs
+  out of range. This package checks every such value before the call.
+- ctypes.CDLL releases the GIL in each call; after a call of a microsecond, getting it back from a busy thread costs
   hundreds. Short calls are therefore bound a second time through PyDLL, which keeps it. Decode, encode, tokenise and
-  load let go. So does `synchronize`: a GPU computes on after decode has returned, and whoever asked for its logits
-  would wait for it with the GIL in hand.
-- A context belongs to one thread. Nothing here locks; the owner of the thread is the engine (or the embedder).
+  load release it. So does `synchronize`: a GPU still computes after decode has returned, and reading its logits would
+  otherwise wait for it while holding the GIL.
+- A context belongs to one thread, the engine's or the embedder's. Nothing here locks.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _hearing: list[list[str]] = []
 
 
 class DecodeFailed(InferenceError):
-    """llama.cpp refused or aborted a batch."""
+    """llama.cpp refused or failed a batch."""
 
 
 @lib.llama_log_callback  # type: ignore[untyped-decorator]
@@ -49,7 +49,7 @@ def _forward_log(level: int, text: bytes, _user_data: object) -> None:
 
 
 def last_complaint() -> str:
-    """The last error that the library logged: most of its functions return no reason. Any thread may have caused it."""
+    """The last error that the library logged, on any thread: most of its functions return no reason."""
     return _complaint
 
 
@@ -76,7 +76,7 @@ get_embeddings = _short_call("llama_get_embeddings", _handle, _handle)
 
 @contextmanager
 def complaints() -> Iterator[list[str]]:
-    """Errors that the library logs meanwhile, whichever thread causes them."""
+    """Errors that the library logs within the block, on any thread."""
     heard: list[str] = []
     _hearing.append(heard)
     try:
@@ -86,7 +86,7 @@ def complaints() -> Iterator[list[str]]:
 
 
 def no_memory(said: Sequence[str]) -> str | None:
-    """The first of the errors that says that memory could not be had."""
+    """The first error that reports a failed allocation."""
     return next((line for line in said if _NO_MEMORY.search(line)), None)
 
 

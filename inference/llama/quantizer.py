@@ -8,7 +8,7 @@ from pathlib import Path
 from inference.errors import InferenceError
 from inference.llama.library import lib
 
-# Those that are in use, smallest loss first; llama.cpp has more, which need a matrix of importances to be any good.
+# Those in common use, in order of increasing loss; llama.cpp's others are only good with an importance matrix.
 QUANTISATIONS = {
     "bf16": lib.LLAMA_FTYPE_MOSTLY_BF16,
     "f16": lib.LLAMA_FTYPE_MOSTLY_F16,
@@ -23,7 +23,7 @@ QUANTISATIONS = {
 
 
 def quantize(source: Path, target: Path, kind: str, *, threads: int) -> None:
-    """Write `target` with weights of another kind; what is quantised already may be quantised again.
+    """Write `target` with weights of another type; a quantised file may be quantised again.
 
     Blocks for minutes with a large model and aborts the process on some broken files. Raises InferenceError.
     """

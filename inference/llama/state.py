@@ -1,11 +1,11 @@
-"""The state that llama.cpp saves of a sequence: where the keys and values of tokens are in it, and which contexts can
+"""The state that llama.cpp saves for a sequence: where the keys and values of tokens lie in it, and which contexts can
 restore it.
 
-As llama.cpp's `llama_kv_cache::state_write` has it, after a mark of 8 bytes, once for each kind of cache (models with
-sliding windows have two): the number of streams; for each the number of cells, and if there are any: position, number
+As written by llama.cpp's `llama_kv_cache::state_write`, after a header of 8 bytes, once per kind of cache (models with
+sliding windows have two): the number of streams; per stream the number of cells and, unless that is 0: position, number
 of sequences and sequence of each; whether values are transposed; the number of layers; the keys of each layer, then the
-values. Keys are rows, a cell each, behind their type and the bytes of a row. So are values, but transposed ones have a
-row for each of their dimensions, behind their type, the bytes of a number and the number of dimensions.
+values. Keys are rows, one per cell, after their type and the bytes per row. So are values, unless transposed: then
+there is one row per dimension, after their type, the bytes per number and the number of dimensions.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from inference.backend import Region
 from inference.llama.device import build_features
 from inference.llama.library import lib
 
-FORMAT = 2  # in format 1, what was saved of a slot right behind a fork could be what it held before
+FORMAT = 2  # format 1 could save a slot's old content right after a fork
 MARK_BYTES = 8
-LAYERS_MAX, ROWS_MAX = 10_000, 2**20  # more than any model has: what says more is not a state of this kind
+LAYERS_MAX, ROWS_MAX = 10_000, 2**20  # more than any model has: a larger number means another kind of state
 _CELL = np.dtype([("position", "<i4"), ("sequences", "<u4"), ("sequence", "<i4")])
-# Weights are gigabytes: the fingerprint covers their size, their time and this many samples of them.
+# Weights are gigabytes, so the fingerprint covers their size, their mtime and this many samples.
 SAMPLES, SAMPLE_BYTES = 64, 16_384
 
 
 def regions(state: NDArray[np.uint8], tokens: int) -> tuple[Region, ...]:
-    """What belongs to the first cells, in order; none for a state of another kind, or of fewer cells."""
+    """The regions of the first cells, in order; empty for another kind of state, or one with fewer cells."""
     try:
         return tuple(_Reader(state, tokens).regions())
     except (struct.error, ValueError):
@@ -40,7 +40,7 @@ def regions(state: NDArray[np.uint8], tokens: int) -> tuple[Region, ...]:
 
 
 class _Reader:
-    """Reads from the start to the very end. Raises struct.error, ValueError for what is not such a state."""
+    """Reads from start to end. Raises struct.error, ValueError if it is not such a state."""
 
     def __init__(self, state: NDArray[np.uint8], tokens: int) -> None:
         self._state, self._tokens = state, tokens
@@ -91,8 +91,8 @@ class _Reader:
 
 
 def fingerprint(model: Path, parameters: Any) -> bytes:
-    """32 bytes for this model, this layout of the cache (`parameters` of the context) and this build, whose kernels
-    decide the last bits. A state may be restored only into a context of the same fingerprint."""
+    """32 bytes for this model, this cache layout (`parameters` of the context) and this build, whose kernels determine
+    the last bits. A state may only be restored into a context with the same fingerprint."""
     streams = 1 if parameters.kv_unified else parameters.n_seq_max
     layout = (streams, parameters.flash_attn_type, parameters.type_k, parameters.type_v)
     library = Path(lib._lib._name).stat()

@@ -1,9 +1,8 @@
-"""How many threads a step is worth: measured while serving, because it depends on everything.
+"""How many threads pay off for a step: measured while serving, because it depends on everything.
 
-A small model decodes a row faster on one core than two threads can meet at the barriers between its operations; a
-prompt of hundreds of rows wants every core; and a core that another program uses turns the answer around. So the
-choices are timed as they are used, per size of step, and the slower one is tried again only as often as costs next to
-nothing.
+A small model decodes a row faster on one core than two threads can synchronise at the barriers between operations; a
+prompt of hundreds of rows needs every core; and a core that another program uses reverses the result. So the options
+are timed in use, per size of step, and the slower one is retried only as often as it costs next to nothing.
 """
 
 from __future__ import annotations
@@ -11,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-FIRST_LOOKS = 3  # timings of each choice before any is preferred
-SMOOTHING = 0.3  # weight of the newest timing: a few steps decide, one odd step does not
-# Share of time that trying the slower choices may cost.
+FIRST_LOOKS = 3  # timings of each option before any is preferred
+SMOOTHING = 0.3  # weight of the newest timing: a few steps decide, one outlier does not
+# Share of time that trying the slower options may cost.
 EXPLORATION_SHARE = 0.01
-PATIENCE_MIN = 20  # steps between two tries, however close the choices are
+PATIENCE_MIN = 20  # steps between two tries, however close the options are
 
 
 @dataclass(slots=True)
@@ -26,7 +25,7 @@ class _Choice:
 
 
 class ThreadChooser:
-    """Pure; it is given the time of every step. Steps are distinguished by the power of two of their rows."""
+    """Pure; it is told the time of every step. Steps are grouped by the power of two of their rows."""
 
     def __init__(self, threads: Sequence[int]) -> None:
         self._options = sorted(set(threads), reverse=True)
@@ -53,7 +52,7 @@ class ThreadChooser:
         return tried.threads
 
     def _first_guess(self, size: int) -> list[_Choice]:
-        """Where all threads pay for fewer rows, they do for more: trying fewer threads would only hold a prompt up."""
+        """If all threads pay off for fewer rows, they do for more: trying fewer would only delay a prompt."""
         for smaller in sorted((known for known in self._sizes if known < size), reverse=True):
             choices = self._sizes[smaller]
             settled = all(choice.looks >= FIRST_LOOKS for choice in choices)
@@ -62,12 +61,12 @@ class ThreadChooser:
         return [_Choice(option) for option in self._options]
 
     def observe(self, rows: int, threads: int, seconds: float) -> None:
-        """What `choose` said was done and took that long."""
+        """Record the time of a step with the threads that `choose` returned."""
         choices = self._sizes[rows.bit_length()]
         best = min(choices, key=lambda choice: choice.seconds_per_row)
         for choice in choices:
             if choice.threads == threads:
-                # What was known of a choice that is tried again is old: the machine may have been busy then.
+                # An option's older timings are stale when it is retried: the machine may have been busy then.
                 weight = SMOOTHING if choice is best and choice.looks else 1.0
                 choice.seconds_per_row += weight * (seconds / rows - choice.seconds_per_row)
                 choice.looks += 1

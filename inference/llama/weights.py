@@ -21,8 +21,8 @@ from inference.llama.long_runs import cuts
 from inference.weight_placement import LAYER, NONE, ROW, Split
 
 _QUANTISATION = re.compile(r"[-.](i?q\d\w*|b?f16|f32)$", re.IGNORECASE)
-_METADATA_BYTES_MAX = 4096  # of one value; chat templates have their own function
-_HEADS = ("cls.weight", "cls.output.weight")  # of models that rank; either is enough
+_METADATA_BYTES_MAX = 4096  # per value; chat templates are read by a function of their own
+_HEADS = ("cls.weight", "cls.output.weight")  # of rank models; either is enough
 _SPLIT_MODES = {NONE: lib.LLAMA_SPLIT_MODE_NONE, LAYER: lib.LLAMA_SPLIT_MODE_LAYER, ROW: lib.LLAMA_SPLIT_MODE_ROW}
 _LOAD_MODES = {
     AUTO: lib.LLAMA_LOAD_MODE_AUTO,
@@ -30,17 +30,17 @@ _LOAD_MODES = {
     "mlock": lib.LLAMA_LOAD_MODE_MMAP_MLOCK,
     "read": lib.LLAMA_LOAD_MODE_NONE,
 }
-_NO_ROWS = "does not support split buffers"  # llama.cpp's words
-_NO_DEVICES = (ctypes.c_void_p * 1)()  # llama.cpp reads up to the first that is none
+_NO_ROWS = "does not support split buffers"  # part of llama.cpp's message
+_NO_DEVICES = (ctypes.c_void_p * 1)()  # a null-terminated list
 ONE_WAY = Split()
-TOKEN_BYTES_MAX = 512  # the longest piece of text a single token may represent
+TOKEN_BYTES_MAX = 512  # the longest text that a single token may represent
 
 
 Progress: TypeAlias = Callable[[float], None]
 
 
 def model_name(path: Path) -> str:
-    """What the API calls the model: the file's name without its format."""
+    """The name of the model in the API: the file name without extension and quantisation."""
     return _QUANTISATION.sub("", path.stem)
 
 
@@ -51,7 +51,7 @@ class LlamaModel:
         self.handle = handle
         self.path = path
         self.has_weights = weights
-        self.on_gpu = on_gpu  # at least some of its layers
+        self.on_gpu = on_gpu  # whether at least some of its layers are
         self._vocabulary = lib.llama_model_get_vocab(handle)
         self.vocabulary_size: int = lib.llama_vocab_n_tokens(self._vocabulary)
         self.context_length: int = lib.llama_model_n_ctx_train(handle)
@@ -70,10 +70,10 @@ class LlamaModel:
         weights: bool = True,
         progress: Progress | None = None,
     ) -> LlamaModel:
-        """Without `weights` the facts and the vocabulary come in milliseconds, and no context can be created.
-        `progress` is told the share that is loaded, from 0 to 1, on this thread.
+        """Without `weights`, metadata and vocabulary load in milliseconds, and no context can be created. `progress` is
+        called with the share that is loaded, from 0 to 1, on this thread.
 
-        Raises ModelNotLoaded with a reason the user can act on; OutOfDeviceMemory where a GPU has no room.
+        Raises ModelNotLoaded with a reason that the user can act on; OutOfDeviceMemory if a GPU has too little memory.
         """
         if not path.is_file():
             raise ModelNotLoaded(f"no model file at {path}")
@@ -83,7 +83,7 @@ class LlamaModel:
         parameters = lib.llama_model_default_params()
         offloaded = gpu_layers if has_gpu() else 0
         parameters.n_gpu_layers = offloaded
-        if not offloaded:  # else a GPU gets the results of steps, and large matrices are copied to it
+        if not offloaded:  # else a GPU would get the results of steps and copies of large matrices
             parameters.devices = ctypes.addressof(_NO_DEVICES)
         parameters.split_mode = _SPLIT_MODES[split.mode]
         shares = (ctypes.c_float * lib.llama_max_devices())(*split.shares)
@@ -130,7 +130,7 @@ class LlamaModel:
         return layers, heads, kv_heads
 
     def metadata(self) -> dict[str, str]:
-        """The single values of the file's header; lists (such as the vocabulary) are left out."""
+        """The scalar values of the file's header; arrays (such as the vocabulary) are left out."""
         buffer = ctypes.create_string_buffer(_METADATA_BYTES_MAX)
 
         def text(read: Any, index: int) -> str:
@@ -144,7 +144,7 @@ class LlamaModel:
 
     @property
     def chat_template(self) -> str | None:
-        """Raises ModelNotLoaded for one that is damaged."""
+        """Raises ModelNotLoaded if it is damaged."""
         template = lib.llama_model_chat_template(self.handle, None)
         try:
             return template.decode() if template else None
@@ -161,14 +161,14 @@ class LlamaModel:
 
     @property
     def pooling(self) -> int | None:
-        """How a text's vector is pooled from its tokens', one of lib.LLAMA_POOLING_TYPE_*; None: the file does not
+        """How a text's vector is pooled from its tokens, one of lib.LLAMA_POOLING_TYPE_*; None if the file does not
         say."""
         pooling = self.metadata().get(f"{self.architecture}.pooling_type")
         return int(pooling) if pooling is not None and pooling.isdigit() else None
 
     @property
     def scores(self) -> int:
-        """What a head for ranking puts out, where the file says that it has one and does; 0 without."""
+        """Number of outputs of a rank head, if the file declares one and contains it; else 0."""
         if self.pooling != lib.LLAMA_POOLING_TYPE_RANK:
             return 0
         has_head = any(self._holds(name) for name in _HEADS)
@@ -176,23 +176,23 @@ class LlamaModel:
 
     @property
     def between_texts(self) -> int:
-        """How many end marks are between two texts that are read as a pair: XLM-R's models were trained with two."""
+        """Number of end markers between the two texts of a pair: XLM-R's models were trained with two."""
         return 2 if lib.llama_vocab_type(self._vocabulary) == lib.LLAMA_VOCAB_TYPE_UGM else 1
 
     @property
     def keeps_text(self) -> bool:
-        """Whether the tokens of a text spell all of it: some vocabularies leave blanks, accents or the unknown out."""
+        """Whether a text's tokens spell all of it: some vocabularies drop blanks, accents or unknown characters."""
         return lib.llama_vocab_type(self._vocabulary) in (lib.LLAMA_VOCAB_TYPE_SPM, lib.LLAMA_VOCAB_TYPE_BPE)
 
     @property
     def bos(self) -> int | None:
-        """The token to put in front of every prompt, where the model wants one."""
+        """The token at the start of every prompt, if the model needs one."""
         return int(lib.llama_vocab_bos(self._vocabulary)) if lib.llama_vocab_get_add_bos(self._vocabulary) else None
 
     @property
     def infill(self) -> tuple[int, int, int] | None:
-        """The tokens before a prefix, before its suffix and before what goes between them; None where the vocabulary
-        lacks one."""
+        """The infill tokens before the prefix, before the suffix and before the middle; None if the vocabulary lacks
+        one."""
         readers = (lib.llama_vocab_fim_pre, lib.llama_vocab_fim_suf, lib.llama_vocab_fim_mid)
         before, behind, between = (int(read(self._vocabulary)) for read in readers)
         return (before, behind, between) if min(before, behind, between) >= 0 else None
@@ -218,11 +218,11 @@ class LlamaModel:
         return frozenset(t for t in range(self.vocabulary_size) if lib.llama_vocab_is_eog(self._vocabulary, t))
 
     def vocabulary(self) -> list[bytes]:
-        """The text of every token as the file has it, whatever an answer shows of it."""
+        """The text of every token as stored in the file, whatever an answer shows of it."""
         return [lib.llama_vocab_get_text(self._vocabulary, token) for token in range(self.vocabulary_size)]
 
     def pieces(self) -> list[bytes]:
-        """The bytes of every token. Control tokens are empty but for those of calls and thoughts; user-defined ones
+        """The bytes of every token. Control tokens are empty except those of calls and reasoning; user-defined ones
         (tool markers) have their text.
         """
         heard = significant_tokens(self.chat_template or "")
@@ -236,7 +236,7 @@ class LlamaModel:
         return pieces
 
     def tokenize(self, text: str, *, parse_special: bool, add_special: bool = False) -> list[int]:
-        """Text to ids. Only with `parse_special` may text become special tokens; `add_special` adds BOS/EOS/CLS/SEP."""
+        """Text to ids. Text becomes special tokens only with `parse_special`; `add_special` adds BOS/EOS/CLS/SEP."""
         found = self._cuts(text, parse_special)
         if not found:
             return self._tokenize(text, add_special, parse_special)
@@ -246,22 +246,22 @@ class LlamaModel:
 
     @property
     def ends(self) -> tuple[list[int], list[int]]:
-        """The tokens that the model wants before and behind a text."""
+        """The tokens that the model needs before and after a text."""
         bare, marked = self._tokenize("a", False, False), self._tokenize("a", True, False)
         before = next(at for at in range(len(marked)) if marked[at : at + len(bare)] == bare)
         return marked[:before], marked[before + len(bare) :]
 
     def _cuts(self, text: str, parse_special: bool) -> list[int]:
-        """Where text is cut before it is read."""
+        """Where to cut a text before it is tokenised."""
         long_runs = cuts(text) if self._reads_by_expressions else []
         if parse_special:
             return [self._behind_mark(text, cut) for cut in long_runs]
-        # llama.cpp recognises user-defined tokens (tool markers) even where special tokens are off. Cut behind their
-        # first character and they are ordinary text.
+        # llama.cpp recognises user-defined tokens (tool markers) even if special tokens are off. Cutting after the
+        # first character turns them into ordinary text.
         return sorted({*long_runs, *(match.start() + 1 for match in self._markup.finditer(text))})
 
     def _behind_mark(self, text: str, cut: int) -> int:
-        """Not within the text of a special token."""
+        """The cut, moved out of the text of a special token."""
         near = self._special.finditer(text, max(0, cut - TOKEN_BYTES_MAX), cut + TOKEN_BYTES_MAX)
         return next((match.end() for match in near if match.start() < cut < match.end()), cut)
 
@@ -277,14 +277,14 @@ class LlamaModel:
         return buffer.raw[: max(0, length)].decode("utf-8", "replace")
 
     def _holds(self, tensor: str) -> bool:
-        """Whether the file names this tensor; llama.cpp does not report it, and takes any number for a score without
-        one."""
+        """Whether the file names this tensor. llama.cpp does not report it, and would return arbitrary scores without
+        it."""
         name = tensor.encode()
         with self.path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
             return content.find(len(name).to_bytes(8, "little") + name) >= 0
 
     def _marks(self) -> tuple[re.Pattern[str], re.Pattern[str]]:
-        """Find the texts of special tokens; and where one of a user-defined token begins, but for words and blanks."""
+        """Patterns for the texts of special tokens, and for the starts of user-defined ones except words and blanks."""
         control, user_defined = lib.LLAMA_TOKEN_ATTR_CONTROL, lib.LLAMA_TOKEN_ATTR_USER_DEFINED
         texts: dict[str, int] = {}
         for token in range(self.vocabulary_size):
@@ -295,7 +295,7 @@ class LlamaModel:
         return _any_of(texts), _any_of(markup, "(?={})")
 
     def _tokenize(self, text: str, add_special: bool, parse_special: bool) -> list[int]:
-        if not self.handle:  # a request that comes while the worker stops
+        if not self.handle:  # a request that arrives during shutdown
             raise EngineStopped("the model is closed")
         raw = text.encode("utf-8", "surrogatepass" if parse_special else "replace")
         room = len(raw) + 2
@@ -308,8 +308,8 @@ class LlamaModel:
 
 
 def _any_of(texts: Iterable[str], behind_first: str = "(?:{})") -> re.Pattern[str]:
-    """Finds texts, the longest one at each place. The search holds the GIL. What begins with a character and not with a
-    look ahead is found 40 times as fast."""
+    """Matches any of the texts, the longest at each position. The search holds the GIL. A pattern that starts with a
+    character instead of a lookahead is 40 times as fast."""
     groups = groupby(sorted(texts, reverse=True), itemgetter(0))
     found = "|".join(
         re.escape(first) + behind_first.format("|".join(re.escape(text[1:]) for text in group))
@@ -319,7 +319,7 @@ def _any_of(texts: Iterable[str], behind_first: str = "(?:{})") -> re.Pattern[st
 
 
 def _progressed(progress: Progress | None, share: float, _user_data: object) -> bool:
-    """Whether to go on. An exception here would be one that llama.cpp knows nothing of."""
+    """Returns whether to continue. An exception must not propagate into llama.cpp."""
     if progress is not None:
         with suppress(Exception):
             progress(share)

@@ -1,10 +1,10 @@
-"""What steps cost with each attention, as JSON.
+"""Measures the cost of steps with each kind of attention; prints JSON.
 
 `python -m inference.provisioning.attention_bench MODEL [--threads N] [--gpu-layers N] [--only KIND]`
 
-For a subprocess, as `speed` is. The kinds take turns, so that what else the machine does slows them alike, and the
-fastest step of each counts. Where that crashes, each is measured in a process of its own, and those that crash there
-have no pace: no worker should use them.
+Run in a subprocess, like `probe`. The kinds take turns, so that other load slows them alike, and the fastest step of
+each counts. If that crashes, each kind is measured in a process of its own; one that crashes there gets no pace, and no
+worker should use it.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from inference.llama import LlamaContext, LlamaModel
 from inference.provisioning.isolated_process import RunFailed, run_isolated
 
 STREAMS = (1, 8, 16)
-PROMPTS, PROMPT_ROWS = 2, 60  # no multiple of the kernels' tiles, which questions are not either
+PROMPTS, PROMPT_ROWS = 2, 60  # not a multiple of the kernels' tiles, as real questions are not either
 HISTORY_TOKENS = 6 * PROMPT_ROWS  # in every slot: a system prompt and a turn or two
-ROUNDS = 8  # the number of threads is tried out too
-BUDGET_S = 10.0  # for filling the slots, and again for the steps: a large model gets a shorter history and fewer rounds
+ROUNDS = 8  # enough to try out the number of threads as well
+BUDGET_S = 10.0  # for filling the slots, and again for the steps: a large model gets less history and fewer rounds
 TIMEOUT_S = 300.0
 
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """Milliseconds of the fastest step, by what it computes."""
+    """Milliseconds of the fastest step, by kind of step."""
 
     attention: Attention
     steps_ms: Mapping[str, float]
@@ -43,7 +43,7 @@ class Pace:
         return f"{self.attention!s:<29}" + "".join(f" | {name} {ms:.1f}" for name, ms in self.steps_ms.items())
 
     def slower_than(self, other: Pace) -> float:
-        """How many times as long steps take as with the other, on the mean of all kinds of steps."""
+        """How many times as long its steps take as the other's, as the geometric mean over all kinds of steps."""
         return geometric_mean(ms / other.steps_ms[name] for name, ms in self.steps_ms.items())
 
 
@@ -67,8 +67,7 @@ def measure(path: Path, *, threads: int, gpu_layers: int, kinds: Sequence[Attent
     }
     held = _fill(list(made.values()))
     prompts = [Rows(slot, held, range(PROMPT_ROWS)) for slot in range(PROMPTS)]
-    # The largest first: where llama.cpp's memory for intermediate results on a Vulkan device grows in a later step,
-    # drivers may crash.
+    # The largest first: if llama.cpp's compute buffers on a Vulkan device grow in a later step, drivers may crash.
     steps = {f"{PROMPTS} prompts of {PROMPT_ROWS}": prompts}
     steps |= {_streams(n): [Rows(slot, held, [slot]) for slot in range(n)] for n in reversed(STREAMS)}
     best = {attention: dict.fromkeys(steps, float("inf")) for attention in made}
@@ -86,7 +85,7 @@ def measure(path: Path, *, threads: int, gpu_layers: int, kinds: Sequence[Attent
 
 
 def measure_isolated(path: Path, *, threads: int, gpu_layers: int) -> list[Pace]:
-    """The same in a separate process, without the kinds that crash. Raises RunFailed where none can be measured."""
+    """The same in a separate process, without the kinds that crash. Raises RunFailed if none can be measured."""
     module, given = "inference.provisioning.attention_bench", arguments(path, threads, gpu_layers)
     try:
         return read(run_isolated(module, *given, timeout_s=TIMEOUT_S))
@@ -111,7 +110,7 @@ def read(printed: str) -> list[Pace]:
 
 
 def _fill(contexts: Sequence[LlamaContext]) -> int:
-    """Give all slots the same history of their own, in every context; returns its tokens."""
+    """Give every slot a copy of the same history, in every context; returns its length in tokens."""
     began, held = perf_counter(), 0
     while held < HISTORY_TOKENS and perf_counter() - began < BUDGET_S:
         for context in contexts:
@@ -120,7 +119,7 @@ def _fill(contexts: Sequence[LlamaContext]) -> int:
     for context in contexts:
         state = context.save(0)
         for slot in range(1, context.slots):
-            context.restore(slot, state)  # a fork would share the cells, and nothing would be looked at twice
+            context.restore(slot, state)  # a fork would share the cells, and attention would read them only once
     return held
 
 

@@ -1,5 +1,5 @@
-"""Which attention is fastest for a model on a machine, and how many tokens of a prompt its GPU likes at once: measured
-once, and kept in a file for the starts that follow."""
+"""The fastest attention for a model on a machine, and its GPU's best number of prompt tokens per step: measured once,
+and kept in a file for later starts."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ from inference.provisioning.attention_bench import HISTORY_TOKENS, PROMPT_ROWS, 
 from inference.provisioning.memory import Footprint, Proportions
 from inference.provisioning.prefill_bench import SIZES, best_size
 
-SLOWDOWN_MIN = 1.15  # times as long as with the fastest attention; less is noise on a machine that does other things
-MEMORY_SHARE_MAX = 0.5  # of what is free, for a measurement that was not requested
+SLOWDOWN_MIN = 1.15  # times the fastest attention; less is noise on a machine with other load
+MEMORY_SHARE_MAX = 0.5  # of the free memory, for a measurement that was not requested
 PREFILL = "prefill_tokens"
-KEPT_MAX = 64  # models and settings; the oldest go first
+KEPT_MAX = 64  # models and settings; the oldest are dropped first
 
 
 def chosen(paces: Sequence[Pace], rule: Attention) -> Attention:
-    """The fastest, unless the one by rule is about as fast: with that, answers can be deterministic. One without a pace
-    crashes here."""
+    """The fastest, unless the default is about as fast, with which answers can be deterministic. A kind without a pace
+    crashes on this machine."""
     best, ours = fastest(paces), next((pace for pace in paces if pace.attention == rule), None)
     return best.attention if ours is None or ours.slower_than(best) > SLOWDOWN_MIN else rule
 
 
 def affordable(config: EngineConfig) -> bool:
-    """Whether measuring beside a worker that serves is safe: it loads the model again and makes a context of each kind.
+    """Whether it is safe to measure beside a serving worker: that loads the model again and creates a context per kind.
 
-    On a GPU it is not: what it takes there may be what the next step of the worker needs.
+    On a GPU it is not: the memory it takes there may be needed by the worker's next step.
     """
     if has_gpu() and config.gpu_layers:
         return False
@@ -53,13 +53,13 @@ def affordable(config: EngineConfig) -> bool:
 
 
 class Calibrations:
-    """What was measured, by everything that it depends on. A file that cannot be used is as good as none."""
+    """Results, keyed by everything that they depend on. An unusable file counts as empty."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
 
     def applied(self, config: EngineConfig) -> EngineConfig:
-        """With what is known to be fastest in place of what is so as a rule."""
+        """The configuration with measured values in place of the defaults."""
         return config.with_measured(self.get(config), self.prefill(config))
 
     def get(self, config: EngineConfig) -> Attention | None:
@@ -67,18 +67,18 @@ class Calibrations:
         return next((each for each in ALL if asdict(each).items() <= entry.items()), None)
 
     def prefill(self, config: EngineConfig) -> int | None:
-        """Tokens of a prompt in a step."""
+        """Prompt tokens per step."""
         size = self._entry(config).get(PREFILL)
         return size if size in SIZES else None
 
     def put(self, config: EngineConfig, paces: Sequence[Pace]) -> Attention:
-        """Returns what was chosen."""
+        """Returns the choice."""
         attention = chosen(paces, usual(AUTO, AUTO, gpu=has_gpu() and config.gpu_layers != 0))
         self._keep(config, asdict(attention))
         return attention
 
     def put_prefill(self, config: EngineConfig, steps_ms: Mapping[int, float]) -> int:
-        """Returns what was chosen."""
+        """Returns the choice."""
         size = best_size(steps_ms)
         self._keep(config, {PREFILL: size})
         return size
@@ -91,10 +91,10 @@ class Calibrations:
         return entry if isinstance(entry, dict) else {}
 
     def _keep(self, config: EngineConfig, facts: dict[str, Any]) -> None:
-        """Beside what else is known of it."""
+        """Add facts to an entry."""
         others = {key: entry for key, entry in self._read().items() if key != _key(config)}
         kept = [*others.items(), (_key(config), {**self._entry(config), **facts})][-KEPT_MAX:]
-        new = self._file.with_name(f"{self._file.name}.{os.getpid()}")  # several workers may share a home
+        new = self._file.with_name(f"{self._file.name}.{os.getpid()}")  # several workers may share a home directory
         try:
             new.write_text(json.dumps(dict(kept), indent=1))
             new.replace(self._file)
@@ -110,7 +110,7 @@ class Calibrations:
 
 
 def _key(config: EngineConfig) -> str:
-    """Another processor, device, build, model or number of threads is another question."""
+    """Results differ by processor, device, build, model and number of threads."""
     model = config.model_path.stat()
     facts = (
         machine.cpu_name(),

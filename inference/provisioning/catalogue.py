@@ -1,7 +1,7 @@
-"""Models by name: those that ship with us, and those that can be pulled from a model hub or a package registry.
+"""Models by name: those that ship with the project, and those that can be pulled from a model hub or package registry.
 
-Sizes and checksums of the hub's files are those that public source code states; where two sources agreed or one gave
-both, the checksum is kept. Nothing was downloaded to check them: where there is no checksum here, the hub's own counts.
+Sizes and checksums of the hub's files are taken from public source code; a checksum is listed if two sources agreed or
+one gave both. Nothing was downloaded to verify them: without a checksum here, the hub's own is used.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from inference.bundled import CHAT_MODEL, DRAFT_MODEL, EMBEDDER, FOLDER
 from inference.errors import ModelNotLoaded
 from inference.provisioning.memory import Proportions
 
-# A file of the hub that is in no catalogue: OWNER/REPOSITORY/FILE.gguf, the file also in a folder.
+# A file of the hub that is not in the catalogue: OWNER/REPOSITORY/FILE.gguf; the file may be in a folder.
 HUB_FILE = re.compile(r"(?P<repository>[\w-][\w.-]*/[\w-][\w.-]*)/(?P<file>([\w-][\w.-]*/)*[\w-][\w.-]*\.gguf)")
 
 
@@ -28,7 +28,7 @@ class Bundled:
 
 @dataclass(frozen=True, slots=True)
 class Preset:
-    """A file of a model hub, or of a package of Python's registry. `size` is in bytes, rounded where the exact size is
+    """A file of a model hub, or of a package in Python's registry. `size` is in bytes, rounded if the exact size is
     unknown."""
 
     name: str
@@ -36,17 +36,17 @@ class Preset:
     file: str
     size: int
     context: int
-    shape: tuple[int, int, int, int, int]  # layers, width, heads, those with keys and values, numbers in a key or value
+    shape: tuple[int, int, int, int, int]  # layers, width, heads, KV heads, head size
     licence: str
     sha256: str | None = None  # None: unknown offline
-    sees: bool = False  # it was trained on pictures too; the file holds the half that reads and writes text
-    draft: str | None = None  # the preset that can propose tokens for this one: same vocabulary, much smaller
+    sees: bool = False  # multimodal; the file holds only the part for text
+    draft: str | None = None  # the preset that can draft for this one: same vocabulary, much smaller
     note: str = ""
-    package: str | None = None  # NAME==VERSION of the package that `file` is in; the repository is then the package's
+    package: str | None = None  # NAME==VERSION of the package that contains `file`; `repository` is then the package's
 
     @property
     def file_name(self) -> str:
-        """In the folder of models."""
+        """Its name in the folder of models."""
         return self.file.rsplit("/", 1)[-1]
 
     @property
@@ -285,14 +285,14 @@ def preset(name: str) -> Preset | None:
 
 
 def files_in(folder: Path) -> list[Path]:
-    """The models of a folder, by name."""
+    """The models in a folder, by name."""
     return sorted(folder.glob("*.gguf"))
 
 
 def find(choice: Path | None, folder: Path) -> Path:
-    """The file that the user means: a path, a name of this catalogue, or a file of `folder` with or without its ending.
+    """The file that the user means: a path, a name of this catalogue, or a file of `folder` with or without extension.
 
-    None is the bundled chat model. Raises ModelNotLoaded with the choices there are.
+    None means the bundled chat model. Raises ModelNotLoaded, listing the choices.
     """
     if choice is None:
         return CHAT_MODEL

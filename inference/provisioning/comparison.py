@@ -1,10 +1,10 @@
-"""What quantising did to a model, or to its keys and values, as JSON.
+"""Measures what quantisation did to a model, or to its keys and values; prints JSON.
 
 `python -m inference.provisioning.comparison BEFORE AFTER TEXT THREADS GPU_LAYERS [KV_TYPE]`
 
 With a KV_TYPE, AFTER has its keys and values in that type, and BEFORE in f16. Both models read the same text side by
 side. It is cut into windows, each a sequence of its own, and a step computes one token of every window: so the logits
-of all rows come out, by the kernels that serve decoding, and none need be kept.
+of all rows are produced by the kernels used for decoding, and none need to be stored.
 """
 
 from __future__ import annotations
@@ -26,27 +26,27 @@ from inference.backend import Rows
 from inference.errors import InferenceError
 from inference.llama import LlamaContext, LlamaModel
 
-WINDOWS_MAX, WINDOW_TOKENS = 16, 256  # some thousand tokens tell two quantisations apart; 16 rows suit the kernels
-LEAD_TOKENS = 16  # of a window are read and not counted: their context is too short to predict them
-TEXT_CHARS_MAX = 60_000  # of which those tokens are a part, in every language
+WINDOWS_MAX, WINDOW_TOKENS = 16, 256  # a few thousand tokens distinguish two quantisations; 16 rows suit the kernels
+LEAD_TOKENS = 16  # at the start of a window, not counted: their context is too short to predict them
+TEXT_CHARS_MAX = 60_000  # enough for these tokens in any language
 BUDGET_S = 120.0  # a large model on a small machine is judged by fewer tokens
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Over `tokens` guesses at the next token of a text."""
+    """Over `tokens` predictions of the next token of a text."""
 
     tokens: int
     perplexity_before: float
     perplexity_after: float
-    divergence: float  # mean Kullback-Leibler divergence of the guesses after from those before, in nats
-    agreement: float  # share of guesses whose most probable token stayed the same
+    divergence: float  # mean Kullback-Leibler divergence of the predictions after from those before, in nats
+    agreement: float  # share of predictions whose most probable token stayed the same
 
 
 class _Tally:
     def __init__(self) -> None:
         self.tokens = self.agreed = 0
-        self.surprise = np.zeros(2)  # of the text, before and after, in nats
+        self.surprise = np.zeros(2)  # negative log-likelihood of the text, before and after, in nats
         self.divergence = 0.0
 
     def add(self, before: NDArray[np.float64], after: NDArray[np.float64], targets: Sequence[int]) -> None:
@@ -65,8 +65,8 @@ class _Tally:
 def compare(
     before: Path, after: Path, text: str, *, threads: int, gpu_layers: int, kv_type: str | None = None
 ) -> Comparison:
-    """With a `kv_type`, that of the second model's keys and values; both compute with flash attention then. Blocks for
-    seconds, or minutes with large models, of which both must fit the memory. Raises InferenceError."""
+    """`kv_type` is the type of the second model's keys and values; both then use flash attention. Blocks for seconds,
+    or minutes with large models, both of which must fit in memory. Raises InferenceError."""
     with ExitStack() as stack:
         models = [
             stack.enter_context(closing(LlamaModel.load(path, gpu_layers=gpu_layers))) for path in (before, after)
@@ -94,7 +94,7 @@ def compare(
 
 
 def cut(model: LlamaModel, text: str) -> list[list[int]]:
-    """Windows of equal length, the first token of each the one that begins a text. Raises InferenceError."""
+    """Windows of equal length, each starting with the token that begins a text. Raises InferenceError."""
     tokens = model.tokenize(text[:TEXT_CHARS_MAX], parse_special=False)
     opening = [] if model.bos is None else [model.bos]
     count = min(WINDOWS_MAX, max(1, len(tokens) // WINDOW_TOKENS))
@@ -116,7 +116,7 @@ def _read(contexts: Sequence[LlamaContext], windows: Sequence[Sequence[int]]) ->
 
 
 def _steps(windows: Sequence[Sequence[int]]) -> Iterator[list[Rows]]:
-    """One token of every window a step; the last is only guessed at."""
+    """One token of every window per step; the last token is only predicted."""
     for position in range(len(windows[0]) - 1):
         yield [Rows(slot, position, [window[position]]) for slot, window in enumerate(windows)]
 

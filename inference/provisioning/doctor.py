@@ -1,4 +1,4 @@
-"""Whether this machine and this build can serve a model: one finding per question, each with what to do about it."""
+"""Whether this machine and this build can serve a model: one finding per check, each with what to do about it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from inference.weight_placement import Split
 SELF_TEST_TIMEOUT_S = 120.0
 REBUILD = "rebuild it for this CPU: python3 -m deploy.setup --force"
 BUILD = "build for it: FIRSTTOKEN_BACKEND=auto make setup, which says what to install first"
-# What a build needs beside itself, by the name that llama.cpp gives to its backend.
+# What a build needs besides itself, by llama.cpp's name of its backend.
 DRIVERS = {
     "CUDA": "see whether `nvidia-smi` lists a GPU, and install NVIDIA's driver; a container needs --gpus all",
     "Vulkan": "see whether `vulkaninfo --summary` lists a GPU, and install its driver (Debian: mesa-vulkan-drivers for "
@@ -35,7 +35,7 @@ DRIVERS = {
 }
 READING_TOKENS_PER_S = 5.0  # slower than reading speed
 
-# What makes a difference to llama.cpp's kernels: its name for it, and what the processor calls it.
+# Features that matter to llama.cpp's kernels: llama.cpp's name, and the processor's flags.
 FEATURES = {
     "AVX2": ("avx2",),
     "FMA": ("fma",),
@@ -62,13 +62,13 @@ class Finding:
     name: str
     level: Level
     text: str
-    todo: str = ""  # what to do about it; empty when all is well
-    numbers: Mapping[str, float] = field(default_factory=dict)  # the same for programs, units in the names
+    todo: str = ""  # what to do about it; empty if nothing
+    numbers: Mapping[str, float] = field(default_factory=dict)  # machine-readable, with units in the names
 
 
 def examine(config: EngineConfig, calibrations: Calibrations) -> Iterator[Finding]:
-    """Each finding as soon as it is known; the last ones load the model and take seconds. Blocks. What is measured of
-    attention is kept for the next start."""
+    """Yields each finding as soon as it is known; the last ones load the model and take seconds. Blocks. Measurements
+    of attention are kept for the next start."""
     yield cpu_finding(machine.cpu_name(), machine.cpu_features(), build_features())
     yield backend_finding(devices(), backends(), gpus(), config)
     yield threads_finding(config.threads or default_threads(), machine.cores())
@@ -83,7 +83,7 @@ def examine(config: EngineConfig, calibrations: Calibrations) -> Iterator[Findin
 
 
 def _files(config: EngineConfig) -> Iterator[Finding]:
-    """The model, its draft, and the memory that they take together."""
+    """The model, its draft model, and the memory that they take together."""
     with ExitStack() as stack:
 
         def opened(path: Path) -> LlamaModel:
@@ -102,7 +102,7 @@ def _files(config: EngineConfig) -> Iterator[Finding]:
 
 
 def cpu_finding(name: str, features: frozenset[str], build: Mapping[str, str]) -> Finding:
-    """Compare what the processor can with what the library was compiled for."""
+    """Compare the processor's features with those that the library was compiled for."""
     built = {feature for feature in FEATURES if build.get(feature, "0") != "0"}
     present = {feature for feature, needs in FEATURES.items() if features.issuperset(needs)}
     used = f"{name}; the build uses {', '.join(f for f in FEATURES if f in built) or 'none of its extensions'}"
@@ -120,7 +120,7 @@ def cpu_finding(name: str, features: frozenset[str], build: Mapping[str, str]) -
 def backend_finding(
     found: Sequence[Device], built: Sequence[str], vendors: Sequence[str], config: EngineConfig
 ) -> Finding:
-    """`built`: what the build can compute on; `vendors`: those of the GPUs that the kernel drives."""
+    """`built`: the backends of the build; `vendors`: those of the GPUs that the kernel drives."""
     gpus = [device for device in found if device.is_gpu]
     if not gpus:
         return _without_gpu(built, vendors)
@@ -150,7 +150,7 @@ def _without_gpu(built: Sequence[str], vendors: Sequence[str]) -> Finding:
 
 
 def _described(gpu: Device) -> str:
-    """One without a memory of its own reports that of the CPU."""
+    """A GPU without memory of its own reports that of the CPU."""
     room = f"{in_words(gpu.free_bytes)} of {in_words(gpu.memory_bytes)} free"
     return f"{gpu.description} by {gpu.backend} ({room})"
 
@@ -181,7 +181,7 @@ def draft_finding(draft: LlamaModel, model: LlamaModel) -> Finding:
 
 
 def memory_finding(config: EngineConfig, model: Proportions, draft: Proportions | None, room: Room) -> Finding:
-    """What `serve` will make of the memory that is free now."""
+    """How `serve` would use the memory that is free now."""
     try:
         allowance = allow(config, model, draft, room)
     except CannotServe as error:
@@ -200,7 +200,7 @@ def _numbers(need: Footprint, room: Room) -> dict[str, float]:
 
 
 def self_test(model: Path) -> Finding:
-    """Decode 1, 5 and 64 rows where a crash does no harm."""
+    """Decode 1, 5 and 64 rows in a process where a crash does no harm."""
     try:
         printed = run_isolated("inference.provisioning.selftest", str(model), timeout_s=SELF_TEST_TIMEOUT_S)
     except RunFailed as failure:
@@ -209,7 +209,7 @@ def self_test(model: Path) -> Finding:
 
 
 def speed(config: EngineConfig) -> Finding:
-    """One stream; several at once share a step and are faster together."""
+    """Of a single stream; several streams share each step and are faster together."""
     threads = config.threads or default_threads()
     try:
         found = measure_isolated(config.model_path, threads=threads, gpu_layers=config.gpu_layers)
@@ -228,7 +228,7 @@ def speed_finding(prefill: float, decode: float) -> Finding:
 
 
 def attention(config: EngineConfig, calibrations: Calibrations) -> Finding:
-    """What steps cost with each layout of the KV cache, with and without flash attention."""
+    """The cost of steps with each layout of the KV cache, with and without flash attention."""
     if config.is_quantised:
         used = config.attention(gpu=_on_gpu(config))
         return Finding("attention", Level.OK, f"{used}, without which there is no {config.kv_type} KV cache")
@@ -242,7 +242,7 @@ def attention(config: EngineConfig, calibrations: Calibrations) -> Finding:
 
 
 def prefill(config: EngineConfig, calibrations: Calibrations) -> Finding:
-    """How many tokens of a prompt the GPU is given at once."""
+    """How many prompt tokens the GPU gets per step."""
     try:
         steps_ms = prefill_bench.measure_isolated(
             config.model_path, attention=config.attention(gpu=True), gpu_layers=config.gpu_layers
@@ -260,7 +260,7 @@ def _on_gpu(config: EngineConfig) -> bool:
 
 
 def attention_finding(paces: Sequence[Pace], used: Attention) -> Finding:
-    """A choice that is only a little slower is kept: so much is noise. One without a pace crashed."""
+    """A choice that is only slightly slower is kept, because that much is noise. A kind without a pace crashed."""
     measured, best = [pace.attention for pace in paces], attention_bench.fastest(paces)
     lines = [f"{used}; milliseconds of a step with", *map(str, paces)]
     lines += [f"{each!s:<29} | crashes on this machine" for each in ALL if each not in measured]

@@ -1,10 +1,10 @@
-"""Fits a configuration to the memory of this machine: streams, context, kept conversations, and layers on the GPU. Pure
-but for `here` and `gpu_layers`, which query the machine.
+"""Fits a configuration to the memory of this machine: streams, context, parked conversations, and layers on the GPU.
+Pure except for `here` and `gpu_layers`, which query the machine.
 
-Settings of the user are kept or refused. Of the rest, the least important is reduced first: the slots of idle
-conversations (they come back from host memory at a thousandth of their prefill), then context beyond what an agent
-needs, then streams, then the memory for conversations that left their slot, and last the precision of keys and values.
-On a GPU all of these are reduced before a single layer is: a layer that a CPU computes slows every token.
+Settings of the user are kept or refused. Of the others, the least important is reduced first: the slots of idle
+conversations (they are restored from host memory at a thousandth of the cost of prefill), then context beyond what an
+agent needs, then streams, then the memory for parked conversations, and last the precision of keys and values. On a GPU
+all of these are reduced before a single layer is: a layer computed by the CPU slows every token.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ ALL_LAYERS = -1
 
 
 def gpu_layers(config: EngineConfig) -> int:
-    """Layers to offload, -1 for all: what was configured, or what fits. Raises ModelNotLoaded."""
+    """Layers to offload, -1 for all: as configured, or what fits. Raises ModelNotLoaded."""
     if config.gpu_layers >= 0 or not has_gpu():
         return config.gpu_layers
     with closing(LlamaModel.load(config.model_path, weights=False)) as model:
@@ -42,7 +42,7 @@ def gpu_layers(config: EngineConfig) -> int:
 
 
 def fewer_layers(config: EngineConfig, tried: int) -> int:
-    """What to try after so many layers (-1: all) found no room: three quarters, which comes to none at last."""
+    """How many layers to try after `tried` (-1: all) did not fit: three quarters, which finally reaches none."""
     if tried < 0:
         with closing(LlamaModel.load(config.model_path, weights=False)) as model:
             tried = model.kv_shape[0] + 1
@@ -50,8 +50,8 @@ def fewer_layers(config: EngineConfig, tried: int) -> int:
 
 
 def layers_that_fit(need: Footprint, layers: int, gpu_bytes: float, gpus: int = 1) -> int:
-    """-1 when all of a model's layers fit into `gpu_bytes`, next to their share of the KV cache. Each of several GPUs
-    has the results of a step, and may have no room for half a layer."""
+    """-1 if all of a model's layers fit into `gpu_bytes`, next to their share of the KV cache. Of several GPUs, each
+    holds the intermediate results of a step, and may leave room for half a layer unused."""
     left = gpu_bytes - need.draft - need.working * gpus
     each = need.divided / (layers + 1)  # llama.cpp counts the output as one more layer
     fitting = max(0, int(left / each) - (gpus - 1))
@@ -63,7 +63,7 @@ def are_all(offloaded: int, layers: int) -> bool:
 
 
 def split(need: Footprint, layers: int, offloaded: int, gpus: int = 1) -> tuple[float, float]:
-    """Bytes on the host and on the GPUs with that many of a model's layers there; draft and steps go with the first."""
+    """Bytes on the host and on the GPUs if these have that many layers; draft model and steps go with the first one."""
     if not offloaded:
         return float(need.total + need.parked_max), 0.0
     share = 1.0 if are_all(offloaded, layers) else offloaded / (layers + 1)
@@ -72,7 +72,7 @@ def split(need: Footprint, layers: int, offloaded: int, gpus: int = 1) -> tuple[
 
 
 class CannotServe(InferenceError):
-    """Not even the smallest acceptable configuration fits: `reason`, and what the user can do about it, `todo`."""
+    """Not even the smallest acceptable configuration fits: the `reason`, and in `todo` what the user can do."""
 
     def __init__(self, reason: str, todo: str, need: Footprint) -> None:
         super().__init__(f"{reason}: {todo}")
@@ -81,7 +81,7 @@ class CannotServe(InferenceError):
 
 @dataclass(frozen=True, slots=True)
 class Allowance:
-    """`config` is what is served, `wanted` what would be with more memory; and what both of them need."""
+    """`config` is what will be served, `wanted` what would be with more memory; and what each of them needs."""
 
     config: EngineConfig
     wanted: EngineConfig
@@ -96,7 +96,7 @@ class Allowance:
 
     @property
     def reason(self) -> str:
-        """Why it is less, in a line for the user; empty when it is not."""
+        """Why it is less, as one line for the user; empty if it is not."""
         if not self.is_less:
             return ""
         wanted = self.need_wanted.total + self.need_wanted.parked_max
@@ -108,7 +108,7 @@ class Allowance:
 
     @property
     def where(self) -> str:
-        """What of it lies on the GPUs, in a line for the user; empty without any."""
+        """What is placed on the GPUs, as one line for the user; empty without any."""
         if self.room.gpu_free is None or not self.config.gpu_layers:
             return ""
         offloaded = self.layers + 1 if are_all(self.config.gpu_layers, self.layers) else self.config.gpu_layers
@@ -119,7 +119,7 @@ class Allowance:
 
     @property
     def text(self) -> str:
-        """All of it, for reports."""
+        """The whole description, for reports."""
         return "; ".join(filter(None, (f"{self}: {self.need}", self.reason)))
 
 
@@ -149,7 +149,7 @@ def allow(wanted: EngineConfig, model: Proportions, draft: Proportions | None, r
 
 
 def here(wanted: EngineConfig) -> Allowance:
-    """The same for the files of a configuration and this machine. Raises ModelNotLoaded, CannotServe."""
+    """The same for a configuration's files and this machine. Raises ModelNotLoaded, CannotServe."""
     with ExitStack() as stack:
 
         def proportions(path: Path) -> Proportions:
@@ -161,10 +161,10 @@ def here(wanted: EngineConfig) -> Allowance:
 
 
 def rungs(wanted: EngineConfig, *, takes_quantised: bool) -> Iterator[EngineConfig]:
-    """From all that is wanted down to the least, each with one reduction more than the one before.
+    """From the full configuration down to the smallest, each with one reduction more than the one before.
 
-    Slots go several at a time: states on disk belong to a number of slots (see inference.llama.state), and a bit
-    more or less of free memory at the next start should not make them useless.
+    Slots are reduced several at a time: states on disk depend on the number of slots (see inference.llama.state), and
+    slightly more or less free memory at the next start should not invalidate them.
     """
     config, parked = wanted, wanted.parked_bytes_max
     ladder: dict[str, Iterable[int]] = {
@@ -199,20 +199,20 @@ def _three_quarters(count: int) -> Iterator[int]:
 def _placed(
     steps: list[EngineConfig], layers: int, need: Callable[[EngineConfig], Footprint], room: Room
 ) -> Iterator[EngineConfig]:
-    """The steps with their layers placed: all on the GPU; where no step fits so, as many as its memory holds."""
+    """The steps with their layers placed: all on the GPU; if no step fits that way, as many as its memory holds."""
     if room.gpu_free is None or steps[0].gpu_layers >= 0:
         yield from (step.offloaded if room.gpu_free and are_all(step.gpu_layers, layers) else step for step in steps)
         return
     yield from (step.offloaded for step in steps)
     least = steps[-1]
     for step in steps:
-        if (step.resident, step.context) == (least.resident, least.context):  # they would push layers out
+        if (step.resident, step.context) == (least.resident, least.context):  # more of these would displace layers
             fitting = layers_that_fit(need(step), layers, room.gpu, room.gpus)
             yield replace(step, gpu_layers=layers if fitting == ALL_LAYERS else fitting)
 
 
 def _with_more_parked(config: EngineConfig, wanted: EngineConfig, need: Footprint, left: float) -> EngineConfig:
-    """Of what is left of the host's memory, parked conversations get what suits the model, unless it was said."""
+    """Give parked conversations their default share of the remaining host memory, unless it was configured."""
     if "parked_bytes_max" not in wanted.adjustable or config.parked_bytes_max < wanted.parked_bytes_max:
         return config
     suits = default_bytes(need.kv_cache / (config.context * config.slots), None if isinf(left) else int(left))
@@ -220,7 +220,7 @@ def _with_more_parked(config: EngineConfig, wanted: EngineConfig, need: Footprin
 
 
 def _refusal(least: EngineConfig, need: Footprint, room: Room, *, takes_quantised: bool) -> CannotServe:
-    """`least` is what remains of the wishes when all that may be given up is."""
+    """`least` is the configuration after every permitted reduction."""
     reason = f"{least.model_path.name} with {described(least)} needs {need}; {room}"
     lowered = {
         "--context": True,
@@ -239,7 +239,7 @@ def _refusal(least: EngineConfig, need: Footprint, room: Room, *, takes_quantise
 
 
 def described(config: EngineConfig) -> str:
-    """What is served, in a phrase for the user."""
+    """What is served, as a phrase for the user."""
     streams = "1 stream" if config.parallel == 1 else f"{config.parallel} streams"
     slots = f"{streams} and {config.resident} resident slots" if config.resident else streams
     return f"{slots} of {config.context} tokens in {config.kv_type}"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from inference.llama import LlamaModel
 
-# What a chat template shows of the format that the model was trained on; the first that occurs counts.
+# Markers in a chat template that show the format the model was trained on; the first one found counts.
 TEMPLATE_MARKS = {
     "<|im_start|>": "ChatML",
     "<|start_header_id|>": "Llama 3",
@@ -58,7 +58,7 @@ def read_metadata(model: LlamaModel) -> GgufMetadata:
 
 
 def template_kind(template: str | None) -> str:
-    """For display: the family, and whether the model was shown tools."""
+    """For display: the family, and whether the model was trained with tools."""
     if template is None:
         return "none: not a chat model"
     family = next((name for mark, name in TEMPLATE_MARKS.items() if mark in template), "of another family")

@@ -1,5 +1,5 @@
-"""The GPUs of this machine as the kernel knows them, whatever llama.cpp was built for. Uses the standard library alone:
-setup asks before anything else is installed."""
+"""The GPUs of this machine as known to the kernel, whatever llama.cpp was built for. Uses only the standard library,
+because setup runs it before anything else is installed."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import platform
 from pathlib import Path
 
 NVIDIA_FOLDER = Path("/proc/driver/nvidia/gpus")
-CARDS, DOORS = Path("/sys/class/drm"), Path("/dev/dri")  # what the kernel drives, and the files that programs open
-VENDORS = {"0x10de": "NVIDIA", "0x1002": "AMD", "0x8086": "Intel"}  # of PCI; what virtual machines emulate is not here
+CARDS, DOORS = Path("/sys/class/drm"), Path("/dev/dri")  # the kernel's devices, and the files that programs open
+VENDORS = {"0x10de": "NVIDIA", "0x1002": "AMD", "0x8086": "Intel"}  # PCI ids; excludes GPUs that VMs emulate
 
 
 def gpus() -> list[str]:
-    """The vendors of the GPUs that the kernel drives and a program may see; a container sees those it was given."""
+    """The vendors of the GPUs that are visible to programs; a container sees only those passed to it."""
     found = ["NVIDIA"] * (NVIDIA_FOLDER.is_dir() and any(NVIDIA_FOLDER.iterdir()))
     if platform.system() == "Darwin" and platform.machine() == "arm64":
         found.append("Apple")

@@ -1,4 +1,4 @@
-"""Runs a module of ours in a process of its own, where native code that aborts does no harm."""
+"""Runs one of our modules in a process of its own, where native code that aborts does no harm."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class RunFailed(InferenceError):
 
 
 def run_isolated(module: str, *arguments: str, timeout_s: float) -> str:
-    """What `python -m module` prints. Blocks. Raises RunFailed."""
+    """Returns what `python -m module` prints. Blocks. Raises RunFailed."""
     command = [sys.executable, "-m", module, *arguments]
     try:
         done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=timeout_s)

@@ -1,5 +1,5 @@
-"""The resources of this machine, as the operating system reports them: processor, memory, disk, and how much memory
-models and conversations may use. Linux in full; elsewhere what Python knows.
+"""The resources of this machine, as reported by the operating system: processor, memory, disk, and how much memory
+models and conversations may use. Complete on Linux; elsewhere as far as Python knows.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ CGROUP_MOUNT, OWN_CGROUPS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 CGROUP_UNLIMITED_BYTES = 2**60  # version 1 of control groups reports "no limit" as a number of about that size
 # Of free host memory; the rest is for other programs, and for the file cache that keeps everything fast.
 HOST_SHARE = 0.9
-# For this process and its database, which have not started when memory is measured: 0.16 GB and 0.06 GB idle; a working
+# For this process and its database, which have not grown yet when memory is measured: 0.16 GB and 0.06 GB idle; a busy
 # embedder, requests in progress and the buffers of Postgres take the same again.
 HOST_RESERVE_BYTES = 500 * 10**6
 GPU_SHARE = 0.95  # of its free memory; the rest is for other programs that use the GPU
-GPU_RESERVE_BYTES = 300 * 10**6  # the driver's own, and the allocator's pools
+GPU_RESERVE_BYTES = 300 * 10**6  # for the driver, and the allocator's pools
 
 
 def cpu_name() -> str:
@@ -34,7 +34,7 @@ def cpu_name() -> str:
 
 
 def cpu_features() -> frozenset[str]:
-    """Instruction sets of the first processor (x86 says flags, ARM says Features); empty if unknown."""
+    """Instruction sets of the first processor (called flags on x86, Features on ARM); empty if unknown."""
     for name, value in _lines(CPUINFO):
         if name in ("flags", "Features"):
             return frozenset(value.split())
@@ -47,12 +47,12 @@ def cores() -> int:
 
 
 def memory_available() -> int | None:
-    """Bytes that are available without swapping, within the limit of a container; None if unknown."""
+    """Bytes available without swapping, within the limit of a container; None if unknown."""
     return min((free for free in (_meminfo("MemAvailable"), cgroup_memory_free()) if free is not None), default=None)
 
 
 def disk_free(folder: Path) -> int:
-    """Bytes; of the nearest parent where the folder does not exist yet."""
+    """Free bytes; those of the nearest existing parent if the folder does not exist yet."""
     while not folder.exists():
         folder = folder.parent
     return shutil.disk_usage(folder).free
@@ -75,8 +75,8 @@ def _lines(path: Path) -> list[tuple[str, str]]:
 def cgroup_memory_free(mount: Path = CGROUP_MOUNT, own: Path = OWN_CGROUPS) -> int | None:
     """Bytes up to the tightest memory limit of this process's control groups (containers, services, slices; Linux).
 
-    None without a limit, or if unknown. The limit of any group above counts as well. Memory that only caches files does
-    not: the kernel gives it back.
+    None without a limit, or if unknown. Limits of parent groups count as well. File cache does not count as used: the
+    kernel reclaims it.
     """
     return min(
         (free for group in _memory_groups(mount, own) if (free := _free_below_limits(group)) is not None), default=None
@@ -84,8 +84,8 @@ def cgroup_memory_free(mount: Path = CGROUP_MOUNT, own: Path = OWN_CGROUPS) -> i
 
 
 def _memory_groups(mount: Path, own: Path) -> Iterator[Path]:
-    """The folders of this process's groups, innermost first. In a container the path may be that of the host, and the
-    group itself is the root of what is mounted."""
+    """The folders of this process's groups, innermost first. In a container the path may be the host's, and the group
+    itself is the root of the mount."""
     for line in _text(own).splitlines():
         _, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
@@ -100,7 +100,7 @@ def _memory_groups(mount: Path, own: Path) -> Iterator[Path]:
 
 
 def _free_below_limits(group: Path) -> int | None:
-    """Bytes that are left below the limits of one group, in the format of version 2 or of version 1."""
+    """Bytes left below the limits of one group, in the format of version 2 or of version 1."""
     limits = [
         int(text) for name in ("memory.max", "memory.high", "memory.limit_in_bytes") if (text := _number(group, name))
     ]
@@ -117,7 +117,7 @@ def _file_cache(group: Path) -> int:
 
 
 def _number(group: Path, name: str) -> str:
-    """As digits; empty for a file that is not there, or says "max"."""
+    """As digits; empty if the file is missing or says "max"."""
     text = _text(group / name).strip()
     return text if text.isdigit() else ""
 
@@ -133,16 +133,16 @@ def _text(path: Path) -> str:
 class Room:
     """How much memory models and conversations may use, in bytes: what is free, minus what others will need.
 
-    `gpu_free` is None without a GPU, `host_free` if unknown. `given`: the limit that the user set where the KV cache
-    is, 0 if unset; then no reserve is kept there.
+    `gpu_free` is None without a GPU, `host_free` if unknown. `given`: the user's limit for the memory that holds the KV
+    cache, 0 if unset; no reserve is kept there then.
     """
 
     host_free: int | None
     gpu_free: int | None = None
     beside: int = 0  # host memory that other models of this process will take
     given: int = 0
-    gpus: int = 1  # that `gpu_free` is the memory of
-    gpu_own: float = float("inf")  # what a GPU holds beyond that is taken from the host's memory
+    gpus: int = 1  # number of GPUs whose memory `gpu_free` is
+    gpu_own: float = float("inf")  # beyond this, GPU memory is taken from the host's
 
     @property
     def host(self) -> float:
@@ -159,8 +159,7 @@ class Room:
         return self.given or max(0.0, self.gpu_free * GPU_SHARE - GPU_RESERVE_BYTES * self.gpus)
 
     def left_on_host(self, on_host: float, on_gpu: float) -> float:
-        """Bytes of the host's memory that are left beside that much there and on the GPUs; negative where it does not
-        hold them."""
+        """Bytes of host memory left with that much used there and on the GPUs; negative if it does not suffice."""
         return self.host - on_host - max(0.0, on_gpu - self.gpu_own)
 
     def __str__(self) -> str:
@@ -194,8 +193,8 @@ def room_of(config: EngineConfig) -> Room:
 
 
 def free_together(gpus: Sequence[Device], split: Split) -> int:
-    """Bytes that these GPUs hold of one model. Without proportions llama.cpp divides it by their free memory; with
-    them, the first GPU that is full ends it."""
+    """How many bytes of one model these GPUs can hold. Without proportions llama.cpp splits it by free memory; with
+    them, the first GPU that is full sets the limit."""
     shares = [share for share in split.shares if share][: len(gpus)]
     if not shares:
         return sum(gpu.free_bytes for gpu in gpus)
@@ -203,9 +202,9 @@ def free_together(gpus: Sequence[Device], split: Split) -> int:
 
 
 def own_memory(gpus: Sequence[Device], host_total: int | None) -> float:
-    """Bytes of these GPUs that are certainly not the host's. A GPU in the CPU's package reports one sum of what the
-    firmware set aside for it, which the host does not count as its own, and of what it may borrow, which is never more
-    than the host has."""
+    """Bytes of these GPUs that are certainly not host memory. A GPU in the CPU's package reports the sum of what the
+    firmware reserved for it, which the host does not count as its own, and what it may borrow, which is never more than
+    the host has."""
     if host_total is None or not any(gpu.uses_host_memory for gpu in gpus):
         return float("inf")
     return sum(max(0, gpu.memory_bytes - host_total) if gpu.uses_host_memory else gpu.memory_bytes for gpu in gpus)

@@ -10,18 +10,18 @@ from inference.llama import LlamaModel
 from inference.speculative.draft_model import CATCH_UP_TOKENS_MAX
 from inference.weight_placement import HOST
 
-KV_BYTES = {F16: 2.0, Q8_0: 34 / 32, Q4_0: 18 / 32}  # of a number; the quantised add two bytes of scale to 32 numbers
+KV_BYTES = {F16: 2.0, Q8_0: 34 / 32, Q4_0: 18 / 32}  # per number; quantised types add two bytes of scale per 32 numbers
 ACTIVATION_BYTES, MASK_BYTES = 4, 2
-# A layer's intermediate results in widths of the model; without flash attention most of them share the scores' memory.
+# A layer's intermediate results, in model widths; without flash attention most of them share memory with the scores.
 HIDDEN_WIDTHS, HIDDEN_WIDTHS_BESIDE_SCORES = 10, 4
-BLOCK = 32  # numbers that share a scale: a head is stored only where they divide its length
+BLOCK = 32  # numbers that share a scale: the size of a head must be a multiple of it
 
 
 @dataclass(frozen=True, slots=True)
 class Proportions:
-    """The dimensions of a model that its memory follows from: read from its file, or known to the catalogue.
+    """The dimensions of a model that determine its memory: read from its file, or from the catalogue.
 
-    `width` is that of a layer's result; `key` and `value` are the numbers that a head keeps of a token.
+    `width` is the size of a layer's output; `key` and `value` are the numbers that a head stores per token.
     """
 
     weight_bytes: int
@@ -35,8 +35,7 @@ class Proportions:
 
     @property
     def kv_numbers(self) -> int:
-        """Of one token in all layers. For models that keep keys and values in some layers only, it is an
-        upper bound."""
+        """Numbers per token in all layers. An upper bound for models that keep keys and values only in some layers."""
         return self.layers * self.kv_heads * (self.key + self.value)
 
     @property
@@ -62,29 +61,29 @@ class Proportions:
 
 
 def in_words(size: int) -> str:
-    """Bytes for messages to the user: decimal units, as disks and model hubs count."""
+    """Bytes for messages to the user: decimal units, as used by disks and model hubs."""
     return f"{size / 1e9:.1f} GB" if size >= 1e8 else f"{size / 1e6:.1f} MB"
 
 
 @dataclass(frozen=True, slots=True)
 class Footprint:
-    """Bytes. For models that keep keys and values in some layers only it is an upper bound."""
+    """Bytes. An upper bound for models that keep keys and values only in some layers."""
 
     weights: int
     kv_cache: int
     working: int  # intermediate results of the largest step
     draft: int  # everything that the draft model needs
     parked_max: int  # conversations in host memory, once there are any
-    kv_on_host: int = 0  # of the KV cache: what lies there even where a GPU computes its layer
+    kv_on_host: int = 0  # part of the KV cache that stays on the host even if a GPU computes its layers
 
     @property
     def total(self) -> int:
-        """Of everything that is allocated at start."""
+        """Everything that is allocated at start."""
         return self.weights + self.kv_cache + self.working + self.draft
 
     @property
     def divided(self) -> int:
-        """What goes to a GPU layer by layer."""
+        """What is placed on a GPU layer by layer."""
         return self.weights + self.kv_cache - self.kv_on_host
 
     def __str__(self) -> str:
@@ -111,7 +110,7 @@ class Footprint:
 
 
 def _of_draft(draft: Proportions, config: EngineConfig, context: int, attention: Attention) -> int:
-    """It has a slot for each of the model's, and smaller steps."""
+    """The draft model has a slot for each of the model's, and smaller steps."""
     rows = max(CATCH_UP_TOKENS_MAX, config.slots)
     kv_cache = _kv_cache(draft, context * config.slots, config.kv_type)
     return draft.weight_bytes + kv_cache + _working(draft, rows, context, config.slots, attention)
@@ -123,7 +122,7 @@ def _kv_cache(model: Proportions, cells: int, kv_type: str) -> int:
 
 def _working(model: Proportions, rows: int, context: int, slots: int, attention: Attention) -> int:
     """Compared with what llama.cpp reserves in each mode: 0 to 40 % more. Without flash attention the scores of all
-    heads exist at once, and the mask twice. In a unified cache a row looks at the cells of all slots."""
+    heads exist at once, and the mask twice. In a unified cache a row attends to the cells of all slots."""
     cells = context * slots if attention.unified else context
     if attention.flash:
         return rows * (cells * MASK_BYTES + model.width * HIDDEN_WIDTHS * ACTIVATION_BYTES)

@@ -1,9 +1,9 @@
-"""What a step of a prompt costs by its tokens, as JSON: how many of them at once a device likes.
+"""Measures the cost of a prefill step by its number of tokens, to find a device's best size; prints JSON.
 
 `python -m inference.provisioning.prefill_bench MODEL [--gpu-layers N] [--unified] [--flash]`
 
-For a subprocess, as `attention_bench` is. A GPU idles between two small steps; larger ones make the others of a step
-wait and take memory. The fastest step of each size counts.
+Run in a subprocess, like `attention_bench`. A GPU idles between two small steps; larger ones make the other streams of
+a step wait, and take memory. The fastest step of each size counts.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from inference.config import default_threads
 from inference.llama import LlamaContext, LlamaModel
 from inference.provisioning.isolated_process import run_isolated
 
-# Sizes of which the kernels have whole tiles. Beyond them, a step's results take more memory than its speed is worth.
+# Sizes that are multiples of the kernels' tiles. Beyond them, the results of a step take more memory than they gain.
 SIZES = (128, 256, 512, 1024)
 ROUNDS = 5
-BUDGET_S = 20.0  # a size that is not reached by then is not judged
+BUDGET_S = 20.0  # sizes not reached by then are not judged
 TIMEOUT_S = 300.0
-ENOUGH = 0.95  # of the best tokens a second: what a larger step gains beyond that is noise
+ENOUGH = 0.95  # of the best tokens per second: what a larger step gains beyond that is noise
 
 
 def best_size(steps_ms: Mapping[int, float]) -> int:
-    """The smallest that computes about as many tokens a second as any."""
+    """The smallest size with about as many tokens per second as the best."""
     speeds = {size: size / ms for size, ms in steps_ms.items()}
     return min(size for size, speed in speeds.items() if speed >= ENOUGH * max(speeds.values()))
 
@@ -53,7 +53,7 @@ def measure(path: Path, *, attention: Attention, gpu_layers: int) -> dict[int, f
         found: dict[int, float] = {}
         began = perf_counter()
         for size in SIZES:
-            _step_ms(context, size)  # the kernels of this size are compiled
+            _step_ms(context, size)  # compiles the kernels of this size
             found[size] = _step_ms(context, size)
             if perf_counter() - began > BUDGET_S:
                 break

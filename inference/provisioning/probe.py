@@ -1,9 +1,9 @@
-"""Tokens a second on this machine, as JSON.
+"""Measures tokens per second on this machine; prints JSON.
 
 `python -m inference.provisioning.probe MODEL [--threads N] [--gpu-layers N]`
 
-For a subprocess: it may take all memory, and on a bad build it dies. The fastest step of each kind counts, which is
-what the machine can do when nothing else runs on it.
+Run in a subprocess: it may take all memory, and crashes on a bad build. The fastest step of each kind counts, which is
+what the machine can do without other load.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from inference.provisioning.isolated_process import run_isolated
 
 PREFILL_ROWS = 64  # a multiple that suits the kernels; more rows are little faster and much slower to measure
 PREFILL_STEPS, DECODE_STEPS = 8, 32  # enough for the choice of threads to settle
-BUDGET_S = 30.0  # for each kind: a large model on a small machine gets fewer steps
+BUDGET_S = 30.0  # per kind: a large model on a small machine gets fewer steps
 TIMEOUT_S = 300.0  # both budgets, and loading a large file from a slow disk
 CONTEXT = PREFILL_ROWS * PREFILL_STEPS + DECODE_STEPS
 
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """Tokens a second of one stream."""
+    """Tokens per second of one stream."""
 
     prefill: float
     decode: float

@@ -1,8 +1,8 @@
 """`python -m inference.provisioning.selftest [MODEL]`: does this build of llama.cpp compute on this machine?
 
-Meant for a subprocess: a build with instructions that the CPU or the compiler gets wrong does not fail, it dies.
-Decodes 1, 5 and 64 rows, because each takes other kernels. Exit code 0: all finite, and the same answer each way. It
-prints where it computed: a build for a GPU that finds none computes on the CPU, and passes there.
+Run in a subprocess: a build with instructions that the CPU lacks or the compiler got wrong does not fail, it crashes.
+Decodes 1, 5 and 64 rows, because each uses different kernels. Exit code 0: all logits are finite, and the results
+agree. It prints where it computed: a GPU build that finds no GPU computes on the CPU, and passes there.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ TOLERANCE = 0.5
 
 
 def check(path: Path) -> None:
-    """Raises AssertionError or InferenceError; may kill the process, which is what it is there to find out."""
+    """Raises AssertionError or InferenceError; may crash the process, which is what this is meant to find out."""
     model = LlamaModel.load(path, gpu_layers=-1)
     context = LlamaContext(model, slots=3, context=256, rows_max=ROWS, threads=default_threads())
     tokens = [t % model.vocabulary_size for t in range(5, 5 + ROWS)]
@@ -40,7 +40,7 @@ def check(path: Path) -> None:
 
 
 def place(found: Sequence[Device]) -> str:
-    """Where a model is computed whose layers are all offloaded."""
+    """Where a model with all layers offloaded is computed."""
     gpus = [device.description for device in found if device.is_gpu]
     return f"the GPU ({', '.join(gpus)})" if gpus else "the CPU"
 

@@ -1,4 +1,4 @@
-"""An engine's answer as server-sent events: spelled by our engine, read by the worker. Pure.
+"""An engine's response as server-sent events: written by our engine, parsed by the worker. Pure.
 
 The events are vLLM's: `choices` with token ids, then the usage with empty choices, then [DONE]; or an `error`. Ours
 also have an object "firsttoken", which vLLM's clients ignore.
@@ -14,27 +14,27 @@ import orjson
 
 from inference.core import Finish, Forecast, Generation, Miss, Spent, Steps, TokenLogprob
 
-# A step of one answer: some tokens, with twenty alternatives each some kilobytes. Also what may come without an event:
-# comments keep a connection alive, of which an hour has some kilobytes.
+# One step of one answer: with twenty alternatives per token, some tokens take a few kilobytes. Also the limit for bytes
+# without an event: the comments that keep a connection alive are a few kilobytes per hour.
 EVENT_BYTES_MAX = 2**20
-# What an engine tells is stored beside what others tell: a number that no column takes would keep all of it out.
+# Numbers from an engine are stored with others in one row: one that overflows its column would lose the whole row.
 COUNT_MAX = 2**31 - 1
 MS_MAX = 1e9  # eleven days
 NS_MAX = 10**15
 DONE = b"[DONE]"
 END = b"data: [DONE]\n\n"
-TOKEN_ID = "token_id:"  # how some vLLM spell a token that they do not turn into text
+TOKEN_ID = "token_id:"  # prefix with which some versions of vLLM spell a token that they do not decode
 _REASONS = {"stop": Finish.STOP, "length": Finish.LENGTH, "deadline": Finish.DEADLINE, "error": Finish.ERROR}
 _SPELLED = {finish: reason for reason, finish in _REASONS.items()}
 
 
 class MalformedStream(ValueError):
-    """What came is not what an engine says."""
+    """The data does not follow the protocol of an engine."""
 
 
 class Placement(NamedTuple):
-    """What our engine tells with the first token: how long the request waited and its prompt took, what the cache
-    lacked, and when the token was expected."""
+    """What our engine reports with the first token: queue time, prefill time, what the cache lacked, and when the token
+    was expected."""
 
     queue_ms: float
     prefill_ms: float
@@ -44,23 +44,23 @@ class Placement(NamedTuple):
 
 
 class StreamUpdate(NamedTuple):
-    """What one event says. `counts` are the drafted and accepted tokens, told at the end."""
+    """The content of one event. `counts` are the drafted and accepted tokens, reported at the end."""
 
     ids: Sequence[int] = ()
     logprobs: Sequence[TokenLogprob] = ()
     finish: Finish | None = None
-    aborted: bool = False  # by the engine: nobody here asked for it
+    aborted: bool = False  # by the engine, without a request from here
     cached: int | None = None
     placement: Placement | None = None
     counts: tuple[int, int] | None = None
     writing: Steps | None = None
-    engine_ms: float | None = None  # from the submission there to the last token, told at the end
-    spent: Spent | None = None  # of the engine's time, told at the end
+    engine_ms: float | None = None  # from submission there to the last token, reported at the end
+    spent: Spent | None = None  # engine time used, reported at the end
     error: tuple[str, int] | None = None  # message and status
 
 
 class Events:
-    """Cuts a body into the data of its events. Raises Malformed for one without end, and for a body without events."""
+    """Splits a body into the data of its events. Raises MalformedStream for one that does not end or has no events."""
 
     def __init__(self) -> None:
         self._rest = bytearray()
@@ -77,7 +77,7 @@ class Events:
             del rest[-1:]
         if b"\r" in data:
             data = data.replace(b"\r\n", b"\n")
-        if rest:  # what comes in small pieces is looked through once, not with each of them
+        if rest:  # search only the new data for an end, so that many small pieces do not take quadratic time
             begin = max(0, len(rest) - 1)
             rest += data
             data = b"" if rest.find(b"\n\n", begin) < 0 else bytes(rest)
@@ -99,12 +99,12 @@ class Events:
 
 
 def _data(event: bytes) -> bytes:
-    """Of an event with other fields; of a comment, nothing."""
+    """The data of an event with other fields; empty for a comment."""
     return b"\n".join(line[5:].strip() for line in event.split(b"\n") if line.startswith(b"data:"))
 
 
 def read(data: bytes, pieces: Sequence[bytes]) -> StreamUpdate:
-    """What the data of an event says. Raises Malformed."""
+    """Parse the data of an event. Raises MalformedStream."""
     try:
         return _told(orjson.loads(data), pieces)
     except (ValueError, TypeError, KeyError, AttributeError, IndexError, OverflowError) as error:
@@ -127,7 +127,7 @@ def _told(event: Mapping[str, Any], pieces: Sequence[bytes]) -> StreamUpdate:
 
 
 def _own(own: Mapping[str, Any], pieces: Sequence[bytes]) -> dict[str, Any]:
-    """What only our engine tells."""
+    """The fields that only our engine reports."""
     said: dict[str, Any] = {}
     if "queue_ms" in own:
         said["placement"] = _placement(own, pieces)
@@ -160,7 +160,7 @@ def _check_ids(ids: Iterable[Any], pieces: Sequence[bytes]) -> None:
 
 def _logprob(told: Mapping[str, Any], pieces: Sequence[bytes]) -> TokenLogprob:
     top = [(_piece(each, pieces), _number(each["logprob"])) for each in told.get("top_logprobs") or ()]
-    top.sort(key=_likelihood, reverse=True)  # vLLM puts the token that was drawn first
+    top.sort(key=_likelihood, reverse=True)  # vLLM lists the sampled token first
     return TokenLogprob(_piece(told, pieces), _number(told["logprob"]), tuple(top))
 
 
@@ -169,12 +169,12 @@ def _likelihood(told: tuple[bytes, float]) -> float:
 
 
 def _piece(told: Mapping[str, Any], pieces: Sequence[bytes]) -> bytes:
-    """The bytes of a token, which are told by themselves or by its id."""
+    """The bytes of a token, which is given by its bytes or its id."""
     if (spelled := told.get("bytes")) is not None:
-        if not isinstance(spelled, list):  # of a number, as many zeros would be made
+        if not isinstance(spelled, list):  # bytes(n) would allocate n zeros
             raise MalformedStream("bytes that are none")
         return bytes(spelled)
-    id = told.get("token_id")  # of vLLM 0.32; others spell it
+    id = told.get("token_id")  # since vLLM 0.32; earlier versions spell it in the text
     return pieces[_count(int(told["token"].removeprefix(TOKEN_ID)) if id is None else id)]
 
 
@@ -191,7 +191,7 @@ def _placement(own: Mapping[str, Any], pieces: Sequence[bytes]) -> Placement:
 
 
 def _steps(own: Mapping[str, Any]) -> Steps:
-    """None at all from an engine of an earlier version."""
+    """Zero for an engine of an earlier version, which does not report them."""
     return Steps(*map(_count, own.get("steps", (0, 0))))
 
 
@@ -222,7 +222,7 @@ def spell_tokens(ids: Sequence[int]) -> bytes:
 
 
 def spell_first(id: str, ids: Sequence[int], logprobs: Iterable[TokenLogprob], generation: Generation) -> bytes:
-    """The first event: where the request was placed, and its first tokens, if there are any."""
+    """The first event: placement of the request and its first tokens, if any."""
     stamps, miss = generation.stamps, generation.miss
     own: dict[str, Any] = {
         "queue_ms": max(0, stamps.admitted_ns - stamps.submitted_ns) / 1e6,
@@ -238,12 +238,12 @@ def spell_first(id: str, ids: Sequence[int], logprobs: Iterable[TokenLogprob], g
 
 
 def spell_likely(ids: Sequence[int], logprobs: Iterable[TokenLogprob]) -> bytes:
-    """Tokens with their log probabilities."""
+    """An event of tokens with their log probabilities."""
     return _event({"choices": [_choice(ids, logprobs)]})
 
 
 def spell_end(generation: Generation) -> bytes:
-    """Why it ended, the usage, and the end of the stream."""
+    """Finish reason, usage, and the end of the stream."""
     finish = generation.finish or Finish.ERROR
     reason = _SPELLED.get(finish, "abort")
     stamps = generation.stamps
@@ -262,7 +262,7 @@ def spell_end(generation: Generation) -> bytes:
 
 
 def spell_nothing() -> bytes:
-    """The whole answer where nothing had to be computed."""
+    """The whole stream for a request that needed no computation."""
     return _event({"choices": [{"index": 0, "token_ids": (), "finish_reason": "stop"}]}) + END
 
 

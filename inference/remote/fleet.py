@@ -1,7 +1,7 @@
-"""Which engine computes a request: consistent hashing with bounded load (Mirrokni, Thorup and Zadimoghaddam, SODA 2018,
+"""Routing of requests to engines: consistent hashing with bounded loads (Mirrokni, Thorup and Zadimoghaddam, SODA 2018,
 arXiv 1608.01350) in the form of rendezvous hashing.
 
-An engine that is gone only moves its own sessions, and the caches of the others stay of use. Pure.
+The loss of an engine only moves its own sessions; the caches of the others remain useful. Pure.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from math import ceil
 
-# How far above the mean an engine may be before its sessions go elsewhere: less costs cached prefixes, more waiting.
+# How far above the mean load an engine may be before its sessions move: less costs prefix hits, more costs waiting.
 LOAD_BOUND = 1.25
-# Tokens at the start that tell sessions apart: what is cached of shorter prompts is worth little, and the prompts of a
-# conversation, which only grow, all have the same.
+# Tokens of the prefix that identify a session: caching shorter prompts is worth little, and the prompts of a
+# conversation, which only grow, all share them.
 SESSION_TOKENS = 64
 
 
 @dataclass(frozen=True, slots=True)
 class EngineInfo:
-    """What an engine says of itself. `ours`: it is of this project, and understands all that is asked.
-    `vocabulary` is the digest of its tokens; vLLM does not tell any. `shares`: all requests may share a connection."""
+    """What an engine reports about itself. `ours`: it is of this project and supports every field. `vocabulary` is the
+    digest of its tokens, which vLLM does not report. `shares`: requests can share one connection."""
 
     context: int | None = None
     ours: bool = False
@@ -31,13 +31,13 @@ class EngineInfo:
 
 @dataclass(slots=True, eq=False)
 class Upstream:
-    """An engine as a worker knows it. `away` is why it is not asked, if so."""
+    """An engine as seen by a worker. `away` says why it gets no requests, if so."""
 
     url: str
     facts: EngineInfo | None = None
     away: str | None = "it was not reached yet"
-    streams: int = 0  # that this worker has there
-    misses: int = 0  # looks in a row to which it gave no answer
+    streams: int = 0  # running there for this worker
+    misses: int = 0  # consecutive health checks without a response
 
     @property
     def is_up(self) -> bool:
@@ -59,11 +59,11 @@ class Fleet:
 
     @property
     def has_ours(self) -> bool:
-        """Whether any engine is of this project, also one that is away."""
+        """Whether any engine is of this project, including those that are away."""
         return any(each.facts is not None and each.facts.ours for each in self.upstreams)
 
     def pick(self, session: bytes, without: Collection[Upstream] = (), *, ours: bool = False) -> Upstream | None:
-        """The engine of a session, or the next one in its order that has room. `ours`: of this project only."""
+        """The engine of a session, or the next one in its order that has room. `ours`: only engines of this project."""
         able = [each for each in self.up if each not in without and (not ours or (each.facts and each.facts.ours))]
         if not able:
             return None
@@ -73,6 +73,6 @@ class Fleet:
 
 
 def session_of(prompt: Sequence[int], salt: str) -> bytes:
-    """What prompts of one conversation have in common, and those of other tenants have not."""
+    """A key that the prompts of a conversation share, and those of other tenants do not."""
     told = ",".join(map(str, prompt[:SESSION_TOKENS]))
     return blake2b(f"{salt} {told}".encode(), digest_size=16).digest()

@@ -1,8 +1,8 @@
-"""What passes on the connection that all requests of a worker to one engine of this project share. Pure.
+"""The protocol of the connection that all requests of a worker to one engine of this project share. Pure.
 
-A frame is the length of its content (4 bytes), its kind (1), the number of the request that it belongs to (4), and the
-content. Numbers are little-endian. The tokens that a step brings to all requests are one frame, so they cost one write,
-one read and one waking, however many the requests are. Everything else of an answer are the same events as elsewhere.
+A frame is the length of its content (4 bytes), its kind (1), the number of its request (4), and the content. Numbers
+are little-endian. The tokens of a step for all requests are one frame, so they cost one write, one read and one wake-up
+for any number of requests. Everything else of a response consists of the same events as elsewhere.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from inference.remote.transport import Answer
 
 PATH = "/inference/v1/channel"
 PROTOCOL = "firsttoken-channel"  # in the header Upgrade
-ASK, CANCEL = 1, 2  # of a worker: a `traceparent`, a line feed and the body; nothing
-TAKEN, REFUSED, EVENTS, LAST, STEP = 16, 17, 18, 19, 20  # of an engine; nothing; status and body; events; see `step`
+ASK, CANCEL = 1, 2  # from a worker. ASK: a `traceparent`, a line feed and the body. CANCEL: no content
+TAKEN, REFUSED, EVENTS, LAST, STEP = 16, 17, 18, 19, 20  # from an engine: none; status and body; events; see `step`
 OF_ALL = 0  # the number of a frame that belongs to no single request
-ANSWER_BYTES_MAX = 16 * 2**20  # of a frame of an engine: a step of many answers with alternatives is some hundred kB
-RETRY_AFTER_S_MAX = 86_400.0  # it is told to clients, who would not wait for longer
+ANSWER_BYTES_MAX = 16 * 2**20  # per frame of an engine: a step of many answers with alternatives is some hundred kB
+RETRY_AFTER_S_MAX = 86_400.0  # passed on to clients, which would not wait for longer
 _HEAD = Struct("<IBI")
 _BYTES = 4  # of a number in a step
 
@@ -34,7 +34,7 @@ class Frame(NamedTuple):
 
 
 class Frames:
-    """Cuts what arrives into frames. Raises Malformed for one that is too long."""
+    """Splits incoming data into frames. Raises MalformedStream for one that is too long."""
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
@@ -70,12 +70,12 @@ def ask(number: int, body: bytes, traceparent: str) -> bytes:
 
 
 def step(numbers: Sequence[int]) -> bytes:
-    """`numbers` are for each request its number, how many tokens it gets, and these."""
+    """`numbers` holds, for each request, its number, its count of tokens, and the tokens."""
     return frame(STEP, OF_ALL, Struct(f"<{len(numbers)}I").pack(*numbers))
 
 
 def read_step(content: bytes) -> Iterator[tuple[int, Sequence[int]]]:
-    """Requests and their tokens. Raises Malformed."""
+    """Requests and their tokens. Raises MalformedStream."""
     if len(content) % _BYTES:
         raise MalformedStream("a step that is cut off")
     numbers, at = unpack_from(f"<{len(content) // _BYTES}I", content), 0
@@ -93,7 +93,7 @@ def refusal(number: int, status: int, body: object, retry_after_s: float | None)
 
 
 def read_refusal(content: bytes) -> Answer:
-    """Raises Malformed."""
+    """Raises MalformedStream."""
     try:
         told = orjson.loads(content)
         status, retry_after_s = told["status"], told["retry_after_s"]

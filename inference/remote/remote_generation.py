@@ -1,4 +1,4 @@
-"""An answer whose tokens are computed by an engine elsewhere: asked for, received, and continued where one is lost."""
+"""A generation on a remote engine: sent, received, and resumed on another engine if one is lost."""
 
 from __future__ import annotations
 
@@ -28,26 +28,26 @@ from inference.remote.request_body import PATH, Ask
 from inference.remote.transport import Answer, Exchange, Transport
 from inference.trace import now_ns
 
-# What is wrong with a request is so at every engine. Another one may take what is refused otherwise: the one that
-# refused it stops, or what answers there is no engine for us.
+# A faulty request fails on every engine. Any other refusal may be specific to the engine: it is shutting down, or what
+# responds there is not an engine for this worker. Then another one is tried.
 FAULTS = frozenset(range(400, 500)) - {401, 402, 403, 404, 405, 407, 408, 421}
-RETRY_AFTER_S = 1.0  # where an engine that is full does not say when there will be room
+RETRY_AFTER_S = 1.0  # if a full engine does not say when it will have room
 REFUSAL_CHARS_MAX = 500
 CODE_CHARS_MAX = 100
-# An answer that an engine has taken waits so long for one that is begun again: its client has the head of a stream, and
-# sees a pause. Who has seen nothing yet waits for one that was just begun, and is not known yet; then that request is
-# refused, and asked again by its client.
+# How long an answer waits for an engine to come back. If one had accepted it, its client has received the response
+# headers and sees a pause. If not, the wait only covers an engine that was just started and is not known yet; after
+# that the request is refused, and the client retries.
 STRANDED_S, UNSEEN_S = 15.0, 0.5
-# In the middle of an answer, an engine says nothing for so long only if it let the answer lie; behind the last token,
-# only if it has forgotten the end.
+# Silence after which an engine is given up: in the middle of an answer, where it must have stalled; and after the last
+# token, where it has failed to send the end.
 SILENT_S, END_S = 30.0, 5.0
-LOSSES_MAX = 3  # what took so many engines along would take another
+LOSSES_MAX = 3  # a request that took so many engines down would take another
 
 
 class RemoteGeneration(DeltaStream):
-    """A `Generation`, and the receiver of its own request. `left` is called once, when no engine works for it.
+    """A `Generation`, and the receiver of its own request. `left` is called once, when no engine works on it any more.
 
-    Raises EnginesAway, and NotDeterministic where no engine can promise that.
+    Raises EnginesAway, and NotDeterministic if no engine supports deterministic answers.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class RemoteGeneration(DeltaStream):
         self.spent = Spent()
         self.miss: Miss | None = None
         self.forecast: Forecast | None = None
-        self.place: int | None = None  # engines elsewhere do not tell it
+        self.place: int | None = None  # remote engines do not report it
         self.upstream: Upstream | None = None
         self.hops: list[Hop] = []
         self._ask, self._fleet, self._transport = ask, fleet, transport
@@ -82,23 +82,23 @@ class RemoteGeneration(DeltaStream):
         self._events = Events()
         self._session = session_of(ask.prompt, ask.salt)
         self._tried: list[Upstream] = []
-        self.moves = 0  # how often it went on at another engine, or at one that was begun again
+        self.moves = 0  # how often it was resumed, on another engine or a restarted one
         self._losses = 0
         self._stranded: asyncio.TimerHandle | None = None
-        self._give_up_at = float("inf")  # on the clock of the loop, once it makes no progress
+        self._give_up_at = float("inf")  # event-loop time; set while it makes no progress
         self._exchange: Exchange | None = None
         self._answered = asyncio.Event()
-        self._ending: Finish | None = None  # why it ends, known before the end of the stream
-        self._heard_at = 0.0  # on the clock of the loop
+        self._ending: Finish | None = None  # finish reason, known before the stream ends
+        self._heard_at = 0.0  # event-loop time of the last data
         self._deadline_ns = deadline_ns
         self._timer: asyncio.TimerHandle | None = None
         self._left: Callable[[RemoteGeneration], None] | None = left
         self._begin()
-        if deadline_ns is not None:  # not every engine knows of deadlines
+        if deadline_ns is not None:  # not every engine supports deadlines
             left_s = max(0, deadline_ns - now_ns()) / 1e9
             self._timer = asyncio.get_running_loop().call_later(left_s, self._late)
 
-    # --- for who reads ---
+    # --- for the consumer ---
 
     async def admitted(self) -> None:
         await self._answered.wait()
@@ -116,7 +116,7 @@ class RemoteGeneration(DeltaStream):
 
     @property
     def waits(self) -> bool:
-        """For its first token."""
+        """Whether it waits for its first token."""
         return not self.stamps.first_token_ns
 
     @property
@@ -124,13 +124,13 @@ class RemoteGeneration(DeltaStream):
         return self._ask.priority is Priority.AHEAD
 
     def resume(self) -> None:
-        """An engine is there: go on, if this answer waits for one."""
+        """An engine is available: resume, if this answer waits for one."""
         if self._stranded is not None:
             self._tried.clear()
             self._go_elsewhere(EnginesAway("the engine is gone"))
 
     def look(self) -> None:
-        """Leave an engine that says no more. Called now and then."""
+        """Leave an engine that has gone silent. Called periodically."""
         if self._exchange is None:
             return
         silent_s = asyncio.get_running_loop().time() - self._heard_at
@@ -145,14 +145,14 @@ class RemoteGeneration(DeltaStream):
 
     @property
     def received_tokens(self) -> int:
-        """Without those that were written before it began."""
+        """Without the tokens that were already written when it was created."""
         return len(self.ids) - self._written
 
     # --- for the transport ---
 
     def begun(self) -> None:
         self.hops[-1].taken_ns = now_ns()
-        if not self._answered.is_set():  # from now on it waits as an answer does, if it has to
+        if not self._answered.is_set():  # from now on, the longer STRANDED_S applies
             self._give_up_at = float("inf")
             self._answered.set()
 
@@ -175,7 +175,7 @@ class RemoteGeneration(DeltaStream):
                     self._conclude()
                 elif event:
                     self._take(read(event, self._pieces))
-                if self._exchange is not exchange:  # it has ended, or goes on elsewhere
+                if self._exchange is not exchange:  # it has ended, or moved to another engine
                     break
         except MalformedStream as error:
             self._release("it could not be understood")
@@ -188,7 +188,7 @@ class RemoteGeneration(DeltaStream):
         if not ids or max(ids) >= len(self._pieces):
             self._fail(InferenceError("the engine could not be understood: it told a token that is none"))
         elif self._is_usual(ids):
-            self.stamps.last_token_ns = now_ns()  # nearly all tokens: as `_accept`, without what these do not need
+            self.stamps.last_token_ns = now_ns()  # the common case: `_accept` without checks that do not apply
             self._give_up_at = float("inf")
             self.ids += ids
             self.hops[-1].tokens += len(ids)
@@ -209,17 +209,17 @@ class RemoteGeneration(DeltaStream):
 
     @property
     def _taken(self) -> bool:
-        """By an engine, before it told anything: the client has the head of a stream since."""
+        """Whether an engine has accepted it: since then the client has the response headers."""
         return bool(self.ids) or self._answered.is_set()
 
     def _is_usual(self, ids: Sequence[int]) -> bool:
-        """Whether they are neither the first tokens of the answer, nor the last, nor behind these."""
+        """Whether these are neither the first tokens of the answer nor the last nor later ones."""
         goes_on = self._ending is None and len(self.ids) + len(ids) < self._ask.sampling.max_tokens
         usual = goes_on and self.stamps.first_token_ns and not self._ask.sampling.stop
         return bool(usual) and self._end_tokens.isdisjoint(ids)
 
     def _begin(self) -> None:
-        """Ask the next engine. Raises EnginesAway and NotDeterministic."""
+        """Send the request to the next engine. Raises EnginesAway and NotDeterministic."""
         exact = self._ask.sampling.deterministic
         bound = bool(self.ids) and not self._ask.goes_on_anywhere
         upstream = self._fleet.pick(self._session, self._tried, ours=exact or bound)
@@ -243,7 +243,7 @@ class RemoteGeneration(DeltaStream):
             return
         if len(self.ids) >= self._ask.sampling.max_tokens:
             self._ending = self._ending or Finish.LENGTH
-        if self._ending is not None:  # all that was missing is what follows the last token
+        if self._ending is not None:  # only the end of the stream was missing
             self._conclude()
             self.flush()
             return
@@ -269,7 +269,7 @@ class RemoteGeneration(DeltaStream):
     def _strand(self, error: InferenceError, wait_s: float) -> None:
         loop = asyncio.get_running_loop()
         self._give_up_at = min(self._give_up_at, loop.time() + wait_s)
-        if self._give_up_at <= loop.time():  # a timer would lose against a look that sends it on in this very moment
+        if self._give_up_at <= loop.time():  # a timer would lose to a health check that moves it in this very moment
             self._fail(error)
         elif self._stranded is None:
             self._stranded = loop.call_at(self._give_up_at, self._fail, error)
@@ -283,7 +283,7 @@ class RemoteGeneration(DeltaStream):
         if told.error is not None:
             message, status = told.error[0][:REFUSAL_CHARS_MAX], told.error[1]
             self._release(f"error {status}")
-            if status in FAULTS:  # vLLM looks at most of a request behind the head of its answer
+            if status in FAULTS:  # vLLM validates most of a request after sending the response headers
                 self._fail(Refused(message, status, "invalid_value", None))
             else:
                 self._losses += status != 503
@@ -296,7 +296,7 @@ class RemoteGeneration(DeltaStream):
                 self.reading = placed.reading or self.reading
                 self._stamp(placed.queue_ms, placed.prefill_ms)
         if told.cached is not None and not self.cached_tokens and not self.moves:
-            # What is written already is a part of the prompt for engines that are not ours.
+            # For engines other than ours, tokens written already count as part of the prompt.
             self.cached_tokens = min(told.cached, self.prompt_tokens)
         if told.counts is not None:
             self.drafted, self.accepted = told.counts
@@ -315,18 +315,18 @@ class RemoteGeneration(DeltaStream):
             self._go_elsewhere(EnginesAway("the engine gave the answer up"))
 
     def _stamp(self, queue_ms: float, prefill_ms: float) -> None:
-        """The durations of the engine on the clock of this process: they end now, and what is left is the network's."""
+        """Place the engine's durations on this process's clock: they end now; the remainder is the network's."""
         stamps, now = self.stamps, now_ns()
         stamps.prefilled_ns = now
         stamps.admitted_ns = max(stamps.submitted_ns, now - round(prefill_ms * 1e6))
         stamps.arrived_ns = max(stamps.submitted_ns, stamps.admitted_ns - round(queue_ms * 1e6))
 
     def _accept(self, told: StreamUpdate) -> None:
-        if self._ending is not None:  # behind the end comes nothing that belongs to the answer
+        if self._ending is not None:  # nothing after the end belongs to the answer
             self._conclude()
             return
         stamps, most = self.stamps, self._ask.sampling.max_tokens
-        if not stamps.admitted_ns:  # it tells no durations: all that it took since it had the request
+        if not stamps.admitted_ns:  # the engine reports no durations: count all time since it accepted the request
             self._stamp(0.0, (now_ns() - (self.hops[-1].taken_ns or stamps.submitted_ns)) / 1e6)
         stamps.last_token_ns = now_ns()
         stamps.first_token_ns = stamps.first_token_ns or stamps.last_token_ns
@@ -347,7 +347,7 @@ class RemoteGeneration(DeltaStream):
             self._ending = Finish.LENGTH
 
     def _conclude(self) -> None:
-        """The stream is whole. One that says no end was given up by the engine."""
+        """The stream has ended. One without a finish reason was aborted by the engine."""
         if self._ending is Finish.ERROR:
             self._fail(InferenceError("the engine failed"))
         elif self._ending is not None:
@@ -385,7 +385,7 @@ class RemoteGeneration(DeltaStream):
             left(self)
 
     def _release(self, ending: str = "") -> None:
-        """Let go of the engine, which frees the sequence at its next step. `ending` is why, if it is before the end."""
+        """Close the exchange; the engine frees the sequence at its next step. `ending` is why, if before the end."""
         exchange, self._exchange = self._exchange, None
         if exchange is not None:
             exchange.close()
@@ -395,7 +395,7 @@ class RemoteGeneration(DeltaStream):
 
 
 def _refusal(answer: Answer) -> InferenceError:
-    """The error that an engine's answer stands for."""
+    """The error for an engine's refusal."""
     message, code, param = _reason(answer.body)
     if answer.status == 429 or code == OVERLOADED:
         retry_after_s = RETRY_AFTER_S if answer.retry_after_s is None else answer.retry_after_s
@@ -409,7 +409,7 @@ def _refusal(answer: Answer) -> InferenceError:
 
 
 def _reason(body: bytes) -> tuple[str, str, str | None]:
-    """Message, code and parameter, as far as the body says them."""
+    """Message, code and parameter, as far as the body has them."""
     try:
         error = orjson.loads(body)["error"]
         message, code, param = error.get("message"), error.get("code"), error.get("param")

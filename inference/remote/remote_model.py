@@ -1,4 +1,4 @@
-"""A chat model whose tokens are computed by engines elsewhere: text and vocabulary are here, the KV cache is there."""
+"""A chat model whose tokens are computed by remote engines: text and vocabulary are here, the KV cache is there."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ from inference.remote.transport import Answer, Transport
 from inference.text_model import TextModel
 from inference.trace import random_id
 
-LOOK_S = 1.0  # between two looks at an engine: for how long one that is idle and gone is not noticed
-LOOK_AGAIN_S = 0.1  # at one that is away: where engines are exchanged, the next one stops when this one is ready
+LOOK_S = 1.0  # between health checks: how long the loss of an idle engine goes unnoticed
+LOOK_AGAIN_S = 0.1  # for an engine that is away: in a rolling restart the next one stops once this one is ready
 LOOK_TIMEOUT_S = 2.0
-# Looks in a row without an answer after which an engine's streams are begun elsewhere: a busy machine may miss one.
+# Consecutive health checks without a response after which an engine's streams are moved: a busy machine may miss one.
 MISSES_MAX = 3
 TOTALS = ("generated_tokens", "prompt_tokens", "cached_tokens", "continued")
 FINGERPRINT = b"remote %d %b"  # vocabulary and name: workers that share engines share generated turns
-FINGERPRINT_BYTES_MAX = 64  # of the key of a digest
+FINGERPRINT_BYTES_MAX = 64  # BLAKE2b's limit for a key
 
 
 class RemoteModel(TextModel):
-    """A `LanguageModel`. `load` reads the file without its weights; then `start`, and `watch` for as long as it lives.
+    """A `LanguageModel`. `load` reads the file without its weights; then `start`, and run `watch` for its lifetime.
 
-    `digest` makes of a tenant's salt what engines are told in its place: the same for all workers that share caches.
+    `digest` turns a tenant's salt into the one sent to engines: the same for all workers that share caches.
     """
 
     shares_turns = True
@@ -67,15 +67,15 @@ class RemoteModel(TextModel):
     def load(
         cls, path: Path, urls: Sequence[str], transport: Transport, digest: Callable[[str], str], context: int = 0
     ) -> RemoteModel:
-        """Raises ModelNotLoaded, or InvalidTemplate for a model that cannot chat."""
+        """Raises ModelNotLoaded, or InvalidTemplate for a model without a usable chat template."""
         return cls(LlamaModel.load(path, weights=False), urls, transport, digest, context)
 
     async def start(self) -> None:
-        """Look for the engines once. A worker may start before them: until one is there, it refuses turns."""
+        """Check all engines once. A worker may start before they do: until one is up, it refuses turns."""
         await self._look()
 
     async def watch(self, well: Callable[[], None]) -> None:
-        """Look after the engines for ever: after each by itself, as one whose machine is gone takes seconds."""
+        """Check the engines for ever, each in its own task, since one whose machine is gone takes seconds."""
         async with asyncio.TaskGroup() as group:
             for upstream in self._fleet.upstreams:
                 group.create_task(self._watch(upstream, well))
@@ -85,7 +85,7 @@ class RemoteModel(TextModel):
             await asyncio.sleep(LOOK_S if upstream.is_up else LOOK_AGAIN_S)
             await self._look_at(upstream)
             self._learn()
-            if upstream.is_up:  # looks at one that is away are many, and must not send others to one that is full
+            if upstream.is_up:  # checks of an engine that is away are frequent, and must not overload a full one
                 self._resume()
             well()
 
@@ -97,17 +97,17 @@ class RemoteModel(TextModel):
 
     @property
     def failed(self) -> str | None:
-        """Why nothing can be answered now, if so; it recovers by itself."""
+        """Why no request can be served now, or None; it recovers by itself."""
         return None if self._fleet.up else "no engine answers"
 
     @property
     def away(self) -> list[str]:
-        """Why engines are not asked, of each that is not."""
+        """Why each unavailable engine gets no requests."""
         return [each.away for each in self._fleet.upstreams if each.away is not None]
 
     @property
     def steps(self) -> int:
-        """As long as it stays the same, no request of this worker progresses."""
+        """While this does not change, no request of this worker progresses."""
         return self._totals["generated_tokens"]
 
     def prepare(self, grammar: str, begins: str = "") -> SentGrammar | None:
@@ -126,7 +126,7 @@ class RemoteModel(TextModel):
         traceparent: str = "",
         written: Sequence[int] = (),
     ) -> RemoteGeneration:
-        """Raises EnginesAway besides."""
+        """Also raises EnginesAway."""
         room = self.context_length - len(prompt)
         if not prompt:
             raise EmptyPrompt
@@ -139,7 +139,7 @@ class RemoteModel(TextModel):
         return self._send(prompt, held, salt, priority, due, deadline_ns, traceparent, written)
 
     def expect(self, due: Due, *, salt: str = "", priority: Priority = Priority.STANDARD) -> None:
-        """What engines expect is known to them alone. Raises EnginesAway."""
+        """Only the engines can forecast. Raises EnginesAway."""
         if self.failed:
             raise EnginesAway(f"{self.failed}: try again in a moment")
 
@@ -147,7 +147,7 @@ class RemoteModel(TextModel):
         waiting = any(generation.waits and not generation.ahead for generation in self._going)
         if waiting or not AHEAD_TOKENS_MIN <= len(prompt) < self.context_length:
             return None
-        # An engine that knows nothing of reading ahead generates one token in the lowest class, which does the same.
+        # An engine without prefill ahead generates one token in the lowest class, which has the same effect.
         sampling = Sampling(max_tokens=1, temperature=0.0, deterministic=exact)
         with suppress(InferenceError):
             return self._send(prompt, sampling, salt, Priority.AHEAD, NO_DEADLINE, None)
@@ -157,7 +157,7 @@ class RemoteModel(TextModel):
         self._shared.add(beginning)
 
     def stats(self) -> dict[str, Any]:
-        """Gauges and totals of this worker's side, for health and metrics: engines tell their own."""
+        """Gauges and totals of the worker's side, for health and metrics: engines report their own."""
         up = self._fleet.up
         waiting = sum(generation.waits for generation in self._going)
         return {
@@ -216,7 +216,7 @@ class RemoteModel(TextModel):
             self._resume()
 
     def _learn(self) -> None:
-        """What the looks say of all of them, and of the answers there."""
+        """Apply the results of the health checks to the model and to its running generations."""
         told = (each.facts.context for each in self._fleet.up if each.facts and each.facts.context)
         self.context_length = min((self._context_max, *told))  # a session may move to any of them
         for generation in tuple(self._going):
@@ -242,7 +242,7 @@ class RemoteModel(TextModel):
                 self._give_up(upstream, "it does not answer")
 
     def _meet(self, upstream: Upstream, answer: Answer) -> None:
-        """What an engine says of itself decides whether it is one for this worker."""
+        """Decide from an engine's description whether this worker can use it."""
         try:
             facts = engine_info(answer)
         except ValueError as error:
@@ -252,7 +252,7 @@ class RemoteModel(TextModel):
         upstream.facts, upstream.away = facts, "its model has another vocabulary" if other else None
 
     def _give_up(self, upstream: Upstream, reason: str) -> None:
-        """It hangs, or its machine is gone without a word: nobody waits for it any longer."""
+        """The engine hangs, or its machine vanished: move its streams."""
         upstream.away = reason
         for generation in tuple(self._going):
             if generation.upstream is upstream:
@@ -260,7 +260,7 @@ class RemoteModel(TextModel):
 
 
 def engine_info(answer: Answer) -> EngineInfo:
-    """From what an engine lists as its models. Raises ValueError with a reason for people."""
+    """Parsed from an engine's list of models. Raises ValueError with a human-readable reason."""
     if answer.status in (401, 403):
         raise ValueError("it does not take this worker's token")
     try:

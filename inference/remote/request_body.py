@@ -1,6 +1,6 @@
-"""A request as an engine reads it: vLLM's `POST /inference/v1/generate`, from token ids to token ids.
+"""A request in the format of an engine: vLLM's `POST /inference/v1/generate`, from token ids to token ids.
 
-What only our own engine understands is in the object "firsttoken", which vLLM ignores.
+The object "firsttoken" holds what only our own engine supports; vLLM ignores it.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from inference.grammar.constraint import Constraint
 
 PATH = "/inference/v1/generate"
 MODELS_PATH = "/v1/models"
-# vLLM's limit, if nobody sets another. It counts the token that was drawn among the alternatives, so one more is asked
-# for as long as there is room.
+# vLLM's default limit. It counts the sampled token among the alternatives, so one more is requested while the limit
+# allows.
 LOGPROBS_MAX = 20
-TOP_P_MIN = 1e-6  # vLLM takes no 0, which leaves the most likely token alone, as this does
+TOP_P_MIN = 1e-6  # vLLM rejects 0, which leaves only the most likely token; so does this
 
 
 @dataclass(frozen=True, slots=True)
 class SentGrammar:
-    """A grammar that was compiled here, so that a schema that is none is refused before anything is sent, and is held
-    to by the engine. `begins` is its mark: see `LanguageModel.prepare`. `by_token` is the same for engines that are not
-    ours: see `inference.grammar.lark`."""
+    """A grammar compiled here, so that an invalid schema is refused before anything is sent, and enforced by the
+    engine. `begins` is its marker: see `LanguageModel.prepare`. `by_token` is the variant for engines other than ours:
+    see `inference.grammar.lark`."""
 
     text: str
     begins: str
@@ -39,8 +39,8 @@ class SentGrammar:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """`shared` tokens at the beginning of the prompt hold nothing of any tenant. `salt` is not the tenant's name.
-    `end_tokens` are told to engines that may know fewer of them."""
+    """The first `shared` tokens of the prompt contain no tenant's data. `salt` is not the tenant's name. `end_tokens`
+    are sent to engines that may know only some of them."""
 
     id: str
     prompt: Sequence[int]
@@ -54,9 +54,8 @@ class Ask:
 
     @property
     def goes_on_anywhere(self) -> bool:
-        """Whether any engine may go on behind what was generated, as if nothing had happened: what is drawn next
-        depends on nothing but the tokens so far. For the others an engine has to know which tokens are the answer's:
-        ours do.
+        """Whether any engine can resume it seamlessly, because the next token depends only on the tokens so far. For
+        other requests, the engine has to know which tokens belong to the answer: ours does.
         """
         s = self.sampling
         penalises = s.presence_penalty or s.frequency_penalty or s.repeat_penalty != 1.0
@@ -66,8 +65,8 @@ class Ask:
     def body(
         self, now_ns: int, generated: Sequence[int] = (), deadline_ns: int | None = None, *, ours: bool = True
     ) -> bytes:
-        """Of the request for what follows the tokens that are `generated` already, to an engine of this project or
-        another one. Times are told as what is left."""
+        """The body of the request for what follows the `generated` tokens, for an engine of this project or another
+        one. Times are sent as time left."""
         s = self.sampling
         grammar = s.grammar if isinstance(s.grammar, SentGrammar) else None
         sampling: dict[str, Any] = {
@@ -111,15 +110,15 @@ class Ask:
             "priority": int(self.priority),
             "firsttoken": {name: value for name, value in own.items() if value is not None},
         }
-        if self.salt:  # vLLM takes none, but not an empty one
+        if self.salt:  # vLLM accepts a missing salt, but not an empty one
             body["cache_salt"] = self.salt
         return orjson.dumps(body)
 
     def _for_others(self, grammar: SentGrammar | None) -> dict[str, Any]:
-        """What engines of others are told otherwise, or beside what ours are told."""
+        """Fields that differ for other engines, or are sent only to them."""
         s = self.sampling
         told: dict[str, Any] = {
-            # One may know a single one of its model's end tokens, and would go on behind the others.
+            # An engine may know only one of its model's end tokens, and would continue after the others.
             "stop_token_ids": sorted(self.end_tokens),
             "top_p": max(s.top_p, TOP_P_MIN),
         }

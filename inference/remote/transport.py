@@ -1,4 +1,4 @@
-"""What a remote model needs of the network. Connections lie above: see `worker.engines`."""
+"""What a remote model needs of the network. Connections are managed above: see `worker.engines`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import NamedTuple, Protocol
 
 
 class Answer(NamedTuple):
-    """A whole answer; `retry_after_s` is what its headers say."""
+    """A complete response; `retry_after_s` is taken from its headers."""
 
     status: int
     body: bytes
@@ -15,11 +15,11 @@ class Answer(NamedTuple):
 
 
 class Receiver(Protocol):
-    """Who posted a request. Called in the turn of the event loop in which something arrives; once `refused` or `lost`
-    was called, nothing more is."""
+    """The sender of a request. Called in the iteration of the event loop in which data arrives; nothing is called after
+    `refused` or `lost`."""
 
     def begun(self) -> None:
-        """The engine has taken the request: status 200."""
+        """The engine has accepted the request: status 200."""
         ...
 
     def refused(self, answer: Answer) -> None:
@@ -27,38 +27,38 @@ class Receiver(Protocol):
         ...
 
     def received(self, data: bytes) -> None:
-        """Some of the body, cut anywhere."""
+        """A piece of the body, cut anywhere."""
         ...
 
     def told(self, ids: Sequence[int]) -> None:
-        """Tokens that a step brought, where engines tell them without more: see `inference.remote.frames`."""
+        """Tokens of a step, if the engine sends them without an event: see `inference.remote.frames`."""
         ...
 
     def lost(self, reason: str, *, reached: bool) -> None:
-        """The connection is gone, also after a whole body. `reached`: the engine had answered something."""
+        """The connection was lost, even after a whole body. `reached`: the engine had responded with something."""
         ...
 
 
 class Exchange(Protocol):
-    """A request and its answer on their way."""
+    """A request and its response in flight."""
 
     def close(self) -> None:
-        """End the connection, by which the engine knows that nobody waits; the receiver is not called any more."""
+        """Close the connection, which tells the engine that the client is gone; the receiver is not called any more."""
         ...
 
 
 class Transport(Protocol):
-    """`url` is that of an engine, `path` begins with a slash."""
+    """`url` is the address of an engine; `path` starts with a slash."""
 
     def post(self, url: str, path: str, body: bytes, receiver: Receiver, traceparent: str = "") -> Exchange:
-        """Send a request, as part of a trace if there is one; never waits and never raises. To the path of `frames`, it
-        goes on a connection that requests share, if it can."""
+        """Send a request, as part of a trace if there is one; never blocks and never raises. With the path of `frames`,
+        it uses a connection shared between requests, if possible."""
         ...
 
     async def get(self, url: str, path: str, timeout_s: float) -> Answer:
-        """Raises ConnectionError where nobody is, and TimeoutError where there is no answer in time."""
+        """Raises ConnectionError if nothing responds there, and TimeoutError without a response in time."""
         ...
 
     def close(self) -> None:
-        """End connections that nobody needs any more."""
+        """Close idle connections."""
         ...

@@ -1,7 +1,7 @@
-"""Speculation in the engine: who gets a draft in a step, and what became of it. Owned by the engine's thread.
+"""Speculation in the engine: which streams get a draft in a step, and how well it did. Used by the engine's thread.
 
-A draft is what a grammar leaves no choice of, or what a drafter guesses. Both are verified alike, so neither changes a
-token: the model may still cut a text that is forced in another way.
+A draft is either forced by a grammar or guessed by a drafter. Both are verified alike, so neither changes a token: the
+model may still tokenise a forced text differently.
 """
 
 from __future__ import annotations
@@ -20,31 +20,31 @@ from inference.speculative.draft_length import DRAFT_TOKENS_MAX, FORCED_TOKENS_M
 
 log = logging.getLogger("firsttoken.engine")
 
-# Steps until a drafter that failed is tried again, twice as many each time in a row: it may have been short of memory
-# for a moment, and one that is broken must neither slow each step nor fill the log.
+# Steps until a failed drafter is retried, doubled with each failure in a row: it may have been short of memory for a
+# moment, and a broken one must neither slow each step nor fill the log.
 RETRY_STEPS_MIN, RETRY_DOUBLINGS_MAX = 50, 8
 
 
 class Drafting(Protocol):
-    """What guesses the tokens to come: a `Drafter`, or a `Lookup`."""
+    """Guesses the next tokens: a `DraftModel`, or a `PromptLookup`."""
 
-    cost: StepCost  # of a step in which it drafts one more token for each stream
+    cost: StepCost  # of drafting one more token for each stream in a step
 
     def look(self, wanted: Sequence[tuple[Request, int]]) -> list[Stream]:
-        """Requests, and the room for their drafts -> how good a draft would be for each, and how long it can be."""
+        """Requests, and the room for their drafts -> expected acceptance and possible length of a draft for each."""
         ...
 
     def propose(self, wanted: Sequence[tuple[Request, int]]) -> dict[int, list[int]]:
         """Requests in order of their slots, and how many tokens to draft for each -> drafts by slot, where there are
-        some. Follows upon `look`. Raises InferenceError."""
+        any. Called after `look`. Raises InferenceError."""
         ...
 
     def close(self) -> None: ...
 
 
 class SpeculationController:
-    """`cost` is that of the model's steps, `context` what a slot holds, `parted` whether slots have KV streams of their
-    own. Nothing is drafted for a model that does not rewind."""
+    """`cost` is the cost of the model's steps, `context` the capacity of a slot, `parted` whether slots have KV streams
+    of their own. Nothing is drafted for a model that cannot rewind."""
 
     def __init__(
         self,
@@ -63,12 +63,12 @@ class SpeculationController:
         if drafter:
             self.length.draft_cost = drafter.cost
         self._rewinds = rewinds
-        self._forced = 0  # tokens accepted of what grammars left no choice of
+        self._forced = 0  # accepted tokens of forced drafts
         self._failures = 0  # in a row
-        self._drafted, self._accepted = [0] * longest, [0] * longest  # tokens by their place in the draft
+        self._drafted, self._accepted = [0] * longest, [0] * longest  # tokens by position in the draft
 
     def extend(self, plan: Plan) -> None:
-        """Give drafts to the streams of a step without a prompt."""
+        """Add drafts to the streams of a step without prompts."""
         if not plan.work or not plan.decodes_only:
             return
         forced = self._without_choice(plan.work)
@@ -77,8 +77,8 @@ class SpeculationController:
             plan.work = [work.with_draft(extended.get(work.slot, ()), forced=work.slot in forced) for work in plan.work]
 
     def _without_choice(self, rows: Sequence[Work]) -> dict[int, list[int]]:
-        """What grammars leave no choice of, by slot. The model agrees with most of it, so nothing is weighed but the
-        others' wait: where slots have KV streams of their own, such rows are a part of their own (see `step_parts`),
+        """Drafts forced by grammars, by slot. The model agrees with most of them, so only the delay of the other
+        streams is weighed: where slots have KV streams of their own, such rows form a separate part (see `step_parts`),
         which takes as long again as the rows of as many streams."""
         texts = {work.slot: self._text(work.request) for work in rows if work.request.sampler.constrained}
         left, forced = FORCED_TOKENS_MAX, dict[int, list[int]]()
@@ -93,7 +93,7 @@ class SpeculationController:
         return request.sampler.forced()[:room] if room else []
 
     def _guessed(self, rows: Sequence[Work], but: Collection[int]) -> dict[int, list[int]]:
-        """What the drafter guesses for the others. Its failure costs speed, never an answer."""
+        """Drafts of the drafter for the other streams. A failure costs speed, never an answer."""
         if self._drafter is None or self.length.rests():
             return {}
         rooms = [0 if work.slot in but else self._room(work.request, self.length.longest) for work in rows]
@@ -116,7 +116,7 @@ class SpeculationController:
         return drafts
 
     def verified(self, work: Work, accepted: int) -> None:
-        """The model agreed with the first `accepted` tokens of a draft."""
+        """Record that the model agreed with the first `accepted` tokens of a draft."""
         drafted = len(work.draft)
         if work.forced:
             self._forced += accepted
@@ -127,8 +127,8 @@ class SpeculationController:
                 places[place] += 1
 
     def stats(self) -> dict[str, Any]:
-        """Totals, of a drafter but for what was `forced` and accepted; those by position, 1 for a draft's first token,
-        are mappings."""
+        """Totals of the drafter, except `forced`, which counts accepted tokens of forced drafts. Those by position (1
+        is a draft's first token) are mappings."""
         return {
             "drafted_total": sum(self._drafted),
             "accepted_total": sum(self._accepted),
@@ -143,8 +143,8 @@ class SpeculationController:
         self._drafter = None
 
     def _room(self, request: Request, longest: int) -> int:
-        """Tokens that may be drafted: the answer, and the slot, must hold them and one more."""
-        if request.exact:  # rows of a draft are computed in another way than a single one
+        """Tokens that may be drafted: the answer and the slot must have room for them and one more."""
+        if request.exact:  # rows of a draft are computed differently from a single one
             return 0
         answer, held = request.max_tokens - len(request.generated), len(request.prompt) + len(request.generated)
         return max(0, min(longest, answer - 1, self._context - held - 1))

@@ -1,8 +1,8 @@
-"""How long a draft is worth making, decided for each step from measurements. Pure.
+"""How many tokens to draft, decided for each step from measurements. Pure.
 
 A draft of k tokens is verified in one step of k + 1 rows. With acceptance p per token that step yields
-(1 - p^(k+1)) / (1 - p) tokens (Leviathan et al., arXiv 2211.17192). Chosen is the k with the most tokens per second
-over all streams of the step; 0 when every draft would lose.
+(1 - p^(k+1)) / (1 - p) tokens (Leviathan et al., arXiv 2211.17192). The k with the most tokens per second over all
+streams of the step is chosen; 0 if every draft would be a loss.
 """
 
 from __future__ import annotations
@@ -15,26 +15,25 @@ from math import inf
 from inference.core import Acceptance
 from inference.engine.step_cost import StepCost
 
-# Tokens of the longest draft: with more, the last ones are hardly ever reached, and each takes memory for its logits.
+# Tokens of the longest draft: the last ones of a longer one are hardly ever reached, and each takes memory for logits.
 DRAFT_TOKENS_MAX = 16
-# Of all streams of a step together, of what their grammars leave no choice of: with a vocabulary of 150,000, the logits
-# of as many rows take 20 MB.
+# Forced tokens of all streams of a step: with a vocabulary of 150,000, the logits of as many rows take 20 MB.
 FORCED_TOKENS_MAX = 32
-# What is weighed, besides the longest that is allowed. Neighbours of the longer ones cost and bring nearly the same.
+# Lengths considered besides the longest allowed. Neighbours of the longer ones cost and yield nearly the same.
 LENGTHS = (1, 2, 3, 4, 6, 8, 12, DRAFT_TOKENS_MAX)
-# Looked at first, and again now and then while drafts lose: long enough to learn acceptance, short enough to be cheap.
+# Length of trials, at first and occasionally while drafts are a loss: enough to learn acceptance, and still cheap.
 TRIAL = 3
 TRIALS_FIRST = 4
-# Steps until the next trial. A trial costs a few steps' time, so each one that shows nothing new doubles the wait.
+# Steps until the next trial. A trial costs the time of a few steps, so each one without a gain doubles the wait.
 PATIENCE_MIN, PATIENCE_MAX = 100, 3200
-REST_STEPS = 8  # while drafts lose, they are not reconsidered at every step: that costs time too
-TRIAL_READS = 8  # tokens that the drafter may have to read for a trial, for each that was generated: it reads fast
+REST_STEPS = 8  # while drafts are a loss, they are not reconsidered at every step: that costs time too
+TRIAL_READS = 8  # most tokens the drafter may have to prefill for a trial, per generated token: its prefill is fast
 
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """One stream of a step: its slot, how well drafts do for it, how much must be read for one first, and how many
-    tokens it may have; 0: none."""
+    """One stream of a step: its slot, its acceptance, how many tokens the drafter has to prefill first, and the most
+    tokens that can be drafted; 0: none."""
 
     slot: int
     acceptance: Acceptance
@@ -43,14 +42,14 @@ class Stream:
     room: int = DRAFT_TOKENS_MAX
 
     def yields(self, drafted: int) -> float:
-        """Tokens that a step with such a draft is expected to give."""
+        """Expected number of tokens of a step with such a draft."""
         p = self.acceptance.per_token
         return (1 - p ** (drafted + 1)) / (1 - p)
 
 
 @dataclass(slots=True)
 class DraftLength:
-    """Chooses k, from `shortest` to `longest`; 0 is no draft. The costs are those of the model and of the drafter.
+    """Chooses k between `shortest` and `longest`; 0 means no draft. The costs are those of the model and the drafter.
 
     `parted`: whether the model computes a step in parts (see `step_parts`).
     """
@@ -66,18 +65,18 @@ class DraftLength:
     _rest: int = 0
 
     def rests(self) -> bool:
-        """Whether to go without a draft and without asking; each call is a step."""
+        """Whether to skip drafting without further checks; each call counts a step."""
         self._waited += 1
         self._rest -= 1
         return self._rest >= 0 or not self.longest
 
     def rest(self, steps: int) -> None:
-        """Go without drafts for that many steps."""
+        """Skip drafting for that many steps."""
         self._rest = steps
 
     def choose(self, streams: Sequence[Stream], pace_s: float = inf) -> int:
-        """Tokens to draft in the next step for each of its streams that has room for that many. A stream that expects
-        little of its draft is not slowed beyond `pace_s` for those that expect much."""
+        """Tokens to draft in the next step, for each stream with room for them. A stream with low acceptance is not
+        slowed beyond `pace_s` for the benefit of others."""
         if not self.longest or not any(stream.room for stream in streams):
             return 0
         length = max(self.shortest, self._best(streams, pace_s))
@@ -87,7 +86,7 @@ class DraftLength:
     def _best(self, streams: Sequence[Stream], pace_s: float) -> int:
         longest = min(self.longest, max(stream.room for stream in streams))
         rates = {k: self._rate(k, streams) for k in {0, longest, *LENGTHS} if k <= longest}
-        if not rates[0]:  # what a step costs without a draft is not known yet
+        if not rates[0]:  # the cost of a step without drafts is not known yet
             return 0
         if pace_s < inf:
             slowest_s = max(pace_s, len(streams) / rates[0])
@@ -115,21 +114,21 @@ class DraftLength:
         return True
 
     def _pays(self, streams: Sequence[Stream], saved_s: float) -> bool:
-        """Whether reading what the drafter missed is worth it, if an answer continues for as long as it has gone."""
+        """Whether prefilling what the drafter lacks pays off, if the answers continue as long again as they are now."""
         missing = sum(s.missing for s in streams)
         reading_s = self.draft_cost.predict(missing) or 0.0
         return sum(s.generated for s in streams) * saved_s >= reading_s or missing <= 2 * len(streams)
 
     def _rate(self, k: int, streams: Sequence[Stream]) -> float:
-        """Tokens per second of a step with drafts of k tokens, or of as many as there is room for."""
+        """Tokens per second of a step with drafts of k tokens, or as many as there is room for."""
         return sum(_yields(k, streams)) / self._step_s(k, streams)
 
     def _pace_s(self, k: int, streams: Sequence[Stream]) -> float:
-        """Seconds for a token of the stream that expects least of such drafts."""
+        """Seconds per token of the stream with the lowest expected yield."""
         return self._step_s(k, streams) / min(_yields(k, streams))
 
     def _step_s(self, k: int, streams: Sequence[Stream]) -> float:
-        """Of drafting and verifying; infinite where it is not known."""
+        """Seconds for drafting and verifying; infinite if unknown."""
         drafts = [min(k, stream.room) for stream in streams]
         seconds = self._verifying_s(streams, drafts)
         if seconds is None:
@@ -153,12 +152,12 @@ def _yields(k: int, streams: Iterable[Stream]) -> list[float]:
 
 
 def step_parts(rows: Iterable[tuple[int, int]]) -> Iterator[int]:
-    """How a step is divided into parts, each of which reads the whole model: slots, in their order, with the number of
+    """The parts into which a step is divided, each of which reads the whole model: slots in order, with the number of
     rows of each -> rows of each part.
 
-    With a KV stream for each slot, llama.cpp computes rows of several slots together only where these slots follow each
-    other, and as many rows of each as all of them have: three rows of one slot and one of the next are two parts of
-    two rows.
+    With one KV stream per slot, llama.cpp computes the rows of several slots together only if the slots are
+    consecutive, and only as many rows of each as all of them have: three rows of one slot and one of the next are two
+    parts of two rows.
     """
     left = dict(rows)
     while left:

@@ -1,6 +1,6 @@
-"""The drafter: a small model that guesses what the large one will say. Owned by the engine's thread.
+"""The draft model: a small model that guesses the large one's tokens. Used by the engine's thread.
 
-Its cache follows the requests lazily: it catches up when it is asked, so a first token never waits for it.
+Its cache follows the requests lazily: it catches up when a draft is wanted, so a first token never waits for it.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from inference.kvcache.radix import common_length
 from inference.request import Request
 from inference.speculative.draft_length import Stream
 
-# Tokens of a prompt that the drafter may catch up on in one step; until it has, that stream goes without a draft.
+# Prompt tokens that the draft model may catch up on in one step; until then, the stream gets no draft.
 CATCH_UP_TOKENS_MAX = 128
-# Files of one family are padded to different lengths (gemma-3: 262,144 and 262,208 tokens). llama.cpp allows as many.
+# Files of one family are padded to different lengths (gemma-3: 262,144 and 262,208 tokens). llama.cpp's limit.
 PADDING_TOKENS_MAX = 128
 
 
 def same_vocabulary(draft: Sequence[bytes], model: Sequence[bytes]) -> bool:
-    """Whether two models mean the same by every token that both have. Takes the raw texts of their tokens: what is
-    heard of a token depends on the chat template, which may differ."""
+    """Whether every token that both models have means the same in both. Takes the raw texts of the tokens: the visible
+    text of a token depends on the chat template, which may differ."""
     shared = min(len(draft), len(model))
     return max(len(draft), len(model)) - shared <= PADDING_TOKENS_MAX and draft[:shared] == model[:shared]
 
@@ -39,9 +39,9 @@ class _Chunk:
 
 
 class DraftModel:
-    """Greedy drafts, made for all streams of a step together. Uses the slots of the same numbers in its own context.
+    """Greedy drafts for all streams of a step together. Uses the slots with the same numbers in its own context.
 
-    `vocabulary` is how many tokens both models have: others are neither drafted nor read.
+    `vocabulary` is the number of tokens that both models have: others are neither drafted nor prefilled.
     """
 
     def __init__(self, backend: Backend, vocabulary: int = sys.maxsize) -> None:
@@ -51,12 +51,12 @@ class DraftModel:
         self.cost = StepCost()
 
     def look(self, wanted: Sequence[tuple[Request, int]]) -> list[Stream]:
-        """What must be read for each request, and how long its draft may be: within its room and our own slot."""
+        """What must be prefilled for each request, and how long its draft may be: within its room and the own slot."""
         return [self._stream(request, room) for request, room in wanted]
 
     def propose(self, wanted: Sequence[tuple[Request, int]]) -> dict[int, list[int]]:
-        """Requests in order of their slots, and how many tokens to draft for each -> drafts by slot; none for who must
-        catch up. Raises InferenceError; what the drafter holds is forgotten then.
+        """Requests in order of their slots, and how many tokens to draft for each -> drafts by slot; none for streams
+        that are still catching up. Raises InferenceError and then discards the cache.
         """
         lengths = {request.slot: length for request, length in wanted if request.slot is not None}
         try:
@@ -79,7 +79,7 @@ class DraftModel:
         return Stream(request.slot, request.acceptance, len(request.generated), missing, room)
 
     def _catch_up(self, streams: Iterable[tuple[int, list[int]]]) -> dict[int, list[int]]:
-        """Compute what the drafter has not seen yet; returns the first drafted token of those who are level."""
+        """Prefill what the draft model lacks; returns the first drafted token of each stream that has caught up."""
         chunks: list[_Chunk] = []
         room = CATCH_UP_TOKENS_MAX
         for slot, tokens in streams:

@@ -1,7 +1,8 @@
-"""Prompt lookup: a draft is what followed when a text's newest tokens last occurred in it. Needs no model. Pure.
+"""Prompt lookup: the draft is what followed the newest tokens where they last occurred in the text. Needs no model.
+Pure.
 
 Saxena, "Prompt Lookup Decoding" (2023); vLLM calls it ngram. Answers copy: names and numbers from tool results,
-sentences from passages, lines from what is to be changed.
+sentences from passages, lines of the text to be changed.
 """
 
 from __future__ import annotations
@@ -14,18 +15,18 @@ from inference.engine.step_cost import StepCost
 from inference.request import Request
 from inference.speculative.draft_length import Stream
 
-# Tokens that must recur, most first. More of them recur too seldom, and a single one says nothing.
+# N-gram lengths, longest first. Longer ones recur too seldom, and a single token says nothing.
 ORDERS = (3, 2)
-# Tokens read in one step, over all streams: some two milliseconds. A long prompt is read over several steps.
+# Tokens indexed per step, over all streams: about two milliseconds. A long prompt is indexed over several steps.
 READ_TOKENS_MAX = 2048
-# A token read takes some 300 bytes: 10 MB a stream. Of longer prompts the end is read, where results and passages are;
-# an answer that grows beyond twice as much is read again.
+# An indexed token takes about 300 bytes: 10 MB per stream. Of a longer prompt, only the end is indexed, which has the
+# results and passages; a text that grows to twice this size is indexed anew.
 KEPT_TOKENS_MAX = 32_768
 
 
 @dataclass(slots=True)
 class _Order:
-    """The n-grams of one length: where each was followed last, and how often that came again."""
+    """The n-grams of one length: what followed each last, and how often that recurred."""
 
     n: int
     follows: dict[tuple[int, ...], int] = field(default_factory=dict)
@@ -34,15 +35,15 @@ class _Order:
 
 @dataclass(frozen=True, slots=True)
 class Guess:
-    """Tokens that may come, and how often guesses of this kind were right in this text."""
+    """Tokens that may come next, and how often guesses of this kind were right in this text."""
 
     tokens: list[int]
     acceptance: Acceptance
 
 
 class Ngrams:
-    """A text from its token `begin` on, with an index that grows with it: reading and guessing take the same time
-    however long it is."""
+    """A text from its token `begin` on, with an index that grows with it: the time per token for indexing and guessing
+    does not depend on its length."""
 
     def __init__(self, begin: int = 0) -> None:
         self._begin = begin
@@ -58,7 +59,7 @@ class Ngrams:
         return self._begin + self.size
 
     def read(self, tokens: Sequence[int], *, written: bool = False) -> None:
-        """Continue with these tokens. Those that the model has `written` show how good the guesses are."""
+        """Append these tokens. Tokens `written` by the model update the acceptance of the guesses."""
         for token in tokens:
             if written and (guess := self.guess(1)):
                 guess.acceptance.observe(1, int(guess.tokens == [token]))
@@ -68,7 +69,7 @@ class Ngrams:
             self._tokens.append(token)
 
     def guess(self, length: int) -> Guess | None:
-        """At most that many tokens; None where the newest ones never occurred before."""
+        """At most that many tokens; None if the newest ones never occurred before."""
         for order in self._orders:
             start = order.follows.get(tuple(self._tokens[-order.n :]))
             if start is not None:
@@ -77,14 +78,14 @@ class Ngrams:
 
 
 class PromptLookup:
-    """Drafts from the requests' own texts, in place of a draft model's."""
+    """Drafts from the requests' own texts instead of a draft model."""
 
     def __init__(self) -> None:
-        self._read: dict[Request, Ngrams] = {}  # those of the last step
+        self._read: dict[Request, Ngrams] = {}  # the requests of the last step
         self.cost = StepCost()  # nothing is observed: a guess takes microseconds
 
     def look(self, wanted: Sequence[tuple[Request, int]]) -> list[Stream]:
-        """Read what is new, and see how many tokens can be guessed for each request, within its room."""
+        """Index new tokens, and find how many can be guessed for each request, within its room."""
         self._read = {request: self._ngrams(request) for request, room in wanted if room}
         budget = READ_TOKENS_MAX
         for request, ngrams in self._read.items():
@@ -92,7 +93,7 @@ class PromptLookup:
         return [self._stream(request, room) for request, room in wanted]
 
     def propose(self, wanted: Sequence[tuple[Request, int]]) -> dict[int, list[int]]:
-        """Guesses by slot, of the lengths that are wanted and were found by `look`."""
+        """Guesses by slot, at most as long as requested and as `look` found."""
         guesses = {request.slot: self._read[request].guess(length) for request, length in wanted}
         return {slot: guess.tokens for slot, guess in guesses.items() if slot is not None and guess}
 
@@ -117,7 +118,7 @@ class PromptLookup:
 
 
 def _catch_up(ngrams: Ngrams, request: Request, budget: int) -> int:
-    """Read at most that many tokens; returns how many."""
+    """Index at most that many tokens; returns how many."""
     before, answered = ngrams.end, ngrams.end - len(request.prompt)
     if answered < 0:
         ngrams.read(request.prompt[before : before + budget])

@@ -1,4 +1,4 @@
-"""Vector stores in Postgres: all SQL of retrieval, writing and reading in one file, searching in the other."""
+"""Vector stores in Postgres: all SQL of retrieval."""
 
 from __future__ import annotations
 

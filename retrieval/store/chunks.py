@@ -1,4 +1,4 @@
-"""The passages of one file in one store, written and taken out with their words, inside the caller's transaction."""
+"""The chunks of one file in one store, written and removed with their lexemes, inside the caller's transaction."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ insert into chunks (tenant_id, vector_store_id, file_id, ordinal, heading, text,
 values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10::real[]::halfvec, $11, $12)
 """
 
-# The counts move in the transaction that moves the chunks: they are right at any time, also after a crash.
+# Counts change in the same transaction as the chunks, so they are always right, even after a crash.
 _COUNT_LEXEMES = """
 insert into lexeme_counts as l (tenant_id, vector_store_id, lexeme, chunks)
 select tenant_id, vector_store_id, lexeme, count(*)
@@ -52,7 +52,7 @@ update vector_stores set chunks = chunks - (select count(*) from gone) where ten
 
 
 async def locked(connection: Connection, tenant_id: UUID, store_id: str) -> None:
-    """One writer a store until the transaction ends; readers are not blocked. Raises StoreNotFound."""
+    """Allow one writer per store until the transaction ends; readers are not blocked. Raises StoreNotFound."""
     if not await connection.fetchval(
         "select true from vector_stores where tenant_id = $1 and id = $2 for no key update", tenant_id, store_id
     ):
@@ -62,14 +62,14 @@ async def locked(connection: Connection, tenant_id: UUID, store_id: str) -> None
 async def write(
     connection: Connection, tenant_id: UUID, store_id: str, file_id: str, chunks: Sequence[EmbeddedChunk]
 ) -> None:
-    """The passages of a file that has none there, in a store that is locked."""
+    """Write the chunks of a file that has none there, into a locked store."""
     await connection.executemany(_INSERT_CHUNK, _rows(tenant_id, store_id, file_id, chunks))
     await connection.execute(_COUNT_LEXEMES, tenant_id, store_id, file_id)
     await connection.execute(_ADD, tenant_id, store_id, len(chunks))
 
 
 async def remove(connection: Connection, tenant_id: UUID, store_id: str, files: Sequence[str]) -> None:
-    """Take the passages of these files out of a store that is locked, and their words."""
+    """Remove the chunks of these files, and their lexemes, from a locked store."""
     await connection.execute(_DISCOUNT_LEXEMES, tenant_id, store_id, list(files))
     await connection.execute(
         "delete from lexeme_counts where tenant_id = $1 and vector_store_id = $2 and chunks <= 0", tenant_id, store_id

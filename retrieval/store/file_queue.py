@@ -1,4 +1,4 @@
-"""The files of vector stores as callers put them there: queued, read by some worker, in or failed."""
+"""The files of vector stores as clients added them: queued, read by some worker, completed or failed."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Claim(NamedTuple):
 
 
 class FileQueue:
-    """Every method sees the rows of `tenant_id` only, but for `claim`, which is the worker's own."""
+    """Every method sees only the rows of `tenant_id`, except `claim`, which works across tenants."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -39,7 +39,8 @@ class FileQueue:
     async def add(
         self, tenant_id: UUID, store_id: str, files: Mapping[str, Mapping[str, Any]], *, batch: bool = False
     ) -> str | None:
-        """Queue files, each with its attributes; one that already exists is read again. The id of the batch, if any.
+        """Queue files, each with its attributes; one that already exists is read again. Returns the id of the batch, if
+        any.
 
         Raises StoreNotFound, FileNotFound.
         """
@@ -63,13 +64,13 @@ class FileQueue:
         return batch_id
 
     async def claim(self, worker: int) -> Claim | None:
-        """The next file to read, of any tenant; None when there is none. Tenants take turns."""
+        """Claim the next file to read, of any tenant; None if there is none. Tenants take turns."""
         async with self._database.anonymous() as connection:
             row = await connection.fetchrow("select * from claim_file($1)", worker)
         return Claim(*row) if row else None
 
     async def begin(self, claim: Claim) -> int:
-        """Count an attempt to read the file, before anything of it is read: which one is this? Raises FileNotFound."""
+        """Record an attempt before any of the file is read; returns its number. Raises FileNotFound."""
         async with self._database.tenant(claim.tenant_id) as connection:
             attempts: int | None = await connection.fetchval(
                 "update vector_store_files set attempts = attempts + 1, begun_at = now() "
@@ -81,7 +82,7 @@ class FileQueue:
         return attempts
 
     async def give_back(self, claim: Claim) -> None:
-        """The file was not read, through no fault of its own: the attempt does not count, any worker may start
+        """Release a file that was not read for reasons outside it: the attempt does not count, and any worker may start
         again."""
         async with self._database.tenant(claim.tenant_id) as connection:
             await connection.execute(
@@ -91,8 +92,8 @@ class FileQueue:
             )
 
     async def fill(self, claim: Claim, document: Document, chunks: Sequence[EmbeddedChunk]) -> None:
-        """The file has been read: its passages can be found from now on. Nothing when it was taken out in the
-        meantime."""
+        """Store what was read: search finds the passages from now on. Does nothing if the file was removed
+        meanwhile."""
         tenant_id, store_id, file_id = claim
         async with self._database.tenant(tenant_id) as connection:
             await locked(connection, tenant_id, store_id)
@@ -137,7 +138,7 @@ class FileQueue:
         return [StoreFile(**row) for row in rows]
 
     async def attributes(self, tenant_id: UUID, store_id: str, files: Collection[str]) -> dict[str, Mapping[str, Any]]:
-        """Those of these files, by their ids."""
+        """The attributes of these files, by id."""
         async with self._database.tenant(tenant_id) as connection:
             rows = await connection.fetch(
                 "select file_id, attributes from vector_store_files "
@@ -157,7 +158,7 @@ class FileQueue:
         return await self.get(tenant_id, store_id, file_id)
 
     async def remove(self, tenant_id: UUID, store_id: str, file_id: str) -> None:
-        """Take a file out of a store; the file itself stays. Raises StoreNotFound, FileNotFound."""
+        """Remove a file from a store; the file itself stays. Raises StoreNotFound, FileNotFound."""
         async with self._database.tenant(tenant_id) as connection:
             await locked(connection, tenant_id, store_id)
             await remove(connection, tenant_id, store_id, [file_id])
@@ -170,7 +171,7 @@ class FileQueue:
             raise FileNotFound(file_id)
 
     async def cancel(self, tenant_id: UUID, store_id: str, batch_id: str) -> None:
-        """Files of a batch that are not read yet are left out."""
+        """Cancel the files of a batch that have not been read yet."""
         async with self._database.tenant(tenant_id) as connection:
             await connection.execute(
                 "update vector_store_files set status = 'cancelled', worker = null "
@@ -179,7 +180,7 @@ class FileQueue:
             )
 
     async def delete_file(self, tenant_id: UUID, file_id: str, *, also: Also = nothing) -> None:
-        """Delete a file for good, from every store it is in, with what `also` does in the same transaction.
+        """Delete a file for good, from every store; `also` runs in the same transaction.
 
         Raises FileNotFound.
         """

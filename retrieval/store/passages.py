@@ -1,4 +1,4 @@
-"""Vector stores, their files and chunks: everything but how a search finds its candidates."""
+"""Vector stores, their files and chunks: everything except how a search finds its candidates."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from retrieval.store.stores import counted, find
 if TYPE_CHECKING:
     from migrations.pool import Connection, Database
 
-WARM_CONNECTIONS = 4  # of a worker that has just started: a page asks on up to three at once
+WARM_CONNECTIONS = 4  # when a worker starts: a page sends up to three requests at once
 
 _WINDOWS = """
 select vector_store_id, file_id, ordinal, windows, window_scales
@@ -58,7 +58,7 @@ select true
  where v.tenant_id = $1 and v.vector_store_id = $2 and v.path = $3 and f.sha256 = $4
 """
 
-# A file may be in several stores: it goes when it leaves the last one, unless a caller sent it.
+# A file may be in several stores: it is deleted when it leaves the last one, unless a client uploaded it.
 _DELETE_FILES = """
 delete from files f
  where f.tenant_id = $1 and f.id = any($2) and not f.uploaded
@@ -67,16 +67,16 @@ delete from files f
 
 
 class PassageStore:
-    """Reads and writes on behalf of one tenant a call; ids of other tenants are as unknown as ids that never were."""
+    """Each call reads or writes for one tenant; ids of other tenants are as unknown as ids that never existed."""
 
     def __init__(self, database: Database, *, exact_chunks_max: int = EXACT_CHUNKS_MAX) -> None:
         self._database = database
         self._exact_chunks_max = exact_chunks_max
 
     async def open(self, tenant_id: UUID, name: str, *, embedding_model: str, dimensions: int) -> VectorStore:
-        """The oldest store of that name, whatever its model; created with this one if there is none."""
+        """The oldest store of that name, whatever its model; created with this model if there is none."""
         async with self._database.tenant(tenant_id) as connection:
-            # Two workers that start together make one store: the second waits for the first.
+            # Two workers that start at once create one store: the second waits for the first.
             await connection.execute("select pg_advisory_xact_lock(hashtextextended($1, 0))", f"{tenant_id}/{name}")
             await connection.execute(
                 "insert into vector_stores (tenant_id, id, name, embedding_model, dimensions) "
@@ -89,7 +89,7 @@ class PassageStore:
     async def create(
         self, tenant_id: UUID, name: str | None, metadata: Mapping[str, Any], *, embedding_model: str, dimensions: int
     ) -> VectorStore:
-        """A new store; without a name it is called by its id. Names may repeat."""
+        """Create a store; without a name, its id is its name. Names may repeat."""
         store_id = _new_id("vs")
         async with self._database.tenant(tenant_id) as connection:
             await connection.execute(
@@ -102,7 +102,7 @@ class PassageStore:
     async def update(
         self, tenant_id: UUID, store: str, *, name: str | None, metadata: Mapping[str, Any] | None
     ) -> VectorStore:
-        """Give a store another name or other metadata; None leaves either. Raises StoreNotFound."""
+        """Change a store's name or metadata; None leaves either unchanged. Raises StoreNotFound."""
         async with self._database.tenant(tenant_id) as connection:
             [found] = await find(connection, tenant_id, [store])
             await connection.execute(
@@ -122,7 +122,7 @@ class PassageStore:
             return await find(connection, tenant_id, stores)
 
     async def counted(self, tenant_id: UUID, store: str) -> CountedStore:
-        """As `get`, with its files counted."""
+        """Like `get`, with its files counted."""
         async with self._database.tenant(tenant_id) as connection:
             [found] = await find(connection, tenant_id, [store])
             return (await counted(connection, tenant_id, found.id))[0]
@@ -133,7 +133,7 @@ class PassageStore:
             return await counted(connection, tenant_id)
 
     async def remember(self, tenant_id: UUID, store_id: str, likeness: bytes) -> None:
-        """Which model writes to a store, before the first write."""
+        """Record, before the first write, which model writes to a store."""
         async with self._database.tenant(tenant_id) as connection:
             await connection.execute(
                 "update vector_stores set likeness = $3 where tenant_id = $1 and id = $2 and likeness is null",
@@ -141,8 +141,8 @@ class PassageStore:
             )
 
     async def delete(self, tenant_id: UUID, store: str, *, also: Also = nothing) -> None:
-        """The store, and those of its files that no other store contains, with what `also` does in the same
-        transaction. Raises StoreNotFound.
+        """Delete the store and those of its files that no other store contains; `also` runs in the same transaction.
+        Raises StoreNotFound.
         """
         async with self._database.tenant(tenant_id) as connection:
             [found] = await find(connection, tenant_id, [store])
@@ -168,7 +168,7 @@ class PassageStore:
         return StoredFile(**row)
 
     async def filenames(self, tenant_id: UUID, store_id: str) -> dict[str, str]:
-        """The ids of a store's files, each with its name."""
+        """The names of a store's files, by id."""
         async with self._database.tenant(tenant_id) as connection:
             rows = await connection.fetch(
                 "select v.file_id, f.filename from vector_store_files v "
@@ -179,7 +179,7 @@ class PassageStore:
         return {row["file_id"]: row["filename"] for row in rows}
 
     async def sources(self, tenant_id: UUID, store_id: str) -> dict[str, bytes]:
-        """The paths that a store was filled from, with the SHA-256 of what was read there."""
+        """The paths that a store was filled from, with the SHA-256 of the content read there."""
         async with self._database.tenant(tenant_id) as connection:
             rows = await connection.fetch(
                 "select v.path, f.sha256 from vector_store_files v "
@@ -190,9 +190,9 @@ class PassageStore:
         return {row["path"]: row["sha256"] for row in rows}
 
     async def put(self, tenant_id: UUID, store_id: str, file: NewFile) -> bool:
-        """Write a file with its chunks in place of what was read from the same path before, all or nothing.
+        """Write a file with its chunks, replacing the version from the same path, atomically.
 
-        False if another worker wrote the same content in the meantime. Raises StoreNotFound.
+        Returns False if another worker wrote the same content meanwhile. Raises StoreNotFound.
         """
         file_id = _new_id("file")
         async with self._database.tenant(tenant_id) as connection:
@@ -225,7 +225,7 @@ class PassageStore:
     async def describe(
         self, tenant_id: UUID, store_id: str, paths: Sequence[str], attributes: Mapping[str, Any]
     ) -> None:
-        """Give what was read from these paths these attributes, in place of those it had."""
+        """Replace the attributes of the files from these paths."""
         async with self._database.tenant(tenant_id) as connection:
             await connection.execute(
                 "update vector_store_files set attributes = $4::jsonb "
@@ -234,7 +234,7 @@ class PassageStore:
             )
 
     async def remove(self, tenant_id: UUID, store_id: str, paths: Sequence[str]) -> None:
-        """Take out what was read from these paths; a path that is not there is no error."""
+        """Remove the files from these paths; a path that is not there is not an error."""
         async with self._database.tenant(tenant_id) as connection:
             await locked(connection, tenant_id, store_id)
             await _remove(connection, tenant_id, store_id, paths)
@@ -249,9 +249,9 @@ class PassageStore:
         limit: int,
         filters: Filter | None = None,
     ) -> SearchResult:
-        """The `limit` chunks nearest to the vector and the `limit` with most of the query's rare words.
+        """The `limit` chunks nearest to the vector and the `limit` with the most of the query's rare words.
 
-        At least one store; all are of the model that gave the vector. Without a vector only the words count.
+        At least one store; all are of the vector's model. Without a vector, only words count.
         """
         async with self._database.tenant(tenant_id) as connection:
             return await search(
@@ -266,8 +266,8 @@ class PassageStore:
             )
 
     async def warm_up(self) -> None:
-        """Have some connections know the tables and plan the statements that a first search would wait for: 20 ms of
-        each. Reads no tenant's rows. A server that has no room for that many gives as many as it has."""
+        """Have some connections load the tables' metadata and plan the statements, which takes 20 ms each and would
+        delay a first search. Reads no tenant's rows. Uses as many connections as the server has room for."""
         nobody, nothing = UUID(int=0), [[""], [""], [0]]
         store = VectorStore("", "", "", 1, {}, datetime.now(UTC), 0, None)
 
@@ -281,14 +281,14 @@ class PassageStore:
         await asyncio.gather(*(one() for _ in range(WARM_CONNECTIONS)))
 
     async def texts(self, tenant_id: UUID, spans: Sequence[SourceSpan]) -> dict[SourceSpan, str]:
-        """The text of each span; those of deleted files are missing."""
+        """The text of each span; spans of deleted files are missing."""
         columns = map(list, zip(*spans, strict=True)) if spans else ([], [], [])
         async with self._database.tenant(tenant_id) as connection:
             rows = await connection.fetch(_TEXTS, tenant_id, *columns)
         return {SourceSpan(row[0], row[1], row[2]): row["text"] for row in rows}
 
     async def read(self, tenant_id: UUID, hits: Sequence[Hit]) -> dict[ChunkKey, Candidate]:
-        """What a search found, with its text; what was deleted since is missing."""
+        """The hits of a search with their texts; chunks deleted since then are missing."""
         if not hits:
             return {}
         columns = zip(*(hit.key for hit in hits), strict=True)
@@ -298,7 +298,7 @@ class PassageStore:
         return {hit.key: _candidate(hit, found[hit.key]) for hit in hits if hit.key in found}
 
     async def windows(self, tenant_id: UUID, keys: Sequence[ChunkKey]) -> dict[ChunkKey, Windows]:
-        """The late-interaction vectors of these chunks; those deleted since the search are missing."""
+        """The late-interaction vectors of these chunks; chunks deleted since the search are missing."""
         columns = zip(*keys, strict=True) if keys else ([], [], [])
         async with self._database.tenant(tenant_id) as connection:
             rows = await connection.fetch(_WINDOWS, tenant_id, *map(list, columns))

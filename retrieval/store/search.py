@@ -1,7 +1,7 @@
-"""The search over chunks: exact where the stores are small, by index where they are large; the planner has no say.
+"""The search over chunks: exact for small stores, by index for large ones; the choice is not left to the planner.
 
-Exact costs a microsecond a chunk and misses nothing. The index costs about the same however large the store is, but it
-is over the chunks of all tenants: the smaller a store's share of them, the more of it is walked in vain.
+An exact search takes a microsecond per chunk and misses nothing. The index takes about the same time for any size, but
+covers the chunks of all tenants: the smaller a store's share of them, the more of its entries are visited in vain.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from retrieval.records import VectorStore
 if TYPE_CHECKING:
     from migrations.pool import Connection
 
-LEXEMES_MAX = 64  # of a query; a pasted page would be compared word by word with every hit
-HITS_MAX = 250  # chunks looked up by words: 2 ms; with more of them nothing else is found
-VISITS_MAX = 40 * HITS_MAX  # looked through for hits that a filter lets through: about 10 ms
-NARROW_CHUNKS_MAX = 4 * HITS_MAX  # weighed about as fast, file by file, as the hits of an index: then all of them are
-EXACT_CHUNKS_MAX = 5000  # 5 ms: below, the index has nothing to win
-VISIT_COST = 16  # of a chunk met by the index, in exact comparisons, as it reads pages in no order
+LEXEMES_MAX = 64  # per query; a pasted page would be compared word by word with every hit
+HITS_MAX = 250  # chunks looked up by words: 2 ms; more of them find nothing else
+VISITS_MAX = 40 * HITS_MAX  # most chunks visited for hits that pass a filter: about 10 ms
+NARROW_CHUNKS_MAX = 4 * HITS_MAX  # up to here, weighing all chunks file by file is as fast as an index's hits
+EXACT_CHUNKS_MAX = 5000  # 5 ms: below this, the index gains nothing
+VISIT_COST = 16  # of a chunk visited through the index, in exact comparisons: pages are read in random order
 INDEXED_DIMENSIONS = (384, 512, 768, 1024)  # migrations/0003_search.sql
-# Of the 10 nearest in 100,000 chunks the index misses 1 in 60. The walk continues until there are enough rows that pass
-# row-level security and the filter, or this many were met (150 ms). The statement leaves the planner no choice that
-# depends on values, so one plan serves all of them: planning again costs a millisecond. How many chunks there are comes
-# in the same message, about; an exact search, if that is better then, is the same with these settings.
+# Of the 10 nearest in 100,000 chunks the index misses 1 in 60. The scan continues until enough rows pass row-level
+# security and the filter, or this many were visited (150 ms). The statement leaves the planner no choice that depends
+# on values, so one plan serves all of them: planning again costs a millisecond. The same round trip returns the
+# approximate number of chunks; if an exact search then turns out better, these settings do not affect it.
 _INDEX_SETTINGS = """
 select reltuples::bigint,
        set_config('hnsw.ef_search', '160', true), set_config('hnsw.iterative_scan', 'relaxed_order', true),
@@ -43,7 +43,7 @@ select reltuples::bigint,
 """
 
 _SEARCH = resources.files("retrieval.store").joinpath("search.sql").read_text("utf-8")
-# "is true" keeps it a condition on each row: as a join, it would lose the order of the index.
+# "is true" keeps this a condition on each row: as a join, it would lose the order of the index.
 _ALLOWED = "((vector_store_id, file_id) in (select vector_store_id, file_id from allowed)) is true"
 _ALL = "chunks where tenant_id = $1 and vector_store_id = any($2)"
 _OF_ALLOWED = """allowed cross join lateral (
@@ -69,12 +69,12 @@ _BY_FILE = """(
 
 class SearchResult(NamedTuple):
     candidates: list[Hit]  # in no order, each chunk once
-    chunks: int  # that the filter let through
+    chunks: int  # that passed the filter
     by_index: bool
 
 
 def index_is_better(chunks: int, total: int, rows: int, *, exact_chunks_max: int = EXACT_CHUNKS_MAX) -> bool:
-    """Whether the index finds the `rows` nearest of `chunks` that are searched, of about `total`, in less time."""
+    """Whether the index finds the `rows` nearest of `chunks` searched, of `total` (approximate), in less time."""
     visits = rows * max(total, chunks) / max(chunks, 1)
     return chunks > exact_chunks_max and visits * VISIT_COST < chunks
 
@@ -90,7 +90,7 @@ async def search(
     filters: Filter | None = None,
     exact_chunks_max: int = EXACT_CHUNKS_MAX,
 ) -> SearchResult:
-    """The `limit` chunks nearest to the vector and the `limit` with most of the query's rare words.
+    """The `limit` chunks nearest to the vector and the `limit` with the most of the query's rare words.
 
     All stores are of one embedding model.
     """
@@ -118,7 +118,7 @@ def statement(allowed: str | None, indexed: int | None, *, narrow: bool = False)
         distance = f"embedding::halfvec({indexed}) <#> $4::real[]::halfvec({indexed})"
     else:
         searched = _OF_ALLOWED if allowed else _ALL
-        distance = "(embedding <#> $4::real[]::halfvec) + 0"  # a sum is known to no index
+        distance = "(embedding <#> $4::real[]::halfvec) + 0"  # no index matches a sum
     if allowed:
         weighed = _BY_FILE if narrow else _BY_WORD.format(visits=VISITS_MAX, files=_IN_ALLOWED)
     else:

@@ -1,4 +1,4 @@
-"""Vector stores as rows, found by id or name; and with their files counted, which takes a look at each of them."""
+"""Vector stores as rows, found by id or name; and with their files counted, which reads a row per file."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ select {_COLUMNS}, counted.*
 
 
 async def find(connection: Connection, tenant_id: UUID, stores: Sequence[str]) -> list[VectorStore]:
-    """In the order of their ids or names, each once. An id wins over a name that looks like it, and of several stores
-    of one name the oldest: a newer one never takes the place of one that is in use.
+    """In the order of their ids or names, each once. An id takes precedence over a name that looks like it, and of
+    stores with the same name the oldest counts: a newer one never replaces one that is in use.
 
     Raises StoreNotFound.
     """

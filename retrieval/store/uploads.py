@@ -1,4 +1,4 @@
-"""Files that callers sent, as they sent them; what a search finds in them is in the other tables."""
+"""Uploaded files, byte for byte; the text that search finds is in other tables."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from retrieval.records import Upload
 if TYPE_CHECKING:
     from migrations.pool import Connection
 
-# What is done with the id of a new file in the transaction that stores it.
+# Called with the id of a new file in the transaction that stores it.
 Note: TypeAlias = "Callable[[Connection, str], Awaitable[None]]"
 
-PIECE_BYTES = 1024 * 1024  # what is in memory of a file at a time
+PIECE_BYTES = 1024 * 1024  # of a file in memory at a time
 _COLUMNS = "id, filename, purpose, bytes, created_at, uploaded"
 
 
@@ -27,7 +27,7 @@ async def nothing_of(_: Connection, _id: str) -> None:
 
 
 class UploadStore:
-    """Every method sees the files of `tenant_id` only."""
+    """Every method sees only the files of `tenant_id`."""
 
     def __init__(self, database: Database, *, tenant_bytes_max: int) -> None:
         self._database = database
@@ -44,9 +44,9 @@ class UploadStore:
         bounded: bool = True,
         also: Note = nothing_of,
     ) -> Upload:
-        """Store a file of `size` bytes, all or nothing, with what `also` does in the same transaction.
+        """Store a file of `size` bytes, atomically; `also` runs in the same transaction.
 
-        Raises TooManyFiles when the tenant has no room for it, unless it is not `bounded`: then it counts for the next.
+        Raises TooManyFiles if it exceeds the tenant's limit, unless not `bounded`: then it only counts for later files.
         """
         file_id, digest = f"file_{secrets.token_hex(24)}", hashlib.sha256()
         async with self._database.tenant(tenant_id) as connection:
@@ -90,7 +90,7 @@ class UploadStore:
     async def list(
         self, tenant_id: UUID, *, after: str | None, limit: int, newest_first: bool, purpose: str | None
     ) -> list[Upload]:
-        """Files after this one, in the order of their creation."""
+        """Files after this one, in order of creation."""
         order, beyond = ("desc", "<") if newest_first else ("asc", ">")
         async with self._database.tenant(tenant_id) as connection:
             rows = await connection.fetch(
@@ -104,7 +104,7 @@ class UploadStore:
         return [Upload(**row) for row in rows]
 
     async def pieces(self, tenant_id: UUID, file_id: str) -> AsyncGenerator[bytes, None]:
-        """The file as it was sent, piece by piece; no connection is held between two of them."""
+        """The file as it was uploaded, piece by piece; no connection is held between pieces."""
         number = 0
         while True:
             async with self._database.tenant(tenant_id) as connection:

@@ -1,4 +1,4 @@
-"""The lowest tier of the KV cache: conversations and shared prefixes in files, found again after a restart."""
+"""The lowest tier of the KV cache: conversations and shared prefixes in files, which survive restarts."""
 
 from inference.kvcache.disk.blocks import BLOCK, chain, digest_of
 from inference.kvcache.disk.file import KvFile, UnreadableFile

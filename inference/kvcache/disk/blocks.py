@@ -1,7 +1,7 @@
-"""Digests of token blocks, each over everything before it: what files are found by.
+"""Digests of token blocks, each over everything before it: the keys by which files are found.
 
-A tree of tokens, as the tiers in memory have, would cost a hundred bytes for each token on disk; this costs some for
-each block. The chain starts with a digest of the scope, so that one tenant's text never matches another's.
+A tree of tokens, as in the memory tiers, would cost a hundred bytes per token on disk; this costs about as much per
+block. The chain starts with a digest of the scope, so one tenant's text never matches another's.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ _BLOCK_BYTES = 4 * BLOCK
 
 
 def digest_of(scope: CacheScope, fingerprint: bytes) -> bytes:
-    """What represents a scope in a file. The fingerprint keys it: the same tenant differs from model to model."""
+    """Identifies a scope in a file. Keyed by the fingerprint: the same tenant gets a different digest per model."""
     kind = b"exact" if scope.exact else b""
     return blake2b(scope.tenant.encode(), digest_size=DIGEST_BYTES, key=fingerprint, person=kind).digest()
 
 
 def chain(tokens: Sequence[int], scope: bytes) -> tuple[bytes, ...]:
-    """One digest for every whole block; `scope` is a `digest_of`."""
+    """One digest per whole block; `scope` is a `digest_of`."""
     packed = np.asarray(tokens, "<i4").tobytes()
     digests, last = [], scope
     for end in range(_BLOCK_BYTES, len(packed) + 1, _BLOCK_BYTES):

@@ -3,8 +3,8 @@
     magic 8 | fingerprint 32 | digest of the scope 16 | number of tokens 4 | bytes of state 8 | checksum 32
     tokens, 4 bytes each | state
 
-Numbers are little-endian. The checksum is a BLAKE2b of all the rest. A file appears whole or not at all, under a random
-name that reveals nothing; only its owner may read it. It is not flushed: what a crash tears is found by the checksum.
+Numbers are little-endian. The checksum is a BLAKE2b of everything else. A file is written atomically, under a random
+name that reveals nothing; only its owner may read it. There is no fsync: the checksum detects what a crash tears.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 MAGIC = b"FTKV\x01\r\n\x00"  # a new layout gets a new number
 FINGERPRINT_BYTES = CHECKSUM_BYTES = 32
 SCOPE_BYTES = 16
-TOKENS_MAX = 2**24  # a header that says more is damaged
+TOKENS_MAX = 2**24  # a header with more is damaged
 KV, ROOT, TEMPORARY = ".kv", ".root", ".tmp"
 FILE_MODE = 0o600
 
@@ -31,11 +31,11 @@ _UNCHECKED = _HEADER.size - CHECKSUM_BYTES
 
 
 class UnreadableFile(Exception):
-    """The file is damaged, or none of these."""
+    """The file is damaged, or not a saved state."""
 
 
 def write_whole(path: Path, *parts: bytes | memoryview) -> None:
-    """Raises OSError, and what was there before is still there then."""
+    """Write a file atomically. Raises OSError and then leaves the previous file in place."""
     temporary = path.with_name(f"{secrets.token_hex(16)}{TEMPORARY}")
     try:
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, FILE_MODE)
@@ -50,7 +50,7 @@ def write_whole(path: Path, *parts: bytes | memoryview) -> None:
 
 @dataclass(frozen=True, slots=True)
 class KvFile:
-    """The content of a file. `state` is empty where only the header was read."""
+    """The content of a file. `state` is empty if only the header was read."""
 
     fingerprint: bytes
     scope: bytes
@@ -63,7 +63,7 @@ class KvFile:
         return _HEADER.size + self.tokens.nbytes + self.state.nbytes
 
     def write(self, folder: Path, suffix: str) -> str:
-        """Returns the name. Raises OSError, and nothing is left then."""
+        """Returns the name. Raises OSError and then leaves nothing behind."""
         name = f"{secrets.token_hex(16)}{suffix}"
         start = struct.pack(
             f"<{len(MAGIC)}s{FINGERPRINT_BYTES}s{SCOPE_BYTES}sIQ",
@@ -79,7 +79,7 @@ class KvFile:
 
     @classmethod
     def read(cls, path: Path) -> KvFile:
-        """The whole file. Raises UnreadableFile, OSError."""
+        """Read the whole file. Raises UnreadableFile, OSError."""
         content = np.fromfile(path, np.uint8)
         start = content[:_UNCHECKED].tobytes()
         head = _parse(content[: _HEADER.size].tobytes(), len(content))
@@ -91,7 +91,7 @@ class KvFile:
 
     @classmethod
     def peek(cls, path: Path) -> KvFile:
-        """Without the state, and so without certainty that it is whole. Raises UnreadableFile, OSError."""
+        """Read everything but the state, so without the checksum. Raises UnreadableFile, OSError."""
         with path.open("rb") as file:
             head = _parse(file.read(_HEADER.size), os.fstat(file.fileno()).st_size)
             tokens = np.frombuffer(file.read(4 * head.tokens), "<i4")

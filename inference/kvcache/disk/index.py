@@ -1,4 +1,4 @@
-"""The index of the disk tier: which saved states are on disk, found by their prefix and bounded in bytes. Pure."""
+"""The index of the disk tier: which saved states are on disk, found by prefix, bounded in bytes. Pure."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from dataclasses import dataclass
 
 from inference.kvcache.disk.blocks import BLOCK
 
-FILES_MAX = 10_000  # of a few megabytes usually; names, blocks and look-ups are paid for each
-ROOTS_MAX = 64  # shared prefixes that outlive conversations: more than agents and pages have
+FILES_MAX = 10_000  # usually of a few megabytes; each costs a name, blocks and look-ups
+ROOTS_MAX = 64  # shared prefixes that outlive conversations: more than there are agents and pages
 
 
 @dataclass(frozen=True, slots=True)
 class IndexedState:
-    """A file. Without blocks it belongs to another model: it cannot be found, and ages."""
+    """A file. Without blocks it belongs to another model: it is never matched and only ages."""
 
     name: str
     size: int  # bytes
@@ -23,7 +23,7 @@ class IndexedState:
 
 
 class DiskIndex:
-    """Its answers are names; the owner of the folder removes what has to go."""
+    """It returns names; the owner of the folder deletes the files."""
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
@@ -38,7 +38,7 @@ class DiskIndex:
         return f"<DiskIndex {len(self)} files | {self.size} of {self._bytes_max} bytes>"
 
     def match(self, blocks: Sequence[bytes]) -> tuple[IndexedState | None, int]:
-        """The smallest of the files that share the longest prefix, and its length in tokens."""
+        """The smallest of the files with the longest shared prefix, and its length in tokens."""
         deepest = 0
         while deepest < len(blocks) and blocks[deepest] in self._by_block:
             deepest += 1
@@ -48,7 +48,7 @@ class DiskIndex:
         return min(files, key=lambda file: file.size), deepest * BLOCK
 
     def holds(self, blocks: Sequence[bytes], *, root: bool = False) -> bool:
-        """Whether a file has all these blocks already; a root has to be one that ends with them."""
+        """Whether a file has all these blocks already; a root has to end with them."""
         files = [self._files[name] for name in self._by_block.get(blocks[-1], ())] if blocks else []
         return any(file.root and file.blocks[-1] == blocks[-1] for file in files) if root else bool(files)
 
@@ -57,8 +57,8 @@ class DiskIndex:
             self._files.move_to_end(name)
 
     def add(self, file: IndexedState, *, oldest: bool = False) -> list[str]:
-        """Put a file on the shelf; returns the names of those that have to go: what the new one has too, but for some
-        tokens of a last block, then the least recently used, roots last."""
+        """Add a file; returns the names of those to delete: files that the new one covers, except for tokens of a last
+        partial block, then the least recently used, roots last."""
         gone = [] if file.root else self._superseded(file)
         for name in gone:
             self.remove(name)
@@ -70,7 +70,7 @@ class DiskIndex:
         return gone + self._overflow()
 
     def remove(self, name: str) -> None:
-        """Forget a file; nothing happens if it is not there."""
+        """Remove a file; does nothing if it is absent."""
         file = self._files.pop(name, None)
         if file is None:
             return

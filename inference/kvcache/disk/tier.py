@@ -1,7 +1,7 @@
-"""The disk tier: a folder of saved states, written by one thread and read by another, never by the engine's.
+"""The disk tier: a folder of saved states, written on one thread and read on another, never on the engine's.
 
-It is a cache and nothing depends on it: a file that is damaged is removed and counted, a disk that fails or fills up
-ends the writing with a warning, and another worker that has the folder keeps it to itself until it leaves.
+It is a cache, and nothing depends on it: a damaged file is deleted and counted, a disk that fails or fills up ends
+writing with a warning, and a folder that another worker holds is not used until that worker exits.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ from inference.kvcache.host_cache import Entry
 
 log = logging.getLogger("firsttoken.disk")
 
-UNWRITTEN_BYTES_MAX = 256 * 2**20  # states that wait for a slow disk take memory; more are dropped
-WARM_BYTES_MAX = 64 * 2**20  # roots that are read at start, before they are requested
+UNWRITTEN_BYTES_MAX = 256 * 2**20  # states queued for a slow disk take memory; beyond this they are dropped
+WARM_BYTES_MAX = 64 * 2**20  # roots read at start, before they are requested
 SPARE_BYTES = 512 * 2**20  # left free on the disk: a database may live there
-TAKE_S = 1.0  # between two tries to take a folder from a predecessor, which leaves when its answers are finished
+TAKE_S = 1.0  # between two attempts to take a folder over from a predecessor that is still draining
 CLOSE_S = 5.0  # to write what is in memory when the worker stops
 FOLDER_MODE = 0o700
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A file that has the first `tokens` of a prompt."""
+    """A file with the first `tokens` of a prompt."""
 
     name: str
     tokens: int
@@ -52,7 +52,7 @@ class Found:
 class DiskTier:
     """`start`, then match and write from one thread, then `close`. Raises nothing: a failure only skips the operation.
 
-    The `turns` whose tokens are in the states are kept next to them.
+    The `turns` whose tokens are part of the states are kept next to them.
     """
 
     def __init__(
@@ -68,14 +68,14 @@ class DiskTier:
         self._turns, self._turns_written = turns, 0
         self._index = DiskIndex(bytes_max)
         self._warm: dict[str, KvFile] = {}
-        self._lock = threading.Lock()  # of the shelf and the warm roots
+        self._lock = threading.Lock()  # guards the index and the warm roots
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="kv-write")
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="kv-read")
         self._unwritten_bytes = 0
         self._writes_until = float("inf")
         self._owner: int | None = None
         self._closing = threading.Event()
-        self.ready = threading.Event()  # everything that was there is known
+        self.ready = threading.Event()  # the files that existed at start are indexed
         self.writes = False
         self.totals: Counter[str] = Counter()  # read, written, damaged, dropped
 
@@ -92,8 +92,8 @@ class DiskTier:
         return self._index.size
 
     def start(self) -> None:
-        """Take the folder, read the turns, which takes milliseconds, and find out in the background what else is in it:
-        the very first prompt is rendered with them. A folder that another one still has is taken when that leaves."""
+        """Take the folder and read the turns, with which the very first prompt is rendered; that takes milliseconds.
+        The rest is scanned in the background. A folder that another worker holds is taken over once it is released."""
         if self._take_folder():
             self._read_turns()
             self._reader.submit(self._scan)
@@ -104,14 +104,14 @@ class DiskTier:
             self._reader.submit(self._follow)
 
     def match(self, tokens: Sequence[int], scope: CacheScope) -> Found | None:
-        """The file that shares the longest prefix, in whole blocks."""
+        """The file with the longest shared prefix, in whole blocks."""
         blocks = chain(tokens, digest_of(scope, self._fingerprint)) if self.files else ()
         with self._lock:
             file, length = self._index.match(blocks)
         return Found(file.name, length, scope) if file else None
 
     def read(self, found: Found) -> Future[Entry | None]:
-        """Start to read; the result is None if the file is deleted or damaged."""
+        """Start reading; the result is None if the file is deleted or damaged."""
         with self._lock:
             warm = self._warm.pop(found.name, None)
         if warm is not None:
@@ -121,8 +121,8 @@ class DiskTier:
         return self._reader.submit(self._read, found)
 
     def write(self, entry: Entry, *, root: bool = False, patient: bool = False) -> None:
-        """Write a state some time soon, unless a file has it already. A patient caller keeps the state in memory
-        anyway, so that any number may wait for the disk."""
+        """Queue a state for writing, unless a file has it already. `patient`: the caller keeps the state in memory
+        anyway, so any number may wait for the disk."""
         digest = digest_of(entry.scope, self._fingerprint)
         blocks = chain(entry.tokens, digest)
         if not self.writes or not blocks:
@@ -137,13 +137,13 @@ class DiskTier:
         self._writer.submit(self._write, entry, digest, blocks, root)
 
     def holds(self, tokens: Sequence[int], scope: CacheScope, *, root: bool = False) -> bool:
-        """Whether these tokens, but for those of a last block, are in a file."""
+        """Whether a file has these tokens, except for those of a last partial block."""
         blocks = chain(tokens, digest_of(scope, self._fingerprint))
         with self._lock:
             return self._index.holds(blocks, root=root)
 
     def close(self) -> None:
-        """Finish writing, for some seconds at most."""
+        """Finish writing; takes a few seconds at most."""
         self._writes_until = monotonic() + CLOSE_S
         self._closing.set()
         self._reader.shutdown(cancel_futures=True)
@@ -153,7 +153,7 @@ class DiskTier:
         self._release()
 
     def _take_folder(self) -> bool:
-        """Whether it is ours now. Where another one has it, it may be tried again."""
+        """Returns whether this worker holds the folder now. If another one holds it, it can be tried again."""
         try:
             if self._owner is None:
                 self._folder.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
@@ -183,7 +183,7 @@ class DiskTier:
                 break
 
     def _scan(self) -> None:
-        """Roots first, and into memory, so that the first turn after a restart finds them there."""
+        """Index the folder, roots first; these are also loaded, so that the first turn after a restart finds them."""
         try:
             for path in sorted(self._folder.iterdir(), key=lambda path: (path.suffix != ROOT, -_used_ns(path))):
                 if path.suffix == TEMPORARY:
@@ -199,7 +199,7 @@ class DiskTier:
         root = path.suffix == ROOT
         try:
             size = path.stat().st_size
-            with self._lock:  # the engine takes roots out meanwhile
+            with self._lock:  # the engine pops warm roots meanwhile
                 warm = root and sum(file.size for file in self._warm.values()) + size <= WARM_BYTES_MAX
             file = KvFile.read(path) if warm else KvFile.peek(path)
         except (UnreadableFile, OSError) as error:
@@ -219,7 +219,7 @@ class DiskTier:
             file = KvFile.read(path)
             if (file.fingerprint, file.scope) != (self._fingerprint, digest_of(found.scope, self._fingerprint)):
                 raise UnreadableFile("the file has changed")
-            os.utime(path)  # the order of use outlives the worker
+            os.utime(path)  # keeps the LRU order across restarts
         except (UnreadableFile, OSError) as error:
             self._discard(found.name, error)
             return None
@@ -252,14 +252,14 @@ class DiskTier:
                 self._unwritten_bytes -= entry.size
 
     def _write_turns(self) -> None:
-        """Before the states that contain their tokens. Raises OSError."""
+        """Called before states that contain their tokens are written. Raises OSError."""
         if self._turns is not None and self._turns.changes > self._turns_written:
             self._turns_written = self._turns.changes
             write_tokens(self._folder, self._turns)
 
     def _write_last_turns(self) -> None:
         try:
-            if self.writes and self.files:  # they are useless without states
+            if self.writes and self.files:  # turns are useless without states
                 self._write_turns()
         except OSError as error:
             self._stop_writing(error)

@@ -1,10 +1,10 @@
-"""The file of generated turns next to the saved states, which are of little use to prompts that are tokenised again.
+"""The file of generated turns beside the saved states, which hardly ever match prompts that are tokenised anew.
 
     magic 8 | checksum 32 | number of turns 4
     digests of messages, 16 bytes each | numbers of tokens, 4 bytes each | tokens, 4 bytes each
 
-Numbers are little-endian. The checksum is a BLAKE2b of all that follows it. The file appears whole or not at all, and
-only its owner may read it.
+Numbers are little-endian. The checksum is a BLAKE2b of everything behind it. The file is written atomically, and only
+its owner may read it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _BYTES_MAX = _HEADER.size + _COUNT.size + TURNS_MAX * (DIGEST_BYTES + 4) + TOKEN
 
 
 def write_tokens(folder: Path, turns: GeneratedTokens) -> None:
-    """Raises OSError, and the file that was there is still there then."""
+    """Raises OSError and then leaves the previous file in place."""
     kept = turns.dump()
     counts = np.array([len(ids) for _, ids in kept], "<u4")
     tokens = np.fromiter(chain.from_iterable(ids for _, ids in kept), "<i4", int(counts.sum()))
@@ -37,7 +37,7 @@ def write_tokens(folder: Path, turns: GeneratedTokens) -> None:
 
 
 def read_tokens(folder: Path) -> list[tuple[bytes, tuple[int, ...]]]:
-    """Digests with their tokens, in the order in which they were written; none without a file.
+    """Digests with their tokens, in the order in which they were written; empty if there is no file.
 
     Raises UnreadableFile, OSError.
     """

@@ -73,6 +73,6 @@ def test_several_models_are_told_with_what_each_needs_and_whether_all_have_room(
     assert fits.level is Level.OK and fits.text.startswith("small ") and ", large " in fits.text
     tight = load({"home": str(tmp_path), "memory_mb": "70", "parked_mb": "0"}, {})
     too_much = models_finding({name: table.applied(tight) for name, table in file.models.items()})
-    assert too_much.level is Level.WARNING and "they take each other's place" in too_much.text
+    assert too_much.level is Level.WARNING and "they replace each other" in too_much.text
     gone = models_finding({"large": ModelTable(model="huge").applied(config)})
     assert gone.level is Level.PROBLEM and gone.text.startswith("large: no model huge")

@@ -54,7 +54,7 @@ def test_a_store_is_measured_for_people_and_for_programs(home: str, tmp_path: Pa
 
 def test_what_is_not_found_is_named(home: str, tmp_path: Path) -> None:
     done = firsttoken(*ask(tmp_path, home, TEA, options=("--score-threshold", "1")))
-    assert "1 questions whose answer was not among the passages" in done.stdout
+    assert "1 questions whose answer was not in the passages" in done.stdout
     assert "  How hot is the water for green tea?" in done.stdout
     assert "there is no tenant othre" in complaint(*ask(tmp_path, home, TEA, options=("--tenant", "othre")))
 
@@ -64,7 +64,7 @@ def test_a_question_about_something_else_is_reported_after_the_rest(home: str, t
     assert done.returncode == 1
     assert "MRR@10" in done.stdout
     assert "“And wine?”: the store has no file wine.md" in done.stderr
-    assert "1 of 2 lines match nothing in the store drinks" in done.stderr.splitlines()[-1]
+    assert "1 of 2 lines match nothing in store drinks" in done.stderr.splitlines()[-1]
 
 
 def test_another_tenants_store_is_another_store(home: str, tmp_path: Path) -> None:
