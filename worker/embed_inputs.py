@@ -22,8 +22,8 @@ BATCH_TEXTS = 8  # embedded at a time in the background: about a fifth of a seco
 
 
 def check_inputs(services: Services, body: EmbeddingsRequest) -> EmbeddingsRequest:
-    """With the model's own name. Raises UnknownEmbedder, and ApiError 400 for a number of dimensions that the model
-    does not have."""
+    """The request with the model's own name. Raises UnknownEmbedder, and ApiError 400 for a number of dimensions that
+    the model does not have."""
     model = services.aliases.model_of(body.model)
     dimensions = services.embedders.dimensions(model)
     if body.dimensions not in (None, dimensions):
@@ -34,8 +34,8 @@ def check_inputs(services: Services, body: EmbeddingsRequest) -> EmbeddingsReque
 async def embed_inputs(
     services: Services, tenant_id: UUID, trace: Trace, body: EmbeddingsRequest, time_slice: TimeSlice | None = None
 ) -> dict[str, Any]:
-    """The answer to a request that was `check_inputs`. `time_slice`: nobody waits for it. Raises ForeignTokens,
-    EmbedderNotLoaded."""
+    """The response to a request that passed `check_inputs`. `time_slice` is for background work, which no client waits
+    for. Raises ForeignTokens, EmbedderNotLoaded."""
     with trace.span("embed", model=body.model, texts=len(body.inputs)):
         embedder = await services.embedders.get(body.model)
         texts = await embedder.texts(body.inputs)

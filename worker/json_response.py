@@ -10,5 +10,5 @@ from aiohttp import web
 
 
 def json_response(content: Any, *, status: int = 200, headers: Mapping[str, str] | None = None) -> web.Response:
-    """A JSON response; UUIDs and times are written as text."""
+    """A JSON response; UUIDs and times are serialized as text."""
     return web.Response(status=status, body=orjson.dumps(content), content_type="application/json", headers=headers)
