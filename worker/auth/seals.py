@@ -41,7 +41,7 @@ class Seals:
         try:
             content = base64.b64decode(sealed.removeprefix(PREFIX), altchars=b"-_", validate=True)
             if PREFIX + base64.urlsafe_b64encode(content).decode() != sealed:
-                return None  # spare bits of the last letter are set: the same bytes, but not what was given out
+                return None  # the spare bits of the last letter are set: the same bytes, but not issued here
         except (binascii.Error, ValueError):
             return None
         keys = self._secret.digests(PURPOSE, str(tenant_id))
