@@ -59,7 +59,7 @@ class Jwks:
             parent = len(trace.spans) - 1 if trace.spans else None
             with trace.span("jwks", lane="auth", parent=parent):
                 async with self._lock:
-                    if time.monotonic() - self._tried_at >= self._refetch_min_s:  # else another one just asked
+                    if time.monotonic() - self._tried_at >= self._refetch_min_s:  # else another has fetched them
                         await self._fetch()
             key = self._pick(kid, algorithm)
         if key is None and not self._keys:

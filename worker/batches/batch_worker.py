@@ -122,7 +122,7 @@ class BatchWorker:
             raise
         finally:
             del self._making[line]
-        if not task.cancelled():  # its batch has ended, or its claim is lost, which it finds out at its next claim
+        if not task.cancelled():  # its batch has ended, or its claim is lost, which the next claim reveals
             await certain(lambda: self._lines.answer(line, task.result()), STORE_S)
 
     async def _answer(self, line: Line) -> Answer:

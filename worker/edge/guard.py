@@ -36,7 +36,7 @@ class Guard(asyncio.Protocol):
 
     def __init__(self, make: Callable[[], asyncio.Protocol], connections: Connections, header_s: float) -> None:
         self.address = ""
-        self.on_bytes: Callable[[int], None] | None = None  # told of what arrives on a connection that was upgraded
+        self.on_bytes: Callable[[int], None] | None = None  # gets the size of each read of an upgraded connection
         self._upgraded: asyncio.Protocol | None = None
         self._make = make
         self._connections = connections
