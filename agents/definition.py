@@ -69,7 +69,7 @@ class Definition(Table):
 
     description: Annotated[str, StringConstraints(max_length=500)] = ""
     instructions: Annotated[str, StringConstraints(max_length=INSTRUCTIONS_CHARS_MAX)] = ""
-    model: Name | None = None  # a model or a route, which the worker must have; None: its surface's or the default
+    model: Name | None = None  # a model or a route of the worker; None: its surface's or the default
     surface: Surface | None = None  # label of its turns in the metrics; None: chat or embedded, by the credential
     tools: Annotated[list[Name], Field(max_length=TOOLS_MAX)] = Field(default_factory=list)
     search: SearchTable | None = None
@@ -77,7 +77,7 @@ class Definition(Table):
 
     def applied(self, turn: Turn) -> Turn:
         """The turn with this agent's instructions before those of the request, its tools before the others, and its
-        limits: its budget, or the defaults where that is not set, lowered by what the request asks for.
+        limits: its budget, or the defaults if that is not set, lowered by the request's own limits.
         """
         said = [text for text in (self.instructions, turn.instructions) if text]
         limits = Limits().replaced(self.budget.caps).capped(turn.caps)

@@ -19,13 +19,13 @@ from agents.routing.language import LANGUAGES
 from agents.routing.refusal import REFUSALS
 from agents.routing.situation import Situation
 
-RULES_MAX = 32  # each is looked at before a step: together some microseconds
-EQUALS_MAX = 8  # models of which the cheapest is taken
+RULES_MAX = 32  # each is evaluated before a step: together some microseconds
+EQUALS_MAX = 8  # models, of which the cheapest is chosen
 REFUSALS_MAX = 64
-# A hold-back is silence that a person feels: the targets of surfaces begin at 100 ms.
+# Holding back delays the first visible token: the targets of surfaces begin at 100 ms.
 HOLD_TOKENS_MAX, HOLD_MS_MAX = 8, 80.0
 
-# Of models that are all good enough, the one that is expected to cost least.
+# Of models that are all good enough, the one with the lowest expected cost.
 Models: TypeAlias = Name | Annotated[list[Name], Field(min_length=1, max_length=EQUALS_MAX)]
 Language: TypeAlias = Literal["de", "en", "es", "fr", "it", "nl", "pt", "ar", "he", "ja", "ko", "ru", "zh"]
 assert set(Language.__args__) == LANGUAGES  # type: ignore[attr-defined]
@@ -116,7 +116,7 @@ class Cascade(Table):
     then: Name
     hold: Hold = Hold()
     doubt: Doubt = Doubt()
-    hedge: bool = False  # the other model reads the prompt meanwhile, where it has nothing else to do
+    hedge: bool = False  # the other model prefills the prompt meanwhile, if it is idle
 
 
 Policy: TypeAlias = Annotated[Fixed | Steps | Rules | Cascade, Field(discriminator="policy")]
@@ -127,7 +127,7 @@ def names(models: Models) -> tuple[str, ...]:
 
 
 def named_by(policy: Policy) -> tuple[str, ...]:
-    """All models that it may choose. The last one is its best: that one answers where there is no choice."""
+    """All models that it may choose. The last one is its best: it answers if there is no choice."""
     match policy:
         case Fixed():
             found = names(policy.model)

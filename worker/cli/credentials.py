@@ -120,7 +120,7 @@ async def rotate_secret(config: Config) -> None:
     file = _secret_file(config)
     async with _opened(config) as (database, secret):
         tenant_id = await Keys(database, secret).tenant(LOCAL_TENANT)
-        async with database.tenant(tenant_id) as connection:  # the note stands only if the file does
+        async with database.tenant(tenant_id) as connection:  # the audit entry stands only if the file was written
             await note(connection, tenant_id, command_actor(), Act.SECRET_ROTATED, secret.marks[0])
             file.rotate()
     print(
