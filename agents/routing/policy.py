@@ -49,7 +49,7 @@ class Doubt(Table):
 
     mean_logprob: LogProbability = -0.8
     min_logprob: LogProbability = -3.0
-    margin: Annotated[float, Field(ge=0, le=1)] = 0.0  # probability between the two most likely tokens, the least
+    margin: Annotated[float, Field(ge=0, le=1)] = 0.0  # the minimum probability gap between the two most likely tokens
     refusals: Annotated[
         list[Annotated[str, StringConstraints(min_length=1, max_length=100)]], Field(max_length=REFUSALS_MAX)
     ] = Field(default=list(REFUSALS))

@@ -1,4 +1,4 @@
-"""Items as callers send them: messages, function calls and their outputs, and what earlier answers contained."""
+"""Items as clients send them: messages, function calls and their outputs, and what earlier answers contained."""
 
 from __future__ import annotations
 
