@@ -17,7 +17,7 @@ KNOWN = {  # part -> engine's gauge
     "kv_cache": "kv_cache_bytes",
     "working": "working_bytes",
     "parked": "parked_bytes",
-    "prompt_index": "prompt_index_bytes",  # prompts in the KV cache on disk and in memory, and those seen before
+    "prompt_index": "prompt_index_bytes",  # of parked prompts, and of those seen before
     "token_cache": "token_cache_bytes",  # token ids of prompt fragments and of generated turns
     "answer_cache": "answer_cache_bytes",  # exact-match answers
     "semantic_cache": "semantic_cache_bytes",  # answers to similar questions

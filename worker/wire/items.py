@@ -146,5 +146,5 @@ InputItem: TypeAlias = Annotated[
 
 
 def as_items(value: Any) -> Any:
-    """A bare string is one message of the user."""
+    """A bare string is one user message."""
     return [{"role": "user", "content": value}] if isinstance(value, str) else value

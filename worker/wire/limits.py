@@ -6,7 +6,7 @@ ID_PATTERN = r"^[A-Za-z0-9_-]{1,128}$"  # all ids that we issue match it; nothin
 NAME_PATTERN = r"^[a-zA-Z0-9_-]{1,64}$"  # of functions; models are trained on such names
 
 VALUES_MAX = 20_000  # in one body: validating more would noticeably delay all other streams
-LEVELS_MAX = 100  # of nesting in one body: far more than any schema or metadata has, far less than recursion takes
+LEVELS_MAX = 100  # of nesting in one body: far more than any schema needs, far less than the recursion limit
 TEXT_CHARS_MAX = 1_000_000  # about a quarter of a million tokens: more than any supported context
 ITEMS_MAX = 1_000  # items or messages of one request; longer histories belong in a conversation
 ITEMS_ADD_MAX = 20  # items of one call to a conversation, the limit of the public contract

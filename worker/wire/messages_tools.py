@@ -16,7 +16,7 @@ from worker.wire.tools import Description, Schema
 
 # Tools that run on Anthropic's own servers. Coding agents send them along with every request.
 HOSTED = ("web_search_", "web_fetch_", "code_execution_", "tool_search_tool_")
-ToolName: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[a-zA-Z0-9_-]{1,128}$")]  # as the public contract
+ToolName: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[a-zA-Z0-9_-]{1,128}$")]  # as in the public contract
 
 
 def _enforceable(strict: bool | None, info: ValidationInfo) -> bool | None:

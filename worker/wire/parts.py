@@ -33,7 +33,7 @@ class TextPart(Strict):
     type: Literal["input_text", "text"]
     text: Text
     prompt_cache_breakpoint: Unsupported = None
-    cache_control: Annotated[Any, without_effect("cache_control")] = None  # of other servers: ours caches by itself
+    cache_control: Annotated[Any, without_effect("cache_control")] = None  # for other servers: ours needs no marks
 
 
 class SaidPart(Echoed):

@@ -23,6 +23,6 @@ def _public(payload: dict[str, Any], with_results: bool) -> dict[str, Any]:
     match payload:
         case {"type": "file_search_call"} if not with_results:
             return {**payload, "results": None}
-        case {"type": "function_call", "status": "failed"}:  # the contract has no such call: this one did not get ready
+        case {"type": "function_call", "status": "failed"}:  # the contract has no failed calls: this one is incomplete
             return {**payload, "status": "incomplete"}
     return payload
