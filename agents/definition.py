@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 from agents.turn import Caps, FileSearch, Limits, Turn
 from inference.core import Priority
 
-# Limits of what a file may hold: well above any sensible agent.
+# Limits of a file: well above any sensible agent.
 INSTRUCTIONS_CHARS_MAX = 32_768
 TOOLS_MAX, STORES_MAX, RESULTS_MAX = 64, 8, 50
 
@@ -57,7 +57,7 @@ class Bounds(Table):
 
 
 class SearchTable(Table):
-    """Retrieval before the answer, as with the file_search tool of a request."""
+    """Retrieval before the answer, like the file_search tool of a request."""
 
     stores: Annotated[list[Name], Field(min_length=1, max_length=STORES_MAX)]
     results: Annotated[int, Field(ge=1, le=RESULTS_MAX)] = FileSearch(()).max_num_results

@@ -127,7 +127,7 @@ class Reply:
         return [*closed, *self._start(call)]
 
     def _break(self, reason: str) -> list[Event]:
-        """A call without a name becomes an item too: its result tells the model the error."""
+        """A call without a name becomes an item too: its result reports the error to the model."""
         events = [] if isinstance(self._open, FunctionCall) else [*self._start_call(UNREADABLE), *self._grow("{}")]
         if not isinstance(self._open, FunctionCall):
             return events

@@ -23,7 +23,7 @@ Milliseconds = Annotated[float, Field(gt=0, le=3_600_000)]
 
 
 class Surface(Table):
-    """Its limits lower those of a turn, whoever sets these: naming a surface never gives a caller more."""
+    """Its limits lower those of a turn, wherever they are set: naming a surface never raises a client's limits."""
 
     first_token_ms: Milliseconds | None = None  # None, as of the pace: no target, so nothing is late
     pace_ms: Milliseconds | None = None  # between two tokens

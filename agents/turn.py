@@ -71,7 +71,7 @@ class Caps:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Budgets of one turn. When one is spent, the model is told so and answers from what it has."""
+    """Budgets of one turn. When one is spent, the model is told so and answers with what it has."""
 
     steps: int = 8  # model calls
     calls: int = 16  # tool calls in total
@@ -83,7 +83,7 @@ class Limits:
     cost: float = inf  # of all steps and calls, in the units of the prices
 
     def replaced(self, caps: Caps) -> Limits:
-        """These limits, with those of `caps` in their place where they are set."""
+        """These limits, replaced by those of `caps` that are set."""
         given = caps.given
         return replace(self, **given) if given else self
 

@@ -160,7 +160,7 @@ class Supervised:
 
 
 class Supervisor:
-    """The background tasks of a worker. Whoever starts one stops it."""
+    """The background tasks of a worker. The component that starts one stops it."""
 
     def __init__(self) -> None:
         self._tasks: list[Supervised] = []

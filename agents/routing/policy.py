@@ -34,7 +34,7 @@ LogProbability: TypeAlias = Annotated[float, Field(ge=-100, le=0)]
 
 
 class Hold(Table):
-    """How long an answer of the first model may be held back, from its first token on; whichever is reached first."""
+    """How long an answer of the first model may be held back from its first token on; the lower limit applies."""
 
     tokens: Annotated[int, Field(ge=1, le=HOLD_TOKENS_MAX)] = HOLD_TOKENS_MAX
     ms: Annotated[float, Field(gt=0, le=HOLD_MS_MAX)] = HOLD_MS_MAX
@@ -43,7 +43,7 @@ class Hold(Table):
 class Doubt(Table):
     """When an answer is unsure by its first tokens. Log probabilities are natural logarithms.
 
-    The mean is what FrugalGPT and its successors score by (Chen et al. 2023, arXiv 2305.05176); the minimum finds one
+    The mean is the score of FrugalGPT and its successors (Chen et al. 2023, arXiv 2305.05176); the minimum finds one
     guessed word among many sure ones (Gupta et al. 2024, arXiv 2404.10136).
     """
 
@@ -63,8 +63,8 @@ class Fixed(Table):
 
 
 class Steps(Table):
-    """Steps that call tools on one model, the answer on another. What a step becomes shows in its first tokens. With
-    `queries`, a model makes a question that leans on others one that can be searched for."""
+    """Steps that call tools on one model, the answer on another. The first tokens of a step show which it is. With
+    `queries`, a model rewrites a question that depends on earlier messages into a self-contained one."""
 
     policy: Literal["steps"]
     tools: Name
@@ -74,7 +74,7 @@ class Steps(Table):
 
 
 class Conditions(Table):
-    """All that are set must hold. Characters, not tokens: a rule is looked at before anything is tokenised."""
+    """All conditions that are set must hold. Characters, not tokens: rules are evaluated before tokenization."""
 
     question_chars_max: Characters | None = None
     question_chars_min: Characters | None = None
@@ -109,7 +109,7 @@ class Rules(Table):
 
 
 class Cascade(Table):
-    """The first model begins; the other one takes over when the first is not sure, before anybody was told a token."""
+    """The first model begins; the other one takes over if the first is not sure, before any token is sent."""
 
     policy: Literal["cascade"]
     first: Name

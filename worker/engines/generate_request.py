@@ -56,16 +56,16 @@ class SamplingParams(Strict):
 
 
 class MarkedGrammar(Strict):
-    """Holds an answer from the mark on: see `LanguageModel.prepare`."""
+    """Constrains the response from the mark on: see `LanguageModel.prepare`."""
 
     text: GrammarText
     begins: Annotated[str, StringConstraints(min_length=1, max_length=256)]
 
 
 class Own(Strict):
-    """The first token is due in `due_ms`, each further one `pace_ms` after the last; what `waits` is taken however late
-    it will be. `ahead`: the prompt is only prefilled. `shared` tokens at its beginning hold nothing of any tenant,
-    and `written` ones at the end of `token_ids` belong to the answer, which goes on behind them."""
+    """The first token is due in `due_ms`, each further one `pace_ms` after the last; a request that `waits` is accepted
+    however late it will be. `ahead`: only prefill the prompt. The first `shared` tokens contain no tenant's data, and
+    the last `written` ones of `token_ids` belong to the response, which continues after them."""
 
     deadline_ms: Annotated[float, Field(gt=0, le=DEADLINE_MS_MAX)] | None = None
     due_ms: Annotated[float, Field(gt=0, le=DEADLINE_MS_MAX)] | None = None

@@ -59,13 +59,13 @@ class InvalidModels(AgentError):
 
 
 class Price(Table):
-    """In the unit of the operator's choice, as all prices: see agents.budget."""
+    """In the operator's unit, as all prices: see agents.budget."""
 
     engine_second: Annotated[float, Field(ge=0, le=1e6)] = 1.0
 
 
 class ModelTable(Table):
-    """One configuration of an engine. None: as the setting of the same name says."""
+    """One configuration of an engine. None: the value of the setting of the same name."""
 
     model: Name | None = None  # a GGUF file or a name of the catalogue
     draft: Name | None = None
@@ -77,7 +77,7 @@ class ModelTable(Table):
     kv_disk_mb: Annotated[int, Field(ge=0)] | None = None
     gpu_layers: Annotated[int, Field(ge=-1)] | None = None
     threads: Annotated[int, Field(ge=0, le=512)] | None = None
-    engines: Annotated[str, StringConstraints(min_length=1, max_length=10_000)] | None = None  # who computes it
+    engines: Annotated[str, StringConstraints(min_length=1, max_length=10_000)] | None = None  # default: this worker
     load: Literal["start", "use"] = "start"
     switches: Annotated[dict[Name, Value], Field(max_length=SWITCHES_MAX)] = Field(default_factory=dict)
     price: Price = Price()

@@ -1,13 +1,8 @@
-"""One case: what is asked, and what a right answer has.
+"""One case: a request, and what a right answer must have.
 
-[[case]]
-id = "refund"
-input = "How long do I have to send something back?"
-stores = ["handbook"]
+[[case]] id = "refund" input = "How long do I have to send something back?" stores = ["handbook"]
 
-[case.expect]
-pattern = "(?i)14 days"
-cites = [{ file = "returns.md", says = ["14 days"] }]
+[case.expect] pattern = "(?i)14 days" cites = [{ file = "returns.md", says = ["14 days"] }]
 """
 
 from __future__ import annotations
@@ -46,7 +41,7 @@ class Tool(Table):
 
 
 class ExpectedCall(Table):
-    """`also`: further values of an argument that are as good. `optional`: arguments that may be left out."""
+    """`also`: further accepted values of an argument. `optional`: arguments that may be omitted."""
 
     name: Name
     arguments: dict[str, Any] = Field(default_factory=dict)
@@ -55,22 +50,22 @@ class ExpectedCall(Table):
 
 
 class ExpectedCitation(Table):
-    """The answer cites this file, whatever else it cites. `says`: each text stands in the answer and in the passage of
-    that file. Without it, the sentence that cites must be borne out by the passage."""
+    """The answer cites this file, whatever else it cites. `says`: each text occurs in the answer and in the cited
+    passage of that file. Without it, the passage must support the sentence that cites it."""
 
     file: Name
     says: Annotated[list[Text], Field(max_length=ANSWERS_MAX)] = Field(default_factory=list)
 
 
 class Place(Table):
-    """A passage of this file, with this text if there is one; white space and case may differ."""
+    """A passage of this file, with this text if one is given; white space and case may differ."""
 
     file: Name
     text: Text | None = None
 
 
 class Expected(Table):
-    """At least one; all of them count."""
+    """At least one expectation; all of them must be met."""
 
     exact: Text | Texts | None = None
     pattern: Annotated[str, StringConstraints(min_length=1, max_length=PATTERN_CHARS_MAX)] | None = None
@@ -122,8 +117,8 @@ FIELDS = {"schema": "json_schema"}
 
 
 class Defaults(Table):
-    """What holds for all cases of a file that do not say otherwise. `documents`: a folder beside the file, which a
-    worker that is started for the suite reads into the store `docs`."""
+    """Defaults for the cases of a file. `documents`: a folder beside the file, which a worker that is started for the
+    suite ingests into the store `docs`."""
 
     name: Name | None = None
     instructions: Text | None = None

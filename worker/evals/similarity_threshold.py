@@ -1,7 +1,7 @@
 """Fits, on cases, the similarity threshold above which two questions may share an answer. Pure.
 
-Cases with the same expectation are paraphrases of one question. Each case is asked as if all others had been answered
-before: a cache hit is right if the nearest of them has the same expectation.
+Cases with the same expectation are paraphrases of one question. Each case is looked up as if all others had been cached
+before: a hit is right if the nearest of them has the same expectation.
 """
 
 from __future__ import annotations
