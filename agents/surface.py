@@ -1,7 +1,11 @@
 """Surfaces: where answers are used, and the requirements that follow, as configuration.
 
-[surfaces.voice] first_token_ms = 300 pace_ms = 50 answer_s = 20 tokens = 200 instructions = "Begin with the answer
-itself, in one short sentence."
+[surfaces.voice]
+first_token_ms = 300
+pace_ms = 50
+answer_s = 20
+tokens = 200
+instructions = "Begin with the answer itself, in one short sentence."
 """
 
 from __future__ import annotations

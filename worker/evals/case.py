@@ -1,8 +1,13 @@
 """One case: a request, and what a right answer must have.
 
-[[case]] id = "refund" input = "How long do I have to send something back?" stores = ["handbook"]
+[[case]]
+id = "refund"
+input = "How long do I have to send something back?"
+stores = ["handbook"]
 
-[case.expect] pattern = "(?i)14 days" cites = [{ file = "returns.md", says = ["14 days"] }]
+[case.expect]
+pattern = "(?i)14 days"
+cites = [{ file = "returns.md", says = ["14 days"] }]
 """
 
 from __future__ import annotations
