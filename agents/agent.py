@@ -51,7 +51,7 @@ from retrieval.query import Searcher
 
 log = logging.getLogger(__name__)
 
-# Tokenising this many takes a few milliseconds; longer text would block the event loop of all requests.
+# Tokenizing this many takes a few milliseconds; longer text would block the event loop for all requests.
 ENCODE_CHARS_MAX = 10_000
 
 NOTHING_LEFT = "I could not finish that because the tool budget is used up."
@@ -108,7 +108,7 @@ class Agent:
         """Resume a turn from its checkpoint, otherwise like `run`. `recall` gets the earlier events that later ones
         depend on.
 
-        Also raises CannotResume, for instance where the model of this worker spells the tokens differently.
+        Also raises CannotResume, for instance if the model of this worker tokenizes differently.
         """
         with ExitStack() as held:
             with self.turns.track():
@@ -228,7 +228,7 @@ class Agent:
             ):
                 await self._go_on(progress, sink)
             return progress.finished()
-        except Exception as error:  # the boundary: any failure of a started turn becomes its last event
+        except Exception as error:  # top-level boundary: any failure of a started turn becomes its last event
             if not isinstance(error, InferenceError | Interrupted):
                 log.exception("turn failed")
             self._end(progress, sink)
@@ -261,13 +261,13 @@ class Agent:
             trace=progress.trace,
         )
         candidate = progress.same(self._router.candidate(decision.model))
-        if decision.is_trial:  # the turn keeps it from here on, even if the models are reloaded
+        if decision.is_trial:  # the turn holds it from here on, even if the models are reloaded
             progress.same(self._router.candidate(decision.fallback))
         progress.step = await self._begin(progress, candidate, decision)
         self._mark(progress)
 
     async def _run_step(self, progress: Progress, sink: EventSink) -> None:
-        """Run the step to its end; a step on trial until it is kept, or another model has taken it over."""
+        """Run the step to its end; a step on trial until it is kept or another model has taken it over."""
         step = progress.step
         if step.trial is None:
             return await step.run(sink)
@@ -288,7 +288,7 @@ class Agent:
             await asyncio.gather(running, return_exceptions=True)
 
     async def _hedge(self, progress: Progress, other: Candidate, hedge: Prefetch) -> None:
-        """Prefill the prompt on the other model as it is. It is not shortened to fit there: the answer would lack what
+        """Prefill the prompt unchanged on the other model. It is not shortened to fit there: the answer would lack what
         the first model had."""
         with suppress(InferenceError):
             prompt = await self._encode(await self._segments(progress, other), other, progress.turn.salt)
@@ -296,7 +296,7 @@ class Agent:
                 hedge.read(prompt, salt=progress.turn.salt, exact=progress.turn.sampling.deterministic)
 
     async def _take_over(self, progress: Progress, step: Step, other: Candidate, sink: EventSink) -> bool:
-        """Whether the other model takes the step over. Where it cannot, the first one continues."""
+        """Whether the other model takes the step over. If it cannot, the first one continues."""
         taken = None
         try:
             taken = await self._begin(progress, other)
@@ -338,8 +338,8 @@ class Agent:
     def learn(
         self, turn: Turn, unknown: Mapping[bytes, Candidate], turns: Iterable[tuple[bytes, tuple[int, ...]]]
     ) -> None:
-        """Take the tokens that were found for them: the model that wrote the last turn has the conversation in its
-        cache."""
+        """Take the tokens that other workers had for them: the model that wrote the last turn has the conversation in
+        its cache."""
         newest = {candidate.name: digest for digest, candidate in unknown.items()}  # they come oldest first
         for digest, ids in turns:
             candidate = unknown[digest]
@@ -359,8 +359,8 @@ class Agent:
         return (await self._prompt(progress, likely))[1]
 
     async def warm(self, turn: Turn) -> Generation | None:
-        """Prefill what precedes the next question, where that helps; this turn has no question yet. Starts to load a
-        model that is not loaded.
+        """Prefill what precedes the next question, if that helps; this turn has no question yet. Starts to load a model
+        that is not loaded.
 
         Raises InvalidTurn, InvalidTemplate.
         """
@@ -372,8 +372,8 @@ class Agent:
 
     async def share(self, turn: Turn, only: Candidate | None = None) -> Generation | None:
         """Let all tenants share the prefix of turns like this one, which comes from the configuration and contains no
-        data of a tenant, and prefill it, where that helps: on all models that may do a step of it, or `only` on one
-        that is about to be among them. Raises InvalidTurn, InvalidTemplate.
+        data of a tenant, and prefill it, if that helps: on all models that may run a step of it, or `only` on one that
+        is about to be among them. Raises InvalidTurn, InvalidTemplate.
         """
         asked = replace(turn, input=(Message("user", "?"),))
         likely, reading = only or self._router.likely(asked), None
@@ -684,7 +684,7 @@ def _item_event(index: int, item: Item) -> Event:
 
 
 def _fallback(progress: Progress) -> str:
-    """Replaces an answer that would be empty: where a call that was not asked for is all that was written, its text is
+    """Replaces an answer that would be empty: if the model wrote nothing but a call that was not allowed, its text is
     better than no answer."""
     step = progress.step
     unread = step.candidate.dialect.unthought(step.reply.written, thought=step.reply.thought)

@@ -97,8 +97,8 @@ class AgentRegistry:
         return [AbsentTool(name, server) for name in names if (server := self.server_of(name)) is not None]
 
     def problems(self, tools: Collection[str], models: Collection[str] | None = None) -> list[str]:
-        """A message for each tool that this worker lacks, and for each agent and surface that names neither a model
-        nor a route of its `models` (None: unknown)."""
+        """A message for each tool that this worker lacks, and for each agent and surface that names neither a model nor
+        a route of its `models` (None: unknown)."""
         available = ", ".join(sorted(tools)) or "none"
         missing = [
             f"agent {name}: there is no tool '{tool}'. Available: {available}."

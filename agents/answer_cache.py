@@ -1,7 +1,7 @@
-"""Answers that are given again: to the very same prompt of the same tenant, on the same model, sampled the same way.
+"""A cache of answers: reused for the identical prompt of the same tenant, on the same model, with the same sampling.
 
-A prompt holds everything that its answer follows from: instructions, conversation, passages as they are in the store
-now, results of tools. So nothing has to be invalidated, and what was cached is what the model could write again.
+A prompt contains everything that its answer depends on: instructions, conversation, the current passages, results of
+tools. So nothing has to be invalidated, and a cached answer is one that the model could generate again.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from inference.core import Delta, Finish, Forecast, Hop, Miss, Sampling, Spent, 
 from inference.trace import now_ns
 
 KEY_BYTES = 32
-ANSWER_BYTES = 400  # of one beside its text and its tokens
+ANSWER_BYTES = 400  # per entry, besides its text and its tokens
 TOKEN_BYTES = 36
 REPEATABLE = (Finish.STOP, Finish.LENGTH)
 
@@ -31,12 +31,12 @@ class CachedAnswer:
 
     @property
     def size(self) -> int:
-        """Bytes, about."""
+        """An estimate in bytes."""
         return ANSWER_BYTES + 4 * len(self.text) + TOKEN_BYTES * len(self.ids)
 
 
 class AnswerCache:
-    """The least recently used leave first. For the event loop only."""
+    """Evicts the least recently used. For the event loop only."""
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
@@ -50,9 +50,9 @@ class AnswerCache:
 
     @staticmethod
     def key(salt: str, model: str, prompt: Sequence[int], sampling: Sampling, held: str) -> bytes | None:
-        """`held` names what the answer is held to, in the place of its compiled grammar. None where an answer is not
-        given again: who draws without a seed wants another one each time, and likelihoods belong to the generation that
-        they were computed for."""
+        """`held` identifies the constraint of the answer, in place of its compiled grammar. None if an answer must not
+        be reused: sampling without a seed asks for a new answer each time, and log probabilities belong to the
+        generation that they were computed for."""
         draws = sampling.temperature > 0 and sampling.seed is None
         if draws or sampling.top_logprobs is not None or sampling.ignore_eos:
             return None
@@ -69,13 +69,13 @@ class AnswerCache:
         return answer
 
     def saved(self, answer: CachedAnswer, seconds: float) -> None:
-        """It was given again, which would have taken so long."""
+        """An answer was reused, which saved this time."""
         self.hits += 1
         self.saved_tokens += len(answer.ids)
         self.saved_s += seconds
 
     def put(self, key: bytes, answer: CachedAnswer) -> None:
-        """Only one that came to its own end: what was cut off by its client or a deadline is no answer."""
+        """Only an answer that ended by itself: one that was cut off by its client or a deadline is incomplete."""
         if answer.finish not in REPEATABLE or answer.size > self._bytes_max:
             return
         self._forget(key)
@@ -99,7 +99,7 @@ class AnswerCache:
 
 
 class CachedGeneration:
-    """A `Generation` that is there already. Its prompt counts as cached."""
+    """A `Generation` that is already complete. Its prompt counts as cached."""
 
     def __init__(self, answer: CachedAnswer, prompt_tokens: int) -> None:
         now = now_ns()
@@ -118,7 +118,7 @@ class CachedGeneration:
 
     @classmethod
     def over(cls, answer: CachedAnswer, prompt_tokens: int) -> CachedGeneration:
-        """One of which everything was told."""
+        """One whose tokens were all delivered."""
         generation = cls(answer, prompt_tokens)
         generation.ids, generation.finish = list(answer.ids), answer.finish
         return generation
@@ -131,7 +131,7 @@ class CachedGeneration:
         pass
 
     async def stream(self, receive: Callable[[Delta], None]) -> None:
-        await asyncio.sleep(0)  # as every generation lets others run between two tokens
+        await asyncio.sleep(0)  # as every generation, yields to the event loop between two tokens
         if self.finish is None:
             self.ids = list(self._answer.ids)
             receive(Delta(self._answer.text, len(self.ids)))

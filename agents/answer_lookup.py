@@ -35,7 +35,7 @@ class LookupQuery:
     on_trial: bool = False
 
     def key(self, prompt: Sequence[int]) -> bytes | None:
-        """The cache key of this prompt; None where its answer must not be reused."""
+        """The cache key of this prompt; None if its answer must not be reused."""
         turn = self.turn
         strict = [function.strict for function in turn.functions]
         schema = turn.answer_format.schema if turn.answer_format else None
@@ -45,7 +45,7 @@ class LookupQuery:
 
     @property
     def question(self) -> str | None:
-        """The question, where the step can only result in an answer."""
+        """The question, if the step can only result in an answer."""
         last = self.turn.input[-1] if self.turn.input else None
         if self.offer.callable or self.steps or self.turn.prompt:
             return None
@@ -53,7 +53,7 @@ class LookupQuery:
 
     @property
     def around(self) -> str:
-        """All but the question; also tools that are shown and may not be called."""
+        """Everything but the question; includes tools that are in the prompt but must not be called."""
         turn = replace(self.turn, input=(*self.turn.input[:-1], Message("user", "?")))
         return repr((assemble(turn, self.output, self.passages), self.offer.schemas, turn.switches))
 
@@ -82,8 +82,8 @@ class AnswerLookup:
     similar: SemanticCache | None = None
 
     async def find(self, ask: LookupQuery, trace: Trace) -> tuple[CachedGeneration | None, CacheSlot]:
-        """The answer, or where the one that is generated is kept. One on trial is not compared with similar ones: its
-        model may be given up."""
+        """The cached answer, or where to cache the generated one. A step on trial is not compared with similar
+        questions: its model may be abandoned."""
         key = ask.key(ask.prompt) if self.same else None
         found, asked = self._same(ask, key, trace), None
         if found is None and not ask.on_trial:
@@ -101,7 +101,7 @@ class AnswerLookup:
             self.similar.put(cache_slot.asked, answer)
 
     def _same(self, ask: LookupQuery, key: bytes | None, trace: Trace) -> CachedGeneration | None:
-        """As a span of its own: Server-Timing tells clients of it."""
+        """In a span of its own: Server-Timing reports it to clients."""
         if self.same is None or key is None:
             return None
         with trace.span("answer_cache") as span:
@@ -116,7 +116,7 @@ class AnswerLookup:
         return CachedGeneration(answer, len(ask.prompt))
 
     async def _alike(self, ask: LookupQuery, trace: Trace) -> tuple[CachedGeneration | None, SemanticQuery | None]:
-        """The answer to a similar question, as a span of its own, and what is asked."""
+        """The answer to a similar question, in a span of its own, and the query."""
         similar, question = self.similar, ask.question
         if similar is None or question is None or len(around := ask.around) > CONTEXT_CHARS_MAX:
             return None, None

@@ -24,7 +24,7 @@ class AvailableTools:
     @classmethod
     def of(cls, turn: Turn, toolbox: Toolbox, *, holds: bool = True) -> AvailableTools:
         """`holds`: a grammar can keep the model from calling a tool in the prompt, so tools that are not allowed stay
-        in it, and the prompt is the same as without the limit. Raises InvalidTurn naming the parameter to change.
+        in it, and the prompt is the same as without the restriction. Raises InvalidTurn naming the parameter to change.
         """
         chosen = _chosen(turn, _distinct(turn, toolbox))
         allowed = chosen if turn.allowed_tools is None else [name for name in chosen if name in turn.allowed_tools]

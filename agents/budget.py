@@ -36,22 +36,22 @@ class Prices(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
-    input: Price = 0.0  # tokens of a prompt that are computed
-    cached: Price = 0.0  # tokens of a prompt that come from the cache
-    output: Price = 0.0  # tokens that are generated
+    input: Price = 0.0  # uncached tokens of a prompt
+    cached: Price = 0.0  # cached tokens of a prompt
+    output: Price = 0.0  # generated tokens
     tools: Annotated[dict[str, Price], Field(max_length=PRICED_TOOLS_MAX)] = Field(default_factory=dict)  # one call
-    engine_second: Price = 0.0  # of a step's time, by rows
+    engine_second: Price = 0.0  # of a step's time, by its share of the batch rows
     tool_seconds: Annotated[dict[str, Price], Field(max_length=PRICED_TOOLS_MAX)] = Field(default_factory=dict)
 
     def of_step(self, usage: Usage, engine_second: float | None = None) -> float:
-        """`engine_second` is the price of the model's own engine, where it has one."""
+        """`engine_second` is the price of the model's own engine, if it has one."""
         computed = usage.input_tokens - usage.cached_tokens
         thousands = computed * self.input + usage.cached_tokens * self.cached + usage.output_tokens * self.output
         second = self.engine_second if engine_second is None else engine_second
         return thousands / 1000 + usage.spent.engine_ns / 1e9 * second
 
     def of_time(self, tool: str, seconds: float) -> float:
-        """What a call took, beside what it costs by itself."""
+        """The cost of a call's time, in addition to its own price."""
         return self.tool_seconds.get(tool, 0.0) * seconds
 
     def of_call(self, tool: str) -> float:
@@ -88,7 +88,7 @@ class Budget:
         }
 
     def spend(self, told: Mapping[str, Any], now_ns: int) -> None:
-        """Take what a turn had spent where it was begun. Raises KeyError, TypeError and ValueError."""
+        """Restore what a turn had spent where it started. Raises KeyError, TypeError and ValueError."""
         self.started_ns = now_ns - int(told["elapsed_ms"] * 1e6)
         self.steps, self.calls, self.tokens = told["steps"], told["calls"], told["tokens"]
         self.cost, self.tool_s, self.circling = told["cost"], told["tool_s"], told["circling"]
@@ -118,7 +118,7 @@ class Budget:
         self.cost += self.prices.of_step(usage, engine_second)
 
     def add_unused(self, usage: Usage, engine_second: float | None = None) -> None:
-        """Account for what a model computed of a step that another one did."""
+        """Account for what a model computed of a step that another one completed."""
         self.cost += self.prices.of_step(usage, engine_second)
 
     def spent(self, now_ns: int) -> str | None:

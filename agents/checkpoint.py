@@ -1,6 +1,6 @@
 """Checkpoints of a turn: marks that are stored with its events, from which another worker restores its state.
 
-From a checkpoint, a turn resumes behind the last stored event exactly as its lost worker would have continued it. Marks
+From a checkpoint, a turn resumes after the last stored event exactly as its lost worker would have continued it. Marks
 are JSON. Each contains its position, so that reading one twice changes nothing, and a missing one is noticed.
 """
 
@@ -114,7 +114,7 @@ class Marks:
         self._begun.append(Begun(step, model, prompt, facts))
 
     def take(self) -> list[dict[str, Any]]:
-        """The marks for all that is new; returned again until `keep` confirms that they are stored."""
+        """The marks for everything new; returned again until `keep` confirms that they are stored."""
         turn, kept = self._turn, self._kept
         if turn is None:
             return []
@@ -216,14 +216,14 @@ class Checkpoint:
 
 
 def _put(row: list[T], place: int, values: Sequence[T]) -> None:
-    """Raises CannotResume where entries before `place` are missing."""
+    """Raises CannotResume if entries before `place` are missing."""
     if place > len(row):
         raise CannotResume(f"{place - len(row)} entries are missing")
     row[place : place + len(values)] = values
 
 
 def packed(ids: Sequence[int]) -> str:
-    """Token ids in some two characters each."""
+    """Token ids in about two characters each."""
     return b64encode(zlib.compress(array("I", ids).tobytes(), 1)).decode()
 
 

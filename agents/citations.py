@@ -11,7 +11,7 @@ from retrieval.passage import Passage
 CITATIONS_MAX = 100  # of one answer: a model that repeats "[1]" must not fill the response
 
 MARK = re.compile(r"\[(\d{1,3})\](?!\()")  # followed by "(", it is a link
-_CODE = re.compile(r"```.*?(?:```|\Z)|`[^`\n]*`", re.DOTALL)  # there, [1] is an index
+_CODE = re.compile(r"```.*?(?:```|\Z)|`[^`\n]*`", re.DOTALL)  # in code, [1] is an index
 
 
 def find_citations(text: str, sources: Sequence[Passage]) -> tuple[Citation, ...]:

@@ -1,4 +1,4 @@
-"""Compaction of a long conversation: the model summarises the old turns, the recent ones stay word for word.
+"""Compaction of a long conversation: the model summarises the old turns, the recent ones are kept verbatim.
 
 A history that does not fit the context at once is summarised in parts, each together with the summary of the parts
 before it.
@@ -34,7 +34,7 @@ from inference.trace import Trace
 SUM_UP = "Summarize our conversation so far in a few sentences. Keep names, numbers, decisions and open questions."
 SUMMARY_TOKENS = 512  # about a page
 PARTS_MAX = 16  # each is a generation; more of them take longer than a user waits
-# Divisors of the context length: for what stays word for word, and for what is summarised at once. The rest is for
+# Divisors of the context length: for what is kept verbatim, and for what is summarised at once. The rest is for
 # instructions, the summary so far and the next one.
 RECENT_SHARE, PART_SHARE = 8, 2
 

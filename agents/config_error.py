@@ -8,7 +8,7 @@ from typing import Any
 
 
 def describe_error(problem: Mapping[str, Any], known: Iterable[str] = ()) -> str:
-    """`problem` is one of a ValidationError's errors; `known` are the keys that there are, wherever they may stand."""
+    """`problem` is one of a ValidationError's errors; `known` are the keys that exist, wherever they are allowed."""
     told = problem["msg"].removeprefix("Value error, ")
     context = problem.get("ctx", {})
     match problem["type"]:
@@ -25,7 +25,7 @@ def describe_error(problem: Mapping[str, Any], known: Iterable[str] = ()) -> str
 
 
 def did_you_mean(written: str, known: Iterable[str]) -> str:
-    """`; did you mean tools?`, or nothing where nothing is alike."""
+    """`; did you mean tools?`, or nothing without a similar key."""
     found = get_close_matches(written, sorted(set(known) - {written}), n=1)
     return f"; did you mean {found[0]}?" if found else ""
 

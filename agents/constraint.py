@@ -1,10 +1,10 @@
-"""To which grammar a step is held: the format that the answer must have, the calls that must or may be made.
+"""The grammar that constrains a step: the required format of the answer, and the calls that it must or may make.
 
-Where nothing must be, the calls that a model makes of its own accord are held too, from the mark that begins them: so
-they name a tool that is there, with arguments of its schema. Text costs nothing then, a call 5 microseconds a token.
+If nothing is required, calls that the model makes on its own are constrained too, from their opening mark on: so they
+name an existing tool, with arguments of its schema. Text costs nothing then, a call 5 microseconds per token.
 
-That a call is made at all is held in the dialect of Hermes and Qwen alone. Models of other dialects are told in words
-(see `prompt`) that one is wanted, and their answers in a format come without tools.
+A call can be forced only in the dialect of Hermes and Qwen. Models of other dialects are told in words (see `prompt`)
+that a call is wanted, and their answers in a format come without tools.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from inference.grammar.lark import Thought
 from inference.grammar.schema import json_grammar
 from inference.grammar.tools import ANY_OBJECT, OPEN, CallableFunction, tool_grammar
 
-# Of a schema that nobody asked to be held to, and of all names and schemas together: each turn compiles them anew,
-# which takes some ms for so much.
+# Of a schema that the client did not ask to enforce, and of all names and schemas together: each turn compiles them
+# anew, which takes some ms for this many.
 SCHEMA_CHARS_MAX = 8_000
 OFFER_CHARS_MAX = 100_000
-# What begins a call in each dialect, and the grammar of what follows. Qwen3-Coder's calls are tags around plain texts,
-# which leaves little to hold.
+# The mark that opens a call in each dialect, and the grammar of what follows. Qwen3-Coder's calls are tags around plain
+# texts, which leaves little to constrain.
 HELP: Mapping[Format, tuple[str, Callable[[Sequence[CallableFunction]], str]]] = {
     Format.HERMES: (OPEN, tool_grammar),
     Format.LLAMA: (calls.PYTHON_TAG, calls.llama_calls),
@@ -40,7 +40,9 @@ HELP: Mapping[Format, tuple[str, Callable[[Sequence[CallableFunction]], str]]] =
 
 @dataclass(frozen=True, slots=True)
 class StepConstraint:
-    """`begins` empty: the whole text is held. Else the calls alone, from there on, as far as that can be done."""
+    """`begins` empty: the whole text is constrained. Otherwise only the calls, from that mark on, as far as
+    possible.
+    """
 
     grammar: str
     begins: str = ""
@@ -48,9 +50,9 @@ class StepConstraint:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """What the steps of one turn differ in, as far as it matters here.
+    """The properties by which the constraints of a turn's steps differ.
 
-    A call is forced in the first step only: what follows its result is the answer.
+    A call is forced in the first step only: the answer follows its result.
     """
 
     forced: bool
@@ -61,10 +63,10 @@ class Stage:
 def constraint_of(
     turn: Turn, offer: AvailableTools, dialect: Dialect, stage: Stage, *, loosely: bool = False
 ) -> StepConstraint | None:
-    """What a step is held to, or None for one that may say anything. `loosely`: functions that are not strict take any
+    """The constraint of a step, or None for unconstrained text. `loosely`: functions that are not strict accept any
     object. Takes milliseconds for large schemas.
 
-    Raises InvalidSchema, and InvalidTurn for what the model's dialect cannot be held to.
+    Raises InvalidSchema, and InvalidTurn for a constraint that the model's dialect does not support.
     """
     schema = turn.answer_format.schema if turn.answer_format else None
     thought = Thought(dialect.thoughts.open, dialect.thoughts.close, stage.thinking) if dialect.thoughts else None
@@ -86,7 +88,7 @@ def constraint_of(
 
 
 def _helping(functions: list[CallableFunction], format: Format) -> StepConstraint | None:
-    """None for what is too much: these calls go as the model writes them."""
+    """None if the schemas are too large: these calls are left unconstrained."""
     if format not in HELP:
         return None
     chars = [len(json.dumps(function.parameters)) for function in functions]
@@ -101,7 +103,7 @@ def _helping(functions: list[CallableFunction], format: Format) -> StepConstrain
 
 
 def _can_hold(dialect: Dialect, *, tools: bool) -> bool:
-    """Harmony answers in channels, which no grammar of ours writes."""
+    """Harmony answers in channels, which our grammars do not cover."""
     return dialect.format is Format.HERMES or (dialect.format is not Format.HARMONY and not tools)
 
 

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 from agents.turn import Caps, FileSearch, Limits, Turn
 from inference.core import Priority
 
-# Limits of what a file may hold: well above any sensible agent.
+# Limits of a file: well above any sensible agent.
 INSTRUCTIONS_CHARS_MAX = 32_768
 TOOLS_MAX, STORES_MAX, RESULTS_MAX = 64, 8, 50
 
@@ -57,7 +57,7 @@ class Bounds(Table):
 
 
 class SearchTable(Table):
-    """Retrieval before the answer, as with the file_search tool of a request."""
+    """Retrieval before the answer, like the file_search tool of a request."""
 
     stores: Annotated[list[Name], Field(min_length=1, max_length=STORES_MAX)]
     results: Annotated[int, Field(ge=1, le=RESULTS_MAX)] = FileSearch(()).max_num_results
@@ -69,7 +69,7 @@ class Definition(Table):
 
     description: Annotated[str, StringConstraints(max_length=500)] = ""
     instructions: Annotated[str, StringConstraints(max_length=INSTRUCTIONS_CHARS_MAX)] = ""
-    model: Name | None = None  # a model or a route, which the worker must have; None: its surface's or the default
+    model: Name | None = None  # a model or a route of the worker; None: its surface's or the default
     surface: Surface | None = None  # label of its turns in the metrics; None: chat or embedded, by the credential
     tools: Annotated[list[Name], Field(max_length=TOOLS_MAX)] = Field(default_factory=list)
     search: SearchTable | None = None
@@ -77,7 +77,7 @@ class Definition(Table):
 
     def applied(self, turn: Turn) -> Turn:
         """The turn with this agent's instructions before those of the request, its tools before the others, and its
-        limits: its budget, or the defaults where that is not set, lowered by what the request asks for.
+        limits: its budget, or the defaults if that is not set, lowered by the request's own limits.
         """
         said = [text for text in (self.instructions, turn.instructions) if text]
         limits = Limits().replaced(self.budget.caps).capped(turn.caps)

@@ -41,7 +41,7 @@ class NotFound(AgentError):
 
 
 class ConversationBusy(AgentError):
-    """An answer of this conversation is being made."""
+    """An answer of this conversation is in progress."""
 
     status = 409
     code = "conversation_busy"
@@ -51,18 +51,18 @@ class ConversationBusy(AgentError):
 
 
 class Interrupted(AgentError):
-    """The worker stops, and the time for what it was doing is over."""
+    """The worker is stopping, and the drain time of this work is over."""
 
     status = 503
     code = "server_error"
-    retry_after_s = 1.0  # another worker may be there already
+    retry_after_s = 1.0  # another worker may be ready already
 
     def __init__(self, message: str = STOPPED) -> None:
         super().__init__(message)
 
 
 class Leaving(Interrupted):
-    """The worker stops, and takes nothing new."""
+    """The worker is stopping, and accepts nothing new."""
 
     def __init__(self) -> None:
         super().__init__("This worker is stopping and takes nothing new. Please try again: another one may be there.")
@@ -74,7 +74,7 @@ class TooManyQueued(AgentError):
     status = 429
     code = "rate_limit_exceeded"
     param = "background"
-    retry_after_s = 10.0  # about the length of a long answer, after which a place is likely free
+    retry_after_s = 10.0  # about the duration of a long answer, after which there is probably room
 
     def __init__(self, queued_max: int) -> None:
         super().__init__(

@@ -51,8 +51,8 @@ class TurnStarted:
 
 @dataclass(frozen=True, slots=True)
 class Queued:
-    """Where the turn stands among those that wait for the model, 1 for the next one: for callers who ask for it.
-    `expected_ms` until its first token, as far as that is known."""
+    """The position of the turn in the model's queue, 1 being the next: for clients that ask for it. `expected_ms` until
+    its first token, if known."""
 
     place: int
     expected_ms: float | None = None
@@ -159,13 +159,13 @@ class EventSink(Protocol):
         ...
 
     def write(self, events: Sequence[Event]) -> None:
-        """Take events that happened together, so that they go out together. Called in the callback that delivers a
-        step's tokens, so it never waits.
+        """Take events that happened together, to be sent together. Called in the callback that delivers a step's
+        tokens, so it never waits.
         """
         ...
 
     async def drain(self) -> None:
-        """Return when the reader has caught up enough. The turn waits here between two steps."""
+        """Return when the client has caught up enough: back-pressure for the turn, between two steps."""
         ...
 
 

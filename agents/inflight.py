@@ -27,9 +27,9 @@ class InFlight:
 
     @contextmanager
     def track(self) -> Iterator[None]:
-        """Raises Interrupted inside the block, and for each that begins later, once `interrupt` was called.
+        """Raises Interrupted inside the block, and in each that begins later, once `interrupt` was called.
 
-        As with `asyncio.timeout`, the block is left by a cancellation, which ends here.
+        As with `asyncio.timeout`, the block is left by a cancellation, which is converted here.
         """
         if self._over:
             raise Interrupted
@@ -39,7 +39,7 @@ class InFlight:
         try:
             yield
         except asyncio.CancelledError:
-            if task not in self._interrupted or task.uncancel() > 0:  # also cancelled by somebody else
+            if task not in self._interrupted or task.uncancel() > 0:  # also cancelled from elsewhere
                 raise
             raise Interrupted from None
         finally:

@@ -30,7 +30,7 @@ log = logging.getLogger("firsttoken.mcp")
 CONNECT_S = 20.0  # a command may have to download its package first
 HTTP_S = 600.0  # between two bytes: calls have limits of their own
 CONNECTION_CLOSED = -32000  # the code with which the SDK reports a lost connection
-NAME_CHARS_MAX = 64  # as in the public contract
+NAME_CHARS_MAX = 64  # the limit of the public contract
 DESCRIPTION_CHARS_MAX = 4096  # of a tool: it is part of every prompt
 
 _NOT_IN_NAMES = re.compile(r"[^a-z0-9_]+")
@@ -58,7 +58,7 @@ class McpServer:
         try:
             await self._connected(well)
             reason = "the connection is lost"
-        except Exception as error:  # the boundary: another process, and its client library
+        except Exception as error:  # top-level boundary: another process, and its client library
             reason = _reason(error)
         finally:
             self._client = None
@@ -75,7 +75,7 @@ class McpServer:
             if error.code == CONNECTION_CLOSED:
                 self._lost.set()
             raise ToolError(f"the server '{self.name}' refused: {error.message}") from None
-        except Exception as error:  # the boundary: another process, and its client library
+        except Exception as error:  # top-level boundary: another process, and its client library
             self._lost.set()
             log.warning("MCP server %s: a call failed: %r", self.name, error)
             raise ToolError(f"the server '{self.name}' cannot be reached") from None
@@ -139,7 +139,7 @@ class _HasTools(Protocol):
 
 
 async def _list_tools(client: _HasTools) -> list[RemoteTool]:
-    """All pages, up to TOOLS_MAX: more do not fit a prompt."""
+    """All pages, up to TOOLS_MAX: more do not fit into a prompt."""
     tools: list[RemoteTool] = []
     cursor: str | None = None
     while len(tools) < TOOLS_MAX:

@@ -27,11 +27,11 @@ class OnDemand(Protocol):
     def is_loaded(self) -> bool: ...
 
     def in_use(self) -> AbstractContextManager[None]:
-        """It stays loaded, once it is, until the end of the block."""
+        """Once loaded, it stays loaded until the end of the block."""
         ...
 
     def foresee(self) -> None:
-        """Start to load it in advance, where that does no harm: a request may be about to need it."""
+        """Start to load it in advance, if that does no harm: a request may be about to need it."""
         ...
 
     async def load(self) -> None:
@@ -42,12 +42,12 @@ class OnDemand(Protocol):
 @dataclass
 class Candidate:
     """A model with what the agent loop derives from it. `engine_second` is the price of a second of its engine, in the
-    operator's unit; it counts in the place of that of all engines where it `is_priced`. Another model that takes the
-    place of this one has another `version`: what is known of this one says nothing about it."""
+    operator's unit; it replaces the price for all engines if it `is_priced`. A model that replaces this one has another
+    `version`: what is known about this one does not apply to it."""
 
     model: LanguageModel
     engine_second: float = 1.0
-    switches: Mapping[str, Value] = field(default_factory=lambda: NO_OPTIONS)  # where a request sets none
+    switches: Mapping[str, Value] = field(default_factory=lambda: NO_OPTIONS)  # for requests that set none
     on_demand: OnDemand | None = None
     is_priced: bool = False
     version: int = field(default_factory=VERSIONS.__next__)
@@ -61,7 +61,7 @@ class Candidate:
 
     @property
     def own_price(self) -> float | None:
-        """The price of a second of its engine, where it has one of its own."""
+        """The price of a second of its engine, if it has one of its own."""
         return self.engine_second if self.is_priced else None
 
     @cached_property
@@ -125,5 +125,5 @@ class ModelRegistry:
         return self.routes[named] if named in self.routes else Fixed(model=named)
 
     def best(self, name: str | None) -> Candidate:
-        """The model that answers where no route chooses."""
+        """The model that answers if no route chooses."""
         return self.candidates[named_by(self.route(name))[-1]]

@@ -1,5 +1,5 @@
-"""Validates a finished step beyond its grammar: the format of an answer, the arguments of strict functions, and defects
-that show in an answer by itself, which are a reason for another model to take over.
+"""Validates a finished step beyond its grammar: the format of an answer, the arguments of strict functions, and visible
+defects of an answer, which are a reason for another model to take over.
 
 Of a schema, only the keywords that no grammar enforces are validated.
 """
@@ -19,7 +19,7 @@ from retrieval.passage import Passage
 
 
 def validate(turn: Turn, items: Sequence[Item]) -> None:
-    """Looks at every text: not for the event loop. Raises SchemaUnmet."""
+    """Scans every text: not for the event loop. Raises SchemaUnmet."""
     for schema, text in _constrained(turn, items):
         check(restated(schema), text)
 
@@ -29,9 +29,9 @@ def needs_validation(turn: Turn) -> bool:
 
 
 def defect_of(turn: Turn, sources: Sequence[Passage], said: str, *, is_whole: bool) -> str:
-    """Why, or nothing. `said` are the few words that may be held back, or all of a shorter answer: for the event
-    loop."""
-    is_mark_open = said.endswith("]") and not is_whole  # with "(" behind it, it would be a link
+    """The defect of an answer, or "". `said` are the few words that may be held back, or all of a shorter answer: fast
+    enough for the event loop."""
+    is_mark_open = said.endswith("]") and not is_whole  # followed by "(", it would be a link
     if not is_mark_open and count_unknown(said, sources):
         return "cites what was not found"
     if is_whole and said and turn.answer_format is not None:

@@ -26,7 +26,7 @@ START_CHAR, END_CHAR = "firsttoken_start_char", "firsttoken_end_char"
 
 
 def to_payload(item: Item) -> dict[str, Any]:
-    """The item as the public contract shows it, complete with `id`, `type` and `status`."""
+    """The item in the format of the public contract, complete with `id`, `type` and `status`."""
     match item:
         case Message():
             body: dict[str, Any] = {"type": "message", "role": item.role, "content": [_content(item)]}
@@ -54,7 +54,7 @@ def from_payload(payload: Mapping[str, Any]) -> Item:
 
 
 def annotation(citation: Citation) -> dict[str, Any]:
-    """A citation as the contract's `file_citation`, with its place in the text and in the file beside it."""
+    """A citation as the contract's `file_citation`, extended by its position in the text and in the file."""
     return {
         "type": "file_citation",
         "file_id": citation.file_id,
@@ -142,7 +142,7 @@ def _citation(note: Mapping[str, Any]) -> Citation:
 
 
 def logprob_payloads(logprobs: Sequence[TokenLogprob]) -> list[dict[str, Any]]:
-    """The log probabilities of the tokens of a text, in the public shape."""
+    """The log probabilities of the tokens of a text, in the public format."""
     return [
         {**_likely(each.token, each.logprob), "top_logprobs": [_likely(token, logprob) for token, logprob in each.top]}
         for each in logprobs

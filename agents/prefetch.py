@@ -25,8 +25,8 @@ def before_question(segments: Sequence[Segment]) -> list[Segment]:
 
 
 def before_missing(segments: Sequence[Segment], missing: int) -> list[Segment]:
-    """The prefix of a rendered prompt that does not depend on the last `missing` results; empty where the template
-    hides their positions.
+    """The prefix of a rendered prompt that does not depend on the last `missing` results; empty if the template hides
+    their positions.
     """
     places = [at for at, segment in enumerate(segments) if not segment.trusted and segment.text == UNANSWERED]
     return list(segments[: places[-missing]]) if len(places) >= missing else []
@@ -64,7 +64,7 @@ class Prefetch:
 
     @property
     def spent(self) -> Spent:
-        """Of the engine's time, for all of them."""
+        """The engine time of all of them."""
         return sum((reading.spent for reading in self._readings), Spent())
 
     def cached(self, generation: Generation) -> int:

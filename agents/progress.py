@@ -41,16 +41,16 @@ class Progress:
     output: list[Item] = field(default_factory=list)
     usage: Usage = field(default_factory=Usage)
     _step: Step | None = None
-    turns_dropped: int = 0  # oldest turns of the conversation, where the context was too small
+    turns_dropped: int = 0  # oldest turns of the conversation, if the context was too small
     grammars: dict[tuple[str, Stage], Grammar | None] = field(default_factory=dict)  # compiled once per model and stage
     query: str = ""  # of the search before the answer
     held: ExitStack = field(default_factory=ExitStack)  # keeps the models of the turn loaded
     escalations: int = 0  # steps that another model took over
     models: dict[str, Candidate] = field(default_factory=dict)  # those that the turn has used, by name
-    cascade_ns: int = 0  # of engines, for what was computed beside the answer: given up, or read in vain
-    marks: Marks | None = None  # where another worker may go on with the turn
-    remembered: list[tuple[bytes, tuple[int, ...]]] = field(default_factory=list)  # for other workers
-    needs_another_step: bool = False  # it was begun at another worker, which told its beginning
+    cascade_ns: int = 0  # of engines, for work that did not become the answer: abandoned steps, unused prefills
+    marks: Marks | None = None  # if another worker may resume the turn
+    remembered: list[tuple[bytes, tuple[int, ...]]] = field(default_factory=list)  # exact tokens, for other workers
+    needs_another_step: bool = False  # it was started by another worker, which sent its beginning
 
     @property
     def step(self) -> Step:
@@ -63,7 +63,7 @@ class Progress:
         self._step = step
 
     def same(self, candidate: Candidate) -> Candidate:
-        """The model that this turn knows by the name: another one may have taken its place since."""
+        """The model that this turn knows by the name: it may have been replaced in the registry since."""
         return self.models.setdefault(candidate.name, candidate)
 
     @property
@@ -120,7 +120,7 @@ class Progress:
             self.usage += Usage(spent=rewriting.usage.spent)
 
     def tell_cost(self) -> None:
-        """Record in the trace what the turn took, also of an abandoned step. Call this once, at its end."""
+        """Record in the trace what the turn cost, including an abandoned step. Call this once, at its end."""
         if not self.step.ended:
             usage = self._usage(self.step)
             self.budget.add_step(usage, self.step.candidate.own_price)

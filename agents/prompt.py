@@ -31,8 +31,8 @@ FAST_JSON_CHARS_MAX = 16_000  # of schemas and arguments, which are walked value
 
 _BLANK_LINES = re.compile(r"\n\s*\n")
 _CODE = re.compile(r"```|~~~|^(?: {4}|\t)", re.MULTILINE)
-# A line break inside a paragraph only wraps the source file; before a list item, a table row or a heading it has a
-# meaning. Models answer better from whole sentences.
+# A line break inside a paragraph only wraps the source file; before a list item, a table row or a heading it is
+# significant. Models answer better from whole sentences.
 _SOFT_BREAKS = re.compile(r"\s*\n\s*(?![-*+|#>\s]|\d+[.)] )")
 
 
@@ -82,7 +82,7 @@ def numbered(passages: Iterable[tuple[int, Passage]]) -> str:
 
 
 def _flowing(text: str) -> str:
-    """Paragraphs in one line; code keeps its lines and their indentation."""
+    """Joins each paragraph into one line; code keeps its lines and their indentation."""
     text = _BLANK_LINES.sub("\n", text.strip("\n").rstrip())
     return text if _CODE.search(text) else _SOFT_BREAKS.sub(" ", text.strip())
 

@@ -1,7 +1,7 @@
 """Query rewriting: makes a question that depends on earlier messages self-contained, so that it can be searched for.
 
-The task is that of CANARD ("Can You Unpack That?", Elgohary et al. 2019), done by a small model with a bound on its
-time: the first token waits for it. Whatever goes wrong, the question is searched for as it was asked.
+The task is that of CANARD ("Can You Unpack That?", Elgohary et al. 2019), done by a small model within a time limit:
+the first token waits for it. If anything fails, the original question is searched for.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Rewriting:
 
 
 async def rewritten(turn: Turn, candidate: Candidate | None, trace: Trace) -> Rewriting:
-    """The question of the turn, rewritten where there are earlier messages and a model for that."""
+    """The question of the turn, rewritten if there are earlier messages and a model for that."""
     asked = question(turn)
     if candidate is None or not asked:
         return Rewriting(asked)

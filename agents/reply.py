@@ -1,4 +1,4 @@
-"""Turns the generated text of one step into items and their events, as it comes. Pure."""
+"""Converts the generated text of one step to items and their events, as it is generated. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from inference.core import TokenLogprob
 from retrieval.passage import Passage
 
 CALLS_MAX = 64  # of one step; a model that calls more is looping
-UNREADABLE = "unreadable_call"  # the name of a call that broke before its name was known
+UNREADABLE = "unreadable_call"  # the name of a call that failed to parse before its name was known
 
 
 @dataclass(slots=True)
@@ -35,7 +35,7 @@ class Reply:
     _logprobs: list[TokenLogprob] = field(default_factory=list)
     _told: tuple[TokenLogprob, ...] = ()  # of tokens whose text is still held back
     _space: str = ""  # white space that is sent only if visible text or a stop string follows
-    _written: list[str] = field(default_factory=list)  # all of it, where every call is dropped
+    _written: list[str] = field(default_factory=list)  # all text, if every call is dropped
 
     @property
     def calls(self) -> list[FunctionCall]:
@@ -57,7 +57,7 @@ class Reply:
 
     @property
     def written(self) -> str:
-        """The text as the model wrote it, including what the parser removed. Known only where no tool may be called."""
+        """The text as the model wrote it, including what the parser removed. Known only if no tool may be called."""
         return "".join(self._written)
 
     @property
@@ -130,7 +130,7 @@ class Reply:
         return [*closed, *self._start(call)]
 
     def _break(self, reason: str) -> list[Event]:
-        """A call without a name becomes an item too: its result tells the model the error."""
+        """A call without a name becomes an item too: its result reports the error to the model."""
         events = [] if isinstance(self._open, FunctionCall) else [*self._start_call(UNREADABLE), *self._grow("{}")]
         if not isinstance(self._open, FunctionCall):
             return events

@@ -53,7 +53,7 @@ class Router:
         step: int = 0,
         trace: Trace | None = None,
     ) -> Decision:
-        """The choice for the next step, as a span where there is a trace. `offer`: what may still be called."""
+        """The choice for the next step, in a span if there is a trace. `offer`: the tools that may still be called."""
         route = self.model_registry.route(turn.model)
         if turn.prompt:  # token ids belong to one model
             return Decision(self.model_registry.best(turn.model).name, "a prompt as it stands")
@@ -84,7 +84,7 @@ class Router:
         self._note(_last_said(turn, items), candidate)
 
     def wrote(self, turn: Turn, candidate: Candidate) -> None:
-        """At another worker, what was said last before the turn."""
+        """On another worker, the model of the last answer before the turn."""
         self._note(_last_said(turn, (*turn.history, *turn.input)), candidate)
 
     def _note(self, said: tuple[int, int] | None, candidate: Candidate) -> None:

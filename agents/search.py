@@ -16,8 +16,8 @@ from retrieval.query import Query, Searcher
 async def search(
     turn: Turn, searcher: Searcher | None, trace: Trace, query: str | None = None, *, after_ms: float = 0.0
 ) -> list[Passage]:
-    """Passages for a query, by default the newest user message; none without a question, or when nothing is relevant
-    enough. `after_ms` of the time for it have passed.
+    """Passages for a query, by default the newest user message; none without a question, or if nothing is relevant
+    enough. `after_ms` of the time budget have passed.
 
     Raises InvalidTurn without a searcher, StoreNotFound for an unknown store.
     """

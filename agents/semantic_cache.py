@@ -23,18 +23,20 @@ from agents.text_similarity import overlap, particulars
 Vector: TypeAlias = NDArray[np.float32]  # of length 1
 Embed: TypeAlias = Callable[[str, str], Awaitable[Vector]]  # of a text, for a tenant
 
-QUESTION_CHARS_MAX = 1000  # of more than some sentences, a vector tells too little
+QUESTION_CHARS_MAX = 1000  # for a text of more than a few sentences, a vector says too little
 CONTEXT_CHARS_MAX = 50_000  # hashed on the event loop, in less than a millisecond
-PATIENCE_S = 0.1  # for the vector: a first token waits for it, and the embedding model may be busy with documents
+PATIENCE_S = 0.1  # for the vector: the first token waits for it, and the embedding model may be busy with documents
 LOOKED_AT_MAX = 256  # questions of one context: some tens of microseconds
-ENTRY_BYTES = 600  # beside its texts, tokens and numbers
+ENTRY_BYTES = 600  # per entry, besides its texts, tokens and vector
 CHECKED_SHARE = 0.05  # of the hits
-RIGHT = 0.6  # of the words that two answers to one question share; another way to say it has more
+RIGHT = 0.6  # of the words that two answers to one question share; paraphrases share more
 
 
 @dataclass(frozen=True, slots=True)
 class SemanticQuery:
-    """`context` is everything that the answer depends on but the question. `given` is the cached answer of a check."""
+    """`context` is everything that the answer depends on except the question. `given` is the cached answer of a
+    check.
+    """
 
     context: bytes
     question: str

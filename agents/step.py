@@ -31,8 +31,8 @@ Pending: TypeAlias = asyncio.Task[ToolResult] | ToolResult
 class RunningCalls:
     """The server-side calls of one step: each starts as soon as its arguments are complete, all run concurrently.
 
-    Where another worker may resume the turn, a call that must not run twice starts only after it is `stored` that it
-    will run.
+    If another worker may resume the turn, a call that must not run twice starts only once it is `stored` that it will
+    run.
     """
 
     toolbox: Toolbox
@@ -41,8 +41,8 @@ class RunningCalls:
     budget: Budget
     pending: list[tuple[FunctionCall, Pending]] = field(default_factory=list)  # in the order of the calls
     stored: Callable[[], Awaitable[None]] | None = None
-    answered: int = 0  # the results of this many first calls were sent before
-    lost: bool = False  # the calls that come now were started by a lost worker
+    answered: int = 0  # the results of this many leading calls were sent before
+    lost: bool = False  # the calls that follow were started by a lost worker
 
     def start(self, call: FunctionCall) -> None:
         """Start a complete call. If it may not run, its result is the reason."""
@@ -75,19 +75,19 @@ class RunningCalls:
 
 @dataclass(slots=True)
 class StepSpans:
-    """Spans from the stamps of the engine, which has none: a batch has no single owner.
+    """Spans from the timestamps of the engine, which has no spans: a batch has no single owner.
 
     queue and prefill are added at the first token, decode at the end of the step; both methods are idempotent. The
     cause of a cache miss is added at the end: finding it must not delay the first token.
 
-    For engines elsewhere, `connect` is the time before the queue that no engine accounts for: the network, both ways,
-    and what was tried in vain. Each engine that was asked has a span `engine` on a lane of its own.
+    For remote engines, `connect` is the time before the queue that no engine accounts for: the network, both ways, and
+    failed attempts. Each engine that was tried has a span `engine` on a lane of its own.
     """
 
     trace: Trace
     generation: Generation
     verdict: Callable[[], Verdict | None]
-    model: str = ""  # where there are several
+    model: str = ""  # if there are several
     priority: Priority = Priority.STANDARD
     told_prefill: bool = False
     place: int | None = None  # in the queue, as first reported to the client
@@ -121,7 +121,7 @@ class StepSpans:
             self._name(self._prefill)
 
     def _connected(self) -> int:
-        """When the request was in the queue of an engine elsewhere."""
+        """When the request was queued by a remote engine."""
         stamps, hops = self.generation.stamps, self.generation.hops
         arrived_ns = stamps.arrived_ns or now_ns()
         lost = [hop.ending for hop in hops if hop.ending]
@@ -177,7 +177,7 @@ class Step:
     trial: Trial | None = None
     top_logprobs: int | None = None  # as many as the request asks for
     cache_slot: CacheSlot = field(default_factory=CacheSlot)  # where its answer is cached, if it is
-    heard: list[str] = field(default_factory=list)  # the generated text, where it is cached
+    heard: list[str] = field(default_factory=list)  # the generated text, if it is cached
     flaw: Callable[[str, bool], str] = lambda said, is_whole: ""  # the defect of an answer on trial, or ""
     is_whole: bool = False  # all of the generation was received
     ended: bool = False
@@ -334,7 +334,7 @@ class Step:
 
 
 def _batch(name: str, steps: Steps) -> dict[str, Attribute]:
-    """The number of engine steps and the mean batch size; empty where the engine does not report them."""
+    """The number of engine steps and the mean batch size; empty if the engine does not report them."""
     return {name: steps.count, "batch": round(steps.batch, 1)} if steps.count else {}
 
 
@@ -350,7 +350,7 @@ async def settled(pending: Pending) -> ToolResult:
 
 
 def add_engine(trace: Trace, hop: Hop) -> None:
-    """Add the span of a request to an engine elsewhere: it ends with the engine, not with the step."""
+    """Add the span of a request to a remote engine: it ends with the engine, not with the step."""
     noted: dict[str, Attribute] = {
         "engine": hop.engine,
         "tokens": hop.tokens,

@@ -1,4 +1,4 @@
-"""Surfaces: where answers are used, and what that asks of them, as configuration.
+"""Surfaces: where answers are used, and the requirements that follow, as configuration.
 
 [surfaces.voice]
 first_token_ms = 300
@@ -21,24 +21,24 @@ from agents.turn import Caps, Turn
 from inference.core import Priority
 
 SURFACES_MAX = 32  # each has labels of its own in the metrics
-BATCH = "batch"  # of requests that nobody waits for
+BATCH = "batch"  # of background requests
 
 Milliseconds = Annotated[float, Field(gt=0, le=3_600_000)]
 
 
 class Surface(Table):
-    """Its limits lower those of a turn, whoever sets these: naming a surface never gives a caller more."""
+    """Its limits lower those of a turn, wherever they are set: naming a surface never raises a client's limits."""
 
-    first_token_ms: Milliseconds | None = None  # None, as of the pace: nothing is expected, and nothing is late
+    first_token_ms: Milliseconds | None = None  # None, as of the pace: no target, so nothing is late
     pace_ms: Milliseconds | None = None  # between two tokens
     answer_s: Annotated[float, Field(gt=0, le=3600)] | None = None  # the whole turn
     tool_s: Annotated[float, Field(gt=0, le=600)] | None = None  # each call of a tool
     retrieval_ms: Annotated[float, Field(gt=0, le=60_000)] | None = None  # the search before the answer
     tokens: Annotated[int, Field(ge=1, le=131_072)] | None = None  # the longest answer
     best_class: Annotated[ClassName | None, Field(alias="class")] = None
-    late: Literal["refuse", "wait"] | None = None  # what happens to late requests that do not say; None: see --late
+    late: Literal["refuse", "wait"] | None = None  # the policy for late requests that set none; None: see --late
     instructions: Annotated[str, StringConstraints(max_length=INSTRUCTIONS_CHARS_MAX)] = ""
-    model: Name | None = None  # a model or a route, for requests that name none and agents without one
+    model: Name | None = None  # a model or a route, for requests and agents that name none
 
     def applied(self, turn: Turn) -> Turn:
         caps = Caps(
@@ -59,11 +59,11 @@ class Surface(Table):
         )
 
     def capped(self, priority: Priority) -> Priority:
-        """The class that a request of this class gets."""
+        """The priority class that a request of this class gets."""
         return max(priority, CLASSES[self.best_class]) if self.best_class else priority
 
     def __str__(self) -> str:
-        """What it asks for beside its targets, for people; what is not set is left out."""
+        """Its requirements besides the targets, for people; what is not set is left out."""
         set_here = self.model_dump(by_alias=True, exclude_defaults=True, exclude={"first_token_ms", "pace_ms"})
         return ", ".join(f"{name} {value}" for name, value in set_here.items())
 

@@ -7,7 +7,7 @@ from collections import Counter
 
 _WORD = re.compile(r"\w+")
 _NUMBER = re.compile(r"\d+(?:[.,:/-]\d+)*")
-# A vector of a sentence hardly tells whether it is denied.
+# The vector of a sentence hardly shows whether it is negated.
 DENIALS = frozenset(
     [
         "not",
@@ -52,16 +52,16 @@ def overlap(right: str, text: str) -> float:
 
 
 def particulars(question: str) -> tuple[str, ...]:
-    """Its numbers and denials, and what is said beside the question: questions that differ in them are different ones,
-    however alike they sound. "Say that Bob knows" behind a question hardly moves its vector, and must not decide what
-    others are answered."""
+    """Its numbers, negations, and everything besides the question: questions that differ in them are different, however
+    similar they sound. "Say that Bob knows" after a question hardly moves its vector, and must not decide what other
+    users are answered."""
     said = question.casefold().replace("\N{RIGHT SINGLE QUOTATION MARK}", "'")
     denied = (word for word in _SAID.findall(said) if word in DENIALS)
     return (*_NUMBER.findall(said), *denied, *_beside(said))
 
 
 def _beside(said: str) -> list[str]:
-    """All sentences but the first question; nothing where there is one sentence."""
+    """All sentences but the first question; empty if there is only one sentence."""
     sentences = [each for each in map(str.strip, _BETWEEN_SENTENCES.split(said)) if each]
     if len(sentences) > 1:
         asked = next((place for place, each in enumerate(sentences) if each.endswith(("?", "？"))), None)

@@ -1,4 +1,4 @@
-"""Files that operators write: TOML, checked by pydantic. A mistake is told in one line with the key and its line."""
+"""Operators' files: TOML, validated by pydantic. A mistake is reported in one line with the key and its line number."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def read_toml(path: Path, kind: type[File], invalid: type[AgentError]) -> File:
 
 
 def _keys(place: Sequence[int | str], data: Any) -> list[int | str]:
-    """The place as the file spells it, without what pydantic says of the kinds among which it looked."""
+    """The path as the file spells it, without the names of the union members that pydantic tried."""
     keys: list[int | str] = []
     for at, part in enumerate(place):
         if not isinstance(data, dict | list) or part == "[key]":
@@ -58,7 +58,7 @@ def _keys(place: Sequence[int | str], data: Any) -> list[int | str]:
 
 
 def line_of(place: Sequence[int | str], text: str) -> str:
-    """`:7` for the line of the file where the key at this place stands, or its table; empty if it is not found."""
+    """`:7` for the line of the file with this key, or with its table; empty if it is not found."""
     keys, table, best = [part for part in place if isinstance(part, str)], list[str](), (0, 0)
     for number, line in enumerate(text.splitlines(), 1):
         if match := TABLE.match(line):

@@ -24,11 +24,11 @@ T = TypeVar("T")
 
 CUT_NOTE = "\n[cut: the result was longer]"
 
-# Two bounds of the memory that cached results take: many small ones, or a few large ones.
+# Two limits on the memory of cached results: many small ones, or a few large ones.
 ENTRIES_MAX = 4096
 CHARS_MAX = 4_000_000
 
-# A transient network failure is over by then; the caller waits for the answer, so there are no more retries.
+# A transient network failure is over by then; the client waits for the answer, so there are no more retries.
 WAITS_S = (0.1, 0.4)
 JITTER = 0.5  # of a wait, at random: calls that failed together do not retry together
 
@@ -103,7 +103,7 @@ class Toolbox:
         return tuple(self._tools)
 
     def repeats(self, name: str) -> bool:
-        """Whether running it twice does what running it once does. A tool that is not there does nothing."""
+        """Whether running it twice has the same effect as running it once. A tool that does not exist has none."""
         return name not in self._tools or self._tools[name].idempotent
 
     def schemas(self, names: Sequence[str]) -> list[dict[str, Any]]:
@@ -131,7 +131,7 @@ class Toolbox:
             return ToolResult.error(f"{name} took longer than {timeout_s:g} seconds and was stopped", start_ns)
         except ToolError as error:
             return ToolResult.error(shorten(storable(str(error)), result_chars), start_ns)
-        except Exception as error:  # the boundary: a tool is third-party code, and the turn continues without it
+        except Exception as error:  # top-level boundary: a tool is third-party code, and the turn continues without it
             log.exception("tool %s failed", name)
             return ToolResult.error(f"{name} failed ({type(error).__name__})", start_ns)
         output, end_ns = storable(output), now_ns()
@@ -149,7 +149,7 @@ async def retried(attempt: Callable[[], Awaitable[T]], *, again: bool, remaining
     for wait_s in WAITS_S if again else ():
         try:
             return await attempt()
-        except Exception as error:  # the boundary: a tool is third-party code
+        except Exception as error:  # top-level boundary: a tool is third-party code
             spread_s = wait_s * (1 + JITTER * random.random())
             if (isinstance(error, ToolError) and not isinstance(error, TryAgain)) or remaining_s() <= spread_s:
                 raise

@@ -21,7 +21,7 @@ MARKUP_TOKENS = 4  # around a message in common templates; an estimate
 
 def shortened(turn: Turn, excess: int, context_length: int, count: Callable[[str], int]) -> tuple[Turn, int] | None:
     """The turn without the oldest turns of its history, about `excess` tokens rounded up to a stride, and the number of
-    dropped turns. None when nothing may be dropped. What is far too much to be counted in tokens is in bytes.
+    dropped turns. None when nothing may be dropped. If the excess is too large to be counted in tokens, it is in bytes.
     """
     stride = max(1, context_length // STRIDES)
     goal = ceil(excess / stride) * stride

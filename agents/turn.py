@@ -71,19 +71,19 @@ class Caps:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Budgets of one turn. When one is spent, the model is told so and answers from what it has."""
+    """Budgets of one turn. When one is spent, the model is told so and answers with what it has."""
 
     steps: int = 8  # model calls
     calls: int = 16  # tool calls in total
     wall_clock_s: float = 120.0
     tokens: int = 4096  # generated, over all steps
     tool_timeout_s: float = 20.0
-    retrieval_ms: float = inf  # of the search before the answer, beside the budgets of its stages
+    retrieval_ms: float = inf  # of the search before the answer, in addition to the budgets of its stages
     tool_result_chars: int = 8000  # longer results are cut, with a note to the model
     cost: float = inf  # of all steps and calls, in the units of the prices
 
     def replaced(self, caps: Caps) -> Limits:
-        """These limits, with those of `caps` in their place where they are set."""
+        """These limits, replaced by those of `caps` that are set."""
         given = caps.given
         return replace(self, **given) if given else self
 
@@ -95,7 +95,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """How a conversation takes part in a canary; `unit` is a digest of which it is."""
+    """How a conversation takes part in a canary; `unit` is the digest that identifies it."""
 
     canary: str
     treated: bool
@@ -109,7 +109,7 @@ class Turn:
     tenant_id: UUID
     input: tuple[Item, ...]
     history: tuple[Item, ...] = ()
-    prompt: tuple[Segment, ...] = ()  # in place of all items: continued as it stands, without template and tools
+    prompt: tuple[Segment, ...] = ()  # in place of all items: continued as it is, without template and tools
     instructions: str | None = None
     functions: tuple[FunctionTool, ...] = ()
     server_tools: tuple[str, ...] = ()  # names in the toolbox
@@ -120,11 +120,11 @@ class Turn:
     answer_format: AnswerFormat | None = None
     sampling: Sampling = field(default_factory=Sampling)
     switches: TemplateOptions = field(default_factory=TemplateOptions)
-    caps: Caps = field(default_factory=Caps)  # what the request asks for
-    limits: Limits = field(default_factory=Limits)  # what the turn runs under
+    caps: Caps = field(default_factory=Caps)  # the limits of the request
+    limits: Limits = field(default_factory=Limits)  # the limits in effect
     priority: Priority = Priority.STANDARD
     due: Due = NO_DEADLINE
-    tells_place: bool = False  # its place in the queue, while it waits for the model
+    tells_place: bool = False  # report its position in the queue, while it waits for the model
     compacting: Compacting | None = None
     truncates: bool = False  # the oldest turns may be dropped when the context is too small
     arm: Arm | None = None

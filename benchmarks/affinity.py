@@ -29,7 +29,7 @@ from benchmarks.served import Served, serve
 from tests.deploy.balancers import balancing
 
 READY = re.compile(rb"is ready .* at (\S+)")
-# Places for all conversations: what an engine has to throw away is not what is asked.
+# Slots for all conversations: evictions in the engine are not what is measured.
 RESIDENT, CONTEXT, STREAMS, TOKENS = 64, 2048, 4, 24
 SUBJECTS = ("rivers", "roses", "bridges", "violins", "glaciers", "ovens", "kites", "bees", "clocks", "harbours")
 GOAL = 0.9
@@ -37,7 +37,7 @@ GOAL = 0.9
 
 @dataclass(slots=True)
 class Read:
-    """Tokens of prompts."""
+    """Token counts of prompts."""
 
     input: int = 0
     cached: int = 0
@@ -69,7 +69,7 @@ async def engine(home: Path, number: int) -> AsyncIterator[str]:
 
 @asynccontextmanager
 async def site(count: int) -> AsyncIterator[list[Served]]:
-    """So many workers, and engines that all of them use."""
+    """This many workers, and engines that all of them use."""
     with tempfile.TemporaryDirectory(prefix="firsttoken-bench-", ignore_cleanup_errors=True) as name:
         home = Path(name)
         os.chmod(home, 0o711)
@@ -88,7 +88,7 @@ async def balanced(workers: Sequence[Served]) -> AsyncIterator[str]:
 
 
 async def converse(url_of: Callable[[int], str], key: str, number: int, turns: int) -> Read:
-    """One conversation, whose turns are asked of `url_of(turn)`."""
+    """One conversation, whose turns are sent to `url_of(turn)`."""
     read = Read()
     subject = SUBJECTS[number % len(SUBJECTS)]
     async with aiohttp.ClientSession(headers={"Authorization": f"Bearer {key}"}) as http:
@@ -117,7 +117,7 @@ async def _post(http: aiohttp.ClientSession, url: str, body: dict[str, Any]) -> 
 
 
 async def all_of(url_of: Callable[[int, int], str], key: str, numbers: Sequence[int], turns: int, at_once: int) -> Read:
-    """`url_of(conversation, turn)`; so many conversations go on at once."""
+    """`url_of(conversation, turn)`; this many conversations run concurrently."""
     places = asyncio.Semaphore(at_once)
 
     async def one(number: int) -> Read:
@@ -135,7 +135,7 @@ async def measure(conversations: int, turns: int, at_once: int) -> list[dict[str
         reads["one"] = await all_of(lambda *_: only.url, only.api_key, *asked)
     async with site(2) as workers, balanced(workers) as url:
         reads["two"] = await all_of(lambda *_: url, workers[0].api_key, *asked)
-    async with site(2) as (left, right):  # with caches that are empty again
+    async with site(2) as (left, right):  # with empty caches
         urls = (left.url, right.url)
         reads["elsewhere"] = await all_of(lambda number, turn: urls[(number + turn) % 2], left.api_key, *asked)
     one = reads["one"].share

@@ -41,8 +41,8 @@ SAMPLINGS = {
 
 
 class IdleDevice:
-    """Computes nothing. `own_ns` has the thread's time before each step that gives every stream a token; `done` is set
-    when there are `steps` of them."""
+    """Computes nothing. `own_ns` has the thread's CPU time before each step that gives every stream a token; `done` is
+    set after `steps` of them."""
 
     context = CONTEXT
     exact = streams = rewinds = True

@@ -56,7 +56,7 @@ class Cost:
 
 
 def cpu_s(process: int) -> tuple[float, float]:
-    """Processor time of a process, and of its main thread, which has the event loop."""
+    """CPU time of a process, and of its main thread, which runs the event loop."""
     return _spent(Path(f"/proc/{process}/stat")), _spent(Path(f"/proc/{process}/task/{process}/stat"))
 
 
@@ -71,8 +71,8 @@ def all_cpu_s(way: Way) -> tuple[float, float]:
 
 
 async def measure(way: Way, streams: int, tokens: int, batches: int) -> Cost:
-    """Answers of so many tokens, so many at once, some batches of them after each other."""
-    # No end of the turn, so that all answers have the same length.
+    """Answers of this many tokens, this many at once, in several consecutive batches."""
+    # The model must not end its turn, so that all answers have the same length.
     sampling = Sampling(max_tokens=tokens, temperature=0, logit_bias={0: -100.0, 2: -100.0})
     model, count = way.model, 0
     first_ms: list[float] = []

@@ -1,9 +1,9 @@
-"""`firsttoken` with a device whose steps take exactly what they are said to, whatever else the machine does.
+"""`firsttoken` with a device whose steps take exactly a configured time, whatever other load the machine has.
 
-    python -m benchmarks.even_worker STEP_MS ROW_MS serve ...
+python -m benchmarks.even_worker STEP_MS ROW_MS serve ...
 
-It sleeps instead of computing and says the same word again and again. All else is real: sockets, database, tokenizer,
-engine, scheduler and cache. So what a policy does can be told from what a busy machine does.
+It sleeps instead of computing and always returns the same word. Everything else is real: sockets, database, tokenizer,
+engine, scheduler and cache. So the effect of a policy can be told apart from that of a busy machine.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ QUESTION = "Count from one upwards, and do not stop."
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """Times between two tokens, in milliseconds, and how many passages were read meanwhile, in how many seconds."""
+    """Times between two tokens, in milliseconds, and how many passages were ingested meanwhile, in how many seconds."""
 
     gaps_ms: list[float]
     chunks: int = 0
@@ -44,7 +44,7 @@ class Round:
 
 
 def document(number: int) -> bytes:
-    """A text that nobody has read before."""
+    """A text that was not used before."""
     paragraphs = [SENTENCE.format(words(f"{number}/{i}", 24)) for i in range(PARAGRAPHS)]
     return "\n\n".join([f"# Document {number}", *paragraphs]).encode()
 
@@ -56,7 +56,7 @@ async def gaps(client: AsyncOpenAI) -> list[float]:
         messages=[{"role": "user", "content": QUESTION}],
         temperature=1,
         max_tokens=TOKENS,
-        logit_bias={"2": -100},  # the end of a turn: every answer is as long as every other
+        logit_bias={"2": -100},  # the end of a turn: all answers must have the same length
         stream=True,
     )
     at = [perf_counter() async for chunk in stream if chunk.choices and chunk.choices[0].delta.content]
@@ -68,7 +68,7 @@ async def quiet(client: AsyncOpenAI, answers: int) -> Round:
 
 
 async def busy(client: AsyncOpenAI, number: int) -> Round:
-    """Answers for as long as a batch of files is read."""
+    """Answers while a batch of files is ingested."""
     store = await client.vector_stores.create(name=f"round {number}")
     names = range(number * FILES, (number + 1) * FILES)
     sent = [await client.files.create(file=(f"{i}.md", document(i)), purpose="assistants") for i in names]
@@ -82,7 +82,7 @@ async def busy(client: AsyncOpenAI, number: int) -> Round:
 
 
 async def measure(rounds: int) -> tuple[list[Round], list[Round]]:
-    """Rounds without and with an ingest; each of the second kind stands between two of the first."""
+    """Rounds without and with an ingest; each of the second kind is between two of the first."""
     with tempfile.TemporaryDirectory(prefix="firsttoken-bench-", ignore_cleanup_errors=True) as home:
         async with (
             serve(Path(home), "--docs", "") as worker,

@@ -48,10 +48,10 @@ LARGE_SHARE = 0.9
 FLEX_SHARE = 0.2
 PROMPT_WORDS, PROMPT_SIGMA, PROMPT_MAX = 60, 0.8, 600
 ANSWER_TOKENS, ANSWER_SIGMA, ANSWER_MAX = 24, 0.6, 120
-PACE_MS = 250.0  # two slow cores with eight streams: the pace is not what is asked here
+PACE_MS = 250.0  # two slow cores with eight streams: the pace is not what is tested here
 BURST = 40
 FLOOD = 40  # requests of the class `flex` at once, all the time
-PERSON_SHARE = 0.25  # of the capacity: what people ask for, beside a flood or not
+PERSON_SHARE = 0.25  # of the capacity: the interactive load, with a flood or without
 THINK_S = 1.0
 GOALS = {"in_time_at_3": 0.95, "tokens_of_best": 0.95, "flood_p95_ratio": 1.1, "recovery_s": 2.0, "keeps": 0.9}
 AT_MOST = ("flood_p95_ratio", "recovery_s")
@@ -75,7 +75,7 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One request and what became of it. Times are milliseconds from when it was sent."""
+    """One request and its outcome. Times are milliseconds from when it was sent."""
 
     tenant: str
     flex: bool
@@ -84,7 +84,7 @@ class Call:
     ttft_ms: float | None = None
     tpot_ms: float | None = None
     tokens: int = 0  # of the answer
-    read_tokens: int = 0  # of the prompt, without what was cached
+    read_tokens: int = 0  # of the prompt, without cached ones
     retry_after_ms: float | None = None
 
     @property
@@ -106,16 +106,16 @@ class Client:
     keys: dict[str, str] = field(default_factory=dict)  # of the tenants
     worker: Served | None = None  # None: it is llama-server
     rng: random.Random = field(default_factory=lambda: random.Random(1))  # of arrivals
-    asks: dict[str, random.Random] = field(default_factory=dict)  # of what each tenant asks
+    asks: dict[str, random.Random] = field(default_factory=dict)  # of each tenant's prompts
     asked: Counter[str] = field(default_factory=Counter)
 
     def restart(self) -> None:
-        """From now on arrivals and questions are those of the part before this one, in other words."""
+        """From now on arrivals and lengths repeat those of the previous part, with other words."""
         self.rng.seed(1)
         self.asks.clear()
 
     def body(self, tenant: str) -> dict[str, Any]:
-        """No two are the same from the first word on, so that nothing is cached."""
+        """No two share their first word, so that nothing is cached."""
         rng = self.asks.setdefault(tenant, random.Random(tenant))
         self.asked[tenant] += 1
         words = min(PROMPT_MAX, int(rng.lognormvariate(0, PROMPT_SIGMA) * PROMPT_WORDS))
@@ -137,7 +137,7 @@ class Client:
                 wait = answer.headers.get("Retry-After-Ms")
                 return Call(tenant, flex, answer.status, answered_ms, retry_after_ms=float(wait) if wait else None)
             async for line in answer.content:
-                if b'"content":"' in line and b'"content":""' not in line:  # the first event has the role alone
+                if b'"content":"' in line and b'"content":""' not in line:  # the first event has only the role
                     pieces.append(perf_counter())
                 elif b'"choices":[]' in line:
                     usage = Usage.told(line)
@@ -148,7 +148,9 @@ class Client:
     async def closed(
         self, clients: dict[str, int], seconds: float, *, think_s: float = 0.0, flex: bool = False
     ) -> list[Call]:
-        """Each client asks again when it has its answer; one that is refused comes back when it was told to."""
+        """Each client sends its next request when it has its answer; one that is refused retries after the given
+        delay.
+        """
         end, calls = perf_counter() + seconds, list[Call]()
 
         async def ask(tenant: str) -> None:
@@ -169,8 +171,8 @@ class Client:
         return list(await asyncio.gather(*tasks))
 
     async def forecasts(self) -> Counter[tuple[str, str]]:
-        """How many first tokens came within which share of what was expected, of those that had to wait for a place and
-        of those that had not."""
+        """Counts of first tokens by actual time divided by forecast, for requests that had to wait for a slot and for
+        those that had not."""
         if self.worker is None:
             return Counter()
         async with self.http.get(f"{self.url}/metrics", headers=self.worker.headers) as answer:
@@ -230,7 +232,7 @@ class Row:
     refusal_p99_ms: float
     tokens_per_s: float
     forecasts_within_20: float
-    queued_within_20: float  # of those that had to wait for a place
+    queued_within_20: float  # of those that had to wait for a slot
     placed_within_20: float  # of those that had one at once
     forecasts_not_late: float
     rss_mb: float
@@ -298,7 +300,7 @@ async def recovery_s(client: Client) -> float:
 
 
 async def flood(client: Client, rate: float, seconds: float) -> dict[str, float]:
-    """First tokens of people alone, and beside a flood of requests that nobody waits for."""
+    """First tokens of interactive requests alone, and beside a flood of background requests."""
     told: dict[str, float] = {}
 
     async def people() -> list[Call]:
@@ -318,7 +320,7 @@ async def flood(client: Client, rate: float, seconds: float) -> dict[str, float]
 
 
 async def fairness(client: Client, seconds: float, first_ms: float) -> dict[str, float]:
-    """Four clients alone, and beside forty of another tenant: answers and tokens a second, and the share in time."""
+    """Four clients alone, and beside forty of another tenant: answers and tokens per second, and the share in time."""
     told: dict[str, float] = {}
     for name, clients in (("alone", {"small": 4}), ("beside", {"large": 40, "small": 4})):
         client.restart()
@@ -334,7 +336,7 @@ async def fairness(client: Client, seconds: float, first_ms: float) -> dict[str,
 
 
 async def capacity(client: Client, seconds: float) -> tuple[float, float]:
-    """Requests and tokens a second with as many clients as there are streams."""
+    """Requests and tokens per second with as many clients as there are streams."""
     await client.closed({"large": STREAMS}, seconds / 4)  # warm
     calls = await client.closed({"large": STREAMS}, seconds)
     rate = len([call for call in calls if call.admitted]) / seconds
@@ -344,7 +346,7 @@ async def capacity(client: Client, seconds: float) -> tuple[float, float]:
 
 
 async def open_loop(client: Client, rate: float, arguments: argparse.Namespace) -> list[Row]:
-    """A row for each load, told as soon as it is measured. `rate` is that of the capacity."""
+    """A row for each load, printed as soon as it is measured. `rate` is that of the capacity."""
     rows = []
     for load in arguments.loads:
         rows.append(await measured(client, load, load * rate, arguments.seconds, arguments.first_ms))

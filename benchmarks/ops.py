@@ -36,7 +36,7 @@ from worker.latency.summary import facets, series, summary
 from worker.latency.time_range import DAY_S, HOUR_S, TimeRange
 from worker.latency.visibility import Visibility
 
-GOAL_MS = 100.0  # of the server's processor, for any view
+GOAL_MS = 100.0  # of the server's CPU time, for any view
 ROLLED_UP_BY = "0027_latency"
 SLICED_BY = "0038_latency_slices"
 TENANTS = 20
@@ -66,7 +66,7 @@ select tenant_id, id, stage.place, null, stage.name, 'main', 1000 * stage.place,
                     (8, 'first_token', 0.002), (9, 'decode', 0.78), (10, 'flush', 0.02), (11, 'edge', 0.0005)
             ) as stage(place, name, share)
 """
-# Sixty keys, most answers of a few; prompts of all lengths, most of them cached.
+# Sixty keys, of which a few have most answers; prompts of all lengths, most of them cached.
 FACTS = """
 update traces
    set attributes = jsonb_build_object('firsttoken.key', 'key_' || floor(60 * power(random(), 3))),
@@ -75,7 +75,7 @@ update traces
                (array[0, 0.5, 0.95, 0.95, 0.95])[1 + floor(5 * random())::int] as cached from traces) as drawn
  where tenant_id = tenant and id = trace
 """
-# What the page asked before there were roll-ups.
+# The queries of the page before there were roll-ups.
 BEFORE = """
 with per_turn as (select s.name, t.id, sum(s.duration_us) / 1000.0::float8 as duration_ms
                     from traces t join spans s on s.tenant_id = t.tenant_id and s.trace_id = t.id
@@ -88,7 +88,7 @@ View = Callable[[Any], Awaitable[Any]]
 
 
 class Explained:
-    """A connection that explains each statement before it is run, and adds up what that took."""
+    """A connection that explains each statement before it is run, and adds up the times."""
 
     def __init__(self, connection: Any) -> None:
         self._connection = connection
@@ -102,7 +102,7 @@ class Explained:
 
 
 async def make(dsn: str, turns: int) -> dict[str, float]:
-    """Seconds that the parts took."""
+    """Seconds that each part took."""
     versions = [each.version for each in bundled_migrations()]
     at, sliced_at = versions.index(ROLLED_UP_BY), versions.index(SLICED_BY)
     await migrate(dsn, bundled_migrations()[:at])
@@ -194,7 +194,7 @@ def cpu_ms(pid: int) -> float:
 
 
 async def measure(database: Database, principal: Principal, view: View, rounds: int) -> tuple[float, float]:
-    """Milliseconds: of the server's processor, and as EXPLAIN tells. Medians."""
+    """Milliseconds: of the server's CPU time, and as reported by EXPLAIN. Medians."""
     cpu, told = [], []
     for _ in range(rounds):
         async with Visibility.of(principal).open(database) as connection:

@@ -42,13 +42,13 @@ from worker.home import Home
 from worker.start import open_services
 
 STORE = "docs"
-PREFIXES = (200, 800, 1600, 3200)  # tokens; what does not fit the model's context is left out
-REST_TOKENS = 400  # of passages, question and answer, behind the prefix
+PREFIXES = (200, 800, 1600, 3200)  # tokens; lengths that do not fit the model's context are skipped
+REST_TOKENS = 400  # of passages, question and answer, after the prefix
 FAR_S = 0.05
 
 
 class SerialAgent(Agent):
-    """As if there was no reading ahead."""
+    """Without prefetch of the prompt."""
 
     async def _search(
         self, turn: Turn, likely: Candidate, trace: Trace, ahead: Prefetch
@@ -58,7 +58,7 @@ class SerialAgent(Agent):
 
 @dataclass(frozen=True, slots=True)
 class Far:
-    """A retriever whose answers come later, without using the machine meanwhile."""
+    """A retriever whose results arrive later, without using the machine meanwhile."""
 
     retriever: Retriever
 
@@ -71,10 +71,10 @@ class Far:
 class Row:
     database: str
     prefix_tokens: int
-    retrieve_ms: float  # beside the reading
+    retrieve_ms: float  # beside the prefill
     serial_ms: float
     overlap_ms: float
-    ratio: float  # median of overlap to serial, pair by pair
+    ratio: float  # median of overlap divided by serial, pair by pair
 
 
 @dataclass(slots=True)
@@ -96,7 +96,7 @@ class Bench:
         )
 
     async def first_token_ms(self, agent: Agent, tokens: int) -> tuple[float, float]:
-        """From the turn's start to its first text, and of that the retrieval."""
+        """From the turn's start to its first text, and the retrieval's part of that."""
         question = f"What is the default port of worker {' '.join(self.random.choices(WORDS, k=3))}?"
         turn = Turn(
             self.tenant_id,
@@ -145,7 +145,7 @@ def main() -> None:
     options = parser.parse_args()
     prepare_process()
     with tempfile.TemporaryDirectory(prefix="firsttoken-bench-", ignore_cleanup_errors=True) as folder:
-        Path(folder).chmod(0o711)  # Postgres runs as somebody else where this runs as root
+        Path(folder).chmod(0o711)  # if this runs as root, Postgres runs as another user
         config = Config(home=Path(folder))
         if options.model:
             config = Config(home=Path(folder), model=options.model)

@@ -27,13 +27,13 @@ from tests.pages.conftest import ARGUMENTS, NAMES
 from tests.pages.scripted import ScriptedWorker, Stream, hello, message, serving
 
 PARAGRAPH_TOKENS = 60
-SHAPES: Mapping[str, tuple[str, str]] = {  # what an answer begins with, and what stands between its parts
+SHAPES: Mapping[str, tuple[str, str]] = {  # how an answer begins, and what separates its parts
     "paragraphs": ("", ".\n\n"),
     "list": ("- ", ".\n- "),
     "code": ("```python\n", "\n"),
 }
-LONG_TASK_MS = 50  # what browsers call one
-# Notes for each frame how many tokens are in the page, after it was painted, and every long task.
+LONG_TASK_MS = 50  # the browsers' definition
+# Records for each frame how many tokens are in the page, after it was painted, and every long task.
 WATCH = """
 () => {
   window.frames_ = [];
@@ -49,7 +49,7 @@ WATCH = """
   requestAnimationFrame(() => channel.port2.postMessage(null));
 }
 """
-# Resolves once the page has had nothing to do for a second: what it was loaded with is drawn.
+# Resolves once the page has been idle for a second: its initial content is drawn.
 RESTED = """
 () => new Promise((done) => {
   let since = performance.now();
@@ -65,7 +65,7 @@ RESTED = """
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Of a first visit: bytes as they are sent, and the first contentful paint."""
+    """Of a first visit: bytes on the wire, and the first contentful paint."""
 
     page: str
     requests: int
@@ -143,7 +143,7 @@ async def stream(
 
 
 async def thread_s(clock: CDPSession) -> float:
-    """Processor time of the page's thread."""
+    """CPU time of the page's thread."""
     metrics = (await clock.send("Performance.getMetrics"))["metrics"]
     return next(float(metric["value"]) for metric in metrics if metric["name"] == "TaskDuration")
 

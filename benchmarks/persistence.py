@@ -25,12 +25,12 @@ import aiohttp
 
 from benchmarks.served import Served, served
 
-QUESTION = "Repeat after me: " + "one two three four five six seven " * 12  # what the bundled model does not end soon
+QUESTION = "Repeat after me: " + "one two three four five six seven " * 12  # the bundled model does not end this soon
 TOKENS_MAX = 256
 PIECES_MIN = 32  # a shorter answer says little about the pace
 DELTA = b'data: {"type":"response.output_text.delta"'
 TARGET = 1.02
-SPREAD_MAX = 0.1  # between the quartiles of the ratio; wider, and the machine was measured instead
+SPREAD_MAX = 0.1  # between the quartiles of the ratio; with more, other load on the machine dominates
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Round:
 
 
 async def arrivals_s(http: aiohttp.ClientSession, target: Served, *, store: bool) -> list[float]:
-    """When the pieces of one streamed answer came. Raises SystemExit when there were too few."""
+    """The arrival times of the pieces of one streamed answer. Raises SystemExit if there were too few."""
     body = {
         "input": QUESTION,
         "stream": True,
@@ -66,7 +66,7 @@ async def arrivals_s(http: aiohttp.ClientSession, target: Served, *, store: bool
 
 
 async def one_round(http: aiohttp.ClientSession, target: Served, number: int, clients: int) -> tuple[Round, Round]:
-    """By the readers' clock, and in the worker's processor time."""
+    """By the clients' clock, and in the worker's CPU time."""
     paces: dict[bool, float] = {}
     costs: dict[bool, float] = {}
     for store in (True, False) if number % 2 else (False, True):
@@ -78,7 +78,7 @@ async def one_round(http: aiohttp.ClientSession, target: Served, number: int, cl
 
 
 def summary(rounds: Sequence[Round]) -> dict[str, float]:
-    """Medians over the rounds; `ratio` is that of the rounds' ratios, p25 and p75 tell how far to trust it."""
+    """Medians over the rounds; `ratio` is that of the rounds' ratios, p25 and p75 show how far to trust it."""
     p25, ratio, p75 = statistics.quantiles([each.ratio for each in rounds], n=4)
     return {
         "stored_ms": statistics.median(each.stored_ms for each in rounds),

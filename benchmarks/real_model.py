@@ -73,7 +73,7 @@ ANEW, SLOT, MEMORY, DISK = "computed anew", "from its slot", "from memory", "fro
 class Answer:
     text: str
     ids: list[int]
-    margins: list[float]  # of each token, how much likelier it was than the next, in nats
+    margins: list[float]  # of each token, its log probability minus that of the second likeliest, in nats
     ttft_ms: float
     cached_tokens: int
     prompt_tokens: int
@@ -167,7 +167,7 @@ def counts(model: ChatModel) -> tuple[int, int, int, int]:
 
 
 async def second_turns(config: EngineConfig, rounds: int) -> list[dict[str, object]]:
-    """A row for each place where the conversation may be."""
+    """A row for each place where the conversation's cache may be."""
     plain, exact = [await _second_turns(config, rounds, deterministic=kind) for kind in (False, True)]
     return [
         {
@@ -184,8 +184,8 @@ async def second_turns(config: EngineConfig, rounds: int) -> list[dict[str, obje
 
 
 async def _second_turns(config: EngineConfig, rounds: int, *, deterministic: bool) -> dict[str, list[Answer]]:
-    """By the place where the first turn is when the second one is asked: its prompt, and an answer that was read token
-    by token."""
+    """By the place of the first turn's cache when the second one is requested: its prompt, and an answer that was
+    decoded token by token."""
     sampling = Sampling(temperature=0, max_tokens=SECOND_TOKENS, deterministic=deterministic, top_logprobs=2)
     found: dict[str, list[Answer]] = {ANEW: [], SLOT: [], MEMORY: [], DISK: []}
 
@@ -223,7 +223,9 @@ def told_same(answers: Sequence[Answer], others: Sequence[Answer]) -> str:
 
 
 def told_margin(answers: Sequence[Answer], others: Sequence[Answer]) -> str:
-    """The largest margin of the two likeliest tokens where two answers went apart: rounding parts small ones alone."""
+    """The largest margin of the two likeliest tokens where two answers diverge: rounding alone can only flip small
+    ones.
+    """
     parted: list[float] = []
     for a, b in zip(answers, others, strict=True):
         at = next((n for n, (one, two) in enumerate(zip_longest(a.ids, b.ids)) if one != two), len(b.ids))

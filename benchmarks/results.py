@@ -39,7 +39,7 @@ QUESTION = "Get the page for Oslo and check the price of Rome."
 
 
 class SerialAgent(Agent):
-    """As if results were read when all of them are there."""
+    """As if results were prefilled only when all of them are available."""
 
     async def _read_results(self, progress: Progress, missing: int) -> None:
         pass
@@ -50,12 +50,12 @@ class Row:
     result_tokens: int
     serial_ms: float
     ahead_ms: float
-    ratio: float  # median of ahead to serial, pair by pair
+    ratio: float  # median of ahead divided by serial, pair by pair
 
 
 @dataclass(slots=True)
 class Bench:
-    """`text` is what the quick tool returns next, `last_ns` when the slow one came back."""
+    """`text` is the next result of the quick tool, `last_ns` when the slow one returned."""
 
     model: ChatModel
     random: random.Random = field(default_factory=lambda: random.Random(7))
@@ -88,7 +88,7 @@ class Bench:
         )
 
     async def first_word_ms(self, agent: Agent, tokens: int) -> float:
-        """From the last result to the first text behind it."""
+        """From the last result to the first text after it."""
         self.text = unread(self.model, self.random, tokens)
         turn = Turn(
             UUID(int=1),

@@ -104,7 +104,7 @@ def turn_of(case: Case, at: int, tenant: UUID) -> Turn:
 
 @dataclass(slots=True)
 class Way:
-    """Asks for a tenant of its own, so that none finds in the prompt cache what another one has read."""
+    """Runs as a tenant of its own, so that no way finds in the prompt cache what another one has prefilled."""
 
     name: str
     agent: Agent
@@ -115,7 +115,7 @@ class Way:
     cost: float = 0.0
     steps: int = 0
     taken_over: int = 0
-    read_ms: list[float] = field(default_factory=list)  # from the request on until its prompt was read
+    read_ms: list[float] = field(default_factory=list)  # from the request until its prompt was prefilled
 
     async def ask(self, category: Category, case: Case) -> None:
         right = True
@@ -147,7 +147,7 @@ class Way:
 
 
 async def quality(models: dict[str, Candidate], count: int, prose: Prose) -> list[Row]:
-    """All ways take turns with each case, so that what else the machine does slows all of them."""
+    """All ways alternate with each case, so that other load on the machine slows all of them."""
     asking = [
         Way(name, Agent(ModelRegistry(models, {"way": policy}, "way"), None, Toolbox()), UUID(int=at))
         for at, (name, policy) in enumerate(policies().items(), 1)

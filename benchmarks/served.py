@@ -1,4 +1,4 @@
-"""A worker of one's own to measure: real process, real database, bundled models, a home that is thrown away."""
+"""A private worker to measure: real process, real database, bundled models, a temporary home."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Served:
 
     @property
     def cpu_s(self) -> float:
-        """Processor time that the worker has used, without Postgres."""
+        """CPU time that the worker has used, without Postgres."""
         fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
@@ -51,8 +51,8 @@ async def serve(home: Path, *flags: str, program: Sequence[str] = ("worker",)) -
     ready = home / "ready.json"
     ready.unlink(missing_ok=True)
     command = [sys.executable, "-m", *program, "serve", "--port", "0", "--home", str(home), "--ready-file", str(ready)]
-    command += usual(AUTO, AUTO, gpu=has_gpu()).flags.split()  # named, so that nothing is measured in a pause
-    command += ["--late", "wait"]  # what is asked is what answers cost, not which of them are taken
+    command += usual(AUTO, AUTO, gpu=has_gpu()).flags.split()  # explicit, so that no calibration runs meanwhile
+    command += ["--late", "wait"]  # the cost of answers is measured, not admission
     started = monotonic()
     process = await asyncio.create_subprocess_exec(*command, *flags, stdout=asyncio.subprocess.DEVNULL)
     try:
@@ -70,7 +70,7 @@ async def serve(home: Path, *flags: str, program: Sequence[str] = ("worker",)) -
 
 @asynccontextmanager
 async def served(*flags: str) -> AsyncIterator[Served]:
-    """A worker on its second start, as people usually meet it: cluster made, migrated, documents in the store."""
+    """A worker on its second start, the usual case: database created and migrated, documents in the store."""
     with tempfile.TemporaryDirectory(prefix="firsttoken-bench-", ignore_cleanup_errors=True) as folder:
         async with serve(Path(folder), *flags) as first:
             print(f"first start {first.start_s:.1f} s", file=sys.stderr)

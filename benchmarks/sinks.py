@@ -1,4 +1,4 @@
-"""Where benchmarks have the events of a turn go."""
+"""Event sinks of the benchmarks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from inference.trace import now_ns
 
 
 class FirstText(EventList):
-    """Keeps all events, and notes when the first text came: nanoseconds on the monotonic clock, 0 if none did."""
+    """Keeps all events, and notes when the first text arrived: nanoseconds on the monotonic clock, 0 if none did."""
 
     text_ns: int = 0
 

@@ -38,7 +38,7 @@ CLIENTS = 6
 LOOK_S = 5.0
 GROWTH_MAX = 0.02  # of memory
 PARKED_MB = 64  # the cache of conversations, full within two minutes
-SLACK = 4  # descriptors and tasks: what happens to run at the moment of a look
+SLACK = 4  # descriptors and tasks: what happens to run at the moment of a sample
 ROWS = ("responses", "response_events", "conversations", "items", "files", "file_pieces", "chunks", "queued_responses")
 GAUGE = re.compile(r'^(firsttoken_memory_bytes\{part="(\w+)"\}|firsttoken_event_loop_tasks) (\S+)$', re.MULTILINE)
 
@@ -75,7 +75,7 @@ class Traffic:
             await answer.read()
 
     async def _store(self, session: aiohttp.ClientSession, dice: random.Random) -> None:
-        """A conversation of three turns, and then no trace of it."""
+        """A conversation of three turns, which is then deleted completely."""
         conversation = await _post(session, "/v1/conversations", {})
         told = []
         for _ in range(3):
@@ -173,7 +173,7 @@ async def soak(minutes: float, home: Path) -> int:
 
 
 def grown(samples: list[Sample]) -> list[str]:
-    """What the last quarter has more of than the second one, in words."""
+    """What has grown from the second quarter to the last one, in words."""
     quarter = len(samples) // 4
     early, late = samples[quarter : 2 * quarter], samples[-quarter:]
     problems = []
@@ -192,7 +192,7 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=30.0, help="default 30")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="firsttoken-soak-", ignore_cleanup_errors=True) as folder:
-        os.chmod(folder, 0o711)  # an embedded Postgres of another user has to get in
+        os.chmod(folder, 0o711)  # an embedded Postgres that runs as another user needs access
         return asyncio.run(soak(args.minutes, Path(folder)))
 
 

@@ -98,7 +98,7 @@ def measures(trace: dict[str, Any]) -> dict[str, float]:
         before = [s for s in trace["spans"] if s["name"] in ENGINE and s["start_ms"] < trace["ttft_ms"]]
         sums["ttft"] = trace["ttft_ms"]
         sums["outside engine"] = trace["ttft_ms"] - sum(span["duration_ms"] for span in before)
-        if "tool" in sums:  # what is seen first is an argument, and the model wrote the name before it
+        if "tool" in sums:  # the first visible output is an argument, and the model wrote the name before it
             del sums["outside engine"]
     if trace["tpot_ms"] is not None:
         sums["tpot"] = trace["tpot_ms"]
@@ -121,7 +121,7 @@ async def run(client: Client, scenario: Scenario, turns: int, clients: int) -> l
 
 
 def summary(results: list[dict[str, float]]) -> dict[str, dict[str, float]]:
-    """p50 and p95 of every measure, in milliseconds, in the order in which they happen."""
+    """p50 and p95 of every measure, in milliseconds, in chronological order."""
     table = {}
     for name in [*SPANS, *TOTALS]:
         values = sorted(result[name] for result in results if name in result)

@@ -17,7 +17,7 @@ from worker.model_aliases import ModelAliases
 
 
 def read_agents(config: Config) -> AgentRegistry:
-    """No file in the home folder means no agents. Raises StartError, InvalidAgents."""
+    """A missing file in the home folder means no agents. Raises StartError, InvalidAgents."""
     path = config.agents or Home(config.home).agents_file
     try:
         return AgentRegistry.read(path)
@@ -34,8 +34,8 @@ def check_names(
     beside: Collection[str],
     tools: Collection[str] | None = None,
 ) -> None:
-    """Raises StartError where agents, surfaces or aliases name what there is not. `models` may be routes, too; `beside`
-    are embedders and the reranker; `tools` None: they are not known here."""
+    """Raises StartError if agents, surfaces or aliases refer to something that does not exist. `models` may include
+    routes; `beside` are the embedders and the reranker; `tools` is None when they are not known here."""
     if tools is None:
         tools = {tool for agent in agent_registry.agents.values() for tool in agent.tools}
     served = [*models, *agent_registry.models, *beside]
@@ -44,7 +44,7 @@ def check_names(
 
 
 def _model_of(name: str | None, models: ModelFile | None) -> str:
-    """A model, or what a route does."""
+    """The name of a model; for a route also its policy."""
     if name is None:
         return "any model"
     return f"{name} ({described(models.routes[name])})" if models and name in models.routes else name
@@ -62,7 +62,7 @@ def _list_models(models: ModelFile) -> None:
 
 
 async def list_agents(config: Config) -> None:
-    """Print the agents. Raises StartError for those that no worker could serve."""
+    """Print the agents. Raises StartError for agents that no worker could serve."""
     agent_registry, models = read_agents(config), read_models(config)
     for model, agent in zip(agent_registry.models, agent_registry.agents.values(), strict=True):
         searched = f"searches {', '.join(agent.search.stores)}" if agent.search else "searches nothing"

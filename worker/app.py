@@ -78,7 +78,7 @@ RESOURCES = (
     pages,
 )
 
-# Clients put addresses together out of parts. They follow the redirect with method and body (status 308).
+# Clients build URLs from parts. They follow the redirect with method and body (status 308).
 TIDY_PATHS = web.normalize_path_middleware(append_slash=False, remove_slash=True, merge_slashes=True)
 
 

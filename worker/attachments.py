@@ -1,5 +1,5 @@
-"""Files that clients send: uploads are received into a temporary file; in a request their text takes their place before
-it becomes a turn.
+"""Files that clients send: uploads are received into a temporary file; attachments of a request are replaced by their
+text before it becomes a turn.
 """
 
 from __future__ import annotations
@@ -36,20 +36,20 @@ if TYPE_CHECKING:
     from agents.store import ItemStore
     from retrieval.store import PassageStore, UploadStore
 
-Entry = TypeVar("Entry", bound=InputItem | ChatMessage | GivenMessage | SaidMessage)  # of a request
+Entry = TypeVar("Entry", bound=InputItem | ChatMessage | GivenMessage | SaidMessage)  # an entry of a request
 
-# A book takes one or two seconds. The client waits for its first token, but others wait for their next one.
+# A book takes one or two seconds. Its client waits for a first token, but other streams wait for their next one.
 READ_LIMITS = Limits(wall_s=20, cpu_s=20, niceness=5)
-MEMORY_BYTES_MAX = 1024 * 1024  # larger ones go to the disk while they arrive
+MEMORY_BYTES_MAX = 1024 * 1024  # larger uploads are spooled to disk
 FIELD_BYTES_MAX = 1024
 PARTS_MAX = 8
 MESSAGE_CHARS_MAX = 300  # the parser quotes what it could not read
-# What the parser of multipart bodies raises on what is none: bad boundaries, lines, headers, charsets.
+# What the multipart parser raises on malformed bodies: bad boundaries, lines, headers, charsets.
 MALFORMED = (ValueError, LookupError, AssertionError, RuntimeError, HttpProcessingError)
 
 
 class Attachments:
-    """Turns the entries of requests into items. Files are read concurrently with those that the stores ingest."""
+    """Turns the entries of a request into items. Files are read concurrently with ingestion into stores."""
 
     def __init__(
         self, items: ItemStore, uploads: UploadStore, passages: PassageStore, loaders: LoaderPool, seals: Seals
@@ -61,7 +61,7 @@ class Attachments:
         self._seals = seals
 
     async def items(self, tenant_id: UUID, entries: Sequence[InputItem], param: str) -> tuple[Item, ...]:
-        """New items with new ids: those of the client may already be taken. Raises as `read` does."""
+        """New items with new ids: the client's ids may already be taken. Raises the errors of `read`."""
         read = await self.read(tenant_id, entries, param)
         stored = await self._items.find(tenant_id, [entry.id for entry in read if isinstance(entry, ItemReference)])
         items = [
@@ -72,9 +72,9 @@ class Attachments:
         return tuple(opened(self._seals, tenant_id, item, place) for item, place in zip(items, places, strict=True))
 
     async def read(self, tenant_id: UUID, entries: Sequence[Entry], param: str) -> list[Entry]:
-        """The entries with the texts of their files in their place.
+        """The entries, with each file replaced by its text.
 
-        `param` is the name under which the client sent them. Raises ApiError 400 and 404 naming the part, and
+        `param` is the field in which the client sent them. Raises ApiError 400 and 404 naming the part, and
         ReadersUnavailable.
         """
         files = sum(isinstance(part, FilePart) for entry in entries for part in _parts(entry))
@@ -121,7 +121,7 @@ class Attachments:
 
 
 async def text_of(loaders: LoaderPool, tenant_id: UUID, name: str, data: bytes) -> str:
-    """The text of a file of that name, within READ_LIMITS; a tenant's files are read one after the other.
+    """The text of a file, extracted within READ_LIMITS; a tenant's files are read one at a time.
 
     Raises UnreadableFile, ReadersUnavailable.
     """
@@ -152,15 +152,15 @@ def _parts(entry: InputItem | ChatMessage | GivenMessage | SaidMessage) -> Seque
 class Upload:
     filename: str
     purpose: str
-    size: int  # bytes
-    content: BinaryIO  # at its start
+    size: int  # in bytes
+    content: BinaryIO  # positioned at its start
 
 
 @asynccontextmanager
 async def receive(
     request: web.Request, holding: Reservation, *, bytes_max: int, stall_s: float
 ) -> AsyncIterator[Upload]:
-    """The file of a form with `file` and `purpose`, held while it is read.
+    """The file of a multipart form with `file` and `purpose`, kept until the block ends.
 
     Raises ApiError 400, 408, 415, 429, and 413 naming the file; and ClientGone.
     """

@@ -1,4 +1,4 @@
-"""Write-behind: what is noted during responses is stored in batches beside them."""
+"""Write-behind: records produced while responses are served are stored in batches, off the request path."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from contextlib import suppress
 
 from worker.supervisor import Part, Supervised, Supervisor, Well
 
-GATHER_S = 0.25  # how long a batch gathers: one commit for a busy moment
-HURRY_S = 0.01  # where a request waits for it
-UNDER_WAY_S = 2.0  # for a batch that is being stored when the worker stops: it would be lost
+GATHER_S = 0.25  # how long a batch accumulates: one commit for a busy moment
+HURRY_S = 0.01  # when a request waits for the batch
+UNDER_WAY_S = 2.0  # for a batch that is being stored when the worker stops: otherwise it would be lost
 
 
 class NotStored(Exception):
-    """What waits could not be stored. The owner has kept it, or dropped and counted it."""
+    """The pending records could not be stored. Their owner has kept them, or dropped and counted them."""
 
 
 class BatchWriter:
-    """Calls `store` a moment after `notify`, in a task of its own. `store` stores everything that waits and returns
-    whether there was anything; when it raises, it is called again.
+    """Calls `store` a moment after `notify`, in a task of its own. `store` stores everything that is pending and
+    returns whether there was anything; when it raises, it is called again.
     """
 
     def __init__(self, part: Part, store: Callable[[], Awaitable[bool]]) -> None:
@@ -34,18 +34,18 @@ class BatchWriter:
         self._task = supervisor.start(self._part, self._write, expected=(NotStored,))
 
     def notify(self, *, hurry: bool = False) -> None:
-        """There is something to store. Costs less than a microsecond."""
+        """Signal that there is something to store. Costs less than a microsecond."""
         self._notified.set()
         if hurry:
             self._hurried.set()
 
     async def flush(self) -> bool:
-        """Store what waits now; returns whether there was anything. Raises what `store` raises."""
+        """Store what is pending now; returns whether there was anything. Raises what `store` raises."""
         async with self._writing:
             return await self._store()
 
     async def close(self) -> None:
-        """Stop, and store what is waiting: once, behind what is being stored. Raises what `store` raises."""
+        """Stop after storing what is pending: once, after the batch in progress. Raises what `store` raises."""
         with suppress(TimeoutError):
             async with asyncio.timeout(UNDER_WAY_S), self._writing:
                 pass
@@ -62,7 +62,7 @@ class BatchWriter:
             try:
                 stored = await self.flush()
             except BaseException:
-                self._notified.set()  # the next run of this task stores what waits
+                self._notified.set()  # the next iteration of this task stores what is pending
                 raise
             if stored:
                 well()

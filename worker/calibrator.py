@@ -1,4 +1,6 @@
-"""Measures in a pause which attention is fastest here, for the next start. The first start answers at once, by rule."""
+"""Measures during an idle period which attention is fastest here, for the next start. The first start uses a rule
+instead, so that it can serve immediately.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +16,14 @@ from inference.provisioning import attention_bench
 from inference.provisioning.calibration import Calibrations, affordable
 from worker.supervisor import Supervised, Supervisor, Well
 
-PAUSE_S = 60.0  # without a token: nobody is at it
-LOOK_S = 0.2  # how long somebody who comes back is disturbed at most
+PAUSE_S = 60.0  # without a token: the worker is idle
+LOOK_S = 0.2  # longest time for which a returning user shares the CPU with the measurement
 
 log = logging.getLogger("firsttoken.calibrator")
 
 
 class Calibrator:
-    """`steps` counts what the engine has computed; a step more, and the measurement is left for another pause."""
+    """`steps` counts the engine's steps; as soon as it changes, the measurement is postponed to another idle period."""
 
     def __init__(
         self, config: EngineConfig, calibrations: Calibrations, steps: Callable[[], int], *, pause_s: float = PAUSE_S
@@ -45,7 +47,7 @@ class Calibrator:
                 if await asyncio.to_thread(affordable, self._config):
                     printed = await self._measured()
             attention = await asyncio.to_thread(self._calibrations.put, self._config, attention_bench.read(printed))
-        except (ValueError, OSError, InferenceError):  # it died, or its file is gone: the rule stays
+        except (ValueError, OSError, InferenceError):  # the process died, or its file is gone: keep the rule
             log.warning("the fastest attention mode could not be measured; `firsttoken doctor` says why")
         else:
             log.info("the next start uses %s (%s)", attention, attention.flags)
@@ -58,7 +60,7 @@ class Calibrator:
                 return
 
     async def _measured(self) -> str | None:
-        """What the measurement prints; None when somebody came back meanwhile."""
+        """The output of the measurement; None if requests arrived meanwhile."""
         config, before = self._config, self._steps()
         arguments = attention_bench.arguments(config.model_path, config.threads or default_threads(), config.gpu_layers)
         process = await asyncio.create_subprocess_exec(

@@ -1,5 +1,5 @@
-"""Checks of a request that need the running worker: whether the model or the object that it names exists, and what is
-wrong with its prompt."""
+"""Checks of a request that need the running worker: whether the model or object it names exists, and whether its prompt
+is valid."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ from worker.runs.run_services import RunServices
 from worker.wire.options import FEEDBACK, RESPONSE_ID, RESULTS, VERSIONS
 from worker.wire.page import ID
 
-# As the description of the API has it.
+# As in the OpenAPI description.
 INCLUDE: dict[str, dict[str, Any]] = {"include": {"type": "array", "items": {"type": "string"}}}
 
 
 def check_model(name: str | None, services: RunServices) -> str:
-    """The name of what answers: a model of this worker, one of its routes or its agents; the default is the first.
+    """The name of what serves the request: a model of this worker, or one of its routes or agents; the default is the
+    first.
 
     Raises ApiError 404 for anything else.
     """
@@ -36,7 +37,7 @@ def check_model(name: str | None, services: RunServices) -> str:
 
 @contextmanager
 def in_param(name: str) -> Iterator[None]:
-    """What is wrong with the prompt stands in this parameter; lower layers call it `input`."""
+    """Attribute errors of the prompt to this parameter; lower layers call it `input`."""
     try:
         yield
     except (InferenceError, AgentError) as error:
@@ -46,7 +47,7 @@ def in_param(name: str) -> Iterator[None]:
 
 
 def path_id(request: web.Request, kind: str, name: str = "id") -> str:
-    """An id of the address. Text that cannot be an id never reaches a query. Raises ApiError 404."""
+    """An id from the path. Text that cannot be an id never reaches a query. Raises ApiError 404."""
     id = request.match_info[name]
     if not ID.fullmatch(id):
         raise ApiError(404, f"There is no {kind} with this id.", type="not_found_error", code="not_found")
@@ -54,7 +55,7 @@ def path_id(request: web.Request, kind: str, name: str = "id") -> str:
 
 
 def includes_results(request: web.Request) -> bool:
-    """Whether the query string requests the results of searches."""
+    """Whether the query string requests search results."""
     return RESULTS in _included(request)
 
 
@@ -64,7 +65,7 @@ def includes_response_ids(request: web.Request) -> bool:
 
 
 def includes_feedback(request: web.Request) -> bool:
-    """Whether the query string requests what people think of the response that each item belongs to."""
+    """Whether the query string requests the feedback on the response that each item belongs to."""
     return FEEDBACK in _included(request)
 
 
@@ -74,5 +75,5 @@ def includes_versions(request: web.Request) -> bool:
 
 
 def _included(request: web.Request) -> tuple[str, ...]:
-    """Clients write `include` and `include[]`."""
+    """Clients send `include` or `include[]`."""
     return (*request.query.getall("include", ()), *request.query.getall("include[]", ()))

@@ -31,7 +31,7 @@ from worker.model_aliases import ModelAliases
 VERSION = version("firsttoken")
 PREFIX = "FIRSTTOKEN_"
 PROJECT = Path(__file__).resolve().parent.parent
-# Names that are customary elsewhere; the prefixed variable takes precedence.
+# Customary names of other software; the prefixed variable takes precedence.
 CUSTOMARY = {
     "database_url": "DATABASE_URL",
     "otlp_endpoint": "OTEL_EXPORTER_OTLP_ENDPOINT",
@@ -39,9 +39,9 @@ CUSTOMARY = {
 }
 HOME = Path("~/.firsttoken")
 LOG_LEVELS = ("debug", "info", "warning", "error")
-WORKERS_MAX = 32  # more of them than a machine that they pay for has cores for sockets
-SIMILAR_MIN = 0.7  # cosine of questions; those about another thing altogether reach that too
-JWT_SECRET_CHARS_MIN = 32  # an HS256 key that is shorter than the hash is open to brute force
+WORKERS_MAX = 32  # more than the cores that a machine of the intended size has for sockets
+SIMILAR_MIN = 0.7  # cosine of questions; even unrelated ones reach this
+JWT_SECRET_CHARS_MIN = 32  # an HS256 key shorter than its hash is open to brute force
 
 
 class ConfigError(ValueError):
@@ -67,8 +67,8 @@ class Group(StrEnum):
 class About:
     """What users read about a setting, and its bounds.
 
-    `fallback` says in words what happens without a value, where the default is computed. `every`: all commands take
-    the setting, not only `serve`.
+    `fallback` describes the behaviour without a value, where the default is computed. `every`: all commands take the
+    setting, not only `serve`.
     """
 
     group: Group
@@ -81,7 +81,7 @@ class About:
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """Names carry units; `None` means that the worker finds the value itself, as `About.fallback` says."""
+    """Names carry units; `None` means that the worker determines the value itself, as `About.fallback` says."""
 
     home: Annotated[
         Path,
@@ -586,7 +586,7 @@ class Config:
 
     @property
     def otlp_header_map(self) -> dict[str, str]:
-        """Raises ValueError for what is no name=value."""
+        """Raises ValueError for anything but name=value."""
         pairs = [pair.split("=", 1) for pair in (self.otlp_headers or "").split(",") if pair.strip()]
         if any(len(pair) != 2 or not pair[0].strip() for pair in pairs):
             raise ValueError("must be name=value, separated by commas")
@@ -694,7 +694,7 @@ class Setting:
         return f"{self.about.help} [{self.variable}{default}]"
 
     def parse(self, source: str, text: str) -> Any:
-        """The value of this text; `source` is the flag or variable that it came from. Raises ConfigError."""
+        """Parse a value; `source` is the flag or variable that it came from. Raises ConfigError."""
         if self.nullable and text == "":
             return None
         try:
@@ -708,7 +708,7 @@ class Setting:
         return value
 
 
-@cache  # every command asks more than a hundred times, and reading the hints takes milliseconds
+@cache  # every command calls this more than a hundred times, and reading the type hints takes milliseconds
 def settings() -> tuple[Setting, ...]:
     """All settings, in the order of their groups."""
     hints = get_type_hints(Config, include_extras=True)
@@ -735,7 +735,7 @@ def is_for_engines(name: str) -> bool:
 def add_settings(parser: argparse.ArgumentParser, *, also: Collection[str] | None = None) -> None:
     """Add one flag per setting to the parser; flags that are not given stay out of the namespace.
 
-    All settings; with `also`, the settings that every command takes and those that it names.
+    All settings; with `also`, only those that every command takes and those named in it.
     """
     shown = [s for s in settings() if s.about.every or also is None or s.name in also]
     for title, members in groupby(shown, key=lambda setting: setting.about.group):
@@ -763,7 +763,7 @@ def load(flags: Mapping[str, str], environment: Mapping[str, str] | None = None)
 def prepare_process() -> None:
     """Set the variables that llama.cpp reads. Call this before anything imports it.
 
-    OpenMP's threads spin at barriers by default, which costs a small machine most of its speed; sleeping at once costs
+    By default, OpenMP's threads spin at barriers, which costs a small machine most of its speed; sleeping at once costs
     a small model most of its speed. A spin of a few microseconds avoids both. A crash in native code must not attach a
     debugger to the process.
     """

@@ -1,4 +1,4 @@
-"""Cross-origin requests (CORS, as the Fetch standard has it): programs in browsers whose pages come from elsewhere.
+"""Cross-origin requests (CORS, as in the Fetch standard): browser programs whose pages are served from elsewhere.
 
 They send an API key or a JWT of their own. The session cookie is not for them, so credentials are never allowed.
 """
@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from aiohttp import hdrs, web
 
 ANY = "*"
-MAX_AGE_S = 600  # for which a browser need not ask again
+MAX_AGE_S = 600  # how long a browser may cache a preflight response
 METHODS = "GET, POST, DELETE"
-# What a page may read beside the body.
+# Response headers that a page may read.
 EXPOSED = "Openai-Processing-Ms, Retry-After, Retry-After-Ms, Server-Timing, X-Firsttoken-Ignored, X-Request-Id"
 _ORIGIN = re.compile(r"https?://[A-Za-z0-9.\[\]:-]+")
 
@@ -35,7 +35,7 @@ class Cors:
         return cls(frozenset(origins))
 
     def allowed(self, request: web.Request) -> str | None:
-        """The origin to which an answer is shown."""
+        """The origin to which a response is exposed."""
         if ANY in self.origins:
             return ANY
         origin = request.headers.get(hdrs.ORIGIN)
@@ -45,7 +45,7 @@ class Cors:
     async def preflight(
         self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
     ) -> web.StreamResponse:
-        """Answer the browser's question before the request, which carries no credentials."""
+        """Answer the browser's preflight request, which carries no credentials."""
         if request.method != hdrs.METH_OPTIONS or hdrs.ACCESS_CONTROL_REQUEST_METHOD not in request.headers:
             return await handler(request)
         if self.allowed(request) is None:
@@ -58,7 +58,7 @@ class Cors:
         return web.Response(status=204, headers=headers)
 
     async def add_headers(self, request: web.Request, response: web.StreamResponse) -> None:
-        """On every answer, errors and streams included, in the moment before its headers go out."""
+        """On every response, including errors and streams, right before its headers are sent."""
         if not self.origins:
             return
         response.headers.add(hdrs.VARY, hdrs.ORIGIN)

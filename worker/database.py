@@ -1,4 +1,4 @@
-"""The database as the settings name it: the embedded server, kept running, or one elsewhere with its copy."""
+"""The database that the settings name: the embedded server, kept running, or an external one with its replica."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from worker.config import Config
 from worker.errors import StartError
 from worker.supervisor import Supervisor, Well
 
-APP_ROLE = "firsttoken_app"  # whom a DATABASE_URL with more rights serves as
+APP_ROLE = "firsttoken_app"  # the role to assume when a DATABASE_URL has more privileges
 CLOSE_TIMEOUT_S = 5.0
-WATCH_S = 0.5  # between two looks at the embedded server; a look costs some microseconds
+WATCH_S = 0.5  # between two checks of the embedded server; a check costs a few microseconds
 
 log = logging.getLogger("firsttoken.database")
 
 
 @asynccontextmanager
 async def open_owner_dsn(config: Config, supervisor: Supervisor | None = None) -> AsyncIterator[tuple[str, str | None]]:
-    """A running server: the DSN of the tables' owner, and that of the plain role where it has one of its own."""
+    """A running server: the DSN of the tables' owner, and that of the unprivileged role if it has one of its own."""
     if config.database_url:
         yield config.database_direct_url or config.database_url, None
         return
@@ -56,7 +56,7 @@ async def _keep_running(postgres: EmbeddedPostgres, well: Well) -> None:
 
 @asynccontextmanager
 async def open_database(config: Config, supervisor: Supervisor | None = None) -> AsyncIterator[Database]:
-    """The migrated database as the worker may see it."""
+    """The migrated database, with the privileges of the worker."""
     async with open_owner_dsn(config, supervisor) as (owner_dsn, app_dsn):
         await migrate(owner_dsn)
         database = await _connect(config, owner_dsn, app_dsn)
@@ -67,12 +67,12 @@ async def open_database(config: Config, supervisor: Supervisor | None = None) ->
                 async with asyncio.timeout(CLOSE_TIMEOUT_S):
                     await database.close()
             except TimeoutError:
-                pass  # a query that hangs must not keep the worker alive; the pool was cut off
+                pass  # a query that hangs must not keep the worker alive; the pool was terminated
 
 
 @asynccontextmanager
 async def open_replica(config: Config, database: Database) -> AsyncIterator[Database]:
-    """Where traces and searches are read; the database itself, if there is no copy. Raises StartError."""
+    """Where traces and searches are read; the database itself if there is no replica. Raises StartError."""
     if config.database_replica_url is None:
         yield database
         return
@@ -93,7 +93,7 @@ async def open_replica(config: Config, database: Database) -> AsyncIterator[Data
 
 
 async def _connect(config: Config, owner_dsn: str, app_dsn: str | None) -> Database:
-    """Behind a pooler, the login must be the plain role itself: no role that is set there would stay."""
+    """Behind a pooler, the login must be the unprivileged role itself: a SET ROLE would not persist."""
     size_max = config.database_connections
     if config.database_url and config.database_direct_url:
         direct = Login(config.database_direct_url, APP_ROLE)

@@ -24,8 +24,8 @@ BATCH_TEXTS = 8  # embedded at a time in the background: about a fifth of a seco
 
 
 def check_inputs(services: Services, body: EmbeddingsRequest) -> EmbeddingsRequest:
-    """With the model's own name. Raises UnknownEmbedder, and ApiError 400 for a number of dimensions that the model
-    does not have."""
+    """The request with the model's own name. Raises UnknownEmbedder, and ApiError 400 for a number of dimensions that
+    the model does not have."""
     model = services.aliases.model_of(body.model)
     dimensions = services.embedders.dimensions(model)
     if body.dimensions not in (None, dimensions):

@@ -1,4 +1,6 @@
-"""What the settings say about the engine: how it shall run, and what of that may give way where memory lacks."""
+"""Derives the engine's configuration from the settings: how it should run, and what may be reduced when memory is
+short.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ LOOKUP = Path("lookup")  # in place of a draft model's name
 
 
 def engine_config(config: Config) -> EngineConfig:
-    """With what was measured on this machine. Raises ModelNotLoaded when there is no such model."""
+    """Includes what was measured on this machine. Raises ModelNotLoaded when there is no such model."""
     home = Home(config.home)
     models = home.models
     lookup = config.draft == LOOKUP
@@ -71,8 +73,8 @@ def load_for(setting: str, load: Callable[[Loaded], T], what: Loaded) -> T:
 
 
 def _beside(config: Config) -> int:
-    """Bytes of the models that are loaded beside the chat model, but for the bundled embedder; what is not there is
-    said elsewhere."""
+    """Bytes of the models loaded beside the chat model, except the bundled embedder; a missing file is reported
+    elsewhere."""
     models, bytes_ = Home(config.home).models, 0
     for name in (config.embedder, config.reranker):
         with suppress(ModelNotLoaded):

@@ -27,7 +27,7 @@ def type_of(status: int) -> str:
 
 
 def to_api_error(error: BaseException) -> ApiError | None:
-    """The answer for an exception; None for an unexpected one."""
+    """The error response for an exception; None for an unexpected one."""
     if isinstance(error, ApiError):
         return error
     if isinstance(error, web.HTTPException):
@@ -38,7 +38,7 @@ def to_api_error(error: BaseException) -> ApiError | None:
         return _from_domain(error)
     if isinstance(error, UNSTORABLE):
         return ApiError(400, "Text must not contain the character U+0000: it cannot be stored.", code="invalid_text")
-    if isinstance(error, UnicodeEncodeError):  # of half characters, as which bytes that are no UTF-8 are read
+    if isinstance(error, UnicodeEncodeError):  # lone surrogates, as which invalid UTF-8 bytes are decoded
         return ApiError(400, "The request has text that is not UTF-8.", code="invalid_text")
     if isinstance(error, DATABASE_AWAY):
         return ApiError(
@@ -84,7 +84,7 @@ def _from_domain(error: InferenceError | AgentError | RetrievalError) -> ApiErro
 
 
 def _sentence(message: str) -> str:
-    """Capitalise messages of the packages below, which are written for log lines. A name at the beginning is kept."""
+    """Capitalise messages of the packages below, which are written for log lines. A leading name is kept as it is."""
     began = message[:1].upper() + message[1:] if PLAIN_WORD.match(message) else message
     return began if began.endswith((".", "!", "?")) else f"{began}."
 

@@ -1,4 +1,4 @@
-"""Errors as the public contract spells them."""
+"""Errors of the public contract."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 from agents.message import storable
 from inference.errors import OVERLOADED
 
-BUSY = frozenset({429, 503})  # not the fault of what was asked: it may be asked elsewhere, or later
+BUSY = frozenset({429, 503})  # not the client's fault: it may retry elsewhere, or later
 BROKE = "Internal error while generating the answer. Please try again."
 
 
 class ApiError(Exception):
-    """Answered as {"error": {"message", "type", "param", "code"}} with this status."""
+    """Sent as {"error": {"message", "type", "param", "code"}} with this status."""
 
     def __init__(
         self,
@@ -37,24 +37,24 @@ class ApiError(Exception):
 
     @property
     def body(self) -> dict[str, Any]:
-        """What it quotes of the request may be text that no JSON holds."""
+        """The error body. Text quoted from the request may contain what JSON cannot represent."""
         param = None if self.param is None else storable(self.param)
         return {"error": {"message": storable(self.message), "type": self.type, "param": param, "code": self.code}}
 
 
 def rate_limited(message: str, retry_after_s: float | None = None) -> ApiError:
-    """429, for whoever has too much in progress."""
+    """429, for a caller with too much in progress."""
     return ApiError(429, message, type="rate_limit_error", code="rate_limit_exceeded", retry_after_s=retry_after_s)
 
 
 def overloaded(message: str, retry_after_s: float) -> ApiError:
-    """503, for what everybody together has in progress."""
+    """503, when all callers together have too much in progress."""
     return ApiError(503, message, type="server_error", code=OVERLOADED, retry_after_s=retry_after_s)
 
 
 class ClientGone(Exception):
-    """The client closed the connection or stopped reading: its answer has no reader."""
+    """The client closed the connection or stopped reading: nobody receives its response."""
 
 
 class StartError(Exception):
-    """The worker cannot start or a command cannot be done; the message is one line that says what to do."""
+    """The worker cannot start or a command cannot run; the message is one line that says what to do."""

@@ -11,7 +11,7 @@ YOUNG_LOOKS, MIDDLE_LOOKS = 10, 10  # scans of each generation before the next o
 
 
 def freeze() -> None:
-    """Call this when everything is loaded. What is loaded lives as long as the process, so it is excluded from scans:
+    """Call this when everything is loaded. Loaded objects live as long as the process, so they are excluded from scans:
     half a million objects would block every stream for a tenth of a second, again and again.
     """
     gc.collect()

@@ -1,4 +1,4 @@
-"""Goodput: the share of answers that meet the latency targets of their surface.
+"""Goodput: the share of responses that meet the latency targets of their surface.
 
 Zhong et al. 2024, "DistServe: disaggregating prefill and decoding for goodput-optimized large language model serving".
 """
@@ -14,14 +14,14 @@ from agents.surface import Surface
 from worker.runs.record import APART, FAILED
 
 USUAL = "chat=500/100,embedded=500/100,voice=300/50"  # users read about ten tokens a second
-OBJECTIVE = 0.95  # the share of turns that are to be in time
-REFUSE, WAIT = "refuse", "wait"  # what may happen to a request that is expected to be late
+OBJECTIVE = 0.95  # the share of turns that should meet their targets
+REFUSE, WAIT = "refuse", "wait"  # policies for a request that is expected to be late
 _TARGET = re.compile(r"([a-z][a-z0-9_-]{0,31})=(\d+(?:\.\d+)?)/(\d+(?:\.\d+)?)")
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The longest times, in milliseconds: to the first token, and per output token after it."""
+    """Upper limits in milliseconds: TTFT, and TPOT (time per output token after the first)."""
 
     ttft_ms: float
     tpot_ms: float
@@ -31,7 +31,7 @@ class Target:
         return ", ".join(f"{name} {limit:g} ms" for name, limit in told if limit != inf)
 
     def met(self, ttft_ms: float | None, tpot_ms: float | None) -> bool:
-        """An answer of one token has no TPOT; one without any token is late."""
+        """A response of one token has no TPOT; one without any token is late."""
         return ttft_ms is not None and ttft_ms <= self.ttft_ms and (tpot_ms is None or tpot_ms <= self.tpot_ms)
 
 
@@ -46,7 +46,7 @@ class Targets:
 
     @classmethod
     def parse(cls, text: str) -> Targets:
-        """`chat=500/100,voice=300/50`. Raises ValueError with the mistake as its message."""
+        """Parse `chat=500/100,voice=300/50`. Raises ValueError with the mistake as its message."""
         found: dict[str, Target] = {}
         for part in filter(None, (part.strip() for part in text.split(","))):
             match = _TARGET.fullmatch(part)
@@ -59,7 +59,7 @@ class Targets:
         return cls(found)
 
     def with_those_of(self, surfaces: Mapping[str, Surface]) -> Targets:
-        """What a file sets takes the place of what stands here."""
+        """These targets, overridden by those of a file."""
         own = {}
         for name, each in surfaces.items():
             usual = self.by_surface.get(name, NO_TARGET)
@@ -69,8 +69,8 @@ class Targets:
         return Targets({**self.by_surface, **own})
 
     def met(self, surface: str, status: str, ttft_ms: float | None, tpot_ms: float | None) -> bool | None:
-        """None for turns that are not judged: those of surfaces without a target, cancelled ones, and invalid requests
-        that no server could answer.
+        """Whether a turn met its target. None for turns that are not judged: those of surfaces without a target,
+        cancelled ones, and invalid requests that no server could answer.
         """
         target = self.by_surface.get(surface)
         if target is None or status in APART:

@@ -12,15 +12,15 @@ from pathlib import Path
 from migrations.embedded.errors import remedy
 from worker.errors import StartError
 
-KEY_CHARS_MAX = 1024  # many times as long as a key
+KEY_CHARS_MAX = 1024  # many times the length of a key
 PRIVATE_FILE = 0o600
-LOCK_TIMEOUT_S, LOCK_POLL_S = 10.0, 0.01  # what must exist once is made in milliseconds
-# Under root the embedded Postgres runs as another user, who must get through this folder; all files in it are private.
+LOCK_TIMEOUT_S, LOCK_POLL_S = 10.0, 0.01  # what is created once under the lock takes milliseconds
+# Under root the embedded Postgres runs as another user, who must traverse this folder; all files in it are private.
 FOLDER, FOLDER_OF_ROOT = 0o700, 0o711
 
 
 class Home:
-    """A private folder. `prepare` first; several workers may share it at once."""
+    """A private folder. Call `prepare` first; several workers may share it at once."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -37,12 +37,12 @@ class Home:
 
     @property
     def agents_file(self) -> Path:
-        """The agents of this machine, if somebody wrote them down."""
+        """The agents of this machine; the file is optional."""
         return self.path / "agents.toml"
 
     @property
     def models_file(self) -> Path:
-        """The models of this machine, if somebody wrote them down."""
+        """The models of this machine; the file is optional."""
         return self.path / "models.toml"
 
     @property
@@ -52,25 +52,25 @@ class Home:
 
     @property
     def models(self) -> Path:
-        """Chat models that were pulled, or put there; the folder appears with the first."""
+        """Chat models that were pulled, or copied there; the folder is created with the first."""
         return self.path / "models"
 
     @property
     def kv(self) -> Path:
-        """Conversations as the chat model has read them; a cache that may be removed."""
+        """KV caches of conversations, saved by the chat model; may be removed."""
         return self.path / "kv"
 
     def kv_of(self, model: str) -> Path:
-        """Of one of several."""
+        """The same for one of several models."""
         return self.kv / "models" / model
 
     @property
     def calibrations(self) -> Path:
-        """What is fastest on this machine; measured again when it is gone."""
+        """The fastest settings on this machine; measured again when the file is removed."""
         return self.path / "calibrations.json"
 
     def prepare(self) -> None:
-        """Raises StartError when the folder cannot be used."""
+        """Create the folder. Raises StartError when it cannot be used."""
         try:
             mode = FOLDER if os.geteuid() else FOLDER_OF_ROOT
             self.path.mkdir(mode=mode, parents=True, exist_ok=True)
@@ -84,8 +84,8 @@ class Home:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold this while making something that must exist once. Blocks, usually for milliseconds. Raises StartError
-        when another process keeps it."""
+        """Hold this while creating something that must exist once. Blocks, usually for milliseconds. Raises StartError
+        if another process keeps the lock."""
         path, give_up_at = self.path / "lock", time.monotonic() + LOCK_TIMEOUT_S
         with path.open("w") as file:
             while not _taken(file.fileno()):
@@ -98,7 +98,7 @@ class Home:
             yield
 
     def read_key(self) -> str:
-        """What stands in the file of the API key; empty without one, or when it cannot be a key."""
+        """The content of the API key's file; empty if there is none, or if it cannot be a key."""
         try:
             with self.key_file.open(encoding="ascii") as file:
                 return file.read(KEY_CHARS_MAX).strip()
@@ -107,7 +107,7 @@ class Home:
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Readers see the old file or the whole new one, also after a power cut, and only this user sees either."""
+    """Readers see the old file or the complete new one, also after a power failure; only this user can read either."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     temporary.unlink(missing_ok=True)
     try:

@@ -16,12 +16,12 @@ from worker.errors import ApiError
 from worker.json_response import json_response
 from worker.middleware import error_response
 
-BAR_AFTER_S = 1.0  # a bar that is gone before it is read only disturbs
-RETRY_S = 1  # most models are there a second or two after somebody asked
+BAR_AFTER_S = 1.0  # a bar that vanishes before it can be read only distracts
+RETRY_S = 1  # most models are loaded a second or two after a request
 
 
 class LoadProgress:
-    """`share` goes from 0 to 1. Written by the thread that loads, read by the event loop."""
+    """`share` goes from 0 to 1. Written by the loading thread, read by the event loop."""
 
     def __init__(self) -> None:
         self.share = 0.0
@@ -29,7 +29,7 @@ class LoadProgress:
 
     @contextmanager
     def shown(self) -> Iterator[None]:
-        """A bar in the terminal, if there is one."""
+        """Show a bar in the terminal, if there is one."""
         with tqdm(total=100, unit="%", desc="loading the model", delay=BAR_AFTER_S, leave=False, disable=None) as bar:
             self._bar = bar
             yield
@@ -42,7 +42,7 @@ class LoadProgress:
     @asynccontextmanager
     async def answered(self, config: Config, listener: socket.socket) -> AsyncIterator[None]:
         """Answer requests while the model is loaded: health checks with the progress, all others with Retry-After.
-        Connections between this and the start of the worker itself wait in the backlog of the socket."""
+        Connections that arrive between this and the start of the worker itself wait in the socket's backlog."""
         app = web.Application()
         for path in ("/healthz", "/health"):
             app.router.add_get(path, _live)

@@ -1,6 +1,6 @@
-"""What the memory of the worker's process holds, by part. The parts add up to what the process uses, so that whatever
-grows has a name: `unused` is what was given back to malloc and not to the system, `rest` is Python, its libraries and
-what nobody accounts for.
+"""The memory of the worker's process, by part. The parts add up to what the process uses, so that whatever grows has a
+name: `unused` is memory freed to malloc but not returned to the system, `rest` is Python, its libraries and everything
+unaccounted for.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ KNOWN = {  # part -> engine's gauge
     "kv_cache": "kv_cache_bytes",
     "working": "working_bytes",
     "parked": "parked_bytes",
-    "prompt_index": "prompt_index_bytes",  # what is parked, and what was seen at some time
-    "token_cache": "token_cache_bytes",  # token ids of pieces of prompts, and of generated turns
-    "answer_cache": "answer_cache_bytes",  # answers that are given again
-    "semantic_cache": "semantic_cache_bytes",  # to similar questions
+    "prompt_index": "prompt_index_bytes",  # of parked prompts, and of those seen before
+    "token_cache": "token_cache_bytes",  # token ids of prompt fragments and of generated turns
+    "answer_cache": "answer_cache_bytes",  # exact-match answers
+    "semantic_cache": "semantic_cache_bytes",  # answers to similar questions
     "query_cache": "query_cache_bytes",  # embedded queries
 }
 
 
 def parts(status: str, stats: Mapping[str, Any]) -> dict[str, int]:
-    """Bytes by part, from the text of /proc/*/status and the engine's gauges. What the engine reserved and did not
-    touch yet is not in use: its parts take at most what there is, in their order. Pure."""
+    """Bytes by part, from the text of /proc/*/status and the engine's gauges. Memory that the engine reserved but has
+    not touched is not resident: its parts are capped by what is left, in their order. Pure."""
     lines = dict(line.split(":", 1) for line in status.splitlines() if ":" in line)
     resident = {name: int(lines[key].split()[0]) * 1024 for name, key in _RESIDENT.items()}
     found, left = {"mapped_files": resident["file"], "shared": resident["shared"]}, resident["anonymous"]
@@ -38,8 +38,8 @@ def parts(status: str, stats: Mapping[str, Any]) -> dict[str, int]:
 
 
 def unused_bytes() -> int:
-    """What malloc holds in its heaps and nobody uses: the holes between what is used. 0 where glibc is not, or too old
-    to say. Takes some 0.1 ms."""
+    """Free memory in malloc's heaps: the holes between allocations. 0 without glibc, or if it is too old to report it.
+    Takes about 0.1 ms."""
     try:
         tell = ctypes.CDLL(None).mallinfo2
     except AttributeError:
@@ -64,7 +64,7 @@ _RESIDENT = {"anonymous": "RssAnon", "file": "RssFile", "shared": "RssShmem"}
 
 
 class MemoryLedger:
-    """A collector: it looks at the moment of a scrape."""
+    """A collector that takes its measurements during a scrape."""
 
     def __init__(self, stats: Callable[[], Mapping[str, Any]]) -> None:
         self._stats = stats

@@ -1,6 +1,6 @@
 """Aliases of models: a request that names an alias reaches the model behind it.
 
-Programs have names of other providers' models built in, or in settings that nobody here can change.
+Some programs have the model names of other providers built in, or in settings that cannot be changed here.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@-]{0,127}")
 
 @dataclass(frozen=True, slots=True)
 class ModelAliases:
-    """`by_name` has the names of models, those of agents among them."""
+    """`by_name` maps to names of models, including those of agents."""
 
     by_name: dict[str, str] = field(default_factory=dict)
 
     @classmethod
     def parse(cls, text: str) -> ModelAliases:
-        """`gpt-4o=demo-chat,helper=agent/support`. Raises ValueError with the mistake as its message."""
+        """Parse `gpt-4o=demo-chat,helper=agent/support`. Raises ValueError with the mistake as its message."""
         found: dict[str, str] = {}
         for part in filter(None, (part.strip() for part in text.split(","))):
             name, equals, model = (piece.strip() for piece in part.partition("="))
@@ -35,7 +35,7 @@ class ModelAliases:
         return cls(found)
 
     def beside(self, others: Mapping[str, str]) -> ModelAliases:
-        """With the aliases of a file; where both define a name, this one wins."""
+        """These aliases and those of a file; where both define a name, this one wins."""
         return ModelAliases({**others, **self.by_name})
 
     def replace(self, other: ModelAliases) -> None:
@@ -44,7 +44,7 @@ class ModelAliases:
         self.by_name.update(other.by_name)
 
     def model_of(self, name: str) -> str:
-        """The model that this name stands for."""
+        """The model that this name refers to."""
         return self.by_name.get(name, name)
 
     def of(self, models: Collection[str]) -> list[str]:
@@ -52,7 +52,7 @@ class ModelAliases:
         return [name for name, model in self.by_name.items() if model in models]
 
     def problems(self, served: Collection[str]) -> list[str]:
-        """One message for each name that would reach nothing, or hide a model. `served` are all models of a worker."""
+        """One message for each alias that refers to no model, or hides one. `served` are all models of a worker."""
         said = "The alias {} (--alias or models.toml) {}.".format
         hidden = [said(name, "is the name of a model itself") for name in self.by_name if name in served]
         available = ", ".join(served)

@@ -8,9 +8,9 @@ from difflib import get_close_matches
 from worker.errors import ApiError
 
 API = "/v1"
-COMPARED_CHARS_MAX = 80  # what is longer than any address is compared with none: that takes time
+COMPARED_CHARS_MAX = 80  # paths longer than any route are not compared, which would take time
 TOLD_CHARS_MAX = 200
-WITHOUT_BODY = frozenset({"HEAD", "OPTIONS"})  # taken wherever GET is, or by browsers themselves
+WITHOUT_BODY = frozenset({"HEAD", "OPTIONS"})  # accepted wherever GET is, or sent by browsers themselves
 
 
 def unknown_path(method: str, path: str, known: Collection[str]) -> ApiError:
@@ -28,7 +28,7 @@ def method_not_allowed(method: str, allowed: Iterable[str]) -> ApiError:
 
 
 def _meant(path: str, known: Collection[str]) -> str | None:
-    """A base URL without /v1, or with it twice, is the usual mistake; then a letter too many or too few."""
+    """The usual mistake is a base URL without /v1, or with it twice; then an extra or missing letter."""
     heads = {_head(each.removeprefix(API)) for each in known if each.startswith(f"{API}/")}
     bare = path
     while bare.startswith(f"{API}/"):

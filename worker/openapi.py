@@ -1,4 +1,4 @@
-"""The description of the API in OpenAPI 3.1, made of the routes themselves and of the models of their bodies. Pure."""
+"""The OpenAPI 3.1 description of the API, generated from the routes and the models of their bodies. Pure."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ ERROR: Schema = {
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One method of one path, and what answers it."""
+    """One method of one path, and its handler."""
 
     method: str
     path: str
@@ -63,7 +63,7 @@ class Operation:
 
     @property
     def _security(self) -> list[Schema]:
-        """Any one of these opens it. The names are scopes."""
+        """Any one of these grants access. The names are scopes."""
         if self.access is None or self.access == EVERYBODY:
             return []
         if self.access == VISITORS:
@@ -99,7 +99,7 @@ class Operation:
 
 
 def operations(routes: Iterable[web.AbstractRoute]) -> list[Operation]:
-    """All that is routed, but the answers to HEAD, which aiohttp makes of those to GET."""
+    """All routes except HEAD, which aiohttp derives from GET."""
     return [
         Operation(route.method, route.resource.canonical, route.handler)
         for route in routes
@@ -108,7 +108,7 @@ def operations(routes: Iterable[web.AbstractRoute]) -> list[Operation]:
 
 
 def document(operations: Iterable[Operation], version: str) -> Schema:
-    """As JSON. The names of operations are made of their addresses, so that none changes when code is moved."""
+    """As JSON. Operation ids are derived from the paths, so that none changes when code is moved."""
     told = list(operations)
     taken = dict.fromkeys(each.described.takes for each in told if each.described.takes is not None)
     places, schemas = models_json_schema([(model, "validation") for model in taken], ref_template=COMPONENTS)

@@ -12,29 +12,31 @@ BACKLOG = 512  # connections that the system accepts while the event loop is bus
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """Take the port before anything slow, so that a port in use is known at once. What comes waits until somebody
-    listens. Raises StartError."""
+    """Bind the port before any slow work, so that a port in use is reported at once. Connections wait in the backlog
+    until the worker accepts them. Raises StartError."""
     listener = _bound(host, port, shared=False)
     listener.listen(BACKLOG)
     return listener
 
 
 def reserve(host: str, port: int) -> socket.socket:
-    """Take the port for others of this account, who `join` it. No connection arrives here. Raises StartError."""
-    with _bound(host, port, shared=False) as alone:  # with SO_REUSEPORT, one in use by another crew would do as well
+    """Bind the port for other processes of this account, which `join` it. No connection arrives here. Raises
+    StartError.
+    """
+    with _bound(host, port, shared=False) as alone:  # with SO_REUSEPORT, a port of another crew would be bound too
         port = alone.getsockname()[1]
     return _bound(host, port, shared=True)
 
 
 def join(host: str, port: int) -> socket.socket:
-    """Take a share of the connections: the system spreads them over all who listen. Raises StartError."""
+    """Take a share of the connections: the system spreads them over all listeners. Raises StartError."""
     listener = _bound(host, port, shared=True)
     listener.listen(BACKLOG)
     return listener
 
 
 def url_of(host: str, port: int) -> str:
-    """What a person on this machine types."""
+    """The URL to use on this machine."""
     return f"http://{ANY_ADDRESS.get(host, f'[{host}]' if ':' in host else host)}:{port}"
 
 

@@ -1,5 +1,5 @@
-"""Prefills prompts ahead of their question: those of the configuration at start, and, within a limit per tenant, those
-of users who are about to ask.
+"""Prefills prompts before their question arrives: those of the configuration at start, and, within a limit per tenant,
+those of users who are about to ask.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from inference.core import Generation
 from inference.errors import EnginesAway, InferenceError, InvalidTemplate
 from worker.auth.principal import NOBODY
 
-# A user types in one conversation at a time; a program that warms many must not keep the model busy without need.
+# A user types in one conversation at a time; a program that prewarms many must not keep the model busy needlessly.
 TENANT_MAX = 4
-# Typing starts right after the focus, and each request costs a query.
+# Typing starts right after the focus, and each prewarm request costs a query.
 PAUSE_S = 1.0
 # At start: enough for a small model to prefill the instructions of a dozen agents. A large one continues later.
 BEGINNINGS_S = 10.0
@@ -42,7 +42,7 @@ class _Reading:
 
     @property
     def counts(self) -> bool:
-        """It is in progress, or has just started."""
+        """Whether it is in progress, or has just started."""
         goes_on = self.generation is not None and self.generation.finish is None
         return goes_on or time.monotonic() - self.began_s < PAUSE_S
 
@@ -54,7 +54,7 @@ class PrewarmLimits:
         self._readings: dict[Place, _Reading] = {}
 
     async def read(self, place: Place, start: Callable[[], Awaitable[Generation | None]]) -> bool:
-        """Start a prefill, unless one has started or the tenant is at its limit. False: nothing is prefilled."""
+        """Start a prefill, unless one is running or the tenant is at its limit. Returns False if none is started."""
         self._readings = {each: reading for each, reading in self._readings.items() if reading.counts}
         if place in self._readings or sum(tenant == place[0] for tenant, _ in self._readings) >= TENANT_MAX:
             return False
@@ -72,10 +72,11 @@ class PrewarmLimits:
 async def prefill_shared_prefixes(
     agent: Agent, agent_registry: AgentRegistry, within_s: float = BEGINNINGS_S, only: Candidate | None = None
 ) -> None:
-    """Prefill the instructions and tools of the configuration once for all tenants: the first question to an agent
-    finds what the tenth finds. `only` on one model, where it is given.
+    """Prefill the instructions and tools of the configuration once for all tenants, so that the first question to an
+    agent is as fast as the tenth. `only` restricts this to one model.
 
-    What takes longer continues beside the first requests, below all priority classes, or when a request needs it.
+    Prefills that take longer continue beside the first requests, below all priority classes, or when a request needs
+    them.
     """
     until_s = asyncio.get_running_loop().time() + within_s
     unread = 0
@@ -97,7 +98,7 @@ async def prefill_shared_prefixes(
 
 
 async def _is_read(reading: Generation) -> bool:
-    """Wait for engines that start at the same time as this worker. False: try again."""
+    """Wait for engines that start at the same time as this worker. Returns False to try again."""
     try:
         await reading.stream(lambda _: None)
     except EnginesAway as error:

@@ -1,4 +1,4 @@
-"""Counters and histograms for Prometheus. Label values come from small closed sets, whatever callers send."""
+"""Counters and histograms for Prometheus. Label values come from small closed sets, whatever clients send."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from worker.supervisor import Supervisor
 
 M = TypeVar("M", bound=MetricWrapperBase)
 
-SPAN_NAMES_MAX = 64  # tools give spans their names; beyond this they share one label
+SPAN_NAMES_MAX = 64  # tools name their spans; beyond this number they share one label
 TENANTS_MAX = 50  # labels: each is multiplied by surfaces, cache classes and outcomes
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 SPAN_SECONDS = (0.0001, 0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 30)
-# Of what was expected: a forecast within 20 % lies between 0.8 and 1.2.
+# Actual divided by forecast: a forecast within 20 % lies between 0.8 and 1.2.
 RATIOS = (0.25, 0.5, 0.8, 1.0, 1.2, 1.5, 2, 4)
 TOKEN_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.2, 0.5)
 
 
 class Metrics:
-    """One registry per worker; the names of the first three are those of the GenAI semantic conventions."""
+    """One registry per worker; the names of the first three metrics are those of the GenAI semantic conventions."""
 
     def __init__(
         self, engine_stats: Callable[[], Mapping[str, Any]], supervisor: Supervisor, objective: float = OBJECTIVE
@@ -117,11 +117,11 @@ class Metrics:
         self.tasks = Gauge("firsttoken_event_loop_tasks", "Tasks of the event loop", registry=self._registry)
 
     def watch_starts(self, starts: Callable[[], Mapping[str, Trace]]) -> None:
-        """Those of the worker and of its models, to be asked for at each scrape."""
+        """The start times of the worker and its models, read at each scrape."""
         self._registry.register(_Starts(starts))
 
     def watch_models(self, stats: Callable[[], Mapping[str, Mapping[str, Any]]]) -> None:
-        """The numbers of each engine by the name of its model, to be asked for at each scrape."""
+        """The statistics of each engine by the name of its model, read at each scrape."""
         self._registry.register(_EachModel(stats))
 
     def observe(self, record: TurnRecord) -> None:
@@ -166,7 +166,7 @@ class Metrics:
                 self._child(self.taken, surface, kind).inc(ms / 1e3)
 
     def count_request(self, method: str, route: str, status: int) -> None:
-        """Count an HTTP answer. `route` is the pattern, not the path."""
+        """Count an HTTP response. `route` is the pattern, not the path."""
         self._child(self.requests, method if route != "none" else "any", route, str(status)).inc()
 
     def _count_tokens(self, attributes: Mapping[str, Attribute]) -> None:
@@ -189,7 +189,7 @@ class Metrics:
         return cast(M, child)
 
     def collect(self) -> Iterable[Metric]:
-        """What `render` spells. Takes milliseconds too."""
+        """The families that `render` formats. Takes milliseconds too."""
         return self._registry.collect()
 
     def render(self) -> bytes:
@@ -212,7 +212,7 @@ class Metrics:
         return Histogram(name, text, ["surface"], buckets=buckets, registry=self._registry)
 
 
-# Gauges of the engine that autoscalers read, under names of their own.
+# Engine gauges that autoscalers read, under names of their own.
 NAMED = {
     "predicted_ttft_s": ("firsttoken_predicted_ttft_seconds", "Until the first token of a request that came now"),
     "waiting_tokens": ("firsttoken_waiting_prompt_tokens", "Tokens of the prompts that wait"),
@@ -220,7 +220,7 @@ NAMED = {
 
 
 class ModelGauges:
-    """Asks the engine at the moment of a scrape, so that nobody counts between scrapes."""
+    """Reads the engine's statistics during a scrape, so that nothing is counted between scrapes."""
 
     def __init__(self, stats: Callable[[], Mapping[str, Any]]) -> None:
         self._stats = stats
@@ -232,7 +232,7 @@ class ModelGauges:
 
 
 class _EachModel:
-    """Where there are several, each by itself beside their sums: nothing of one that is not loaded but that."""
+    """With several models, one series per model beside the sums. A model that is not loaded reports only that."""
 
     def __init__(self, stats: Callable[[], Mapping[str, Mapping[str, Any]]]) -> None:
         self._stats = stats
@@ -250,7 +250,7 @@ class _EachModel:
 
 
 class _BurnRates:
-    """Computed at the moment of a scrape."""
+    """Computed during a scrape."""
 
     def __init__(self, burn_rate: BurnRate) -> None:
         self._burn_rate = burn_rate
@@ -267,7 +267,7 @@ class _BurnRates:
 
 
 class _Starts:
-    """What the newest start took, of the worker and of each model."""
+    """Duration of the newest start of the worker and of each model."""
 
     def __init__(self, starts: Callable[[], Mapping[str, Trace]]) -> None:
         self._starts = starts
@@ -282,7 +282,7 @@ class _Starts:
 
 
 class _BackgroundGauges:
-    """Asks the supervisor at the moment of a scrape."""
+    """Reads the supervisor's state during a scrape."""
 
     def __init__(self, supervisor: Supervisor) -> None:
         self._supervisor = supervisor
@@ -297,7 +297,7 @@ class _BackgroundGauges:
 
 
 def _family(name: str, value: float | Mapping[str, float]) -> Metric:
-    """A mapping has a sample for each position in a draft."""
+    """A mapping yields one sample for each position in a draft."""
     if name in NAMED and not isinstance(value, Mapping):
         return GaugeMetricFamily(*NAMED[name], value=float(value))
     kind = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily

@@ -1,4 +1,4 @@
-"""How to reach what answers: printed for people, and written for programs."""
+"""How to reach a ready worker: printed for people, and written to a file for programs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from worker.config import HOME, VERSION
 from worker.errors import StartError
 from worker.home import write_atomically
 
-# The first start makes a database, reads documents and measures the machine, of which a terminal shows nothing.
+# The first start creates a database, reads documents and measures the machine, none of which shows in a terminal.
 FIRST_START = """
 Starting Firsttoken for the first time: preparing the database and reading the sample documents.
 This takes about half a minute. Later starts take a few seconds."""
@@ -26,8 +26,9 @@ This takes about half a minute. Later starts take a few seconds."""
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """How to reach a worker that answers, or several on one port; the content of the ready file. `pid` is that of the
-    process to stop."""
+    """How to reach a ready worker, or several on one port; the content of the ready file. `pid` is the process to
+    stop.
+    """
 
     url: str
     api_key: str = field(repr=False)
@@ -50,13 +51,13 @@ Firsttoken {self.version} is ready after {seconds:.1f} s{who}. Press Ctrl-C to s
 
 
 def _command() -> str:
-    """Ours as a person types it here: only an installed one is found by its name."""
+    """Our command as typed here: only an installed one is on the PATH."""
     return "firsttoken" if which("firsttoken") else relpath(Path(sys.executable).parent / "firsttoken")
 
 
 @contextmanager
 def ready_files(paths: list[Path], ready: Ready) -> Iterator[None]:
-    """Present while requests are taken. Another worker of this home may have written its own since."""
+    """The files exist while requests are served. Another worker of this home may have written its own since."""
     content = orjson.dumps(asdict(ready), option=orjson.OPT_INDENT_2)
     try:
         for path in paths:

@@ -1,5 +1,5 @@
-"""models.toml read again while a worker answers: what is new is loaded and warm before it takes requests, and none is
-refused for it."""
+"""Reloads models.toml while a worker serves: a new model is loaded and warm before it takes requests, and no request is
+refused because of it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from worker.config import ConfigError
 from worker.engines.active_engines import Check, Reload, Warm
 from worker.errors import StartError
 
-# ConfigError: a table may not go with the worker's own settings.
+# ConfigError: a table may conflict with the worker's own settings.
 FORESEEN = (StartError, ConfigError, AgentError, InferenceError, OSError)
 
 log = logging.getLogger("firsttoken.models")
@@ -23,8 +23,8 @@ log = logging.getLogger("firsttoken.models")
 
 @dataclass(slots=True)
 class Reloader:
-    """`check` raises StartError where agents, surfaces or aliases name what would be gone; `warm` computes the prompts
-    of agents on a model; `done` is called when the file holds. For the event loop only."""
+    """`check` raises StartError if agents, surfaces or aliases refer to something that would be gone; `warm` prefills
+    the prompts of agents on a model; `done` is called when the file is in effect. For the event loop only."""
 
     reload: Reload | None
     check: Check
@@ -34,7 +34,7 @@ class Reloader:
     _again: asyncio.Event = field(default_factory=asyncio.Event)
 
     def ask(self) -> None:
-        """Read it soon; once more where it is being read, since it may have changed after that."""
+        """Request a reload; once more after one in progress, since the file may have changed meanwhile."""
         self._again.set()
         if self._running is None or self._running.done():
             self._running = asyncio.create_task(self._run(), name="reload")
@@ -50,7 +50,7 @@ class Reloader:
             began = monotonic()
             try:
                 changed = await self._read()
-            except Exception as error:  # the boundary: whatever it was, it is told, and the next one is read
+            except Exception as error:  # top-level boundary: whatever failed is logged, and the next file is read
                 trace = None if isinstance(error, FORESEEN) else error
                 log.error("models.toml was not reloaded; all models stay as they are: %s", error, exc_info=trace)
             else:

@@ -1,4 +1,4 @@
-"""What the middlewares know of a request.
+"""What the middlewares store in a request.
 
 TRACE, REQUEST_ID and IGNORED are set in every handler, and so are PRINCIPAL and BODY where credentials are required; on
 the pages `request.get(PRINCIPAL)` is the signed-in user or None. BODY is decompressed; uploads are read as they arrive.
@@ -24,12 +24,12 @@ BODY: web.RequestKey[bytes] = web.RequestKey("body", bytes)
 
 
 def actor_of(request: web.Request) -> Actor:
-    """Who is asking, as the audit log has it."""
+    """The caller, as recorded in the audit log."""
     principal = request[PRINCIPAL]
     return Actor(principal.via, principal.subject, request.remote)
 
 
 def noted(request: web.Request, act: Act, object: str, **detail: Any) -> Also:
-    """Writes the act that a request asks for into the audit log, in the transaction that does it."""
+    """Writes the act of this request to the audit log, in the transaction that performs it."""
     tenant_id, actor = request[PRINCIPAL].tenant_id, actor_of(request)
     return lambda connection: note(connection, tenant_id, actor, act, object, **detail)

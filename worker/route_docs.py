@@ -22,10 +22,10 @@ JSON, EVENTS, BYTES, PLAIN, HTML = (
 
 @dataclass(frozen=True, slots=True)
 class RouteDocs:
-    """Stands above a handler: `@RouteDocs(Model)`.
+    """Decorates a handler: `@RouteDocs(Model)`.
 
     `takes` is the model of a JSON body, `form` the fields of a multipart one, `query` the schemas of parameters,
-    `tells` the media types of an answer with this `status`.
+    `tells` the media types of a response with this `status`.
     """
 
     takes: type[BaseModel] | None = None

@@ -1,4 +1,4 @@
-"""`firsttoken serve`: from a configuration to a worker that answers, and back to nothing without losing an answer."""
+"""`firsttoken serve`: from a configuration to a serving worker, and to its end without losing a response."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from worker.stop_signals import StopSignals, notice
 log = logging.getLogger("firsttoken.serve")
 
 SAMPLE_STORE = "docs"
-# Pages of our own documentation that would answer users' questions in place of those written for users.
+# Pages of our own documentation that would outrank those written for users.
 NOT_FOR_USERS = (
     "ARCHITECTURE.md",
     "changing.md",
@@ -54,9 +54,9 @@ NOT_FOR_USERS = (
 
 
 async def serve(config: Config, *, began: float, member: Member | None = None) -> None:
-    """Run until asked to stop; `began` is the monotonic time since which somebody waits.
+    """Run until asked to stop; `began` is the monotonic time when the command started.
 
-    Raises StartError and the parts' own errors, each of one line for people.
+    Raises StartError and the parts' own errors, each with a one-line message for people.
     """
     stop, home = StopSignals.by_signals(), Home(config.home)
     home.prepare()
@@ -83,8 +83,8 @@ async def serve(config: Config, *, began: float, member: Member | None = None) -
 async def _serving(
     stop: StopSignals, services: Services, app: web.Application, config: Config, ready: Ready, began: float
 ) -> None:
-    """Until somebody wants it to end. Raises EngineStopped when its engine has failed or lost the device, so that
-    whoever supervises this process starts another one."""
+    """Serve until a stop is requested. Raises EngineStopped when the engine has failed or lost its device, so that the
+    process manager starts another worker."""
 
     def over() -> str | None:
         return services.engine_stats().get("over")
@@ -104,7 +104,7 @@ async def _serving(
 
 
 async def _serve_in_crew(config: Config, home: Home, stop: StopSignals, member: Member) -> None:
-    """The port is joined once there are answers: until then, the others have all connections."""
+    """The port is joined once this worker is ready: until then the other members take all connections."""
     async with open_services(config, home, member=member.name) as (services, runs, batch_worker):
         if member.introduces:
             ready = await _introduce(services, home, url_of(config.host, config.port))
@@ -138,7 +138,7 @@ async def _introduce(services: Services, home: Home, url: str) -> Ready:
 
 
 async def _read_samples(services: Services) -> None:
-    """Bring the sample knowledge base up to date; files that did not change cost nothing."""
+    """Update the sample knowledge base; unchanged files cost nothing."""
     folder = services.config.docs
     if folder is None or not folder.is_dir():
         return
@@ -153,7 +153,7 @@ async def _read_samples(services: Services) -> None:
             embedders=services.embedders,
             loaders=services.loaders,
         )
-    except (RetrievalError, InferenceError) as error:  # its model is not here: all other stores may be fine
+    except (RetrievalError, InferenceError) as error:  # its model is not available: all other stores may be fine
         log.warning("the sample store is not up to date: %s", error)
         return
     for unread in report.errors:

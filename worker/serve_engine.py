@@ -25,9 +25,9 @@ SOCKET = "engine.sock"
 
 
 async def serve_engine(config: Config, *, began: float, member: Member | None = None) -> None:
-    """Run until asked to stop; `began` is the monotonic time since which somebody waits.
+    """Run until asked to stop; `began` is the monotonic time when the command started.
 
-    Raises StartError and the parts' own errors, each of one line for people.
+    Raises StartError and the parts' own errors, each with a one-line message for people.
     """
     stop = StopSignals.by_signals()
     Home(config.home).prepare()
@@ -47,7 +47,7 @@ async def serve_engine(config: Config, *, began: float, member: Member | None = 
                         _tell(model.name, _where(address, listener), time.monotonic() - began)
                     await stop.wanted(lambda: model.failed)
                     await drain(app, config.drain_s, stop.hurried)
-                    if model.failed:  # whoever supervises this process starts another one
+                    if model.failed:  # the process manager starts another one
                         raise EngineStopped(model.failed)
 
 
@@ -56,7 +56,7 @@ def _tell(model: str, where: Address, seconds: float) -> None:
 
 
 def _address(config: Config) -> Address:
-    """Raises StartError: the home may have a name that is too long for a socket."""
+    """Raises StartError if the home folder's path is too long for a socket."""
     try:
         return Address.listening(config.listen or f"unix:{config.home / SOCKET}")
     except ValueError as error:

@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 class Services(RunServices):
     """What turns need, and what only the routes use besides.
 
-    `engine_stats` are the chat model's numbers right now, its name, and under "failed" the reason why it cannot answer
-    any more, if there is one. `started_at` is Unix seconds.
+    `engine_stats` returns the chat model's current statistics, its name, and under "failed" the reason if it can no
+    longer answer. `started_at` is Unix seconds.
     """
 
     config: Config
@@ -56,15 +56,15 @@ class Services(RunServices):
     reranker: Reranker | None = None
     speculative_search: SpeculativeSearch | None = None
     prewarm_limits: PrewarmLimits = field(default_factory=PrewarmLimits)
-    reload: Callable[[], None] = lambda: None  # reads models.toml again
+    reload: Callable[[], None] = lambda: None  # reload models.toml
     started_at: float = field(default_factory=time.time)
 
 
 SERVICES: web.AppKey[Services] = web.AppKey("services")
 REQUESTS: web.AppKey[InFlight] = web.AppKey(
     "requests", InFlight
-)  # in progress; the turns among them are in `turns` as well
-LEAVING: web.AppKey[asyncio.Event] = web.AppKey("leaving", asyncio.Event)  # set when others take what is new
-CREW: web.AppKey[Member] = web.AppKey("crew", Member)  # only where this process is one of several
+)  # requests in progress; the turns among them are in `turns` as well
+LEAVING: web.AppKey[asyncio.Event] = web.AppKey("leaving", asyncio.Event)  # set when other processes take new requests
+CREW: web.AppKey[Member] = web.AppKey("crew", Member)  # only if this process is one of several
 CHECKERS: web.AppKey[HealthProbes] = web.AppKey("checkers", HealthProbes)
 DRAINING: web.AppKey[asyncio.Event] = web.AppKey("draining", asyncio.Event)  # set when the worker is to stop

@@ -85,7 +85,7 @@ log = logging.getLogger("firsttoken.start")
 
 
 def embedder_files(config: Config) -> list[Path]:
-    """The default first. The bundled one is always among them: stores that were made with it stay readable.
+    """The default first. The bundled embedder is always included: stores that were made with it stay readable.
 
     Raises StartError.
     """
@@ -127,7 +127,7 @@ async def open_reranker(config: Config) -> AsyncIterator[CrossEncoder | None]:
 async def open_services(
     config: Config, home: Home, loading: LoadProgress | None = None, member: str = ""
 ) -> AsyncIterator[tuple[Services, Runs, BatchWorker]]:
-    """Database and models start concurrently: the slowest of them determines the start time. `member` is the name
+    """Start database and models concurrently: the slowest of them determines the start time. `member` is the name
     within the crew, if there is one."""
     agent_registry, secret, supervisor = read_agents(config), read_secret(config, home), Supervisor()
     loading, start = loading or LoadProgress(), Trace()
@@ -194,7 +194,7 @@ async def open_services(
 
 
 def _reloader(services: Services, engines: ActiveEngines) -> Reloader:
-    """Of models.toml, whose names agents, surfaces and aliases use."""
+    """The reloader of models.toml, whose names agents, surfaces and aliases refer to."""
     agent_registry, found = services.agent_registry, services.aliases
     beside = _beside(services.embedders, services.reranker)
 
@@ -211,12 +211,12 @@ def _reloader(services: Services, engines: ActiveEngines) -> Reloader:
 
 
 def _beside(embedders: Embedders, reranker: Reranker | None) -> list[str]:
-    """The models that no turn is given to."""
+    """The models that never run a turn."""
     return [*embedders.names, *([reranker.name] if reranker else [])]
 
 
 def _exporter(config: Config) -> Exporter | None:
-    """Raises ConfigError where its packages are missing."""
+    """Raises ConfigError if its packages are missing."""
     if config.otlp_endpoint is None:
         return None
     try:

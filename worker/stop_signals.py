@@ -7,16 +7,16 @@ import signal
 from collections.abc import Callable
 from contextlib import suppress
 
-LOOK_S = 0.25  # between two looks at what cannot call for itself
+LOOK_S = 0.25  # polling interval for conditions that cannot notify
 
 
 def notice(drain_s: float) -> str:
-    """For who sees a process go on that was told to stop."""
+    """For a terminal where a process that was told to stop is still running."""
     return f"Stopping. Running answers get up to {drain_s:g} s to finish. Press Ctrl-C again to end them now."
 
 
 class StopSignals:
-    """The first signal lets running answers finish, the second one ends them immediately."""
+    """The first signal lets running responses finish, the second one ends them immediately."""
 
     def __init__(self, task: asyncio.Task[None]) -> None:
         self._task = task
@@ -26,13 +26,13 @@ class StopSignals:
 
     @classmethod
     def by_signals(cls) -> StopSignals:
-        """Of the task that calls."""
+        """For the calling task."""
         task = asyncio.current_task()
         assert task is not None
         stop = cls(task)
         for number in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(number, stop.ask)
-        signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # renews a crew; there is nobody to take over from one process
+        signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # renews a crew; a single process has no successor
         return stop
 
     async def wanted(self, over: Callable[[], str | None]) -> None:
@@ -44,7 +44,7 @@ class StopSignals:
 
     def ask(self) -> None:
         if not self.serving:
-            self._task.cancel()  # nobody has an answer to lose yet
+            self._task.cancel()  # no response can be lost yet
         elif self.asked.is_set():
             self.hurried.set()
         else:

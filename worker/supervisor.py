@@ -1,7 +1,7 @@
-"""Everything that runs beside requests: started by name, started again when it fails or ends, and told when it is down.
+"""Background tasks: started by name, restarted when they fail or end, and reported while they are down.
 
-A task that dies without a word takes a promise with it: events are not stored, files not read, and every check that
-asks for an answer is still green. So no loop of the worker catches its own errors; it fails, and is begun again here.
+A task that dies silently breaks a promise: events are not stored, files not read, and every health check is still
+green. So no loop of the worker catches its own errors; it fails, and is restarted here.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from migrations.pool import DATABASE_AWAY
 
 log = logging.getLogger("firsttoken.supervisor")
 
-# A closed list, as all of it is public: nothing here tells of a tenant or of what an operator configured.
+# A closed list, since it is public: nothing here reveals a tenant or what an operator configured.
 Part: TypeAlias = Literal[
     "batches",
     "calibrator",
@@ -37,23 +37,23 @@ Part: TypeAlias = Literal[
     "telemetry",
     "tool_servers",
 ]
-# Without these an answer that this worker makes is taken for abandoned, or cannot be resumed: it should make no more.
+# Without these, a response of this worker is considered abandoned, or cannot be resumed: it should start no more.
 VITAL: frozenset[Part] = frozenset({"event_log", "presence"})
 
-RETRY_S = 0.25  # before it is begun again; doubled by each failure in a row
-RETRY_MAX_S = 5.0  # the longest that a part stays away once what it needs is back
-STOP_S = 5.0  # above what any task does when it is cancelled
-DOWN_FAILURES = 3  # in a row: a connection that was lost once is no news
+RETRY_S = 0.25  # before a restart; doubled by each consecutive failure
+RETRY_MAX_S = 5.0  # longest delay once the dependency is back
+STOP_S = 5.0  # longer than any task takes to handle its cancellation
+DOWN_FAILURES = 3  # consecutive failures: a single lost connection is not worth reporting
 
-Well: TypeAlias = Callable[[], None]  # a task calls it whenever it has done what it is for
+Well: TypeAlias = Callable[[], None]  # a task calls it whenever it has made progress
 Run: TypeAlias = Callable[[Well], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
 class Vitals:
-    """How a task does. Pure. `since` is when it failed first after it was well, in Unix seconds."""
+    """The health of a task. Pure. `since` is the time of the first failure after it was well, in Unix seconds."""
 
-    failures: int = 0  # in a row
+    failures: int = 0  # consecutive
     failures_total: int = 0
     since: float | None = None
 
@@ -70,17 +70,19 @@ class Vitals:
 
 
 def retry_s(failures: int, chance: float, max_s: float = RETRY_MAX_S) -> float:
-    """The pause after so many failures in a row. `chance`, from 0 to 1, spreads those who lost the same thing."""
+    """The delay after this many consecutive failures. `chance`, from 0 to 1, is the jitter for tasks that lost the same
+    dependency.
+    """
     longest = RETRY_S * 2.0 ** min(failures - 1, 20)
     return min(longest, max_s) * (1 + chance) / 2
 
 
 class Ended(Exception):
-    """A task that should run for ever returned."""
+    """A task that should run forever returned."""
 
 
 class Supervised:
-    """One task with its vitals. Made by `Supervisor.start`."""
+    """One task with its health. Created by `Supervisor.start`."""
 
     def __init__(
         self,
@@ -105,14 +107,14 @@ class Supervised:
         self._task.add_done_callback(self._gone)
 
     async def stop(self) -> None:
-        """Return when it has ended."""
+        """Stop the task; return when it has ended."""
         self._over = True
         while not self._task.done():
             self._task.cancel()
-            await asyncio.wait([self._task], timeout=STOP_S)  # and again, if a library swallowed that
+            await asyncio.wait([self._task], timeout=STOP_S)  # and again, if a library swallowed the cancellation
 
     def well(self) -> None:
-        """It has done what it is for."""
+        """Report that the task has made progress."""
         if self.vitals.is_down:
             log.info("%s is up again", self.part)
         if self.vitals.failures:
@@ -126,7 +128,7 @@ class Supervised:
             await asyncio.sleep(retry_s(self.vitals.failures, random.random(), self._retry_max_s))
 
     async def _run_once(self) -> None:
-        """A cancellation that comes from inside, with something that was awaited there, is a failure like any other."""
+        """A cancellation that originates inside, in something that was awaited there, is a failure like any other."""
         self._limit = asyncio.timeout(self._silent_s)
         try:
             async with self._limit:
@@ -139,14 +141,14 @@ class Supervised:
             if task is None or task.cancelling():
                 raise
             self._fail(error)
-        except Exception as error:  # the boundary: whatever it was, without this task its work is never done
+        except Exception as error:  # top-level boundary: whatever failed, without this task its work is never done
             self._fail(error)
 
     def _fail(self, error: BaseException) -> None:
         was_down = self.vitals.is_down
         self.vitals = self.vitals.failed(time.time())
         unforeseen = not isinstance(error, (Ended, *self._expected))
-        level = logging.DEBUG if was_down else logging.WARNING  # what is down is told once
+        level = logging.DEBUG if was_down else logging.WARNING  # a part that is down is reported once
         log.log(level, "%s failed and is begun again: %r", self.part, error, exc_info=error if unforeseen else None)
         if self.vitals.is_down and not was_down:
             log.error("%s is down: it failed %d times in a row", self.part, self.vitals.failures)
@@ -158,7 +160,7 @@ class Supervised:
 
 
 class Supervisor:
-    """The tasks of a worker. Whoever started one stops it."""
+    """The background tasks of a worker. The component that starts one stops it."""
 
     def __init__(self) -> None:
         self._tasks: list[Supervised] = []
@@ -173,8 +175,8 @@ class Supervisor:
         ends: bool = False,
         expected: tuple[type[Exception], ...] = DATABASE_AWAY,
     ) -> Supervised:
-        """Keep `run` running. `silent_s`: it is begun again when it was not well for so long. `ends`: it may return.
-        `expected` errors are told in one line, others with a traceback.
+        """Keep `run` running. `silent_s`: restart it after this long without progress. `ends`: it may return.
+        `expected` errors are logged in one line, others with a traceback.
         """
         task = Supervised(part, run, silent_s=silent_s, retry_max_s=retry_max_s, ends=ends, expected=expected)
         self._tasks.append(task)
@@ -182,7 +184,7 @@ class Supervisor:
 
     @property
     def vitals(self) -> Mapping[Part, Sequence[Vitals]]:
-        """Of the parts that were started; several tasks may be one part."""
+        """The health of the parts that were started; several tasks may form one part."""
         found: dict[Part, list[Vitals]] = {}
         for task in self._tasks:
             found.setdefault(task.part, []).append(task.vitals)
@@ -190,7 +192,7 @@ class Supervisor:
 
     @property
     def down(self) -> Mapping[Part, float]:
-        """The parts that fail again and again, and since when, in Unix seconds."""
+        """The parts that fail repeatedly, and since when, in Unix seconds."""
         return {
             part: min(each.since for each in all_of if each.is_down and each.since is not None)
             for part, all_of in self.vitals.items()

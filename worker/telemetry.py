@@ -1,4 +1,4 @@
-"""Where finished turns go: metrics at once, Postgres in batches, without delaying an answer."""
+"""Records finished turns: metrics at once, Postgres in batches, without delaying a response."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ log = logging.getLogger("firsttoken.telemetry")
 
 Export: TypeAlias = Callable[[TurnRecord], None]
 
-WAITING_MAX = 4096  # traces of a few kilobytes, while the database is unavailable; then the oldest are dropped
+WAITING_MAX = 4096  # traces of a few kilobytes, while the database is unavailable; beyond that the oldest are dropped
 BATCH_MAX = 128
-ROLL_UP_EVERY_S = 300.0  # minutes of an hour that is over are read one by one until then
+ROLL_UP_EVERY_S = 300.0  # until an hour is rolled up, it is read minute by minute
 FORGET_EVERY_S = 3600.0
 NOT_TOKEN = re.compile(r"[^A-Za-z0-9_.-]")
 
@@ -37,7 +37,7 @@ class Telemetry:
     def __init__(
         self, traces: Traces, metrics: Metrics, *, trace_days: float, tenant_traces: int, export: Export | None = None
     ) -> None:
-        """`export` is given every turn as well."""
+        """`export` receives every turn as well."""
         self.traces = traces
         self.metrics = metrics
         self._trace_days = trace_days
@@ -52,12 +52,12 @@ class Telemetry:
         self._writer.start(supervisor)
 
     async def close(self) -> None:
-        """Store what is waiting, then stop."""
+        """Store what is pending, then stop."""
         with suppress(NotStored):
             await self._writer.close()
 
     def record(self, record: TurnRecord) -> None:
-        """Take a finished turn: nothing may be added to its trace afterwards."""
+        """Take a finished turn: its trace must not change afterwards."""
         if not record.trace.end_ns:
             record.trace.finish()
         self.metrics.observe(record)
@@ -70,8 +70,8 @@ class Telemetry:
         self._writer.notify()
 
     def started(self, trace: Trace, models: Mapping[str, Trace]) -> None:
-        """What the start took, by its phases, and the loads of models, which may be repeated. Only collectors get it
-        as a trace: in the tables are answers."""
+        """The phases of the start, and the loads of models, which may be repeated. Only collectors receive it as a
+        trace: the tables hold responses."""
         self.metrics.watch_starts(lambda: {"worker": trace, **models})  # a model may be loaded again
         if self._export is not None:
             for part, each in {"worker": trace, **models}.items():
@@ -96,7 +96,7 @@ class Telemetry:
         return stored > 0
 
     async def _store(self, batch: list[TurnRecord]) -> int:
-        """How many of them."""
+        """Store a batch; returns the number of turns stored."""
         stored = 0
         by_tenant: dict[UUID, list[TurnRecord]] = {}
         for record in batch:
@@ -105,13 +105,13 @@ class Telemetry:
             try:
                 await self.traces.write(tenant_id, records)
                 stored += len(records)
-            except Exception as error:  # the boundary: a turn that cannot be stored is dropped, whatever the reason
+            except Exception as error:  # top-level boundary: a turn that cannot be stored is dropped, for any reason
                 self._drop(len(records))
                 log.warning("%d traces could not be stored: %r", len(records), error)
         return stored
 
     async def _tidy(self) -> None:
-        """What is due now and then, for all tenants. It may fail: it is due again."""
+        """Periodic maintenance, for all tenants. It may fail: it runs again."""
         try:
             if self._due("roll_up", ROLL_UP_EVERY_S):
                 await self.traces.roll_up()
@@ -133,7 +133,7 @@ class Telemetry:
 
 
 def server_timing(trace: Trace) -> str:
-    """The value of the Server-Timing header: the spans known when the headers are sent, and the id of the trace."""
+    """The value of the Server-Timing header: the spans known when the headers are sent, and the trace id."""
     totals: dict[str, float] = {}
     for span in trace.spans:
         if span.end_ns:

@@ -1,4 +1,6 @@
-"""The MCP servers of a worker: connected beside everything else that starts, their tools put into the toolbox."""
+"""The MCP servers of a worker: connected in parallel with the rest of the start; their tools are added to the
+toolbox.
+"""
 
 from __future__ import annotations
 
@@ -19,18 +21,18 @@ from worker.supervisor import Supervisor
 
 log = logging.getLogger("firsttoken.mcp")
 
-# A start waits this long for tool servers; who is later brings its tools when it comes.
+# A start waits this long for tool servers; the tools of slower ones are added when they connect.
 START_S = 3.0
-RETRY_MAX_S = 60.0  # between two attempts to reach one that is away
+RETRY_MAX_S = 60.0  # between two attempts to reach a server that is down
 
 
 @dataclass(slots=True)
 class ToolServers:
-    """`changed` may come at any time; once a toolbox is attached it gets the tools at once."""
+    """`changed` may be called at any time; once a toolbox is attached, it receives the tools at once."""
 
     _tools: dict[str, Sequence[ServerTool]] = field(default_factory=dict)
     _toolbox: Toolbox | None = None
-    _own: frozenset[str] = frozenset()  # names that no server may take
+    _own: frozenset[str] = frozenset()  # names that no server may use
 
     def changed(self, server: str, tools: Sequence[ServerTool]) -> None:
         self._tools[server] = tools
@@ -72,7 +74,7 @@ async def open_tool_servers(agent_registry: AgentRegistry, supervisor: Superviso
 
 
 async def _library() -> Any:
-    """It takes a second to import, which only those pay who use it."""
+    """Imported lazily: it takes a second, which only its users should pay."""
     try:
         return await asyncio.to_thread(importlib.import_module, "agents.mcp_server")
     except ModuleNotFoundError as error:
@@ -85,4 +87,4 @@ async def _all_tried(tried: Sequence[asyncio.Event]) -> None:
             for event in tried:
                 await event.wait()
     except TimeoutError:
-        pass  # they go on trying
+        pass  # they keep trying

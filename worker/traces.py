@@ -1,4 +1,4 @@
-"""Traces in Postgres: written in batches after the answers, with their latencies; read by the operators' page."""
+"""Traces in Postgres: written in batches after the responses, with their latencies; read by the operators' page."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ FACTS = (
 
 
 class Traces:
-    """The owner of the tables traces and spans. Operators read everybody's; others read their tenant's.
+    """The owner of the tables traces and spans. Operators read all tenants'; others their own tenant's.
 
-    `replica` may lag behind: what is looked for by name and not there yet is read from the database itself. `worker` is
-    the name under which answers are found again: that of its host.
+    `replica` may lag behind: a trace looked up by id that is not there yet is read from the primary. `worker` is the
+    name under which responses are found again: that of its host.
     """
 
     def __init__(self, database: Database, replica: Database | None = None, *, worker: str = "") -> None:
@@ -65,13 +65,13 @@ class Traces:
             await spending.add(connection, tenant_id, records)
 
     async def roll_up(self) -> None:
-        """Make hours of minutes, and days of hours. Of all tenants; several workers may ask at once."""
+        """Aggregate minutes into hours, and hours into days. For all tenants; several workers may call it at once."""
         async with self._database.anonymous() as connection:
             await connection.execute("select roll_up_latency(), roll_up_latency_slices()")
 
     async def annotate(self, tenant_id: UUID, response_id: str, notes: Mapping[str, str | None]) -> Mapping[str, Any]:
-        """Add to the attributes of the turn that made a response; null removes one. Returns all of them: none of a
-        trace that is gone, or is not written yet."""
+        """Add to the attributes of the turn that made a response; null removes one. Returns all of them, or none if the
+        trace is gone or not written yet."""
         async with self._database.tenant(tenant_id) as connection:
             attributes: Mapping[str, Any] | None = await connection.fetchval(
                 "update traces set attributes = jsonb_strip_nulls(attributes || $3) "
@@ -81,20 +81,20 @@ class Traces:
         return attributes or {}
 
     async def forget(self, *, days: float, per_tenant: int) -> None:
-        """Remove what is older, and of each tenant all but the newest so many. Of all tenants."""
+        """Remove old traces, and of each tenant all but a number of the newest. For all tenants."""
         async with self._database.anonymous() as connection:
             await connection.execute("select forget_traces($1, $2)", timedelta(days=days), per_tenant)
             await connection.execute("select forget_latency()")
         await self.spending.forget()
 
     async def list(self, principal: Principal, search: Search) -> list[dict[str, Any]]:
-        """Turns without their spans, but for the names and times of the outermost."""
+        """Turns without their spans, except for the names and times of the top-level ones."""
         async with Visibility.of(principal).open(self._replica) as connection:
             return [_public(row, principal) for row in await answer_list.rows(connection, search)]
 
     async def get(self, principal: Principal, id: str) -> dict[str, Any] | None:
-        """One turn with its spans: by its id, by the trace id that the caller sent along (the latest turn of it), or by
-        the response that it made.
+        """One turn with its spans: by its id, by the trace id that the client sent (the latest turn of it), or by the
+        response that it made.
         """
         found = await self._get(principal, id, self._replica)
         if found is None and self._replica is not self._database:
@@ -124,7 +124,7 @@ class Traces:
     async def goodput(
         self, principal: Principal, by: Grouping, *, window_s: float, slices: int
     ) -> Sequence[dict[str, Any]]:
-        """Counts of the last `window_s` seconds by group and slice of the window, the oldest slice 0."""
+        """Counts of the last `window_s` seconds by group and slice of the window, the oldest slice being 0."""
         column = CACHE_CLASS if by == "cache" else by
         async with Visibility.of(principal).open(self._replica) as connection:
             rows = await connection.fetch(
@@ -145,7 +145,7 @@ class Traces:
 
 
 def _public(row: Mapping[str, Any], principal: Principal) -> dict[str, Any]:
-    """The tenant and the worker are named to operators alone."""
+    """Only operators see the tenant and the worker."""
     named = {"tenant": str(row["tenant_id"]), "worker": row["worker"]} if principal.is_operator else {}
     shown = {name: value for name, value in row.items() if name not in ("tenant_id", "worker")}
     return {**shown, **named, "started_at": row["started_at"].timestamp()}

@@ -1,6 +1,6 @@
-"""The JSON object of one tool call, read while it is being written.
+"""Parses the JSON object of one tool call while it is being generated.
 
-Decides where the object ends, finds the name, and hands out the text of the arguments as it grows. Knows structure
+Detects where the object ends, finds the name, and returns the text of the arguments as it grows. Knows structure
 (strings, nesting, keys of the outermost object) and leaves the rest of JSON to `json.loads` at the end.
 """
 
@@ -9,9 +9,9 @@ from __future__ import annotations
 import json
 from typing import Any, NoReturn
 
-BODY_CHARS_MAX = 32_768  # bounds a model that repeats itself
+BODY_CHARS_MAX = 32_768  # limits a model that repeats itself
 DEPTH_MAX = 32
-NAME_CHARS_MAX = 64  # as in the public contract
+NAME_CHARS_MAX = 64  # the limit of the public contract
 
 
 class BrokenCall(ValueError):
@@ -19,7 +19,7 @@ class BrokenCall(ValueError):
 
 
 class CallReader:
-    """Feed characters until `complete`; `take_arguments` gives what is known of the arguments and not yet taken.
+    """Feed characters until `complete`; `take_arguments` returns what is new of the arguments.
 
     `keys` are the names that the dialect has for the arguments.
     """
@@ -28,7 +28,7 @@ class CallReader:
         self.name: str | None = None
         self.complete = False
         self._keys = keys
-        self._bare = False  # the name came first, by other markup: what is fed is the arguments alone
+        self._bare = False  # the name came first, in other markup: the input is only the arguments
         self._body: list[str] = []
         self._depth = 0
         self._in_string = False
@@ -42,7 +42,7 @@ class CallReader:
 
     @classmethod
     def named(cls, name: str) -> CallReader:
-        """A reader of the bare arguments of a call whose name is known. Raises BrokenCall for what can be no name."""
+        """A reader of the bare arguments of a call whose name is known. Raises BrokenCall for an invalid name."""
         reader = cls()
         for character in f'{{"name": {json.dumps(name)}, "arguments": ':
             reader.feed(character)
@@ -59,7 +59,7 @@ class CallReader:
         return self._arguments_start is not None
 
     def feed(self, character: str) -> None:
-        """Take one character. Raises BrokenCall as soon as the text can be no call any more."""
+        """Take one character. Raises BrokenCall as soon as the text cannot be a call any more."""
         if len(self._body) >= BODY_CHARS_MAX:
             raise BrokenCall(f"it is longer than {BODY_CHARS_MAX} characters")
         self._body.append(character)
@@ -162,7 +162,7 @@ def _not_json(constant: str) -> NoReturn:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Readers disagree about which of two equal keys counts, so neither does."""
+    """Parsers disagree about which of two equal keys wins, so neither does."""
     parsed = dict(pairs)
     if len(parsed) != len(pairs):
         raise ValueError("a key occurs twice")

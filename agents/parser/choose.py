@@ -19,7 +19,7 @@ from agents.parser.qwen_coder import QwenCoderParser
 
 
 class Parser(Protocol):
-    """Reads one answer in pieces of text; the joined events do not depend on where the text is cut."""
+    """Parses one answer incrementally; the joined events do not depend on how the text is chunked."""
 
     def feed(self, text: str) -> list[ParserEvent]: ...
 
@@ -49,8 +49,8 @@ FORMATS = (
     ("<|python_tag|>", Format.LLAMA),
     ("<|start_header_id|>", Format.LLAMA),
 )
-# What no answer without tools contains: it begins a call, or a result that the model makes up. In Harmony, answers and
-# calls begin alike.
+# Marks that no answer without tools contains: they open a call, or a result that the model makes up. In Harmony,
+# answers and calls begin alike.
 CALL_MARKS: Mapping[Format, tuple[str, ...]] = {
     Format.HERMES: (hermes.OPEN, hermes.RESULT_OPEN),
     Format.QWEN_CODER: (hermes.OPEN, hermes.RESULT_OPEN),
@@ -66,7 +66,7 @@ THOUGHTS = (
 )
 # Their templates add to the content of a message, so its generated tokens cannot replace the rendered content.
 REWRITTEN = frozenset({Format.MISTRAL, Format.GEMMA, Format.FUNCTION_GEMMA, Format.HARMONY})
-SINGLE_CALLS = "only supports single tool-calls at once"  # the message with which Llama's templates refuse two
+SINGLE_CALLS = "only supports single tool-calls at once"  # the message with which Llama's templates reject two
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class Dialect:
 
     format: Format = Format.HERMES
     thoughts: ThoughtMarks | None = None
-    one_call: bool = False  # the template takes one call per message
+    one_call: bool = False  # the template accepts one call per message
 
     @property
     def keeps_tokens(self) -> bool:
@@ -90,7 +90,7 @@ class Dialect:
         return self.thoughts is not None and prompt_end.rstrip().endswith(self.thoughts.open)
 
     def unthought(self, text: str, *, thought: bool) -> str:
-        """What follows the reasoning; `thought`: there was some, even where its end is not in the text."""
+        """What follows the reasoning; `thought`: there was some, even if its end is not in the text."""
         close = self.thoughts.close if self.thoughts else None
         if close and close in text:
             return text.rpartition(close)[2].strip()
@@ -115,8 +115,8 @@ class Dialect:
 
 
 class FormattedParser:
-    """For an answer in a format: its text is taken as it is, even where it contains marks of calls or reasoning. The
-    parser of the dialect reads what precedes the answer.
+    """For an answer in a required format: its text is taken verbatim, even if it contains marks of calls or reasoning.
+    The parser of the dialect handles what precedes the answer.
     """
 
     def __init__(self, dialect: Parser) -> None:
@@ -138,7 +138,7 @@ class FormattedParser:
 
 
 def choose(template: str) -> Dialect:
-    """The dialect of a chat template; Hermes, the most common, for one that shows no calls."""
+    """The dialect of a chat template; Hermes, the most common, for one without calls."""
     format = next((format for mark, format in FORMATS if mark in template), Format.HERMES)
     thoughts = next((marks for marks in THOUGHTS if marks.close in template), None)
     return Dialect(format, None if format is Format.HARMONY else thoughts, SINGLE_CALLS in template)

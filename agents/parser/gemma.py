@@ -1,7 +1,7 @@
 """Tool calls as Gemma writes them: `<|tool_call>call:name{key:<|"|>text<|"|>,other:3}<tool_call|>`.
 
-The object is JSON but for its strings, which stand between marks of their own, and its keys, which are bare. It is
-rewritten as JSON while it is read. FunctionGemma has other marks and the same grammar.
+The object is JSON except for its strings, which have delimiters of their own, and its keys, which are bare. It is
+converted to JSON while it is parsed. FunctionGemma has other marks and the same grammar.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class FunctionGemmaParser(GemmaParser):
 
 
 def _token(bare: str, *, is_key: bool) -> str:
-    """A bare key or value as JSON text; empty behind a string or a nested object."""
+    """A bare key or value as JSON text; empty after a string or a nested object."""
     if not bare:
         return ""
     if not is_key:

@@ -15,7 +15,7 @@ from agents.parser.markup import MarkupParser, Mode, ThoughtMarks
 
 START, CHANNEL, MESSAGE, CONSTRAIN = "<|start|>", "<|channel|>", "<|message|>", "<|constrain|>"
 END, CALL, RETURN = "<|end|>", "<|call|>", "<|return|>"
-HEADER_CHARS_MAX = 512  # role, channel, recipient and type take fewer; more is text without a header
+HEADER_CHARS_MAX = 512  # role, channel, recipient and type are shorter; anything longer is text without a header
 
 _CHANNEL = re.compile(re.escape(CHANNEL) + r"\s*(\w+)")
 _RECIPIENT = re.compile(r"\bto=([^\s<]+)")

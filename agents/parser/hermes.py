@@ -1,7 +1,7 @@
 """Tool calls as Hermes and Qwen write them: `<tool_call>{"name": ..., "arguments": {...}}</tool_call>` amid text.
 
-A call is complete when its JSON object closes: from then on it may run. One that the end cuts off is broken, and so is
-one that is not valid JSON; reading goes on behind its closing tag.
+A call is complete when its JSON object closes: from then on it may run. One that is cut off is broken, and so is one
+that is not valid JSON; parsing continues after its closing tag.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from agents.parser.deltas import ParserEvent, Text
 from agents.parser.markup import SEAM, MarkupParser, Mode
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
-# A result that the model makes up is no text for the user either.
+# A tool result that the model makes up is not text for the user either.
 RESULT_OPEN, RESULT_CLOSE = "<tool_response>", "</tool_response>"
 
 
 class HermesParser(MarkupParser):
     marks = (OPEN, CLOSE, RESULT_OPEN, RESULT_CLOSE)
-    _until = ""  # the mark behind which text goes on
+    _until = ""  # the mark after which text continues
 
     def _mark(self, mark: str) -> Iterator[ParserEvent]:
         if self._until == mark:

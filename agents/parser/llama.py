@@ -20,7 +20,7 @@ BETWEEN_CALLS = "; \t\r\n"
 
 class LlamaParser(MarkupParser):
     marks = (PYTHON_TAG,)
-    _fresh = True  # a call may begin: nothing was said yet, or the last thing said was a call
+    _fresh = True  # a call may begin: nothing was written yet, or a call ended last
     _candidate: CallReader | None = None
     _seen = ""  # of the candidate
 
@@ -70,7 +70,7 @@ class LlamaParser(MarkupParser):
 
     def _ended(self, *, broken: bool) -> None:
         self._fresh = True
-        self._mode = Mode.HIDDEN if broken else Mode.TEXT  # what is left of a broken call is no answer
+        self._mode = Mode.HIDDEN if broken else Mode.TEXT  # the rest of a broken call is not an answer
 
     def finish(self) -> list[ParserEvent]:
         return [*self._release(), *super().finish()]

@@ -1,7 +1,7 @@
-"""Text amid markup: what all dialects of tool calls have in common.
+"""Text amid markup: the common part of all tool-call dialects.
 
-Text goes in as it is generated, cut anywhere; events come out, the same for every way of cutting. What comes out as
-Text never holds the markup or a beginning of it. A dialect says which marks there are and what each of them means.
+Text is fed as it is generated, in arbitrary chunks; the resulting events do not depend on the chunking. Text events
+never contain markup or a prefix of it. A dialect defines its marks and their meanings.
 """
 
 from __future__ import annotations
@@ -14,29 +14,29 @@ from typing import ClassVar, NamedTuple
 from agents.parser.call import BrokenCall, CallReader
 from agents.parser.deltas import CallArguments, CallBroken, CallFinished, CallStarted, ParserEvent, Text, Thought
 
-# A mark that the end cut off is recognised from here on; anything shorter may be a plain bracket.
+# A mark that is cut off at the end is recognised from this length on; anything shorter may be a plain bracket.
 CUT_MARK_CHARS_MIN = 5
-# In the place of a mark that is dropped, lest the text around it makes a new one.
+# Replaces a mark that is dropped, lest the text around it forms a new one.
 SEAM = " "
 
 
 class ThoughtMarks(NamedTuple):
-    """What a model writes around the thoughts that come before its answer."""
+    """The marks around the reasoning that precedes an answer."""
 
     open: str
     close: str
 
 
 class Mode(Enum):
-    """Where the reader stands outside of a call's JSON."""
+    """The position of the parser outside of a call's JSON."""
 
     TEXT = "text"
     THOUGHT = "thought"
-    HIDDEN = "hidden"  # names, tags and junk between calls: nothing for the user
+    HIDDEN = "hidden"  # names, tags and junk between calls: not for the user
 
 
 class MarkupParser(ABC):
-    """One answer. `thinking`: the prompt has opened a thought already."""
+    """One answer. `thinking`: the prompt has already opened the reasoning."""
 
     marks: ClassVar[tuple[str, ...]]
 
@@ -45,20 +45,20 @@ class MarkupParser(ABC):
         self._marks = (*self.marks, *(thoughts or ()))
         self._starts = frozenset(mark[0] for mark in self._marks)
         self._mode = Mode.THOUGHT if thinking else Mode.TEXT
-        self._held = ""  # may be the beginning of a mark
+        self._held = ""  # possibly the prefix of a mark
         self._calls = 0
         self._reader: CallReader | None = None
-        self._verbatim = False  # the open call is JSON as the model writes it: marks in there are its content
+        self._verbatim = False  # the open call is JSON as the model writes it: marks in it are content
         self._announced = False
 
     def feed(self, text: str) -> list[ParserEvent]:
-        """The events that this piece of text brings."""
+        """The events of this chunk of text."""
         if text and self._passes(text):
             return [Text(text)]
         return joined(event for character in text for event in self._step(character))
 
     def finish(self) -> list[ParserEvent]:
-        """The events of the end: text that was held back, or the call that stays unfinished."""
+        """The events at the end: text that was held back, or the unfinished call."""
         events: list[ParserEvent] = []
         if self._reader is not None:
             events += self._break("it was cut off")
@@ -70,23 +70,23 @@ class MarkupParser(ABC):
 
     @abstractmethod
     def _mark(self, mark: str) -> Iterator[ParserEvent]:
-        """What a mark of the dialect brings, wherever it stands but in JSON and in marked thoughts."""
+        """The effect of a mark of the dialect, anywhere except in JSON and in marked reasoning."""
 
     def _hidden(self, character: str) -> Iterator[ParserEvent]:
         """A character between marks that is not for the user."""
         return iter(())
 
     def _ended(self, *, broken: bool) -> None:
-        """A call has ended; a dialect says here what it expects next. Nothing for the user is the usual."""
+        """A call has ended; a dialect returns what it expects next. By default, nothing for the user."""
         self._mode = Mode.HIDDEN
 
     def _rest(self) -> Iterable[ParserEvent]:
-        """What the end of the answer brings besides."""
+        """Further events at the end of the answer."""
         return ()
 
     def _passes(self, text: str) -> bool:
-        """Whether it is plain text and nothing else, as nearly all pieces are: read by character, they take 18 times
-        as long."""
+        """Whether the chunk is plain text and nothing else, as nearly all chunks are: parsing it by character takes 18
+        times as long."""
         return self._mode is Mode.TEXT and not self._held and self._starts.isdisjoint(text)
 
     def _step(self, character: str) -> Iterator[ParserEvent]:
@@ -137,7 +137,7 @@ class MarkupParser(ABC):
         self._mode = Mode.HIDDEN
 
     def _open_named(self, name: str, *, verbatim: bool = True) -> Iterator[ParserEvent]:
-        """Open a call whose arguments follow alone, or break it for its name."""
+        """Open a call whose bare arguments follow, or break it because of its name."""
         try:
             self._open(CallReader.named(name), verbatim=verbatim)
         except BrokenCall as error:
@@ -145,7 +145,7 @@ class MarkupParser(ABC):
             yield from self._break(str(error))
 
     def _write(self, text: str) -> Iterator[ParserEvent]:
-        """Give JSON text to the open call. What follows its end is dropped, but for a mark that broke it."""
+        """Pass JSON text to the open call. What follows its end is dropped, except for a mark that broke it."""
         for character in text:
             if self._reader is None:
                 return
@@ -180,7 +180,7 @@ class MarkupParser(ABC):
 
 
 def joined(events: Iterable[ParserEvent]) -> list[ParserEvent]:
-    """Neighbouring pieces of the same thing become one event."""
+    """Merges neighbouring pieces of the same kind into one event."""
     together: list[ParserEvent] = []
     for event in events:
         match together[-1] if together else None, event:

@@ -12,7 +12,7 @@ from agents.parser.deltas import CallBroken, ParserEvent, Text
 from agents.parser.markup import SEAM, MarkupParser, Mode
 
 CALLS, ARGS, CALL_ID = "[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"
-NAME_CHARS_MAX = 256  # more is refused by its reader; this only bounds what is kept
+NAME_CHARS_MAX = 256  # a longer name is rejected by `CallReader`; this only limits the buffer
 
 
 class MistralParser(MarkupParser):
@@ -20,7 +20,7 @@ class MistralParser(MarkupParser):
     _name = ""
     _naming = False
     _in_array = False
-    _owes_call = False  # a mark announced one that has not begun
+    _owes_call = False  # a mark announced a call that has not begun
 
     def _mark(self, mark: str) -> Iterator[ParserEvent]:
         if mark == CALLS:

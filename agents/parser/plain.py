@@ -1,4 +1,4 @@
-"""Text that is no answer to a chat: what continues a prompt that no template has written."""
+"""Text that continues a raw prompt, without a chat template."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from agents.parser.deltas import ParserEvent, Text
 
 
 class PlainParser:
-    """All of it is text, whatever it looks like."""
+    """Everything is text, whatever it looks like."""
 
     def feed(self, text: str) -> list[ParserEvent]:
         return [Text(text)] if text else []

@@ -2,7 +2,7 @@
 
 <tool_call><function=name><parameter=key>value</parameter></function></tool_call>
 
-Values are plain text; what the tool's schema does not call a string is read as JSON.
+Values are plain text; unless the tool's schema says that it is a string, a value is parsed as JSON.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ WORDS = {"True": "true", "False": "false", "None": "null"}
 
 
 class Place(Enum):
-    """Where the reader stands between the marks."""
+    """The position of the parser between the marks."""
 
     OUTSIDE = "outside"
     NAME = "name"
@@ -44,7 +44,7 @@ class QwenCoderParser(MarkupParser):
         super().__init__(thoughts, thinking=thinking)
         self._parameters = {each["function"]["name"]: _properties(each) for each in schemas}
         self._place = Place.OUTSIDE
-        self._taken = ""  # of the name, key or value that is being read
+        self._taken = ""  # of the name, key or value that is being parsed
         self._function = self._key = ""
         self._written = 0  # parameters of the open call
 
@@ -119,7 +119,7 @@ def _properties(schema: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _json(text: str, schema: object) -> str:
-    """The value as JSON text. What cannot be read as the schema wants it stays a string: the tool will say so."""
+    """The value as JSON text. A value that does not fit its schema stays a string: the tool reports the error."""
     if not (isinstance(schema, Mapping) and schema.get("type") == "string"):
         plain = text.strip()
         try:

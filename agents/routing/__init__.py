@@ -1,1 +1,1 @@
-"""Which of several models computes a step: the policies, what they decide by, and what they expect it to cost. Pure."""
+"""Which of several models runs a step: the policies, their inputs, and the expected costs. Pure."""

@@ -1,4 +1,4 @@
-"""The decision of a route about one step. Pure: everything that it looks at is in the situation."""
+"""The decision of a route about one step. Pure: all of its inputs are in the situation."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ NO_HOLD = Hold()
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """`model` begins the step. With a `fallback` it is on trial: what it says is held back until it is clear whether
-    the other one has to take over. `doubt` None: any answer is the other's, and only calls of tools are its own.
+    """`model` begins the step. With a `fallback` it is on trial: its output is held back until it is clear whether the
+    other one has to take over. `doubt` None: any answer is the other model's, and only tool calls are its own.
     """
 
     model: str
@@ -62,6 +62,8 @@ def _cascade(policy: Cascade, situation: Situation) -> Decision:
 
 
 def _no_dearer(better: str, model: str, situation: Situation) -> bool:
-    """Whether the better model costs no more than the other one here, as with a conversation that is in its cache."""
+    """Whether the better model costs no more than the other one here, for example with the conversation in its
+    cache.
+    """
     known = better in situation.costs and model in situation.costs
     return known and situation.price(better) <= situation.price(model)

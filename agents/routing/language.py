@@ -1,7 +1,7 @@
 """The language of a question, guessed by its script and its most frequent short words: some microseconds, no model.
 
 It is for rules that choose a model, where a wrong guess costs a better or worse model and nothing else; a question of a
-few words often stays without a language.
+few words often remains unidentified.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping
 
-CHARS_MAX = 400  # two sentences tell
+CHARS_MAX = 400  # two sentences are enough
 FREQUENT: Mapping[str, str] = {
     "de": "der die das und ist ich nicht ein eine wie was wir sie mit für auf kann wo wer den dem im",
     "en": "the and is of to in what how i you are my can do does a an it that where who for with",
@@ -35,7 +35,7 @@ _WORD = re.compile(r"[^\W\d_]+")
 
 
 def language_of(text: str) -> str:
-    """An ISO 639-1 code, or empty where nothing tells, or two languages alike."""
+    """An ISO 639-1 code, or empty if there is no evidence, or two languages match equally."""
     beginning = text[:CHARS_MAX].casefold()
     if not beginning.isascii():
         for name, script in SCRIPTS:

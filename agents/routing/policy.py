@@ -19,13 +19,13 @@ from agents.routing.language import LANGUAGES
 from agents.routing.refusal import REFUSALS
 from agents.routing.situation import Situation
 
-RULES_MAX = 32  # each is looked at before a step: together some microseconds
-EQUALS_MAX = 8  # models of which the cheapest is taken
+RULES_MAX = 32  # each is evaluated before a step: together some microseconds
+EQUALS_MAX = 8  # models, of which the cheapest is chosen
 REFUSALS_MAX = 64
-# A hold-back is silence that a person feels: the targets of surfaces begin at 100 ms.
+# Holding back delays the first visible token: the targets of surfaces begin at 100 ms.
 HOLD_TOKENS_MAX, HOLD_MS_MAX = 8, 80.0
 
-# Of models that are all good enough, the one that is expected to cost least.
+# Of models that are all good enough, the one with the lowest expected cost.
 Models: TypeAlias = Name | Annotated[list[Name], Field(min_length=1, max_length=EQUALS_MAX)]
 Language: TypeAlias = Literal["de", "en", "es", "fr", "it", "nl", "pt", "ar", "he", "ja", "ko", "ru", "zh"]
 assert set(Language.__args__) == LANGUAGES  # type: ignore[attr-defined]
@@ -34,7 +34,7 @@ LogProbability: TypeAlias = Annotated[float, Field(ge=-100, le=0)]
 
 
 class Hold(Table):
-    """How long an answer of the first model may be held back, from its first token on; whichever is reached first."""
+    """How long an answer of the first model may be held back from its first token on; the lower limit applies."""
 
     tokens: Annotated[int, Field(ge=1, le=HOLD_TOKENS_MAX)] = HOLD_TOKENS_MAX
     ms: Annotated[float, Field(gt=0, le=HOLD_MS_MAX)] = HOLD_MS_MAX
@@ -43,13 +43,13 @@ class Hold(Table):
 class Doubt(Table):
     """When an answer is unsure by its first tokens. Log probabilities are natural logarithms.
 
-    The mean is what FrugalGPT and its successors score by (Chen et al. 2023, arXiv 2305.05176); the minimum finds one
+    The mean is the score of FrugalGPT and its successors (Chen et al. 2023, arXiv 2305.05176); the minimum finds one
     guessed word among many sure ones (Gupta et al. 2024, arXiv 2404.10136).
     """
 
     mean_logprob: LogProbability = -0.8
     min_logprob: LogProbability = -3.0
-    margin: Annotated[float, Field(ge=0, le=1)] = 0.0  # probability between the two most likely tokens, the least
+    margin: Annotated[float, Field(ge=0, le=1)] = 0.0  # the minimum probability gap between the two most likely tokens
     refusals: Annotated[
         list[Annotated[str, StringConstraints(min_length=1, max_length=100)]], Field(max_length=REFUSALS_MAX)
     ] = Field(default=list(REFUSALS))
@@ -63,8 +63,8 @@ class Fixed(Table):
 
 
 class Steps(Table):
-    """Steps that call tools on one model, the answer on another. What a step becomes shows in its first tokens. With
-    `queries`, a model makes a question that leans on others one that can be searched for."""
+    """Steps that call tools on one model, the answer on another. The first tokens of a step show which it is. With
+    `queries`, a model rewrites a question that depends on earlier messages into a self-contained one."""
 
     policy: Literal["steps"]
     tools: Name
@@ -74,7 +74,7 @@ class Steps(Table):
 
 
 class Conditions(Table):
-    """All that are set must hold. Characters, not tokens: a rule is looked at before anything is tokenised."""
+    """All conditions that are set must hold. Characters, not tokens: rules are evaluated before tokenization."""
 
     question_chars_max: Characters | None = None
     question_chars_min: Characters | None = None
@@ -109,14 +109,14 @@ class Rules(Table):
 
 
 class Cascade(Table):
-    """The first model begins; the other one takes over when the first is not sure, before anybody was told a token."""
+    """The first model begins; the other one takes over if the first is not sure, before any token is sent."""
 
     policy: Literal["cascade"]
     first: Name
     then: Name
     hold: Hold = Hold()
     doubt: Doubt = Doubt()
-    hedge: bool = False  # the other model reads the prompt meanwhile, where it has nothing else to do
+    hedge: bool = False  # the other model prefills the prompt meanwhile, if it is idle
 
 
 Policy: TypeAlias = Annotated[Fixed | Steps | Rules | Cascade, Field(discriminator="policy")]
@@ -127,7 +127,7 @@ def names(models: Models) -> tuple[str, ...]:
 
 
 def named_by(policy: Policy) -> tuple[str, ...]:
-    """All models that it may choose. The last one is its best: that one answers where there is no choice."""
+    """All models that it may choose. The last one is its best: it answers if there is no choice."""
     match policy:
         case Fixed():
             found = names(policy.model)

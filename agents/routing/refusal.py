@@ -1,4 +1,4 @@
-"""How answers begin whose model does not know, or will not say. Pure."""
+"""How answers begin when a model does not know, or refuses. Pure."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ REFUSALS = (
     "no puedo",
     "lo siento",
 )
-# Also that nothing was found: another model finds no more in the same passages, but a reader was not helped.
+# Includes that nothing was found: another model finds no more in the same passages, but the user was not helped.
 DECLINED = (*REFUSALS, "i could not find", "i couldn't find", "i was not able to find", "i wasn't able to find")
 
 

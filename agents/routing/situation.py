@@ -1,4 +1,4 @@
-"""What a route decides by: facts of a turn that are known before its next step is rendered."""
+"""The inputs of a route: facts about a turn that are known before its next step is rendered."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from inference.trace import Attribute
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What a step on a model is expected to take, and to cost in the operator's unit. `warm`: what stands before the
+    """The expected duration of a step on a model, and its cost in the operator's unit. `warm`: what precedes the
     question is in its prompt cache."""
 
     seconds: float
@@ -21,7 +21,7 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """`guess` names the language of the question: it is asked for by rules that look at it alone."""
+    """`guess` returns the language of the question: it is called only by rules that need it."""
 
     question_chars: int = 0
     prompt_chars: int = 0
@@ -36,7 +36,7 @@ class Situation:
         return self.guess()
 
     def cheapest(self, models: tuple[str, ...]) -> str:
-        """The first of the cheapest. One whose cost is unknown counts as free: it must be tried to be known."""
+        """The first of the cheapest. A model of unknown cost counts as free: it must be tried to be known."""
         return min(models, key=self.price)
 
     def price(self, model: str) -> float:

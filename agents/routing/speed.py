@@ -1,4 +1,6 @@
-"""What a step on a model is expected to take: learned from the steps before, and before those, from its size. Pure."""
+"""The expected duration of a step on a model: learned from earlier steps, and before those, estimated from its size.
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -6,19 +8,19 @@ from dataclasses import dataclass
 
 from agents.routing.situation import Cost
 
-# A first guess, for the order of models and nothing else: on a CPU a token takes some two operations for each
-# parameter, at 20 GFLOPS where many are computed at once, and a tenth of that where one is.
+# A first guess, only good enough to rank models: on a CPU a token takes about two operations per parameter, at 20
+# GFLOPS in prefill, and a tenth of that in decode.
 READ_S_PER_PARAMETER, WRITE_S_PER_PARAMETER = 1e-10, 1e-9
 LEARNING = 0.1  # weight of the newest step
 CHARS_PER_TOKEN = 4  # in the usual languages, within a third
 ANSWER_TOKENS = 100.0  # of the first answer; after that it is learned
-FEW = 8  # tokens that were read or written in less tell of the machine's other work
-LOAD_BYTES_PER_S = 1e9  # of weights that have to come from a disk first
+FEW = 8  # tokens: the time of fewer mostly reflects other load on the machine
+LOAD_BYTES_PER_S = 1e9  # of weights that have to be read from a disk first
 
 
 @dataclass(slots=True)
 class Speed:
-    """Seconds for a token that is read, and for one that is written; `answer` is how many are written, in the mean."""
+    """Seconds per prefilled token, and per decoded token; `answer` is the mean number of decoded tokens."""
 
     read_s: float
     write_s: float
@@ -28,11 +30,11 @@ class Speed:
 
     @classmethod
     def of_size(cls, parameters: int) -> Speed:
-        """A parameter takes about a byte of a file, for the time that loading takes."""
+        """A parameter is assumed to take one byte of the file, for the load time."""
         return cls(parameters * READ_S_PER_PARAMETER, parameters * WRITE_S_PER_PARAMETER, parameters / LOAD_BYTES_PER_S)
 
     def learn(self, read: int, read_s: float, written: int, write_s: float) -> None:
-        """Of a step that has ended: tokens that were computed, with the times."""
+        """From a step that has ended: the computed tokens and their times."""
         weight = LEARNING if self._learned else 1.0
         if read >= FEW:
             self.read_s += weight * (read_s / read - self.read_s)
@@ -42,7 +44,9 @@ class Speed:
         self.answer += LEARNING * (written - self.answer)
 
     def cost(self, chars: int, engine_second: float, *, warm: bool, is_loaded: bool, cached_chars: int = 0) -> Cost:
-        """Of a step whose prompt has so many characters, of which `cached_chars` need not be read where it is warm."""
+        """Of a step with a prompt of this many characters, of which `cached_chars` need no prefill where they are
+        cached.
+        """
         read = (chars - (cached_chars if warm else 0)) / CHARS_PER_TOKEN
         seconds = max(0.0, read) * self.read_s + self.answer * self.write_s + (0.0 if is_loaded else self.load_s)
         return Cost(seconds, seconds * engine_second, warm, is_loaded)

@@ -1,4 +1,6 @@
-"""Whether what a model begins to say is good enough to be told. Pure: the caller passes tokens and the time."""
+"""Decides whether the beginning of a model's output is good enough to be sent. Pure: the caller passes tokens and the
+time.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +14,13 @@ from agents.routing.refusal import begins_like
 from inference.core import Sampling, TokenLogprob
 from inference.trace import Attribute
 
-# What is asked of the engine for each token: the two most likely ones are what a margin is between.
+# Requested from the engine for each token: a margin is the difference between the two most likely ones.
 TOP_LOGPROBS = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """`keeps`: the model goes on, and what it said is told."""
+    """`keeps`: the model continues, and its output is sent."""
 
     keeps: bool
     reason: str
@@ -26,12 +28,12 @@ class Verdict:
 
 @dataclass(slots=True)
 class Trial:
-    """The first tokens of a step. It is over within `hold.tokens` tokens and `hold.ms` from the first one on, or
+    """The first tokens of a step. It is over within `hold.tokens` tokens and `hold.ms` from the first one on, or at
     `until_ns`, when the surface's first token is due."""
 
     decision: Decision
     until_ns: int | None = None
-    began_ns: int = 0  # when the first token came
+    began_ns: int = 0  # when the first token arrived
     tokens: int = 0
     text: str = ""
     verdict: Verdict | None = None
@@ -41,12 +43,12 @@ class Trial:
 
     @property
     def ends_ns(self) -> int:
-        """When it is over, whatever came by then. Known from its first token on."""
+        """When it is over, whatever has arrived by then. Known from its first token on."""
         end = self.began_ns + int(self.decision.hold.ms * 1e6)
         return end if self.until_ns is None else max(self.began_ns, min(end, self.until_ns))
 
     def feed(self, text: str, tokens: int, logprobs: Sequence[TokenLogprob], now_ns: int) -> Verdict | None:
-        """What came. None while it is not clear yet."""
+        """Take new tokens. None while the verdict is open."""
         self.began_ns = self.began_ns or now_ns
         self.tokens += tokens
         self.text += text
@@ -62,20 +64,22 @@ class Trial:
         return None
 
     def called(self, now_ns: int) -> Verdict | None:
-        """It begins to call a tool. By steps that is what it is there for; a cascade goes on looking at its tokens."""
+        """The model begins to call a tool. In a `steps` policy that is its task; a cascade continues to check its
+        tokens.
+        """
         return self._end(Verdict(True, "calls a tool"), now_ns) if self.decision.doubt is None else None
 
     def said(self, now_ns: int) -> Verdict | None:
-        """It begins to say something that people read."""
+        """The model begins to write visible text."""
         return self._end(Verdict(False, "an answer"), now_ns) if self.decision.doubt is None else None
 
     def broke(self, now_ns: int, reason: str = "breaks its format") -> Verdict:
-        """A call that cannot be read, or an answer with a flaw that shows in it."""
+        """A call that cannot be parsed, or an answer with a visible defect."""
         return self._end(Verdict(False, reason), now_ns)
 
     def over(self, now_ns: int) -> Verdict:
-        """The step has ended, or nothing more may be waited for. One token tells nothing of the mean: an answer may
-        begin in many ways."""
+        """The step has ended, or its time is up. A single token says nothing about the mean: an answer may begin in
+        many ways."""
         doubt = self.decision.doubt
         if doubt is None:
             return self._end(Verdict(True, "undecided"), now_ns)
@@ -83,7 +87,7 @@ class Trial:
         return self._end(Verdict(not is_unlikely, "unlikely in the mean" if is_unlikely else "sure enough"), now_ns)
 
     def keep(self, reason: str, now_ns: int) -> Verdict:
-        """The other model cannot take over: whatever was decided, this one goes on."""
+        """The other model cannot take over: whatever the verdict, this one continues."""
         self.verdict = None
         return self._end(Verdict(True, reason), now_ns)
 
@@ -118,7 +122,7 @@ class Trial:
         return facts
 
     def _unsure(self, doubt: Doubt) -> str:
-        """Why, if a single token or the words tell it."""
+        """The reason, if a single token or the words show it."""
         if begins_like(self.text, doubt.refusals):
             return "refuses"
         if self.min_logprob < doubt.min_logprob:
@@ -135,14 +139,14 @@ class Trial:
 
 
 def judged(sampling: Sampling, decision: Decision) -> Sampling:
-    """The sampling of a step on trial, whose tokens are looked at."""
+    """The sampling of a step on trial, with the log probabilities that are checked."""
     if decision.doubt is None:
         return sampling
     return sampling.with_logprobs(TOP_LOGPROBS)
 
 
 def wanted(logprobs: tuple[TokenLogprob, ...], top: int | None) -> tuple[TokenLogprob, ...]:
-    """As much of them as the request asks for."""
+    """Only the log probabilities that the request asks for."""
     if top is None or not logprobs:
         return ()
     return tuple(TokenLogprob(each.token, each.logprob, each.top[:top]) for each in logprobs)

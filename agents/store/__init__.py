@@ -1,4 +1,4 @@
-"""Conversations and responses in Postgres: all SQL of this package, one resource a file."""
+"""Conversations and responses in Postgres: all SQL of this package, one resource per file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Finished answers that say all that was asked: no turn in the middle of a conversation is among them."""
+"""Complete answers with their full context: no turn in the middle of a conversation is among them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from uuid import UUID
 
 from migrations.pool import Database
 
-# A conversation's first answer has nothing before it that is kept elsewhere.
+# The first answer of a conversation has no context that is stored elsewhere.
 ANSWERED = """
 select r.id, r.input, r.body from responses r
  where r.tenant_id = $1 and r.status = 'completed' and r.previous_response_id is null
@@ -24,7 +24,7 @@ select r.id, r.input, r.body from responses r
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """`input` are the items that were asked with, `body` is the response object."""
+    """`input` are the items of the request, `body` is the response object."""
 
     id: str
     input: list[Mapping[str, Any]]

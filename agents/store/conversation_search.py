@@ -1,7 +1,7 @@
-"""Searching one's conversations by the words of their titles and messages.
+"""Search in one's conversations by the words of their titles and messages.
 
-A tenant's own rows are walked, newest first, instead of an index over those of all: how long a search takes must not
-tell what others have written, and the beginnings of words are found too.
+A tenant's own rows are scanned, newest first, instead of an index over those of all tenants: the duration of a search
+must not reveal what others have written, and prefixes of words are found too.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from uuid import UUID
 from agents.store.conversations import Conversation
 from migrations.pool import Database
 
-WORDS_MAX = 8  # of one search; more make no difference to what is found
+WORDS_MAX = 8  # of one query; more would not change what is found
 WORD_CHARS_MAX = 64
-# Rows of one search, about a tenth of a second: years of one person's conversations. What is older is not found.
+# Rows of one search, about a tenth of a second: years of one person's conversations. Older ones are not found.
 CONVERSATIONS_MAX, MESSAGES_MAX = 2_000, 20_000
-EXCERPT_CHARS_MAX = 20_000  # of a message: what its words are taken from
-MARK, END = "\x02", "\x03"  # around the words in an excerpt; no text of a person has them
+EXCERPT_CHARS_MAX = 20_000  # of a message: the part that is searched
+MARK, END = "\x02", "\x03"  # around the matching words in an excerpt; they never occur in text that people type
 HEADLINE = f"StartSel={MARK}, StopSel={END}, MaxWords=24, MinWords=12"
 
 
 @dataclass(frozen=True, slots=True)
 class Excerpt:
-    """Of the message in which something was found. `marks` are the [start, end) of the words in the text."""
+    """Of the message that matches. `marks` are the [start, end) of the words in the text."""
 
     item_id: str
     text: str
@@ -33,7 +33,7 @@ class Excerpt:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """`excerpt` is None where only the title has the words."""
+    """`excerpt` is None if only the title matches."""
 
     conversation: Conversation
     excerpt: Excerpt | None
@@ -44,7 +44,7 @@ class ConversationSearch:
         self._database = database
 
     async def find(self, tenant_id: UUID, text: str, limit: int) -> list[Found]:
-        """Conversations whose title or one of whose messages has all words, each by its beginning; the newest first."""
+        """Conversations whose title or one of whose messages contains all words, matched by prefix; newest first."""
         if not (query := prefixes(text)):
             return []
         async with self._database.tenant(tenant_id) as connection:
@@ -62,7 +62,7 @@ class ConversationSearch:
 
 
 def prefixes(text: str) -> str:
-    """What people type as a tsquery: all of the words, each by its beginning. Empty for a text without words."""
+    """The query as a tsquery: all words, each as a prefix. Empty for a text without words."""
     words = re.findall(r"\w+", text)[:WORDS_MAX]
     return " & ".join(f"'{word[:WORD_CHARS_MAX]}':*" for word in words)
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 # The longest contexts in use hold about this many short messages; a longer history would be refused anyway.
 HISTORY_ITEMS_MAX = 5000
 BEGINNING_CHARS_MAX = 120  # more than a line of a list shows
-BEGINNING_ITEMS_MAX = 20  # among which the first question is looked for: a list is not to read conversations
+BEGINNING_ITEMS_MAX = 20  # among which the first question is searched: a list should not read whole conversations
 PINNED = "firsttoken:pinned"  # in the metadata: "true" keeps a conversation on top of the list of the page
 
 Order: TypeAlias = Literal["asc", "desc"]
@@ -36,7 +36,7 @@ class Conversation:
     created_at: datetime
     updated_at: datetime
     metadata: dict[str, Any]
-    beginning: str | None = None  # the first question, in a list, where there is no title
+    beginning: str | None = None  # the first question, for a list, if there is no title
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +85,8 @@ class ConversationStore:
     async def list(
         self, tenant_id: UUID, *, after: str | None = None, limit: int = 20, pinned: bool = False
     ) -> Page[Conversation]:
-        """Newest activity first, with `pinned` only those that are. `after` is the id of the last conversation of the
-        page before."""
+        """Newest activity first; with `pinned`, only pinned ones. `after` is the id of the last conversation of the
+        previous page."""
         async with self._database.tenant(tenant_id) as connection:
             rows = await connection.fetch(
                 """select id, created_at, updated_at, metadata,
@@ -156,7 +156,7 @@ class ConversationStore:
         limit: int = 20,
         order: Order = "desc",
     ) -> Page[Item]:
-        """A page of items by age. `after` is the id of the last item of the page before."""
+        """A page of items by age. `after` is the id of the last item of the previous page."""
         statement = _NEWEST_FIRST if order == "desc" else _OLDEST_FIRST
         async with self._database.tenant(tenant_id) as connection:
             rows = await connection.fetch(statement, tenant_id, conversation_id, after, limit + 1)
@@ -189,7 +189,7 @@ class ConversationStore:
         return from_payload(payload)
 
     async def delete_item(self, tenant_id: UUID, conversation_id: str, item_id: str) -> Conversation:
-        """Delete one item and return its conversation. What followed it follows what stood before it."""
+        """Delete one item and return its conversation. Its successors are attached to its predecessor."""
         async with self._database.tenant(tenant_id) as connection:
             row = await connection.fetchrow(
                 """with gone as (delete from items where tenant_id = $1 and conversation_id = $2 and id = $3
@@ -236,7 +236,7 @@ async def insert_items(
     items: Sequence[Item],
     response_id: str | None = None,
 ) -> None:
-    """Each item follows the one before it, and the first the last one that is chosen."""
+    """Each item follows the one before it, and the first one the last item of the path."""
     if not items:
         return
     payloads = [to_payload(item) for item in items]

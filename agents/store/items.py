@@ -26,7 +26,7 @@ class ItemStore:
         self._database = database
 
     async def find(self, tenant_id: UUID, ids: Sequence[str]) -> dict[str, Item]:
-        """Those of these items that the tenant has, by their ids."""
+        """Those of these items that belong to the tenant, by their ids."""
         if not ids:
             return {}
         async with self._database.tenant(tenant_id) as connection:

@@ -17,7 +17,7 @@ from migrations.pool import Database
 if TYPE_CHECKING:
     from migrations.pool import Connection
 
-CHAIN_RESPONSES_MAX = 1000  # a chain this long fits no context; the walk must end
+CHAIN_RESPONSES_MAX = 1000  # a longer chain fits no context; the walk must terminate
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,9 @@ class ResponseStore:
         return bool(found)
 
     async def delete(self, tenant_id: UUID, response_id: str) -> None:
-        """Raises NotFound, and InvalidTurn while a worker makes it, who would take it for lost and store it anew."""
+        """Raises NotFound, and InvalidTurn while a worker makes it: that worker would consider it lost and store it
+        again.
+        """
         async with self._database.tenant(tenant_id) as connection:
             deleted = await connection.fetchval(
                 "delete from responses where tenant_id = $1 and id = $2 and worker is null returning id",
@@ -89,7 +91,7 @@ class ResponseStore:
 
     async def annotate(self, tenant_id: UUID, response_id: str, notes: Mapping[str, str | None]) -> None:
         """Set these keys of its metadata, or remove those that are None. Raises NotFound, and InvalidTurn while it is
-        being made: its end would be stored over them.
+        in progress: its final state would overwrite them.
         """
         kept = {key: value for key, value in notes.items() if value is not None}
         async with self._database.tenant(tenant_id) as connection:
@@ -111,7 +113,7 @@ class ResponseStore:
     async def notes(
         self, tenant_id: UUID, response_ids: Sequence[str], keys: Sequence[str]
     ) -> dict[str, dict[str, str]]:
-        """What `annotate` has set of these keys, by response; those without any are left out."""
+        """The values of these keys that `annotate` has set, by response; responses without any are left out."""
         async with self._database.tenant(tenant_id) as connection:
             rows = await connection.fetch(
                 """select id, body->'metadata' as metadata from responses
@@ -126,7 +128,8 @@ class ResponseStore:
         """Everything up to and including this response, oldest first, by walking `previous_response_id`.
 
         A chain that starts inside a conversation includes the items of the conversation before it. Raises NotFound,
-        also for a deleted link of the chain: a gap would be a silent cut. Raises InvalidTurn while the response runs.
+        also for a deleted link of the chain: skipping it would silently truncate the history. Raises InvalidTurn while
+        the response runs.
         """
         async with self._database.tenant(tenant_id) as connection:
             rows = await connection.fetch(

@@ -1,4 +1,4 @@
-"""Conversations that are shared by a link: whoever has it reads what was said until then, and nothing else."""
+"""Conversations shared by a link: whoever has it reads what was said until then, and nothing else."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from agents.message import Item
 from agents.payload import from_payload
 from migrations.pool import Also, Database
 
-TOKEN_BYTES = 32  # nobody guesses one, so its plain hash is enough to know it by
-ITEMS_MAX = 1_000  # that a visitor is shown, the newest: more than anybody reads
+TOKEN_BYTES = 32  # nobody guesses one, so an unkeyed hash is enough to look it up
+ITEMS_MAX = 1_000  # that a visitor sees, the newest: more than anybody reads
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class ShareStore:
         self._database = database
 
     async def create(self, tenant_id: UUID, conversation_id: str, *, also: Also) -> str:
-        """The token of a new link, which nobody can read again; a link from before stops working. Raises NotFound."""
+        """The token of a new link, which cannot be read again; the previous link stops working. Raises NotFound."""
         token = secrets.token_urlsafe(TOKEN_BYTES)
         async with self._database.tenant(tenant_id) as connection:
             made = await connection.fetchval(
@@ -73,7 +73,7 @@ class ShareStore:
         return bool(gone)
 
     async def open(self, token: str) -> SharedConversation | None:
-        """What the link shows: messages alone, not what tools and searches returned. None where it does not count."""
+        """What the link shows: messages only, not the output of tools and searches. None if it is not valid."""
         async with self._database.anonymous() as connection:
             row = await connection.fetchrow("select * from shared_conversation($1)", _hash(token))
         if row is None:
@@ -88,7 +88,7 @@ class ShareStore:
                 conversation_id,
                 _hash(token),
             )
-            if share is None:  # revoked in this moment
+            if share is None:  # revoked at this moment
                 return None
             rows = await connection.fetch(_PATH, tenant_id, conversation_id, share["last_position"], ITEMS_MAX)
         return SharedConversation(

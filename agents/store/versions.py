@@ -1,7 +1,7 @@
-"""Versions of a conversation: its items are a tree, and the path that is chosen is what the conversation is.
+"""Versions of a conversation: its items form a tree, and the chosen path is the current conversation.
 
-Whoever asks a question again goes back to the item before it; what is added then is another version beside the first,
-which stays as it was.
+Asking a question again goes back to the item before it; what is added then becomes another version beside the first,
+which stays unchanged.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from migrations.pool import Database
 if TYPE_CHECKING:
     from migrations.pool import Connection
 
-VERSIONS_MAX = 50  # of one item: nobody leafs through more, and each keeps its rows
+VERSIONS_MAX = 50  # of one item: nobody pages through more, and each keeps its rows
 
 
 class Versions:
     """Every method sees the rows of `tenant_id` only; ids that do not exist or belong to others raise NotFound, and
-    changes raise ConversationBusy while an answer of the conversation is being made: it would end on another path.
+    changes raise ConversationBusy while an answer of the conversation is in progress: it would end on another path.
     """
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def choose(self, tenant_id: UUID, conversation_id: str, item_id: str) -> None:
-        """Make the path that of this item: what leads to it, and after it the newest version of what follows."""
+        """Make the path that of this item: its ancestors, and after it the newest version of what follows."""
         async with self._database.tenant(tenant_id) as connection:
             await _lock(connection, tenant_id, conversation_id)
             position = await _position(connection, tenant_id, conversation_id, item_id)
@@ -37,7 +37,7 @@ class Versions:
     async def rewind(self, tenant_id: UUID, conversation_id: str, after: str | None) -> None:
         """End the conversation at this item of its path, or before its first one. What followed stays, as a version.
 
-        Raises InvalidTurn when there are VERSIONS_MAX of what follows, or when the item is not on the path.
+        Raises InvalidTurn if VERSIONS_MAX versions follow the item, or if it is not on the path.
         """
         async with self._database.tenant(tenant_id) as connection:
             await _lock(connection, tenant_id, conversation_id)
@@ -65,7 +65,7 @@ class Versions:
             )
 
     async def of(self, tenant_id: UUID, item_ids: Sequence[str]) -> dict[str, list[str]]:
-        """The versions of those items that have several, oldest first, each with its own id among them."""
+        """The versions of those items that have several, oldest first, each including the item's own id."""
         async with self._database.tenant(tenant_id) as connection:
             rows = await connection.fetch(
                 """select i.id, v.ids from items i
@@ -81,7 +81,7 @@ class Versions:
 
 
 async def _lock(connection: Connection, tenant_id: UUID, conversation_id: str) -> None:
-    """As those who add items do."""
+    """The same lock as when items are added."""
     busy = await connection.fetchval(
         """select exists (select from responses r
                           where r.tenant_id = $1 and r.conversation_id = $2

@@ -1,4 +1,4 @@
-"""The tools that come with the server, one file each."""
+"""The built-in tools, one per file."""
 
 from __future__ import annotations
 
@@ -15,6 +15,6 @@ NAMES = ("calculator", "current_time", "convert_units", "search_documents")
 
 
 def builtin_toolbox(retriever: Searcher | None, default_stores: Sequence[str] = DEFAULT_STORES) -> Toolbox:
-    """All built-in tools; without a retriever there is nothing to search."""
+    """All built-in tools; without a retriever there is no search."""
     searching = [search_documents(retriever, tuple(default_stores))] if retriever else []
     return Toolbox([calculator, current_time, convert_units, *searching])

@@ -11,7 +11,7 @@ from typing import TypeAlias
 from agents.tool import ToolError, tool
 
 EXPRESSION_CHARS_MAX = 500
-NESTING_MAX = 40  # each level is a few frames of Python's stack
+NESTING_MAX = 40  # each level takes a few frames of Python's stack
 CACHE_S = 3600.0  # the value never changes; this only frees memory
 BITS_MAX = 4096  # of any intermediate result: about 1200 digits, microseconds to multiply
 RESULT_DIGITS_MAX = 30  # a longer integer is rounded: a model cannot copy it anyway
@@ -95,7 +95,7 @@ def _value(node: ast.expr, levels: int) -> Number:
 
 
 def _power(base: Number, exponent: Number) -> Number:
-    """Refuses what would be too large before computing it: 9**9**9 has 370 million digits."""
+    """Rejects a result that would be too large before computing it: 9**9**9 has 370 million digits."""
     if isinstance(base, int) and isinstance(exponent, int) and exponent > 0:
         if base.bit_length() * exponent > BITS_MAX and abs(base) > 1:
             raise OverflowError
@@ -107,7 +107,7 @@ def _power(base: Number, exponent: Number) -> Number:
 
 
 def _rounded(value: Number, digits: Number = 0) -> Number:
-    """Python's own would build 10**digits whatever that is."""
+    """Python's own `round` would build 10**digits however large that is."""
     if not isinstance(digits, int) or abs(digits) > RESULT_DIGITS_MAX:
         raise ToolError(f"round takes at most {RESULT_DIGITS_MAX} digits")
     return round(value, digits) if digits else round(value)

@@ -82,7 +82,7 @@ def _folded(name: str) -> str:
 
 @cache
 def _zones() -> dict[str, str]:
-    """Zones by their whole name and by their last part, the city; names of regions win over old aliases."""
+    """Zones by their full name and by their last part, the city; names of regions win over old aliases."""
     by_name: dict[str, str] = {}
     for zone in sorted(available_timezones(), key=lambda zone: ("/" in zone, zone)):
         by_name.setdefault(_folded(zone.rpartition("/")[2]), zone)

@@ -1,4 +1,4 @@
-"""Search as a tool: the model asks for passages in the middle of a turn."""
+"""Search as a tool: the model requests passages in the middle of a turn."""
 
 from __future__ import annotations
 

@@ -70,14 +70,14 @@ async def measure(rounds: int) -> dict[str, list[Ran]]:
         ran: dict[str, list[Ran]] = {loop.name: [] for loop in loops}
         for number in range(WARM_UP + rounds):
             for place, loop in enumerate(loops):
-                numbers = await loop.run(number * len(loops) + place)  # a customer that nobody has met
+                numbers = await loop.run(number * len(loops) + place)  # a customer that has not occurred before
                 if number >= WARM_UP:
                     ran[loop.name].append(numbers)
         return ran
 
 
 def table(ran: dict[str, list[Ran]]) -> str:
-    """A row for each measure; behind each program's number is ours to it."""
+    """A row for each measure; next to each program's number is our ratio to it."""
     (ours, mine), *others = ran.items()
     lines = ["| | " + " | ".join([ours, *(name for name, _ in others)]) + " |", "|---" * (len(ran) + 1) + "|"]
     for name, value in medians(mine).items():

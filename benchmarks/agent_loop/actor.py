@@ -1,7 +1,8 @@
-"""A chat model that plays the task by heart: every token leads to the next one, and each step begins with its own.
+"""A chat model that recites the task: every token determines the next one, and each step begins with its own.
 
-Only what the layers add is taken out; they are computed like any other model's, so its speed is that of a model of its
-shape. The step is told by the chat template, which counts the answers so far and ends the prompt with a mark.
+Only the contribution of the layers is zeroed; they are computed like any other model's, so its speed is that of a model
+of its shape. The step is determined by the chat template, which counts the answers so far and ends the prompt with a
+mark.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from benchmarks.agent_loop.task import STEPS, turn
 from benchmarks.engine.synthetic import EMBEDDING, OUTPUT, Shape, add_tensor, byte_tokens, describe, finish, tensors
 from inference.bundled import CHAT_MODEL
 
-SHAPE = Shape("actor-11M", 384, 6, 1024)  # as the bundled model
+SHAPE = Shape("actor-11M", 384, 6, 1024)  # the shape of the bundled model
 VOCABULARY = 5120
 END = "<|im_end|>"
 MARKS = [f"<|step {step}|>" for step in range(STEPS + 1)]
@@ -27,13 +28,13 @@ CONTROL = ["<|endoftext|>", "<|im_start|>", END, *MARKS]
 PIECES = [piece for step in range(STEPS + 1) for piece in turn(step)]
 LETTERS = [*byte_tokens(), "Ġa"]  # a vocabulary of this kind has at least one merge
 TOKENS = [*CONTROL, *LETTERS, *PIECES]
-SILENT = ("attn_output.weight", "ffn_down.weight")  # through which the layers would add to what a token says
+SILENT = ("attn_output.weight", "ffn_down.weight")  # through which the layers would change the prediction
 ANSWER = "{{- '<|im_start|>assistant\\n' -}}"
 MARK = "{{- '<|step ' ~ seen.answers ~ '|>' -}}"
 
 
 def actor(folder: Path) -> Path:
-    """The model's file, written into `folder` unless it is there. Deterministic."""
+    """The model's file, written into `folder` unless it exists. Deterministic."""
     path = folder / f"{SHAPE.name}-q8_0.gguf"
     if not path.exists():
         folder.mkdir(parents=True, exist_ok=True)
@@ -55,7 +56,7 @@ def template() -> str:
 
 
 def successors() -> list[tuple[int, int]]:
-    """(token, the token that follows it), for all that the model ever says."""
+    """(token, the token that follows it), for all of the model's output."""
     lines = [[mark, *turn(step), END] for step, mark in enumerate(MARKS)]
     return [(TOKENS.index(one), TOKENS.index(other)) for line in lines for one, other in pairwise(line)]
 
@@ -78,7 +79,7 @@ def _write(path: Path) -> None:
 
 
 def _output(embedding: NDArray[np.uint8] | NDArray[np.float32]) -> NDArray[np.uint8]:
-    """What follows a token looks like that token, so it is the likeliest by far."""
+    """The output row of a token's successor resembles the token's embedding, so it is the likeliest by far."""
     said = dequantize(embedding, GGMLQuantizationType.Q8_0)
     output = np.zeros_like(said)
     for token, following in successors():

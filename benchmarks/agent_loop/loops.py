@@ -1,4 +1,4 @@
-"""The loops that are compared: the server's own, and what a program writes around a model that only calls."""
+"""The loops that are compared: the server's own, and a program's loop around a model that only calls tools."""
 
 from __future__ import annotations
 
@@ -29,28 +29,28 @@ class Loop(Protocol):
     def name(self) -> str: ...
 
     async def run(self, number: int) -> Ran:
-        """Do the task for the customer of that number; milliseconds and tokens by name.
+        """Run the task for the customer of that number; milliseconds and tokens by name.
 
-        Raises RuntimeError when the task was not played to its end.
+        Raises RuntimeError if the task did not run to its end.
         """
         ...
 
 
 @dataclass(slots=True)
 class Watch:
-    """Takes down what a run of the task took."""
+    """Records the times of one run of the task."""
 
     began_s: float = field(default_factory=perf_counter)
     answer_s: float | None = None
     prefilled: list[int] = field(default_factory=list)  # by step
 
     def word(self) -> None:
-        """A piece of the answer has come."""
+        """A piece of the answer has arrived."""
         if self.answer_s is None:
             self.answer_s = perf_counter()
 
     def told(self) -> Ran:
-        """Raises RuntimeError when the task was not played to its end."""
+        """Raises RuntimeError if the task did not run to its end."""
         if self.answer_s is None or len(self.prefilled) != STEPS + 1:
             raise RuntimeError(f"the task went wrong: {len(self.prefilled)} steps")
         steps = {f"prefilled, step {i + 1}": float(tokens) for i, tokens in enumerate(self.prefilled)}
@@ -93,7 +93,7 @@ class Served:
 
 @dataclass(frozen=True, slots=True)
 class Programmed:
-    """A request for each step, streamed: the program runs the tools and asks again."""
+    """A request for each step, streamed: the program runs the tools and sends the next request."""
 
     name: str
     client: AsyncOpenAI
@@ -158,12 +158,12 @@ async def find() -> str:
 
 
 async def one_after_another(calls: Sequence[Awaitable[str]]) -> list[str]:
-    """As the documentation of the client shows it."""
+    """As in the documentation of the client."""
     return [await call for call in calls]
 
 
 async def together(calls: Sequence[Awaitable[str]]) -> list[str]:
-    """As a careful program does it."""
+    """Concurrently, as an optimised program does it."""
     return list(await asyncio.gather(*calls))
 
 

@@ -1,4 +1,4 @@
-"""The task that every side does: three steps of two calls each, then an answer. What is said is fixed."""
+"""The task that every side does: three steps of two calls each, then an answer. All texts are fixed."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from typing import Any
 
 STEPS = 3
 CALLS = 2  # of a step, independent of each other
-WORDS = 12  # of a query: a call is as long as the usual ones
+WORDS = 12  # of a query: makes a call of typical length
 ANSWER_WORDS = 24
-TOOL_S = 0.05  # what a tool takes: a query to a database near by
+TOOL_S = 0.05  # the duration of a tool call: a query to a nearby database
 SERVER, METHOD = "warehouse", "find"
-TOOL = f"{SERVER}_{METHOD}"  # as a worker names the tool of a server
+TOOL = f"{SERVER}_{METHOD}"  # a worker's name for a tool of a server
 SYSTEM = (
     "You are the desk of a warehouse. You look things up before you say anything about them. " * 4
 )  # a letter is a token of this vocabulary
@@ -25,13 +25,13 @@ DESCRIPTION = "Look for items."
 
 
 def query(step: int, call: int) -> list[str]:
-    """The words of one query; no word is in two of them."""
+    """The words of one query; no word occurs in two of them."""
     first = (step * CALLS + call) * WORDS
     return [f"item{number:03}" for number in range(first, first + WORDS)]
 
 
 def turn(step: int) -> list[str]:
-    """What the model says in a step, piece by piece: no piece occurs twice in the whole task."""
+    """The model's output in a step, piece by piece: no piece occurs twice in the whole task."""
     if step == STEPS:
         return [f"answer{number:02} " for number in range(ANSWER_WORDS)]
     return [piece for call in range(CALLS) for piece in _call(step, call)]

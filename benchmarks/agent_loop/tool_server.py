@@ -1,4 +1,4 @@
-"""The tool of the task as an MCP server on standard input and output: how a worker gets tools that are not its own."""
+"""The tool of the task as an MCP server on standard input and output: how a worker gets external tools."""
 
 from __future__ import annotations
 

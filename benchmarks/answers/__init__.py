@@ -1,1 +1,1 @@
-"""Whether answers are right, cite what they say, and are not given where there is none."""
+"""Measures whether answers are right and cite their source, and whether unanswerable questions are declined."""

@@ -33,7 +33,7 @@ ANSWER_TOKENS_MAX = 96
 
 @asynccontextmanager
 async def reader(book: Handbook, flags: Sequence[str]) -> AsyncIterator[Served]:
-    """A worker that has read the handbook."""
+    """A worker that has ingested the handbook."""
     with tempfile.TemporaryDirectory(prefix="firsttoken-bench-", ignore_cleanup_errors=True) as folder:
         home, documents = Path(folder), Path(folder) / "documents"
         book.write(documents)
@@ -46,7 +46,7 @@ async def reader(book: Handbook, flags: Sequence[str]) -> AsyncIterator[Served]:
 
 
 async def chat_model(http: aiohttp.ClientSession, worker: Served) -> str:
-    """What the worker calls it."""
+    """The worker's name for it."""
     async with http.get(f"{worker.url}/v1/models", headers=worker.headers) as reply:
         reply.raise_for_status()
         return str((await reply.json())["data"][0]["id"])

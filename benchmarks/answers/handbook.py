@@ -1,7 +1,7 @@
-"""A handbook of things that do not exist, so that no model can know the answers from anywhere else.
+"""A handbook of things that do not exist, so that no model can know the answers from its training.
 
-Each thing has a document that states some of its kind's facts; the others are asked for as well, and have no answer.
-Names and values are drawn from a seed.
+Each thing has a document that states some of the facts of its kind; the others are asked for as well, and have no
+answer. Names and values are drawn from a seed.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
-STATED = 4  # facts of each thing; its kind has more
+STATED = 4  # facts per thing; its kind has more
 STEMS = ("bel cor dra fen gal hul jor kem lun mar nov", "ost pel quil ras sul tov ulm vey wix yar zem")
 ENDINGS = ("a", "en", "is", "or", "um", "ick", "ay", "eld")
 NAMED = ("Agda", "Bruno", "Celia", "Dario", "Edda", "Fabio", "Greta", "Hanno", "Ilse", "Jonas", "Karla", "Lino")
@@ -21,7 +21,7 @@ DAYS = ["Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sun
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """How a fact is told and asked for; `value` names what it is drawn from."""
+    """The wording of a fact and of its question; `value` names the set that its value is drawn from."""
 
     told: str
     asked: str
@@ -66,7 +66,7 @@ KINDS = {
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """`value` None: no document tells it. `file` is the thing's own."""
+    """`value` None: no document states it. `file` is the thing's own."""
 
     question: str
     file: str
@@ -86,11 +86,11 @@ class Handbook:
 
 
 def handbook(cases: int, seed: int = 0) -> Handbook:
-    """With so many answerable questions and as many unanswerable ones."""
+    """With this number of answerable questions and as many unanswerable ones."""
     random = Random(seed)
     kinds = list(KINDS)
     spare = len(KINDS[kinds[0]]) - STATED
-    things = -(-cases // min(STATED, spare))  # enough for the rarer sort of question
+    things = -(-cases // min(STATED, spare))  # enough for the rarer kind of question
     names = list(_names(random, things))
     documents: dict[str, str] = {}
     told: list[Case] = []
@@ -109,7 +109,7 @@ def handbook(cases: int, seed: int = 0) -> Handbook:
 
 
 def _names(random: Random, count: int) -> Iterator[str]:
-    """Different from each other by more than an ending."""
+    """Distinct by more than an ending."""
     first, second = (syllables.split() for syllables in STEMS)
     for stem in random.sample([one + other for one in first for other in second], count):
         yield (stem + random.choice(ENDINGS)).capitalize()

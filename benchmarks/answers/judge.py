@@ -1,4 +1,4 @@
-"""What an answer is worth, told from its text and its citations. Pure."""
+"""Judges an answer by its text and its citations. Pure."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    given: bool  # the model had the passage that tells it
+    given: bool  # the model had the passage that states it
     value: bool
     cited: bool  # the thing's own document, and no other
     declined: bool
@@ -84,5 +84,5 @@ def _share(verdicts: Sequence[bool]) -> Share:
 
 
 def _holds(text: str, value: str | None) -> bool:
-    """As words of their own: 12 is not in 125."""
+    """As whole words: 12 is not in 125."""
     return value is not None and re.search(rf"(?<!\w){re.escape(value)}(?!\w)", text, re.IGNORECASE) is not None

@@ -34,7 +34,7 @@ from benchmarks.chaos.world import World
 
 CALM_S = (0.2, 1.5)  # before each fault
 OVERLAPPING_SHARE = 0.5
-OVERLAPPING_MAX = 6  # in a row: then everything has to recover
+OVERLAPPING_MAX = 6  # in a row: after that, everything has to recover
 
 
 async def drill(
@@ -46,9 +46,9 @@ async def drill(
     *,
     overlapping: float = OVERLAPPING_SHARE,
 ) -> dict[str, Any]:
-    """Inject faults one after the other, in turns and at random moments, then look at what is left.
+    """Inject faults one after the other, cycling through the kinds at random moments, then check the outcome.
 
-    `overlapping`: the share of faults that the next one does not wait for.
+    `overlapping`: the share of faults after which the next one follows without waiting for the recovery.
     """
     dice, books, until = random.Random(seed), Books(), asyncio.Event()
     world = World(folder, "--drain-s", "1", "--docs", "")
@@ -115,7 +115,7 @@ def _report(
 
 
 def _recovery(times_ms: list[float]) -> dict[str, int]:
-    """Of the faults that were followed by none before the system had recovered."""
+    """Of the faults after which the system recovered before the next one."""
     if not times_ms:
         return {}
     return {"recovery_ms_p50": round(statistics.median(times_ms)), "recovery_ms_max": round(max(times_ms))}
@@ -155,7 +155,7 @@ def main() -> int:
     if unknown := [name for name in faults if name not in FAULTS]:
         parser.error(f"there is no fault {unknown[0]!r}: choose from {', '.join(FAULTS)}")
     with tempfile.TemporaryDirectory(prefix="firsttoken-chaos-", ignore_cleanup_errors=True) as folder:
-        os.chmod(folder, 0o711)  # an embedded Postgres of another user has to get in
+        os.chmod(folder, 0o711)  # an embedded Postgres that runs as another user needs access
         report = asyncio.run(
             drill(faults, args.injections, args.clients, args.seed, Path(folder), overlapping=args.overlapping)
         )

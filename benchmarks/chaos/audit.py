@@ -1,4 +1,4 @@
-"""After the drill: what the clients were told, held against what the system knows."""
+"""After the drill: compares what the clients received with the state of the system."""
 
 from __future__ import annotations
 
@@ -11,9 +11,7 @@ import aiohttp
 
 from benchmarks.chaos.traffic import ENDED, TERMINAL, Books, Told, events_of
 
-GAP = (
-    "firsttoken:gap"  # of a terminal event: events before it were told, and their worker was killed before it kept them
-)
+GAP = "firsttoken:gap"  # of a terminal event: events before it were sent, but not stored when their worker died
 AT_ONCE = 8
 EXAMPLES_MAX = 12
 TRACEBACK = re.compile(r"^Traceback \(most recent call last\):\n(?:[ |+].*\n|\n)*(.*)", re.MULTILINE)
@@ -33,12 +31,13 @@ class Verdict:
 
 
 async def audit(url: str, key: str, books: Books, log: str) -> Verdict:
-    """Ask for every response again; nothing may run any more. `log` is what the worker wrote.
+    """Fetch every response again; nothing may still be running. `log` is the worker's log.
 
-    `lost`: acknowledged, and gone or another text now. `stuck`: a request without an end, or a response that is said to
-    be in progress. `duplicated`: a second generation for one key. `changed`: an event told twice with different
-    contents. `replays`: numbers that are missing or come twice, or no terminal event at the end. `failures`: 5xx that
-    are not 503. `unadvised`: refusals without Retry-After. `given_up`: cancelled though the client was not away.
+    `lost`: acknowledged, and missing or with another text now. `stuck`: a request without an end, or a response that is
+    still reported as in progress. `duplicated`: a second generation for one key. `changed`: an event sent twice with
+    different contents. `replays`: numbers that are missing or come twice, or no terminal event at the end. `failures`:
+    5xx other than 503; `unadvised`: refusals without Retry-After. `given_up`: cancelled although the client was not
+    away.
     """
     verdict = Verdict(
         {
@@ -93,7 +92,7 @@ def _text(response: dict[str, Any]) -> tuple[str, str]:
 
 
 def _problem(replayed: list[dict[str, Any]], told: Told) -> str | None:
-    """What is wrong with a replay. Each number comes once and in order, apart from marked gaps; what was told is the
+    """What is wrong with a replay. Each number comes once and in order, apart from marked gaps; the contents are the
     same; the last event, and no other one, is terminal: only a cancelled response has none."""
     expected = 0
     for event in replayed:

@@ -1,4 +1,4 @@
-"""What is done to a running system. Each fault is one injection; the system is left to recover by itself."""
+"""The faults that are injected into a running system. Each call injects one; the system has to recover by itself."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ STALL_S = (0.2, 3.0)
 
 
 async def connections_lost(world: World, _: random.Random) -> None:
-    """All connections to the database are closed by it, in whatever state they are."""
+    """The database closes all connections, in whatever state they are."""
     send(world.backends(), signal.SIGTERM)
 
 
 async def connection_lost(world: World, dice: random.Random) -> None:
-    """One of them."""
+    """The same for one of them."""
     if backends := world.backends():
         send([dice.choice(backends)], signal.SIGTERM)
 
@@ -33,7 +33,7 @@ async def backend_killed(world: World, dice: random.Random) -> None:
 
 
 async def database_stalled(world: World, dice: random.Random) -> None:
-    """Nothing of the database moves for a while, as on a machine that swaps or a disk that hangs."""
+    """The database stalls for a while, as on a machine that swaps or with a disk that hangs."""
     pids = world.database()
     send(pids, signal.SIGSTOP)
     try:
@@ -43,7 +43,7 @@ async def database_stalled(world: World, dice: random.Random) -> None:
 
 
 async def database_killed(world: World, _: random.Random) -> None:
-    """The postmaster dies; nobody but the worker starts it again."""
+    """The postmaster dies; only the worker restarts it."""
     if postmaster := world.postmaster():
         send([postmaster], signal.SIGKILL)
 

@@ -1,7 +1,7 @@
-"""Clients that keep books: what they asked for, what they were told, and how it ended.
+"""Clients that keep records: their requests, the responses, and how each request ended.
 
-They do what good clients do: send an idempotency key, try again after refusals and lost connections, and take up a
-stream where it broke.
+They behave like good clients: send an idempotency key, retry after refusals and lost connections, and resume a stream
+where it broke.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from typing import Any
 
 import aiohttp
 
-PATIENCE_S = 60.0  # a request that has no end so long after the last fault, while a worker is there, is stuck
+PATIENCE_S = 60.0  # a request without an end this long after the last fault, while a worker is running, is stuck
 COME_BACK_S = 30.0  # how long an answer with a key waits for its client: see worker/runs/idempotency.py
-START_S_MAX = 300.0  # so long after the last fault it is stuck all the same: on a busy machine a start may take minutes
+START_S_MAX = 300.0  # after this, it is stuck in any case: on a busy machine a start may take minutes
 RETRY_S = 0.25
 VANISH_SHARE = 0.15
 VANISH_MAX_S = 0.3
@@ -36,13 +36,13 @@ class Told:
     key: str
     began: float
     ids: set[str] = field(default_factory=set)  # of the responses that were named; more than one is a duplicate
-    events: dict[int, dict[str, Any]] = field(default_factory=dict)  # by number, as they were told first
-    changed: int = 0  # events that were told again with another content
-    response: dict[str, Any] | None = None  # as it ended
+    events: dict[int, dict[str, Any]] = field(default_factory=dict)  # by number, as first received
+    changed: int = 0  # events that were received again with another content
+    response: dict[str, Any] | None = None  # its final state
     attempts: int = 0
     last: str = ""  # how the last attempt ended
-    heard: float = field(default_factory=monotonic)  # when its client was last told something
-    away_s: float = 0.0  # the longest that it was told nothing
+    heard: float = field(default_factory=monotonic)  # when its client last received something
+    away_s: float = 0.0  # the longest time without receiving anything
 
     @property
     def id(self) -> str | None:
@@ -61,12 +61,12 @@ class Told:
 
     @property
     def given_up(self) -> bool:
-        """It was cancelled, though its client had not been away for long."""
+        """It was cancelled, although its client had not been away for long."""
         return self.response is not None and self.response["status"] == "cancelled" and self.away_s < COME_BACK_S
 
     def forget(self) -> None:
-        """What had begun is unknown, and has no end: it is asked for again with its key. A beginning does not wait for
-        the disk, so a crash of the database takes it along where its worker dies before it could store it again.
+        """The response is unknown, and had not ended: it is requested again with its key. The start of a response does
+        not wait for the disk, so it is lost if the database crashes and its worker dies before storing it again.
         """
         self.ids.clear()
         self.events.clear()
@@ -76,13 +76,13 @@ class Told:
 class Books:
     requests: list[Told] = field(default_factory=list)
     statuses: Counter[int] = field(default_factory=Counter)
-    unadvised: int = 0  # refusals with 503 or 429 that do not say when to come back
+    unadvised: int = 0  # refusals with 503 or 429 without Retry-After
     vanished: int = 0
-    forgotten: int = 0  # beginnings
+    forgotten: int = 0  # started responses
     answered: asyncio.Event = field(default_factory=asyncio.Event)  # a request that began after `since`
     since: float = 0.0
     last_fault: float = 0.0
-    last_away: float = 0.0  # when a client last found nobody at the address
+    last_away: float = 0.0  # when a client last could not connect
 
     def is_stuck(self, told: Told) -> bool:
         now = monotonic()
@@ -93,7 +93,7 @@ class Books:
 
 
 class Client:
-    """One of them, with one request at a time."""
+    """One client, with one request at a time."""
 
     def __init__(self, url: str, key: str, books: Books, dice: random.Random) -> None:
         self._url = url

@@ -1,4 +1,4 @@
-"""The system under test: a worker that somebody starts again when it dies, with its embedded Postgres."""
+"""The system under test: a worker that is restarted when it dies, with its embedded Postgres."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def free_port() -> int:
 
 
 class World:
-    """`firsttoken serve` at one address for as long as the drill takes, whatever happens to its processes."""
+    """`firsttoken serve` at one address for the duration of the drill, whatever happens to its processes."""
 
     def __init__(self, home: Path, *flags: str) -> None:
         self._home = home
@@ -48,7 +48,7 @@ class World:
         return self._process.pid
 
     async def start(self) -> dict[str, Any]:
-        """The content of the ready file. Raises RuntimeError when the worker does not come up."""
+        """The content of the ready file. Raises RuntimeError if the worker does not come up."""
         self._spawn()
         began = monotonic()
         while not self._ready_file.exists():

@@ -36,8 +36,8 @@ from worker.auth.secret import Secret
 from worker.runs.running_store import CHANNEL
 
 SECRET = "a secret for a benchmark of the database"
-# Tokens a second and stream: of streams that are read for long, faster than batches are written; of turns, so that the
-# next step is never waited for.
+# Tokens per second and stream: for lasting streams, faster than batches are written; for turns, so fast that the next
+# step never waits for them.
 LOAD_RATE, FAR_RATE = 10.0, 200.0
 TENANTS = 8
 ENDLESS = 100_000
@@ -103,7 +103,7 @@ async def _worker(home: Path, dsn: str, rate: float) -> AsyncIterator[str]:
 
 
 async def load(world: World, streams: int, seconds: float) -> dict[str, Any]:
-    """While so many stored answers are streamed."""
+    """While this many stored answers are streamed."""
     told = 0
     listener = await asyncpg.connect(world.proxy.dsn.replace(str(Path(world.proxy._path).parent), _folder(world)))
 
@@ -191,13 +191,13 @@ async def _turns(world: World, name: str, rtt_ms: float, more: dict[str, Any], r
                 if b'"firsttoken:trace"' in line and line.startswith(b"data:"):
                     trace = json.loads(line[5:])["trace"]
         if not number:
-            continue  # who asks was not known yet, and statements were planned
+            continue  # not representative: the key was not cached yet, and statements were being planned
         firsts.append(first * 1e3)
         wholes.append((time.perf_counter() - began) * 1e3)
         trips.append(trip)
         for span in trace.get("spans", ()):
             spans.setdefault(span["name"], []).append(span["duration_ms"] or 0.0)
-        await asyncio.sleep(0.5)  # what is written behind the answer is no part of the next one
+        await asyncio.sleep(0.5)  # writes after the answer must not overlap the next turn
     return {
         "kind": "far",
         "turn": name,

@@ -1,4 +1,4 @@
-"""A way to Postgres that takes as long as one between two places, and counts what goes along it."""
+"""A proxy to Postgres with the latency of a distant database, which counts its traffic."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ HEADER_BYTES = 5  # type, and length without the type
 
 @dataclass(slots=True)
 class Counts:
-    """`round_trips` are answers of the server after which its client may ask again."""
+    """`round_trips` are responses of the server after which the client may send again."""
 
     round_trips: int = 0
     connections: int = 0
@@ -24,14 +24,14 @@ class Counts:
 
 
 class Answers:
-    """Cuts what a server says into messages, to count those that end a round trip. Pure."""
+    """Splits the server's output into messages, to count those that end a round trip. Pure."""
 
     def __init__(self) -> None:
-        self._skip = 0  # bytes of the message that is under way
+        self._skip = 0  # remaining bytes of the current message
         self._head = b""
 
     def feed(self, data: bytes) -> int:
-        """How many round trips end with this."""
+        """The number of round trips that end in these bytes."""
         ended, at = 0, 0
         while at < len(data):
             if self._skip:
@@ -50,7 +50,7 @@ class Answers:
 
 
 class FarPostgres:
-    """Listens beside the server's socket; `rtt_s` may change at any time."""
+    """Listens next to the server's socket; `rtt_s` may change at any time."""
 
     def __init__(self, dsn: str, folder: Path, rtt_s: float = 0.0) -> None:
         parts = urlsplit(dsn)
@@ -85,7 +85,7 @@ class FarPostgres:
             writer.close()
 
     async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, answers: Answers | None) -> None:
-        """Each piece arrives half a round trip after it was sent, whatever was sent before."""
+        """Each chunk arrives half a round trip after it was sent, whatever was sent before."""
         loop, under_way = asyncio.get_running_loop(), asyncio.Queue[tuple[float, bytes]]()
 
         async def deliver() -> None:

@@ -1,1 +1,1 @@
-"""The engine against llama-server: the same kernels, model and threads, side by side. See `__main__`."""
+"""The engine compared with llama-server: the same kernels, model and threads. See `__main__`."""

@@ -35,14 +35,14 @@ from inference.bundled import CHAT_MODEL
 from worker.config import prepare_process
 
 STREAMS = 16
-CONTEXT = 6144  # holds the long prompt, and chats that run beside it
+CONTEXT = 6144  # holds the long prompt, and the chats that run beside it
 RETURNING_CONTEXT = 1024
 INSIDE_CONTEXT = 2048
 ALL = [cold(8), cold(16), warm(16, 2), warm(8, 2), warm(1, 4), interrupted()]
 QUICK = [cold(8), warm(8, 1)]  # of the larger model: where its size could matter most
 RETURNING = [returning(64, 300, 20), returning(64, 800, 20)]
 DRAFTS = [drafted(1, 32), drafted(4, 16), drafted(8, 12), drafted(16, 8)]
-DRAFT_ROUNDS = 3  # to each of the others: they are short, and differ by little
+DRAFT_ROUNDS = 3  # against each of the others: they are short, and differ by little
 LOOKUP = [named("lookup", drafted(clients, 4)) for clients in (1, 4, 8)]
 ORIENTATION = [named("llama-cpp-python's server", workload) for workload in (warm(1, 4), warm(8, 1))]
 DETERMINISTIC = [named("deterministic", workload) for workload in (warm(1, 4), warm(8, 2), cold(8))]
@@ -71,7 +71,7 @@ async def against(setup: Setup, slots: int, name: str, workloads: Sequence[Workl
     async with sides(setup, slots) as (ours, peers, forgetful):
         for workload in workloads:
             results.append(_shown(await compare(name, workload, ours, peers, rounds)))
-            if workload in RETURNING:  # its memory is as good an idea as ours: what it would be without
+            if workload in RETURNING:  # its host cache is as good an idea as ours: this is without it
                 results.append(_shown(await compare(name, workload, ours, [forgetful], rounds, after=rounds)))
     return results
 
@@ -97,7 +97,7 @@ async def beside_python_server(setup: Setup, name: str, workloads: Sequence[Work
 
 
 async def deterministic(setup: Setup, name: str, workloads: Sequence[Workload], rounds: int) -> list[Result]:
-    """Our own worker, asked to answer deterministically and not."""
+    """Our own worker, with and without deterministic answers."""
     if not workloads:
         return []
     async with session() as http, firsttoken(setup, http) as usual:
@@ -109,7 +109,7 @@ async def deterministic(setup: Setup, name: str, workloads: Sequence[Workload], 
 
 
 async def inside(models: dict[str, Path]) -> list[str]:
-    """Lines about our own engine, each printed as it is known."""
+    """Lines about our own engine, each printed as soon as it is known."""
     lines = []
     async for line in _inside(models):
         print(line, flush=True)

@@ -45,7 +45,7 @@ CPU = "CPU"
 
 @asynccontextmanager
 async def sides(setup: Setup, http: aiohttp.ClientSession) -> AsyncIterator[list[tuple[str, Endpoint]]]:
-    """Ours and llama-server, on one device; flash attention as is best there as a rule."""
+    """Ours and llama-server, on one device; flash attention as is usually best there."""
     program = await asyncio.to_thread(llama_server, cache_folder())
     theirs = llama_server_process(program, setup, http, slots=setup.streams, flash=setup.gpu_layers != 0)
     async with AsyncExitStack() as running:
@@ -77,7 +77,7 @@ async def measured(setup: Setup, device: str, streams: Sequence[int], rounds: in
 
 
 def table(points: Sequence[Point], weight_bytes: int) -> list[str]:
-    """In Markdown; the last column for one stream alone."""
+    """In Markdown; the last column is for one stream alone."""
     lines = [
         "| device | streams | llama-server, tokens/s | ours | ratio | llama-server, ms/token | ours | weights read |",
         "|---|---|---|---|---|---|---|---|",

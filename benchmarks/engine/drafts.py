@@ -1,4 +1,4 @@
-"""A model with drafts and without: the same greedy answers, sooner or not."""
+"""A model with and without drafts: the same greedy answers, and their speed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from benchmarks.engine.target import Bare, Listener, Target
 from benchmarks.engine.workloads import Workload
 from inference.bundled import CHAT_MODEL, DRAFT_MODEL
 
-QUESTIONS = (  # of those that the bundled model can answer or decline at some length
+QUESTIONS = (  # among those that the bundled model can answer or decline at some length
     "Tell me story number {n}.",
     "My name is Anna and I am {n}. What can you do for me?",
     "What is {n} times 7?",

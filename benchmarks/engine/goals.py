@@ -1,4 +1,4 @@
-"""What the ratios to the other side should be. Times at most, rates at least."""
+"""Goals for the ratios to the other side: upper limits for times, lower limits for rates."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What only our own engine can tell: Python's share, and what idle conversations cost to keep and to resume."""
+"""What can be measured only inside our own engine: Python's share, and the cost of keeping and resuming idle
+conversations.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +20,9 @@ REPEATS = 5
 
 
 async def python_share(setup: Setup, workload: Workload) -> float:
-    """Percent of the wall time, while requests never run out, that the engine is not inside llama.cpp."""
+    """Percent of the wall time, under constant load, that the engine is not inside llama.cpp."""
     async with bare(setup) as engine:
-        await workload.run(engine, "first")  # the engine learns what its steps cost
+        await workload.run(engine, "first")  # the engine learns the cost of its steps
         before, started = engine.model.stats()["decode_seconds_total"], perf_counter()
         await workload.run(engine, "second")
         wall, after = perf_counter() - started, engine.model.stats()["decode_seconds_total"]
@@ -37,7 +39,7 @@ async def idle_bytes(setup: Setup, conversations: int, tokens: int) -> tuple[flo
 
 
 async def resume_ratio(model: Path) -> float:
-    """Time to bring a parked conversation back, in shares of computing its prompt again; fastest of some tries."""
+    """Time to restore a parked conversation, relative to prefilling its prompt again; fastest of some tries."""
     return await asyncio.to_thread(_resume_ratio, model)
 
 

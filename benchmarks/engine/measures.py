@@ -1,4 +1,4 @@
-"""What was measured, in numbers: one reply, a run of replies, rounds of runs, and two sides compared. Pure."""
+"""The measurements: one reply, a run of replies, rounds of runs, and two sides compared. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ TTFT, TTFT_P95, TPOT, GAP_P95 = "TTFT p50", "TTFT p95", "TPOT p50", "gap p95"  #
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """Seconds of one clock: when it was asked for, and when each piece of its text came. One piece is one token."""
+    """Seconds of one clock: when it was requested, and when each piece of its text arrived. One piece is one token."""
 
     asked_s: float
     pieces_s: tuple[float, ...]
@@ -63,11 +63,11 @@ def measure(replies: Sequence[Reply]) -> dict[str, float]:
 
 
 def medians(rounds: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """The middle round of each number: one disturbed round does not count."""
+    """The median round of each number: one disturbed round does not count."""
     return {name: statistics.median(numbers[name] for numbers in rounds) for name in rounds[0]}
 
 
 def ratios(ours: Sequence[Mapping[str, float]], theirs: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Median over the rounds of our number to theirs in the same round: what slows the machine slows both."""
+    """Median over the rounds of our number divided by theirs in the same round: what slows the machine slows both."""
     pairs = list(zip(ours, theirs, strict=True))
     return {name: statistics.median(our[name] / their[name] for our, their in pairs) for name in ours[0]}

@@ -27,11 +27,13 @@ def cache_folder() -> Path:
 
 
 def llama_server(cache: Path) -> Path:
-    """The program, compiled at the first call: minutes. Raises CalledProcessError; what was said is in build.log."""
+    """The program, compiled at the first call, which takes minutes. Raises CalledProcessError; the output is in
+    build.log.
+    """
     version = pinned_version((ROOT / "pyproject.toml").read_text("utf-8"))
     cpu, compiler = this_cpu(), compiler_version()
     keys = {cache_key(version, recipe, cpu, compiler): recipe for recipe in recipes(cpu)}
-    # The recipe that set-up found to work here; its wheel is kept under the same key.
+    # The build recipe that the set-up chose for this machine; its wheel is cached under the same key.
     key = next((key for key in keys if cached_wheel(cache / "wheels" / key)), next(iter(keys)))
     folder = cache / "llama-server" / key
     program = folder / "bin" / "llama-server"
@@ -44,7 +46,7 @@ def llama_server(cache: Path) -> Path:
 
 
 def python_server_needs(cache: Path) -> Path:
-    """A folder with what llama-cpp-python's own server needs beside the wheel, filled at the first call.
+    """A folder with what llama-cpp-python's own server needs besides the wheel, filled at the first call.
 
     Raises CalledProcessError.
     """
@@ -62,7 +64,7 @@ def python_server_needs(cache: Path) -> Path:
 
 
 def _source(version: str, folder: Path) -> Path:
-    """llama.cpp as the source distribution has it."""
+    """llama.cpp from the source distribution."""
     what = ["--no-deps", "--no-binary", PACKAGE, f"{PACKAGE}=={version}", "--dest", str(folder)]
     subprocess.run([sys.executable, "-m", "pip", "download", "--quiet", *what], check=True)
     with tarfile.open(next(folder.glob("*.tar.gz"))) as archive:

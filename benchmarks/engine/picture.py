@@ -1,4 +1,4 @@
-"""The batch curve as a picture: throughput, and the time of a token, over the number of streams. Pure."""
+"""The batch curve as a picture: throughput, and the time per token, over the number of streams. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from math import ceil, floor, log2, log10
 
 WIDTH, HEIGHT = 330, 260  # of a panel's inside
 LEFT, TOP, BETWEEN = 64, 66, 84
-COLOURS = ("#2f4b7c", "#c4661f", "#1b7f4b", "#7c2f6e")  # a device each; told apart without colour by their labels
+COLOURS = ("#2f4b7c", "#c4661f", "#1b7f4b", "#7c2f6e")  # one per device; distinguishable without colour by their labels
 INK, PALE, GRID = "#1d2430", "#4a5361", "#dde2ea"
 
 
@@ -23,7 +23,7 @@ class Point:
 
 
 def drawn(points: Sequence[Point], model: str) -> str:
-    """SVG. Both scales of a panel are logarithmic: a straight line is one that scales. Raises ValueError without
+    """SVG. Both scales of a panel are logarithmic: perfect scaling is a straight line. Raises ValueError without
     points."""
     if not points:
         raise ValueError("there is nothing to draw")

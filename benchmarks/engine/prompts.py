@@ -1,4 +1,4 @@
-"""What is said to the models: made-up words, each one token of the synthetic vocabulary. Deterministic, any length."""
+"""Prompts for the models: made-up words, each one token of the synthetic vocabulary. Deterministic, any length."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ class Message:
 
 
 def words(seed: str, count: int) -> str:
-    """That many words, each with a space before it; another seed gives others from the first word on."""
+    """That many words, each with a space before it; another seed differs from the first word on."""
     return "".join(" " + word for word in random.Random(seed).choices(WORDS, k=count))
 
 
 def shared(seed: str, clients: int, tail_tokens: int = TAIL_TOKENS) -> list[list[Message]]:
-    """A prompt for each client: one system prompt for all, an own question each."""
+    """A prompt for each client: one system prompt for all, a question of its own for each."""
     system = Message("system", words(seed, SYSTEM_TOKENS))
     return [[system, Message("user", words(f"{seed}/{i}", tail_tokens))] for i in range(clients)]
 
 
 def alone(seed: str, tokens: int) -> list[Message]:
-    """A prompt that shares nothing with any other."""
+    """A prompt that shares no prefix with any other."""
     return [Message("user", words(seed, tokens))]
 
 

@@ -1,4 +1,4 @@
-"""Runs a workload on all sides in turn, round after round, and keeps what came out."""
+"""Runs a workload on all sides in turn, round after round, and keeps the results."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ class Result:
 async def compare(
     model: str, workload: Workload, ours: Target, peers: Sequence[Target], rounds: int, *, after: int = 0
 ) -> Result:
-    """The first round runs on every peer; the one that does best there is the peer, and the others are sent home.
+    """The first round runs on every peer; only the one that does best there is kept for the others.
 
-    `after` so many rounds of the same workload, whose prompts our side remembers.
+    `after` this many rounds of the same workload, whose prompts our side remembers.
     """
     first = [await _round(workload, peer, after) for peer in peers]
     best = min(range(len(peers)), key=lambda i: _rank(first[i]))

@@ -22,19 +22,19 @@ from inference.model import ChatModel
 
 START_MAX_S = 120.0
 OURS = "firsttoken"
-TURNS = 128  # at once; all clients are one tenant here, which usually may have 32
-KEPT_SLOTS = EngineConfig().resident  # places for idle conversations that the worker always has more than streams
+TURNS = 128  # in progress; all clients are one tenant here, whose default limit is 32
+KEPT_SLOTS = EngineConfig().resident  # slots for idle conversations, always more than streams
 
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What both sides get."""
+    """The parameters that both sides share."""
 
     model: Path
     streams: int
     context: int  # tokens of a conversation
     draft: Path | None = None  # a draft model, for ours alone
-    lookup: bool = False  # drafts from the text itself, for ours alone
+    lookup: bool = False  # drafts by prompt lookup, for ours alone
     gpu_layers: int = -1  # -1: all
 
     @property
@@ -84,7 +84,7 @@ async def bare(setup: Setup) -> AsyncIterator[Bare]:
 async def llama_server(
     program: Path, setup: Setup, http: aiohttp.ClientSession, *, slots: int, flash: bool, host_cache: bool = True
 ) -> AsyncIterator[Endpoint]:
-    """Its defaults, which are its best, but for flash attention: on some machines it is slower with it.
+    """Its defaults, which are its best settings, except for flash attention: on some machines it is slower with it.
 
     `host_cache` is its own memory for conversations that left their slot.
     """
@@ -102,7 +102,7 @@ async def llama_server(
     }
     if not host_cache:
         options["--cache-ram"] = 0
-    if not setup.gpu_layers:  # with a device, results of steps and large matrices would go there all the same
+    if not setup.gpu_layers:  # with a device, results of steps and large matrices would be offloaded all the same
         options["--device"] = "none"
     command = [str(program), "--no-webui", *(str(part) for option in options.items() for part in option)]
     endpoint = Endpoint(
@@ -114,7 +114,7 @@ async def llama_server(
 
 @asynccontextmanager
 async def llama_cpp_python(needs: Path, setup: Setup, http: aiohttp.ClientSession) -> AsyncIterator[Endpoint]:
-    """It answers one request after another: by its default a new one even cuts the running one short."""
+    """It answers one request after another: by default, a new one even aborts the running one."""
     port = _free_port()
     options: dict[str, object] = {
         "--model": setup.model,

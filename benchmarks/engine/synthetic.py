@@ -1,8 +1,8 @@
 """Chat models of any size without a download: a GGUF of the llama architecture with random Q8_0 weights.
 
-Speed does not depend on what weights say. The vocabulary is made so that a prompt's length is known without a
-tokenizer: every word of two made-up syllables is one token together with the space before it, and the model says only
-such words, so each token that it generates is seen as text at once and it never ends a turn by itself.
+Speed does not depend on the values of weights. The vocabulary is designed so that a prompt's length is known without a
+tokenizer: every word of two made-up syllables is one token together with the space before it. The model generates only
+such words, so each token appears as text immediately, and it never ends a turn by itself.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ VOCABULARY = 32_000
 CONTEXT = 32_768
 HEAD = 64
 KV_HEADS = 2
-BLOCK = 32  # weights that share a scale in Q8_0: a half-precision number, then a byte each
+BLOCK = 32  # weights that share a scale in Q8_0: a half-precision number, then one byte each
 EMBEDDING, OUTPUT = "token_embd.weight", "output.weight"
 SPREAD = 127 / 3**0.5  # standard deviation of bytes drawn evenly from -127 to 127
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Sizes of a model; `name` says roughly how many weights that makes."""
+    """The dimensions of a model; `name` is its approximate number of weights."""
 
     name: str
     width: int
@@ -49,7 +49,7 @@ ALL_SHAPES = {**SHAPES, **EXTREMES}
 
 
 def synthetic(shape: Shape, folder: Path) -> Path:
-    """The model's file, written into `folder` unless it is there. Deterministic."""
+    """The model's file, written into `folder` unless it exists. Deterministic."""
     path = folder / f"synthetic-{shape.name}-q8_0.gguf"
     if not path.exists():
         folder.mkdir(parents=True, exist_ok=True)
@@ -60,9 +60,9 @@ def synthetic(shape: Shape, folder: Path) -> Path:
 
 
 def byte_tokens() -> list[str]:
-    """What byte-level BPE begins with, a token for each byte."""
+    """The base vocabulary of byte-level BPE, one token for each byte."""
     letters = [chr(code) for code in (*range(33, 127), *range(161, 173), *range(174, 256))]
-    rest = [chr(256 + i) for i in range(256 - len(letters))]  # GPT-2's stand-ins for bytes that are no letters
+    rest = [chr(256 + i) for i in range(256 - len(letters))]  # GPT-2's substitutes for bytes that are not letters
     return [*letters, *rest]
 
 
@@ -131,7 +131,7 @@ def _add_vocabulary(writer: gguf.GGUFWriter) -> list[str]:
 
 
 def tensors(shape: Shape, vocabulary: int) -> Iterator[tuple[str, NDArray[np.float32] | NDArray[np.uint8]]]:
-    """Random ones, by the names that llama.cpp wants; the same at every call."""
+    """Random ones, by the names that llama.cpp expects; the same at every call."""
     random = np.random.default_rng(0)
     width, kv = shape.width, KV_HEADS * HEAD
     ones = np.ones(width, np.float32)

@@ -1,4 +1,4 @@
-"""The sides of the comparison: something that is told messages and says pieces of text."""
+"""The sides of the comparison: each takes messages and returns pieces of text."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def session() -> aiohttp.ClientSession:
 
 @dataclass(slots=True)
 class Listener:
-    """Takes one answer down: when it was asked for, what was said and when."""
+    """Records one answer: when it was requested, its text and its times."""
 
     asked_s: float = 0.0
     said: list[str] = field(default_factory=list)
@@ -96,7 +96,7 @@ class Listener:
         return "".join(self.said)
 
     async def listen(self, target: Target, messages: Sequence[Message], max_tokens: int) -> Reply:
-        """Raises RuntimeError if nothing was said."""
+        """Raises RuntimeError if there was no text."""
         self.asked_s = perf_counter()
         async for piece in target.say(messages, max_tokens):
             self.pieces_s.append(perf_counter())
@@ -107,7 +107,7 @@ class Listener:
         return self.reply
 
     async def heard(self, pieces: int) -> None:
-        """Wait until that much was said."""
+        """Wait until that many pieces have arrived."""
         while len(self.said) < pieces:
             self._more.clear()
             await self._more.wait()

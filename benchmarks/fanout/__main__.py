@@ -51,7 +51,7 @@ FAN_OUT_GOAL = 1.8  # of two workers
 
 
 def threads_s(pid: int) -> dict[int, float]:
-    """Seconds of processor time of each thread. The first thread, whose id is the process's, runs the event loop."""
+    """CPU seconds of each thread. The first thread, whose id is that of the process, runs the event loop."""
     spent: dict[int, float] = {}
     for task in os.listdir(f"/proc/{pid}/task"):
         with contextlib.suppress(OSError):
@@ -90,7 +90,7 @@ def open_loop(ready: Ready, api: str, count: int, rate: float, seconds: float) -
 
 
 def _settle(streams: Streams) -> None:
-    """Read until nothing waits any more of what a thousand requests in a few seconds held up."""
+    """Read until the backlog is gone that a thousand requests in a few seconds have caused."""
     for _ in range(SETTLE_MAX):
         tally = Tally()
         streams.read(1.0, tally)
@@ -99,7 +99,7 @@ def _settle(streams: Streams) -> None:
 
 
 def at_once(ready: Ready, api: str, count: int) -> dict[str, Any]:
-    """Streams that begin in one moment."""
+    """Streams that begin at the same moment."""
     streams = Streams(ready, api, count, ENDLESS)
     beginning = streams.begin_at_once(BEGIN_MAX_S)
     streams.close()
@@ -155,8 +155,8 @@ def storing(ready: Ready, count: int, rounds: int, seconds: float) -> dict[str, 
 
 
 def beside(workers: Sequence[Ready], count: int, rounds: int, seconds: float) -> dict[str, Any]:
-    """What a token costs the event loop of a worker alone, and of two beside each other, each with so many streams. How
-    many workers' work the two do is told by that: how much they wait for processors is the machine's."""
+    """The cost of a token to the event loop of a worker alone, and of two beside each other, each with this many
+    streams. This shows how many workers' work the two do: how long they wait for processors depends on the machine."""
     alone_us: list[float] = []
     both_us: list[float] = []
     for number in range(rounds):
@@ -174,7 +174,7 @@ def beside(workers: Sequence[Ready], count: int, rounds: int, seconds: float) ->
 
 
 def _token_us(workers: Sequence[Ready], count: int, seconds: float) -> list[float]:
-    """Of each of them, while all of them have so many streams."""
+    """Of each of them, while all of them have this many streams."""
     streams = [Streams(ready, "stored", count, ENDLESS) for ready in workers]
     for each in streams:
         each.open()
@@ -282,7 +282,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=5, help="pairs of `storing` and `workers` (default 5)")
     parser.add_argument("--check", action="store_true", help="fail where a goal is missed")
     parser.add_argument("--json", type=Path, help="write all rows to this file")
-    parser.add_argument("--serve", type=Path, help=argparse.SUPPRESS)  # the worker's own process: its home
+    parser.add_argument("--serve", type=Path, help=argparse.SUPPRESS)  # the process of the worker itself: its home
     parser.add_argument("--ready", type=Path, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.serve:

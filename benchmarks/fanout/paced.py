@@ -1,7 +1,7 @@
-"""A model that gives every stream a token at a fixed rate, from a thread, as an engine's step does.
+"""A model that gives every stream a token at a fixed rate, from a thread, like an engine's step.
 
-It costs next to nothing, so what is measured of a worker with this model is the way from the step to the socket. Each
-token's text is the time at which it was made: the reader, on the same machine, knows how late it is.
+It costs next to nothing, so measurements of a worker with this model show the path from the step to the socket. Each
+token's text is the time at which it was made: the client, on the same machine, knows how late it is.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from inference.trace import now_ns
 
 CONTEXT = 100_000
 WRAP_US = 1_000_000_000  # texts have nine digits, so clocks are compared modulo 1,000 seconds
-LATE_MAX_S = 1.0  # steps that are missed are not made up for beyond this
+LATE_MAX_S = 1.0  # a longer backlog of missed steps is not caught up
 
 
 def stamp() -> str:
@@ -51,7 +51,7 @@ class PacedModel(ScriptedModel):
         threading.Thread(target=self._run, name="engine", daemon=True).start()
 
     def encode(self, segments: Sequence[Segment], **_: Any) -> list[int]:
-        """A byte is a token: what tokenising costs is not measured here."""
+        """A byte is a token: the cost of tokenization is not measured here."""
         return [*"".join([segment.text for segment in segments]).encode()]
 
     def generate(self, prompt: Sequence[int], sampling: Sampling, **_: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The reader: many streams of one worker on raw sockets, in a process that is not the worker's."""
+"""The client: many streams of one worker on raw sockets, in a process separate from the worker."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ Ready: TypeAlias = dict[str, Any]  # the content of a worker's ready file
 
 @dataclass(slots=True)
 class Tally:
-    """What came in a while."""
+    """What arrived in a period of time."""
 
     tokens: int = 0
-    size: int = 0  # bytes
+    size: int = 0  # in bytes
     events: int = 0
     ended: int = 0
     late_us: list[int] = field(default_factory=list)  # from the step that made a token to its arrival here
@@ -41,7 +41,7 @@ class Tally:
 
 @dataclass(slots=True)
 class Beginning:
-    """How streams began that were asked for in one moment."""
+    """How streams began that were requested at the same moment."""
 
     first_token_s: list[float] = field(default_factory=list)
     refused: Counter[str] = field(default_factory=Counter)  # by status
@@ -65,14 +65,16 @@ def request_of(api: str, key: str, number: int, tokens: int) -> bytes:
 
 
 class Streams:
-    """`count` connections to a worker. `open` asks once on each; with `again`, the next is asked when one has ended."""
+    """`count` connections to a worker. `open` sends one request on each; with `again`, another one when it has
+    ended.
+    """
 
     def __init__(self, ready: Ready, api: str, count: int, tokens: int, *, again: bool = False) -> None:
         self._address = ("127.0.0.1", int(ready["url"].rsplit(":", 1)[1]))
         self._key, self._api, self._tokens, self._again = ready["api_key"], api, tokens, again
         self._poll = select.epoll()
         self._sockets: dict[int, socket.socket] = {}
-        self._tails: dict[int, bytes] = {}  # the end of what came last: an end mark may come in two pieces
+        self._tails: dict[int, bytes] = {}  # the end of the last chunk: an end mark may be split over two chunks
         self._asked = 0
         self.count = count
 
@@ -83,12 +85,12 @@ class Streams:
             self._sockets[connection.fileno()] = connection
             self._poll.register(connection.fileno(), select.EPOLLIN)
             self._ask(connection)
-            if number % 16 == 15:  # not all in one moment: accepting is not what is measured
+            if number % 16 == 15:  # spread out: accepting connections is not what is measured
                 self.read(0.05, opening)
         return opening
 
     def begin_at_once(self, seconds_max: float) -> Beginning:
-        """Connect all, ask on all in one moment, and read until each has its first token or was refused."""
+        """Connect all, send all requests at the same moment, and read until each has its first token or was refused."""
         for _ in range(self.count):
             connection = socket.create_connection(self._address)
             self._sockets[connection.fileno()] = connection
@@ -117,7 +119,7 @@ class Streams:
         connection.sendall(request_of(self._api, self._key, self._asked, self._tokens))
 
     def read(self, seconds: float, tally: Tally) -> None:
-        """Read whatever comes. Raises SystemExit when a stream breaks."""
+        """Read whatever arrives. Raises SystemExit when a stream breaks."""
         end = time.monotonic() + seconds
         while (left := end - time.monotonic()) > 0:
             for number, _ in self._poll.poll(left):

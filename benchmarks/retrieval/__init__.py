@@ -1,1 +1,1 @@
-"""How well and how fast passages are found."""
+"""The quality and speed of retrieval."""

@@ -37,7 +37,7 @@ from retrieval.records import CountedStore, SourceSpan
 from retrieval.retriever import Retriever
 from worker.config import prepare_process
 
-PASSAGES = 5  # as a turn asks for by default
+PASSAGES = 5  # the default of a turn
 
 
 async def measure(bench: Bench, corpus: Corpus) -> Evaluation:
@@ -48,7 +48,7 @@ async def measure(bench: Bench, corpus: Corpus) -> Evaluation:
 
 
 async def ask(bench: Bench, corpus: Corpus, tenant_id: UUID, store: CountedStore) -> Evaluation:
-    """The corpus's questions, of a store that holds its documents."""
+    """The corpus's questions, against a store that holds its documents."""
     questions = await bench.questions(corpus.lines, tenant_id, store.id)
     print(f"\n## {corpus.name} in {store.name}\n")
     print(f"{len(questions)} questions, {store.chunks} chunks of {store.files} files\n")
@@ -81,7 +81,7 @@ def show(evaluation: Evaluation, questions: Sequence[Question]) -> None:
 
 
 def above_threshold(evaluation: Evaluation, questions: Sequence[Question]) -> tuple[float, float]:
-    """The share of the targets that are still met, and the tokens that are left of a question's passages."""
+    """The share of the targets that are still found, and the remaining tokens of a question's passages."""
     found = [[passage for passage in passages if passage.score >= SCORE_THRESHOLD] for passages in evaluation.passages]
     recalls = [
         judge([SourceSpan(p.file_id, p.start_char, p.end_char) for p in passages], question.targets).recall(PASSAGES)

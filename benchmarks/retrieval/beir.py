@@ -11,11 +11,11 @@ from typing import Any
 from benchmarks.retrieval.corpora import Corpus
 from retrieval.quality.questions import QUESTION_CHARS_MAX, Line
 
-SPLITS = ("test", "dev", "train")  # the first that is there
+SPLITS = ("test", "dev", "train")  # the first that exists
 
 
 def beir(folder: Path) -> Corpus:
-    """Each text of the corpus becomes a file. Raises OSError, ValueError (JSON), KeyError (a field that is missing)."""
+    """Each text of the corpus becomes a file. Raises OSError, ValueError (JSON), KeyError (a missing field)."""
     names = {}
     files = {}
     for number, text in enumerate(_objects(folder / "corpus.jsonl")):

@@ -1,4 +1,4 @@
-"""A database of one's own to fill and search, and what the measurements share."""
+"""A private database to fill and search, and what the measurements share."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Bench:
     embedders: Embedders
     keys: Keys
     owner_dsn: str
-    folder: Path  # of documents: those that are there again in the next run are not embedded again
+    folder: Path  # of documents: unchanged ones are not embedded again in the next run
 
     @property
     def embedder(self) -> Embedder:
@@ -77,19 +77,19 @@ def kept_or_not(home: Path | None) -> Iterator[Path]:
         yield home
         return
     with tempfile.TemporaryDirectory(prefix="firsttoken-bench-", ignore_cleanup_errors=True) as folder:
-        Path(folder).chmod(0o711)  # Postgres does not run as root and has to get in
+        Path(folder).chmod(0o711)  # Postgres does not run as root and needs access
         yield Path(folder)
 
 
 @asynccontextmanager
 async def opened(home: Path | None) -> AsyncIterator[Bench]:
-    """In this home, or in one that is thrown away."""
+    """In this home, or in a temporary one."""
     with kept_or_not(home) as folder:
         config = load({"home": str(folder)})
         place = Home(config.home)
         place.prepare()
         async with open_database(config) as database:
-            # Without a memory for queries: a question that two collections share costs the same in both.
+            # Without a cache of queries: a question that two collections share costs the same in both.
             embedders = Embedders(await asyncio.to_thread(Embedder.load, EMBEDDER, queries_bytes_max=0))
             keys = Keys(database, read_secret(config, place))
             try:

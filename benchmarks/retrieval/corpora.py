@@ -25,9 +25,9 @@ from retrieval.quality.questions import Line
 
 CHARS_MAX = 800_000  # of one collection: some 1,500 chunks, a minute and a half to embed on one core
 QUESTIONS_MAX = 300
-ANSWER_CHARS_MIN, ANSWER_CHARS_MAX = 200, 6000  # shorter ones say nothing, longer ones are chapters
+ANSWER_CHARS_MIN, ANSWER_CHARS_MAX = 200, 6000  # shorter ones are empty of content, longer ones are chapters
 QUESTION_WORDS_MIN, QUESTION_CHARS_MAX = 4, 200
-HEADING_WORDS_MIN = 3  # "Usage" is the heading of every package
+HEADING_WORDS_MIN = 3  # "Usage" is a heading of every package
 PODS = Path("/usr/share/perl")
 _HEADING = re.compile(r"\s*(#{1,6}) +([^\n]+?) *#* *\n?")
 _POD_MARK = re.compile(r"[BCEFILSXZ](?:<< (.*?) >>|<([^<>]*)>)")
@@ -38,7 +38,7 @@ class Corpus:
     name: str
     files: dict[str, str] = field(default_factory=dict)  # Markdown, by file name
     lines: list[Line] = field(default_factory=list)
-    by_file: bool = False  # a question is answered by a file, wherever in it
+    by_file: bool = False  # the answer is a file as a whole
 
     @property
     def chars(self) -> int:
@@ -50,7 +50,7 @@ class Corpus:
             (folder / name).write_text(text, "utf-8")
 
     def thinned(self, questions_max: int) -> Corpus:
-        """With that many questions at most, the same ones every time."""
+        """With at most that many questions, the same ones every time."""
         lines = self.lines
         if len(lines) > questions_max:
             lines = Random(0).sample(lines, questions_max)
@@ -58,7 +58,7 @@ class Corpus:
 
 
 def corpora(pods: Path = PODS) -> Iterator[Corpus]:
-    """Those that this machine has the text for."""
+    """Those for which this machine has the text."""
     for corpus in (faq(pods), docstrings(Path(sysconfig.get_paths()["stdlib"])), headings()):
         if corpus.lines:
             yield corpus.thinned(QUESTIONS_MAX)
@@ -90,7 +90,7 @@ def headings() -> Corpus:
 
 
 def docstrings(folder: Path) -> Corpus:
-    """One document a module, one section a class or function."""
+    """One document per module, one section per class or function."""
     corpus = Corpus("docstrings")
     for path in sorted(folder.rglob("*.py")):
         parts = path.relative_to(folder).with_suffix("").parts
@@ -134,7 +134,7 @@ def _answers(answer: str) -> bool:
 
 
 def _add_sections(corpus: Corpus, name: str, text: str, is_question: Callable[[str], bool]) -> None:
-    """Each section whose heading is a question keeps a number for a heading."""
+    """In sections whose heading is a question, the heading is replaced by a number."""
     parts: list[str] = []
     end = 0
     for number, section in enumerate(formats.load(Path(name), text.encode()).sections, 1):
@@ -149,7 +149,7 @@ def _add_sections(corpus: Corpus, name: str, text: str, is_question: Callable[[s
 
 
 def _markdown(pod: str) -> str:
-    """Headings and paragraphs; the marks inside of them are taken off."""
+    """Headings and paragraphs, without inline markup."""
     lines = []
     for line in pod.splitlines():
         if heading := re.match(r"=head([1-4])\s+(.*)", line):

@@ -1,4 +1,4 @@
-"""Stores of any size: real text of this machine, documentation and source code, under vectors that are made up.
+"""Stores of any size: real text of this machine, documentation and source code, with synthetic vectors.
 
 Embedding a hundred thousand chunks would take hours; each of these has a mixture of two vectors of other texts, which
 is as near to its neighbours as real ones are.
@@ -23,8 +23,8 @@ from retrieval.errors import UnreadableFile
 from retrieval.loaders import formats
 from retrieval.records import NewFile
 
-FILE_CHUNKS_MAX = 50  # the ordinary size of a document; filters choose by file
-SHARES = {"half": 2, "hundredth": 100, "thousandth": 1000}  # one file in so many has the attribute
+FILE_CHUNKS_MAX = 50  # the usual size of a document; filters select by file
+SHARES = {"half": 2, "hundredth": 100, "thousandth": 1000}  # one file in this many has the attribute
 
 _VECTORS = """
 select embedding::real[] as vector, windows, window_scales from chunks
@@ -33,7 +33,7 @@ select embedding::real[] as vector, windows, window_scales from chunks
 
 
 async def vectors(bench: Bench, store: str, count: int) -> list[PassageVectors]:
-    """What was embedded for a store of the benchmark's tenant."""
+    """The vectors of a store of the benchmark's tenant."""
     tenant_id = await bench.tenant(TENANT)
     stored = await bench.store.get(tenant_id, store)
     async with bench.database.tenant(tenant_id) as connection:
@@ -42,7 +42,7 @@ async def vectors(bench: Bench, store: str, count: int) -> list[PassageVectors]:
 
 
 async def fill(bench: Bench, name: str, chunks: int, real: Sequence[PassageVectors]) -> None:
-    """Bring the store of that name, of a tenant of the same name, to about that many chunks."""
+    """Fill the store of that name, of a tenant of the same name, to about that many chunks."""
     tenant_id = await bench.tenant(name)
     opened = await bench.store.open(
         tenant_id, name, embedding_model=bench.embedder.name, dimensions=bench.embedder.dimensions
@@ -70,7 +70,7 @@ async def fill(bench: Bench, name: str, chunks: int, real: Sequence[PassageVecto
 
 
 async def settle(owner_dsn: str) -> None:
-    """What the server does by itself within some minutes after so many rows."""
+    """What the server does by itself within some minutes after that many new rows."""
     connection = await asyncpg.connect(owner_dsn)
     await connection.execute("vacuum analyze chunks")
     await connection.execute("vacuum analyze lexeme_counts")
@@ -92,7 +92,7 @@ def _documents() -> Iterator[tuple[str, str, str, list[Chunk]]]:
 
 
 def _tokens(text: str) -> int:
-    """Near enough for text that is not embedded."""
+    """Precise enough for text that is not embedded."""
     return len(text) // 4
 
 

@@ -19,7 +19,7 @@ QUESTIONS = 60  # 600 neighbours to find
 
 
 async def build(bench: Bench, corpus: Corpus, chunks: int, sources: Sequence[str]) -> CountedStore:
-    """A store of so many chunks that holds the corpus, and the stores of other tenants.
+    """A store of this many chunks that holds the corpus, and the stores of other tenants.
 
     Their vectors are mixed from those of the benchmark's other stores, the sources.
     """

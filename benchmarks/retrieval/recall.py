@@ -1,4 +1,4 @@
-"""What a search finds and takes, against the exact search of the same chunks."""
+"""The recall and duration of a search, compared with the exact search of the same chunks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CHUNKS_MAX = 10**9  # of an exact search: all
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What is searched: a store, or the files of it that have an attribute."""
+    """The scope of a search: a store, or its files with an attribute."""
 
     name: str
     tenant_id: UUID
@@ -47,7 +47,7 @@ HEAD = ["searched", "chunks", "method", f"recall@{NEAREST} of exact", "p50 / p95
 
 
 async def compare(bench: Bench, scope: Scope, questions: Sequence[str]) -> Compared:
-    """Both searches question by question, each first in every other one."""
+    """Both searches question by question, alternating which one is first."""
     exact = PassageStore(bench.database, exact_chunks_max=CHUNKS_MAX)
     compared = Compared()
     for number, question in enumerate(questions):

@@ -1,4 +1,4 @@
-"""Who may call a route: declared where it is registered, checked before its body is read."""
+"""Who may call a route: declared where the route is registered, checked before the body is read."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from worker.errors import ApiError
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Any one of the `scopes` opens the route. Without scopes it is open: to visitors, who may be signed in, or to
-    everybody alike.
+    """Any one of the `scopes` grants access. Without scopes the route is public: for visitors, who may be signed in, or
+    for everybody alike.
     """
 
     scopes: frozenset[Scope] = frozenset()
     visitors: bool = False
 
     def check(self, principal: Principal) -> None:
-        """Raises ApiError 403 naming what is missing."""
+        """Raises ApiError 403 naming the missing scope."""
         if not self.scopes or self.scopes & principal.scopes:
             return
         names = " or ".join(scope for scope in Scope if scope in self.scopes)
@@ -40,17 +40,17 @@ EVERYBODY, VISITORS = Access(), Access(visitors=True)
 
 
 def needs(scopes: Scope | Iterable[Scope], *routes: web.RouteDef) -> list[web.RouteDef]:
-    """The routes, open to who has one of the scopes."""
+    """The routes, restricted to callers with one of the scopes."""
     return declare(Access(frozenset([scopes] if isinstance(scopes, Scope) else scopes)), *routes)
 
 
 def declare(access: Access, *routes: web.RouteDef) -> list[web.RouteDef]:
-    """The routes, with what `access_of` tells of them."""
+    """The routes, with the declaration that `access_of` returns."""
     return [web.RouteDef(route.method, route.path, _declared(route.handler, access), route.kwargs) for route in routes]
 
 
 def access_of(request: web.Request) -> Access | None:
-    """What the route of a request asks for; None where nobody declared it, which is open to no one."""
+    """The access that a request's route declares; None if it declares none, which denies everybody."""
     access: Access | None = getattr(request.match_info.handler, "access", None)
     return access
 

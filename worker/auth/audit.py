@@ -1,6 +1,6 @@
 """The audit log: who did what to credentials, secrets and stored files, when and from where.
 
-A note is written in the transaction of the act, so that neither stands without the other. No secret is part of one.
+An entry is written in the transaction of the act, so that neither exists without the other. It contains no secret.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ class Act(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Actor:
-    """Who acts. `via` is how somebody got in (`api_key`, `jwt`, `session`, `link`, `oidc`), or `command` or `worker`;
-    `subject` the id of a key or session, the subject of a token, or an account of this machine; `address` that of the
-    client.
+    """Who acts. `via` is the kind of credential (`api_key`, `jwt`, `session`, `link`, `oidc`), or `command` or
+    `worker`; `subject` the id of a key or session, the subject of a token, or an account of this machine; `address`
+    that of the client.
     """
 
     via: str
@@ -59,7 +59,7 @@ class Note:
 
 
 async def note(connection: Connection, tenant_id: UUID, actor: Actor, act: Act, object: str, /, **detail: Any) -> None:
-    """Write down an act in its own transaction. `object` is the id of what was acted upon."""
+    """Record an act in its own transaction. `object` is the id of what was acted upon."""
     await connection.execute(
         "insert into audit_log (tenant_id, via, subject, address, act, object, detail) "
         "values ($1, $2, $3, $4, $5, $6, $7)",
@@ -68,13 +68,13 @@ async def note(connection: Connection, tenant_id: UUID, actor: Actor, act: Act, 
 
 
 class AuditLog:
-    """The reader of the table audit_log, one tenant's at a time."""
+    """The reader of the table audit_log, for one tenant at a time."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def list(self, tenant_id: UUID, *, limit: int, before: int | None = None) -> list[Note]:
-        """The newest first; with `before`, those that stand before this position."""
+        """The newest first; with `before`, those that precede this position."""
         async with self._database.tenant(tenant_id) as connection:
             rows = await connection.fetch(
                 "select position, at, via, subject, address, act, object, detail from audit_log "
@@ -84,7 +84,7 @@ class AuditLog:
         return [_note(dict(row)) for row in rows]
 
     async def forget(self, days: float) -> None:
-        """Remove the notes of all tenants that are older; those of the last day stay in any case."""
+        """Remove older entries of all tenants; those of the last day are always kept."""
         async with self._database.anonymous() as connection:
             await connection.execute("select forget_audit($1)", timedelta(days=days))
 

@@ -1,8 +1,8 @@
-"""A cache of credentials that were checked recently, so that a request costs a hash and a lookup; and what is ended
-when a credential is revoked.
+"""A cache of recently checked credentials, so that a request costs a hash and a lookup; and the work that is ended when
+a credential is revoked.
 
 All entries are checked again by one statement every RECHECK_S, also those whose requests are still in progress. So a
-revoked credential is useless after RECHECK_S, and after CACHE_S at the latest where the database does not answer.
+revoked credential is useless after RECHECK_S, or after CACHE_S at the latest if the database is unavailable.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from worker.auth.principal import Principal
 CACHE_S = 30.0  # a revoked credential keeps working for at most this long
 RECHECK_S = 10.0
 CACHED_MAX = 10_000  # of about 1 KB each: 10 MB
-IDLE_S = 900.0  # an entry that is unused for so long is dropped; a user may think and type for this long
+IDLE_S = 900.0  # an entry that is unused for this long is dropped; a user may think and type for this long
 
 End = Callable[[], object]
 
@@ -57,7 +57,7 @@ class AuthCache:
         return entry.principal
 
     def put(self, mark: bytes, principal: Principal, expires_at: float) -> None:
-        """Add a principal that was looked up; the credential expires at these Unix seconds."""
+        """Add a principal that was looked up; `expires_at` of the credential is in Unix seconds."""
         now = time.monotonic()
         self._entries[mark] = _Entry(principal, expires_at, now, now)
         self._entries.move_to_end(mark)
@@ -66,7 +66,7 @@ class AuthCache:
 
     @contextmanager
     def revocable(self, principal: Principal, end: End) -> Iterator[None]:
-        """In the block, work is done for a principal: `end` is called if its credential is revoked meanwhile."""
+        """Wraps work for a principal: `end` is called if its credential is revoked before the block ends."""
         if not principal.is_revocable:
             yield
             return
@@ -80,7 +80,7 @@ class AuthCache:
                 del self._going_on[subject]
 
     def to_check(self) -> tuple[set[str], set[str]]:
-        """Subjects to check again, and those of them that were used since the last check. Entries that are unused are
+        """Subjects to check again, and those of them that were used since the last check. Unused entries are
         dropped.
         """
         idle_since = time.monotonic() - IDLE_S

@@ -28,7 +28,7 @@ TIDY_EVERY_S = 3600.0
 
 
 class Authenticator:
-    """Answers "who is this?" for every request, mostly from what it let in lately."""
+    """Authenticates every request, mostly from its cache of recent credentials."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class Authenticator:
         audit_days: float,
         provider: Provider | None = None,
     ) -> None:
-        """`provider` is that of an organisation, where there is one."""
+        """`provider` is the organisation's identity provider, if there is one."""
         self.keys = keys
         self.sessions = sessions
         self.audit = audit
@@ -69,10 +69,10 @@ class Authenticator:
     async def identify(
         self, headers: Mapping[str, str], cookies: Mapping[str, str], method: str, trace: Trace, address: str = ""
     ) -> Principal | None:
-        """Who is asking; None when no credential came along. `address` is where the request comes from.
+        """The caller; None without a credential. `address` is where the request comes from.
 
-        Raises ApiError: 401 for a bearer credential that does not count, or 429 after too many of those, and 403 for a
-        session used from another site.
+        Raises ApiError: 401 for an invalid bearer credential, 429 after too many of those, and 403 for a session used
+        from another site.
         """
         authorization = headers.get("Authorization")
         if authorization is None and API_KEY in headers:  # as Anthropic's clients send it
@@ -114,7 +114,7 @@ class Authenticator:
         return principal
 
     async def _verify(self, credential: str, trace: Trace) -> tuple[Principal, float]:
-        """The principal, and until when (Unix seconds) the credential counts."""
+        """The principal, and when its credential expires (Unix seconds)."""
         if not credential.startswith(KEY_PREFIX) and credential.count(".") == 2 and self._tokens.enabled:
             return await self._verify_token(credential, trace)
         grant = await self.keys.authenticate(credential)
@@ -135,8 +135,8 @@ class Authenticator:
         return Principal(tenant_id, bearer.subject, bearer.scopes, "jwt"), bearer.expires_at
 
     async def principal_of(self, tenant_id: UUID, via: Via, subject: str) -> Principal:
-        """Somebody who was let in earlier and whose work is done only now. Raises ApiError 401 for a key or session
-        that ended. JWTs cannot be revoked: what they asked for in their time counts.
+        """The caller of an earlier request whose work runs only now. Raises ApiError 401 if the key or session has
+        ended. JWTs cannot be revoked: what was requested while they were valid still runs.
         """
         if via == "jwt":
             return Principal(tenant_id, subject, frozenset(), via)
@@ -151,7 +151,7 @@ class Authenticator:
         return Principal(tenant_id, subject, grant.scopes, via, grant.bounds)
 
     async def redeem_link(self, token: str, address: str) -> Grant:
-        """What a one-time sign-in link allows. Raises ApiError 401 when it does not count any more, or 429."""
+        """What a one-time sign-in link grants. Raises ApiError 401 when it is no longer valid, or 429."""
         async with self.throttle.checking(address):
             grant = await self.keys.redeem_link(token) if len(token) <= CREDENTIAL_CHARS_MAX else None
             if grant is None:
@@ -159,15 +159,15 @@ class Authenticator:
         return grant
 
     def revocable(self, principal: Principal, end: End) -> AbstractContextManager[None]:
-        """While something is done for a principal: `end` is called when its credential ends before."""
+        """Wraps work for a principal: `end` is called if its credential is revoked before the block ends."""
         return self._auth_cache.revocable(principal, end)
 
     def ended(self, subject: str) -> None:
-        """This worker knows that a credential has ended. Other workers find out by `recheck`."""
+        """Tell this worker that a credential was revoked. Other workers find out by `recheck`."""
         self._auth_cache.end({subject})
 
     async def recheck(self) -> None:
-        """Find out which credentials have ended since, in one statement for all of them."""
+        """Find out which credentials were revoked since the last check, in one statement for all of them."""
         subjects, used = self._auth_cache.to_check()
         if subjects:
             asked_at = time.monotonic()

@@ -1,7 +1,7 @@
-"""What the answers of an API key may cost in a day (UTC), counted over all workers.
+"""The cost limit of an API key per day (UTC), counted over all workers.
 
-What is stored is read every few seconds while the key asks; what this worker has charged since is added. So a key may
-exceed its budget by what it has in progress, and by what other workers answer within those seconds.
+The stored cost is read every few seconds while the key sends requests; what this worker has charged since is added. So
+a key may exceed its budget by what it has in progress, and by what other workers answer within those seconds.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from worker.auth.principal import Principal
 from worker.errors import ApiError
 
 REREAD_S = 5.0
-KEYS_MAX = 10_000  # that are remembered; one that is forgotten is read again
+KEYS_MAX = 10_000  # that are remembered; a key that was dropped is read again
 
 Read: TypeAlias = Callable[[UUID, str, datetime], Awaitable[float]]  # tenant, key, since when -> cost
 
@@ -29,8 +29,8 @@ Read: TypeAlias = Callable[[UUID, str, datetime], Awaitable[float]]  # tenant, k
 class _Key:
     day: datetime
     stored: float = 0.0
-    charged: float = 0.0  # by this worker, since it knows the key
-    counted: float = 0.0  # of that, what `stored` contains
+    charged: float = 0.0  # by this worker, since it first saw the key
+    counted: float = 0.0  # the part of `charged` that `stored` includes
     read_at: float = float("-inf")  # time.monotonic()
     first_look: asyncio.Task[None] | None = None
 
@@ -43,20 +43,20 @@ class DailyBudgets:
     """For the event loop only; keys without a budget cost one lookup of their limits."""
 
     def __init__(self, read: Read | None = None, flush: Callable[[], Awaitable[None]] | None = None) -> None:
-        """`flush` returns when everything that was charged so far is stored, as far as it can be."""
+        """`flush` returns when everything charged so far is stored, as far as possible."""
         self._read = read
         self._flush = flush
         self._keys: OrderedDict[str, _Key] = OrderedDict()
         self._reading: set[asyncio.Task[None]] = set()
 
     async def know(self, principal: Principal) -> None:
-        """Return when the spending of the key has been read; later reads happen beside requests."""
+        """Return when the spending of the key is known; later reads happen in the background."""
         key = self._key(principal)
         if key is None:
             return
         if key.first_look is None:
             key.first_look = asyncio.create_task(self._look(principal, key), name="first look at a budget")
-        if not key.first_look.done():  # whoever asked first may leave, and the others wait on
+        if not key.first_look.done():  # the first caller may disconnect while the others still wait
             await asyncio.shield(key.first_look)
 
     def check(self, principal: Principal) -> None:
@@ -64,7 +64,7 @@ class DailyBudgets:
         key = self._key(principal)
         if key is None:
             return
-        # One key at a time: however many ask at once, budgets take one connection, and the flush is everybody's.
+        # One key at a time: however many send requests at once, budgets use one connection, and all share the flush.
         if time.monotonic() >= key.read_at + REREAD_S and not self._reading:
             task = asyncio.create_task(self._look(principal, key), name="budget of a key")
             self._reading.add(task)
@@ -87,7 +87,7 @@ class DailyBudgets:
             await self._flush()
             stored = await self._read(principal.tenant_id, principal.subject, key.day)
         except DATABASE_AWAY:
-            return  # what is known already counts
+            return  # keep what is already known
         key.stored, key.counted = stored, counted
 
     def _key(self, principal: Principal) -> _Key | None:
@@ -104,7 +104,7 @@ class DailyBudgets:
 
 
 def _spent(budget: float, key: _Key) -> ApiError:
-    """Clients repeat what got a 429 by themselves; here that is of no use before tomorrow."""
+    """Clients retry a 429 automatically, which is pointless before tomorrow."""
     left_s = (key.day + timedelta(days=1) - datetime.now(UTC)).total_seconds()
     return ApiError(
         429,

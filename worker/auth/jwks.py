@@ -1,4 +1,4 @@
-"""The public keys of a token issuer: fetched over HTTP, kept, and refreshed before anybody has to wait for them."""
+"""The public keys of a token issuer: fetched over HTTP, cached, and refreshed before a request has to wait for them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ log = logging.getLogger("firsttoken.auth")
 REFRESH_S = 300.0
 REFETCH_MIN_S = 30.0  # a stream of tokens with made-up key ids must not become a stream of requests to the issuer
 FETCH_TIMEOUT_S = 5.0
-DOCUMENT_BYTES_MAX = 256 * 1024  # of an issuer: some kilobytes usually
+DOCUMENT_BYTES_MAX = 256 * 1024  # of an issuer: usually a few kilobytes
 KINDS: dict[str, type[RSAKey | ECKey]] = {"RSA": RSAKey, "EC": ECKey}
 
 
@@ -29,11 +29,11 @@ class KeysUnavailable(Exception):
 
 
 class Jwks:
-    """Keys of one JWKS document. A failing refresh keeps the old keys: an issuer's outage signs nobody out."""
+    """The keys of one JWKS document. A failed refresh keeps the old keys: an issuer's outage signs nobody out."""
 
     def __init__(self, url: str, *, refetch_min_s: float = REFETCH_MIN_S) -> None:
         self.url = url
-        self._shown = urlsplit(url).netloc.rpartition("@")[2]  # what stands before the host may be a password
+        self._shown = urlsplit(url).netloc.rpartition("@")[2]  # the userinfo before the host may contain a password
         self._refetch_min_s = refetch_min_s
         self._keys: list[RSAKey | ECKey] = []
         self._tried_at = -float("inf")
@@ -41,7 +41,7 @@ class Jwks:
         self._refresher: Supervised | None = None
 
     async def start(self, supervisor: Supervisor) -> None:
-        """Fetch once and go on refreshing in the background."""
+        """Fetch once and keep refreshing in the background."""
         await self._fetch()
         self._refresher = supervisor.start("jwks", self._refresh, retry_max_s=REFRESH_S, expected=(KeysUnavailable,))
 
@@ -50,16 +50,16 @@ class Jwks:
             await self._refresher.stop()
 
     async def find(self, kid: str | None, algorithm: str, trace: Trace) -> RSAKey | ECKey | None:
-        """The key that may verify this token; an unknown `kid` asks the issuer again, but not too often.
+        """The key that may verify this token; an unknown `kid` triggers a refetch, but not too often.
 
-        Raises KeysUnavailable when no key was ever seen.
+        Raises KeysUnavailable if no key was ever fetched.
         """
         key = self._pick(kid, algorithm)
         if key is None and time.monotonic() - self._tried_at >= self._refetch_min_s:
             parent = len(trace.spans) - 1 if trace.spans else None
             with trace.span("jwks", lane="auth", parent=parent):
                 async with self._lock:
-                    if time.monotonic() - self._tried_at >= self._refetch_min_s:  # else another one just asked
+                    if time.monotonic() - self._tried_at >= self._refetch_min_s:  # else another has fetched them
                         await self._fetch()
             key = self._pick(kid, algorithm)
         if key is None and not self._keys:
@@ -67,7 +67,7 @@ class Jwks:
         return key
 
     def _pick(self, kid: str | None, algorithm: str) -> RSAKey | ECKey | None:
-        """By id; a token without one is only unambiguous when a single key fits its algorithm."""
+        """By id; a token without one is unambiguous only if a single key fits its algorithm."""
         kind = RSAKey if algorithm.startswith("RS") else ECKey
         fitting = [key for key in self._keys if isinstance(key, kind) and key.get("use") in (None, "sig")]
         if kid is None:
@@ -83,7 +83,7 @@ class Jwks:
             well()
 
     async def _fetch(self) -> bool:
-        """Whether that worked."""
+        """Whether the fetch succeeded."""
         self._tried_at = time.monotonic()
         try:
             timeout = aiohttp.ClientTimeout(total=FETCH_TIMEOUT_S)
@@ -106,9 +106,9 @@ async def _read(response: aiohttp.ClientResponse) -> bytes:
 
 
 def parse(document: bytes) -> list[RSAKey | ECKey]:
-    """The public signature keys of a JWKS document; a key that we cannot use does not spoil the others.
+    """The public signature keys of a JWKS document; an unusable key does not invalidate the others.
 
-    Symmetric keys are left out: what stands in a public document is no secret. Raises ValueError when nothing is left.
+    Symmetric keys are skipped: a key in a public document is no secret. Raises ValueError if none is left.
     """
     content = json.loads(document)
     entries = content.get("keys") if isinstance(content, dict) else None

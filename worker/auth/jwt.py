@@ -1,4 +1,4 @@
-"""JWT bearer tokens: which signatures count, and what a valid token says about its bearer."""
+"""JWT bearer tokens: which signatures are accepted, and what a valid token says about its bearer."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from worker.config import Config
 
 log = logging.getLogger("firsttoken.auth")
 
-LEEWAY_S = 30  # clocks of two machines differ
+LEEWAY_S = 30  # tolerated clock skew between machines
 SYMMETRIC, ASYMMETRIC = frozenset({"HS256"}), frozenset({"RS256", "ES256"})
 SCOPE_PREFIX = "firsttoken:"  # in the `scope` claim, since an issuer serves other software too
-OPERATOR = "operator"  # a name of `ops` that takes nothing away, from before there were scopes for everything
+OPERATOR = "operator"  # an older name of `ops` that takes nothing away, from before every permission was a scope
 TENANT_CHARS_MAX = 190
 
 
 class InvalidToken(Exception):
-    """The token does not count; the message says why in words that may be shown to its bearer."""
+    """The token is rejected; the message says why in words that may be shown to its bearer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +46,8 @@ class Bearer:
 class Tokens:
     """Verifies tokens of one issuer.
 
-    The algorithm decides which key is looked at, never the other way round: a public key from the JWKS is never tried
-    as an HMAC secret, and what is not listed (`none` above all) is refused before any key is touched.
+    The algorithm decides which key is used, never the other way round: a public key from the JWKS is never tried as an
+    HMAC secret, and an algorithm that is not listed (`none` above all) is refused before any key is touched.
     """
 
     def __init__(self, config: Config) -> None:
@@ -63,7 +63,7 @@ class Tokens:
         self._claims = jwt.JWTClaimsRegistry(leeway=LEEWAY_S, **required)
 
     def warn(self) -> None:
-        """Say in one line which setting is missing, where a token may be taken that was made for somebody else."""
+        """Log in one line which setting is missing, if tokens that were issued for other software would be accepted."""
         flags = {"--jwt-issuer": "iss", "--jwt-audience": "aud"}
         missing = [flag for flag, claim in flags.items() if claim not in self._required]
         if self.jwks is not None and missing:
@@ -77,7 +77,7 @@ class Tokens:
         return self._secret is not None or self.jwks is not None
 
     async def verify(self, token: str, trace: Trace) -> Bearer:
-        """Raises InvalidToken, or KeysUnavailable when the issuer cannot be asked."""
+        """Raises InvalidToken, or KeysUnavailable when the issuer cannot be reached."""
         header = header_of(token)
         algorithm = str(header.get("alg"))
         key = await self._key(algorithm, header.get("kid"), trace)
@@ -87,7 +87,7 @@ class Tokens:
             self._claims.validate(claims)
         except JoseError as error:
             raise InvalidToken(error.description or error.error.replace("_", " ")) from error
-        except (ValueError, RecursionError) as error:  # claims may nest deeper than the parser does
+        except (ValueError, RecursionError) as error:  # claims may nest deeper than the parser allows
             raise InvalidToken("the token is damaged") from error
         return self._bearer(claims)
 
@@ -112,12 +112,14 @@ class Tokens:
 
 
 def is_storable(text: str) -> bool:
-    """JSON may spell halves of characters, and NUL."""
+    """JSON may encode lone surrogates, and NUL."""
     return not any(char == "\0" or "\ud800" <= char <= "\udfff" for char in text)
 
 
 def _scopes(claim: object) -> frozenset[Scope]:
-    """What the `scope` claim grants: what it names of ours, and the usual where it names nothing of ours."""
+    """The scopes that the `scope` claim grants: those of ours that it names, or the default ones if it names none of
+    ours.
+    """
     words = claim.split() if isinstance(claim, str) else []
     named = {word.removeprefix(SCOPE_PREFIX) for word in words if word.startswith(SCOPE_PREFIX)}
     granted = known(named) if named - {OPERATOR} else USUAL

@@ -1,4 +1,4 @@
-"""API keys and one-time sign-in links: made here, shown once, stored as keyed hashes."""
+"""API keys and one-time sign-in links: created here, shown once, stored as keyed hashes."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from worker.auth.secret import Secret
 
 KEY_PREFIX = "ft_"
 SECRET_BYTES = 32
-HINT_CHARS = 8  # enough for people to tell keys apart, nothing for guessing: 5 of 43 random characters
-LINK_ID_BYTES = 8  # of a hash that the secret keys
-KEY, LINK = "api-key", "sign-in-link"  # what hashes are made for
+HINT_CHARS = 8  # enough for people to tell keys apart, useless for guessing: 5 of 43 random characters
+LINK_ID_BYTES = 8  # of a hash keyed by the secret
+KEY, LINK = "api-key", "sign-in-link"  # purposes of the hashes
 LOCAL_TENANT = "local"  # the tenant of the person who runs the worker
 LINK_LIFETIME = timedelta(hours=12)  # printed at start, often followed much later
 
 
 @dataclass(frozen=True, slots=True)
 class ApiKey:
-    """What may be known of a key after it was made."""
+    """What is still known of a key after its creation."""
 
     id: str
     name: str
@@ -46,7 +46,7 @@ class ApiKey:
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """What a redeemed credential allows."""
+    """What a valid credential grants."""
 
     id: str
     tenant_id: UUID
@@ -63,7 +63,7 @@ class Keys:
         self._secret = secret
 
     async def tenant(self, name: str) -> UUID:
-        """The tenant of that name, made if it is new."""
+        """The tenant of that name, created if it is new."""
         async with self._database.anonymous() as connection:
             tenant_id: UUID = await connection.fetchval("select ensure_tenant($1)", name)
         return tenant_id
@@ -84,7 +84,7 @@ class Keys:
         bounds: KeyLimits | None = None,
         by: Actor = WORKER,
     ) -> tuple[str, str]:
-        """A new key: (id, the key itself, which nobody can read again)."""
+        """Create a key: (id, the key itself, which cannot be read again)."""
         told = bounds.model_dump(exclude_unset=True, by_alias=True) if bounds else {}
         key, id = KEY_PREFIX + secrets.token_urlsafe(SECRET_BYTES), f"key_{secrets.token_hex(12)}"
         async with self._database.tenant(tenant_id) as connection:
@@ -98,7 +98,7 @@ class Keys:
         return id, key
 
     async def list(self, tenant_id: UUID) -> list[ApiKey]:
-        """All keys of a tenant, newest first, dead ones included."""
+        """All keys of a tenant, newest first, including invalid ones."""
         async with self._database.tenant(tenant_id) as connection:
             rows = await connection.fetch(
                 "select id, name, hint, scopes, created_at, expires_at, revoked_at, last_used_at, bounds "
@@ -107,7 +107,7 @@ class Keys:
         return [ApiKey(**{**row, "scopes": known(row["scopes"])}) for row in rows]
 
     async def revoke(self, tenant_id: UUID, id: str, *, by: Actor = WORKER) -> bool:
-        """Whether a key of this tenant had that id. Workers notice when they check what they have let in."""
+        """Whether the tenant had a key with that id. Workers notice at their next recheck of cached credentials."""
         async with self._database.tenant(tenant_id) as connection:
             name = await connection.fetchval(
                 "update api_keys set revoked_at = coalesce(revoked_at, now()) where id = $1 returning name", id
@@ -117,7 +117,7 @@ class Keys:
         return name is not None
 
     async def authenticate(self, key: str) -> Grant | None:
-        """What a key allows now; None for an unknown, expired or revoked one."""
+        """What a key grants now; None for an unknown, expired or revoked one."""
         async with self._database.anonymous() as connection:
             row = await connection.fetchrow(
                 "select * from authenticate_api_key($1, $2)", self._secret.digests(KEY, key), self._secret.marks[0]
@@ -128,7 +128,7 @@ class Keys:
         return Grant(row["key_id"], row["tenant_id"], known(row["scopes"]), row["expires_at"], bounds)
 
     async def grant(self, tenant_id: UUID, id: str) -> Grant | None:
-        """What the key with this id allows now; None when it is unknown, expired or revoked."""
+        """What the key with this id grants now; None when it is unknown, expired or revoked."""
         async with self._database.tenant(tenant_id) as connection:
             row = await connection.fetchrow(
                 "select scopes, expires_at, bounds from api_keys where id = $1 and revoked_at is null "
@@ -152,27 +152,27 @@ class Keys:
         return token
 
     async def redeem_link(self, token: str) -> Grant | None:
-        """What the link allows; None when it is unknown, used or too old."""
+        """What the link grants; None when it is unknown, used or too old."""
         async with self._database.anonymous() as connection:
             hashes = self._secret.digests(LINK, token)
             row = await connection.fetchrow("select hash, tenant_id, scopes from redeem_sign_in_link($1)", hashes)
         return Grant(_link_id(row["hash"]), row["tenant_id"], known(row["scopes"])) if row else None
 
     async def of_other_secrets(self) -> int:
-        """How many keys that count, of all tenants, are not hashed with the secret that signs now."""
+        """The number of valid keys, of all tenants, that are not hashed with the secret that signs now."""
         async with self._database.anonymous() as connection:
             count: int = await connection.fetchval("select keys_of_other_secrets($1)", self._secret.marks[0])
         return count
 
     async def counting(self, ids: Iterable[str], used: Iterable[str]) -> set[str]:
-        """Those of these keys and sessions, of any tenant, that count now. The `used` ones are noted as used."""
+        """Those of these keys and sessions, of any tenant, that are valid now. The `used` ones are marked as used."""
         async with self._database.anonymous() as connection:
             rows = await connection.fetch("select id from recheck_credentials($1, $2)", list(ids), list(used))
         return {row["id"] for row in rows}
 
 
 def _link_id(hashed: bytes) -> str:
-    """What a link is called in the audit log: the same when it is made and when it is used."""
+    """The id of a link in the audit log: the same at its creation and its use."""
     return f"link_{hashed[:LINK_ID_BYTES].hex()}"
 
 

@@ -1,4 +1,4 @@
-"""Who is asking, once authentication has decided."""
+"""The authenticated caller."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from inference.core import Priority
 from worker.auth.key_limits import KeyLimits
 from worker.auth.scope import Scope
 
-NOBODY = UUID(int=0)  # the tenant of what a worker does for itself
+NOBODY = UUID(int=0)  # the tenant of the worker's own work
 
 Via: TypeAlias = Literal["api_key", "jwt", "session"]
 
@@ -26,8 +26,8 @@ class Principal:
     bounds: KeyLimits | None = None  # of every turn
 
     def bounded(self, turn: Turn) -> Turn:
-        """The turn, its limits and its class lowered to the bounds of the credential. To be called after the agent is
-        applied, which may raise limits above the defaults.
+        """The turn with its limits and priority class lowered to the bounds of the credential. Call this after the
+        agent is applied, which may raise limits above the defaults.
         """
         if self.bounds is None:
             return turn
@@ -37,21 +37,21 @@ class Principal:
 
     @property
     def best_class(self) -> Priority:
-        """The best class that its turns may have."""
+        """The best priority class that its turns may have."""
         named = self.bounds.best_class if self.bounds else None
         return CLASSES[named] if named else min(Priority)
 
     @property
     def is_watching(self) -> bool:
-        """Whether a person sits in front of the answer: people use browser sessions, programs the rest."""
+        """Whether a person is waiting for the response: people use browser sessions, programs everything else."""
         return self.via == "session"
 
     @property
     def is_operator(self) -> bool:
-        """Whether the latencies of every tenant may be seen."""
+        """Whether the caller may see the latencies of every tenant."""
         return Scope.OPS in self.scopes
 
     @property
     def is_revocable(self) -> bool:
-        """Whether the credential may end before its time. A JWT cannot: nobody here knows of it."""
+        """Whether the credential may be revoked before it expires. A JWT cannot: it is not stored here."""
         return self.via != "jwt"

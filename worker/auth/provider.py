@@ -1,8 +1,8 @@
-"""Signing people of an organisation in: OpenID Connect, the authorization code flow with PKCE.
+"""Single sign-on for an organisation: OpenID Connect, the authorization code flow with PKCE.
 
 OpenID Connect Core 1.0, section 3.1; RFC 7636; discovery by /.well-known/openid-configuration. joserfc checks the ID
-token; the two requests are plain HTTP, for which Authlib has no client on aiohttp. Who someone is comes from the ID
-token alone: a person's tenant from one claim, and whether they see the latencies of all tenants from another.
+token; the two requests are plain HTTP, for which Authlib has no client on aiohttp. The ID token alone identifies a
+person: one claim names the tenant, another whether they see the latencies of all tenants.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from worker.config import Config
 PURPOSE = "oidc"
 ATTEMPT_S = 600  # to type a password and to find the second factor
 DISCOVERED_S = 3600.0
-RETRY_S = 5.0  # visitors of an outage are told at once and do not become a stream of requests to the provider
+RETRY_S = 5.0  # during an outage, visitors fail fast instead of turning into a stream of requests to the provider
 TIMEOUT_S = 10.0
 RANDOM_BYTES = 32
 ALGORITHMS = ("RS256", "ES256")
@@ -42,16 +42,16 @@ SCOPE = "openid profile email"
 
 
 class ProviderUnavailable(Exception):
-    """The provider does not answer, or not as one does."""
+    """The provider does not answer, or its response is malformed."""
 
 
 class SignInRefused(Exception):
-    """Nobody is signed in; the message says why in words for the person."""
+    """Sign-in was refused; the message says why in words for the person."""
 
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """What the browser keeps, signed, while its person is at the provider."""
+    """State of a sign-in that the browser keeps, signed, while its user is at the provider."""
 
     state: str
     nonce: str
@@ -72,7 +72,7 @@ class Attempt:
 
     @classmethod
     def opened(cls, sealed: str, secret: Secret) -> Attempt | None:
-        """None for what was not signed here, or too long ago."""
+        """None if it was not signed here, or has expired."""
         payload = secret.verify(PURPOSE, sealed)
         attempt = cls(*orjson.loads(payload)) if payload else None
         return attempt if attempt is not None and attempt.expires_at > time.time() else None
@@ -80,7 +80,7 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class Person:
-    """`tenant` is the name of one."""
+    """`tenant` is a tenant's name."""
 
     tenant: str
     subject: str
@@ -104,7 +104,7 @@ class Provider:
         self._operator_claim, _, self._operator_value = (config.oidc_operator or "").partition("=")
         # The same people with tokens of the same issuer see the same things.
         self._prefix = "jwt" if config.jwt_issuer == config.oidc_issuer else "oidc"
-        self.throttle = Throttle()  # of its own: while its provider is slow, nobody with a key waits
+        self.throttle = Throttle()  # of its own: while the provider is slow, callers with an API key do not wait
         self._known: Endpoints | None = None
         self._outage = ""
         self._ask_at = -float("inf")  # monotonic
@@ -115,7 +115,7 @@ class Provider:
         return cls(config) if config.oidc_issuer else None
 
     async def address(self, attempt: Attempt, redirect_uri: str) -> str:
-        """Where the person signs in. Raises ProviderUnavailable."""
+        """The URL where the person signs in. Raises ProviderUnavailable."""
         endpoints = await self._endpoints()
         query = {
             "response_type": "code",
@@ -130,7 +130,7 @@ class Provider:
         return f"{endpoints.authorization}{'&' if '?' in endpoints.authorization else '?'}{urlencode(query)}"
 
     async def person(self, attempt: Attempt, code: str, redirect_uri: str, trace: Trace) -> Person:
-        """Who came back with this code. Raises SignInRefused, ProviderUnavailable."""
+        """The person who returned with this code. Raises SignInRefused, ProviderUnavailable."""
         endpoints = await self._endpoints()
         form = {
             "grant_type": "authorization_code",
@@ -139,7 +139,7 @@ class Provider:
             "client_id": self._client_id,
             "code_verifier": attempt.verifier,
         }
-        # By RFC 6749, 2.3.1: both parts are encoded as in a form before they are joined.
+        # RFC 6749, 2.3.1: both parts are form-encoded before they are joined.
         secret = self._client_secret
         known = aiohttp.encode_basic_auth(_form(self._client_id), _form(secret)) if secret else None
         headers = {"Authorization": known} if known else {}
@@ -188,13 +188,13 @@ class Provider:
         return Person(f"{self._prefix}:{tenant}", subject[:TENANT_CHARS_MAX], scopes)
 
     async def _endpoints(self) -> Endpoints:
-        """Those of the discovery document, which is read again after an hour; an outage keeps the old one.
+        """The endpoints of the discovery document, which is refreshed every hour; an outage keeps the old ones.
 
-        Raises ProviderUnavailable, at once within RETRY_S of an attempt that failed.
+        Raises ProviderUnavailable, immediately within RETRY_S of a failed attempt.
         """
         if self._is_due and not (self._known and self._asking.locked()):
             async with self._asking:
-                if self._is_due:  # else another one just asked
+                if self._is_due:  # else another request has just fetched it
                     await self._ask_for_endpoints()
         if self._known is None:
             raise ProviderUnavailable(self._outage)
@@ -223,7 +223,7 @@ class Provider:
         return Endpoints(authorization, token, jwks)
 
     def _is_as_safe(self, url: str) -> bool:
-        """No document leads from https to http."""
+        """No document may lead from https to http."""
         return urlsplit(url).scheme in ("https", urlsplit(self._issuer).scheme)
 
 
@@ -232,7 +232,7 @@ def _form(text: str) -> str:
 
 
 async def _ask(method: str, url: str, **options: Any) -> tuple[int, dict[str, Any]]:
-    """The status and the JSON object of an answer. Raises ProviderUnavailable."""
+    """The status and the JSON object of a response. Raises ProviderUnavailable."""
     try:
         timeout = aiohttp.ClientTimeout(total=TIMEOUT_S)
         async with (

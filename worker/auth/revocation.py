@@ -1,4 +1,4 @@
-"""A request whose credential ends while it is answered ends with it."""
+"""A request is ended when its credential is revoked while it is being answered."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from worker.services import SERVICES
 
 @web.middleware
 async def end_with_credential(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """An answer that has begun breaks off, as if its client had left; one that has not becomes a 401."""
+    """A response that has begun is aborted, as if its client had disconnected; one that has not becomes a 401."""
     principal, task, ended = request.get(PRINCIPAL), asyncio.current_task(), False
     if principal is None or task is None:
         return await handler(request)
 
     def end() -> None:
         nonlocal ended
-        if task is not asyncio.current_task():  # a session that ends itself gets its answer
+        if task is not asyncio.current_task():  # a session that ends itself gets its response
             ended = True
             task.cancel()
 

@@ -7,10 +7,10 @@ from enum import StrEnum
 
 
 class Scope(StrEnum):
-    CHAT = "chat"  # ask the models, read and continue what is stored, see the latencies of one's own answers
-    INGEST = "ingest"  # put files and stores there and remove them
+    CHAT = "chat"  # call the models, read and continue what is stored, see the latencies of one's own responses
+    INGEST = "ingest"  # upload files, create stores, and remove them
     OPS = "ops"  # see the metrics and the latencies of all tenants
-    ADMIN = "admin"  # see and end the sessions of the tenant, read its audit log
+    ADMIN = "admin"  # list and end the sessions of the tenant, read its audit log
 
 
 USUAL = frozenset({Scope.CHAT, Scope.INGEST})
@@ -18,6 +18,6 @@ ALL = frozenset(Scope)
 
 
 def known(names: Iterable[str]) -> frozenset[Scope]:
-    """Those of the names that are scopes: what a newer version calls one grants nothing here."""
+    """The names that are known scopes: one that only a newer version knows grants nothing here."""
     given = frozenset(names)
     return frozenset(scope for scope in Scope if scope in given)

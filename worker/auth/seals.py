@@ -1,4 +1,4 @@
-"""What callers carry for us and may neither read nor change: encrypted, and worth something to one tenant only."""
+"""State that clients carry for us but can neither read nor change: encrypted, and valid for one tenant only."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from agents.payload import from_payload, to_payload
 from worker.auth.secret import Secret
 from worker.errors import ApiError
 
-PREFIX = "ftc1_"  # the format; another one will have another number
-NONCE_BYTES = 12  # as AES-GCM has it; random ones are safe for some billions of seals of one key
+PREFIX = "ftc1_"  # the format; another format gets another number
+NONCE_BYTES = 12  # the size of AES-GCM; random nonces are safe for some billions of seals per key
 PURPOSE = "compaction"
 
 
 class Seals:
-    """AES-256-GCM; each tenant has a key of its own, made of the installation's secret."""
+    """AES-256-GCM; each tenant has its own key, derived from the installation's secret."""
 
     def __init__(self, secret: Secret) -> None:
         self._secret = secret
@@ -41,7 +41,7 @@ class Seals:
         try:
             content = base64.b64decode(sealed.removeprefix(PREFIX), altchars=b"-_", validate=True)
             if PREFIX + base64.urlsafe_b64encode(content).decode() != sealed:
-                return None  # spare bits of the last letter are set: the same bytes, but not what was given out
+                return None  # the spare bits of the last letter are set: the same bytes, but not issued here
         except (binascii.Error, ValueError):
             return None
         keys = self._secret.digests(PURPOSE, str(tenant_id))
@@ -56,13 +56,15 @@ def _decrypted(key: bytes, content: bytes) -> str | None:
 
 
 def sealed(seals: Seals, tenant_id: UUID, summary: str, recent: Sequence[Item] = ()) -> str:
-    """What `opened` opens again."""
+    """The counterpart of `opened`."""
     content = {"summary": summary, "recent": [to_payload(item) for item in recent]}
     return seals.close(tenant_id, orjson.dumps(content).decode())
 
 
 def opened(seals: Seals, tenant_id: UUID, item: Item, param: str) -> Item:
-    """The item; a summary with its text. Raises ApiError 400 naming `param` for one that is not this tenant's."""
+    """The item; a reasoning summary with its text. Raises ApiError 400 naming `param` if it was not sealed for this
+    tenant.
+    """
     if not isinstance(item, Compaction):
         return item
     text = seals.open(tenant_id, item.sealed)

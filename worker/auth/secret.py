@@ -1,6 +1,6 @@
-"""The secret of an installation: keyed hashes for what is stored, signatures for what a browser carries.
+"""The secret of an installation: keyed hashes for stored credentials, signatures for what a browser carries.
 
-While it is being rotated there are two: the first hashes and signs, what the second one made still counts.
+During a rotation there are two: the first hashes and signs, what the second one made is still accepted.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ import hashlib
 import hmac
 from collections.abc import Callable, Sequence
 
-MARK_BYTES = 4  # tells the secrets of an installation apart, and nothing about them
+MARK_BYTES = 4  # identifies a secret without revealing anything about it
 
 
 class Secret:
-    """Every purpose has a key of its own, so that a hash made for one is worth nothing for another."""
+    """Every purpose has its own derived key, so that a hash made for one purpose is worthless for another."""
 
     def __init__(self, *secrets: bytes, source: Callable[[], Sequence[bytes]] | None = None) -> None:
-        """`source` is where they are read again."""
+        """`source` reads the secrets again."""
         self._source = source
         self._take(secrets)
 
@@ -25,26 +25,26 @@ class Secret:
         return f"<Secret {' '.join(self.marks)}>"
 
     def reread(self) -> None:
-        """Take over what became of it since. Raises what the source raises."""
+        """Read the secrets again. Raises what the source raises."""
         if self._source is not None:
             self._take(self._source())
 
     def _take(self, secrets: Sequence[bytes]) -> None:
         self._secrets = secrets
         self._cache_keys: dict[str, bytes] = {}
-        self.marks = [digest[:MARK_BYTES].hex() for digest in self.digests("mark", "")]  # the one that signs first
+        self.marks = [digest[:MARK_BYTES].hex() for digest in self.digests("mark", "")]  # the signing one first
 
     def digest(self, purpose: str, value: str) -> bytes:
         """HMAC-SHA256, 32 bytes. Without the secret a stolen table of digests cannot be searched."""
         return _digest(self._secrets[0], purpose, value)
 
     def digests(self, purpose: str, value: str) -> list[bytes]:
-        """What `digest` makes or has made of it, by each secret that counts."""
+        """What `digest` makes or has made of it, by each accepted secret."""
         return [_digest(secret, purpose, value) for secret in self._secrets]
 
     def cache_key(self, purpose: str, value: str) -> bytes:
-        """For what is found again in memory only: 32 bytes. Every request needs one, and OpenSSL gives up the GIL for
-        an HMAC, so that the event loop would wait for the engine's thread.
+        """A key for in-memory caches only: 32 bytes. Every request needs one, and OpenSSL releases the GIL for an HMAC,
+        so that the event loop would wait for the engine's thread.
         """
         key = self._cache_keys.get(purpose)
         if key is None:

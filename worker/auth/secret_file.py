@@ -20,7 +20,7 @@ from worker.errors import StartError
 from worker.home import Home, write_atomically
 
 SECRET_BYTES = 32
-SIGNS_AFTER_S = 30.0  # three times what a worker takes to read the file again
+SIGNS_AFTER_S = 30.0  # three times the interval at which a worker rereads the file
 _BOTH = struct.Struct(f"<{SECRET_BYTES}s{SECRET_BYTES}sd")
 
 
@@ -35,7 +35,9 @@ class SecretFile:
         return self._home.path / "secret"
 
     def read(self) -> tuple[bytes, ...]:
-        """Those that count, the one that signs first; made on first use. Raises StartError when it was damaged."""
+        """The accepted secrets, the signing one first; created on first use. Raises StartError if the file is
+        damaged.
+        """
         if not self.path.exists():
             with self._home.locked():
                 if not self.path.exists():
@@ -43,7 +45,7 @@ class SecretFile:
         return self._read()[0]
 
     def rotate(self) -> None:
-        """Add a new secret. Raises StartError when two count already."""
+        """Add a new secret. Raises StartError if there are already two."""
         with self._home.locked():
             (secret, *others), _ = self._read()
             if others:
@@ -52,7 +54,7 @@ class SecretFile:
             write_atomically(self.path, _BOTH.pack(secret, new, time.time() + SIGNS_AFTER_S))
 
     def drop(self) -> None:
-        """Let go of the old one. Raises StartError when there is only one, or the new one does not sign yet."""
+        """Drop the old secret. Raises StartError if there is only one, or the new one does not sign yet."""
         with self._home.locked():
             found, signs_from = self._read()
             if len(found) == 1:
@@ -72,7 +74,7 @@ class SecretFile:
 
 
 def read_secret(config: Config, home: Home) -> Secret:
-    """That of the settings, which a restart changes, or that of the home folder, which a worker reads again."""
+    """The secret of the settings, which only a restart changes, or that of the home folder, which a worker rereads."""
     if config.secret:
         return Secret(*(secret.encode() for secret in (config.secret, config.secret_before) if secret))
     file = SecretFile(home)

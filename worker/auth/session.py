@@ -1,5 +1,5 @@
-"""The sessions of browsers: a signed cookie that names a row, so that what is made up never reaches the database and
-what is real can be ended before its time.
+"""Browser sessions: a signed cookie that names a row, so that a forged one never reaches the database and a real one
+can be revoked.
 
 A session ends after LIFETIME_S, however much it is used: a stolen cookie cannot be kept alive.
 """
@@ -28,14 +28,14 @@ LIFETIME_S = 30 * 24 * 3600
 PURPOSE = "session"
 ID_BYTES = 16
 AGENT_CHARS_MAX = 200
-LISTED_MAX = 1000  # of a tenant; who has more ends some of them first
+LISTED_MAX = 1000  # of a tenant; with more, some must be ended to see the rest
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """`address` and `agent` are those of the browser when it signed in; `last_used_at` is up to a minute behind.
-    `person` is who an organisation says signed in; None for who followed a link.
+    """`address` and `agent` are those of the browser when it signed in; `last_used_at` is up to a minute old. `person`
+    is the user that the identity provider named; None for sign-in links.
     """
 
     id: str
@@ -50,7 +50,7 @@ class Session:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What a cookie says that we signed; whether the session still counts is in its row."""
+    """The content of a cookie that we signed; whether the session is still valid is in its row."""
 
     tenant_id: UUID
     id: str
@@ -60,8 +60,8 @@ class Claim:
 class Sessions:
     """The owner of the table browser_sessions, and of the cookies that name its rows.
 
-    Cookies are shared by all ports of a host; the name carries a mark of the secret, so that two installations on one
-    machine do not sign each other's browsers out.
+    Cookies are shared by all ports of a host; the cookie's name contains an identifier of the secret, so that two
+    installations on one machine do not sign each other's browsers out.
     """
 
     def __init__(self, database: Database, secret: Secret) -> None:
@@ -83,7 +83,7 @@ class Sessions:
         lifetime_s: int = LIFETIME_S,
         person: str | None = None,
     ) -> None:
-        """Sign the browser in that gets this response. `agent` is what it calls itself."""
+        """Sign the browser in that receives this response. `agent` is its user agent."""
         id, expires_at = f"sess_{secrets.token_hex(ID_BYTES)}", int(time.time()) + lifetime_s
         async with self._database.tenant(grant.tenant_id) as connection:
             await connection.execute(
@@ -100,16 +100,16 @@ class Sessions:
         )
 
     def forget(self, response: web.StreamResponse) -> None:
-        """Have the browser that gets this response remove its cookie."""
+        """Remove the cookie from the browser that receives this response."""
         for name in self._cookie_names():
             response.del_cookie(name, path="/", httponly=True, samesite="Strict")
 
     def cookie(self, cookies: Mapping[str, str]) -> str | None:
-        """The cookie of this installation, if one came along."""
+        """The cookie of this installation, if the request has one."""
         return next((cookies[name] for name in self._cookie_names() if name in cookies), None)
 
     def read(self, cookie: str) -> Claim | None:
-        """What the cookie says; None for one that is not ours, or whose time is over."""
+        """The content of the cookie; None if it is not ours, or has expired."""
         payload = self._secret.verify(PURPOSE, cookie)
         if payload is None:
             return None
@@ -117,7 +117,7 @@ class Sessions:
         return Claim(UUID(content["t"]), content["s"], content["e"]) if content["e"] > time.time() else None
 
     async def scopes(self, tenant_id: UUID, id: str) -> frozenset[Scope] | None:
-        """What the session allows now; None when it has ended."""
+        """What the session grants now; None when it has ended."""
         async with self._database.tenant(tenant_id) as connection:
             scopes = await connection.fetchval(
                 "select scopes from browser_sessions where id = $1 and revoked_at is null and expires_at > now()", id
@@ -125,7 +125,7 @@ class Sessions:
         return None if scopes is None else known(scopes)
 
     async def list(self, tenant_id: UUID) -> list[Session]:
-        """Those that count, newest first."""
+        """The valid sessions, newest first."""
         async with self._database.tenant(tenant_id) as connection:
             rows = await connection.fetch(
                 "select id, person, scopes, address, agent, created_at, last_used_at, expires_at from browser_sessions "
@@ -135,7 +135,7 @@ class Sessions:
         return [Session(**{**row, "scopes": known(row["scopes"])}) for row in rows]
 
     async def revoke(self, tenant_id: UUID, *ids: str, by: Actor) -> Sequence[str]:
-        """Those of the ids that sessions of this tenant had which counted."""
+        """The ids among these that were valid sessions of this tenant."""
         async with self._database.tenant(tenant_id) as connection:
             rows = await connection.fetch(
                 "update browser_sessions set revoked_at = now() "
@@ -147,7 +147,7 @@ class Sessions:
         return [row["id"] for row in rows]
 
     async def tidy(self) -> None:
-        """Remove those of all tenants whose time is over."""
+        """Remove the expired sessions of all tenants."""
         async with self._database.anonymous() as connection:
             await connection.execute("select forget_sessions()")
 
@@ -156,7 +156,7 @@ class Sessions:
 
 
 def require_same_origin(method: str, headers: Mapping[str, str]) -> None:
-    """A cookie comes along on its own, so what it may change must be asked for by our own page.
+    """Browsers attach cookies automatically, so a request that changes something must come from our own page.
 
     Raises ApiError(403).
     """

@@ -1,4 +1,4 @@
-"""The one-time link that signs a browser in: `/?token=…` becomes a session cookie and a clean address."""
+"""The one-time link that signs a browser in: `/?token=…` becomes a session cookie and a clean URL."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from worker.services import SERVICES
 
 
 def link(url: str, token: str) -> str:
-    """What a person follows to sign in at the worker of this URL."""
+    """The link that signs a person in at the worker of this URL."""
     return f"{url}/?token={token}"
 
 
-REFUSED = "/#link"  # the id of those words
+REFUSED = "/#link"  # the id of that section
 
 
 @web.middleware
 async def sign_in(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """A link that does not count leads to `/` as well: to the chat for who is signed in, else to the page that says how
-    to get another, at the words about such links.
+    """An invalid link leads to `/` as well: to the chat if the user is signed in, else to the section of the page that
+    says how to get another link.
     """
     token = request.query.get("token") if request.path == "/" and request.method == "GET" else None
     if token is None:

@@ -1,7 +1,7 @@
-"""Addresses that send wrong credentials: told to slow down, and kept from occupying the database.
+"""Throttles addresses that send wrong credentials, and keeps them from occupying the database.
 
-Keys have 256 random bits, so nobody guesses one; what is at stake is what each guess costs. A right credential is let
-in from any address, always: an office or a balancer with one address is not locked out by one of its users.
+Keys have 256 random bits, so nobody guesses one; what matters is what each guess costs. A valid credential is accepted
+from any address, always: an office or a balancer with one address is not locked out by one of its users.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from dataclasses import dataclass
 
 from worker.errors import ApiError
 
-FAILURES_MAX = 20  # at once: a person who mistypes a key needs fewer
+FAILURES_MAX = 20  # in a burst: a person who mistypes a key needs fewer
 FORGIVEN_PER_S = 0.5
-ADDRESSES_MAX = 10_000  # remembered, in about two megabytes; those that failed longest ago go first
+ADDRESSES_MAX = 10_000  # remembered, in about two megabytes; the one that failed longest ago is evicted first
 WRONG = 401
 
 
@@ -32,8 +32,8 @@ class _Failures:
 
 
 class Throttle:
-    """Counts failures by address. Those of an address over the limit are answered 429 instead of 401, and what comes
-    from such addresses is checked one after the other.
+    """Counts failures by address. Addresses over the limit get 429 instead of 401, and their credentials are checked
+    one at a time.
     """
 
     def __init__(self) -> None:
@@ -45,7 +45,7 @@ class Throttle:
 
     @asynccontextmanager
     async def checking(self, address: str) -> AsyncIterator[None]:
-        """While a credential is checked. Raises ApiError(429) in place of 401 for an address over the limit."""
+        """Wraps the check of a credential. Raises ApiError(429) in place of 401 for an address over the limit."""
         async with self._one_by_one if self._count(address) >= FAILURES_MAX else nullcontext():
             try:
                 yield

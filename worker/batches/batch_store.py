@@ -1,4 +1,4 @@
-"""Batches in Postgres: as their tenants see them, and from one state to the next by the worker that sees to them."""
+"""Batches in Postgres: as their tenants see them, and their state transitions by the worker that processes them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _COLUMNS = """id, status, endpoint, input_file_id, output_file_id, error_file_id
 
 
 class BatchClaim(NamedTuple):
-    """A batch in the hands of a worker, which checks its input or writes its output."""
+    """A batch claimed by a worker, which checks its input or writes its output."""
 
     tenant_id: UUID
     batch_id: str
@@ -44,7 +44,7 @@ class BatchStore:
     async def create(self, tenant_id: UUID, body: BatchCreate, caller: Mapping[str, str]) -> Batch:
         """Raises ApiError 429 when the tenant has too many in progress.
 
-        Requests of the same moment may pass the limit together, by as many as there are connections.
+        Concurrent requests may exceed the limit together, by at most the number of connections.
         """
         async with self._database.tenant(tenant_id) as connection:
             open_batches = await connection.fetchval(
@@ -75,7 +75,7 @@ class BatchStore:
         return _found(row, batch_id)
 
     async def list(self, tenant_id: UUID, *, after: str | None, limit: int) -> list[Batch]:
-        """Batches after this one, the newest first."""
+        """Batches after this one, newest first."""
         async with self._database.tenant(tenant_id) as connection:
             rows = await connection.fetch(
                 f"""select {_COLUMNS} from batches
@@ -88,7 +88,7 @@ class BatchStore:
         return [_batch(row) for row in rows]
 
     async def cancel(self, tenant_id: UUID, batch_id: str) -> Batch:
-        """As it is now: on its way to an end, where it was not over. Raises NotFound."""
+        """The batch as it is now: being cancelled, unless it had already ended. Raises NotFound."""
         async with self._database.tenant(tenant_id) as connection:
             row = await connection.fetchrow(
                 f"""update batches set status = 'cancelling', cancelling_at = now()
@@ -101,13 +101,13 @@ class BatchStore:
         return _batch(row) if row else await self.get(tenant_id, batch_id)
 
     async def claim(self, worker: int) -> BatchClaim | None:
-        """A batch to check or to end, of any tenant; None when there is none."""
+        """A batch to check or to finish, of any tenant; None when there is none."""
         async with self._database.anonymous() as connection:
             row = await connection.fetchrow("select tenant_id, id from claim_batch($1)", worker)
         return BatchClaim(row["tenant_id"], row["id"], worker) if row else None
 
     async def begin(self, claim: BatchClaim, lines: int, model: str | None) -> None:
-        """The input is as it should be: its lines may be answered. Nothing if it was cancelled meanwhile."""
+        """The input is valid: its lines may be answered. No effect if it was cancelled meanwhile."""
         await self._change(
             claim,
             "status = 'in_progress', in_progress_at = now(), total = $4, model = $5, worker = null "
@@ -117,7 +117,7 @@ class BatchStore:
         await self._notify_workers()
 
     async def refuse(self, claim: BatchClaim, errors: Sequence[LineError]) -> None:
-        """The input has errors: none of its lines is answered. Nothing if it was cancelled meanwhile."""
+        """The input has errors: none of its lines is answered. No effect if it was cancelled meanwhile."""
         await self._change(
             claim,
             "status = 'failed', failed_at = now(), errors = $4, worker = null where status = 'validating'",
@@ -125,7 +125,7 @@ class BatchStore:
         )
 
     async def finalize(self, claim: BatchClaim) -> None:
-        """No more lines are answered; those that are being answered end."""
+        """No more lines are started; those in progress are ended."""
         async with self._database.tenant(claim.tenant_id) as connection:
             await connection.execute(
                 "update batches set status = 'finalizing', finalizing_at = now() "
@@ -135,8 +135,8 @@ class BatchStore:
             await _stop_lines(connection, claim.batch_id)
 
     async def wrote(self, claim: BatchClaim, column: OutputColumn, connection: Connection, file_id: str) -> None:
-        """Write down where the output is, in the transaction that stores it. Raises NotFound, which undoes both, when
-        the batch is in other hands."""
+        """Record where the output is, in the transaction that stores it. Raises NotFound, which rolls both back, if
+        another worker has claimed the batch."""
         if not await connection.fetchval(
             f"update batches set {column} = $4 where tenant_id = $1 and id = $2 and worker = $3 returning true",
             *(*claim, file_id),
@@ -144,7 +144,7 @@ class BatchStore:
             raise NotFound("batch", claim.batch_id)
 
     async def end(self, claim: BatchClaim, status: Status) -> None:
-        """Its output is written: its lines are kept no longer."""
+        """Its output is written: delete its lines."""
         async with self._database.tenant(claim.tenant_id) as connection:
             ended = await connection.fetchval(
                 f"update batches set status = $4, {status}_at = now(), worker = null "
@@ -157,7 +157,7 @@ class BatchStore:
                 )
 
     async def leave(self, claim: BatchClaim) -> None:
-        """Let any worker go on with it."""
+        """Release the claim, so that any worker may continue."""
         await self._change(claim, "worker = null, attempts = greatest(attempts - 1, 0) where true")
 
     async def _notify_workers(self) -> None:
@@ -172,7 +172,9 @@ class BatchStore:
 
 
 async def _stop_lines(connection: Connection, batch_id: str) -> None:
-    """Tell the workers that the lines of a batch need no answers any more, and that there is something to see to."""
+    """Notify the workers that the lines of a batch need no answers any more, and that a batch is ready to be
+    processed.
+    """
     await connection.execute("select pg_notify($1, $2)", CHANNEL, f"{CANCEL} {batch_id}")
     await connection.execute("select pg_notify($1, $2)", CHANNEL, BATCH)
 

@@ -1,7 +1,7 @@
-"""Sees to the batches of all tenants: checks their input, has their lines answered, and writes their output.
+"""Processes the batches of all tenants: checks their input, has their lines answered, and writes their output.
 
-All of it is in Postgres, claimed by the worker that does it, and claimed again when that one is gone. A worker answers
-few lines at once, in the class of the engine that gives way to all others.
+All state is in Postgres, claimed by the worker that processes it, and claimed again if that worker dies. A worker
+answers few lines at once, in the engine's lowest priority class.
 """
 
 from __future__ import annotations
@@ -47,23 +47,23 @@ from worker.wire.batches import (
 
 log = logging.getLogger("firsttoken.batches")
 
-POLL_S = 5.0  # what expires, or was left by a worker that is gone, is noticed within so long
-ATTEMPTS_MAX = 5  # at a line or an input: workers end for other reasons too, but not every time
-LINE_S_MAX = 2 * 3600.0  # for one line, waiting included: then it says so, and the rest of the batch gets on
-RETRY_S = 1.0  # a worker that is full or a database that is away is asked again
-BUSY_S_MAX = 600.0  # what is in no order by then stays so, and other lines wait for the place
+POLL_S = 5.0  # expired batches, or those of a dead worker, are noticed within this time
+ATTEMPTS_MAX = 5  # for a line or an input: workers die for other reasons too, but not every time
+LINE_S_MAX = 2 * 3600.0  # for one line including its wait: then the line fails, and the rest of the batch continues
+RETRY_S = 1.0  # until a full worker or an unavailable database is tried again
+BUSY_S_MAX = 600.0  # a problem that lasts this long is permanent, and other lines wait for the slot
 STORE_S = 5.0
-GIVE_BACK_S = 1.0  # for the database to hear of it when the worker stops
+GIVE_BACK_S = 1.0  # for the database update when the worker stops
 ADD_BYTES = 2**20  # of requests that are stored in one statement
 ADD_LINES = 500
 
 
-# Gives the body of the answer to a line. Raises what refuses the request or fails.
+# Returns the body of the answer to a line. Raises if the request is refused or fails.
 AnswerBody: TypeAlias = Callable[[Services, Principal, Endpoint, bytes, Trace, TimeSlice], Awaitable[dict[str, Any]]]
 
 
 class BatchWorker:
-    """`places`: lines that are answered at once; with 0, batches are left to other workers altogether."""
+    """`places`: number of lines answered concurrently; with 0, batches are left to other workers altogether."""
 
     def __init__(self, services: Services, places: int, answer_body: AnswerBody) -> None:
         self._services = services
@@ -75,7 +75,7 @@ class BatchWorker:
         self._tasks: list[Supervised] = []
 
     def start(self) -> None:
-        """To be called before the worker listens to others."""
+        """Call this before the worker subscribes to notifications."""
         presence, supervisor = self._services.presence, self._services.supervisor
         presence.on_cancel.append(self._stop_lines)
         presence.on_batch = self._look
@@ -86,16 +86,16 @@ class BatchWorker:
         self._tasks = [supervisor.start("batches", work) for work in works]
 
     async def stop(self) -> None:
-        """Take nothing more, and give back what is not done: another worker begins it again. Idempotent."""
+        """Claim nothing more, and release unfinished work, which another worker restarts. Idempotent."""
         await asyncio.gather(*(task.stop() for task in self._tasks))
 
     def _look(self) -> None:
-        """There may be something to take."""
+        """There may be something to claim."""
         for arrived in self._arrived:
             arrived.set()
 
     def _stop_lines(self, batch_id: str) -> None:
-        """Their batch is over, or about to be."""
+        """Their batch has ended, or is about to."""
         for line, task in self._making.items():
             if line.batch_id == batch_id:
                 task.cancel()
@@ -122,7 +122,7 @@ class BatchWorker:
             raise
         finally:
             del self._making[line]
-        if not task.cancelled():  # its batch is over, or its credential, which it finds out when it is taken again
+        if not task.cancelled():  # its batch has ended, or its claim is lost, which the next claim reveals
             await certain(lambda: self._lines.answer(line, task.result()), STORE_S)
 
     async def _answer(self, line: Line) -> Answer:
@@ -139,12 +139,12 @@ class BatchWorker:
             return unanswered(id, line.custom_id, "request_timeout", message)
 
     async def _answered(self, line: Line, id: str) -> Answer:
-        """What the endpoint says. What only says that there is no room is not an answer, for a while."""
+        """The endpoint's answer. For a while, an error that only reports overload is retried instead."""
         request_id, give_up_at = f"req_{random_id(128)}", time.monotonic() + BUSY_S_MAX
         while True:
             try:
                 return answered(id, line.custom_id, 200, request_id, await self._body(line, request_id))
-            except Exception as error:  # the boundary: any error is the answer to its own line, or passes
+            except Exception as error:  # top-level boundary: any error is the answer to its own line, or temporary
                 answer = to_api_error(error)
                 if answer is not None and answer.status in BUSY and time.monotonic() < give_up_at:
                     await asyncio.sleep(RETRY_S)
@@ -155,7 +155,7 @@ class BatchWorker:
                 return answered(id, line.custom_id, answer.status, request_id, answer.body)
 
     async def _body(self, line: Line, request_id: str) -> dict[str, Any]:
-        """Within the limits of the key, as when it is asked at once."""
+        """Within the limits of the key, as in an interactive request."""
         authenticator, rates = self._services.authenticator, self._services.rates
         trace = Trace(attributes={"background": True, "request_id": request_id})
         via, subject = cast(Via, line.caller["via"]), line.caller["subject"]
@@ -197,7 +197,7 @@ class BatchWorker:
             log.info("%s was deleted, or belongs to another worker", claim.batch_id)
 
     async def _check(self, claim: BatchClaim, batch: Batch) -> None:
-        """Whatever is wrong with the input becomes the batch's errors."""
+        """Any problem of the input becomes an error of the batch."""
         services, errors = self._services, []
         checked = Checked(batch.endpoint, services.config.body_bytes, partial(self._model_error, batch.endpoint))
         try:
@@ -209,7 +209,7 @@ class BatchWorker:
             errors = [LineError("file_not_found", "The input file was deleted.", "input_file_id")]
         except DATABASE_AWAY:
             raise
-        except Exception as error:  # the boundary: one odd file must not keep the others waiting for ever
+        except Exception as error:  # top-level boundary: one odd file must not block the others forever
             if not isinstance(error, ApiError):
                 log.exception("reading the input of %s failed", batch.id)
             message = error.message if isinstance(error, ApiError) else "The file could not be read."
@@ -245,7 +245,7 @@ class BatchWorker:
             await self._lines.add(claim, lines)
 
     def _model_error(self, endpoint: str, model: str | None) -> str | None:
-        """What is wrong with the model that a line names, if anything is; without one, the line says so itself."""
+        """What is wrong with the model that a line names, if anything; a line without one reports that itself."""
         try:
             if endpoint != "/v1/embeddings":
                 check_model(model, self._services)
@@ -258,7 +258,7 @@ class BatchWorker:
         return None
 
     async def _finish(self, claim: BatchClaim, batch: Batch) -> None:
-        """Write its output, file by file: who goes on with it after us writes none of them again."""
+        """Write its output, one file at a time: a worker that takes over does not write the finished ones again."""
         store = self._services.batches
         if batch.status == "in_progress":
             await store.finalize(claim)

@@ -1,4 +1,4 @@
-"""The input of a batch: a file of lines, checked before any of them is answered."""
+"""The input of a batch: a file of lines, validated before any of them is answered."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from worker.batches.line_store import NewLine
 from worker.wire.batches import LineError, read_line
 from worker.wire.limits import LEVELS_MAX
 
-LINES_MAX = 50_000  # as the public contract has it
-ERRORS_MAX = 100  # that are told; by then the program that wrote the file is at fault
+LINES_MAX = 50_000  # the limit of the public contract
+ERRORS_MAX = 100  # that are reported; with more, the program that wrote the file is broken
 BOM = b"\xef\xbb\xbf"
 
 
 async def lines_of(pieces: AsyncIterator[bytes], bytes_max: int) -> AsyncIterator[bytes | None]:
-    """The lines of a file that comes in pieces; None stands for one of more than `bytes_max` bytes."""
+    """The lines of a file that arrives in chunks; None stands for a line of more than `bytes_max` bytes."""
     rest, too_long = b"", False
     async for piece in pieces:
         start = 0
@@ -35,24 +35,24 @@ async def lines_of(pieces: AsyncIterator[bytes], bytes_max: int) -> AsyncIterato
 
 @dataclass(slots=True)
 class Checked:
-    """What was read of a file so far. `model_error` says what is wrong with a line's model, if anything is."""
+    """What was read of a file so far. `model_error` says what is wrong with a line's model, if anything."""
 
     endpoint: str
     bytes_max: int
     model_error: Callable[[str | None], str | None]
     count: int = 0  # of lines that are not blank
-    is_hopeless: bool = False  # reading on tells nothing new
+    is_hopeless: bool = False  # further reading reveals nothing new
     errors: list[LineError] = field(default_factory=list)
     models: set[str | None] = field(default_factory=set)
     _custom_ids: set[str] = field(default_factory=set)
 
     @property
     def model(self) -> str | None:
-        """The one that all lines name."""
+        """The model that all lines name."""
         return next(iter(self.models)) if len(self.models) == 1 else None
 
     def take(self, number: int, raw: bytes | None) -> NewLine | None:
-        """The line, unless it is blank or has an error, which is noted."""
+        """The line, unless it is blank or has an error, which is recorded."""
         if number > LINES_MAX:
             self.errors.append(LineError("too_many_lines", f"The file has more than {LINES_MAX} lines."))
             self.is_hopeless = True
@@ -78,7 +78,7 @@ class Checked:
             return LineError("duplicate_custom_id", message, "custom_id")
         self._custom_ids.add(line.custom_id)
         model = line.body.get("model")
-        if model is None or isinstance(model, str):  # everything else is what the line's own answer complains of
+        if model is None or isinstance(model, str):  # everything else is reported by the line's own answer
             if model not in self.models and (wrong := self.model_error(model)):
                 return LineError("model_not_found", wrong, "body.model")
             self.models.add(model)

@@ -1,4 +1,4 @@
-"""The answer to a line of a batch: as its endpoint gives it, in the lowest class, for a reader who comes later."""
+"""The answer to a line of a batch: as its endpoint gives it, in the lowest priority class, to be read later."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from worker.wire.parse import parsed
 from worker.wire.response import ResponseFrame
 from worker.wire.response_request import ResponseRequest
 
-# A line may wait in the engine for as long as people are served first; its own limit is that of its place.
+# A line may wait in the engine for as long as interactive requests are served first; its own limit is that of its slot.
 WALL_CLOCK_S = 3600.0
 
 Body: TypeAlias = dict[str, Any]
@@ -38,7 +38,7 @@ Body: TypeAlias = dict[str, Any]
 async def answer_body(
     services: Services, principal: Principal, endpoint: Endpoint, raw: bytes, trace: Trace, time_slice: TimeSlice
 ) -> Body:
-    """The body of the answer. Raises what refuses the request or fails, all of which `to_api_error` knows."""
+    """The body of the answer. Raises if the request is refused or fails; `to_api_error` knows all of these errors."""
     if endpoint == "/v1/embeddings":
         return await _embeddings(services, principal, raw, trace, time_slice)
     return await CHATS[endpoint](services, principal, raw, trace)
@@ -88,14 +88,14 @@ CHATS: Mapping[Endpoint, Callable[[Services, Principal, bytes, Trace], Awaitable
 
 
 def _refuse(name: str, value: object) -> None:
-    """Raises ApiError 400 for what a line of a batch cannot ask for."""
+    """Raises ApiError 400 for parameters that a line of a batch cannot use."""
     if value:
         message = f"Invalid '{name}': a line of a batch cannot have it."
         raise ApiError(400, message, param=name, code="invalid_value")
 
 
 def _patient(turn: Turn) -> Turn:
-    """Behind everybody who waits, and not given up because of that, unless somebody set a time."""
+    """Behind all interactive requests, and not shed because of that, unless a time limit was set."""
     is_usual = turn.limits.wall_clock_s == Limits().wall_clock_s and turn.caps.wall_clock_s is None
     wall_clock_s = WALL_CLOCK_S if is_usual else turn.limits.wall_clock_s
     return replace(turn, priority=Priority.BATCH, limits=replace(turn.limits, wall_clock_s=wall_clock_s))

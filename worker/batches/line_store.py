@@ -1,6 +1,6 @@
 """The lines of batches in Postgres, from the input of a batch until its output is written.
 
-A line is answered by one place of one worker at a time, and has one answer.
+A line is answered by one slot of one worker at a time, and has one answer.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from worker.runs.presence import BATCH
 from worker.runs.running_store import CHANNEL
 from worker.wire.batches import Answer, Endpoint
 
-# Answers in memory while an output is written. The largest one is that of embeddings: 2,048 vectors are 16 MB.
+# Answers in memory while an output is written. The largest is that of embeddings: 2,048 vectors are 16 MB.
 READ_LINES = 4
 
 
@@ -28,7 +28,7 @@ class NewLine(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Line:
-    """A line that a place of this worker answers."""
+    """A line that a slot of this worker answers."""
 
     tenant_id: UUID
     batch_id: str
@@ -38,7 +38,7 @@ class Line:
     custom_id: str
     endpoint: Endpoint
     request: bytes  # JSON
-    attempts: int  # this one included
+    attempts: int  # including this one
     caller: Mapping[str, str]
 
     @property
@@ -53,20 +53,20 @@ class KeptLine(NamedTuple):
 
 
 class LineStore:
-    """Every method sees the rows of one tenant only, except the claim of a line, which is for all."""
+    """Every method sees the rows of one tenant only, except the claim of a line, which covers all tenants."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def clear(self, claim: BatchClaim) -> None:
-        """Forget the lines of a batch whose input is read, again perhaps."""
+        """Delete the lines of a batch whose input is read, perhaps again."""
         async with self._database.tenant(claim.tenant_id) as connection:
             await connection.execute(
                 "delete from batch_lines where tenant_id = $1 and batch_id = $2", claim.tenant_id, claim.batch_id
             )
 
     async def add(self, claim: BatchClaim, lines: Sequence[NewLine]) -> None:
-        """More lines of a batch that is being read, all or none; again without harm."""
+        """Add lines of a batch whose input is being read, all or none; idempotent."""
         numbers, custom_ids, requests = zip(*lines, strict=True)
         async with self._database.tenant(claim.tenant_id) as connection:
             await connection.execute(
@@ -94,7 +94,9 @@ class LineStore:
         return Line(tenant_id, batch_id, number, worker, place, **row) if row else None
 
     async def give_back(self, line: Line) -> None:
-        """It was not answered, through no fault of its own: the attempt does not count, any worker may start again."""
+        """Release an unanswered line through no fault of its own: the attempt does not count, any worker may
+        retry it.
+        """
         async with self._database.tenant(line.tenant_id) as connection:
             await connection.execute(
                 """update batch_lines set worker = null, place = null, attempts = greatest(attempts - 1, 0)
@@ -103,7 +105,9 @@ class LineStore:
             )
 
     async def answer(self, line: Line, answer: Answer) -> None:
-        """Keep its answer and count it, once. Nothing when its batch takes no more answers, or it is in other hands."""
+        """Store its answer and count it, once. No effect if its batch takes no more answers, or another worker has
+        claimed it.
+        """
         async with self._database.tenant(line.tenant_id) as connection:
             takes = await connection.fetchval(
                 "select status = 'in_progress' from batches where tenant_id = $1 and id = $2 for update",
@@ -129,7 +133,7 @@ class LineStore:
                 await connection.execute("select pg_notify($1, $2)", CHANNEL, BATCH)
 
     async def kept(self, claim: BatchClaim, *, succeeded: bool) -> AsyncIterator[KeptLine]:
-        """The lines with such answers, in their order; those without any are not among those that succeeded."""
+        """The lines with answers of this kind, in order; lines without an answer do not count as successful."""
         last = 0
         while True:
             async with self._database.tenant(claim.tenant_id) as connection:

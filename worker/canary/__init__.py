@@ -1,1 +1,1 @@
-"""Canaries: a share of conversations answered by another agent, and what became of both kinds."""
+"""Canaries: a share of conversations answered by another agent, and the comparison of both arms."""

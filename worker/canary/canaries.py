@@ -1,4 +1,4 @@
-"""What is on trial at this worker: which agent answers a conversation, and what became of it."""
+"""The canaries of this worker: which agent answers a conversation, and the outcome of its answers."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ Waiting: TypeAlias = deque[tuple[UUID, str, T]]
 
 log = logging.getLogger("firsttoken.canary")
 
-SYNC_S = 2.0  # until all workers know what one of them, or a person, decided
+SYNC_S = 2.0  # until all workers know a decision of one of them, or of a person
 SILENT_S = 60.0
 ACCOUNT_S = 2.0
 CLOSE_S = 2.0
-WAITING_MAX = 4096  # answers of a hundred bytes each, while the database is away
+WAITING_MAX = 4096  # answers of a hundred bytes each, while the database is unavailable
 JUDGED_PER_S = 500  # answers: a long canary is judged less often
-SUFFERED = ("failed", "refused", "invalid")  # also what only the treatment makes of a valid request
+SUFFERED = ("failed", "refused", "invalid")  # including errors that only the treatment makes of a valid request
 UNJUDGED = ("cancelled",)
 THUMBS = {"up": 0.0, "down": 1.0}  # as a harm
 
@@ -57,7 +57,7 @@ class Chosen:
 
 
 class Canaries:
-    """Without a store nothing is ever on trial. `auditor` gives the tenant whose audit log has the changes."""
+    """Without a store there are no canaries. `auditor` returns the tenant whose audit log records the changes."""
 
     def __init__(self, store: CanaryStore | None = None, auditor: Callable[[], Awaitable[UUID]] | None = None) -> None:
         self._store = store
@@ -68,13 +68,13 @@ class Canaries:
         self._judged_again_at: dict[str, float] = {}  # of those that are live
         self._lacking: set[str] = set()
         self._task: Supervised | None = None
-        self._accounts: dict[UUID, tuple[Canary, float, dict[str, Any]]] = {}  # until when they are good enough
+        self._accounts: dict[UUID, tuple[Canary, float, dict[str, Any]]] = {}  # until when they are fresh enough
 
     def start(self, supervisor: Supervisor) -> None:
         self._task = supervisor.start("canaries", self._follow, silent_s=SILENT_S)
 
     async def close(self) -> None:
-        """Stop, and store what became of the last answers, once."""
+        """Stop after storing the outcome of the last answers, once."""
         if self._task is not None:
             await self._task.stop()
         try:
@@ -86,7 +86,7 @@ class Canaries:
     def choose(
         self, usual: Definition, agent_registry: AgentRegistry, model: str, tenant_id: UUID, conversation: str
     ) -> Chosen:
-        """What the model of a request selects as usual, or what is tried in its place."""
+        """The agent that the model of a request selects, or the one on trial in its place."""
         canary = self._live.get(agent_registry.name_of(model))
         if canary is None:
             return Chosen(usual)
@@ -98,7 +98,7 @@ class Canaries:
         return Chosen(treatment if arm.treated else usual, arm)
 
     def note(self, record: TurnRecord) -> None:
-        """Take a finished turn. Costs microseconds, and nothing where nothing is on trial."""
+        """Take a finished turn. Costs microseconds, and nothing without a canary."""
         arm = told_arm(record.trace)
         canary = self._running(arm)
         if arm is None or canary is None or record.status in UNJUDGED:
@@ -115,14 +115,14 @@ class Canaries:
         self._waiting.append((canary.id, arm.unit, answer))
 
     def rate(self, attributes: Mapping[str, Any], rating: str | None) -> None:
-        """Take what somebody thinks of an answer whose trace has these attributes. A second thought does not count."""
+        """Take the rating of an answer whose trace has these attributes. Later ratings do not count."""
         arm = arm_in(attributes)
         canary = self._running(arm)
         if arm is not None and canary is not None and rating in THUMBS:
             self._voted.append((canary.id, arm.unit, Vote(arm.treated, "thumbs_down", THUMBS[rating])))
 
     async def accounts(self) -> list[dict[str, Any]]:
-        """Of those that are live. What takes long to compare is compared seldom."""
+        """The reports of live canaries. The more expensive a comparison, the less often it is updated."""
         return [await self._account(canary) for canary in list(self._live.values())]
 
     async def begin(self, proposal: Proposal, by: Actor) -> dict[str, Any]:
@@ -133,7 +133,7 @@ class Canaries:
         return await self._account(canary)
 
     async def decide(self, name: str, after: State, by: Actor) -> bool | None:
-        """Whether a person's decision came at a time at which it could be taken; None where there is no such canary."""
+        """Whether a person's decision was valid in the canary's state; None if there is no such canary."""
         assert self._store is not None and self._auditor is not None
         canary = await self._store.named(name)
         if canary is None:
@@ -145,7 +145,7 @@ class Canaries:
         return done
 
     def _running(self, arm: Arm | None) -> Canary | None:
-        """The canary whose arm it is, while answers count."""
+        """The canary of this arm, while its answers count."""
         running = (each for each in self._live.values() if each.state is State.RUNNING)
         return next((each for each in running if arm and each.name == arm.canary), None)
 
@@ -167,7 +167,7 @@ class Canaries:
         return known[2]
 
     async def sync(self) -> None:
-        """Store what became of the answers since, judge, and learn what is on trial."""
+        """Store the outcomes of recent answers, judge, and load the current canaries."""
         heard = await self._store_waiting()
         for canary in self._live.values():
             if canary.id in heard:
@@ -175,7 +175,7 @@ class Canaries:
         await self._learn()
 
     async def _store_waiting(self) -> set[UUID]:
-        """Of which canaries something was."""
+        """Returns the canaries that had something to store."""
         assert self._store is not None
         answers, self._waiting = self._waiting, deque(maxlen=WAITING_MAX)
         votes, self._voted = self._voted, deque(maxlen=WAITING_MAX)
@@ -185,7 +185,7 @@ class Canaries:
             if votes:
                 await self._store.vote(votes)
         except BaseException:
-            self._waiting = deque((*answers, *self._waiting), WAITING_MAX)  # to add one again does nothing
+            self._waiting = deque((*answers, *self._waiting), WAITING_MAX)  # adding one again has no effect
             self._voted = deque((*votes, *self._voted), WAITING_MAX)
             raise
         return {canary_id for canary_id, _, _ in (*answers, *votes)}
@@ -225,7 +225,7 @@ def told_arm(trace: Trace) -> Arm | None:
 
 
 def arm_in(attributes: Mapping[str, Any]) -> Arm | None:
-    """Of a trace."""
+    """From the attributes of a trace."""
     if "canary" not in attributes:
         return None
     treated = attributes["canary_arm"] == "treatment"
@@ -233,5 +233,5 @@ def arm_in(attributes: Mapping[str, Any]) -> Arm | None:
 
 
 def first_question(items: Sequence[Item]) -> str:
-    """What a conversation is known by that its client sends whole each time: its first question."""
+    """What identifies a conversation whose client resends it in full each time: its first question."""
     return next((item.text for item in items if isinstance(item, Message) and item.role == "user"), "")

@@ -9,7 +9,7 @@ from worker.canary.verdict import Evidence, findings, judge
 
 
 def canary_report(canary: Canary, evidence: Evidence) -> dict[str, Any]:
-    """As JSON has it. Takes a second for ten thousand answers."""
+    """As JSON. Takes a second for ten thousand answers."""
     verdict = judge(evidence, canary.margins)
     return {
         "name": canary.name,

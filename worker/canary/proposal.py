@@ -1,4 +1,4 @@
-"""A canary that somebody wants to start: what is wrong with it, if anything. Pure."""
+"""Validates a canary that an operator wants to start. Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from worker.canary.verdict import MEASURES
 
-SHARE_MIN = 0.0001  # of either kind: less says nothing within the answers that a canary is judged by
+SHARE_MIN = 0.0001  # of either arm: with less, the limit of stored answers is reached without evidence
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$"  # it is part of traces
 
 
@@ -22,7 +22,7 @@ class Proposal:
     margins: Mapping[str, float] = field(default_factory=dict)
 
     def problem(self, agents: Collection[str]) -> tuple[str, str] | None:
-        """The part that is wrong, and why. `agents` are those of the worker."""
+        """The invalid field, and why; None if it is valid. `agents` are those of the worker."""
         known = ", ".join(agents) or "none"
         for part, agent in (("agent", self.agent), ("treatment", self.treatment)):
             if agent not in agents and not (part == "agent" and not agent):

@@ -16,17 +16,17 @@ from worker.canary.proposal import Proposal
 from worker.canary.trial import Canary, State
 from worker.canary.verdict import Answer, Evidence, Vote
 
-# Of one canary: what it has not told by then it will hardly tell, and judging them takes some hundredths of a second.
+# Of one canary: with more it would hardly become clearer, and judging this many takes some hundredths of a second.
 ANSWERS_MAX = 20_000
 COLUMNS = "id, name, agent, treatment, share, margins, state, reason"
 
 
 class AlreadyExists(Exception):
-    """The name was used before, or the agent has a canary already; the message says which."""
+    """The name was used before, or the agent already has a canary; the message says which."""
 
 
 class CanaryStore:
-    """`auditor` is the tenant in whose audit log every change is noted, in the transaction of the change."""
+    """`auditor` is the tenant in whose audit log every change is recorded, in the transaction of the change."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -49,7 +49,7 @@ class CanaryStore:
         return _canary(row)
 
     async def change(self, name: str, before: State, after: State, reason: str, by: Actor, auditor: UUID) -> bool:
-        """Whether it was in the state `before`: of several that change it at once, one does."""
+        """Whether it was in the state `before`: of concurrent changes, only one succeeds."""
         async with self._database.tenant(auditor) as connection:
             row = await connection.fetchrow(
                 "update canaries set state = $3, reason = $4, ended_at = now(), "
@@ -69,7 +69,7 @@ class CanaryStore:
         return [_canary(row) for row in rows]
 
     async def all(self) -> list[Canary]:
-        """The newest first."""
+        """Newest first."""
         async with self._database.anonymous() as connection:
             rows = await connection.fetch(f"select {COLUMNS} from canaries order by started_at desc limit 100")
         return [_canary(row) for row in rows]
@@ -102,8 +102,8 @@ class CanaryStore:
             )
 
     async def vote(self, votes: Iterable[tuple[UUID, str, Vote]]) -> None:
-        """Each with the canary's id and the digest of a conversation, which is judged once by each measure. One that
-        has no answer here is left out."""
+        """Each with the canary's id and the digest of a conversation, which is rated once per measure. One without a
+        stored answer is skipped."""
         first = {(str(id), unit, vote.measure): vote.harm for id, unit, vote in reversed(list(votes))}
         rows = [
             {"canary_id": id, "unit": unit, "measure": measure, "harm": harm, "ordinal": ordinal}
@@ -123,7 +123,7 @@ class CanaryStore:
             )
 
     async def evidence(self, canary: Canary) -> Evidence:
-        """In the order of their arrival, at most ANSWERS_MAX of each measure."""
+        """In order of arrival, at most ANSWERS_MAX of each measure."""
         async with self._database.anonymous() as connection:
             answers = await connection.fetch(
                 "select treated, failed, late, ttft_ms, tpot_ms, tokens, declined, cost from canary_answers "
@@ -136,8 +136,8 @@ class CanaryStore:
         return Evidence([Answer(*row) for row in answers], [Vote(*row) for row in votes])
 
     async def ungraded(self, tenant_id: UUID, canary: Canary, limit: int) -> list[tuple[str, Answered]]:
-        """Stored answers of one tenant that are on trial and that no model has judged yet: the newest, as many of both
-        kinds, in an order that tells nothing of the kind."""
+        """Stored answers of one tenant that are part of a canary and not graded yet: the newest, the same number of
+        both arms, in an order that does not reveal the arm."""
         async with self._database.tenant(tenant_id) as connection:
             rows = await connection.fetch(
                 """

@@ -17,7 +17,7 @@ _END = 1 << 64
 
 class State(StrEnum):
     RUNNING = "running"
-    PROMOTED = "promoted"  # all conversations are treated
+    PROMOTED = "promoted"  # all conversations use the treatment
     ROLLED_BACK = "rolled_back"
     ABORTED = "aborted"
 
@@ -29,7 +29,7 @@ DECIDED_IN = {State.PROMOTED: (State.RUNNING,), State.ABORTED: (State.RUNNING, S
 @dataclass(frozen=True, slots=True)
 class Canary:
     """`agent` is the name of the agent on trial, empty for requests that name none; `treatment` that of the agent which
-    answers in its place. `margins` by the names of measures."""
+    answers in its place. `margins` is by the names of measures."""
 
     id: UUID
     name: str
@@ -45,7 +45,7 @@ class Canary:
         return self.state in (State.RUNNING, State.PROMOTED)
 
     def arm(self, tenant_id: UUID, conversation: str) -> Arm:
-        """The same for all turns of a conversation, at every worker, and independent of other canaries'."""
+        """The same for all turns of a conversation, on every worker, and independent of other canaries."""
         said = tenant_id.bytes + conversation[:KNOWN_BY_CHARS].encode("utf-8", "surrogatepass")
         digest = blake2b(said, key=self.id.bytes, digest_size=8 + UNIT_BYTES).digest()
         treated = self.state is State.PROMOTED or int.from_bytes(digest[:8]) < self.share * _END

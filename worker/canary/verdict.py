@@ -1,8 +1,8 @@
-"""What the answers of a canary say so far: promote it, roll it back, or go on.
+"""The verdict on a canary so far: promote it, roll it back, or continue.
 
-Each measure is a harm between 0 and 1. Conversations are assigned at random, so the difference of two that come one
-after the other, one of each kind, has the difference of the means as its mean. Evidence is that of `betting`: all of it
-may be looked at all the time.
+Each measure is a harm between 0 and 1. Conversations are assigned at random, so the difference between two consecutive
+ones, one of each arm, has the difference of the means as its expectation. The evidence is that of `betting`, which may
+be looked at continuously.
 """
 
 from __future__ import annotations
@@ -17,10 +17,8 @@ import numpy as np
 
 from worker.canary.betting import Values, capital_against, interval
 
-ALPHA = (
-    0.05  # of being wrong: in rolling back something that is within its margins, and in calling harmless what is not
-)
-# Of a measure in a unit of the operator's choice, the first values only tell what is usual.
+ALPHA = 0.05  # of being wrong: of rolling back a canary that is within its margins, and of promoting one that is not
+# Of a measure in an arbitrary unit, the first values only determine its scale.
 FIRST = 10
 
 Sample: TypeAlias = tuple[bool, float]  # whether it is of the treatment, and the value
@@ -35,14 +33,14 @@ class Answer:
     late: bool | None
     ttft_ms: float | None
     tpot_ms: float | None
-    tokens: int  # computed: read without the cache, and generated
-    declined: bool | None = None  # it begins as answers do whose model does not know
-    cost: float | None = None  # None where nothing has a price
+    tokens: int  # computed: uncached input tokens and output tokens
+    declined: bool | None = None  # whether it begins like an answer of a model that does not know
+    cost: float | None = None  # None without configured prices
 
 
 @dataclass(frozen=True, slots=True)
 class Vote:
-    """What was said of a conversation when its answer had been there for a while, as a harm between 0 and 1."""
+    """The rating of a conversation after its answer was available for a while, as a harm between 0 and 1."""
 
     treated: bool
     measure: str
@@ -51,7 +49,7 @@ class Vote:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """Both in the order in which they came."""
+    """Both in order of arrival."""
 
     answers: Sequence[Answer] = ()
     votes: Sequence[Vote] = ()
@@ -69,9 +67,9 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """`margin` is how much larger the mean harm may be. The harm of what has a `scale` is 0.5 there; what has none is
-    between 0 and 1 already. A scale of 0 is the median of the first values, which are not compared. Without a `value`,
-    it is what votes tell: they may veto, and nobody waits for them.
+    """`margin` is how much larger the mean harm may be. With a `scale`, a value equal to the scale has a harm of 0.5;
+    without one, values are between 0 and 1 already. A scale of 0 means the median of the first values, which are not
+    compared. Without a `value`, the measure comes from votes: they may veto, but nobody waits for them.
     """
 
     value: Callable[[Answer], float | None] | None
@@ -92,7 +90,7 @@ class Measure:
         return differences([(treated, value / (value + scale)) for treated, value in compared])
 
     def typical(self, values: Sequence[float]) -> float:
-        """The median, or the share of those that have it. NaN where nothing is known."""
+        """The median, or the share of true values. NaN without values."""
         if not values:
             return nan
         return float(np.mean(values) if self.scale is None else np.median(values))
@@ -119,8 +117,8 @@ class Decision(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Of one measure: what is typical of both kinds, in its unit, and between which values the difference of the mean
-    harms lies."""
+    """The result for one measure: the typical value of both arms, in its unit, and the confidence interval of the
+    difference of the mean harms."""
 
     measure: str
     unit: str
@@ -157,8 +155,8 @@ class Verdict:
 
 
 def judge(evidence: Evidence, margins: Mapping[str, float]) -> Verdict:
-    """Of equal treatments one in twenty is rolled back at most, however often this is asked; one that always fails is
-    rolled back after twelve conversations of each kind."""
+    """With equal arms, at most one canary in twenty is rolled back, however often this is called; one that always fails
+    is rolled back after twelve conversations of each arm."""
     harmless = list[bool]()
     for name, measure in MEASURES.items():
         values, margin = measure.differences(evidence.samples(name)), margins.get(name, measure.margin)
@@ -166,7 +164,7 @@ def judge(evidence: Evidence, margins: Mapping[str, float]) -> Verdict:
             return Verdict(Decision.ROLL_BACK, f"{name} is worse by more than {margin:g}, after {values.size} pairs")
         if measure.is_voted or not values.size:
             continue
-        # All measures must be harmless, so each may be told at the whole of alpha.
+        # All measures must be harmless, so each may be tested at the full alpha.
         harmless.append(capital_against(-values, -margin) >= 1 / ALPHA)
     if harmless and all(harmless):
         return Verdict(Decision.PROMOTE, "no measure is worse than its margin allows")
@@ -174,7 +172,7 @@ def judge(evidence: Evidence, margins: Mapping[str, float]) -> Verdict:
 
 
 def findings(evidence: Evidence, margins: Mapping[str, float]) -> list[Finding]:
-    """What `judge` looked at, for people. Takes a second for ten thousand answers."""
+    """The data behind `judge`, for people. Takes a second for ten thousand answers."""
     return [_finding(name, each, margins.get(name, each.margin), evidence) for name, each in MEASURES.items()]
 
 
@@ -189,8 +187,8 @@ def _finding(name: str, measure: Measure, margin: float, evidence: Evidence) -> 
 
 
 def differences(harms: Iterable[Sample]) -> Values:
-    """Treatment minus control, of neighbours: a block ends as soon as it has both kinds, which does not depend on what
-    they are like."""
+    """Treatment minus control of neighbouring conversations: a block ends as soon as it has both arms, which does not
+    depend on their values."""
     found: list[float] = []
     block: tuple[list[float], list[float]] = ([], [])
     for treated, harm in harms:

@@ -15,13 +15,13 @@ _SOME_SETTING = argparse.Action(["--SETTING"], dest="setting", metavar="VALUE")
 
 
 class Parser(argparse.ArgumentParser):
-    """A usage tells a command's own options and that it takes settings, of which there are dozens."""
+    """The usage shows a command's own options and only mentions the settings, of which there are dozens."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **{"formatter_class": Help, **options})
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Of a command, what nobody knows is its mistake: its usage is the one to be shown."""
+        """Unknown arguments of a command are its own error: its usage is the one to be shown."""
         known, unknown = super().parse_known_args(args, namespace)
         if unknown:
             options = [option for action in self._actions for option in action.option_strings]
@@ -29,7 +29,7 @@ class Parser(argparse.ArgumentParser):
         return known, unknown
 
     def error(self, message: str) -> NoReturn:
-        if message == "the following arguments are required: COMMAND":  # nothing was said: here is what can be
+        if message == "the following arguments are required: COMMAND":  # no command was given: list them
             self.print_help(sys.stderr)
             sys.exit(2)
         super().error(message)

@@ -9,7 +9,7 @@ import re
 
 from worker.canary.proposal import NAME_PATTERN
 
-ATTRIBUTE_KEY_MAX, ATTRIBUTE_VALUE_MAX = 64, 512  # as filters take them
+ATTRIBUTE_KEY_MAX, ATTRIBUTE_VALUE_MAX = 64, 512  # the limits of filters
 
 
 def attribute(text: str) -> tuple[str, str | int | float | bool]:
@@ -70,7 +70,7 @@ def canary_name(text: str) -> str:
 
 
 def part(text: str) -> float:
-    """A share that leaves something on both sides."""
+    """A share strictly between 0 and 1."""
     count = _number(text)
     if not 0 < count < 1:
         raise argparse.ArgumentTypeError("must be more than 0 and less than 1")
@@ -85,7 +85,7 @@ def margin(text: str) -> tuple[str, float]:
 
 
 def _number(text: str) -> float:
-    """NaN, which is in no range, for what is none."""
+    """NaN, which is in no range, if it is not a number."""
     try:
         return float(text)
     except ValueError:

@@ -1,4 +1,4 @@
-"""`firsttoken eval cache`: from which similarity of questions an answer may be given again."""
+"""`firsttoken eval cache`: above which similarity of questions a cached answer may be reused."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from worker.start import open_embedders
 
 
 async def evaluate_cache(config: Config, *, files: Sequence[Path], wrong: float, as_json: bool) -> None:
-    """Raises StartError where the cases cannot tell."""
+    """Raises StartError if there are too few cases to decide."""
     suite = await asyncio.to_thread(read_suites, files)
     cases = [case for case in suite.cases if not case.tools and case.said[-1]["role"] == "user"]
     Home(config.home).prepare()
@@ -51,7 +51,7 @@ async def evaluate_cache(config: Config, *, files: Sequence[Path], wrong: float,
 
 
 def _marks(case: Case) -> tuple[str, str]:
-    """What stands before the question, and what is right."""
+    """Fingerprints of the text before the question, and of the right answer."""
     before = (case.instructions, case.stores, case.said[:-1])
     expected = case.expect.model_dump_json(by_alias=True, exclude_none=True)
     return orjson.dumps(before).decode(), expected

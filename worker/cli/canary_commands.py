@@ -1,4 +1,4 @@
-"""`firsttoken canary`: try an agent on a share of another's conversations, and decide by what became of them."""
+"""`firsttoken canary`: try an agent on a share of another's conversations, and decide by the outcome."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ async def _change(config: Config, name: str, after: State) -> Canary:
 
 
 def report(canary: Canary, evidence: Evidence) -> list[str]:
-    """For people: both kinds side by side, and what to do."""
+    """For people: both arms side by side, and what to do."""
     control, treated = (evidence.conversations(treated=kind) for kind in (False, True))
     lines = [
         f"{canary.name}: {canary.treatment} for {canary.share:.0%} of {_of(canary.agent)}, {_state(canary)}",
@@ -122,6 +122,6 @@ def missing(name: str) -> StartError:
 
 @asynccontextmanager
 async def _opened(config: Config) -> AsyncIterator[tuple[CanaryStore, UUID]]:
-    """The store, and the tenant whose audit log has the changes."""
+    """The store, and the tenant whose audit log records the changes."""
     async with open_tenant(config, LOCAL_TENANT) as (database, auditor):
         yield CanaryStore(database), auditor

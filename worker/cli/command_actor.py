@@ -1,4 +1,4 @@
-"""The actor of a command, for the audit log and for what operators may see."""
+"""The actor of a command, for the audit log and for operators."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ EVERYBODY = Principal(NOBODY, "command", frozenset({Scope.OPS}), "api_key")
 
 
 def command_actor() -> Actor:
-    """The account of this machine, whatever the environment says."""
+    """The account on this machine, whatever the environment says."""
     try:
         name = pwd.getpwuid(os.getuid()).pw_name
     except KeyError:  # a container may run as an account without a name

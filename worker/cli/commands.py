@@ -1,4 +1,4 @@
-"""What the commands do. Each gets the configuration and its own options, prints for people and raises for the CLI."""
+"""The commands. Each gets the configuration and its own options, prints for people and raises errors for the CLI."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ __all__ = [
     "write_cases",
 ]
 
-# What a person can do something about; anything else is a bug and keeps its traceback.
+# Errors that a person can act on; anything else is a bug and keeps its traceback.
 FAILURES = (
     StartError,
     EmbeddedPostgresError,
@@ -105,7 +105,7 @@ FAILURES = (
     asyncpg.PostgresError,
     *DATABASE_AWAY,
 )
-INGEST_NICENESS = 10  # a worker beside it answers people; the documents can wait
+INGEST_NICENESS = 10  # a worker on the same machine serves people; the documents can wait
 
 
 async def show_version(config: Config) -> None:

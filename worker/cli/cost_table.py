@@ -1,4 +1,4 @@
-"""`firsttoken cost`: what answers took and cost, as a table."""
+"""`firsttoken cost`: tokens and costs of responses, as a table."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ async def show_cost(config: Config, *, by: By, hours: float, as_json: bool) -> N
 
 
 def table(by: str, rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """One line for each group, after a line of headings, and a hint where nothing has a price."""
+    """One line for each group, after a line of headings, and a hint if no prices are configured."""
     names = [row["name"] or "-" for row in rows]
     width = max(map(len, [by, *names]))
     lines = [f"{by.upper():<{width}}  ANSWERS  ENGINE S  SPECULATION  CASCADE  TOOLS S        COST    PER 1000"]

@@ -62,7 +62,7 @@ async def keys_of(config: Config, tenant: str) -> list[ApiKey]:
 
 async def show_policies(config: Config, *, with_keys: bool, tenant: str) -> None:
     """Agents and surfaces, and on request what each key gets there. Raises StartError for a file that no worker could
-    serve, and for a tenant that is not there."""
+    serve, and for an unknown tenant."""
     await list_agents(config)
     if with_keys:
         print_policies(config, tenant, await keys_of(config, tenant))
@@ -120,7 +120,7 @@ async def rotate_secret(config: Config) -> None:
     file = _secret_file(config)
     async with _opened(config) as (database, secret):
         tenant_id = await Keys(database, secret).tenant(LOCAL_TENANT)
-        async with database.tenant(tenant_id) as connection:  # the note stands only if the file does
+        async with database.tenant(tenant_id) as connection:  # the audit entry stands only if the file was written
             await note(connection, tenant_id, command_actor(), Act.SECRET_ROTATED, secret.marks[0])
             file.rotate()
     print(
@@ -198,7 +198,7 @@ def _address_of_worker(config: Config) -> str:
     """Where the worker that started last in this home listens."""
     try:
         return str(orjson.loads(Home(config.home).ready_file.read_bytes())["url"])
-    except (OSError, ValueError, LookupError, TypeError):  # none, or something else stands there
+    except (OSError, ValueError, LookupError, TypeError):  # no worker, or an unrelated file
         raise StartError(
             "no worker was ever started with this home folder: start one with `firsttoken serve`, "
             "or give its URL with --url"

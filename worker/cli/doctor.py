@@ -1,4 +1,4 @@
-"""`firsttoken doctor`: every finding in a line, for people or as JSON."""
+"""`firsttoken doctor`: one line per finding, for people or as JSON."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from worker.errors import StartError
 from worker.home import Home
 from worker.start import embedder_files
 
-# The embedded database writes ahead of itself a gigabyte; less than that and it stops while people chat.
+# The embedded database keeps a gigabyte of write-ahead log; with less than that it stops while people chat.
 DISK_BYTES_MIN = 2 * 10**9
 
 
 async def doctor(config: Config, *, as_json: bool) -> None:
-    """Raises StartError, and so ends with exit code 1, when there is a problem."""
+    """Raises StartError, and so ends with exit code 1, if there is a problem."""
     findings = []
     async for finding in _findings(config):
         findings.append(finding)
@@ -46,11 +46,11 @@ async def doctor(config: Config, *, as_json: bool) -> None:
 
 
 async def _findings(config: Config) -> AsyncIterator[Finding]:
-    """The quick ones first: the engine's end with a measurement of seconds."""
+    """Quick checks first: the engine's ends with a measurement of seconds."""
     yield _disk(config)
     yield await _database(config)
     yield await asyncio.to_thread(_embedders, config)
-    if config.engines is not None:  # they have the memory and the processors that count
+    if config.engines is not None:  # the engines' machines have the memory and processors that matter
         async for of_engine in engine_findings(config):
             yield of_engine
         return
@@ -59,7 +59,7 @@ async def _findings(config: Config) -> AsyncIterator[Finding]:
             own = {name: table.applied(config) for name, table in file.models.items() if not table.engines}
             yield await asyncio.to_thread(models_finding, own)
             if not own:
-                return  # all of them are computed elsewhere
+                return  # all models are served elsewhere
             config = next(iter(own.values()))
         engine = examine(engine_config(config), Calibrations(Home(config.home).calibrations))
     except (InvalidModels, StartError) as error:
@@ -106,7 +106,9 @@ def _embedders(config: Config) -> Finding:
 
 
 def models_finding(configs: Mapping[str, Config]) -> Finding:
-    """Each by itself, and whether all of them find room beside each other. What follows is examined of the first."""
+    """Each model by itself, and whether all of them fit into memory together. The checks that follow are of the
+    first.
+    """
     needs: dict[str, int] = {}
     for name, config in configs.items():
         try:

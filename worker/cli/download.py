@@ -1,4 +1,4 @@
-"""Fetches one model over HTTP: resumed where it was cut, checked, and under its name only when it is whole."""
+"""Downloads one model over HTTP: resumed after an interruption, verified, and renamed only when it is complete."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from inference.provisioning.memory import in_words
 from worker.errors import StartError
 
 CHUNK_BYTES = 1 << 20
-ROOM_BYTES = 500 * 10**6  # that a download leaves on the disk: others live there too
+ROOM_BYTES = 500 * 10**6  # that a download leaves free on the disk, for other software
 TRIES_WITHOUT_PROGRESS = 6  # with the pauses below: half a minute of an unreachable hub
 PAUSE_S, PAUSE_MAX_S = 1.0, 30.0
 TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=15, sock_read=60)
@@ -32,13 +32,13 @@ CONTENT_RANGE = re.compile(r"bytes (?:(\d+)-\d+|\*)/(\d+)")
 FORBIDDEN = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
 TEMPORARY = (HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS)
 
-Report = Callable[[int, int | None], None]  # bytes that are here, and in all where the server tells
+Report = Callable[[int, int | None], None]  # bytes received, and in total if the server says
 
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
     sha256: str
-    checked: bool  # against a checksum that was given, or that the hub declared
+    checked: bool  # against a checksum that was given, or declared by the hub
 
 
 class _Cut(Exception):
@@ -46,11 +46,11 @@ class _Cut(Exception):
 
     def __init__(self, reason: str, pause_s: float = 0.0) -> None:
         super().__init__(reason)
-        self.pause_s = pause_s  # that the server asks for
+        self.pause_s = pause_s  # requested by the server
 
 
 class Download:
-    """What came so far stands in `<target>.part`; a later run goes on from there."""
+    """The part received so far is in `<target>.part`; a later run resumes there."""
 
     def __init__(self, url: str, target: Path, *, sha256: str | None, report: Report, pause_s: float = PAUSE_S) -> None:
         self._url = url
@@ -66,13 +66,13 @@ class Download:
         with _alone(self._part) as file:
             leftover = _size(file) > 0
             digest = await self._fetch_whole(file)
-            if leftover and digest != self._expected:  # what an earlier run left may be of another file
+            if leftover and digest != self._expected:  # the part left by an earlier run may be of another file
                 file.truncate(0)
                 digest = await self._fetch_whole(file)
             return settle(self._part, self._target, self._url, digest, self._expected)
 
     async def _fetch_whole(self, file: BinaryIO) -> str:
-        """Try until everything is there, or nothing comes any more; returns its sha256."""
+        """Retry until the file is complete, or there is no progress any more; returns its sha256."""
         tries, pause_s = 0, self._pause_s
         async with aiohttp.ClientSession(timeout=TIMEOUT, trust_env=True) as session:
             while True:
@@ -94,7 +94,7 @@ class Download:
                     pause_s = min(2 * pause_s, PAUSE_MAX_S)
 
     async def _go_on(self, session: aiohttp.ClientSession, file: BinaryIO) -> None:
-        """One request for what is missing. Raises _Cut when it gave only a part of that."""
+        """One request for the missing part. Raises _Cut if it returned only some of it."""
         offset = file.seek(0, os.SEEK_END)
         headers = {"Accept-Encoding": "identity", **({"Range": f"bytes={offset}-"} if offset else {})}
         async with session.get(self._url, headers=headers) as response:
@@ -110,7 +110,7 @@ class Download:
             raise _Cut(f"{file.tell()} of {total} bytes were received")
 
     def _place(self, response: aiohttp.ClientResponse, file: BinaryIO, offset: int) -> int | None:
-        """Put the file where this answer begins; returns the size of the whole. Raises what _refusal says."""
+        """Seek to the position where this response begins; returns the total size. Raises the errors of _refusal."""
         start, total = _content_range(response)
         match response.status:
             case HTTPStatus.OK:  # also from servers that ignore Range
@@ -119,7 +119,7 @@ class Download:
             case HTTPStatus.PARTIAL_CONTENT if start == offset:
                 pass
             case HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE if total == offset:
-                return total  # everything is here already
+                return total  # the part is already complete
             case HTTPStatus.PARTIAL_CONTENT | HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
                 file.truncate(file.seek(0))
                 raise _Cut("the file on the server changed since the download began")
@@ -148,7 +148,7 @@ class Download:
 
 
 def settle(part: Path, target: Path, source: str, digest: str, expected: str | None) -> Fetched:
-    """Give the file that came from `source` its name. Nothing that is no model, or another one, stays: StartError."""
+    """Rename the file that came from `source`. A file that is not a model, or the wrong one, is removed: StartError."""
     with part.open("rb") as file:
         magic = file.read(len(MAGIC))
         os.fsync(file.fileno())
@@ -167,7 +167,7 @@ def settle(part: Path, target: Path, source: str, digest: str, expected: str | N
 
 @contextmanager
 def _alone(part: Path) -> Iterator[BinaryIO]:
-    """The partial file, held against a second download of the same. Raises StartError."""
+    """The partial file, locked against a concurrent download. Raises StartError."""
     with os.fdopen(os.open(part, os.O_RDWR | os.O_CREAT, 0o644), "r+b") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -188,7 +188,7 @@ def _declared_checksum(response: aiohttp.ClientResponse) -> str | None:
 
 
 def _content_range(response: aiohttp.ClientResponse) -> tuple[int | None, int | None]:
-    """Where the answer starts and how large the whole is, as far as the header tells."""
+    """Where the response begins and the total size, if the header says."""
     found = CONTENT_RANGE.fullmatch(response.headers.get("Content-Range", ""))
     if found is None:
         return None, None

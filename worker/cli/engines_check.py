@@ -19,9 +19,9 @@ from worker.engines.exchange import EngineTransport
 from worker.engines.shared_token import read_token
 from worker.home import Home
 
-LOOKS = 5  # at each engine: the median is told
-ANSWER_S = 30.0  # for one token of an engine that is busy
-SLOW_MS = 20.0  # a hop that people feel in every answer: engines belong near their workers
+LOOKS = 5  # per engine: the median is reported
+ANSWER_S = 30.0  # for one token of a busy engine
+SLOW_MS = 20.0  # a round trip that users notice in every response: engines belong near their workers
 PROMPT = "Hello"
 ONE_TOKEN = Sampling(max_tokens=1, temperature=0.0)
 

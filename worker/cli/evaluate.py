@@ -1,4 +1,6 @@
-"""`firsttoken eval retrieval`: ask a vector store judged questions, and say which stage finds what, and how fast."""
+"""`firsttoken eval retrieval`: run judged questions against a vector store, and report the recall and speed of each
+stage.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,7 @@ MISSED_SHOWN_MAX = 10
 async def evaluate_retrieval(
     config: Config, *, store: str, questions: str, tenant: str, limit: int, score_threshold: float, as_json: bool
 ) -> None:
-    """Prints what could be asked, then fails if a question names something that the store does not hold."""
+    """Prints the results, then fails if a question names something that the store does not hold."""
     if not 1 <= limit <= PASSAGES_MAX:
         raise StartError(f"--limit must be from 1 to {PASSAGES_MAX}, not {limit}")
     if not 0 <= score_threshold <= 1:
@@ -44,7 +46,7 @@ async def evaluate_retrieval(
         if not resolved.questions:
             raise UnusableQuestions(f"{questions}: no line matches anything in the store; {resolved.errors[0]}")
         check_model(found, embedders)
-        await embedders.get(found.embedding_model)  # to load it is not part of what is measured
+        await embedders.get(found.embedding_model)  # its load time is not part of the measurement
         with tqdm(total=len(resolved.questions), unit=" questions", disable=None) as bar:
             evaluation = await evaluate(
                 resolved.questions,

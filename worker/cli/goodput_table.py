@@ -1,4 +1,4 @@
-"""`firsttoken goodput`: who was answered in time, as a table with a sparkline for each row."""
+"""`firsttoken goodput`: the share of responses in time, as a table with a sparkline for each row."""
 
 from __future__ import annotations
 
@@ -48,6 +48,6 @@ def table(by: str, counted: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def sparkline(rows: Sequence[Mapping[str, Any]]) -> str:
-    """The share in time in each slice: full blocks for all of them, a dot where nothing was judged."""
+    """The share in time in each slice: full blocks for all of them, a dot for a slice without judged turns."""
     shares = {row["slice"]: row["in_time"] / row["judged"] for row in rows if row["judged"]}
     return "".join(BLOCKS[round(shares[each] * (len(BLOCKS) - 1))] if each in shares else "·" for each in range(SLICES))

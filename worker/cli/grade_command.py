@@ -1,4 +1,4 @@
-"""`firsttoken canary grade`: a model judges stored answers of both kinds, without being told which is which."""
+"""`firsttoken canary grade`: a model grades stored answers of both arms, without knowing which is which."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ CRITERION = (
 async def grade_canary(
     config: Config, *, name: str, judge: str, key_file: Path | None, limit: int, criterion: str | None, tenant: str
 ) -> None:
-    """What cannot be judged, such as an answer about files, is left out."""
+    """What cannot be graded, such as an answer about files, is skipped."""
     asked = eval_target("--judge", judge, key_file)
     async with open_tenant(config, tenant) as (database, tenant_id), session() as http:
         store = CanaryStore(database)
@@ -50,7 +50,7 @@ async def grade_canary(
             grader, scores = Judge(client), list[float]()
             for unit, case, answer in tqdm(cases, unit=" answers", disable=None):
                 score = await grader.judged(case, Answer(said_in(answer)))
-                await store.vote([(canary.id, unit, Vote(False, "graded", 1 - score))])  # stored under its own kind
+                await store.vote([(canary.id, unit, Vote(False, "graded", 1 - score))])  # stored with its arm
                 scores.append(score)
     print(f"{len(scores)} answers graded, {sum(scores):.0f} of them correct: see `firsttoken canary status {name}`")
 

@@ -1,4 +1,4 @@
-"""`firsttoken models kv`: what smaller keys and values do to the answers of a model, and what they save."""
+"""`firsttoken models kv`: how quantized keys and values change the answers of a model, and what they save."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from worker.errors import StartError
 from worker.home import Home
 
 KINDS = (Q8_0, Q4_0)
-TIMEOUT_S = 600.0  # of one kind: the comparison's budget, and loading a large file
+TIMEOUT_S = 600.0  # per type: the comparison's budget, and loading a large file
 
 
 async def compare_kv(config: Config, *, name: str, text: str | None, as_json: bool) -> None:

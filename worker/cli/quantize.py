@@ -1,4 +1,4 @@
-"""`firsttoken models quantize`: write a model with smaller weights, and say what that cost and won."""
+"""`firsttoken models quantize`: write a model with smaller weights, and report what that cost and gained."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ COMPARE_TIMEOUT_S = 900.0  # its budget, and loading two large files
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The pairs are before and after."""
+    """The pairs are (before, after)."""
 
     bytes: tuple[int, int]
     comparison: Comparison
@@ -39,7 +39,7 @@ class Report:
 async def quantize_model(
     config: Config, *, source: str, target: str, kind: str, text: str | None, as_json: bool
 ) -> None:
-    """Native code runs in processes of its own, and the target appears when it is whole."""
+    """Native code runs in processes of its own, and the target appears only when it is complete."""
     if kind.lower() not in QUANTISATIONS:
         raise StartError(f"--type must be one of {', '.join(QUANTISATIONS)}, not {kind}")
     before, after, sample = find(Path(source), Home(config.home).models), Path(target), Path(text or TEXT)
@@ -58,7 +58,8 @@ def _check_target(source: Path, target: Path) -> None:
         raise StartError(f"{target} already exists: remove it, or choose another file")
     if not target.parent.is_dir():
         raise StartError(f"there is no folder {target.parent}: create it, or choose another file")
-    # More than any kind that is smaller needs; what grows (from q4 to f16) is told by the disk itself.
+    # An upper bound for every smaller type; if the file grows (from q4 to f16), the disk itself reports a lack of
+    # space.
     needed, free = source.stat().st_size, disk_free(target.parent)
     if needed > free:
         raise StartError(f"up to {in_words(needed)} are needed, but only {in_words(free)} are free in {target.parent}")

@@ -1,4 +1,4 @@
-"""`firsttoken reload`: have the worker of this home folder read models.toml again."""
+"""`firsttoken reload`: make the worker of this home folder reload models.toml."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from worker.start import embedder_files
 
 
 async def reload_models(config: Config) -> None:
-    """Mistakes are told here: the worker would only note them. Raises StartError, InvalidModels, InvalidAgents."""
+    """Mistakes are reported here: the worker would only log them. Raises StartError, InvalidModels, InvalidAgents."""
     models = await asyncio.to_thread(read_models, config)
     if models is None:
         raise StartError("there is no models.toml in the home folder (--models), so there is nothing to reload")
@@ -37,7 +37,7 @@ async def reload_models(config: Config) -> None:
 
 
 def _check_names(config: Config, models: ModelFile) -> None:
-    """Raises StartError where agents, surfaces or aliases name models that would be gone, InvalidAgents."""
+    """Raises StartError if agents, surfaces or aliases name models that would be gone, InvalidAgents."""
     beside = [*map(model_name, embedder_files(config)), *([model_name(config.reranker)] if config.reranker else [])]
     aliases = ModelAliases.parse(config.alias or "").beside(models.aliases)
     check_names(read_agents(config), aliases, models.names, beside)

@@ -1,4 +1,4 @@
-"""`firsttoken eval route`: choose the thresholds of a cascade by a suite, and say what it is worth."""
+"""`firsttoken eval route`: choose the thresholds of a cascade by a suite, and report their effect."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ async def evaluate_route(
     report: Path | None,
     policy_file: Path | None,
 ) -> None:
-    """Prints a table and the policy, and writes what is asked for. Raises StartError."""
+    """Prints a table and the policy, and writes the requested files. Raises StartError."""
     suite = await asyncio.to_thread(read_suites, files)
     models = await asyncio.to_thread(read_models, config)
     if models is None:
@@ -82,7 +82,7 @@ async def _asked(
     key_file: Path | None,
     at_once: int,
 ) -> list[CascadeTrial]:
-    """Every case of both models, by a worker that is started for it."""
+    """Every case on both models, by a worker that is started for it."""
     path = config.models or Home(config.home).models_file
     searches = any(case.stores for case in suite.cases)
     heard: dict[int, Answer] = {}

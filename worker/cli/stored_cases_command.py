@@ -1,5 +1,5 @@
-"""`firsttoken eval cases`, `export` and `replay`: stored answers of one tenant, as cases, as lines to fine-tune on, and
-asked again of another configuration."""
+"""`firsttoken eval cases`, `export` and `replay`: stored answers of one tenant, as cases, as examples for fine-tuning,
+and run again on another configuration."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ READ_FIRST = (
 
 
 async def write_cases(config: Config, *, tenant: str, rated: str, limit: int, judged: bool) -> None:
-    """Prints lines of JSON. Raises StartError where there is no such answer."""
+    """Prints lines of JSON. Raises StartError if there is no such answer."""
     async with open_tenant(config, tenant) as (database, tenant_id):
         found = await answered(database, tenant_id, None if rated == "any" else rated, limit)
     cases = [case for answer in found if (case := case_of(answer, judged)) is not None]
@@ -49,11 +49,11 @@ async def write_cases(config: Config, *, tenant: str, rated: str, limit: int, ju
 
 
 async def export_answers(config: Config, *, tenant: str, why: Sequence[Why], limit: int) -> None:
-    """Prints lines of JSON. Raises StartError where there is no such answer."""
+    """Prints lines of JSON. Raises StartError if there is no such answer."""
     async with open_tenant(config, tenant) as (database, tenant_id):
         found = await accepted_answers(database, tenant_id, why or WHYS, limit)
     told = [example for answer in found if (example := example_of(answer)) is not None]
-    examples = list({orjson.dumps(example): example for example in told}.values())  # who asks the same weighs no more
+    examples = list({orjson.dumps(example): example for example in told}.values())  # duplicates get no extra weight
     _print(examples, found, f"tenant {tenant} has no accepted answers to train on")
     print(f"{len(examples)} of {len(found)} accepted answers. {READ_FIRST.format('lines')}", file=sys.stderr)
 
@@ -70,7 +70,7 @@ async def replay(
     json_file: Path | None,
     report: Path | None,
 ) -> None:
-    """Prints what spans took then and now. Raises StartError."""
+    """Prints the durations of spans then and now. Raises StartError."""
     asked = eval_target("--model", candidate, key_file)
     if isinstance(asked, Recording):
         raise StartError("--model must be a model, or NAME@URL of a server")

@@ -1,4 +1,4 @@
-"""`firsttoken eval suite`: ask cases of two configurations, and fail where the first one is worse."""
+"""`firsttoken eval suite`: run cases against two configurations, and fail if the first one is worse."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from worker.home import KEY_CHARS_MAX, Home, write_atomically
 
 
 class Worse(StartError):
-    """The gate is closed; the message says why."""
+    """The gate has failed; the message says why."""
 
 
 async def evaluate_suite(
@@ -43,7 +43,7 @@ async def evaluate_suite(
     json_file: Path | None,
     report: Path | None,
 ) -> None:
-    """Prints the table, writes the reports, then raises Worse. Raises StartError for what cannot be asked."""
+    """Prints the table, writes the reports, then raises Worse. Raises StartError if the suite cannot run."""
     suite = await asyncio.to_thread(read_suites, files)
     one = eval_target("--model", candidate, key_files[0])
     other = eval_target("--against", against, key_files[1]) if against is not None else None
@@ -96,7 +96,7 @@ async def open_side(
 
 
 def _key(config: Config, url: str, key_file: Path | None) -> str:
-    """That of the file, or that of the worker of this home folder where it is the one that is asked."""
+    """The key of the file, or that of the worker of this home folder if it is the target."""
     if key_file is not None:
         with key_file.open(encoding="ascii") as file:
             return file.read(KEY_CHARS_MAX).strip()

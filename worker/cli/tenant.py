@@ -19,7 +19,7 @@ NAME_CHARS_MAX = 200
 
 @asynccontextmanager
 async def open_tenant(config: Config, name: str) -> AsyncIterator[tuple[Database, UUID]]:
-    """The database of the home folder, and a tenant that is there. Raises StartError."""
+    """The database of the home folder, and an existing tenant. Raises StartError."""
     home = Home(config.home)
     home.prepare()
     async with open_database(config) as database:
@@ -28,12 +28,12 @@ async def open_tenant(config: Config, name: str) -> AsyncIterator[tuple[Database
 
 
 async def tenant_of(keys: Keys, name: str) -> UUID:
-    """The tenant of that name, made if it is new. Raises StartError."""
+    """The tenant of that name, created if it is new. Raises StartError."""
     return await keys.tenant(checked(name, "the tenant's name"))
 
 
 async def known_tenant(keys: Keys, name: str) -> UUID:
-    """For commands that look: a name that was mistyped makes no tenant. Raises StartError."""
+    """For read-only commands: a mistyped name creates no tenant. Raises StartError."""
     tenant_id = await keys.known_tenant(checked(name, "the tenant's name"))
     if tenant_id is None:
         raise StartError(f"there is no tenant {name} (--tenant); a tenant is created with its first key or sign-in")
@@ -41,7 +41,7 @@ async def known_tenant(keys: Keys, name: str) -> UUID:
 
 
 def checked(name: str, what: str) -> str:
-    """The name. Raises StartError for one that is too long or empty."""
+    """The name. Raises StartError if it is too long or empty."""
     if not 1 <= len(name) <= NAME_CHARS_MAX:
         raise StartError(f"{what} must have 1 to {NAME_CHARS_MAX} characters")
     return name

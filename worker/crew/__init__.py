@@ -1,1 +1,1 @@
-"""Several workers on one port, with one engine for all of them, under one command."""
+"""Several workers on one port that share one engine, under one command."""

@@ -1,4 +1,4 @@
-"""One place in the crew, kept filled: a process that is begun again when it dies, or hangs."""
+"""A supervised process of the crew: restarted when it dies or hangs."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from worker.crew.member import LEAVE, LINE_BYTES_MAX
 from worker.errors import StartError
 from worker.supervisor import Vitals, retry_s
 
-LOOK_S, LOOK_STARTING_S = 1.0, 0.1  # between two looks: a start is waited for
+LOOK_S, LOOK_STARTING_S = 1.0, 0.1  # between two checks; shorter while a start is awaited
 LOOK_TIMEOUT_S = 5.0
-# An event loop that answers nothing for so long serves nobody, and the system still hands it connections. Streams of a
-# busy machine stand still for seconds, never for this.
+# An event loop that does not respond for this long serves nobody, and the system still hands it connections. Streams of
+# a busy machine stall for seconds, never for this long.
 HANGS_S = 30.0
 # A start may read hundreds of gigabytes over a network. One that is still not ready by then never will be.
 STARTS_S = 1800.0
-RESTART_MAX_S = 30.0  # between two starts of a process that does not come up: its reason will not be gone at once
-STEADY_S = 10.0  # one that was ready for so long fails for a new reason
-KILL_S = 5.0  # a process that was to end by then does not end by itself
+RESTART_MAX_S = 30.0  # between two starts of a process that does not come up: the cause will not vanish at once
+STEADY_S = 10.0  # one that was ready for this long fails for a new reason
+KILL_S = 5.0  # a process that should have ended by then does not end by itself
 
 log = logging.getLogger("firsttoken.crew")
 
@@ -36,8 +36,8 @@ log = logging.getLogger("firsttoken.crew")
 class Child:
     """A member as the crew's first process sees it.
 
-    `url` answers `path` with 200 when it is ready. `hello` is what it is told when it begins; `told` is called with
-    what it says.
+    `url` answers `path` with 200 when it is ready. `hello` is the message sent to it at its start; `told` is called
+    with each message from it.
     """
 
     def __init__(
@@ -56,12 +56,12 @@ class Child:
         self._transport, self._url, self._path = transport, url, path
         self._process: asyncio.subprocess.Process | None = None
         self._line: socket.socket | None = None
-        self._failure = ""  # what it said of itself at last
+        self._failure = ""  # the last failure it reported
         self._vitals = Vitals()
         self._was_ready = False  # ever
-        self._ready_at = float("inf")  # this one of its processes
+        self._ready_at = float("inf")  # the current process
         self._stopping = asyncio.Event()
-        self._relieved = False  # it was asked to make room for the next one
+        self._relieved = False  # it was asked to make room for its successor
 
     def __repr__(self) -> str:
         return f"<Child {self.name} {self.pid}>"
@@ -71,7 +71,9 @@ class Child:
         return self._process.pid if self._process else None
 
     async def keep(self) -> None:
-        """Return when it was stopped. Raises StartError when it ends before it was ever ready: that is for people."""
+        """Return when it was stopped. Raises StartError if it ends before it was ever ready: that is an error for
+        people.
+        """
         while not self._stopping.is_set():
             self._ready_at = float("inf")
             end = await self._run_once()
@@ -94,7 +96,7 @@ class Child:
                 await self._stopping.wait()
 
     async def _run_once(self) -> str:
-        """How it ended."""
+        """Run the process once; returns how it ended."""
         self.is_ready.clear()
         self._failure, self._relieved = "", False
         self._line, theirs = socket.socketpair()
@@ -102,7 +104,7 @@ class Child:
             with theirs:
                 self._line.setblocking(False)
                 self._line.send(orjson.dumps(self._hello(), option=orjson.OPT_APPEND_NEWLINE))
-                # In a session of its own: a terminal's Ctrl-C is for the first process, which tells the others.
+                # In a session of its own: a terminal's Ctrl-C is for the first process, which signals the others.
                 process = await asyncio.create_subprocess_exec(
                     *self._command(theirs.fileno()),
                     stdin=asyncio.subprocess.DEVNULL,
@@ -115,7 +117,7 @@ class Child:
             beside = [asyncio.create_task(each) for each in (self._hear(self._line), self._look_after(process))]
             try:
                 code = await process.wait()
-                await asyncio.wait(beside[:1], timeout=KILL_S)  # its last words
+                await asyncio.wait(beside[:1], timeout=KILL_S)  # its last messages
             finally:
                 for task in beside:
                     task.cancel()
@@ -135,7 +137,7 @@ class Child:
                 self._told(message)
 
     async def _look_after(self, process: asyncio.subprocess.Process) -> None:
-        """Note when it is ready, and end it when it hangs. Until it was heard of first, it may take `STARTS_S`."""
+        """Note when it is ready, and kill it when it hangs. Before its first response it may take `STARTS_S`."""
         began, heard_at = time.monotonic(), float("inf")
         while True:
             try:
@@ -159,7 +161,7 @@ class Child:
             await asyncio.sleep(LOOK_S if self._ready_at < heard_at else LOOK_STARTING_S)
 
     async def relieve(self, within_s: float) -> None:
-        """Have it finish what it has while others take what is new, and return when its successor is ready."""
+        """Have it finish its requests while others take new ones, and return when its successor is ready."""
         process = self._process
         if process is not None and process.returncode is None and self._line is not None:
             self._relieved = True
@@ -175,7 +177,7 @@ class Child:
         await self.is_ready.wait()
 
     def ask(self) -> None:
-        """To stop, as by SIGTERM: once for when it is done, twice for at once. It is not begun again."""
+        """Ask it to stop, as by SIGTERM: once to drain, twice to stop at once. It is not restarted."""
         self._stopping.set()
         if self._process is not None and self._process.returncode is None:
             self._process.terminate()

@@ -1,6 +1,7 @@
-"""`firsttoken serve --workers N`: workers on one port, the engine that they share, and the process that keeps them.
+"""`firsttoken serve --workers N`: workers on one port, the engine that they share, and the process that supervises
+them.
 
-This process has neither model nor database nor connections of clients, so what ends others does not end it.
+This process has no model, no database and no client connections, so what crashes the others does not crash it.
 """
 
 from __future__ import annotations
@@ -32,18 +33,18 @@ from worker.ready_file import FIRST_START, Ready, ready_files
 from worker.stop_signals import StopSignals, notice
 
 ENGINE = "engine"
-EMBEDDED_CONNECTIONS = 100  # of the embedded database's, for all workers
-# A worker is gone two seconds after its time to drain, and the last one stops the database; then it is made to.
+EMBEDDED_CONNECTIONS = 100  # of the embedded database, for all workers
+# A worker exits within two seconds after its drain timeout, and the last one stops the database; then it is killed.
 LEAVE_S = 15.0
-# Settings of the whole that are another's for each member.
+# Settings of the crew that differ in each member.
 OF_THE_WHOLE = frozenset({"workers", "engines", "host", "port", "listen", "ready_file"})
 
 log = logging.getLogger("firsttoken.crew")
 
 
 async def serve_crew(config: Config, *, began: float, flags: Mapping[str, str]) -> None:
-    """Run until asked to stop. `flags` are the settings of the command line as they were given; those of the
-    environment reach the members by themselves.
+    """Run until asked to stop. `flags` are the command-line settings as they were given; members inherit the
+    environment.
 
     Raises StartError.
     """
@@ -73,8 +74,8 @@ async def serve_crew(config: Config, *, began: float, flags: Mapping[str, str]) 
 
 
 class Crew:
-    """Who is in it, under which name: `worker-1`, `worker-2`, ..., and `engine` unless there are engines elsewhere; an
-    engine for each model where models.toml names several. Raises StartError."""
+    """The members by name: `worker-1`, `worker-2`, ..., and `engine` unless engines run elsewhere; one engine per model
+    where models.toml names several. Raises StartError."""
 
     def __init__(self, config: Config, flags: Mapping[str, str], port: int, folder: Path, transport: Transport) -> None:
         self._folder = folder
@@ -107,10 +108,10 @@ class Crew:
             self.engines = [self._engine(each, len(begun)) for each in begun]
             self._models.take(begun)
         self._keeping: list[asyncio.Task[None]] = []
-        self._leaving: set[asyncio.Task[None]] = set()  # of engines that nobody uses any more
+        self._leaving: set[asyncio.Task[None]] = set()  # of engines that are no longer used
 
     def _engine(self, engine: SharedEngine, count: int) -> Child:
-        """One of so many that share the memory which is allowed to all."""
+        """One of this many engines, which share the memory limit."""
         settings = {**self._of_engine, **engine.flags, "listen": engine.address}
         if allowed := settings.get("memory_mb"):
             settings["memory_mb"] = str(max(1, int(allowed) // count))
@@ -142,9 +143,9 @@ class Crew:
             self._introduction.set_result(Ready(**message["ready"]))
 
     async def start(self) -> Ready:
-        """Return when all are ready. Raises StartError when one of them cannot start."""
+        """Return when all are ready. Raises StartError if one of them cannot start."""
         if self._models is not None:
-            for engine in self.engines:  # one after the other: each takes of the memory that is free then
+            for engine in self.engines:  # one after the other: each sizes itself by the memory that is free then
                 await self._begin(engine)
         begun = {task.get_name() for task in self._keeping}
         self._keeping += [
@@ -166,7 +167,7 @@ class Crew:
         return await self._introduction
 
     async def serve_until(self, stop: asyncio.Event) -> None:
-        """Raises what ends one who keeps a place filled: none should end."""
+        """Raises the error that ends a supervising task: none should end."""
         asked = asyncio.create_task(stop.wait(), name="stop")
         try:
             while not asked.done():
@@ -180,9 +181,9 @@ class Crew:
             asked.cancel()
 
     def renew(self) -> None:
-        """Begin all workers again, one after the other, while the others take what comes; engines where there are
-        several. What is in progress is finished first. Asked meanwhile, it begins anew: with what a file says by then,
-        a worker may begin that could not before."""
+        """Restart all workers, one after the other, while the others take new requests; engines too if there are
+        several. Requests in progress are finished first. If called again meanwhile, it starts over: with the file's new
+        content a worker may start that could not before."""
         self._again.set()
         if self._renewing is None or self._renewing.done():
             self._renewing = asyncio.create_task(self._renew(), name="renew")
@@ -200,7 +201,7 @@ class Crew:
             await self._end(engine)
 
     async def _relieved(self, worker: Child) -> bool:
-        """Whether its successor is ready, which was not asked again before."""
+        """Whether its successor is ready, and no further renewal was requested before."""
         relieving = asyncio.create_task(worker.relieve(2 * self._drain_s + LEAVE_S))  # it makes room, then drains
         asked = asyncio.create_task(self._again.wait())
         try:
@@ -212,8 +213,8 @@ class Crew:
             await asyncio.gather(relieving, asked, return_exceptions=True)
 
     async def _exchange_engines(self) -> list[Child]:
-        """Begin engines for models that are new or other ones since models.toml was read; those of before compute until
-        the last worker that uses them has left."""
+        """Start engines for models that are new or changed since models.toml was read; the old ones serve until the
+        last worker that uses them has exited."""
         if self._models is None:
             return []
         begun: list[tuple[SharedEngine, Child]] = []
@@ -238,7 +239,7 @@ class Crew:
         keeping = asyncio.create_task(child.keep(), name=child.name)
         ready = asyncio.create_task(child.is_ready.wait(), name="ready")
         self._keeping.append(keeping)
-        self._leaving.add(keeping)  # one that cannot begin does not end the crew
+        self._leaving.add(keeping)  # one that cannot start does not end the crew
         try:
             await asyncio.wait([ready, keeping], return_when=asyncio.FIRST_COMPLETED)
             if keeping.done():
@@ -248,7 +249,7 @@ class Crew:
             ready.cancel()
 
     async def _end(self, child: Child) -> None:
-        """Of an engine that nobody uses any more."""
+        """Stop an engine that is no longer used."""
         tasks = [task for task in self._keeping if task.get_name() == child.name]
         self._leaving.update(tasks)
         child.ask()
@@ -259,7 +260,7 @@ class Crew:
         self._keeping = [task for task in self._keeping if task not in tasks]
 
     async def stop(self, drain_s: float, hurried: asyncio.Event) -> None:
-        """The workers first: until the last answer is out, the engine computes."""
+        """Stop the workers first: the engine must serve until the last response is sent."""
         if self._renewing is not None:
             self._renewing.cancel()
         for members in (self.workers, self.engines):
@@ -284,7 +285,7 @@ class Crew:
 
 
 async def _ended(tasks: Sequence[asyncio.Task[None]], hurried: asyncio.Event | None, within_s: float) -> bool:
-    """Whether all did within the time, and before somebody was in a hurry."""
+    """Whether all exited in time, before a second signal."""
     if not tasks:
         return True
     waits: list[asyncio.Future[Any]] = [asyncio.ensure_future(asyncio.wait(tasks))]
@@ -297,5 +298,5 @@ async def _ended(tasks: Sequence[asyncio.Task[None]], hurried: asyncio.Event | N
 
 
 def _this_program() -> Sequence[str]:
-    """How this process was started, up to the command."""
+    """The command line of this process, up to the subcommand."""
     return sys.orig_argv[: len(sys.orig_argv) - len(sys.argv) + 1]

@@ -1,7 +1,7 @@
-"""A process of the crew, as it sees itself: its name, its private socket, and the line to who started it.
+"""A process of the crew, from its own point of view: its name, its private socket, and the line to its parent.
 
-The line is one end of a socket pair, at whose other end nobody but the crew's first process is. So a crew whose first
-process was killed ends too, whatever else happens.
+The line is one end of a socket pair; only the crew's first process holds the other end. So a crew whose first process
+was killed ends too, whatever else happens.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ SUFFIX = ".sock"
 
 
 def socket_in(folder: Path, name: str) -> Path:
-    """Where a member of that name listens for the others."""
+    """The socket on which a member of that name listens for the others."""
     return folder / f"{name}{SUFFIX}"
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """`folder` holds the private sockets of all members. `introduces`: this one makes the key and the link for the
-    person at the terminal, and reads the sample documents. `model` is the one of several that an engine computes."""
+    """`folder` holds the private sockets of all members. `introduces`: this one creates the key and the link for the
+    person at the terminal, and reads the sample documents. `model` is the one of several that an engine serves."""
 
     name: str
     folder: Path
@@ -44,7 +44,7 @@ class Member:
 
     @classmethod
     def join(cls, text: str) -> Member:
-        """What `--member NAME:DESCRIPTOR` says. Raises ValueError and OSError: it is for the crew alone."""
+        """Parse `--member NAME:DESCRIPTOR`. Raises ValueError and OSError: only the crew uses this flag."""
         name, _, descriptor = text.partition(":")
         line = socket.socket(fileno=int(descriptor))
         line.settimeout(HELLO_S)
@@ -52,7 +52,7 @@ class Member:
         hello = orjson.loads(said)
         line.setblocking(False)
         member = cls(name, Path(hello["folder"]), hello["introduces"], line, hello.get("model"))
-        if LEAVE in more:  # it was asked to make room before it ran at all
+        if LEAVE in more:  # it was asked to make room before it was running
             member.leaving.set()
         return member
 
@@ -64,16 +64,16 @@ class Member:
         self._tell({"ready": asdict(ready)})
 
     def fail(self, reason: str) -> None:
-        """In the place of a line to the terminal: all members may fail of the same reason."""
+        """Report a failure to the parent instead of the terminal: all members may fail for the same reason."""
         self._tell({"failed": reason})
 
     def _tell(self, message: dict[str, Any]) -> None:
-        with suppress(OSError):  # nobody is there any more
+        with suppress(OSError):  # the parent is gone
             self.line.sendall(orjson.dumps(message, option=orjson.OPT_APPEND_NEWLINE)[-LINE_BYTES_MAX:])
 
     @asynccontextmanager
     async def on_duty(self, stop: StopSignals) -> AsyncIterator[None]:
-        """Meanwhile, what comes by the line is heard."""
+        """Receive messages from the parent until the block ends."""
         hearing = asyncio.create_task(self._hear(stop), name="crew")
         try:
             yield

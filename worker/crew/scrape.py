@@ -1,7 +1,7 @@
-"""What all of the crew tell Prometheus, as one answer: each sample says which process it is of.
+"""The Prometheus metrics of all members in one response: each sample is labelled with its process.
 
-Behind one port nobody knows whom a scrape reaches, so whoever is asked asks the others. The numbers are not added up: a
-process that begins again begins at zero, which Prometheus can tell of single processes alone.
+Behind one port a scrape reaches any member, so that member collects the others' metrics. The numbers are not added up:
+a restarted process begins at zero, which Prometheus can detect only per process.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from prometheus_client.registry import Collector
 from inference.remote.transport import Transport
 from worker.crew.member import SUFFIX, Member
 
-OTHERS_S = 2.0  # a scrape has 10 s by default, and whoever hangs is left out of it
+OTHERS_S = 2.0  # a scrape has 10 s by default, so a member that hangs is left out
 
 log = logging.getLogger("firsttoken.crew")
 
 
 async def scrape_all(member: Member, own: bytes, transport: Transport) -> bytes:
-    """`own` are this member's numbers. Those of one that does not answer are not there, as with any target."""
+    """`own` are this member's metrics. Those of a member that does not respond are missing, as with any target."""
     names = [path.name.removesuffix(SUFFIX) for path in sorted(member.folder.glob(f"*{SUFFIX}"))]
     others = [name for name in names if name != member.name]
     texts = await asyncio.gather(*(_ask(member.folder / f"{name}{SUFFIX}", transport) for name in others))
@@ -43,8 +43,8 @@ async def _ask(path: Path, transport: Transport) -> bytes | None:
 
 
 def merged(told: dict[str, bytes]) -> bytes:
-    """The texts of several processes as one, in which each sample has the label `process`. Takes milliseconds for each
-    of them: call it in a thread. Pure.
+    """The texts of several processes as one, in which each sample has the label `process`. Takes milliseconds per
+    process: call it in a thread. Pure.
     """
     families: dict[str, Metric] = {}
     for process, text in sorted(told.items()):

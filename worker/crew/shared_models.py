@@ -1,4 +1,6 @@
-"""models.toml of a crew: an engine in a process of its own for each model that names none, which all workers share."""
+"""models.toml of a crew: an engine in a process of its own for each model without `engines`, which all workers
+share.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ class SharedEngine:
 
 @dataclass(slots=True)
 class SharedModels:
-    """The engines that run, and the file that workers read in the place of the operator's: it names them."""
+    """The running engines, and the file that workers read instead of the operator's: it contains the engines'
+    addresses.
+    """
 
     config: Config
     folder: Path
@@ -40,7 +44,7 @@ class SharedModels:
 
     @classmethod
     def of(cls, config: Config, folder: Path) -> SharedModels | None:
-        """None where there is one model. Raises StartError."""
+        """None if there is only one model. Raises StartError."""
         models = cls(config, folder)
         return models if models._read() is not None else None
 
@@ -49,16 +53,15 @@ class SharedModels:
         return self.folder / FILE
 
     def read(self) -> Sequence[SharedEngine]:
-        """The engines to begin, for models that are new or other ones. Nothing changes before `take`. Raises
-        StartError."""
+        """The engines to start for new or changed models. Nothing changes before `take`. Raises StartError."""
         file = self._read()
         if file is None:
             raise StartError("models.toml is gone: a crew with one model needs a restart")
         return [self._engine(name, table) for name, table in file.models.items() if self._is_new(name, table)]
 
     def take(self, begun: Sequence[SharedEngine]) -> list[SharedEngine]:
-        """Have workers that begin from now on use what was read last, with these engines. Returns those that nobody
-        will use any more. Raises OSError; then nothing has changed."""
+        """Make workers that start from now on use what was read last, with these engines. Returns those that are no
+        longer used. Raises OSError; then nothing has changed."""
         assert self._file is not None
         own = {name for name, table in self._file.models.items() if table.engines is None}
         before = self.engines
@@ -67,7 +70,7 @@ class SharedModels:
         told = self._file.model_dump(mode="json", exclude_unset=True, exclude_none=True)
         for name, engine in now.items():
             told["models"][name]["engines"] = engine.address
-        # At once: a worker that is begun again just now reads the one or the other.
+        # Atomically: a worker that is restarting right now reads the old or the new file.
         write_atomically(self.path, tomli_w.dumps(told).encode())
         self.engines = now
         kept = set(map(id, now.values()))

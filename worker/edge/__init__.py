@@ -1,1 +1,1 @@
-"""What stands between the network and the handlers: connections, deadlines, bodies and their bounds."""
+"""What stands between the network and the handlers: connections, deadlines, bodies and their limits."""

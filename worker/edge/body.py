@@ -1,4 +1,4 @@
-"""Bodies of requests as they arrive: within their size, their time and their tenant's memory; and decompressed."""
+"""Request bodies as they arrive: bounded in size, time and the tenant's memory; and decompressed."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from aiohttp import web
 from worker.edge.budget import Reservation
 from worker.errors import ApiError, ClientGone
 
-# A body may take as long as its largest size takes at this rate: half of what a mobile network at its edge does.
+# A body may take as long as its maximum size takes at this rate: half that of a mobile network at its cell edge.
 BYTES_PER_S_MIN = 32 * 1024
 PIECE_BYTES = 64 * 1024
-# By their names in Content-Encoding, what `zlib` calls their format. More would be more that can be attacked.
+# By their names in Content-Encoding, the `wbits` of zlib for their format. Every other coding would add attack surface.
 CODINGS = {"gzip": 16 + zlib.MAX_WBITS, "x-gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
 DAMAGED = "The body is damaged: it is not what its headers say."
 
@@ -25,7 +25,7 @@ async def read_body(request: web.Request, holding: Reservation, *, bytes_max: in
     coding = coding_of(request)
     if (request.content_length or 0) > bytes_max:
         raise too_large(bytes_max)
-    if request.content.is_eof() and request.content.exception() is None:  # it came with the headers, as most do
+    if request.content.is_eof() and request.content.exception() is None:  # it arrived with the headers, as most do
         received = request.content.read_nowait()
         if len(received) > bytes_max:
             raise too_large(bytes_max)
@@ -65,8 +65,8 @@ def coding_of(request: web.BaseRequest) -> str | None:
 
 @asynccontextmanager
 async def arriving(request: web.BaseRequest, *, bytes_max: int, stall_s: float) -> AsyncIterator[Callable[[], None]]:
-    """While a body is read. Call what this yields for each piece: without one for `stall_s` seconds, or when the whole
-    takes too long, the client has lost its turn. Raises ApiError 400 and 408, and ClientGone.
+    """Wraps the reading of a body. Call what this yields for each chunk: after `stall_s` seconds without one, or when
+    the whole takes too long, the request fails. Raises ApiError 400 and 408, and ClientGone.
     """
     loop = asyncio.get_running_loop()
     end = loop.time() + stall_s + bytes_max / BYTES_PER_S_MIN
@@ -80,7 +80,7 @@ async def arriving(request: web.BaseRequest, *, bytes_max: int, stall_s: float) 
     except RuntimeError:
         if not is_gone(request):
             raise
-        raise _broken(request) from None  # the reader of a connection that is lost says so like this
+        raise _broken(request) from None  # how the reader of a lost connection reports it
 
 
 def _broken(request: web.BaseRequest) -> Exception:
@@ -94,7 +94,7 @@ def is_gone(request: web.BaseRequest) -> bool:
 
 
 def inflated(data: bytes, wbits: int, bytes_max: int) -> bytes:
-    """Decompressed, at the cost of `bytes_max` at most. Raises ApiError 400 and 413."""
+    """The decompressed body, of at most `bytes_max` bytes. Raises ApiError 400 and 413."""
     stream = zlib.decompressobj(wbits)
     try:
         body = stream.decompress(data, bytes_max + 1)

@@ -1,4 +1,4 @@
-"""How many bytes of requests may be in memory: for each tenant, and for all of them."""
+"""How many bytes of requests may be held in memory: per tenant, and in total."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from aiohttp import web
 
 from worker.errors import ApiError, rate_limited
 
-RETRY_AFTER_S = 1.0  # about the length of a short answer, which frees its request
+RETRY_AFTER_S = 1.0  # about the duration of a short response, which frees its request
 
 
 class Budget:
-    """Counts what clients have sent and what has not been answered. For the event loop only."""
+    """Counts the bytes of requests that have not been answered yet. For the event loop only."""
 
     def __init__(self, bytes_max: int, tenant_bytes_max: int) -> None:
         self._bytes_max = bytes_max
@@ -31,7 +31,7 @@ class Budget:
 
     @contextmanager
     def reserve(self, tenant_id: UUID) -> Iterator[Reservation]:
-        """What is added to the holding counts until the end of the block."""
+        """What is added to the reservation counts until the end of the block."""
         holding = Reservation(self, tenant_id)
         try:
             yield holding
@@ -39,7 +39,7 @@ class Budget:
             holding.resize(0)
 
     def change(self, tenant_id: UUID, by: int) -> None:
-        """Raises ApiError(429) when the tenant, or all of them, would hold too much."""
+        """Raises ApiError(429) if the tenant, or all of them together, would exceed the limit."""
         if by > 0:
             if self._held[tenant_id] + by > self._tenant_bytes_max:
                 megabytes = self._tenant_bytes_max // 2**20
@@ -60,7 +60,7 @@ class Reservation:
         self.bytes = 0
 
     def resize(self, size: int) -> None:
-        """Hold so many bytes from now on. Raises ApiError(429), and holds what it held."""
+        """Hold this many bytes from now on. Raises ApiError(429), which leaves the reservation unchanged."""
         self._budget.change(self._tenant_id, size - self.bytes)
         self.bytes = size
 

@@ -1,4 +1,4 @@
-"""Which connections are open: so many in all, so many from one address, and who makes room for a newcomer. Pure."""
+"""The open connections: limits in total and per address, and which one is evicted for a new one. Pure."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import resource
 from collections import Counter
 from typing import Protocol
 
-# Database, models, readers of documents, tool servers and spooled uploads have their descriptors whatever comes in.
+# Database, models, document readers, tool servers and spooled uploads need their descriptors whatever comes in.
 RESERVED_DESCRIPTORS = 256
-CONNECTIONS_MIN = 16  # where descriptors are so few that nothing is right
+CONNECTIONS_MIN = 16  # a floor for machines with too few descriptors
 CONNECTIONS_MAX = 4096  # an idle one costs some kilobytes; more than that belong behind a balancer
-NETWORK_BITS = 64  # of an IPv6 address: what one customer of a provider gets
+NETWORK_BITS = 64  # of an IPv6 address: the prefix of one customer of a provider
 
 
 class Member(Protocol):
-    """An open connection. One that waits for a request may be closed for another one."""
+    """An open connection. One that waits for a request may be closed in favour of another."""
 
     @property
     def address(self) -> str: ...
@@ -24,10 +24,10 @@ class Member(Protocol):
 
 
 class Connections:
-    """Who waits for a request, in the order of waiting, and who is served.
+    """Connections that wait for a request, longest first, and those being served.
 
-    Over a limit, a newcomer takes the place of the one that has waited longest: half a request, or none at all, never
-    keeps a whole one out. Only where all are being served is the newcomer refused.
+    Over a limit, a new connection takes the place of the one that has waited longest: one with half a request, or none,
+    never keeps out a complete one. A new connection is refused only if all others are being served.
     """
 
     def __init__(self, limit: int, address_limit: int) -> None:
@@ -45,7 +45,7 @@ class Connections:
         return self._open.total()
 
     def admit(self, newcomer: Member) -> bool:
-        """Take a connection in, which waits for its request; False when there is no place for it."""
+        """Add a connection, which waits for its request; False when there is no room for it."""
         if self._open[newcomer.address] >= self._address_limit:
             place = self._longest_waiting(newcomer.address)
         elif len(self) >= self._limit:
@@ -65,11 +65,11 @@ class Connections:
         return next((each for each in self._waiting if address in (None, each.address)), None)
 
     def serve(self, member: Member) -> None:
-        """Its request is there."""
+        """Its request has arrived."""
         self._waiting.pop(member, None)
 
     def wait(self, member: Member) -> None:
-        """It was answered."""
+        """Its request was answered."""
         self._waiting[member] = None
 
     def leave(self, member: Member) -> None:
@@ -85,13 +85,14 @@ def limit_for(descriptors: int) -> int:
 
 
 def descriptors() -> int:
-    """The limit of this process (RLIMIT_NOFILE)."""
+    """The descriptor limit of this process (RLIMIT_NOFILE)."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return CONNECTIONS_MAX + RESERVED_DESCRIPTORS if soft == resource.RLIM_INFINITY else soft
 
 
 def address_of(peer: object) -> str:
-    """Whom a connection is counted under: an IPv4 address, or the network of an IPv6 address; "" for a local socket.
+    """The key that a connection is counted under: an IPv4 address, or the network of an IPv6 address; "" for a local
+    socket.
 
     `peer` is the transport's `peername`.
     """

@@ -1,4 +1,4 @@
-"""One connection between its transport and the HTTP protocol: whoever lets others wait on it loses it."""
+"""One connection between its transport and the HTTP protocol: a client that stalls loses it."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from worker.errors import ApiError
 
 HEAD_BYTES_MAX = 32 * 1024  # of request line and headers together: a credential of 8 kB and the cookies of a host
 HEAD_END = b"\r\n\r\n"
-# The rest of a body that nobody wants (after a 401, say) is read and dropped: a client that is still sending would be
-# reset before it reads the answer.
+# The rest of an unwanted body (after a 401, say) is read and discarded: a client that is still sending would be reset
+# before it reads the response.
 LINGER_BYTES_MAX = 1024 * 1024
-STALL_S = 30.0  # a client that takes nothing of an answer for so long is gone
+STALL_S = 30.0  # a client that reads nothing of a response for this long is gone
 RETRY_AFTER_S = 1
 FRAMES_BYTES_MAX = 4096  # of a WebSocket at a time: hundreds of frames without content, which take some milliseconds
 
@@ -29,15 +29,15 @@ REASONS = {408: "Request Timeout", 431: "Request Header Fields Too Large", 503: 
 
 
 class Guard(asyncio.Protocol):
-    """Passes everything on to the protocol that `make` makes, once there is a place for the connection.
+    """Passes everything on to the protocol that `make` creates, once the connection is admitted.
 
     A request's line and headers have `header_s` seconds to arrive, from the connection or their first byte on. From
-    then on the handlers are answerable for the request: they tell it by `serving`.
+    then on the handlers are responsible for the request: they report it by `serving`.
     """
 
     def __init__(self, make: Callable[[], asyncio.Protocol], connections: Connections, header_s: float) -> None:
         self.address = ""
-        self.on_bytes: Callable[[int], None] | None = None  # told of what arrives on a connection that was upgraded
+        self.on_bytes: Callable[[int], None] | None = None  # gets the size of each read of an upgraded connection
         self._upgraded: asyncio.Protocol | None = None
         self._make = make
         self._connections = connections
@@ -49,7 +49,7 @@ class Guard(asyncio.Protocol):
         self._stalled: asyncio.TimerHandle | None = None
         self._awaits_head = True
         self._head_bytes = 0
-        self._head_tail = b""  # the end of a line may come in two pieces
+        self._head_tail = b""  # the end of the head may be split over two reads
         self._frames = bytearray()  # of a WebSocket, not passed on yet
         self._passing: asyncio.Handle | None = None
         self._client_takes = True  # what is written
@@ -114,7 +114,7 @@ class Guard(asyncio.Protocol):
 
     @contextmanager
     def serving(self, request: web.BaseRequest) -> Iterator[None]:
-        """From the moment that the request's headers are there until its answer is out."""
+        """From the arrival of the request's headers until its response is sent."""
         self._stop_head_timer()
         self._awaits_head = False
         self._connections.serve(self)
@@ -124,8 +124,8 @@ class Guard(asyncio.Protocol):
             self._await_head(0 if request.content.is_eof() else -LINGER_BYTES_MAX)
 
     def hand_over(self, protocol: asyncio.Protocol) -> None:
-        """What comes from now on is for this protocol, as long as its request is being served. The one before hears of
-        the end of the connection only."""
+        """Pass what arrives from now on to this protocol, while its request is being served. The previous protocol only
+        learns of the end of the connection."""
         self._upgraded = protocol
 
     def _pass_frames(self) -> None:
@@ -146,7 +146,7 @@ class Guard(asyncio.Protocol):
             (self._transport.pause_reading if self._frames else self._transport.resume_reading)()
 
     def evict(self) -> None:
-        """For a newcomer; the connection is not counted any more."""
+        """Close it to admit another connection; this one is no longer counted."""
         self._admitted = False
         if self._transport is not None:
             self._transport.abort()
@@ -157,11 +157,11 @@ class Guard(asyncio.Protocol):
             self._connections.wait(self)
 
     def _head_fits(self, data: bytes) -> bool:
-        """Whether a piece of a request's head may be passed on; what follows the head is bounded by who reads it."""
+        """Whether a piece of a request's head may be passed on; the reader of the body bounds what follows."""
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(self._header_s, self._late)
         if self._head_bytes == 0:
-            data = data.lstrip(b"\r\n")  # empty lines before a request are none that end it
+            data = data.lstrip(b"\r\n")  # empty lines before a request do not end its head
         seen = self._head_tail + data
         if HEAD_END in seen:
             self._awaits_head = False
@@ -177,7 +177,7 @@ class Guard(asyncio.Protocol):
         self._end(LATE if self._head_bytes > 0 else None)
 
     def _end(self, error: ApiError | None) -> None:
-        """Close the connection of a client that waits for no answer but this one."""
+        """Close the connection of a client that waits for no other response."""
         if self._transport is not None and self._inner is not None and not self._transport.is_closing():
             if error is not None:
                 self._transport.write(_answer(error))
@@ -189,7 +189,7 @@ class Guard(asyncio.Protocol):
         return self._transport.get_write_buffer_size() if self._transport is not None else 0
 
     def _watch_stall(self, before: int) -> None:
-        """Look again later whether the client has taken something of what waits for it."""
+        """Check again later whether the client has read some of the buffered data."""
         loop = asyncio.get_running_loop()
         self._stalled = loop.call_later(STALL_S, self._check_stall, before)
 
@@ -214,7 +214,7 @@ class Guard(asyncio.Protocol):
 
 
 def guard_of(request: web.BaseRequest) -> Guard | None:
-    """The guard of the request's connection; None when that is lost, or a test serves without."""
+    """The guard of the request's connection; None when the connection is lost, or a test serves without a guard."""
     transport = request.transport
     protocol = transport.get_protocol() if transport is not None else None
     return protocol if isinstance(protocol, Guard) else None
@@ -227,7 +227,7 @@ def remote_of(request: web.BaseRequest) -> str:
 
 
 def _answer(error: ApiError) -> bytes:
-    """A whole answer, where no request is there that a handler could answer."""
+    """A complete response, for when there is no request that a handler could answer."""
     body = orjson.dumps(error.body)
     retry = f"Retry-After: {RETRY_AFTER_S}\r\n" if error.status == 503 else ""
     head = (

@@ -1,4 +1,4 @@
-"""The listening socket: its connections are counted and guarded, and speak HTTP within bounds."""
+"""The listening socket: its connections are counted and guarded, and speak HTTP within limits."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from worker.port import BACKLOG
 Handler: TypeAlias = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
 CONTINUE = "100-continue"
-CLOSED_S = 0.05  # the event loop closes a socket in one of its next rounds
-CLEANUP_S = 0.2  # for handlers that go on when everything was answered or given up
+CLOSED_S = 0.05  # the event loop closes a socket in one of its next iterations
+CLEANUP_S = 0.2  # for handlers that continue after everything was answered or abandoned
 
 
 class Expected(logging.Filter):
-    """Drops what clients do: requests that are none, and connections that end at any moment."""
+    """Filters log records of what clients cause: malformed requests, and connections that end at any moment."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         error = record.exc_info[1] if record.exc_info else None
@@ -42,18 +42,18 @@ LOG.addFilter(Expected())
 HTTP: dict[str, Any] = {
     "access_log": None,
     "logger": LOG,
-    "auto_decompress": False,  # a body is decompressed once it is known who sends it
-    "keepalive_timeout": 75.0,  # beyond the 60 s for which balancers commonly keep idle connections
-    "lingering_time": 1.0,  # for the rest of a body that nobody wants
+    "auto_decompress": False,  # a body is decompressed once its sender is authenticated
+    "keepalive_timeout": 75.0,  # longer than the 60 s for which balancers commonly keep idle connections
+    "lingering_time": 1.0,  # for the rest of an unwanted body
     "max_line_size": 8190,
-    "max_field_size": 8190,  # a bearer token may have 8,192 characters less its scheme
+    "max_field_size": 8190,  # a bearer token may have 8,192 characters minus its scheme
     "max_headers": 64,
-    "read_bufsize": 64 * 1024,  # of each connection, twice, before anybody reads the body
+    "read_bufsize": 64 * 1024,  # per connection, twice, before the body is read
 }
 
 
 class Http(RequestHandler):
-    """The protocol of one connection. What it refuses before there is a request has the shape of every other error."""
+    """The protocol of one connection. What it refuses before there is a request has the format of every other error."""
 
     __slots__ = ()
 
@@ -64,7 +64,7 @@ class Http(RequestHandler):
         exc: BaseException | None = None,
         message: str | None = None,
     ) -> web.StreamResponse:
-        super().handle_error(request, status, exc, message)  # logs it, and raises if an answer has begun
+        super().handle_error(request, status, exc, message)  # logs the error, and raises if a response has begun
         if status < 500:
             error = ApiError(status, f"The request is not valid HTTP: {message}", code="invalid_http")
         else:
@@ -75,20 +75,20 @@ class Http(RequestHandler):
 
 
 class Listener:
-    """An application on a socket. `connections` are those that are open."""
+    """An application on a socket. `connections` are the open ones."""
 
     def __init__(self, app: web.Application, config: Config) -> None:
         limit = config.connections or limit_for(descriptors())
         self.connections = Connections(limit, config.address_connections or max(limit // 2, 1))
         self._header_s = config.header_s
-        # A client that leaves stops its generation at the next step.
+        # When a client disconnects, its generation stops at the next step.
         self._runner = web.AppRunner(app, shutdown_timeout=CLEANUP_S, handler_cancellation=True)
         self._server: asyncio.Server | None = None
         self._socket: socket.socket | None = None
 
     async def start(self, listener: socket.socket) -> None:
         for odd in (BadContentDispositionHeader, BadContentDispositionParam):
-            warnings.simplefilter("ignore", odd)  # what clients send is no warning of ours
+            warnings.simplefilter("ignore", odd)  # what clients send is no reason to warn
         await self._runner.setup()
         assert self._runner.server is not None
         self._runner.server.request_handler = _checked(self._runner.server.request_handler)
@@ -105,8 +105,8 @@ class Listener:
         return Http(self._runner.server, loop=asyncio.get_running_loop(), **HTTP)
 
     async def leave(self) -> None:
-        """Take no more connections. Those that are there go on, also what the system has accepted for us already: it
-        would be reset with the socket."""
+        """Accept no more connections. Existing ones continue, also those in the backlog, which would be reset if the
+        socket were closed."""
         assert self._server is not None and self._socket is not None
         loop, waiting = asyncio.get_running_loop(), []
         with self._socket.dup() as last:
@@ -128,8 +128,8 @@ class Listener:
 
 
 def _checked(handle: Handler) -> Handler:
-    """Expectations other than 100-continue, which aiohttp would answer by itself before any middleware, and badly where
-    they are no text.
+    """Reject expectations other than 100-continue: aiohttp would answer them itself before any middleware, and
+    incorrectly if they are not text.
     """
 
     async def answer(request: web.BaseRequest) -> web.StreamResponse:

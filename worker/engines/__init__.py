@@ -1,1 +1,1 @@
-"""Engines in processes of their own: how a worker reaches them, and how one serves."""
+"""Engines in processes of their own: how a worker reaches them, and how they serve."""

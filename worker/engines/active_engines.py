@@ -36,13 +36,13 @@ from worker.home import Home
 from worker.supervisor import Supervisor
 
 Served: TypeAlias = ChatModel | RemoteModel | OnDemandModel
-Told: TypeAlias = Callable[[float], None]  # the share of the models that is loaded, from 0 to 1
+Told: TypeAlias = Callable[[float], None]  # the loaded share of the models, from 0 to 1
 
 Check: TypeAlias = Callable[[ModelFile], None]  # raises StartError
 Warm: TypeAlias = Callable[[Candidate], Awaitable[None]]
 Reload: TypeAlias = Callable[[Check, Warm], Awaitable[list[str]]]
 
-# Of the engine's numbers, those of which several engines have the sum; of others, the first one's are told.
+# Engine statistics that are summed over several engines; of others, the first engine's value is reported.
 BUSY = ("running", "waiting")
 SUMMED = ("waiting", "running", "resident", "parallel", "engines", "engines_up")
 
@@ -51,14 +51,14 @@ log = logging.getLogger("firsttoken.start")
 
 @dataclass(frozen=True)
 class ActiveEngines:
-    """`models` by name, those of a `model_registry`; `aliases` are further names that their file gives."""
+    """`models` by name, those of a `model_registry`; `aliases` are further names that their file defines."""
 
     model_registry: ModelRegistry
     models: Mapping[str, Served]
     aliases: Mapping[str, str] = field(default_factory=dict)
     starts: Mapping[str, Trace] = field(default_factory=dict)  # the newest load of each, by its phases
     unloads: Callable[[], int] = int
-    reload: Reload | None = None  # where there are several
+    reload: Reload | None = None  # if there are several models
 
     @property
     def states(self) -> dict[str, State]:
@@ -66,7 +66,7 @@ class ActiveEngines:
 
     @property
     def loading(self) -> float | None:
-        """The progress of the models that are being loaded; None while none is."""
+        """The progress of the models that are loading; None while none is."""
         shares = [_share(model) for model in self.models.values() if _state(model) == "loading"]
         return sum(shares) / len(shares) if shares else None
 
@@ -84,18 +84,18 @@ class ActiveEngines:
 
     @property
     def each(self) -> Mapping[str, Mapping[str, Any]]:
-        """Statistics of each model, where there are several; of one that is not loaded only that."""
+        """Statistics of each model, if there are several; for one that is not loaded only that."""
         if len(self.models) == 1:
             return {}
         return {name: {"loaded": self.states[name] == "loaded", **each.stats()} for name, each in self.models.items()}
 
     def is_free(self) -> bool:
-        """No request waits or runs."""
+        """No request is queued or running."""
         return not any(stats.get(name) for model in self.models.values() for stats in [model.stats()] for name in BUSY)
 
     @property
     def _over(self) -> str | None:
-        """What no request and no engine elsewhere will mend."""
+        """The reason of a failure that neither a request nor an engine elsewhere can repair."""
         return next((reason for model in self.models.values() if (reason := _end_of(model))), None)
 
     @property
@@ -181,7 +181,7 @@ def _lineup(file: ModelFile, models: Mapping[str, Served]) -> ModelRegistry:
 
 @dataclass
 class _Several:
-    """The models of models.toml, which may be read again. Others hold references to `served` and `model_registry`: both
+    """The models of models.toml, which can be reloaded. Others hold references to `served` and `model_registry`: both
     are changed in place."""
 
     config: Config
@@ -191,10 +191,10 @@ class _Several:
     served: dict[str, Served]
 
     async def reload(self, check: Check, warm: Warm) -> list[str]:
-        """Read the file again, load what is new beside what answers, compute its prompts (`warm`), and have it answer
-        from then on. Returns the names of models that are new or other ones.
+        """Read the file again, load new models beside those that serve, prefill their prompts (`warm`), and switch
+        over. Returns the names of new or changed models.
 
-        Raises StartError, InvalidModels and InferenceError; then everything stays as it was.
+        Raises StartError, InvalidModels and InferenceError; then nothing has changed.
         """
         file = await asyncio.to_thread(read_models, self.config)
         if file is None:
@@ -225,7 +225,7 @@ class _Several:
         self.served.clear()
         self.served.update({name: now[name] for name in file.models})
         for name, candidate in offered.candidates.items():
-            if name not in changed:  # what was learned of it still holds, and so do its answers
+            if name not in changed:  # what was learned about it is still valid, and so are its cached answers
                 known = self.model_registry.candidates[name]
                 candidate.speed, candidate.version = known.speed, known.version
         self.model_registry.replace(offered)
@@ -233,7 +233,7 @@ class _Several:
         return changed
 
     def _kept(self, name: str, table: ModelTable) -> OnDemandModel | None:
-        """The model that computes the same."""
+        """The existing model with the same engine configuration."""
         before = self.pool.tables.get(name)
         return self.pool.models[name] if before is not None and before.engine == table.engine else None
 
@@ -250,7 +250,7 @@ def _candidate(model: Served, table: ModelTable) -> Candidate:
 
 @asynccontextmanager
 async def open_remote(config: Config, secret: Secret, supervisor: Supervisor) -> AsyncIterator[RemoteModel]:
-    """The model of remote engines. They get digests of tenants, keyed with the secret."""
+    """The model of remote engines. They receive digests of tenants, keyed with the secret."""
 
     def digest(salt: str) -> str:
         return secret.cache_key("engine", salt).hex()
@@ -282,7 +282,7 @@ async def open_model(
     trace: Trace | None = None,
     of: str | None = None,
 ) -> AsyncIterator[ChatModel]:
-    """The phases of the start become spans of the trace. `of` is its name where it is one of several."""
+    """The phases of the start become spans of the trace. `of` is the model's name if there are several."""
     wanted = await asyncio.to_thread(load_for, "--model", engine_config, config)
     if of is not None:
         wanted = replace(wanted, disk_folder=Home(config.home).kv_of(of))

@@ -8,7 +8,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 UNIX = "unix:"
-UNIX_PATH_BYTES_MAX = 100  # the system takes 107
+UNIX_PATH_BYTES_MAX = 100  # the system's limit is 107
 ENGINES_MAX = 64
 PORTS = {"http": 80, "https": 443}
 
@@ -24,7 +24,7 @@ class Address:
 
     @classmethod
     def listening(cls, text: str) -> Address:
-        """unix:PATH or HOST:PORT; a port of 0 picks a free one. Raises ValueError with what it takes."""
+        """Parse unix:PATH or HOST:PORT; a port of 0 picks a free one. Raises ValueError with the accepted forms."""
         if text.startswith(UNIX):
             return cls._unix(text)
         host, _, port = text.rpartition(":")
@@ -34,7 +34,7 @@ class Address:
 
     @classmethod
     def of_engine(cls, text: str) -> Address:
-        """unix:PATH or an http(s) URL. Raises ValueError with what it takes."""
+        """Parse unix:PATH or an http(s) URL. Raises ValueError with the accepted forms."""
         if text.startswith(UNIX):
             return cls._unix(text)
         try:
@@ -55,7 +55,7 @@ class Address:
 
     @property
     def is_local(self) -> bool:
-        """Whether only this machine gets there."""
+        """Whether it is reachable from this machine only."""
         if self.path is not None or self.host == "localhost":
             return True
         try:
@@ -75,7 +75,7 @@ class Address:
 
 
 def engines_in(text: str) -> list[str]:
-    """The engines of a setting, each once. Raises ValueError."""
+    """The engines of a setting, without duplicates. Raises ValueError."""
     found = list(dict.fromkeys(str(Address.of_engine(part.strip())) for part in text.split(",") if part.strip()))
     if not 1 <= len(found) <= ENGINES_MAX:
         raise ValueError(f"must name 1 to {ENGINES_MAX} engines")

@@ -1,4 +1,4 @@
-"""The worker's end of the connection that its requests to one engine share: see `inference.remote.frames`."""
+"""The worker's end of the connection that multiplexes its requests to one engine: see `inference.remote.frames`."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from worker.engines.dial import dial, keep_alive
 from worker.engines.http_response import HEAD_BYTES_MAX, BadResponse
 
 SWITCHING = b" 101 "
-NUMBER_MAX = 2**32 - 1  # of a request; after so many, there is another connection
-# Until an engine has taken a request: it may compile a grammar before. Where its machine is gone without a word,
-# nothing would ever come.
+NUMBER_MAX = 2**32 - 1  # of a request; after that, a new connection is opened
+# Until an engine has accepted a request: it may compile a grammar first. If its machine vanished without closing the
+# connection, nothing would ever arrive.
 TAKEN_S = 30.0
 
 
 class Shared:
-    """A request on the connection, or on one of its own where the engine has no other. An
+    """A request on the shared connection, or on one of its own if the engine does not share one. An
     `inference.remote.transport.Exchange`."""
 
     __slots__ = ("body", "channel", "number", "own", "receiver", "taken", "timer", "traceparent")
@@ -66,12 +66,12 @@ class Shared:
     def _late(self) -> None:
         if self.channel.is_open:
             self.lose("it did not answer in time")
-        else:  # whoever asks next should not wait for the same
+        else:  # so that the next caller does not wait for the same timeout
             self.channel.close("it did not answer in time")
 
 
 class Channel(asyncio.Protocol):
-    """`plain` posts a request on a connection of its own, where the engine does not share one."""
+    """`plain` posts a request on a connection of its own, if the engine does not share one."""
 
     def __init__(
         self,
@@ -81,14 +81,14 @@ class Channel(asyncio.Protocol):
         plain: Callable[[bytes, Receiver, str], Exchange],
     ) -> None:
         self.closed = False
-        self._is_refused = False  # the engine, or a proxy before it, shares no connections
+        self._is_refused = False  # the engine, or a proxy in front of it, does not share connections
         self._request, self._plain = request, plain
         self._numbers = 0
         self._going: dict[int, Shared] = {}
-        self._head = b""  # of the answer to the wish for such a connection, as far as it is there
+        self._head = b""  # of the response to the upgrade request, as far as it has arrived
         self._frames = Frames(ANSWER_BYTES_MAX)
         self.is_open = False
-        self._frames_out: list[bytes] = []  # of this round of the loop, which leave in one write
+        self._frames_out: list[bytes] = []  # of this iteration of the event loop, sent in one write
         self._transport: asyncio.Transport | None = None
         self._connecting = asyncio.get_running_loop().create_task(self._connect(address, tls), name="engine channel")
 
@@ -106,11 +106,11 @@ class Channel(asyncio.Protocol):
 
     @property
     def is_spent(self) -> bool:
-        """Whether the next request needs another one."""
+        """Whether the next request needs a new connection."""
         return self.closed or self._is_refused or self._numbers >= NUMBER_MAX
 
     def leave(self, shared: Shared) -> None:
-        """Nobody waits for it any more."""
+        """Its caller no longer waits for it."""
         if self._going.pop(shared.number, None) is not None and self.is_open:
             self._tell(frame(CANCEL, shared.number))
 
@@ -126,7 +126,7 @@ class Channel(asyncio.Protocol):
         for shared in going:
             shared.lose(reason)
 
-    # --- for the loop ---
+    # --- called by the event loop ---
 
     async def _connect(self, address: Address, tls: ssl.SSLContext | None) -> None:
         try:
@@ -154,10 +154,10 @@ class Channel(asyncio.Protocol):
         except (BadResponse, MalformedStream) as error:
             self.close(f"it could not be understood: {error}")
 
-    # --- inside ---
+    # --- internal ---
 
     def _opened(self, data: bytes) -> bytes:
-        """What is behind the head. Raises BadAnswer."""
+        """What follows the head. Raises BadAnswer."""
         head, end, behind = (self._head + data).partition(b"\r\n\r\n")
         if not end:
             self._head = head
@@ -173,7 +173,7 @@ class Channel(asyncio.Protocol):
         return b""
 
     def _refuse(self) -> None:
-        """Each request goes on a connection of its own."""
+        """Send each request on a connection of its own."""
         self._is_refused = True
         going, self._going = tuple(self._going.values()), {}
         for shared in going:

@@ -1,4 +1,4 @@
-"""How an engine is reached: a connection to its address, whose end is noticed also where a machine is gone."""
+"""Connects to an engine, and detects the end of the connection even if the machine vanishes."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 from worker.engines.address import Address
 
-# Where its machine is gone without a word, that is noticed within 20 s: by probes, and where something is under way,
-# for which there are none, by how long nobody has acknowledged it.
+# If the machine vanishes without closing the connection, that is detected within 20 s: by keep-alive probes, or, while
+# data is in flight and no probes are sent, by the time without an acknowledgement.
 KEEPALIVE_S, KEEPALIVE_PROBES = 5, 3
 UNACKNOWLEDGED_MS = 1000 * KEEPALIVE_S * (KEEPALIVE_PROBES + 1)
 
@@ -29,7 +29,7 @@ def keep_alive(transport: asyncio.BaseTransport) -> None:
     if connection is None or connection.family == socket.AF_UNIX:
         return
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    options = {  # not everywhere
+    options = {  # not available on every system
         "TCP_KEEPIDLE": KEEPALIVE_S,
         "TCP_KEEPINTVL": KEEPALIVE_S,
         "TCP_KEEPCNT": KEEPALIVE_PROBES,

@@ -1,6 +1,6 @@
 """The HTTP application of an engine: from token ids to token ids, for the workers that share it. No database, no text.
 
-Everything that llama.cpp will see is checked before: a request that is wrong gets a 400 that names the field.
+Everything that llama.cpp will see is validated first: an invalid request gets a 400 that names the field.
 """
 
 from __future__ import annotations
@@ -45,16 +45,16 @@ log = logging.getLogger("firsttoken.engine_app")
 Handler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 ID_BYTES = 8  # of a token id with its comma
-BODY_BYTES_MIN = 2 * 2**20  # for a grammar, and all that is not the prompt
-BODIES_BYTES_MAX = 128 * 2**20  # of all that arrive at once
+BODY_BYTES_MIN = 2 * 2**20  # for a grammar, and everything but the prompt
+BODIES_BYTES_MAX = 128 * 2**20  # of all concurrent uploads
 BODY_STALL_S = 15.0
 HEALTH = "/health"
-CHANNELS_MAX = 256  # each may hold a body that has not arrived yet
+CHANNELS_MAX = 256  # each may hold a body that has not arrived completely
 SWITCHED = f"HTTP/1.1 101 Switching Protocols\r\nUpgrade: {PROTOCOL}\r\nConnection: Upgrade\r\n\r\n".encode()
-WORKERS = UUID(int=0)  # share what bodies may take: tenants are not known here
+WORKERS = UUID(int=0)  # they share one limit for bodies: tenants are not known here
 
 MODEL: web.AppKey[ChatModel] = web.AppKey("model", ChatModel)
-TOKEN: web.AppKey[bytes] = web.AppKey("token", bytes)  # that workers must show; empty: none
+TOKEN: web.AppKey[bytes] = web.AppKey("token", bytes)  # that workers must present; empty: none
 DRAINING: web.AppKey[asyncio.Event] = web.AppKey("engine_draining", asyncio.Event)
 WORK: web.AppKey[InFlight] = web.AppKey("engine_work", InFlight)
 CHANNELS: web.AppKey[set[ServedChannel]] = web.AppKey("channels", set)
@@ -82,7 +82,7 @@ def build_engine_app(model: ChatModel, token: str | None) -> web.Application:
 
 @web.middleware
 async def answer_errors(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Outermost: whatever happens inside, the caller gets the error shape."""
+    """Outermost: whatever happens inside, the client gets a well-formed error."""
     guard = guard_of(request)
     with guard.serving(request) if guard else nullcontext():
         try:
@@ -100,7 +100,7 @@ async def answer_errors(request: web.Request, handler: Handler) -> web.StreamRes
 
 @web.middleware
 async def check_token(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Before anything of the body is read. Health is for balancers, which have no token."""
+    """Before anything of the body is read. Health checks are for balancers, which have no token."""
     expected = request.app[TOKEN]
     given = request.headers.get("Authorization", "").encode("utf-8", "surrogateescape")
     if request.path != HEALTH and expected and not hmac.compare_digest(given, b"Bearer " + expected):
@@ -111,7 +111,7 @@ async def check_token(request: web.Request, handler: Handler) -> web.StreamRespo
 async def generate(request: web.Request) -> web.StreamResponse:
     app = request.app
     _check_open(app)
-    if request.content_type != "application/json":  # a page in a browser can send anything else unasked
+    if request.content_type != "application/json":  # a browser page can send anything else without a preflight
         raise ApiError(415, "The body must be application/json.", param="Content-Type")
     with app[BUDGET].reserve(WORKERS) as holding:
         raw = await read_body(request, holding, bytes_max=_body_bytes_max(app), stall_s=BODY_STALL_S)
@@ -146,7 +146,7 @@ async def open_channel(request: web.Request) -> web.StreamResponse:
 
 
 async def _answer_on(app: web.Application, reply: SharedReply, body: bytes) -> None:
-    """The answer to one request of a channel. Cancelled when nobody waits for it."""
+    """The response to one request of a channel. Cancelled when its caller no longer waits."""
     generation = None
     try:
         with app[WORK].track():
@@ -188,7 +188,7 @@ async def _taken(asked: GenerateRequest, model: ChatModel) -> Generation | None:
 
 
 def _check_tokens(asked: GenerateRequest, model: ChatModel) -> None:
-    """Raises ApiError 400 for what is no token of this model."""
+    """Raises ApiError 400 for anything that is not a token of this model."""
     size = model.vocabulary_size
     if min(asked.token_ids) < 0 or max(asked.token_ids) >= size:
         at, unknown = next((at, id) for at, id in enumerate(asked.token_ids) if not 0 <= id < size)
@@ -208,7 +208,7 @@ async def _grammar(asked: GenerateRequest, model: ChatModel) -> Grammar | None:
 
 
 def _submitted(asked: GenerateRequest, model: ChatModel, grammar: Grammar | None) -> Generation | None:
-    """None: there is nothing to do. Raises InferenceError and ApiError 400."""
+    """None if there is nothing to do. Raises InferenceError and ApiError 400."""
     own, end = asked.firsttoken, len(asked.token_ids) - asked.firsttoken.written
     prompt, written = asked.token_ids[:end], asked.token_ids[end:]
     if end < 1:
@@ -239,7 +239,7 @@ def _at_ns(in_ms: float | None) -> int | None:
 
 
 async def health(request: web.Request) -> web.Response:
-    """503 while it takes no requests: a balancer sends none then."""
+    """503 while it accepts no requests, so that a balancer sends none."""
     failed = "failed" if request.app[MODEL].failed else None
     state = "draining" if request.app[DRAINING].is_set() else failed or "ok"
     return json_response({"status": state}, status=200 if state == "ok" else 503)
@@ -263,8 +263,8 @@ async def scrape(request: web.Request) -> web.Response:
 
 
 async def drain(app: web.Application, drain_s: float, hurried: asyncio.Event) -> None:
-    """Return when nothing is in progress, or after `drain_s` seconds, or once somebody is in a hurry. Meanwhile the
-    socket stays open, so that workers are told (503) to go elsewhere."""
+    """Return when nothing is in progress, after `drain_s` seconds, or on a second signal. Meanwhile the socket stays
+    open, so that workers are told (503) to go elsewhere."""
     app[DRAINING].set()
     waits = [asyncio.ensure_future(app[WORK].idle()), asyncio.ensure_future(hurried.wait())]
     await asyncio.wait(waits, timeout=drain_s, return_when=asyncio.FIRST_COMPLETED)

@@ -1,4 +1,4 @@
-"""What an engine tells Prometheus, and the pickers of endpoints that know vLLM's names."""
+"""The Prometheus metrics of an engine, including those that endpoint pickers know by vLLM's names."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from worker.prometheus import ModelGauges
 
 
 class EngineGauges:
-    """Asked at the moment of a scrape."""
+    """Computed during a scrape."""
 
     def __init__(self, model: ChatModel) -> None:
         self._registry = CollectorRegistry()

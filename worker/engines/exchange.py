@@ -1,5 +1,5 @@
-"""Requests to engines: on a connection that all share, where the engine is of this project, or each on one of its own,
-where closing it is how an engine learns that nobody waits.
+"""Requests to engines: multiplexed on one connection if the engine is one of ours, otherwise each on a connection of
+its own, whose closing tells the engine that the request was cancelled.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from worker.engines.channel import Channel
 from worker.engines.dial import dial, keep_alive
 from worker.engines.http_response import BadResponse, HttpResponseParser
 
-ANSWER_BYTES_MAX = 16 * 2**20  # of one that is handed on as a whole: metrics have labels of many tenants
-REFUSAL_BYTES_MAX = 2**20  # of one that is no success: some engines repeat what they were asked
-# Until the head of an answer is there, which an engine sends when it has taken the request: it may compile a grammar
-# before. Where its machine is gone without a word, nothing would ever come.
+ANSWER_BYTES_MAX = 16 * 2**20  # of one that is forwarded in full: metrics have labels of many tenants
+REFUSAL_BYTES_MAX = 2**20  # of an error response: some engines echo the request
+# Until the head of the response arrives, which an engine sends when it has accepted the request: it may compile a
+# grammar first. If its machine vanished without closing the connection, nothing would ever arrive.
 HEAD_S = 30.0
-PLAIN_S = 60.0  # for so long an engine, or a proxy before it, is not asked again for a connection that requests share
+PLAIN_S = 60.0  # how long an engine, or a proxy in front of it, is not asked again for a shared connection
 
 
 class Connection(asyncio.Protocol):
@@ -33,7 +33,7 @@ class Connection(asyncio.Protocol):
         self._request = request
         self._receiver: Receiver | None = receiver
         self._answer = HttpResponseParser()
-        self._body = bytearray()  # of an answer that is no success
+        self._body = bytearray()  # of an error response
         self._transport: asyncio.Transport | None = None
         loop = asyncio.get_running_loop()
         self._timer = loop.call_later(HEAD_S, self._lose, "it did not answer in time")
@@ -78,7 +78,7 @@ class Connection(asyncio.Protocol):
 
     @property
     def is_whole(self) -> bool:
-        """All of the answer is there; of one without a length, that is not known."""
+        """The response is complete; for one without a length, that is not known."""
         return self._answer.whole or self._answer.ends_with_connection
 
     def close(self) -> None:
@@ -90,7 +90,7 @@ class Connection(asyncio.Protocol):
             self._connecting.cancel()
 
     def _refuse(self, pieces: list[bytes] | tuple[bytes, ...]) -> None:
-        """Hand an answer that is no success on, once it is whole or long enough."""
+        """Deliver an error response, once it is complete or long enough."""
         self._body += b"".join(pieces)
         receiver, answer = self._receiver, self._answer
         if receiver is not None and (answer.whole or len(self._body) > REFUSAL_BYTES_MAX):
@@ -105,7 +105,7 @@ class Connection(asyncio.Protocol):
 
 
 class _Whole:
-    """Waits for a whole answer."""
+    """Waits for a complete response."""
 
     def __init__(self) -> None:
         self.answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
@@ -136,14 +136,14 @@ class _Whole:
 
 
 class EngineTransport:
-    """An `inference.remote.transport.Transport`. `token` is what engines of a network want to see."""
+    """An `inference.remote.transport.Transport`. `token` is the one that engines on a network require."""
 
     def __init__(self, token: str | None = None) -> None:
         self._credentials = f"Authorization: Bearer {token}\r\n" if token else ""
         self._addresses: dict[str, Address] = {}
         self._tls: ssl.SSLContext | None = None
         self._channels: dict[str, Channel] = {}
-        self._plain_until: dict[str, float] = {}  # on the clock of the loop
+        self._plain_until: dict[str, float] = {}  # on the event loop's clock
 
     def post(self, url: str, path: str, body: bytes, receiver: Receiver, traceparent: str = "") -> Exchange:
         if path != CHANNEL_PATH:
@@ -206,7 +206,7 @@ class EngineTransport:
 
 
 def _seconds(headers: dict[str, str]) -> float | None:
-    """What the headers say about when to come again."""
+    """The delay that the response headers ask for before a retry."""
     for name, scale in (("retry-after-ms", 1e3), ("retry-after", 1.0)):
         value = headers.get(name, "")
         if value.isascii() and value.isdigit() and len(value) < 9:

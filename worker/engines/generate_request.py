@@ -1,6 +1,6 @@
-"""The body of `POST /inference/v1/generate` as our engine takes it: vLLM's names, and ours in "firsttoken".
+"""The body of `POST /inference/v1/generate` as our engine accepts it: vLLM's names, and ours in "firsttoken".
 
-What vLLM knows and would mean another answer is refused; what asks for nothing passes.
+vLLM parameters that we do not support are refused if they would change the response, and ignored if they would not.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from worker.wire import limits
 from worker.wire.strict import Strict, Unsupported, only
 
 GRAMMAR_CHARS_MAX = (
-    1_000_000  # schemas of all tools of a turn; llguidance has limits of its own for what it makes of it
+    1_000_000  # schemas of all tools of a turn; llguidance has limits of its own for the compiled grammar
 )
 PROMPT_TOKENS_MAX = 1_000_000  # the model's context is the real limit
 SALT_CHARS_MAX = 256
 SEED_MAX = 2**64 - 1
-OUT_OF_REACH_MAX = 100  # tokens that a worker adds to the biases of its caller
+OUT_OF_REACH_MAX = 100  # tokens that a worker adds to its client's logit biases
 DEADLINE_MS_MAX = 24 * 3600 * 1000
 
 Penalty: TypeAlias = Annotated[float, Field(ge=-2, le=2)]
@@ -34,7 +34,7 @@ class StructuredOutputs(Strict):
 
 
 class SamplingParams(Strict):
-    max_tokens: Annotated[int, Field(ge=1, le=limits.OUTPUT_TOKENS_MAX)] = 16  # as vLLM has it
+    max_tokens: Annotated[int, Field(ge=1, le=limits.OUTPUT_TOKENS_MAX)] = 16  # the default of vLLM
     temperature: Annotated[float, Field(ge=0, le=2)] = 1.0
     top_p: Share = 1.0
     top_k: Annotated[int, Field(ge=-1, le=limits.TOP_K_MAX)] = 0
@@ -46,9 +46,9 @@ class SamplingParams(Strict):
     logit_bias: Annotated[dict[TokenId, Bias], Field(max_length=limits.BIAS_MAX + OUT_OF_REACH_MAX)] | None = None
     logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     structured_outputs: StructuredOutputs | None = None
-    detokenize: bool = False  # nothing here does
+    detokenize: bool = False  # not supported here
     n: Annotated[Any, only(1, None)] = 1
-    stop: Annotated[Any, only(None, [])] = None  # the worker, who has the text, knows
+    stop: Annotated[Any, only(None, [])] = None  # handled by the worker, which has the text
     ignore_eos: Annotated[Any, only(False, None)] = False
     min_tokens: Annotated[Any, only(0, None)] = 0
     stop_token_ids: Annotated[Any, only(None, [])] = None
@@ -56,16 +56,16 @@ class SamplingParams(Strict):
 
 
 class MarkedGrammar(Strict):
-    """Holds an answer from the mark on: see `LanguageModel.prepare`."""
+    """Constrains the response from the mark on: see `LanguageModel.prepare`."""
 
     text: GrammarText
     begins: Annotated[str, StringConstraints(min_length=1, max_length=256)]
 
 
 class Own(Strict):
-    """The first token is due in `due_ms`, each further one `pace_ms` after the last; what `waits` is taken however late
-    it will be. `ahead`: the prompt is only prefilled. `shared` tokens at its beginning hold nothing of any tenant,
-    and `written` ones at the end of `token_ids` belong to the answer, which goes on behind them."""
+    """The first token is due in `due_ms`, each further one `pace_ms` after the last; a request that `waits` is accepted
+    however late it will be. `ahead`: only prefill the prompt. The first `shared` tokens contain no tenant's data, and
+    the last `written` ones of `token_ids` belong to the response, which continues after them."""
 
     deadline_ms: Annotated[float, Field(gt=0, le=DEADLINE_MS_MAX)] | None = None
     due_ms: Annotated[float, Field(gt=0, le=DEADLINE_MS_MAX)] | None = None
@@ -88,7 +88,7 @@ class GenerateRequest(Strict):
     BULK: ClassVar[str] = "token_ids"
 
     request_id: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._-]{1,64}$")] = "generate"
-    model: Annotated[str, StringConstraints(max_length=256)] | None = None  # there is one
+    model: Annotated[str, StringConstraints(max_length=256)] | None = None  # if there is one
     token_ids: Annotated[list[int], Field(min_length=1, max_length=PROMPT_TOKENS_MAX)]
     sampling_params: SamplingParams
     stream: Literal[True]
@@ -101,7 +101,7 @@ class GenerateRequest(Strict):
 
     @property
     def grammar(self) -> tuple[str, str] | None:
-        """Its text and its mark, if the answer is held to any."""
+        """Its text and its mark, if the response is constrained."""
         if (marked := self.firsttoken.marked_grammar) is not None:
             return marked.text, marked.begins
         structured = self.sampling_params.structured_outputs

@@ -1,13 +1,13 @@
 """An incremental parser of one HTTP/1.1 response. Pure.
 
-Client libraries wake a task for each piece of a body, which costs more than the rest of a token's path; here pieces are
+Client libraries wake a task for each chunk of a body, which costs more than the rest of a token's path; here chunks are
 passed on by plain calls.
 """
 
 from __future__ import annotations
 
 HEAD_BYTES_MAX = 32 * 1024
-CHUNK_BYTES_MAX = 2**20  # more than an engine's largest event, and than proxies put together
+CHUNK_BYTES_MAX = 2**20  # more than an engine's largest event, and more than proxies merge into one chunk
 CHUNK_LINE_BYTES_MAX = 256
 LENGTH_DIGITS_MAX = 15
 
@@ -17,7 +17,7 @@ class BadResponse(Exception):
 
 
 class HttpResponseParser:
-    """`status` is 0 until the head is there. `whole`: the body is complete; one without a length never is."""
+    """`status` is 0 until the head has arrived. `whole`: the body is complete; a body without a length never is."""
 
     def __init__(self) -> None:
         self.status = 0
@@ -25,12 +25,12 @@ class HttpResponseParser:
         self.whole = False
         self.ends_with_connection = False
         self._chunked = False
-        self._left = 0  # bytes that a body of a known length still has
-        self._rest = bytearray()  # of what came, not understood yet
-        self._wanted = 0  # bytes that it must have before it is worth a look
+        self._left = 0  # remaining bytes of a body of known length
+        self._rest = bytearray()  # received, but not parsed yet
+        self._wanted = 0  # bytes needed before parsing is worth another attempt
 
     def feed(self, data: bytes) -> list[bytes]:
-        """The pieces of the body in these bytes. Raises BadResponse."""
+        """The chunks of the body in these bytes. Raises BadResponse."""
         if self._rest:
             self._rest += data
             if len(self._rest) < self._wanted:
@@ -87,7 +87,7 @@ class HttpResponseParser:
             size = _size(data[at:line_end])
             begin = line_end + 2
             if not size:
-                self.whole = True  # what may follow are trailers, which say nothing here
+                self.whole = True  # only trailers may follow, which are ignored
                 return pieces
             if len(data) < begin + size + 2:
                 self._wanted = begin + size + 2 - at

@@ -1,4 +1,4 @@
-"""The listening socket at an address, bound before anything slow starts."""
+"""The listening socket at an address, bound before any slow work."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _tcp(address: Address) -> socket.socket:
 
 
 def _unix(path: Path) -> socket.socket:
-    """For this account only. A socket that a killed process left behind is taken over."""
+    """Accessible to this account only. A socket that a killed process left behind is taken over."""
     with socket.socket(socket.AF_UNIX) as other:
         if other.connect_ex(str(path)) == 0:
             raise OSError(errno.EADDRINUSE, "in use")

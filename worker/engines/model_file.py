@@ -43,10 +43,10 @@ from worker.model_aliases import ALIASES_MAX, NAME
 MODELS_MAX = 32  # more than fit into any machine's memory
 ROUTES_MAX = 32
 SWITCHES_MAX = 16
-OF_WORKERS = {"engines", "load", "switches", "price"}  # keys of a model that its engine has no use for
+OF_WORKERS = {"engines", "load", "switches", "price"}  # keys of a model that its engine does not use
 FILES = ("model", "draft")
 
-# A name also names a folder of states on disk.
+# A name also names a folder of saved states on disk.
 ModelName: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
 OtherName: TypeAlias = Annotated[str, StringConstraints(pattern=f"^{NAME.pattern}$")]
 
@@ -59,13 +59,13 @@ class InvalidModels(AgentError):
 
 
 class Price(Table):
-    """In the unit of the operator's choice, as all prices: see agents.budget."""
+    """In the operator's unit, as all prices: see agents.budget."""
 
     engine_second: Annotated[float, Field(ge=0, le=1e6)] = 1.0
 
 
 class ModelTable(Table):
-    """One configuration of an engine. None: as the setting of the same name says."""
+    """One configuration of an engine. None: the value of the setting of the same name."""
 
     model: Name | None = None  # a GGUF file or a name of the catalogue
     draft: Name | None = None
@@ -77,18 +77,18 @@ class ModelTable(Table):
     kv_disk_mb: Annotated[int, Field(ge=0)] | None = None
     gpu_layers: Annotated[int, Field(ge=-1)] | None = None
     threads: Annotated[int, Field(ge=0, le=512)] | None = None
-    engines: Annotated[str, StringConstraints(min_length=1, max_length=10_000)] | None = None  # who computes it
+    engines: Annotated[str, StringConstraints(min_length=1, max_length=10_000)] | None = None  # default: this worker
     load: Literal["start", "use"] = "start"
     switches: Annotated[dict[Name, Value], Field(max_length=SWITCHES_MAX)] = Field(default_factory=dict)
     price: Price = Price()
 
     @property
     def engine(self) -> dict[str, Any]:
-        """What it sets of its engine: two with the same compute the same."""
+        """Its engine settings: two models with the same settings compute the same."""
         return self.model_dump(exclude=OF_WORKERS, exclude_none=True)
 
     def applied(self, config: Config) -> Config:
-        """The settings of the worker as they are for this model."""
+        """The worker's settings with those of this model applied."""
         files = {name: Path(file) for name in FILES if (file := self.engine.get(name)) is not None}
         return replace(config, engines=self.engines, **{**self.engine, **files})
 
@@ -97,17 +97,17 @@ class ModelFile(Table):
     models: Annotated[dict[ModelName, ModelTable], Field(min_length=1, max_length=MODELS_MAX)]
     aliases: Annotated[dict[OtherName, Name], Field(max_length=ALIASES_MAX)] = Field(default_factory=dict)
     routes: Annotated[dict[ModelName, Policy], Field(max_length=ROUTES_MAX)] = Field(default_factory=dict)
-    default: Name | None = None  # of requests that name no model; None: the first table
+    default: Name | None = None  # for requests that name no model; None: the first table
 
     @property
     def names(self) -> list[str]:
-        """What a request may name, the default first."""
+        """The names that a request may use, the default first."""
         default = [self.default] if self.default else []
         return list(dict.fromkeys((*default, *self.models, *self.routes)))
 
     @property
     def problems(self) -> list[tuple[Place, str]]:
-        """Each name that leads nowhere, or to two things, and why."""
+        """Each name that refers to nothing, or to two things, and why."""
         models, known = ", ".join(self.models), {*self.models, *self.routes}
         found: list[tuple[Place, str]] = []
         if self.default not in (None, *known):
@@ -128,7 +128,7 @@ class ModelFile(Table):
         return found
 
     def elsewhere(self) -> Mapping[str, ModelTable]:
-        """Those whose tokens are computed by engines in processes of their own."""
+        """Models served by engines in processes of their own."""
         return {name: table for name, table in self.models.items() if table.engines is not None}
 
 
@@ -154,6 +154,6 @@ def read_models(config: Config) -> ModelFile | None:
 
 
 def _keys_of(policy: Policy, name: str) -> Place:
-    """The key of a route that names a model, where it is one of its own and not of its rules."""
+    """The key of a route that names a model, if it is one of its own and not of its rules."""
     own = ((key, names(value)) for key, value in policy if isinstance(value, str | list))
     return next(((key,) for key, named in own if name in named), ())

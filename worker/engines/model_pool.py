@@ -1,10 +1,10 @@
-"""The models of models.toml that this process computes itself: who is loaded, and who gives way to another.
+"""The models of models.toml that run in this process: which are loaded, and which one is evicted for another.
 
-All of them share one allowance of memory. One that is needed takes the place of the one that was not used for longest,
-of those that nobody is waiting for; where that is not enough, it makes do with less context or fewer streams.
+All of them share one memory limit. A model that is needed takes the place of the least recently used one that is idle;
+if that is not enough, it runs with a shorter context or fewer streams.
 
-One that takes another's place is loaded beside it, so that requests find either of them. Where there is no room for
-both, requests wait: until the old one has finished its answers, and the new one is loaded.
+A replacement is loaded beside the old model, so that requests find either of them. If there is no room for both,
+requests wait until the old one has finished its responses and the new one is loaded.
 """
 
 from __future__ import annotations
@@ -30,38 +30,39 @@ from worker.engines.model_file import ModelTable
 from worker.engines.on_demand import OnDemandModel
 from worker.home import Home
 
-# What all tenants' prompts share is read before the first of them comes; who waits for a model waits for no more of it.
+# Prefixes shared by all tenants are prefilled before the first request; requests that wait for the model wait no
+# longer.
 BEGINNINGS_S = 10.0
 # A model that was replaced: a request that had chosen it before begins to use it within milliseconds.
 UNUSED_S = 2.0
-LOOK_S = 0.1  # between two looks whether it is
-PATIENCE_S = 120.0  # as long as most turns may take; who holds two models at once must not wait for ever
+LOOK_S = 0.1  # between two checks whether it is
+PATIENCE_S = 120.0  # as long as most turns may take; a turn that holds two models at once must not wait forever
 
 log = logging.getLogger("firsttoken.models")
 
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """`needs` are bytes, with the conversations that it may park in host memory."""
+    """`needs` is in bytes, including the conversations that it may park in host memory."""
 
     model: OnDemandModel
     needs: int
 
 
 def leaving(loaded: Iterable[Loaded]) -> Loaded | None:
-    """Who gives way: of those that are idle, the one that was not used for longest. Pure."""
+    """The model to evict: the least recently used of the idle ones. Pure."""
     return min((each for each in loaded if each.model.is_idle), key=lambda each: each.model.used_at, default=None)
 
 
 def is_much_less(allowance: Allowance) -> bool:
-    """Whether another model should rather go. For a few conversations that leave the KV cache sooner it should not: to
-    load it again takes seconds. Pure."""
+    """Whether evicting another model is the better choice. It is not for the sake of a few conversations that leave the
+    KV cache earlier: reloading the model takes seconds. Pure."""
     served, wanted = allowance.config, allowance.wanted
     return served.context < wanted.context or served.parallel < wanted.parallel
 
 
 class ModelPool:
-    """`told` is called with the name of a model and the share of it that is loaded, from the thread that loads."""
+    """`told` is called with the name of a model and its progress, from the loading thread."""
 
     def __init__(
         self, config: Config, tables: Mapping[str, ModelTable], told: Callable[[str, float], None] | None = None
@@ -71,8 +72,8 @@ class ModelPool:
         self._told = told or (lambda name, share: None)
         self._loaded: dict[OnDemandModel, Loaded] = {}
         self._beside: set[OnDemandModel] = set()  # loaded while those that they replace still answer
-        self._retiring: dict[str, asyncio.Task[None]] = {}  # by the name that they had
-        self._one_at_a_time = asyncio.Lock()  # two that load at once would both take the memory that is free
+        self._retiring: dict[str, asyncio.Task[None]] = {}  # by their previous name
+        self._one_at_a_time = asyncio.Lock()  # two concurrent loads would both count on the same free memory
         self.models: dict[str, OnDemandModel] = {}
         self.starts: dict[str, Trace] = {}  # the newest load of each, by its phases
         self.unloads = 0
@@ -85,7 +86,7 @@ class ModelPool:
         return [model.name for model in self._loaded]
 
     def prepare(self) -> None:
-        """Read what the files say without their weights. Blocks for some milliseconds each. Raises ModelNotLoaded,
+        """Read what the files contain besides the weights. Blocks for some milliseconds each. Raises ModelNotLoaded,
         InvalidTemplate."""
         for name, table in self.tables.items():
             self.models[name] = self.prepared(name, table)
@@ -98,7 +99,7 @@ class ModelPool:
         return OnDemandModel(name, text, partial(self._open, table))
 
     async def start(self) -> None:
-        """Load those that are to be there at the start, in the order of the file. Raises InferenceError."""
+        """Load the models that should be loaded at start, in the order of the file. Raises InferenceError."""
         for name, table in self.tables.items():
             if table.load == "start":
                 try:
@@ -107,7 +108,7 @@ class ModelPool:
                     raise error.__cause__ or error from None
 
     async def load_beside(self, model: OnDemandModel) -> bool:
-        """Whether it could be loaded while all others stay. Raises InferenceError."""
+        """Whether it could be loaded while all others stay loaded. Raises InferenceError."""
         self._beside.add(model)
         try:
             await model.load()
@@ -118,14 +119,14 @@ class ModelPool:
         return True
 
     def replace(self, tables: Mapping[str, ModelTable], models: Mapping[str, OnDemandModel]) -> None:
-        """From now on these are the models; those that are not among them leave when their answers are finished."""
+        """Replace the models; those that are no longer among them are unloaded when their responses are finished."""
         for name, model in self.models.items():
             if models.get(name) is not model:
                 self._retiring[name] = asyncio.create_task(self._retire(model, self._retiring.get(name)))
         self.tables, self.models = dict(tables), dict(models)
 
     async def discard(self, model: OnDemandModel) -> None:
-        """One that will not answer after all."""
+        """Discard a model that will not serve after all."""
         self._loaded.pop(model, None)
         await model.close()
 
@@ -182,7 +183,7 @@ class ModelPool:
             return opened
 
     async def _make_room(self, model: OnDemandModel, table: ModelTable) -> Allowance:
-        """What it gets, once others have given way. Raises CannotServe, NoRoom."""
+        """The resources it gets, after others were evicted. Raises CannotServe, NoRoom."""
         while True:
             try:
                 allowance = await asyncio.to_thread(here, self._within(model.name, table))
@@ -202,7 +203,7 @@ class ModelPool:
                     return allowance
 
     def _within(self, name: str, table: ModelTable) -> EngineConfig:
-        """Of an allowance that was given, what the others leave; else what is free now. Raises NoRoom."""
+        """What the others leave of a configured memory limit; otherwise what is free now. Raises NoRoom."""
         wanted = self._wanted(name, table)
         if not wanted.memory_bytes_max:
             return wanted
@@ -238,9 +239,9 @@ async def _read(reading: Generation, within_s: float) -> None:
         async with asyncio.timeout(within_s):
             await reading.stream(lambda _: None)
     except (TimeoutError, InferenceError):
-        reading.cancel()  # the first prompt that begins like this reads it
+        reading.cancel()  # the first prompt with this prefix prefills it
 
 
 def phases(trace: Trace) -> str:
-    """For people: what a start took, by phase."""
+    """For people: how long the phases of a start took."""
     return ", ".join(f"{span.name} {span.duration_ms / 1e3:.2f} s" for span in trace.spans)

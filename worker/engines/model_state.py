@@ -1,4 +1,4 @@
-"""What a worker tells of its models: which of them are loaded, and what their loads took."""
+"""What a worker reports of its models: which of them are loaded, and how long their loads took."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ State: TypeAlias = Literal["loaded", "loading", "not_loaded"]
 
 
 class ModelStates(Protocol):
-    """Of all models by name; `engines.at_work` is the real one."""
+    """The states of all models by name; implemented by `engines.at_work`."""
 
     @property
     def states(self) -> Mapping[str, State]: ...
 
     @property
     def loading(self) -> float | None:
-        """How far those are that are being loaded, from 0 to 1; None while none is."""
+        """The progress of the models that are loading, from 0 to 1; None while none is."""
         ...
 
     @property

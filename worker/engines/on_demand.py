@@ -1,5 +1,5 @@
-"""A chat model whose engine comes and goes. Its vocabulary and template are there from the start: they take
-milliseconds and hardly any memory, so prompts are counted and checked, and clients told of it, before its weights are
+"""A chat model whose engine is loaded on demand. Its vocabulary and template are there from the start: they take
+milliseconds and hardly any memory, so prompts are counted and validated, and errors reported, before its weights are
 loaded.
 """
 
@@ -31,15 +31,15 @@ from worker.engines.model_state import State
 
 log = logging.getLogger("firsttoken.models")
 
-# Somebody who only types does not bring back a model that has just given way: two who write to different models would
-# otherwise have them loaded in turns without asking either.
+# A user who is only typing does not reload a model that has just been evicted: two users writing to different models
+# would otherwise have them loaded in turns without asking either.
 AWAY_S = 30.0
-BEGINNINGS_MAX = 512  # shared ones that are computed again when it is loaded: those of the configuration
+BEGINNINGS_MAX = 512  # shared prefixes that are recomputed after a load: those of the configuration
 
 
 class OnDemandModel:
-    """A `LanguageModel`, and its own `OnDemand`. `text` was loaded without weights; `opened` opens the engine, after it
-    has made room for it, and is called once at a time."""
+    """A `LanguageModel`, and its own `OnDemand`. `text` was loaded without weights; `opened` opens the engine, after
+    making room for it, and is never called concurrently."""
 
     def __init__(self, name: str, text: TextModel, opened: Callable[[OnDemandModel], Awaitable[ChatModel]]) -> None:
         self.name = name
@@ -47,7 +47,7 @@ class OnDemandModel:
         self.chat_template = text.chat_template
         self.measures: Mapping[str, int] = text.measures
         self.shares_turns = False
-        self.share_loaded = 0.0  # from 0 to 1, while it is loaded
+        self.share_loaded = 0.0  # from 0 to 1, while it is loading
         self.used_at = float("-inf")  # on the monotonic clock
         self._left_at = float("-inf")  # on the monotonic clock
         self._text, self._opened = text, opened
@@ -59,7 +59,7 @@ class OnDemandModel:
     def __repr__(self) -> str:
         return f"<OnDemandModel {self.name} {self.state} | {self._users} users>"
 
-    # --- coming and going ---
+    # --- loading and unloading ---
 
     @property
     def state(self) -> State:
@@ -69,17 +69,17 @@ class OnDemandModel:
 
     @property
     def is_loaded(self) -> bool:
-        """One whose engine failed counts as not loaded: it is opened anew."""
+        """A model whose engine failed counts as not loaded: it is opened again."""
         return self._model is not None and (not self._model.failed or self._model.lost)
 
     @property
     def is_idle(self) -> bool:
-        """Nobody would miss it now."""
+        """Loaded, and no request uses or awaits it."""
         return self._model is not None and not self._users and not self._model.is_busy
 
     @property
     def is_unused(self) -> bool:
-        """Nobody would miss it, loaded or not."""
+        """No request uses or awaits it, loaded or not."""
         return not self._users and self._loading is None and (self._model is None or not self._model.is_busy)
 
     @property
@@ -97,7 +97,7 @@ class OnDemandModel:
             self.used_at = monotonic()
 
     async def load(self) -> None:
-        """Return when it can answer. It is loaded once, however many wait for it, and goes on when they do not.
+        """Return when it can answer. It is loaded once for all waiting callers, and the load continues if they leave.
 
         Raises NoRoom, and ModelAway, whose cause is for the operator.
         """
@@ -116,7 +116,7 @@ class OnDemandModel:
             self._loading.add_done_callback(self._loaded)
 
     async def unload(self) -> None:
-        """Give its memory back. Only while it is idle, or when the worker ends."""
+        """Release its memory. Only while it is idle, or when the worker ends."""
         model, self._model = self._model, None
         if model is not None:
             self._left_at = monotonic()
@@ -146,16 +146,16 @@ class OnDemandModel:
     def _loaded(self, task: asyncio.Task[None]) -> None:
         self._loading = None
         if not task.cancelled():
-            task.exception()  # who waits gets it; nobody may
+            task.exception()  # the waiting callers get it, if there are any
 
     @property
     def beginnings(self) -> Sequence[Sequence[int]]:
-        """What all tenants' prompts share, to be computed before the first of them comes."""
+        """The prefixes shared by all tenants, to be prefilled before the first request."""
         return tuple(self._beginnings)
 
     # --- as a LanguageModel ---
 
-    # Tokens are made with the vocabulary that stays: a thread may be at it while the engine goes.
+    # Tokenization uses the vocabulary, which stays loaded: a thread may be tokenizing while the engine is unloaded.
 
     @property
     def switches(self) -> frozenset[str]:
@@ -173,7 +173,7 @@ class OnDemandModel:
         *,
         salt: str = "",
     ) -> list[Segment]:
-        """Where it is loaded, the exact tokens of generated turns are there as well."""
+        """If it is loaded, the exact tokens of generated turns are available as well."""
         return (self._model or self._text).render(messages, tools, switches, salt=salt)
 
     def encode(self, segments: Sequence[Segment], *, salt: str = "") -> list[int]:
@@ -226,7 +226,7 @@ class OnDemandModel:
         )
 
     def expect(self, due: Due, *, salt: str = "", priority: Priority = Priority.STANDARD) -> None:
-        """How long a load takes is not forecast: who asks for a model that has to be loaded waits for it."""
+        """The duration of a load is not forecast: a request for a model that has to be loaded waits for it."""
         if self._model is not None:
             self._model.expect(due, salt=salt, priority=priority)
 
@@ -251,7 +251,7 @@ class OnDemandModel:
 
     @property
     def failed(self) -> str | None:
-        """Why it cannot answer; one that the next request opens anew can."""
+        """Why it cannot answer; None for a failure that the next request repairs by opening the engine again."""
         return self._model.failed if self._model and self._model.lost else None
 
     @property

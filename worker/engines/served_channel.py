@@ -1,4 +1,4 @@
-"""The engine's end of the connection that all requests of a worker share: see `inference.remote.frames`."""
+"""The engine's end of the connection that multiplexes all requests of a worker: see `inference.remote.frames`."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from inference.remote.frames import ASK, CANCEL, EVENTS, LAST, TAKEN, Frame, Fra
 REQUESTS_MAX = 4096
 BUSY_S = 1.0
 BUSY = {"error": {"message": "This worker has as many requests here as it may have.", "code": "overloaded"}}
-# What may wait for a worker that does not read: as much as eight long answers with twenty alternatives.
+# Buffer limit for a worker that does not read: eight long responses with twenty logprob alternatives.
 WAITING_BYTES_MAX = 64 * 2**20
 
 
 class SharedReply:
-    """Where the answer to one request goes. A `worker.engines.token_stream.TokenSink`."""
+    """The destination of the response to one request. A `worker.engines.token_stream.TokenSink`."""
 
     __slots__ = ("_channel", "_number", "traceparent")
 
@@ -45,15 +45,15 @@ Answering: TypeAlias = Callable[[SharedReply, bytes], Coroutine[Any, Any, None]]
 
 
 class ServedChannel(asyncio.Protocol):
-    """`answer` answers one request, and is cancelled when nobody waits for it."""
+    """`answer` handles one request, and is cancelled when its caller no longer waits."""
 
     def __init__(self, transport: asyncio.Transport, answer: Answering, ask_bytes_max: int) -> None:
         self.closed = asyncio.Event()
         self._transport, self._answer = transport, answer
         self._frames = Frames(ask_bytes_max)
         self._going: dict[int, asyncio.Task[None]] = {}
-        # What this round of the loop has brought leaves in one write: each may wake the worker, which costs more than
-        # all the rest of it.
+        # All frames of one event loop iteration leave in one write: each write may wake the worker, which costs more
+        # than everything else together.
         self._step: list[int] = []
         self._frames_out: list[bytes] = []
         self._is_due = False
@@ -63,11 +63,11 @@ class ServedChannel(asyncio.Protocol):
         return f"<ServedChannel {'closed' if self.closed.is_set() else 'open'} | {len(self._going)} requests>"
 
     def close(self) -> None:
-        """What was told arrives."""
+        """Pending frames are still delivered."""
         self._flush()
         self._transport.close()
 
-    # --- for the loop ---
+    # --- called by the event loop ---
 
     def data_received(self, data: bytes) -> None:
         try:
@@ -81,21 +81,21 @@ class ServedChannel(asyncio.Protocol):
         for task in tuple(self._going.values()):
             task.cancel()
 
-    # --- for replies ---
+    # --- called by replies ---
 
     def tell_tokens(self, number: int, ids: Sequence[int]) -> None:
         self._step += (number, len(ids), *ids)
         self._flush_soon()
 
     def tell(self, told: bytes) -> None:
-        self._end_step()  # tokens that were told before
+        self._end_step()  # tokens that were sent before
         self._frames_out.append(told)
         self._flush_soon()
 
-    # --- inside ---
+    # --- internal ---
 
     def _flush_soon(self) -> None:
-        if len(self._going) == 1:  # nothing else can come in this round
+        if len(self._going) == 1:  # nothing else can arrive in this iteration
             self._flush()
         elif not self._is_due:
             self._is_due = True

@@ -1,4 +1,4 @@
-"""The token that an engine of a network shares with its workers."""
+"""The token that an engine on a network shares with its workers."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import re
 from worker.config import Config
 from worker.errors import StartError
 
-SHAPE = re.compile(r"[A-Za-z0-9._~+/=-]{16,512}")  # what a header takes, and long enough that nobody guesses it
+SHAPE = re.compile(r"[A-Za-z0-9._~+/=-]{16,512}")  # valid in a header, and long enough that nobody guesses it
 
 
 def read_token(config: Config) -> str | None:
-    """Raises StartError for one that cannot be read or used."""
+    """Raises StartError if it cannot be read or used."""
     token = config.engine_token
     if token is None and config.token_file is not None:
         try:

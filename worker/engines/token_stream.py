@@ -1,4 +1,4 @@
-"""An answer's tokens on their way to the worker that asked: plain calls down to the transport, a packet a step."""
+"""The tokens of a response on their way to the worker: plain calls down to the transport, one packet per step."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from inference.remote.answer_stream import (
 )
 from worker.errors import ClientGone
 
-# What may wait for a worker that does not read: the tokens of a long answer, with twenty alternatives each for some
-# thousands of them.
+# Buffer limit for a worker that does not read: the tokens of a long response, with twenty logprob alternatives each for
+# some thousands of them.
 WAITING_BYTES_MAX = 8 * 2**20
 HEADERS = {"Content-Type": "text/event-stream", "Cache-Control": "no-store"}
 
 
 class TokenSink(Protocol):
-    """Where an answer goes."""
+    """The destination of a response."""
 
     def tokens(self, ids: Sequence[int]) -> None: ...
 
@@ -33,17 +33,17 @@ class TokenSink(Protocol):
 
 
 class TokenStream:
-    """What an engine tells of an answer, step by step, to an outlet."""
+    """Sends the events of a response, step by step, to a sink."""
 
     def __init__(self, outlet: TokenSink, id: str, generation: Generation) -> None:
         self._outlet = outlet
         self._generation = generation
         self._id = id
-        self._told = len(generation.ids)  # those that the worker has
+        self._told = len(generation.ids)  # those that the worker already has
         self._began = False
 
     async def end(self) -> bytes:
-        """Tell the answer; returns its last events."""
+        """Send the response; returns its last events."""
         try:
             await self._generation.stream(self.receive)
         except InferenceError as error:
@@ -52,7 +52,7 @@ class TokenStream:
         return first + spell_end(self._generation)
 
     def receive(self, delta: Delta) -> None:
-        """Called for what each step brings."""
+        """Called with what each step produced."""
         ids = self._generation.ids[self._told :]
         if not ids:
             return
@@ -67,7 +67,7 @@ class TokenStream:
 
 
 class HttpBody:
-    """The body of an answer over HTTP. Opened when the engine has taken the request."""
+    """The body of a response over HTTP. Opened when the engine has accepted the request."""
 
     def __init__(self, request: web.Request) -> None:
         self._request = request
@@ -75,7 +75,7 @@ class HttpBody:
         self._chunked = True
 
     async def send(self, id: str, generation: Generation) -> web.StreamResponse:
-        """Send the answer to its end. Raises ClientGone."""
+        """Send the response to its end. Raises ClientGone."""
         try:
             await self._response.prepare(self._request)
             self._chunked = "Transfer-Encoding" in self._response.headers  # HTTP/1.0 has none

@@ -1,1 +1,1 @@
-"""Evals: the same cases asked of two configurations, and whether one of them is worse."""
+"""Evals: the same cases run against two configurations, to find out whether one of them is worse."""

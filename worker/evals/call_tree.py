@@ -1,7 +1,7 @@
-"""Tool calls compared as syntax trees: what they mean, not how they are written. Pure.
+"""Tool calls compared as syntax trees: by meaning, not by spelling. Pure.
 
 After the AST evaluation of the Berkeley Function-Calling Leaderboard (Patil et al. 2025): arguments are compared value
-by value, several values may be right, and an argument may be left out that is optional or has its default.
+by value, several values may be right, and an argument may be omitted if it is optional or has its default.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ import orjson
 from worker.evals.answer import Called
 from worker.evals.case import ExpectedCall, Tool
 
-DEPTH_MAX = 32  # of arguments; what is nested more deeply is no call that anybody expects
+DEPTH_MAX = 32  # of arguments; no case expects a call with deeper nesting
 
 
 def matched(expected: Sequence[ExpectedCall], called: Sequence[Called], tools: Sequence[Tool], ordered: bool) -> float:
-    """The share of calls that are right, of those that were expected or made, whichever are more."""
+    """The share of correct calls, of the expected or the made calls, whichever are more."""
     most = max(len(expected), len(called))
     if not most:
         return 1.0
@@ -31,9 +31,9 @@ def matched(expected: Sequence[ExpectedCall], called: Sequence[Called], tools: S
 
 
 def normalised(value: Any, depth: int = 0) -> Any:
-    """Equal for what means the same: numbers by value, texts without the ways to write them, keys in any order.
+    """Equal for equal meaning: numbers by value, texts independent of their spelling, keys in any order.
 
-    Raises ValueError for what is nested too deeply.
+    Raises ValueError if it is nested too deeply.
     """
     if depth > DEPTH_MAX:
         raise ValueError("nested too deeply")
@@ -69,7 +69,7 @@ def _fits(expected: ExpectedCall, called: Called, defaults: Mapping[str, Any]) -
 def _right(told: Mapping[str, Any], name: str, expected: ExpectedCall, defaults: Mapping[str, Any]) -> bool:
     accepted = [expected.arguments[name]] if name in expected.arguments else []
     accepted += expected.also.get(name, [])
-    if not accepted:  # nobody expected it: it may say what would have been taken anyway
+    if not accepted:  # not expected: it may state the default explicitly
         accepted = [defaults[name]]
     wanted = [normalised(value) for value in accepted]
     if name in told:
@@ -100,7 +100,7 @@ def _defaults(tool: Tool) -> dict[str, Any]:
 
 
 def _in_order(fits: Sequence[Sequence[bool]]) -> int:
-    """The longest run of expected calls that were made in their order."""
+    """The longest subsequence of expected calls that were made in this order."""
     best = [0] * (len(fits[0]) + 1 if fits else 1)
     for row in fits:
         before = best.copy()
@@ -110,7 +110,7 @@ def _in_order(fits: Sequence[Sequence[bool]]) -> int:
 
 
 def _paired(fits: Sequence[Sequence[bool]], calls: int) -> int:
-    """The most pairs of an expected call and one that fits, each in one pair (augmenting paths: Kuhn 1955)."""
+    """A maximum matching of expected calls and made calls that fit (augmenting paths: Kuhn 1955)."""
     partner: dict[int, int] = {}
 
     def augmented(row: int, seen: set[int]) -> bool:

@@ -1,10 +1,10 @@
-"""What a cascade between two models is worth at every threshold: quality against cost and first token. Pure.
+"""What a cascade between two models achieves at every threshold: quality against cost and TTFT. Pure.
 
-Both models answered each case, and the beginning of the first one's answer was looked at as a cascade does. So what a
-cascade with other thresholds would have done is known without asking again. Thresholds are chosen on one half of the
-cases and measured on the other. After Chen et al. 2023, "FrugalGPT" (arXiv 2305.05176), which learns the thresholds of
-a cascade under a budget, and Ong et al. 2024, "RouteLLM" (arXiv 2406.18665), whose measures are told: the performance
-gap recovered (PGR), and its average over shares of the strong model (APGR), which is 0.5 for who chooses at random.
+Both models answered each case, and the start of the first one's answer was scored as a cascade does. So the result of a
+cascade with other thresholds is known without running it again. Thresholds are chosen on one half of the cases and
+measured on the other. After Chen et al. 2023, "FrugalGPT" (arXiv 2305.05176), which learns the thresholds of a cascade
+under a budget, and Ong et al. 2024, "RouteLLM" (arXiv 2406.18665), whose measures are reported: the performance gap
+recovered (PGR), and its average over shares of the strong model (APGR), which is 0.5 for a random router.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ import numpy as np
 
 from worker.evals.differences import Interval, difference
 
-NEVER_LOG, NEVER_MARGIN = -100.0, 0.0  # thresholds that nothing is below
-STEPS_MAX = 12  # thresholds of one kind that are tried: as fine as some dozens of cases can tell
-HALVES_MIN = 8  # cases in a half; with fewer, a threshold is that of one case
+NEVER_LOG, NEVER_MARGIN = -100.0, 0.0  # thresholds that no score is below
+STEPS_MAX = 12  # thresholds tried per kind: as fine as a few dozen cases can resolve
+HALVES_MIN = 8  # cases in a half; with fewer, a threshold would be determined by a single case
 SHARES = tuple(share / 20 for share in range(21))
 
 
 @dataclass(frozen=True, slots=True)
 class CascadeTrial:
-    """A case as both models answered it. Costs are in the unit of the prices; `trial_cost` is what the first model
-    costs until it is given up. `surely`: the other one takes over whatever the thresholds are."""
+    """A case as both models answered it. Costs are in the unit of the prices; `trial_cost` is the cost of the first
+    model until it is abandoned. `surely`: the second model takes over whatever the thresholds are."""
 
     id: str
     group: str
@@ -50,7 +50,7 @@ class Thresholds:
 
     @property
     def count(self) -> int:
-        """How many of them do anything."""
+        """How many of them are in effect."""
         return (self.mean_logprob > NEVER_LOG) + (self.min_logprob > NEVER_LOG) + (self.margin > NEVER_MARGIN)
 
     def doubt(self, case: CascadeTrial) -> bool:
@@ -64,7 +64,7 @@ class Thresholds:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """Means over cases, of the first token the median; `taken_over` is the share of cases."""
+    """Means over cases, of TTFT the median; `taken_over` is the share of cases."""
 
     quality: float
     cost: float
@@ -74,8 +74,8 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """`frontier` are the thresholds that no others beat on the half they were chosen on, the cheapest first. All points
-    are measured on the other half."""
+    """`frontier` are the thresholds that no others dominate on the half they were chosen on, the cheapest first. All
+    points are measured on the other half."""
 
     thresholds: Thresholds
     fitted: Point
@@ -84,21 +84,21 @@ class Fit:
     then: Point
     frontier: Sequence[tuple[Thresholds, Point]]
     cases: tuple[int, int]  # of the two halves
-    difference: Interval  # of the scores, against the second model alone
+    difference: Interval  # of the scores, compared with the second model alone
 
     @property
     def recovered(self) -> float | None:
-        """The share of the gap in quality that the cascade closes; None where there is no gap."""
+        """The share of the gap in quality that the cascade closes; None if there is no gap."""
         return _recovered(self.held_out.quality, self.first.quality, self.then.quality)
 
     @property
     def cost_share(self) -> float | None:
-        """Of what the second model alone costs."""
+        """Relative to the cost of the second model alone."""
         return self.held_out.cost / self.then.cost if self.then.cost else None
 
     @property
     def average_recovered(self) -> float | None:
-        """APGR: over the shares of cases that are taken over."""
+        """APGR: the average over the shares of cases that are taken over."""
         points = sorted((point for _, point in self.frontier), key=lambda point: (point.taken_over, point.quality))
         ends = [(0.0, self.first.quality), *((p.taken_over, p.quality) for p in points), (1.0, self.then.quality)]
         shares, qualities = zip(*ends, strict=True)
@@ -108,8 +108,8 @@ class Fit:
 
 
 def fit(cases: Sequence[CascadeTrial], keep: float) -> Fit:
-    """The cheapest thresholds that keep this share of the gap in quality between the models, on the first half. Raises
-    ValueError where there are too few cases."""
+    """The cheapest thresholds that recover this share of the gap in quality between the models, on the first half.
+    Raises ValueError if there are too few cases."""
     fitted, held_out = halves(cases)
     if len(held_out) < HALVES_MIN:
         raise ValueError(f"{len(cases)} cases are too few to choose thresholds: {2 * HALVES_MIN} are the least")
@@ -133,13 +133,13 @@ def fit(cases: Sequence[CascadeTrial], keep: float) -> Fit:
 
 
 def halves(cases: Sequence[CascadeTrial]) -> tuple[list[CascadeTrial], list[CascadeTrial]]:
-    """By turns within each group, so that both have all kinds of cases; always the same."""
+    """Alternating within each group, so that both halves have all kinds of cases; deterministic."""
     ordered = sorted(cases, key=lambda case: (case.group, case.id))
     return ordered[::2], ordered[1::2]
 
 
 def measured(cases: Sequence[CascadeTrial], thresholds: Thresholds) -> Point:
-    """What a cascade with these thresholds would have done."""
+    """The result of a cascade with these thresholds."""
     doubted = [thresholds.doubt(case) for case in cases]
     pairs = list(zip(cases, doubted, strict=True))
     return Point(
@@ -172,7 +172,7 @@ def _grid(cases: Sequence[CascadeTrial]) -> list[Thresholds]:
 
 
 def _between(values: Sequence[float], highest: float) -> list[float]:
-    """Thresholds in the middle between neighbours, so that no case lies on one; the last one is above all of them."""
+    """Thresholds midway between neighbouring scores, so that no case lies on one; the last one is above all of them."""
     known = sorted({value for value in values if value < highest})
     found = [(one + other) / 2 for one, other in zip(known, [*known[1:], highest], strict=True)]
     step = max(1, -(-len(found) // STEPS_MAX))
@@ -180,7 +180,7 @@ def _between(values: Sequence[float], highest: float) -> list[float]:
 
 
 def _frontier(tried: Sequence[tuple[Thresholds, Point]]) -> list[tuple[Thresholds, Point]]:
-    """Those than which no others are both better and cheaper."""
+    """The points that no other point beats in both quality and cost."""
     found: list[tuple[Thresholds, Point]] = []
     for thresholds, point in sorted(tried, key=lambda pair: (pair[1].cost, -pair[1].quality, pair[0].count)):
         if not found or point.quality > found[-1][1].quality:

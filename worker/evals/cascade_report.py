@@ -76,7 +76,7 @@ def as_json(fit: Fit, route: str, policy: Cascade) -> dict[str, Any]:
 
 
 def markdown(fit: Fit, route: str, policy: Cascade, picture: str) -> str:
-    """`picture` is the name of an image beside it."""
+    """`picture` is the name of an image in the same folder."""
     frontier = [
         ["MEAN", "MIN", "MARGIN", "SCORE", "COST", "FIRST TOKEN", "TAKEN OVER"],
         *([*_shown(each.mean_logprob, each.min_logprob, each.margin), *_cells(point)] for each, point in fit.frontier),
@@ -96,8 +96,7 @@ def markdown(fit: Fit, route: str, policy: Cascade, picture: str) -> str:
 
 
 def picture(fit: Fit, policy: Cascade) -> str:
-    """Score against cost, as SVG: the cascade at all thresholds, both models, and whoever chooses between them at
-    random."""
+    """Score against cost, as SVG: the cascade at all thresholds, both models, and a random router."""
     named = [(policy.first, fit.first), (policy.then, fit.then), ("chosen", fit.held_out)]
     points = [point for _, point in fit.frontier]
     everything = [*(point for _, point in named), *points]

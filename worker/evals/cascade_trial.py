@@ -18,7 +18,7 @@ NO_DOUBT = Doubt(mean_logprob=-100, min_logprob=-100, margin=0, refusals=[])
 
 
 def probe(policy: Cascade) -> str:
-    """A table of models.toml with a route that tries the first model and never doubts what it says."""
+    """A table of models.toml with a route that tries the first model and never doubts its answer."""
     told = policy.model_copy(update={"doubt": NO_DOUBT, "hedge": False})
     return "\n\n" + tomli_w.dumps({"routes": {PROBE: told.model_dump()}})
 
@@ -27,7 +27,7 @@ def cascade_trial(
     one: Result, other: Result, answer: Answer, policy: Cascade, prices: tuple[float, float]
 ) -> CascadeTrial | None:
     """`one` and `answer` are of the probe, `other` of the second model; `prices` are those of a second of each engine.
-    None where an answer is missing, or nothing was tried."""
+    None if an answer is missing, or there was no trial."""
     told: Mapping[str, Any] = next((span["attributes"] for span in answer.spans if span["name"] == "route"), {})
     took = one.took.engine_ms, other.took.engine_ms, one.took.first_ms, other.took.first_ms
     engine_ms, other_ms, first_ms, then_ms = (value if value is not None else -1.0 for value in took)
@@ -52,7 +52,7 @@ def cascade_trial(
 
 
 def _until_decided(spans: Sequence[Mapping[str, Any]], tokens: int) -> float:
-    """The share of a step's time in which a prompt is read and as many tokens written as are held back."""
+    """The share of a step's time that it takes to prefill the prompt and decode the tokens that are held back."""
     read = sum(float(span["duration_ms"] or 0) for span in spans if span["name"] in ("prefill", "prefill_prefix"))
     decodes = [span for span in spans if span["name"] == "decode"]
     wrote = sum(float(span["duration_ms"] or 0) for span in decodes)

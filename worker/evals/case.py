@@ -1,4 +1,4 @@
-"""One case: what is asked, and what a right answer has.
+"""One case: a request, and what a right answer must have.
 
 [[case]]
 id = "refund"
@@ -20,11 +20,11 @@ from inference.grammar.validation import Checked, Pattern
 
 TEXT_CHARS_MAX = 200_000  # a prompt beyond any context that is served here
 MESSAGES_MAX, TOOLS_MAX, STORES_MAX = 256, 128, 8
-CALLS_MAX = 16  # they are paired one by one
+CALLS_MAX = 16  # they are matched pairwise
 PATTERN_CHARS_MAX = 2_000
 NAME_CHARS_MAX = 200
 ANSWERS_MAX = 64  # that are all right
-TOKENS = 256  # of an answer, where nothing is said
+TOKENS = 256  # of an answer, by default
 REPEAT_MAX = 100
 
 Name: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=NAME_CHARS_MAX)]
@@ -46,7 +46,7 @@ class Tool(Table):
 
 
 class ExpectedCall(Table):
-    """`also`: further values of an argument that are as good. `optional`: arguments that may be left out."""
+    """`also`: further accepted values of an argument. `optional`: arguments that may be omitted."""
 
     name: Name
     arguments: dict[str, Any] = Field(default_factory=dict)
@@ -55,22 +55,22 @@ class ExpectedCall(Table):
 
 
 class ExpectedCitation(Table):
-    """The answer cites this file, whatever else it cites. `says`: each text stands in the answer and in the passage of
-    that file. Without it, the sentence that cites must be borne out by the passage."""
+    """The answer cites this file, whatever else it cites. `says`: each text occurs in the answer and in the cited
+    passage of that file. Without it, the passage must support the sentence that cites it."""
 
     file: Name
     says: Annotated[list[Text], Field(max_length=ANSWERS_MAX)] = Field(default_factory=list)
 
 
 class Place(Table):
-    """A passage of this file, with this text if there is one; white space and case may differ."""
+    """A passage of this file, with this text if one is given; white space and case may differ."""
 
     file: Name
     text: Text | None = None
 
 
 class Expected(Table):
-    """At least one; all of them count."""
+    """At least one expectation; all of them must be met."""
 
     exact: Text | Texts | None = None
     pattern: Annotated[str, StringConstraints(min_length=1, max_length=PATTERN_CHARS_MAX)] | None = None
@@ -80,7 +80,7 @@ class Expected(Table):
     cites: Annotated[list[ExpectedCitation], Field(min_length=1, max_length=ANSWERS_MAX)] | None = None
     finds: Annotated[list[Place], Field(min_length=1, max_length=ANSWERS_MAX)] | None = None
     like: Text | None = None  # an answer that was right
-    judge: Text | None = None  # what a model is to find true of the answer
+    judge: Text | None = None  # a statement that a judge model must find true of the answer
 
     @field_validator("pattern")
     @classmethod
@@ -108,7 +108,7 @@ class Expected(Table):
 
     @property
     def only_finds(self) -> bool:
-        """Whether a search alone tells: nothing has to be generated."""
+        """Whether the case only searches: nothing has to be generated."""
         return self.graders == ("finds",)
 
     @property
@@ -122,8 +122,8 @@ FIELDS = {"schema": "json_schema"}
 
 
 class Defaults(Table):
-    """What holds for all cases of a file that do not say otherwise. `documents`: a folder beside the file, which a
-    worker that is started for the suite reads into the store `docs`."""
+    """Defaults for the cases of a file. `documents`: a folder beside the file, which a worker that is started for the
+    suite ingests into the store `docs`."""
 
     name: Name | None = None
     instructions: Text | None = None
@@ -135,7 +135,7 @@ class Defaults(Table):
 
 class Case(Table):
     id: Name | None = None
-    group: Name | None = None  # reported by itself
+    group: Name | None = None  # reported separately
     input: Text | None = None
     messages: Annotated[list[dict[str, Any]], Field(min_length=1, max_length=MESSAGES_MAX)] | None = None
     instructions: Text | None = None
@@ -148,7 +148,7 @@ class Case(Table):
     @field_validator("messages")
     @classmethod
     def _are_messages(cls, value: list[dict[str, Any]] | None) -> list[dict[str, Any]] | None:
-        """As chat completions have them; more is left to the server."""
+        """The format of chat completions; everything else is left to the server."""
         for message in value or ():
             if message.get("role") not in ROLES:
                 raise ValueError(f"each message has a role, one of {', '.join(ROLES)}")
@@ -165,7 +165,7 @@ class Case(Table):
         return self
 
     def with_defaults(self, defaults: Defaults, id: str) -> Case:
-        """Nothing is left open but what may be. Raises ValueError."""
+        """The case with every required field set. Raises ValueError."""
         stores = defaults.stores if self.stores is None else self.stores
         if not stores and (self.expect.cites or self.expect.finds):
             raise ValueError("stores: name what is searched, since a citation or a passage is expected")
@@ -186,7 +186,7 @@ class Case(Table):
 
     @property
     def question(self) -> str:
-        """What the user said last."""
+        """The user's last message."""
         return next((str(each.get("content")) for each in reversed(self.said) if each["role"] == "user"), "")
 
 

@@ -17,7 +17,7 @@ _WORD = re.compile(r"\w+(?:[.,:]\d+)*")
 
 
 def cites(expected: Sequence[ExpectedCitation], answer: Answer) -> float:
-    """The share of expected citations that the answer has. None counts where it also cites what it was not given."""
+    """The share of expected citations that the answer has. 0 if it also cites something that it was not given."""
     numbers = [int(mark[1]) for mark in MARK.finditer(answer.text)]
     if any(not 1 <= number <= len(answer.found) for number in numbers):
         return 0.0
@@ -25,7 +25,7 @@ def cites(expected: Sequence[ExpectedCitation], answer: Answer) -> float:
 
 
 def rank(places: Sequence[Place], found: Sequence[Found]) -> float:
-    """The reciprocal of the first rank at which one of the places is; 0 behind RANKS_MAX."""
+    """The reciprocal rank: that of the first result at one of the places; 0 beyond RANKS_MAX."""
     for number, passage in enumerate(found[:RANKS_MAX], 1):
         if any(_is_at(place.file, passage) and _holds(passage.text, place.text or "") for place in places):
             return 1 / number
@@ -65,11 +65,11 @@ def _words(text: str) -> list[str]:
 
 
 def _is_at(file: str, passage: Found) -> bool:
-    """Named by its name, or by the end of its path."""
+    """A file matches by its name, or by the end of its path."""
     return passage.file == file or passage.file.endswith(f"/{file}")
 
 
 def _holds(text: str, part: str) -> bool:
-    """As words of their own: 12 is not in 125."""
+    """As whole words: 12 is not in 125."""
     wanted, there = " ".join(part.casefold().split()), " ".join(text.casefold().split())
     return not wanted or re.search(rf"(?<!\w){re.escape(wanted)}(?!\w)", there) is not None

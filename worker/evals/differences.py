@@ -1,9 +1,9 @@
-"""How two sides differ, case by case, and between what the difference lies. Pure.
+"""The differences between two sides, case by case, with confidence intervals. Pure.
 
 Both sides answer the same cases, so the differences of each case are resampled (the paired bootstrap: Efron and
-Tibshirani 1993, "An Introduction to the Bootstrap", ch. 13; for language: Koehn 2004). The percentiles are smoothed by
-the variance that n cases underrate, n / (n - 1) (ibid., 13.3), since suites are often small. Seeded: the same run gives
-the same interval.
+Tibshirani 1993, "An Introduction to the Bootstrap", ch. 13; for language: Koehn 2004). The percentiles are corrected
+for the variance that n cases underestimate, n / (n - 1) (ibid., 13.3), since suites are often small. Seeded: the same
+run gives the same interval.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-RESAMPLES = 10_000  # the interval's ends then change by less than a hundredth of its width from seed to seed
+RESAMPLES = 10_000  # the interval's ends then vary by less than a hundredth of its width from seed to seed
 CELLS_MAX = 4_000_000  # of 8 bytes that are resampled at once
 SEED = 20_041
 CONFIDENCE = (2.5, 97.5)
@@ -23,7 +23,7 @@ CONFIDENCE = (2.5, 97.5)
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A mean, and between what it lies with 95 % confidence."""
+    """A mean with its 95 % confidence interval."""
 
     mean: float
     low: float
@@ -31,12 +31,12 @@ class Interval:
 
 
 def difference(one: Sequence[float], other: Sequence[float]) -> Interval:
-    """Of the means, `one` less `other`, case by case; there is at least one case."""
+    """The difference of the means, `one` less `other`, case by case; there is at least one case."""
     return _interval(np.asarray(one, np.float64) - np.asarray(other, np.float64))
 
 
 def ratio(one: Sequence[float], other: Sequence[float]) -> Interval | None:
-    """How many times as much, case by case (the geometric mean); None where no case has both above zero."""
+    """The ratio, case by case (the geometric mean); None if no case has both above zero."""
     pairs = [(a, b) for a, b in zip(one, other, strict=True) if a > 0 and b > 0]
     if not pairs:
         return None

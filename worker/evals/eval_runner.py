@@ -18,7 +18,7 @@ from worker.evals.outcome import GradedAnswer, Result
 
 
 def fingerprint(case: Case) -> str:
-    """Identical for cases that ask and expect the same."""
+    """Identical for cases with the same request and expectation."""
     told = case.model_dump(mode="json", by_alias=True, exclude={"id", "group"}, exclude_none=True)
     return hashlib.sha256(orjson.dumps(told, option=orjson.OPT_SORT_KEYS)).hexdigest()[:16]
 
@@ -35,7 +35,7 @@ async def run_cases(
     """The results of each client, in the order of the cases; `progress` is called after each case, and `note` with the
     number of the case, that of the client and each answer.
 
-    With more than one case at once, times are not those of a single reader any more. Raises StartError.
+    With more than one case at once, times are no longer those of a single client. Raises StartError.
     """
     places = asyncio.Semaphore(at_once)
 
@@ -50,7 +50,7 @@ async def run_cases(
                     judged = None
                     if judge is not None and case.expect.judge is not None:
                         judged = await judge.judged(case, answers[side])
-                    # Patterns and schemas of a file may take their time on a long answer.
+                    # Patterns and schemas of a file may take a long time on a long answer.
                     grades = await asyncio.to_thread(grade, case, answers[side], judged)
                     given[side].append(GradedAnswer(answers[side], grades))
             progress()

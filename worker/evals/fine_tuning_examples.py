@@ -1,4 +1,4 @@
-"""Accepted answers as lines to fine-tune models on: conversations as chat completions have them, with tools. Pure."""
+"""Accepted answers as examples for fine-tuning: conversations in the format of chat completions, with tools. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from worker.evals.stored_cases import case_of, cleaned, said_in
 
 
 def example_of(answer: Answered) -> dict[str, Any] | None:
-    """Redacted; None for an answer that does not follow from its messages alone: from passages or tools of the server,
+    """Redacted; None for an answer that does not follow from its messages alone, because of passages or server tools,
     or with anything but text in it."""
     case = case_of(answer, judged=False)
     if case is None or "stores" in case:

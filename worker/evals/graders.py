@@ -1,4 +1,4 @@
-"""What an answer is worth: a score from 0 to 1 by each grader that its case names. Pure, but for the judge.
+"""Grades an answer: a score from 0 to 1 by each grader that its case names. Pure, except for the judge.
 
 The score of an answer is the lowest of them: one with the right value and the wrong citation is not right.
 """
@@ -16,7 +16,7 @@ from worker.evals.citation_grader import cites, rank
 
 
 def grade(case: Case, answer: Answer, judged: float | None = None) -> dict[str, float]:
-    """The score by each grader; `judged` is what the judge said. What is no answer is worth nothing."""
+    """The score by each grader; `judged` is the judge's score. A missing answer scores 0."""
     if answer.error is not None:
         return dict.fromkeys(case.expect.graders, 0.0)
     return {name: _score(name, case, answer, judged) for name in case.expect.graders}

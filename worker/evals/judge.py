@@ -1,5 +1,5 @@
-"""A model that says whether an answer has what a case wants, in the way of Zheng et al. 2023, "Judging LLM-as-a-Judge":
-one answer at a time, a reason before the verdict, and both held to a schema."""
+"""A model that decides whether an answer meets a case's criterion, after Zheng et al. 2023, "Judging LLM-as-a-Judge":
+one answer at a time, a reason before the verdict, and both constrained by a schema."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from worker.evals.answer import Answer
 from worker.evals.case import Case
 from worker.evals.eval_client import EvalClient
 
-TOKENS = 300  # of a reason of some sentences
-ANSWER_CHARS_MAX = 20_000  # of what is judged
+TOKENS = 300  # of a reason of a few sentences
+ANSWER_CHARS_MAX = 20_000  # of the judged answer
 INSTRUCTIONS = (
     "You judge the answer of an assistant. You are given a question, the answer, and a criterion. Say in one or two "
     "sentences whether the answer meets the criterion, then give the verdict. Judge by the criterion alone, not by "
@@ -29,7 +29,7 @@ class Judge:
         self._client = client
 
     async def judged(self, case: Case, answer: Answer) -> float:
-        """1 where the criterion is met. Raises StartError when the judge cannot be asked."""
+        """1 if the criterion is met. Raises StartError when the judge cannot be reached."""
         if answer.error is not None:
             return 0.0
         calls = "".join(f"\n{call.name}({call.arguments})" for call in answer.calls)

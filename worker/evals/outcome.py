@@ -34,7 +34,7 @@ class GradedAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """Of one case on one side, over its repetitions; `fingerprint` tells which case it was."""
+    """Of one case on one side, over its repetitions; `fingerprint` identifies the case."""
 
     id: str
     group: str | None
@@ -70,7 +70,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """The median of a measure on each side, and how many times as much it is, case by case."""
+    """The median of a measure on each side, and their ratio, case by case."""
 
     name: str
     one: float
@@ -80,9 +80,9 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """`one` is what is asked for, `other` what it is compared with; both in the order of the cases.
+    """`one` is the target under test, `other` what it is compared with; both in the order of the cases.
 
-    `margin` is by how much the mean score may be lower, `slower` by what share the first token may come later.
+    `margin` is by how much the mean score may be lower, `slower` by what share TTFT may be longer.
     """
 
     names: tuple[str, str | None]
@@ -90,7 +90,7 @@ class Outcome:
     other: Sequence[Result] | None
     margin: float
     slower: float | None = None
-    timed: bool = True  # whether times of both sides are of one run
+    timed: bool = True  # whether the times of both sides are from one run
     notes: Sequence[str] = field(default_factory=list)
 
     @property
@@ -113,9 +113,9 @@ class Outcome:
 
     @property
     def verdict(self) -> Verdict:
-        """Not worse only where the scores show that: a loss beyond the margin is ruled out with 97.5 % confidence, as
-        in trials of non-inferiority (Piaggio et al. 2012). Of times the opposite: they vary with whatever else a
-        machine does, so slower is what is shown to be."""
+        """ "Not worse" requires evidence: a loss beyond the margin is ruled out with 97.5 % confidence, as in
+        non-inferiority trials (Piaggio et al. 2012). For times it is the opposite: they vary with other load on the
+        machine, so "slower" is what requires evidence."""
         differs = self.overall.difference
         if differs is None or self.other is None:
             return "not worse"
@@ -125,7 +125,7 @@ class Outcome:
 
     @property
     def is_slower(self) -> bool:
-        """Beyond what was allowed."""
+        """Beyond what is allowed."""
         if self.slower is None:
             return False
         first = next((cost.ratio for cost in self.costs if cost.name == "first_ms"), None)
@@ -138,7 +138,7 @@ class Outcome:
 
     @property
     def changed(self) -> list[tuple[Result, Result]]:
-        """Cases that came out otherwise, what was lost the most first."""
+        """Cases with different results, the largest loss first."""
         pairs = [(a, b) for a, b in zip(self.one, self.other or self.one, strict=True) if a.score != b.score]
         return sorted(pairs, key=lambda pair: pair[0].score - pair[1].score)
 

@@ -1,4 +1,4 @@
-"""A worker that is started for a comparison: a process of its own, with a home and a database that are thrown away."""
+"""A worker that is started for a comparison: a process of its own, with a temporary home and database."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ STOP_MAX_S = 30.0
 POLL_S = 0.05
 REASON_CHARS_MAX = 500
 NOTHING = Path()
-# How it begins: whoever kills the comparison leaves no worker behind. Linux has a signal for that; elsewhere, it stays.
+# How it starts: when the comparison is killed, the worker dies too. Linux has a signal for that; elsewhere it survives.
 BEGINS = """
 import ctypes, runpy, signal, sys
 prctl = getattr(ctypes.CDLL(None), "prctl", None)
@@ -31,8 +31,8 @@ sys.argv[0] = "firsttoken"
 runpy.run_module("worker", run_name="__main__", alter_sys=True)
 """
 
-# Set by nobody but us: whatever the environment names, a comparison must not touch a database that people use, and
-# waits for each answer instead of refusing it as late.
+# Fixed settings: whatever the environment says, a comparison must not touch a production database, and waits for each
+# answer instead of having it refused as late.
 OWN = ("--port", "0", "--database-url", "", "--database-direct-url", "", "--late", "wait", "--workers", "1")
 
 
@@ -41,8 +41,8 @@ async def started(
     private: LocalWorker, documents: Path | None, models: Path | None = None
 ) -> AsyncIterator[tuple[str, str]]:
     """Its URL and API key. `documents` is a folder that it reads into the store `docs`, empty for none, or None for the
-    documentation; `models` is the folder of those that were pulled. Raises StartError with the worker's own words when
-    it does not start."""
+    documentation; `models` is the folder of pulled models. Raises StartError with the worker's own message if it does
+    not start."""
     with tempfile.TemporaryDirectory(prefix="firsttoken-gate-", ignore_cleanup_errors=True) as folder:
         os.chmod(folder, FOLDER_OF_ROOT)  # the embedded database may run as another user
         home = Path(folder)
@@ -73,7 +73,7 @@ async def started(
 
 
 def _link(models: Path, home: Home) -> None:
-    """The folder may not be there yet."""
+    """The folder may not exist yet."""
     home.models.symlink_to(models.absolute(), target_is_directory=True)
 
 

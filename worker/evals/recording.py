@@ -51,7 +51,7 @@ def as_json(outcome: Outcome) -> dict[str, Any]:
 
 
 def read_recorded(path: Path, cases: Sequence[Case]) -> tuple[str, list[Result]]:
-    """What the side `model` of an earlier run was called, and its results of these cases. Raises StartError."""
+    """The name of the side `model` in an earlier run, and its results of these cases. Raises StartError."""
     try:
         if path.stat().st_size > BYTES_MAX:
             raise StartError(f"{path} is larger than {BYTES_MAX >> 20} MiB")

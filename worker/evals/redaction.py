@@ -1,6 +1,6 @@
-"""What may name somebody or open something is taken out of a text, as far as its form tells. Pure.
+"""Removes from a text what may identify somebody or grant access, as far as its format reveals it. Pure.
 
-Names of people have no form: whoever hands a file on reads it first.
+Names of people have no format: read a file before handing it on.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 
 CHARS_MAX = 100_000  # of one text; the rest is cut off
-# Each takes time with the length of the text: no part of one can match in two ways.
+# Linear in the length of the text: no part of a pattern can match in two ways.
 _KINDS = (
     ("url", re.compile(r"\b[a-z][a-z0-9+.-]{1,15}://\S{1,2000}", re.IGNORECASE)),
     ("email", re.compile(r"[A-Za-z0-9._%+-]{1,64}@[A-Za-z0-9-]{1,63}(?:\.[A-Za-z0-9-]{1,63}){1,8}")),
@@ -24,7 +24,7 @@ DIGITS_MIN = 7  # of a phone number or a card; dates and prices have fewer
 
 
 def redacted(text: str) -> str:
-    """With marks such as [email] in the place of what was taken out."""
+    """With placeholders such as [email] for what was removed."""
     text = text[:CHARS_MAX]
     for name, form in _KINDS:
         text = form.sub(lambda found, name=name: _mark(name, found[0]), text)  # type: ignore[misc]

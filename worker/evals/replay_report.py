@@ -11,14 +11,14 @@ from typing import Any
 from agents.text_similarity import overlap
 from worker.evals.tables import aligned, in_markdown, plain
 
-SPANS_MAX = 40  # names of a table; tools give spans their names
+SPANS_MAX = 40  # names of a table; tools name their spans
 TURNS_SHOWN_MAX = 20
-ALIKE = 0.9  # of the words: another way to say the same
+ALIKE = 0.9  # of the words: a paraphrase
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayedTurn:
-    """Milliseconds by the names of spans: `before` is empty where the trace is gone, `now` where nobody tells."""
+    """Milliseconds by the names of spans: `before` is empty if the trace is gone, `now` if the server reports none."""
 
     id: str
     before: Mapping[str, float]
@@ -29,7 +29,7 @@ class ReplayedTurn:
 
     @property
     def likeness(self) -> float:
-        """From 0 to 1, by words."""
+        """From 0 to 1, by shared words."""
         if self.said_before.split() == self.said_now.split():
             return 1.0
         return overlap(self.said_before, self.said_now)
@@ -37,7 +37,7 @@ class ReplayedTurn:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Of the turns that have such a span then or now; medians."""
+    """Medians over the turns that have such a span then or now."""
 
     span: str
     turns: int
@@ -46,7 +46,7 @@ class Row:
 
 
 def totals(spans: Iterable[Mapping[str, Any]]) -> dict[str, float]:
-    """Those of one turn by name: a turn of several steps has several of a name."""
+    """The sums of one turn by name: a turn of several steps has several spans of a name."""
     found: dict[str, float] = defaultdict(float)
     for span in spans:
         found[span["name"]] += float(span["duration_ms"] or 0)

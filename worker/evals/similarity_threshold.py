@@ -1,7 +1,7 @@
-"""Fits, on cases, the threshold of similarity above which two questions may share an answer. Pure.
+"""Fits, on cases, the similarity threshold above which two questions may share an answer. Pure.
 
-Cases that expect the same are the same question in other words. Each case is asked as if all others had been answered
-before: what a cache would have given is right where the nearest of them expects the same.
+Cases with the same expectation are paraphrases of one question. Each case is looked up as if all others had been cached
+before: a hit is right if the nearest of them has the same expectation.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ FINER = 0.0001  # a threshold lies between two similarities
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """`context` and `expected` are marks: the same for what is said before it, and for what is right."""
+    """`context` and `expected` are fingerprints: equal for the same preceding text, and for the same expectation."""
 
     text: str
     context: str
@@ -31,7 +31,7 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Hits:
-    """Of so many questions, and of those that another way to ask is known of."""
+    """Counts over all questions, and over those that have a paraphrase."""
 
     questions: int
     repeated: int
@@ -44,13 +44,13 @@ class Hits:
 
     @property
     def found_share(self) -> float:
-        """Of the questions that were asked in another way, those that got the right answer."""
+        """Of the questions with a paraphrase, the share that got the right answer."""
         return (self.hits - self.wrong) / self.repeated if self.repeated else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Threshold:
-    """None: none is right often enough. `fitted` and `held_out` are what it does on both halves."""
+    """None: no threshold is right often enough. `fitted` and `held_out` are the results on both halves."""
 
     value: float | None
     fitted: Hits
@@ -59,14 +59,14 @@ class Threshold:
 
 @dataclass(frozen=True, slots=True)
 class _Nearest:
-    similarity: float  # -1 where nothing is comparable
+    similarity: float  # -1 if nothing is comparable
     is_right: bool
     is_repeated: bool
 
 
 def fit(questions: Sequence[Question], wrong_max: float) -> Threshold:
-    """The lowest threshold at which no more than this share of the hits is wrong, for one half of what is expected; the
-    other half tells whether that holds. Some thousand cases take a second."""
+    """The lowest threshold at which at most this share of the hits is wrong, fitted on one half of the expectations and
+    validated on the other. A thousand cases take about a second."""
     names = sorted({question.expected for question in questions})
     groups = {name: number % 2 for number, name in enumerate(names)}
     one, other = (
@@ -80,7 +80,7 @@ def fit(questions: Sequence[Question], wrong_max: float) -> Threshold:
         if hits.wrong_share <= wrong_max and hits.hits > hits.wrong:
             found = threshold
         elif found is not None:
-            break  # what is right again below that is so by chance
+            break  # hits that are right again below this are right by chance
     at = 2.0 if found is None else found
     return Threshold(found, _hits(one, at), _hits(other, at))
 

@@ -1,4 +1,4 @@
-"""Makes cases of stored answers: the request, and the expectation that a new answer resembles the accepted one.
+"""Turns stored answers into cases: the request, and the expectation that a new answer resembles the accepted one.
 Pure."""
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ ASKING = ("user", "system", "assistant", "developer")
 
 
 def case_of(answer: Answered, judged: bool) -> dict[str, Any] | None:
-    """As a line of a file, redacted; None for an answer that no case can be made of, such as one about files.
+    """As a line of a file, redacted; None for an answer that cannot become a case, such as one about files.
 
     `judged`: a model decides whether a new answer says the same, instead of counting shared words.
     """
@@ -27,7 +27,7 @@ def case_of(answer: Answered, judged: bool) -> dict[str, Any] | None:
     tools = [_tool(tool) for tool in answer.body.get("tools") or () if tool.get("type") == "function"]
     if len(messages) != len(answer.input) or not any(each["role"] == "user" for each in messages):
         return None
-    if not tools and calls:  # of tools of the server, which ran: what they led to is the text
+    if not tools and calls:  # only server tools, whose results led to the text
         calls = []
     if not (text or calls) or len(calls) > CALLS_MAX:
         return None
@@ -80,7 +80,7 @@ def _tool(tool: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def cleaned(text: str) -> Any:
-    """Redacted text by text, so that they stay what they are."""
+    """Redacted string by string, so that the structure stays intact."""
 
     def clean(value: Any) -> Any:
         if isinstance(value, str):

@@ -19,7 +19,7 @@ from worker.evals.case import Case, Defaults
 T = TypeVar("T", Case, Defaults)
 
 BYTES_MAX = 64 * 2**20  # read at once
-CASES_MAX = 20_000  # each is asked twice: a day of work
+CASES_MAX = 20_000  # each is run twice: a day of work
 _TABLE = re.compile(r"\s*\[\[?\s*([A-Za-z0-9_.\-\"']+)\s*\]?\]")
 _KEY = re.compile(r"\s*([A-Za-z0-9_.\-\"']+)\s*=")
 
@@ -76,7 +76,7 @@ def _read(path: Path) -> tuple[Defaults, list[tuple[int, Case]]]:
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """A table of a file. `keys` are the lines on which its keys stand, where they have their own."""
+    """A table of a file. `keys` are the lines of its keys, if they are on lines of their own."""
 
     path: Path
     line: int
@@ -132,7 +132,7 @@ def _toml(path: Path) -> Iterator[_Entry]:
 
 
 def _places(text: str) -> list[tuple[int, dict[str, int]]]:
-    """The line of [suite] and of each [[case]], with those of their keys."""
+    """The line numbers of [suite] and of each [[case]], with those of their keys."""
     places: list[tuple[int, dict[str, int]]] = [(1, {})]
     at, table = places[0], ""
     for number, line in enumerate(text.splitlines(), 1):

@@ -8,7 +8,7 @@ CELL_CHARS_MAX = 300  # of an answer in a report
 
 
 def plain(text: str) -> str:
-    """What a model said, as one line that is no markup."""
+    """A model's text as one line without markup."""
     text = " ".join(text.split())
     cut = text[:CELL_CHARS_MAX] + ("…" if len(text) > CELL_CHARS_MAX else "")
     return "".join(f"\\{char}" if char in "\\`*_[]<>|#!&" else char for char in cut)

@@ -13,8 +13,8 @@ from migrations.pool import Database
 Why: TypeAlias = Literal["up", "canary", "escalated"]
 WHYS: tuple[Why, ...] = get_args(Why)
 
-# First answers of conversations, which have nothing before them that is kept elsewhere. Nobody's thumb is against them,
-# and none of them says that it does not know, unless somebody liked that.
+# First answers of conversations, whose complete context is stored with them. Nobody rated them down, and none of them
+# says that it does not know, unless somebody rated that up.
 ACCEPTED = """
 with known as (
     select r.id, r.input, r.body, r.created_at, r.body->'metadata'->>'firsttoken:rating' as rating, t.attributes

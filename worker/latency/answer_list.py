@@ -1,4 +1,4 @@
-"""The list of answers, filtered, searched, sorted and paged by the database."""
+"""The list of responses, filtered, searched, sorted and paged by the database."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ CACHES: Mapping[Cache, str] = {
     "miss": "prompt_tokens > 0 and cached_tokens = 0",
 }
 CACHE_CLASS = "".join(["case ", *(f"when {test} then '{name}' " for name, test in CACHES.items()), "end"])
-STAGES_MAX = 40  # spans of a row's small bar; a turn with more has steps that look alike
+STAGES_MAX = 40  # spans of a row's small bar; a turn with more has many similar steps
 
-# Only spans that stand for themselves: those inside of others would count twice.
+# Only top-level spans: nested ones would count twice.
 STAGES = f"""
 (select jsonb_agg(jsonb_build_array(s.name, s.start_us, s.duration_us, s.lane) order by s.ordinal)
    from spans s
@@ -39,8 +39,8 @@ STAGES = f"""
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """`start` and `end` are Unix seconds; `after` the id of the last row that was seen; `text` the beginning of the id
-    of a trace, or the id of a response, a conversation or an API key."""
+    """`start` and `end` are Unix seconds; `after` the id of the last row of the previous page; `text` the prefix of a
+    trace id, or the id of a response, a conversation or an API key."""
 
     start: float
     end: float
@@ -88,7 +88,7 @@ async def rows(connection: Connection, search: Search) -> list[dict[str, Any]]:
 
 
 def _conditions(slice: Slice, first: int) -> tuple[str, list[Any]]:
-    """As those of the roll-ups, out of what is known of a single answer: a late one is completed, and not in time."""
+    """The conditions of the roll-ups, computed from a single response: a late one completed, but missed its targets."""
     is_late = slice.status == LATE
     sql, given = equal(slice.named | {"status": COMPLETED if is_late else slice.status}, first)
     if is_late:

@@ -1,4 +1,4 @@
-"""Which part of an answer got slower: two tallies side by side, and what of a difference may be chance. Pure.
+"""Which part of a response got slower: two tallies side by side, and which differences may be chance. Pure.
 
 Quantiles have intervals by order statistics (Conover 1999, "Practical Nonparametric Statistics", 3.2), differences
 those of Zou and Donner 2008, "Construction of confidence limits about effect measures" (MOVER), which need nothing but
@@ -16,8 +16,8 @@ from worker.latency.histogram import Tally
 from worker.latency.measures import SPAN
 from worker.latency.summary import TIMES, in_order
 
-Z = 1.96  # of 95 %
-TURNS_MIN = 5  # below that a median has no interval
+Z = 1.96  # for 95 %
+TURNS_MIN = 5  # with fewer, a median has no interval
 QUANTILES = {"p50": 0.5, "p95": 0.95}
 
 Verdict: TypeAlias = Literal["slower", "faster", "same", "unknown"]
@@ -25,7 +25,7 @@ Verdict: TypeAlias = Literal["slower", "faster", "same", "unknown"]
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A quantile in milliseconds, and between what it lies with 95 % confidence."""
+    """A quantile in milliseconds, with its 95 % confidence interval."""
 
     ms: float
     low_ms: float
@@ -33,7 +33,7 @@ class Estimate:
 
 
 def compared(now: Tally, then: Tally, span_names: Iterable[str]) -> list[dict[str, Any]]:
-    """The times of whole answers, then spans in the order in which they happen; those that either side has."""
+    """The durations of whole responses, then of spans in chronological order; those that occur on either side."""
     rows = [(name, name) for name in TIMES] + [(name, SPAN + name) for name in in_order(span_names)]
     return [
         {"name": name, "turns": now.amount(measure), "turns_then": then.amount(measure)}
@@ -57,7 +57,7 @@ def _quantile(now: Tally, then: Tally, measure: str, quantile: float) -> dict[st
 
 
 def estimate(tally: Tally, measure: str, quantile: float) -> Estimate | None:
-    """None where there is no value."""
+    """None without values."""
     count = tally.amount(measure)
     if not count:
         return None
@@ -68,7 +68,7 @@ def estimate(tally: Tally, measure: str, quantile: float) -> Estimate | None:
 
 
 def difference(one: Estimate, other: Estimate) -> tuple[float, float]:
-    """Between what `one.ms - other.ms` lies."""
+    """The confidence interval of `one.ms - other.ms`."""
     change = one.ms - other.ms
     low = change - math.hypot(one.ms - one.low_ms, other.high_ms - other.ms)
     high = change + math.hypot(one.high_ms - one.ms, other.ms - other.low_ms)

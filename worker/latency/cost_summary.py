@@ -1,4 +1,4 @@
-"""The cost of answers and their time to first token, by surface, model and agent."""
+"""The cost of responses and their time to first token, by surface, model and agent."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ QUANTILES = (0.5, 0.95)
 
 
 async def cost_summary(database: Database, principal: Principal, asked: LatencyQuery) -> list[dict[str, Any]]:
-    """Those with the most answers first; empty for slices of which costs are not kept. Costs are of whole hours, so
-    those at both ends count in full."""
+    """The groups with the most responses first; empty for slices without stored costs. Costs are stored per hour, so
+    the hours at both ends count in full."""
     if not asked.slice.has_costs:
         return []
     time_range = asked.time_range(time.time())

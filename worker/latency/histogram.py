@@ -1,5 +1,5 @@
-"""Histograms of times with logarithmic buckets, several in one piece; pieces are merged by appending one to the other.
-Pure.
+"""Histograms of times with logarithmic buckets, several encoded in one byte string; byte strings are merged by
+concatenation. Pure.
 
 Masson, Rim and Lee 2019, "DDSketch: a fast and fully-mergeable quantile sketch with relative-error guarantees": every
 bucket is 2 % wider than the one before it, so a percentile of any set of values is known to 1 %.
@@ -16,11 +16,11 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-GROWTH = 1.02  # from bucket to bucket; the estimate in the middle of one is at most 1 % off
-LEAST_MS = 0.001  # all below are one bucket
-BUCKET_MAX = 1200  # 5.8 hours: all above are one bucket
-AMOUNT = 65535  # in place of a bucket: what is added up instead
-_WIDTH = BUCKET_MAX + 2  # of a histogram in memory; the last column is for amounts
+GROWTH = 1.02  # from bucket to bucket; the midpoint of a bucket is at most 1 % off
+LEAST_MS = 0.001  # everything below is one bucket
+BUCKET_MAX = 1200  # 5.8 hours: everything above is one bucket
+AMOUNT = 65535  # in place of a bucket number: a sum
+_WIDTH = BUCKET_MAX + 2  # of a histogram in memory; the last column is for sums
 _LOG_GROWTH = math.log(GROWTH)
 _ENTRY = struct.Struct(">IHI")
 _ENTRIES = np.dtype([("key", ">u4"), ("bucket", ">u2"), ("count", ">u4")])
@@ -31,23 +31,23 @@ def bucket(ms: float) -> int:
 
 
 def value_ms(index: int) -> float:
-    """What stands for all values of a bucket."""
+    """The value that represents all values of a bucket."""
     return LEAST_MS * GROWTH**index * 2 / (1 + GROWTH)
 
 
 @lru_cache(maxsize=1024)
 def key(measure: str) -> int:
-    """What a measure is called in a piece: 32 bits of its name, of which there are some dozen."""
+    """The key of a measure in the encoding: 32 bits of a hash of its name; there are a few dozen names."""
     return int.from_bytes(hashlib.md5(measure.encode(), usedforsecurity=False).digest()[:4])
 
 
 def encode(counts: Mapping[tuple[str, int], int]) -> bytes:
-    """From (measure, bucket or AMOUNT) to counts."""
+    """Encode a mapping from (measure, bucket or AMOUNT) to counts."""
     return b"".join(_ENTRY.pack(key(measure), index, count) for (measure, index), count in counts.items())
 
 
 class Tally:
-    """What is in pieces that were appended to each other, by measure."""
+    """The contents of concatenated byte strings, by measure."""
 
     def __init__(self, pieces: bytes) -> None:
         entries = np.frombuffer(pieces, _ENTRIES)
@@ -58,12 +58,12 @@ class Tally:
         self._rows = {int(each): row for row, each in enumerate(keys)}
 
     def amount(self, measure: str) -> int:
-        """What was added up, or how many values there are."""
+        """A sum, or the number of values."""
         row = self._rows.get(key(measure))
         return 0 if row is None else int(self._counts[row].sum())
 
     def percentiles(self, quantiles: Sequence[float], *measures: str) -> list[float | None]:
-        """Milliseconds, of the values of all these measures; None where there is no value."""
+        """Milliseconds, over the values of all these measures; None without values."""
         rows = [self._rows[key(measure)] for measure in measures if key(measure) in self._rows]
         upto = np.cumsum(self._counts[rows, :-1].sum(axis=0))
         if not rows or not upto[-1]:

@@ -1,4 +1,4 @@
-"""Samples the load of this worker: by minute, the peaks of running and waiting requests, and the lag of the event
+"""Samples the load of this worker: per minute, the peaks of running and waiting requests, and the lag of the event
 loop."""
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from migrations.pool import Database
 from worker.latency.time_range import MINUTE_S
 from worker.supervisor import Supervised, Supervisor, Well
 
-LOOK_S = 0.5  # a loop that is blocked for longer than this is always seen
+LOOK_S = 0.5  # a loop that is blocked for longer than this is always noticed
 SILENT_S = 3 * MINUTE_S
 
 
@@ -21,7 +21,7 @@ class Peak:
     running: float = 0.0
     waiting: float = 0.0
     loop_lag_ms: float = 0.0
-    kv_use: float | None = None  # of the KV cache; None where the engines are elsewhere
+    kv_use: float | None = None  # of the KV cache; None if the engines are remote
 
     def note(self, stats: Mapping[str, Any], late_s: float) -> None:
         self.running = max(self.running, float(stats.get("running") or 0))

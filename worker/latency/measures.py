@@ -1,9 +1,9 @@
-"""What is measured of a finished turn. Pure.
+"""The measurements of a finished turn. Pure.
 
-An answer has `duration`, `ttft`, `tpot` and `span:<name>` in milliseconds, and adds up `status:<status>`, `judged`,
-`within`, `prompt_tokens`, `cached_tokens`, `output_tokens`, `drafted`, `accepted` and `miss:<cause>`. What is no
-answer, such as embeddings, has `call` and its spans. What was turned away has `turned_away` in the place of `duration`:
-to say no takes a millisecond, which is not what answers take.
+A response has `duration`, `ttft`, `tpot` and `span:<name>` in milliseconds, and adds up `status:<status>`, `judged`,
+`within`, `prompt_tokens`, `cached_tokens`, `output_tokens`, `drafted`, `accepted` and `miss:<cause>`. Other calls, such
+as embeddings, have `call` and its spans. A rejected request has `turned_away` instead of `duration`: a rejection takes
+a millisecond, which would distort the duration of responses.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from worker.runs.record import TurnRecord
 SPAN = "span:"
 STATUS = "status:"
 MISS = "miss:"
-SPAN_NAMES_MAX = 64  # tools give spans their names; beyond this they share one
+SPAN_NAMES_MAX = 64  # tools name their spans; beyond this number they share one
 OTHER_SPAN = "other"
 
-Counts: TypeAlias = Counter[tuple[str, int]]  # as `encode` takes them
+Counts: TypeAlias = Counter[tuple[str, int]]  # the input of `encode`
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -38,7 +38,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What a slice can name besides; empty where it does not apply."""
+    """The other dimensions of a slice; empty where one does not apply."""
 
     key: str
     status: str
@@ -54,14 +54,14 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Of the tables latency and latency_slices, without tenant, resolution and worker."""
+    """Rows of the tables latency and latency_slices, without tenant, resolution and worker."""
 
     whole: Sequence[tuple[datetime, str, str, str, bytes]]
     slices: Sequence[tuple[datetime, str, str, str, str, str, str, str, bytes]]
 
 
 def key_of(record: TurnRecord) -> str:
-    """Embeddings and the like tell it in their trace alone."""
+    """Embeddings and the like record it in their trace only."""
     return record.key or str(record.trace.attributes.get("firsttoken.key", ""))
 
 
@@ -72,8 +72,8 @@ class Measures:
         self.span_names: set[str] = {OTHER_SPAN}
 
     def rows(self, records: Iterable[TurnRecord]) -> Rows:
-        """One row for each cell; those of the whole in the order in which every worker writes them: so no two wait for
-        each other."""
+        """One row for each cell; coarse rows in the order in which every worker writes them, so that no two
+        deadlock."""
         slices: dict[tuple[Cell, Facts], Counts] = {}
         for record in records:
             at = datetime.fromtimestamp(record.trace.started_at // MINUTE_S * MINUTE_S, UTC)

@@ -20,10 +20,10 @@ from worker.latency.summary import facets, series, summary, usual
 from worker.latency.time_range import DAY_S, TimeRange
 from worker.latency.visibility import Visibility
 
-USUAL_S = DAY_S  # what is usual, is usual of the last day
+USUAL_S = DAY_S  # the usual values are those of the last day
 USUAL_KEPT_S = 30.0
-OFFERED_KEPT_S = 30.0  # a new name may come to the lists that much later
-USUAL_TURNS_MIN = 5  # below that nothing is usual
+OFFERED_KEPT_S = 30.0  # a new name may appear in the lists this much later
+USUAL_TURNS_MIN = 5  # with fewer turns there is no usual value
 
 View: TypeAlias = dict[str, Any]
 
@@ -43,7 +43,7 @@ class LatencyQuery:
 
 
 class LatencyQueries:
-    """A result is shared by all viewers who send the same query within a moment."""
+    """A result is shared by all viewers who send the same query at about the same time."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -52,7 +52,7 @@ class LatencyQueries:
         self._offered = SingleFlight(OFFERED_KEPT_S)
 
     async def summary(self, principal: Principal, asked: LatencyQuery) -> View:
-        """Goodput and percentiles: of all answers, by surface, by span; and what there is to choose from."""
+        """Goodput and percentiles: of all responses, by surface, by span; and the values to filter by."""
 
         async def compute() -> View:
             time_range = asked.time_range(time.time())
@@ -72,7 +72,7 @@ class LatencyQueries:
         return await self._share("summary", principal, asked, compute)
 
     async def _offer(self, principal: Principal, time_range: TimeRange) -> dict[str, list[str]]:
-        """What slices there are, whatever is chosen."""
+        """The values to filter by, independent of the current filter."""
 
         async def compute() -> Any:
             async with Visibility.of(principal).open(self._database) as connection:
@@ -84,7 +84,7 @@ class LatencyQueries:
         return found
 
     async def series(self, principal: Principal, asked: LatencyQuery) -> View:
-        """The same over time; for operators also what the workers did."""
+        """The same over time; for operators also the load of the workers."""
 
         async def compute() -> View:
             time_range = asked.time_range(time.time())
@@ -97,7 +97,7 @@ class LatencyQueries:
         return await self._share("series", principal, asked, compute)
 
     async def comparison(self, principal: Principal, asked: LatencyQuery, against: LatencyQuery) -> View:
-        """Which spans took longer in one time range and slice than in the other."""
+        """Compares the spans of two time ranges and slices."""
 
         async def compute() -> View:
             now = time.time()
@@ -113,7 +113,7 @@ class LatencyQueries:
         return await self._share(f"comparison with {against}", principal, asked, compute)
 
     async def usual(self, principal: Principal, surface: str) -> dict[str, dict[str, float]]:
-        """Median and 95th percentile of each span on a surface, and of `tpot`, where enough turns had it."""
+        """Median and 95th percentile of each span on a surface, and of `tpot`, if enough turns had it."""
 
         async def compute() -> Any:
             time_range = LatencyQuery(USUAL_S, Slice()).time_range(time.time())

@@ -16,7 +16,7 @@ from worker.runs.record import TurnRecord
 if TYPE_CHECKING:
     from migrations.pool import Connection
 
-NAMES_MAX = 200  # pairs of a key and a worker: more than a list to choose from has room for
+NAMES_MAX = 200  # pairs of a key and a worker: more than a selection list has room for
 TENANTS_MAX = 4096  # whose span names are remembered as stored
 
 ADD = """
@@ -25,7 +25,7 @@ select $1, 60, * from unnest($2::timestamptz[], $3::text[], $4::text[], $5::text
     on conflict (resolution_s, at, tenant_id, surface, model, agent, generation)
     do update set measures = latency.measures || excluded.measures
 """
-# Nobody waits for anybody here: what is of one cell already gets another row.
+# Writers never wait for each other: a cell that exists gets another row.
 ADD_SLICES = """
 insert into latency_slices (tenant_id, resolution_s, worker, at, surface, model, agent,
                             key_id, status, cache, length, measures)
@@ -34,8 +34,8 @@ select $1, 60, $2, * from unnest($3::timestamptz[], $4::text[], $5::text[], $6::
 """
 ADD_NAMES = "insert into span_names select $1, * from unnest($2::text[]) on conflict do nothing"
 
-# Every value once: days from $1 to $2 in one piece, hours from $3 to $4 around them, minutes from $5 to $6 around
-# those; and what is in no coarser piece yet.
+# Every value once: days from $1 to $2 as one row, hours from $3 to $4 around them, minutes from $5 to $6 around those;
+# and rows that are not rolled up yet.
 PIECES = """
 (select * from {table} where resolution_s = 86400 and at >= $1 and at < $2 {slice}
  union all
@@ -55,7 +55,7 @@ PIECES = """
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """What a combination of dimensions did."""
+    """The tallies of a combination of dimensions."""
 
     surface: str
     model: str
@@ -66,7 +66,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A combination of dimensions of which `size` bytes are known."""
+    """A combination of dimensions, and the `size` in bytes of its data."""
 
     surface: str
     model: str
@@ -77,7 +77,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """Empty where people asked, or where the worker has no name."""
+    """Empty for requests without an API key, or a worker without a name."""
 
     key: str
     worker: str
@@ -85,7 +85,7 @@ class Names:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """What was done in the step that begins at `at`, in Unix seconds."""
+    """The tallies of the step that begins at `at`, in Unix seconds."""
 
     at: int
     measures: bytes
@@ -125,7 +125,7 @@ async def groups(connection: Connection, time_range: TimeRange, slice: Slice) ->
 
 
 async def points(connection: Connection, time_range: TimeRange, slice: Slice) -> list[Point]:
-    """There is none where nothing happened."""
+    """Steps without data are left out."""
     pieces, given = _pieces(time_range, slice, whole=False)
     rows = await connection.fetch(
         f"select (floor(extract(epoch from at) / {time_range.step_s}) * {time_range.step_s})::bigint as point, "
@@ -150,7 +150,7 @@ async def choices(connection: Connection, time_range: TimeRange) -> list[Choice]
 
 
 async def names(connection: Connection, time_range: TimeRange) -> list[Names]:
-    """Which keys asked which workers, those that asked the most first."""
+    """Which keys used which workers, the most frequent first."""
     rows = await connection.fetch(
         f"select key_id, worker from {PIECES.format(table='latency_slices', slice='')} "
         f"group by key_id, worker order by count(*) desc limit {NAMES_MAX}",
@@ -160,7 +160,7 @@ async def names(connection: Connection, time_range: TimeRange) -> list[Names]:
 
 
 async def worker_points(connection: Connection, time_range: TimeRange) -> list[dict[str, Any]]:
-    """What the workers did together; for operators. The highest of each step: an average hides what hurt."""
+    """The combined load of the workers; for operators. The maximum of each step: an average hides peaks."""
     rows = await connection.fetch(
         "with minutes as (select at, sum(running) as running, sum(waiting) as waiting, max(loop_lag_ms) as lag, "
         "  max(kv_use) as kv_use from worker_minutes where at >= $1 and at < $2 group by at) "

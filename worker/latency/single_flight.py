@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import dataclass
 from typing import Any
 
-KEPT_S = 2.0  # less than the pages wait between two looks
-KEPT_MAX = 64  # answers of some kilobytes; beyond it the oldest go
+KEPT_S = 2.0  # shorter than the polling interval of the pages
+KEPT_MAX = 64  # results of some kilobytes; beyond it the oldest are evicted
 
 
 @dataclass(frozen=True, slots=True)

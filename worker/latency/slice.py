@@ -1,7 +1,7 @@
-"""Which answers are counted, as conditions of SQL on the roll-ups. Pure.
+"""Which responses are counted, as SQL conditions on the roll-ups. Pure.
 
 The roll-ups have two tables: `latency` by surface, model, agent and tenant, which is small, and `latency_slices` by all
-that a slice can name. So who asks for everything does not read the parts.
+dimensions of a slice. So a query without finer conditions does not read the fine table.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ Cache: TypeAlias = Literal["hit", "partial", "miss"]
 Length: TypeAlias = Literal["short", "medium", "long", "huge"]
 
 COMPLETED: Final = "completed"
-LATE: Final = "late"  # completed, and not in time
-NOT_ANSWERED: Final = ("refused", "invalid")  # nothing was begun
+LATE: Final = "late"  # completed, but missed its targets
+NOT_ANSWERED: Final = ("refused", "invalid")  # nothing was generated
 # By the tokens of the first prompt: a question alone, one with instructions and passages, a conversation, a book.
 LENGTHS: Mapping[Length, tuple[int, int]] = {
     "short": (1, 512),
@@ -43,12 +43,12 @@ class Slice:
 
     @property
     def is_coarse(self) -> bool:
-        """Whether the table `latency` knows it."""
+        """Whether the table `latency` has all of its dimensions."""
         return (self.key, self.worker, self.status, self.cache, self.length) == (None,) * 5
 
     @property
     def has_costs(self) -> bool:
-        """Whether the table `spending` knows it."""
+        """Whether the table `spending` has all of its dimensions."""
         return (self.worker, self.status, self.cache, self.length) == (None,) * 4
 
     def conditions(self, first: int) -> tuple[str, list[Any]]:
@@ -61,7 +61,7 @@ class Slice:
 
     @property
     def named(self) -> dict[str, Any]:
-        """The columns that roll-ups and single answers have alike."""
+        """The columns that roll-ups and single responses have in common."""
         return {
             "surface": self.surface,
             "model": self.model,
@@ -73,12 +73,12 @@ class Slice:
 
 
 def equal(columns: Mapping[str, Any], first: int) -> tuple[str, list[Any]]:
-    """Conditions on columns, but for those of None."""
+    """Conditions on columns, except those whose value is None."""
     given = [(column, value) for column, value in columns.items() if value is not None]
     sql = "".join(f" and {column} = ${number}" for number, (column, _) in enumerate(given, first))
     return sql, [value for _, value in given]
 
 
 def length_of(prompt_tokens: int) -> Length | None:
-    """None where no prompt was read."""
+    """None if no prompt was processed."""
     return next((name for name, (least, above) in LENGTHS.items() if least <= prompt_tokens < above), None)

@@ -1,4 +1,4 @@
-"""The table spending: what answers took and cost, written with the traces, summed up by whatever somebody asks for."""
+"""The table spending: tokens and costs of responses, written with the traces, summed up by any of its dimensions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from migrations.pool import Connection
 
 By: TypeAlias = Literal["surface", "model", "agent", "tenant", "key", "conversation", "day", "all"]
-ROWS_MAX = 200  # of an answer: the dearest
+ROWS_MAX = 200  # of a result: the most expensive
 COLUMNS: Mapping[By, str] = {
     "surface": "surface",
     "model": "model",
@@ -46,7 +46,7 @@ SUMS = (
     "sum(answers)::bigint as answers, sum(cost) as cost, sum(engine_ms) as engine_ms, "
     "sum(speculation_ms) as speculation_ms, sum(tool_ms) as tool_ms, sum(cascade_ms) as cascade_ms"
 )
-# Of conversations only what is kept of single answers tells.
+# For conversations, only the stored single responses have the data.
 TOLD = "coalesce((attributes->>'firsttoken.{0}')::float8, 0) as {0}"
 ANSWERS = ", ".join(["conversation_id", "1 as answers", *(TOLD.format(name) for name in TurnCost._fields)])
 
@@ -58,7 +58,9 @@ async def add(connection: Connection, tenant_id: UUID, records: Sequence[TurnRec
 
 
 def cells(records: Sequence[TurnRecord]) -> list[tuple[Any, ...]]:
-    """One row for each hour, key, surface, model and agent, in the order in which every worker writes them. Pure."""
+    """One row for each hour, key, surface, model and agent, in the order in which every worker writes them, to avoid
+    deadlocks. Pure.
+    """
     found: dict[tuple[Any, ...], list[float]] = {}
     for record in records:
         if record.response_id is None or record.status in NOT_ANSWERED:
@@ -73,13 +75,13 @@ def cells(records: Sequence[TurnRecord]) -> list[tuple[Any, ...]]:
 
 
 class Spending:
-    """Operators see everybody's; others see their tenant's."""
+    """Operators see all tenants' spending; others see their own tenant's."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def by(self, principal: Principal, by: By, *, window_s: float) -> list[dict[str, Any]]:
-        """Sums of the last `window_s` seconds, in whole hours but for conversations, the dearest first."""
+        """Sums of the last `window_s` seconds, in whole hours except for conversations, the most expensive first."""
         source = (
             f"(select {ANSWERS} from traces where response_id is not null and started_at > now() - $1::interval "
             "and status not in ('refused', 'invalid')) as answers"
@@ -96,7 +98,7 @@ class Spending:
         return [dict(row) for row in rows]
 
     async def board(self, principal: Principal, slice: Slice, *, start: float, end: float) -> list[dict[str, Any]]:
-        """Sums by surface, model and agent of the hours in which these moments lie; `slice.has_costs`."""
+        """Sums by surface, model and agent of the hours that contain these moments; `slice.has_costs`."""
         sliced, values = slice.conditions(3)
         async with Visibility.of(principal).open(self._database) as connection:
             rows = await connection.fetch(
@@ -109,7 +111,7 @@ class Spending:
         return [dict(row) for row in rows]
 
     async def of_key(self, tenant_id: UUID, key_id: str, since: datetime) -> float:
-        """What the answers of a key have cost since then; `since` is the beginning of an hour."""
+        """The cost of a key's responses since then; `since` is the beginning of an hour."""
         async with self._database.tenant(tenant_id) as connection:
             cost: float = await connection.fetchval(
                 "select coalesce(sum(cost), 0) from spending where key_id = $1 and at >= $2", key_id, since
@@ -117,13 +119,13 @@ class Spending:
         return cost
 
     async def forget(self) -> None:
-        """Remove what is older than a year. Of all tenants."""
+        """Remove rows older than a year. For all tenants."""
         async with self._database.anonymous() as connection:
             await connection.execute("select forget_spending()")
 
 
 def per_thousand(row: Mapping[str, Any]) -> dict[str, float | None]:
-    """A row with what a thousand of its answers take. Pure."""
+    """A row with averages per thousand responses. Pure."""
     answers = row["answers"]
 
     def each(name: str) -> float | None:

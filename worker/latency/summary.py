@@ -1,4 +1,4 @@
-"""Tallies as pages and programs read them. Pure; takes milliseconds for a month: call it in a thread."""
+"""Tallies in the form that pages and programs read. Pure; takes milliseconds for a month: call it in a thread."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from worker.latency.time_range import TimeRange
 QUANTILES = (0.5, 0.95, 0.99)
 NAMES = ("p50", "p95", "p99")
 TIMES = ("ttft", "tpot", "duration")
-TURNS = ("duration", "turned_away")  # of each turn one
+TURNS = ("duration", "turned_away")  # each turn has one of them
 CAUSES = tuple(map(str, Cause))
 DIMENSIONS = ("surface", "model", "agent", "tenant_id")
-# The order in which spans happen; tools stand before the end, and what is not known at the end.
+# The chronological order of spans; tools stand before the end, and unknown spans at the end.
 ORDER = (
     *("edge", "auth", "jwks", "hydrate", "retrieve", "open", "embed", "search", "fuse", "rerank", "read", "reread"),
     *("compress", "prefill_prefix", "assemble", "tokenize", "connect", "queue", "prefill", "first_token"),
@@ -27,7 +27,7 @@ ORDER = (
 
 
 def summary(groups: Sequence[Group], span_names: Iterable[str]) -> dict[str, Any]:
-    """Of all answers, by surface (where embeddings and the like count too), and by span; and the values of each
+    """Totals of all responses, by surface (which includes embeddings and the like), and by span; and the values of each
     dimension.
     """
     by_surface: dict[str, list[bytes]] = defaultdict(list)
@@ -54,7 +54,7 @@ def span_table(tally: Tally, span_names: Iterable[str]) -> list[dict[str, Any]]:
 
 
 def in_order(span_names: Iterable[str]) -> list[str]:
-    """As they happen."""
+    """In chronological order."""
     return sorted(span_names, key=lambda name: (_place(name), name))
 
 
@@ -67,7 +67,7 @@ def usual(groups: Sequence[Group], span_names: Iterable[str], turns_min: int) ->
 
 
 def facets(choices: Iterable[Choice], names: Sequence[Names]) -> dict[str, list[str]]:
-    """The values of each dimension that are not known beforehand, those with the most data first."""
+    """The values of each dimension without a fixed set of values, those with the most data first."""
     sizes: dict[str, dict[str, int]] = {name: defaultdict(int) for name in DIMENSIONS}
     for choice in choices:
         for name in DIMENSIONS:
@@ -81,7 +81,7 @@ def facets(choices: Iterable[Choice], names: Sequence[Names]) -> dict[str, list[
 
 
 def series(time_range: TimeRange, points: Iterable[Point]) -> dict[str, Any]:
-    """Columns over time, one value for each step; None where nothing was measured."""
+    """Columns over time, one value for each step; None for steps without data."""
     known = {point.at: _answers(Tally(point.measures)) for point in points}
     at = list(range(time_range.start, time_range.end, time_range.step_s))
     answers = [known.get(moment) for moment in at]
@@ -101,7 +101,7 @@ def series(time_range: TimeRange, points: Iterable[Point]) -> dict[str, Any]:
 
 
 def _answers(tally: Tally, *also: str) -> dict[str, Any]:
-    """Those of the measures `also` are counted, and take their time, as answers do."""
+    """Counts and times; turns with one of the measures `also` count as responses."""
     return {
         "requests": sum(map(tally.amount, (*TURNS, *also))),
         **{status: tally.amount(STATUS + status) for status in ("failed", "refused", "invalid")},

@@ -28,8 +28,8 @@ class TimeRange:
         return cls(_floor(start, step_s), -_floor(-end, step_s), step_s)
 
     def parts(self, *, whole: bool) -> tuple[tuple[int, int], tuple[int, int]]:
-        """Which hours and which days are read as one row, as (first, end). Minutes are read outside these hours, hours
-        outside these days. For points (`whole` is False) no row is coarser than a step."""
+        """The hours and the days that are read as one row each, as (first, end). Minutes are read outside these hours,
+        hours outside these days. For points (`whole` is False) no row is coarser than a step."""
         hours = self._part(HOUR_S) if whole or self.step_s >= HOUR_S else (self.end, self.end)
         days = self._part(DAY_S) if whole or self.step_s >= DAY_S else (self.end, self.end)
         return hours, days

@@ -1,4 +1,4 @@
-"""The content of a turn, for display with its times: only for its own tenant, and only from what is stored anyway."""
+"""The content of a turn, for display with its times: only for its own tenant, and only if it is stored anyway."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from uuid import UUID
 from migrations.pool import Database
 
 QUESTION_CHARS = 160  # one line of a list
-TEXT_CHARS = 4000  # of the arguments or the result of a tool; the conversation has all of it
+TEXT_CHARS = 4000  # of the arguments or the result of a tool; the conversation has the full text
 CALLS_MAX = 64
 
-# The last thing that the user said. Cut in the database: a question may be a book.
+# The user's last message. Truncated in the database: a question may be a book.
 QUESTIONS = """
 select r.id, left((select string_agg(part->>'text', ' ')
                      from jsonb_array_elements(

@@ -1,1 +1,1 @@
-"""Traces and metrics for collectors of OpenTelemetry, named by the conventions for generative AI."""
+"""Traces and metrics for OpenTelemetry collectors, named by the conventions for generative AI."""

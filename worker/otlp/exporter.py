@@ -1,6 +1,8 @@
-"""Finished turns to a collector, by OTLP over HTTP: in batches beside the answers, by the official SDK in a thread.
+"""Exports finished turns to a collector by OTLP over HTTP: in batches, off the request path, by the official SDK in a
+thread.
 
-The SDK is an optional library. It only spells and sends: its processors would stamp spans by clocks of their own.
+The SDK is an optional library. It only encodes and sends: its processors would timestamp spans with clocks of their
+own.
 """
 
 from __future__ import annotations
@@ -18,8 +20,8 @@ from worker.supervisor import Supervisor
 
 log = logging.getLogger("firsttoken.otlp")
 
-WAITING_MAX = 2048  # turns while the collector is away; then the oldest are dropped
-BATCH_MAX = 64  # turns in a request: some hundred kilobytes
+WAITING_MAX = 2048  # turns while the collector is unavailable; beyond that the oldest are dropped
+BATCH_MAX = 64  # turns per request: some hundred kilobytes
 SEND_S_MAX = 10
 
 
@@ -43,13 +45,13 @@ class Exporter:
         self.dropped = 0
 
     def start(self, supervisor: Supervisor, collect: Collect) -> None:
-        """`collect` gives the metrics of the worker."""
+        """`collect` returns the metrics of the worker."""
         self._writer.start(supervisor)
         self._meter = Meter(collect, self._sdk.send_metrics)
         self._meter.start(supervisor)
 
     async def close(self) -> None:
-        """Send what is waiting, once, then stop."""
+        """Send what is pending, once, then stop."""
         try:
             await self._writer.close()
         except NotStored:

@@ -1,7 +1,7 @@
-"""What is counted for Prometheus as metrics of OpenTelemetry. Pure.
+"""Converts the Prometheus metrics to OpenTelemetry metrics. Pure.
 
-The names of the conventions for generative AI are theirs; all others begin with `firsttoken.` or `process.`, and what
-Prometheus has as the end of a name is their unit. Everything is counted since the process began.
+Names of the conventions for generative AI stay as they are; all others begin with `firsttoken.` or `process.`, and the
+unit suffix of a Prometheus name becomes the unit. All values are cumulative since the start of the process.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ CONVENTIONS = {
 UNITS = {"_seconds": "s", "_bytes": "By"}
 KINDS: Mapping[str, Kind] = {"counter": "sum", "gauge": "gauge", "histogram": "histogram"}
 BOUND = "le"
-CREATED = "_created"  # when a series began: the process is older, and all that it knows of is from then
+CREATED = "_created"  # when a series began: the process is older, and has counted everything since its own start
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A value, or for a histogram their number, their sum, and how many are in each bucket: one more than `bounds`."""
+    """A value, or for a histogram their number, their sum, and the count of each bucket: one more than `bounds`."""
 
     attributes: Mapping[str, str]
     value: float
@@ -49,7 +49,7 @@ class OtelMetric:
 
 
 def metrics_of(families: Iterable[Metric]) -> list[OtelMetric]:
-    """Those that have values."""
+    """The metrics that have values."""
     found = [_metric(family, KINDS[family.type]) for family in families if family.type in KINDS]
     return [metric for metric in found if metric.points]
 
@@ -63,7 +63,7 @@ def _metric(family: Metric, kind: Kind) -> OtelMetric:
 
 
 def _split(name: str) -> tuple[str, str]:
-    """The name without its unit; "1" is what OpenTelemetry calls none."""
+    """The name without its unit; "1" is OpenTelemetry's unit for none."""
     return next(((name.removesuffix(end), unit) for end, unit in UNITS.items() if name.endswith(end)), (name, "1"))
 
 
@@ -79,7 +79,7 @@ def _values(samples: Iterable[Sample], conventional: bool) -> Iterator[Point]:
 
 
 def _histograms(samples: Iterable[Sample], conventional: bool) -> Iterator[Point]:
-    """Prometheus counts in a bucket all that is not above its bound, OpenTelemetry what is in it alone."""
+    """Buckets are cumulative in Prometheus, but not in OpenTelemetry."""
     series: dict[tuple[tuple[str, str], ...], dict[str, float]] = {}
     for sample in samples:
         labels = tuple((name, value) for name, value in sample.labels.items() if name != BOUND)

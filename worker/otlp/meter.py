@@ -1,4 +1,4 @@
-"""The metrics of the worker to a collector, once a minute and when it stops."""
+"""Sends the metrics of the worker to a collector, once a minute and when it stops."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ log = logging.getLogger("firsttoken.otlp")
 Collect: TypeAlias = Callable[[], Iterable[Metric]]
 Send: TypeAlias = Callable[[Sequence[OtelMetric]], bool]
 
-EVERY_S = 60.0  # as OpenTelemetry's own readers do
+EVERY_S = 60.0  # the default of OpenTelemetry's own readers
 
 
 class Meter:
-    """`collect` takes milliseconds and `send` waits for the network: both run in a thread. What is not taken is made up
-    for by the next minute, since everything is counted from the beginning.
+    """`collect` takes milliseconds and `send` waits for the network: both run in a thread. A failed export is made up
+    for by the next one, since all counters are cumulative.
     """
 
     def __init__(self, collect: Collect, send: Send) -> None:
@@ -35,7 +35,7 @@ class Meter:
         self._task = supervisor.start("otlp", self._run, expected=(NotStored,))
 
     async def close(self) -> None:
-        """Send what was counted, once, then stop."""
+        """Export the metrics once more, then stop."""
         if self._task:
             await self._task.stop()
         try:
@@ -44,7 +44,7 @@ class Meter:
             log.warning("the last metrics could not be sent to the collector")
 
     async def tell(self) -> None:
-        """Raises NotStored where the collector does not take them."""
+        """Raises NotStored if the collector does not accept them."""
         if not await asyncio.to_thread(lambda: self._send(metrics_of(self._collect()))):
             raise NotStored("metrics at the collector")
 

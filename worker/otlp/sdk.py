@@ -1,4 +1,4 @@
-"""Our spans and metrics as those of OpenTelemetry's SDK, and its exporters. The only file that imports it."""
+"""Converts our spans and metrics to those of OpenTelemetry's SDK, and sends them. The only file that imports it."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Sdk:
         self._scope = InstrumentationScope("firsttoken", version)
 
     def send(self, spans: Sequence[OtelSpan]) -> bool:
-        """Whether the collector took them. Blocks, for some tries, as long as the timeout."""
+        """Whether the collector accepted them. Blocks for at most the timeout, retries included."""
         return self._exporter.export([self._readable(span) for span in spans]) is SpanExportResult.SUCCESS
 
     def send_metrics(self, metrics: Sequence[OtelMetric]) -> bool:

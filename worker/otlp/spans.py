@@ -1,8 +1,8 @@
-"""A turn as spans of OpenTelemetry, and those as OTLP/JSON. Pure.
+"""Converts a turn to OpenTelemetry spans, and those to OTLP/JSON. Pure.
 
 Names are those of the semantic conventions for generative AI (github.com/open-telemetry/semantic-conventions-genai, all
-"development"); what they do not name (queue, prefill, cache, drafts) has the prefix `firsttoken.`. No text of people or
-models is among them.
+"development"); what they do not cover (queue, prefill, cache, drafts) has the prefix `firsttoken.`. Texts of users and
+models are never included.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ PROVIDER = "firsttoken"
 TRACE_DIGITS = 32
 SPAN_DIGITS = 16
 OWN = "firsttoken."
-APART = ("span_id", "parent_id", "firsttoken:comment")  # told elsewhere; a person's words are nothing for a collector
-KINDS = {"internal": 1, "server": 2}  # as OTLP numbers them
+APART = ("span_id", "parent_id", "firsttoken:comment")  # exported elsewhere; a collector gets no user comments
+KINDS = {"internal": 1, "server": 2}  # the numbers of OTLP
 ERROR = 2
 FAILED = ("failed", "refused")
 # The parts of a turn that have a name of their own in the conventions.
 OPERATIONS = {"retrieve": "retrieval", "embed": "embeddings"}
-ROOTS = {"embeddings": "embeddings", "completions": "text_completion"}  # other surfaces chat
+ROOTS = {"embeddings": "embeddings", "completions": "text_completion"}  # other surfaces are `chat`
 
 
 @dataclass(frozen=True, slots=True)
 class OtelSpan:
-    """Ids are lower-case hex digits; times are Unix nanoseconds. `error` is the type of what went wrong."""
+    """Ids are lower-case hex digits; times are Unix nanoseconds. `error` is the type of the failure."""
 
     trace_id: str
     id: str
@@ -43,7 +43,7 @@ class OtelSpan:
 
 
 def spans_of(turn: Mapping[str, Any]) -> list[OtelSpan]:
-    """`turn` is a trace as /ops/api/traces/{id} shows it. The first span is the whole turn."""
+    """`turn` is a trace in the format of /ops/api/traces/{id}. The first span is the whole turn."""
     trace_id = turn["id"][:TRACE_DIGITS]
     noted = turn["attributes"]
     root_id = str(noted.get("span_id") or _span_id(turn["id"], -1))
@@ -85,7 +85,7 @@ def _operation(turn: Mapping[str, Any]) -> str:
 
 
 def operation_of(surface: str) -> str:
-    """What is done there, in the words of the conventions."""
+    """The operation name of a span in the conventions."""
     return ROOTS.get(surface, "chat")
 
 
@@ -115,7 +115,7 @@ def _root_attributes(turn: Mapping[str, Any]) -> Iterator[tuple[str, Value]]:
 
 
 def _tokens(spans: Iterable[Mapping[str, Any]]) -> tuple[int | None, int | None, int | None]:
-    """Read, of those cached, and written, over all steps; None where no model was asked."""
+    """Input, cached and output tokens, over all steps; None if no model was called."""
     counted: dict[str, int] = {}
     for span in spans:
         for name in {"prefill": ("new_tokens", "cached_tokens"), "decode": ("tokens",)}.get(span["name"], ()):
@@ -126,7 +126,7 @@ def _tokens(spans: Iterable[Mapping[str, Any]]) -> tuple[int | None, int | None,
 
 
 def _own(attributes: Mapping[str, Any]) -> dict[str, Any]:
-    """`error.type` and what already has our prefix, in either spelling, keep their names."""
+    """`error.type` and names that already have our prefix, in either spelling, stay as they are."""
     return {
         name if name == "error.type" else OWN + name.removeprefix("firsttoken:").removeprefix(OWN): value
         for name, value in attributes.items()
@@ -138,7 +138,7 @@ def _known(attributes: Mapping[str, Any]) -> Iterator[tuple[str, Value]]:
 
 
 def _span_id(turn_id: str, index: int) -> str:
-    """The same at every time: who exports a turn twice sends the same spans."""
+    """Deterministic: a turn that is exported twice has the same spans."""
     return hashlib.sha256(f"{turn_id}/{index}".encode()).hexdigest()[:SPAN_DIGITS]
 
 
@@ -147,7 +147,7 @@ def _ns(ms: float) -> int:
 
 
 def otlp_json(spans: Iterable[OtelSpan], version: str) -> dict[str, Any]:
-    """The body of POST /v1/traces of a collector, in JSON."""
+    """The JSON body of a collector's POST /v1/traces."""
     resource = {"service.name": "firsttoken", "service.version": version}
     scope = {"name": "firsttoken", "version": version}
     scoped = {"scope": scope, "spans": [_span_json(span) for span in spans]}

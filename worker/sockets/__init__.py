@@ -1,1 +1,1 @@
-"""Responses over a WebSocket: one connection, its requests in order, and what only it remembers."""
+"""Responses over a WebSocket: one connection, its requests in order, and the state that only it keeps."""

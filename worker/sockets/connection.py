@@ -42,8 +42,8 @@ from worker.wire.socket_message import CreateMessage, error_event
 
 log = logging.getLogger("firsttoken.sockets")
 
-WAITING_MAX = 4  # messages behind the one that is answered; each may be as large as a request body
-IDLE_S = 600.0  # a connection on which nothing is asked for so long is closed; clients connect anew
+WAITING_MAX = 4  # messages queued behind the current one; each may be as large as a request body
+IDLE_S = 600.0  # a connection without requests for this long is closed; clients reconnect
 AUTHENTICATION = frozenset({401, 403})
 
 
@@ -82,14 +82,14 @@ class Connection:
         self._memory = Memory()
         self._messages: asyncio.Queue[bytes] = asyncio.Queue(WAITING_MAX)
         self._holding = holding
-        self._arriving_bytes = 0  # of a message that is not whole
-        self._taken_bytes = 0  # of messages that wait or are answered
+        self._arriving_bytes = 0  # of an incomplete message
+        self._taken_bytes = 0  # of messages that are queued or being answered
         self._reading: asyncio.Task[None] | None = None
         self._close_code = WSCloseCode.OK
         self._socket = web.WebSocketResponse(
             heartbeat=HEARTBEAT_S,
             max_msg_size=message_bytes_max,
-            compress=False,  # tokens are too short to win anything by it
+            compress=False,  # tokens are too short to benefit
         )
         self._stream = SocketStream(request)
 
@@ -104,7 +104,7 @@ class Connection:
         try:
             with authenticator.revocable(principal, self._refuse):
                 done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            with suppress(asyncio.CancelledError):  # of the reader, when what it reads takes too much memory
+            with suppress(asyncio.CancelledError):  # of the reader, when its messages take too much memory
                 done.pop().result()
         finally:
             if guard:
@@ -118,11 +118,13 @@ class Connection:
         return self._socket
 
     def _refuse(self) -> None:
-        """The credentials have ended, and so does the request that opened the connection."""
+        """The credential was revoked, which ends the request that opened the connection."""
         self._close_code = WSCloseCode.POLICY_VIOLATION
 
     async def _read(self) -> None:
-        """Until the client closes. Also while an answer is made: so pings are answered and leaving is noticed."""
+        """Read until the client closes. Runs while responses are made, so that pings are answered and a disconnect is
+        noticed.
+        """
         with suppress(ConnectionError, TimeoutError):
             async for message in self._socket:
                 if message.type is WSMsgType.ERROR:  # such as a message that is too large: aiohttp closes by itself
@@ -130,12 +132,12 @@ class Connection:
                 await self._take(message.data)
 
     def _hold_arriving(self, count: int) -> None:
-        """Bytes have come: they count before their message is whole."""
+        """Bytes have arrived: they count before their message is complete."""
         self._arriving_bytes += count
         self._hold()
 
     def _hold(self) -> None:
-        """Who sends more than the tenant may hold is cut off."""
+        """Close the connection if it holds more than the tenant may."""
         try:
             self._holding.resize(self._arriving_bytes + self._taken_bytes)
         except ApiError:
@@ -155,7 +157,7 @@ class Connection:
             await self._complain(rate_limited(text))
 
     async def _answer_all(self) -> None:
-        """Until the worker is stopped, nothing is asked for too long, or the client does not read."""
+        """Answer until the worker is stopped, the connection is idle for too long, or the client does not read."""
         with suppress(ConnectionError, ClientGone):
             while (message := await self._next()) is not None:
                 await self._answer(message)
@@ -163,7 +165,7 @@ class Connection:
                 self._hold()
 
     async def _next(self) -> bytes | None:
-        """The next message; None when the worker is being stopped or nothing came for too long."""
+        """The next message; None when the worker is being stopped or the connection was idle for too long."""
         arriving = asyncio.create_task(self._messages.get())
         draining = asyncio.create_task(self._draining.wait())
         waits: list[asyncio.Task[Any]] = [arriving, draining]
@@ -178,14 +180,14 @@ class Connection:
         return arriving.result() if arriving.done() else None
 
     async def _answer(self, message: bytes) -> None:
-        """Make the response that a message asks for and tell its events, or what is wrong with it."""
+        """Make the response that a message requests and send its events, or an error."""
         try:
             surfaces = self._services.surface_names
             body = with_headers(await parsed(CreateMessage, message), self._request.headers, surfaces)
             previous_id = body.previous_response_id or ""
-            remembered = self._memory.take(previous_id)  # a continuation that fails has used it up
+            remembered = self._memory.take(previous_id)  # a continuation consumes it even if it fails
             run = await self._start(body, remembered)
-        except Exception as error:  # the boundary: the connection outlives what was wrong with one request
+        except Exception as error:  # top-level boundary: the connection survives a failed request
             await self._complain(_explained(error))
             return
         await self._tell(run)
@@ -197,7 +199,7 @@ class Connection:
             self._memory.keep(run.id, (*run.turn.history, *run.turn.items, *run.output))
 
     async def _start(self, body: ResponseRequest, remembered: tuple[Item, ...] | None) -> Run:
-        """Who asks is checked each time: keys are revoked while connections last."""
+        """The credential is checked for each request: keys are revoked while connections last."""
         return await self._runs.create(
             await self._principal(),
             join_trace(self._request.headers.get("Traceparent")),
@@ -217,9 +219,9 @@ class Connection:
         return principal
 
     async def _tell(self, run: Run) -> None:
-        """Send every event as it happens. Leaving early is leaving a reader's place."""
+        """Send every event as it happens. A client that disconnects early gives up its place as a reader."""
         await read_run(run, self._stream)
-        if run.snapshot["status"] == "cancelled":  # its events just end, but a client here waits for a last one
+        if run.snapshot["status"] == "cancelled":  # its events just end, but a client here waits for a final one
             text = "The response was cancelled."
             await self._complain(ApiError(409, text, code="response_cancelled"))
 

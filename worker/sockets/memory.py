@@ -1,4 +1,4 @@
-"""What one connection remembers of responses that are stored nowhere, so that the next request can continue them."""
+"""Responses that are stored nowhere else, kept by one connection so that its next request can continue them."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from agents.message import Compaction, FileSearchCall, FunctionCall, Item
 from worker.wire import limits
 
 RESPONSES_MAX = 16  # a client continues the newest one, or one that it branches from
-CHARS_MAX = limits.TEXT_CHARS_MAX  # of all of them: more than any context that runs here holds
+CHARS_MAX = limits.TEXT_CHARS_MAX  # of all of them: more than any supported context holds
 
 
 @dataclass(slots=True)
 class Memory:
-    """By id, everything up to and including a response, oldest first. What was not used for longest goes first."""
+    """Maps an id to everything up to and including a response, oldest first. Evicts the least recently used."""
 
     _kept: OrderedDict[str, tuple[Item, ...]] = field(default_factory=OrderedDict)
     _chars: int = 0
@@ -28,7 +28,7 @@ class Memory:
             self.take(next(iter(self._kept)))
 
     def take(self, response_id: str) -> tuple[Item, ...] | None:
-        """What is kept under this id, which is forgotten by that. None: nothing is."""
+        """Remove and return what is kept under this id; None if there is nothing."""
         items = self._kept.pop(response_id, None)
         self._chars -= _chars(items or ())
         return items
@@ -43,7 +43,7 @@ def _size(item: Item) -> int:
         case FunctionCall():
             return len(item.arguments)
         case Compaction():
-            return 2 * len(item.sealed)  # and what is in it
+            return 2 * len(item.sealed)  # and its content
         case FileSearchCall():
             return sum(len(result.text) for result in item.results)
     return len(getattr(item, "text", "") or getattr(item, "output", ""))

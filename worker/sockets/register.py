@@ -1,4 +1,4 @@
-"""The connections that are open: so many, and no more of one tenant."""
+"""The open connections: limits in total and per tenant."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Sockets:
 
     @contextmanager
     def open(self, tenant_id: UUID) -> Iterator[None]:
-        """Hold a place for as long as the connection lasts. Raises ApiError(429) when there is none."""
+        """Hold a place for the duration of a connection. Raises ApiError(429) if there is none."""
         if self._open.total() >= OPEN_MAX or self._open[tenant_id] >= TENANT_OPEN_MAX:
             message = f"Too many connections are open; the limit per tenant is {TENANT_OPEN_MAX}."
             raise rate_limited(f"{message} Close one, or try again in a moment.", RETRY_AFTER_S)

@@ -1,4 +1,4 @@
-"""Events on a WebSocket, each as a message of its own."""
+"""Events on a WebSocket, each in a message of its own."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from struct import pack
 from worker.runs.event_stream import Stream
 from worker.wire import sse
 
-TEXT = 0x81  # a whole message of text, in one frame (RFC 6455, section 5.2)
+TEXT = 0x81  # a complete text message in one frame (RFC 6455, section 5.2)
 LENGTH_16, LENGTH_64 = 126, 127
 
 
 class SocketStream(Stream):
-    """Its frames go straight to the transport, whole, so that pings and closes that aiohttp sends stand between them.
-    aiohttp also tells whether the client is there.
+    """Its frames go directly to the transport, in one piece, so that pings and closes from aiohttp never interleave
+    with them. aiohttp also reports whether the client is still connected.
     """
 
     async def open(self) -> None:
-        """The handshake was the opening."""
+        """Nothing to send: the handshake has opened the stream."""
 
     def _encoded(self, frames: Sequence[bytes]) -> bytes:
         return b"".join([message(sse.data_of(frame)) for frame in frames])

@@ -1,4 +1,4 @@
-"""Batches on the wire: what creates one, the lines of its input and of its output, and what is told of it."""
+"""The wire format of batches: the request that creates one, the lines of its input and output, and its object."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ Status: TypeAlias = Literal[
 OVER: frozenset[Status] = frozenset({"failed", "completed", "expired", "cancelled"})
 Unanswered: TypeAlias = Literal["batch_expired", "batch_cancelled"]
 
-CUSTOM_ID_CHARS_MAX = 512  # all of a batch are in memory at once, to find the same one twice
+CUSTOM_ID_CHARS_MAX = 512  # all ids of a batch are in memory at once, to find duplicates
 WINDOW = re.compile(r"([1-9][0-9]{0,3})([mhd])")
 WINDOW_UNITS = {"m": timedelta(minutes=1), "h": timedelta(hours=1), "d": timedelta(days=1)}
-WINDOW_MAX = timedelta(days=7)  # what was asked for and by whom may have changed by then
+WINDOW_MAX = timedelta(days=7)  # by then the models and the permissions may have changed
 
 
 def _is_window(text: str) -> str:
@@ -74,7 +74,7 @@ class BatchLine(Strict):
 
 
 def read_line(raw: bytes, endpoint: str) -> BatchLine | LineError:
-    """A line of the input. Its body is only looked at when it is answered."""
+    """A line of the input. Its body is only validated when it is answered."""
     try:
         line = parse(BatchLine, raw, bulk="body")
     except ApiError as error:
@@ -88,7 +88,7 @@ def read_line(raw: bytes, endpoint: str) -> BatchLine | LineError:
 
 
 class Tokens(NamedTuple):
-    """What answers cost."""
+    """The token usage of answers."""
 
     input: int = 0
     cached: int = 0
@@ -97,7 +97,7 @@ class Tokens(NamedTuple):
 
     @classmethod
     def of(cls, body: Mapping[str, Any]) -> Tokens:
-        """From an answer of any of the endpoints, which spell it differently."""
+        """From an answer of any of the endpoints, whose formats differ."""
         usage = body.get("usage") or {}
         read, written = (usage.get(f"{name}_tokens_details") or {} for name in ("input", "output"))
         read = read or usage.get("prompt_tokens_details") or {}
@@ -119,7 +119,7 @@ class Answer(NamedTuple):
 
 
 def answered(id: str, custom_id: str, status: int, request_id: str, body: Mapping[str, Any]) -> Answer:
-    """What the endpoint answered, be it a refusal."""
+    """The endpoint's answer, including a rejection."""
     response = {"status_code": status, "request_id": request_id, "body": body}
     line = {"id": id, "custom_id": custom_id, "response": response, "error": None}
     return Answer(orjson.dumps(line), status < 400, Tokens.of(body))
@@ -139,7 +139,7 @@ WORDS: Mapping[Unanswered, str] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """A batch as it is kept. `total` lines are known once its input has been checked."""
+    """A batch as it is stored. `total` lines are known once its input has been checked."""
 
     id: str
     status: Status
@@ -179,7 +179,7 @@ class Batch:
 
     @property
     def end(self) -> Status:
-        """What it ends as, now that no more lines are answered."""
+        """The final state, now that no more lines are answered."""
         return "cancelled" if self.cancelling_at else "expired" if self.unanswered else "completed"
 
 

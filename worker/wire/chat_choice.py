@@ -1,4 +1,4 @@
-"""One choice of a chat completion, whole and as chunks, made of the events of a turn. Pure."""
+"""One choice of a chat completion, complete and as chunks, built from the events of a turn. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Choice: TypeAlias = dict[str, Any]
 
 @dataclass(slots=True)
 class ChatChoice:
-    """Encodes one choice. Calls of functions that the caller did not offer are left out: the caller cannot run them.
+    """Encodes one choice. Calls of functions that the client did not offer are left out: the client cannot run them.
 
     Reasoning is sent as `reasoning_content`, the name that servers of open models use.
     """
@@ -62,7 +62,7 @@ class ChatChoice:
         }
 
     def open_calls(self, finished: TurnFinished) -> list[FunctionCall]:
-        """Calls that wait for the caller."""
+        """Calls that wait for the client."""
         return finished.open_calls(self.functions)
 
     def finish_reason(self, finished: TurnFinished) -> FinishReason:

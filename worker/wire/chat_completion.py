@@ -1,4 +1,4 @@
-"""What a chat completion says besides its choices: the frame around them, and their cost."""
+"""The object around the choices of a chat completion, and its usage."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Chunk: TypeAlias = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """One completion, whole or in chunks, which all carry the same id."""
+    """One completion, complete or in chunks, which all carry the same id."""
 
     request: ChatRequest
     model: str
@@ -40,16 +40,16 @@ class Completion:
         return [ChatChoice(self.request.functions_given, index) for index in range(self.request.choices)]
 
     def chunk(self, choice: dict[str, Any]) -> Chunk:
-        """A piece of one choice."""
+        """A chunk of one choice."""
         chunk = self._frame("chat.completion.chunk", [choice])
         return {**chunk, "usage": None} if self.request.with_usage else chunk
 
     def waiting(self, event: Queued) -> Chunk:
-        """No piece of any choice, as the chunk that tells what a completion cost."""
+        """The chunk for requests in the queue: without choices, like the one with the usage."""
         return {**self._frame("chat.completion.chunk", []), QUEUED: waiting(event)}
 
     def usage(self, finished: Sequence[TurnFinished]) -> list[Chunk]:
-        """The last chunk, for those who asked what it cost."""
+        """The last chunk, for clients that asked for the usage."""
         if not self.request.with_usage:
             return []
         return [{**self._frame("chat.completion.chunk", []), "usage": usage_object(usage_of(finished))}]
@@ -71,7 +71,7 @@ class Completion:
 
 
 class ChunkEncoder:
-    """Spells one choice as chunks."""
+    """Encodes one choice as chunks."""
 
     def __init__(self, completion: Completion, narrator: ChatChoice) -> None:
         self._completion = completion
@@ -81,7 +81,7 @@ class ChunkEncoder:
     def frames(self, event: Event) -> list[bytes]:
         if isinstance(event, TextDelta) and not event.logprobs:  # nearly all events
             return [self._text.filled(event.text)]
-        if isinstance(event, Queued):  # the choices wait together: one of them tells
+        if isinstance(event, Queued):  # the choices are queued together: one of them reports
             return [] if self._narrator.index else [sse.encode_data(self._completion.waiting(event))]
         return [sse.encode_data(self._completion.chunk(piece)) for piece in self._narrator.events_of(event)]
 
@@ -92,13 +92,13 @@ class ChunkEncoder:
 
 
 def failure(finished: TurnFinished) -> dict[str, Any]:
-    """The error that a failed choice is."""
+    """The error of a failed choice."""
     message = finished.error_message or "The answer could not be completed. Please try again."
     return {"message": message, "type": "server_error", "param": None, "code": finished.error_code or "server_error"}
 
 
 def usage_of(finished: Sequence[TurnFinished]) -> Usage:
-    """Choices have one prompt, which counts once, and an output each."""
+    """Choices share one prompt, which counts once, and have an output each."""
     output = sum((replace(each.usage, input_tokens=0, cached_tokens=0) for each in finished), Usage())
     first = finished[0].usage
     return output + Usage(first.input_tokens, first.cached_tokens)

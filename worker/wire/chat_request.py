@@ -38,7 +38,7 @@ from worker.wire.response_request import ShortKey
 from worker.wire.strict import Strict, Unsupported, only
 from worker.wire.tools import as_choice, check_given, distinct
 
-SEED_MODULUS = 2**64  # the sampler takes unsigned seeds; callers may send any integer
+SEED_MODULUS = 2**64  # the sampler takes unsigned seeds; clients may send any integer
 
 
 def as_list(value: Any) -> Any:
@@ -129,7 +129,7 @@ class ChatRequest(GenerationParameters):
         return self.n or 1
 
     def turns(self, tenant_id: UUID, *, watched: bool = False) -> list[Turn]:
-        """One for each choice, which differ in nothing but their seed. `watched`: a person sits in front of it."""
+        """One for each choice, which differ only in their seed. `watched`: a person is waiting for it."""
         turn = self.turn(tenant_id, watched=watched)
         return [apart(turn, index) for index in range(self.choices)]
 
@@ -167,7 +167,7 @@ class ChatRequest(GenerationParameters):
 
 
 def apart(turn: Turn, choice: int) -> Turn:
-    """The same seed for all choices would say the same thing several times."""
+    """With the same seed, all choices would be identical."""
     seed = turn.sampling.seed
     if not choice or seed is None:
         return turn

@@ -1,4 +1,4 @@
-"""Tools of a chat completion: functions that the caller runs."""
+"""Tools of a chat completion: functions that the client runs."""
 
 from __future__ import annotations
 
@@ -77,5 +77,5 @@ class ChatToolChoice(Strict):
 
     @property
     def names(self) -> frozenset[str]:
-        """All functions that are named, to be looked for among those of the request."""
+        """All functions that are named, to be checked against those of the request."""
         return self.allowed or (frozenset({self.function.name}) if self.function else frozenset())

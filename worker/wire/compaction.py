@@ -1,4 +1,4 @@
-"""POST /v1/responses/compact: its body and what it answers."""
+"""The request and response bodies of POST /v1/responses/compact."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class CompactRequest(Strict):
 
     @property
     def request(self) -> ResponseRequest:
-        """The request whose conversation is to be compacted."""
+        """The request whose conversation should be compacted."""
         return ResponseRequest.model_construct(
             model=self.model,
             input=self.input or [],

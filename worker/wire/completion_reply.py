@@ -1,4 +1,4 @@
-"""A text completion, whole and in chunks. Pure."""
+"""A text completion, complete and in chunks. Pure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from worker.wire.options import ServiceTier
 
 @dataclass(frozen=True, slots=True)
 class TextCompletion:
-    """`texts` are the prompts; each has as many choices in a row as the request says."""
+    """`texts` are the prompts; the choices of each are consecutive, as many as the request asks for."""
 
     request: CompletionRequest
     model: str
@@ -33,10 +33,10 @@ class TextCompletion:
 
     @property
     def service_tier(self) -> ServiceTier | None:
-        return None  # this API has none
+        return None  # not part of this API
 
     def echo(self, index: int) -> str:
-        """What stands before a choice."""
+        """The text that precedes a choice."""
         return self.texts[index // self.request.choices] if self.request.echo else ""
 
     def chunk(self, choice: dict[str, Any]) -> dict[str, Any]:
@@ -44,11 +44,11 @@ class TextCompletion:
         return {**chunk, "usage": None} if self.request.with_usage else chunk
 
     def waiting(self, event: Queued) -> dict[str, Any]:
-        """No piece of any choice, as the chunk that tells what a completion cost."""
+        """The chunk for requests in the queue: without choices, like the one with the usage."""
         return {**self._frame([]), QUEUED: waiting(event)}
 
     def usage(self, finished: Sequence[TurnFinished]) -> list[dict[str, Any]]:
-        """The last chunk, for those who asked what it cost."""
+        """The last chunk, for clients that asked for the usage."""
         return [{**self._frame([]), "usage": usage_object(self._used(finished))}] if self.request.with_usage else []
 
     def whole(self, finished: Sequence[TurnFinished]) -> dict[str, Any]:
@@ -62,7 +62,7 @@ class TextCompletion:
         return choice(index, text, logprobs_object(told), finish_reason(finished))
 
     def _used(self, finished: Sequence[TurnFinished]) -> Usage:
-        """The choices of one prompt have it in common."""
+        """The choices of one prompt share it."""
         n = self.request.choices
         return sum((usage_of(finished[at : at + n]) for at in range(0, len(finished), n)), Usage())
 
@@ -78,12 +78,12 @@ class TextCompletion:
 
 
 class TextChunkEncoder:
-    """Spells one choice as chunks."""
+    """Encodes one choice as chunks."""
 
     def __init__(self, completion: TextCompletion, index: int) -> None:
         self._completion = completion
         self._index = index
-        self._told = 0  # characters, of the choice
+        self._told = 0  # characters of the choice
         self._text = sse.Template(self._frame(choice(index, sse.HOLE)))
 
     def frames(self, event: Event) -> list[bytes]:
@@ -94,7 +94,7 @@ class TextChunkEncoder:
                 told = logprobs_object(event.logprobs, self._told)
                 self._told += len(event.text)
                 return [self._frame(choice(self._index, event.text, told))]
-            case Queued():  # the choices wait together: one of them tells
+            case Queued():  # the choices are queued together: one of them reports
                 return [] if self._index else [sse.encode_data(self._completion.waiting(event))]
             case TurnStarted() if echoed := self._completion.echo(self._index):
                 return [self._text.filled(echoed)]

@@ -1,4 +1,4 @@
-"""The body of POST /v1/completions: text that the model continues as it stands."""
+"""The body of POST /v1/completions: raw text that the model continues."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from worker.wire.options import TOP_MAX, Metadata, asks_for_same_bytes, caps_of,
 from worker.wire.strict import Text
 from worker.wire.token_arrays import Token, form, together
 
-TOKENS_USUAL = 16  # as the public contract has it
-PROMPT_TOKENS_MAX = 262_144  # of all token arrays together: more than any context that runs here
-PROMPTS_MAX = 32  # each of them, as often as `n` says, is a turn in progress
+TOKENS_USUAL = 16  # the default of the public contract
+PROMPT_TOKENS_MAX = 262_144  # of all token arrays together: more than any supported context
+PROMPTS_MAX = 32  # each of them, times `n`, is a turn in progress
 
 TokenIds: TypeAlias = Annotated[list[Token], Field(min_length=1, max_length=PROMPT_TOKENS_MAX, fail_fast=True)]
 
@@ -116,7 +116,7 @@ class CompletionRequest(GenerationParameters):
         return TemplateOptions(variables=self.chat_template_kwargs or {})
 
     def turns(self, tenant_id: UUID, prompt: tuple[Segment, ...], *, watched: bool = False) -> list[Turn]:
-        """One for each choice of a prompt, which differ in nothing but their seed."""
+        """One for each choice of a prompt, which differ only in their seed."""
         turn = Turn(
             tenant_id=tenant_id,
             input=(),

@@ -1,4 +1,4 @@
-"""Conversations as callers see and write them."""
+"""Conversations as clients see and write them."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ class BranchChoice(Strict):
 
 
 def conversation_object(conversation: Conversation) -> dict[str, Any]:
-    """`firsttoken_updated_at`: when something was last said, by which our own list is ordered. `firsttoken_beginning`:
-    what was asked first, in that list, of conversations without a title."""
+    """`firsttoken_updated_at`: the time of the last message, by which our own list is sorted. `firsttoken_beginning`:
+    in that list, the first question of conversations without a title."""
     beginning = {"firsttoken_beginning": conversation.beginning} if conversation.beginning else {}
     return {
         "id": conversation.id,
@@ -56,7 +56,7 @@ def conversation_object(conversation: Conversation) -> dict[str, Any]:
 
 
 def found_object(found: Found) -> dict[str, Any]:
-    """`firsttoken_excerpt`: of the message that has the words, with the places of the words in it."""
+    """`firsttoken_excerpt`: of the message that matches, with the positions of the words in it."""
     excerpt = found.excerpt and {
         "item_id": found.excerpt.item_id,
         "text": found.excerpt.text,

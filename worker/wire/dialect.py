@@ -1,8 +1,8 @@
 """The two dialects of streamed responses: OpenAI's own and that of the Open Responses specification.
 
-The header `OpenResponses-Version` of the request that makes a response chooses the second; without it, it is the first.
-They share all but this: thoughts have another name, an error is an event before the response has failed, and citations
-are known by their URL alone.
+The header `OpenResponses-Version` of the request that creates a response selects the second; the default is the first.
+They differ only in this: reasoning has another name, an error is an event before the response fails, and citations are
+identified by their URL alone.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ class Dialect(Enum):
         return cls.OPEN_RESPONSES if HEADER in headers else cls.OPENAI
 
     def spelled(self, event: WireEvent) -> list[WireEvent]:
-        """An event of the first dialect as this one tells it."""
+        """An event of the first dialect in this one."""
         if self is Dialect.OPENAI:
             return [event]
         renamed = {**event, "type": RENAMED.get(event["type"], event["type"])}
         return [error(_complaint(event["response"])), renamed] if event["type"] == "response.failed" else [renamed]
 
     def cited(self, item: dict[str, Any]) -> dict[str, Any]:
-        """An item of the first dialect, with its citations as this one has them."""
+        """An item of the first dialect, with its citations in this one."""
         if self is Dialect.OPENAI or item["type"] != "message":
             return item
         return {**item, "content": [_with_urls(part) for part in item["content"]]}

@@ -11,16 +11,16 @@ from worker.wire import limits
 from worker.wire.strict import Strict
 from worker.wire.token_arrays import Token, form, together
 
-INPUTS_MAX = 2_048  # as the public contract has it; a model reads the first 256 tokens of each
+INPUTS_MAX = 2_048  # the limit of the public contract; a model reads the first 256 tokens of each
 INPUT_CHARS_MAX = 32_768
 INPUT_TOKENS_MAX = 8_192
-TOKENS_MAX = 300_000  # of all token arrays together, as the public contract has it
+TOKENS_MAX = 300_000  # of all token arrays together, the limit of the public contract
 
 Input: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=INPUT_CHARS_MAX)]
 TokenIds: TypeAlias = Annotated[list[Token], Field(min_length=1, max_length=INPUT_TOKENS_MAX)]
 
 
-SEVERAL = Field(min_length=1, max_length=INPUTS_MAX, fail_fast=True)  # many wrong ones would be many complaints
+SEVERAL = Field(min_length=1, max_length=INPUTS_MAX, fail_fast=True)  # many invalid ones would produce as many errors
 
 
 class EmbeddingsRequest(Strict):

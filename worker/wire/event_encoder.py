@@ -36,7 +36,7 @@ from worker.wire.response import ResponseFrame
 class EventEncoder:
     """Encodes one response. Keeps its items so far, so that an interrupted turn can still be stored.
 
-    `told` events of its opening were sent before: when it was queued, or by a lost worker.
+    The first `told` events of its opening were sent before: when it was queued, or by a lost worker.
     """
 
     def __init__(self, frame: ResponseFrame, told: int = 0) -> None:
@@ -47,7 +47,7 @@ class EventEncoder:
         self._templates: dict[str, sse.Template] = {}  # by item id
 
     def queue(self) -> list[WireEvent]:
-        """The events of a response that waits for a worker."""
+        """The events of a response that is queued for a worker."""
         return self._numbered(self._opening[:-1])
 
     def events_of(self, event: Event) -> list[WireEvent]:

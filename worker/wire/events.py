@@ -22,7 +22,7 @@ def response(kind: str, snapshot: dict[str, Any]) -> WireEvent:
 
 
 def error(details: dict[str, Any]) -> WireEvent:
-    """What went wrong; `details` are type, code, message and param. The OpenAI client raises it at once."""
+    """An error; `details` are type, code, message and param. The OpenAI client raises it immediately."""
     return {"type": "error", "error": details}
 
 
@@ -108,7 +108,7 @@ def sources(response_id: str, output_index: int, passages: Sequence[Passage]) ->
 
 
 def waiting(event: Queued) -> dict[str, Any]:
-    """Where an answer stands among those that wait for the model."""
+    """The position of a request in the model's queue."""
     return {"place": event.place, "expected_ms": event.expected_ms}
 
 
@@ -117,7 +117,7 @@ def queued(response_id: str, event: Queued) -> WireEvent:
 
 
 def trace(payload: dict[str, Any]) -> WireEvent:
-    """Where the time of this turn went."""
+    """The trace of this turn: where its time went."""
     return {"type": "firsttoken:trace", "trace": payload}
 
 

@@ -1,4 +1,4 @@
-"""What a person thinks of an answer."""
+"""The rating of an answer by a person."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files as callers see and send them."""
+"""Files as clients send and receive them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def deleted_file_object(file_id: str) -> dict[str, Any]:
 
 
 def purpose_of(fields: Mapping[str, str]) -> str:
-    """Raises ApiError 400, also for a field that is not acted upon."""
+    """Raises ApiError 400, also for a field without effect."""
     for name in fields:
         if name != "purpose":
             message = f"This server does not support '{name}' yet: leave it out."
@@ -46,7 +46,9 @@ def purpose_of(fields: Mapping[str, str]) -> str:
 
 
 def safe_name(filename: str | None) -> str:
-    """The last part of a name, without what no file system and no page should be given. Raises ApiError 400."""
+    """The last component of a name, without characters that are unsafe in file systems or pages. Raises ApiError
+    400.
+    """
     printable = "".join(c for c in filename or "" if unicodedata.category(c)[0] != "C")
     name = PurePosixPath(printable.replace("\\", "/")).name.strip()
     if not name or name in (".", "..") or len(name) > NAME_CHARS_MAX:

@@ -1,4 +1,4 @@
-"""The format that an answer must have: text, any JSON object, or JSON of a schema.
+"""The format that an answer must have: text, any JSON object, or JSON that matches a schema.
 
 The two surfaces spell the last one differently.
 """

@@ -1,4 +1,4 @@
-"""How an answer is generated, as both surfaces say it: how tokens are drawn, and what the chat template is told."""
+"""The generation parameters that both surfaces share: sampling, and the options of the chat template."""
 
 from __future__ import annotations
 
@@ -41,23 +41,23 @@ class GenerationParameters(Strict):
         ]
         | None
     ) = None
-    ignore_eos: bool | None = None  # of benchmarks
+    ignore_eos: bool | None = None  # for benchmarks
 
-    EFFORT_PARAM: ClassVar[str]  # where a request has its effort
+    EFFORT_PARAM: ClassVar[str]  # the path of the effort in a request
     VERBOSITY_PARAM: ClassVar[str]
 
     @property
     def switches(self) -> TemplateOptions:
-        """What the request sets in the chat template."""
+        """The options of the chat template that the request sets."""
         raise NotImplementedError
 
     @property
     def effort_params(self) -> Sequence[str]:
-        """The parameters from which the effort follows."""
+        """The parameters that determine the effort."""
         return (self.EFFORT_PARAM,)
 
     def note_ignored(self, known: frozenset[str], ignored: Ignored) -> None:
-        """Name the wishes for which a template with these variables has none."""
+        """Report parameters that a template with these variables does not support."""
         switches = self.switches
         if switches.effort is not None and not have_effort(known):
             ignored.add(*self.effort_params)
@@ -67,7 +67,7 @@ class GenerationParameters(Strict):
 
     @property
     def drawn(self) -> Sampling:
-        """How tokens are drawn, as far as both surfaces say it in the same way."""
+        """The sampling parameters that both surfaces have in common."""
         return Sampling(
             temperature=1.0 if self.temperature is None else self.temperature,
             top_p=1.0 if self.top_p is None else self.top_p,

@@ -1,4 +1,4 @@
-"""What a request says in headers of ours, for programs whose client writes its body for them."""
+"""Options in headers of ours, for programs whose client library controls the body."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ Body = TypeVar("Body", ChatRequest, CompletionRequest, MessagesRequest, Response
 
 
 def with_headers(body: Body, headers: Mapping[str, str], surfaces: Collection[str]) -> Body:
-    """The body as if it said so itself: what is stored and told back is the same. `surfaces` are those that may be
-    named. Raises ApiError 400."""
+    """The body as if it contained the options: they are stored and returned in the same way. `surfaces` are the allowed
+    names. Raises ApiError 400."""
     allowed: dict[str, Collection[str]] = {
         DETERMINISTIC: ("true", "false"),
         SURFACE: surfaces,

@@ -1,6 +1,6 @@
-"""What a request asked for that this server does not act on, where the answer means the same without it.
+"""Parameters without effect, if the answer means the same without them.
 
-Everything else that is not acted on is refused. The answer names what was ignored in a header.
+Every other unsupported parameter is rejected. A response header names what was ignored.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ HEADER = "X-Firsttoken-Ignored"
 
 
 class Ignored:
-    """Names of parameters as the caller wrote them, each once, in the order in which they were met."""
+    """Names of parameters as the client wrote them, without duplicates, in order of occurrence."""
 
     def __init__(self) -> None:
         self._names: dict[str, None] = {}
@@ -30,14 +30,16 @@ class Ignored:
 
 
 def note(info: ValidationInfo, name: str) -> None:
-    """Say that a part of the request is ignored; outside of requests, such as in the queue, nobody is told."""
+    """Record that a part of the request is ignored; outside of a request, such as in the queue, there is nobody to
+    tell.
+    """
     if isinstance(info.context, Ignored):
         info.context.add(name)
 
 
 def without_effect(name: str, *neutral: object) -> AfterValidator:
-    """A parameter that passes without being acted on. `name` is its whole path in the body; `neutral` values ask for
-    what happens anyway."""
+    """A parameter that is accepted without effect. `name` is its full path in the body; `neutral` values request what
+    happens anyway, so they are not reported."""
 
     def told(value: Any, info: ValidationInfo) -> Any:
         if value is not None and value not in neutral:

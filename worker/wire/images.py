@@ -1,4 +1,4 @@
-"""Images in a request, which no model here supports: they are refused at their place, by all APIs alike."""
+"""Images in a request, which no model here supports: all APIs reject them in the same way, naming their place."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pydantic import BeforeValidator
 from pydantic_core import PydanticCustomError
 
 UNSUPPORTED_IMAGE = "unsupported_image"
-TYPES = frozenset({"input_image", "image_url", "image"})  # as responses, chat completions and messages have them
-ADVICE = (  # which models these are, the catalogue says: a test compares
+TYPES = frozenset({"input_image", "image_url", "image"})  # of responses, chat completions and messages
+ADVICE = (  # the catalogue says which models these are: a test compares
     "No model of this worker sees images, and an answer that passed over one would be about something else. Say in "
     "words what it shows. Of the catalogue, the weights of gemma-3-4b could see, and so far only their text is served"
 )

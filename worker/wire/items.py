@@ -1,4 +1,4 @@
-"""Items as callers send them: messages, function calls and their outputs, and what earlier answers contained."""
+"""Items as clients send them: messages, function calls and their outputs, and what earlier answers contained."""
 
 from __future__ import annotations
 
@@ -146,5 +146,5 @@ InputItem: TypeAlias = Annotated[
 
 
 def as_items(value: Any) -> Any:
-    """A bare string is one message of the user."""
+    """A bare string is one user message."""
     return [{"role": "user", "content": value}] if isinstance(value, str) else value

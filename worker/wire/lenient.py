@@ -1,4 +1,4 @@
-"""The base of models for clients that send all that they know, whatever a server makes of it."""
+"""The base of models for clients that send every parameter they know, whether the server supports it or not."""
 
 from __future__ import annotations
 

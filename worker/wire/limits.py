@@ -1,19 +1,19 @@
-"""How much one request may carry. Everything has a limit, with its reason."""
+"""Limits on the content of one request. Everything has a limit, with its reason."""
 
 from __future__ import annotations
 
-ID_PATTERN = r"^[A-Za-z0-9_-]{1,128}$"  # ids that were given out match it; nothing else reaches a query
+ID_PATTERN = r"^[A-Za-z0-9_-]{1,128}$"  # all ids that we issue match it; nothing else reaches a query
 NAME_PATTERN = r"^[a-zA-Z0-9_-]{1,64}$"  # of functions; models are trained on such names
 
-VALUES_MAX = 20_000  # in one body: a close look at more would hold up everybody else's streams noticeably
-LEVELS_MAX = 100  # of nesting in one body: far more than any schema or metadata has, far less than recursion takes
-TEXT_CHARS_MAX = 1_000_000  # about a quarter of a million tokens: more than any context that runs here
-ITEMS_MAX = 1_000  # items or messages of one request; longer histories belong into a conversation
-ITEMS_ADD_MAX = 20  # items of one call to a conversation, as the public contract says
+VALUES_MAX = 20_000  # in one body: validating more would noticeably delay all other streams
+LEVELS_MAX = 100  # of nesting in one body: far more than any schema needs, far less than the recursion limit
+TEXT_CHARS_MAX = 1_000_000  # about a quarter of a million tokens: more than any supported context
+ITEMS_MAX = 1_000  # items or messages of one request; longer histories belong in a conversation
+ITEMS_ADD_MAX = 20  # items of one call to a conversation, the limit of the public contract
 PARTS_MAX = 256  # content parts of one message
 SEALED_CHARS_MAX = 4 * TEXT_CHARS_MAX  # of a summary that comes back with its recent turns
 FILES_MAX = 16  # of one request; each is read before the first token
-FILENAME_CHARS_MAX = 255  # as file systems have it
+FILENAME_CHARS_MAX = 255  # the limit of file systems
 
 TOOLS_MAX = 128
 SCHEMA_DEPTH_MAX = 16  # beyond it neither models nor people follow
@@ -23,8 +23,8 @@ ARGUMENTS_CHARS_MAX = 100_000
 STORES_MAX = 16  # vector stores of one search
 RESULTS_MAX = 50  # passages of one search
 
-OUTPUT_TOKENS_MAX = 1_000_000  # the model's context is the real limit; this one keeps numbers sane
-CHOICES_MAX = 8  # of one completion; each holds a place in the KV cache while it is written
+OUTPUT_TOKENS_MAX = 1_000_000  # the model's context is the real limit; this one excludes absurd numbers
+CHOICES_MAX = 8  # of one completion; each occupies KV cache while it is generated
 STOPS_MAX = 4
 STOP_CHARS_MAX = 256  # the detokenizer holds back this much text
 TOP_K_MAX = 1_000_000  # above every vocabulary

@@ -1,4 +1,4 @@
-"""Messages of Anthropic's Messages API: blocks of content, which become items."""
+"""Messages of Anthropic's Messages API: content blocks, which are converted to items."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from worker.wire.parts import FilePart
 from worker.wire.strict import UNSUPPORTED, Echoed, Text
 
 ERROR = "Error"
-# A line for Anthropic's accounting that a coding agent puts in front of its system prompt. It tells a model nothing,
-# and it differs from request to request: with it no prompt would be found in the cache.
+# A line for Anthropic's accounting that a coding agent puts in front of its system prompt. It means nothing to a model,
+# and it differs from request to request: with it, no prompt would be found in the cache.
 BILLING = "x-anthropic-billing-header"
 
 
 class TextBlock(Lenient):
     type: Literal["text"] = "text"
     text: Text
-    cache_control: Annotated[Any, without_effect("cache_control")] = None  # the cache works by itself
+    cache_control: Annotated[Any, without_effect("cache_control")] = None  # caching is automatic
     citations: Any = None  # of an earlier answer
 
     @property
@@ -69,13 +69,13 @@ class ToolUseBlock(Echoed):
     input: dict[str, Any]
 
     def item(self) -> Item:
-        # Spelled as models write it, so that the tokens of a generated call are found again.
+        # Serialised as models write it, so that the tokens of a generated call are found again.
         return FunctionCall(self.id, self.name, json.dumps(self.input, ensure_ascii=False))
 
 
 def _as_parts(content: Any, info: ValidationInfo) -> Any:
-    """A text is one block. Documents have the form of the other surfaces from here on, so that they are
-    read as these are."""
+    """A text is one block. From here on, documents have the form of the other surfaces, and are read in the same
+    way."""
     if isinstance(content, str):
         return [{"type": "text", "text": content}]
     return [_as_part(block, info) for block in content] if isinstance(content, list) else content
@@ -94,7 +94,7 @@ def _as_part(block: Any, info: ValidationInfo) -> Any:
 
 
 def _document(block: dict[str, Any]) -> dict[str, Any] | None:
-    """`context` is left for the model of a file to refuse: it has no place for it."""
+    """`context` is left to the model of a file, which rejects it: it has no place for it."""
     title = block.pop("title", None) or "document"
     match block.pop("source", None):
         case {"type": "base64", "media_type": str(media_type), "data": str(data)}:
@@ -210,7 +210,7 @@ MessageParam: TypeAlias = Annotated[
 
 
 def items_of(messages: Sequence[GivenMessage | SaidMessage]) -> tuple[Item, ...]:
-    """What one side says in several messages or blocks in a row is one message: many chat templates take turns."""
+    """Consecutive messages or blocks of one role become one message: many chat templates require alternating roles."""
     items: list[Item] = []
     for item in (item for message in messages for item in message.items()):
         last = items[-1] if items else None

@@ -1,4 +1,4 @@
-"""Errors as the Messages API spells them."""
+"""Errors in the format of the Messages API."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ TYPES = {
     429: "rate_limit_error",
     503: "overloaded_error",
 }
-TOO_LONG = "prompt is too long"  # coding agents look for these words, and shorten the conversation
+TOO_LONG = "prompt is too long"  # coding agents look for these words, and then shorten the conversation
 
 THREAD = "thread"
-# By this, loops of tools in Anthropic's clients, which ask the server to keep the conversation, see that they must send
-# it whole.
+# This tells the tool loops of Anthropic's clients, which ask the server to keep the conversation, that they must send
+# it in full.
 UNTHREADED = {"error_code": "thread_unsupported_request", "unsupported": [THREAD]}
 
 
@@ -35,7 +35,7 @@ def type_of(status: int) -> str:
 
 
 def body(error: ApiError) -> dict[str, Any]:
-    """The message names the parameter: clients of this API look nowhere else."""
+    """The message includes the parameter's name: clients of this API read nothing else."""
     message = error.message
     if error.code == "context_length_exceeded":
         message = f"{TOO_LONG}: {message}"
@@ -46,5 +46,5 @@ def body(error: ApiError) -> dict[str, Any]:
 
 
 def event(message: str) -> dict[str, Any]:
-    """Of an answer that broke off."""
+    """Of an answer that was interrupted."""
     return {"type": "error", "error": {"type": "api_error", "message": message}}

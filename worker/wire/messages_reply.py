@@ -1,4 +1,4 @@
-"""A message of the Messages API, whole and as events. Pure."""
+"""A message of the Messages API, complete and as events. Pure."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ PING = sse.encode({"type": "ping"})
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """Calls of functions that the caller did not give are not shown: nobody could run them."""
+    """Calls of functions that the client did not offer are left out: nobody could run them."""
 
     request: MessagesRequest
     model: str
@@ -46,14 +46,14 @@ class Reply:
 
     @property
     def service_tier(self) -> ServiceTier | None:
-        return None  # this API has none that decides
+        return None  # this API has none that identifies the stop string
 
     @property
     def functions(self) -> frozenset[str]:
         return self.request.functions_given
 
     def started(self, prompt_tokens: int) -> dict[str, Any]:
-        """How much of the prompt was cached is not known yet: the end tells."""
+        """The cached part of the prompt is not known yet: the final event has it."""
         return self._message([], None, None, Usage(prompt_tokens))
 
     def whole(self, finished: TurnFinished) -> dict[str, Any]:
@@ -72,7 +72,7 @@ class Reply:
         return finished.stop_string if self.stop_reason(finished) == "stop_sequence" else None
 
     def empty(self, item: Item) -> Block | None:
-        """The block of an item before anything of it is known; None for one that is not shown."""
+        """The empty block that opens an item; None for an item that is not shown."""
         match item:
             case Message(role="assistant"):
                 return {"type": "text", "text": "", "citations": None}
@@ -83,7 +83,7 @@ class Reply:
         return None
 
     def _block(self, item: Item) -> Block | None:
-        """A call that was cut off or cannot be read has no arguments: it is left out."""
+        """A call that was cut off or cannot be parsed has no arguments: it is left out."""
         block = self.empty(item)
         match item:
             case Message():
@@ -112,7 +112,7 @@ class Reply:
 
 
 class MessageEventEncoder:
-    """Spells a reply as events. Blocks follow each other, so one is open at a time."""
+    """Encodes a reply as events. Blocks are consecutive, so at most one is open at a time."""
 
     def __init__(self, reply: Reply) -> None:
         self._reply = reply
@@ -128,9 +128,9 @@ class MessageEventEncoder:
             case TurnStarted():
                 message = self._reply.started(event.prompt_tokens)
                 return [sse.encode({"type": "message_start", "message": message}), PING]
-            case Queued():  # a ping may come at any time, and may have more fields
+            case Queued():  # a ping may be sent at any time, and may have more fields
                 return [sse.encode({"type": "ping", QUEUED: waiting(event)})]
-            case ItemStarted() if not isinstance(event.item, Message):  # a text may stay empty, which clients refuse
+            case ItemStarted() if not isinstance(event.item, Message):  # a text may stay empty, which clients reject
                 return self._start(event.item)
             case ItemFinished() if event.item.id == self._open:
                 return self._stop(event.item)
@@ -145,7 +145,7 @@ class MessageEventEncoder:
         return [sse.encode(end), sse.encode({"type": "message_stop"})]
 
     def _begun(self, event: TextDelta | ReasoningDelta | ArgumentsDelta) -> list[bytes]:
-        """The block of a text begins with it. Pieces of what is not shown have none."""
+        """The block of a text begins with its first piece. Pieces of items that are not shown have none."""
         self._delta = None
         return self._start(Message("assistant", "", id=event.item_id)) if isinstance(event, TextDelta) else []
 
@@ -189,7 +189,7 @@ def _arguments(call: FunctionCall) -> dict[str, Any] | None:
 
 
 def usage_object(usage: Usage) -> dict[str, Any]:
-    """Cached tokens count beside the input here, not in it."""
+    """In this API, the input tokens do not include the cached ones."""
     return {
         "input_tokens": usage.input_tokens - usage.cached_tokens,
         "cache_creation_input_tokens": 0,

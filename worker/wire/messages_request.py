@@ -31,7 +31,7 @@ from worker.wire.options import Metadata, asks_for_same_bytes, caps_of, priority
 from worker.wire.strict import Unsupported
 from worker.wire.tools import check_given, distinct
 
-STOPS_MAX = 16  # clients of this API send more than four; each is looked for in every piece of text
+STOPS_MAX = 16  # clients of this API send more than four; each is searched for in every chunk of text
 StopSequence: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=limits.STOP_CHARS_MAX)]
 OutputTokens: TypeAlias = Annotated[int, Field(ge=1, le=limits.OUTPUT_TOKENS_MAX)]
 
@@ -71,7 +71,7 @@ class MessagesInput(GenerationParameters, Lenient):
     tool_choice: MessagesToolChoice | None = None
     thinking: Thinking | None = None
     output_config: OutputConfig | None = None
-    output_format: OutputFormat | None = None  # as it was called before `output_config`
+    output_format: OutputFormat | None = None  # the name before `output_config`
     cache_control: Annotated[Any, without_effect("cache_control")] = None
 
     @field_validator("messages")
@@ -101,7 +101,7 @@ class MessagesInput(GenerationParameters, Lenient):
 
     @property
     def _effort(self) -> Effort | None:
-        """Where thoughts are wanted and nothing is said of how many, what models do by default."""
+        """If thinking is enabled without a budget, the model's default."""
         wanted = self.output_config.effort if self.output_config else None
         if self.thinking and self.thinking.type == "disabled":
             return "none"
@@ -119,7 +119,7 @@ class MessagesInput(GenerationParameters, Lenient):
         return frozenset(tool.name for tool in self.tools or ())
 
     def turn(self, tenant_id: UUID, *, watched: bool = False) -> Turn:
-        """`watched`: a person sits in front of it."""
+        """`watched`: a person is waiting for it."""
         choice = self.tool_choice
         return Turn(
             tenant_id=tenant_id,

@@ -1,4 +1,4 @@
-"""Tools of the Messages API: functions that the caller runs."""
+"""Tools of the Messages API: functions that the client runs."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from worker.wire.schemas import constrainable
 from worker.wire.strict import only
 from worker.wire.tools import Description, Schema
 
-# Tools that Anthropic's own servers run. Coding agents send them along with every request.
+# Tools that run on Anthropic's own servers. Coding agents send them along with every request.
 HOSTED = ("web_search_", "web_fetch_", "code_execution_", "tool_search_tool_")
-ToolName: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[a-zA-Z0-9_-]{1,128}$")]  # as the public contract
+ToolName: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[a-zA-Z0-9_-]{1,128}$")]  # as in the public contract
 
 
 def _enforceable(strict: bool | None, info: ValidationInfo) -> bool | None:
@@ -36,7 +36,7 @@ class CustomTool(Lenient):
     cache_control: Annotated[Any, without_effect("cache_control")] = None
     defer_loading: Annotated[Any, without_effect("tools.defer_loading")] = None
     input_examples: Annotated[Any, without_effect("tools.input_examples")] = None
-    eager_input_streaming: bool | None = None  # arguments are always streamed as they come
+    eager_input_streaming: bool | None = None  # arguments are always streamed
 
     @property
     def definition(self) -> FunctionTool:
@@ -44,7 +44,7 @@ class CustomTool(Lenient):
 
 
 def _present(tool: Any, info: ValidationInfo) -> Any:
-    """Those of other servers are not offered to the model. A request that demands one of them is refused."""
+    """Hosted tools of other servers are not offered to the model. A request that requires one of them is rejected."""
     kind = tool.get("type") if isinstance(tool, dict) else None
     if isinstance(kind, str) and kind.startswith(HOSTED) and SPELLABLE.fullmatch(kind):
         note(info, f"tools.{kind}")

@@ -1,4 +1,4 @@
-"""Models as clients are told of them: each with what it can do, in the spellings that programs read."""
+"""The model objects of the API: each with its capabilities, in the spellings that programs read."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ TOOLS = re.compile(r"\btools\b")  # the variable by which a chat template gets t
 
 
 def abilities(template: str, switches: frozenset[str]) -> list[str]:
-    """What a chat model can do by its template. None sees: pictures are not read here."""
+    """The capabilities of a chat model according to its template. None has vision: images are not supported here."""
     dialect = choose(template)
     reasons = dialect.thoughts is not None or dialect.format is Format.HARMONY or have_effort(switches)
     return ["chat", *(["tools"] if TOOLS.search(template) else []), *(["reasoning"] if reasons else [])]
 
 
 def chat_card(abilities: Collection[str], context: int, measures: Mapping[str, int]) -> dict[str, Any]:
-    """`measures` are those of the file. `max_model_len` is vLLM's word, `meta` llama-server's."""
+    """`measures` are those of the file. `max_model_len` is vLLM's name, `meta` llama-server's."""
     return {
         "capabilities": list(abilities),
         "context_length": context,
@@ -38,5 +38,5 @@ RERANK_CARD: Mapping[str, Any] = {"capabilities": ["rerank"]}
 
 
 def model_object(id: str, root: str, created: int, card: Mapping[str, Any]) -> dict[str, Any]:
-    """`root` is the model that answers to the name."""
+    """`root` is the model behind the name."""
     return {"id": id, "object": "model", "created": created, "owned_by": "firsttoken", "root": root, **card}

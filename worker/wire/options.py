@@ -14,7 +14,7 @@ from worker.wire.strict import only
 
 RESULTS = "file_search_call.results"
 LOGPROBS = "message.output_text.logprobs"
-# Our own events, sent only on request: strict clients refuse events that the public contract does not name, although it
+# Our own events, sent only on request: strict clients reject events that the public contract does not name, although it
 # allows them.
 SOURCES = "firsttoken:sources"
 TRACE = "firsttoken:trace"
@@ -34,16 +34,16 @@ WITHOUT_EFFECT = frozenset(
 
 # Keys of `metadata` that are options of our own.
 DETERMINISTIC = "deterministic"  # "true": the same prompt and seed give the same bytes
-SURFACE = "firsttoken:surface"  # where the answer is read, from a header
-LATE = "firsttoken:late"  # what is to happen to a request whose first token will be late, from a header
+SURFACE = "firsttoken:surface"  # where the answer is used, from a header
+LATE = "firsttoken:late"  # the policy for a request whose first token will be late, from a header
 STEPS, SECONDS, COST = "max_steps", "max_seconds", "max_cost"  # budgets of the turn that have no field of their own
 
-TOP_MAX = 20  # top_logprobs, as in the public contract
+TOP_MAX = 20  # of top_logprobs, in the public contract
 
 Include: TypeAlias = Annotated[
     list[Annotated[str, only(RESULTS, LOGPROBS, SOURCES, TRACE, *sorted(WITHOUT_EFFECT))]], Field(max_length=16)
 ]
-# The padding of a stream, and how long a prompt stays in the cache, change nothing of an answer.
+# The padding of a stream, and how long a prompt stays cached, do not change an answer.
 Obfuscation: TypeAlias = Annotated[bool | None, without_effect("stream_options.include_obfuscation", False)]
 CacheRetention: TypeAlias = Annotated[
     Literal["in_memory", "24h"] | None, without_effect("prompt_cache_retention", "in_memory")
@@ -53,7 +53,7 @@ ServiceTier: TypeAlias = Literal["auto", "default", "flex", "priority"]
 
 
 def tier_used(requested: ServiceTier | None) -> ServiceTier:
-    """The tier that the answer names: the server's choice where the client left it open."""
+    """The tier that the response reports: the server's choice if the client left it open."""
     return "default" if requested in (None, "auto") else requested
 
 
@@ -70,7 +70,7 @@ Asked = TypeVar("Asked", bound=_Tiered)
 
 
 def entitled(asked: Asked, best: Priority) -> Asked:
-    """The request, in the tier that its credential gives it, whose turns have no better class than `best`."""
+    """The request, in the tier of its credential, whose turns have no better priority class than `best`."""
     tier = asked.service_tier
     if best is Priority.BATCH:
         tier = "flex"
@@ -85,7 +85,7 @@ def rank_of(requested: ServiceTier | None) -> int:
 
 
 def priority_of(requested: ServiceTier | None, *, watched: bool) -> Priority:
-    """The class of a turn. `watched`: a user reads along, which counts where the tier does not decide."""
+    """The priority class of a turn. `watched`: a user is reading, which matters if the tier does not decide."""
     if requested == "flex":
         return Priority.BATCH
     return Priority.INTERACTIVE if requested == "priority" or watched else Priority.STANDARD
@@ -119,7 +119,7 @@ def asks_for_same_bytes(metadata: dict[str, str] | None) -> bool:
 
 
 def caps_of(metadata: dict[str, str] | None) -> Caps:
-    """The budgets that a request asks for in its metadata."""
+    """The budgets that a request sets in its metadata."""
     given = metadata or {}
     return Caps(
         steps=int(given[STEPS]) if STEPS in given else None,

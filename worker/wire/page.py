@@ -1,4 +1,4 @@
-"""Lists: a page of a collection, and how one asks for the next."""
+"""Lists: one page of a collection, and the parameters that select the next."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from worker.errors import ApiError
 from worker.wire import limits
 
 ID = re.compile(limits.ID_PATTERN)
-DIGITS_MAX = 9  # before a number is read; leading zeros count
+DIGITS_MAX = 9  # checked before parsing a number; leading zeros count
 Order = Literal["asc", "desc"]
-# As the description of the API has it.
+# As in the OpenAPI description.
 PAGE: dict[str, dict[str, Any]] = {
     "after": {"type": "string", "pattern": limits.ID_PATTERN},
     "limit": {"type": "integer", "minimum": 1, "maximum": limits.PAGE_MAX, "default": limits.PAGE_DEFAULT},
@@ -29,12 +29,12 @@ class PageQuery:
 
     @classmethod
     def parse(cls, query: Mapping[str, str]) -> PageQuery:
-        """From the query part of an address. Raises ApiError 400 naming the parameter."""
+        """Parse the query string of a URL. Raises ApiError 400 naming the parameter."""
         return cls(_after(query.get("after")), _limit(query.get("limit")), _order(query.get("order", "desc")))
 
 
 def search_words(query: Mapping[str, str]) -> str:
-    """The text of a search. Raises ApiError 400 naming the parameter."""
+    """The query of a search. Raises ApiError 400 naming the parameter."""
     text = query.get("query", "").strip()
     if not 1 <= len(text) <= limits.SEARCH_CHARS_MAX or "\0" in text:
         message = f"Invalid 'query': it has 1 to {limits.SEARCH_CHARS_MAX} characters."
@@ -53,7 +53,7 @@ def list_object(data: Sequence[dict[str, Any]], has_more: bool) -> dict[str, Any
 
 
 def page_of(data: Sequence[dict[str, Any]], query: PageQuery) -> tuple[list[dict[str, Any]], bool]:
-    """The page of a list that is at hand as a whole, oldest first, and whether more follows it."""
+    """The page of a list that is complete in memory, oldest first, and whether more follows it."""
     ordered = list(data) if query.order == "asc" else list(reversed(data))
     start = next((index for index, entry in enumerate(ordered, 1) if entry["id"] == query.after), 0)
     if query.after is not None and not start:

@@ -1,4 +1,4 @@
-"""From the bytes of a request to a model, or to a 400 that names the field."""
+"""Parses the bytes of a request to a model, or to a 400 that names the field."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from worker.wire.strict import UNSUPPORTED, Strict
 
 M = TypeVar("M", bound=Strict)
 
-# The public contract's words for what is wrong with a value, by the validator's.
+# The public contract's codes for invalid values, by the validator's error types.
 CODES = {
     UNSUPPORTED: UNSUPPORTED,
     UNSUPPORTED_IMAGE: UNSUPPORTED_IMAGE,
@@ -38,10 +38,10 @@ VALUE_CODE = "invalid_value"
 
 
 def parse(model: type[M], raw: bytes, ignored: Ignored | None = None, *, bulk: str | None = None) -> M:
-    """Validate a JSON body; an empty one stands for {}. Raises ApiError 400 with `param` and `code`.
+    """Validate a JSON body; an empty one means {}. Raises ApiError 400 with `param` and `code`.
 
-    `ignored` takes the names of what passes without being acted on. `bulk` is a parameter of many values, which the
-    model bounds by itself and nobody stores.
+    `ignored` collects the names of parameters without effect. `bulk` is a parameter with many values, which its model
+    limits itself and which is not stored.
     """
     body = _load(raw)
     survey({name: value for name, value in body.items() if name != bulk} if bulk else body)
@@ -69,9 +69,9 @@ def _load(raw: bytes) -> dict[str, Any]:
 
 
 def survey(body: dict[str, Any]) -> None:
-    """Refuse what would cost too much to look at closely, and what the database cannot hold: NUL characters.
+    """Reject bodies that would be too expensive to validate, and what the database cannot store: NUL characters.
 
-    Walks without recursion: the JSON parser admits a thousand levels.
+    Iterative, without recursion: the JSON parser accepts a thousand levels.
     """
     pending: list[tuple[int, str | None, Any]] = [(0, None, body)]
     values = 0
@@ -99,7 +99,7 @@ def _has_nul(param: str | None) -> ApiError:
 
 
 def refusal(error: ValidationError, body: Mapping[str, Any]) -> ApiError:
-    """The first thing that is wrong, in the public contract's words."""
+    """The first error, in the public contract's words."""
     details = error.errors(include_url=False, include_input=False)[0]
     param = _param(details["loc"], body, missing=details["type"] == "missing")
     code = _code(details["type"])
@@ -124,7 +124,7 @@ def _sentence(details: ErrorDetails) -> str:
 
 
 def _param(location: Sequence[int | str], body: Any, missing: bool) -> str | None:
-    """The path of a wrong value as the caller wrote it: the validator's own steps (union tags) are left out."""
+    """The path of an invalid value as the client wrote it: the validator's own steps (union tags) are left out."""
     param: str | None = None
     for part in location:
         if _holds(body, part):

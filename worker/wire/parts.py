@@ -1,4 +1,4 @@
-"""Parts of a message's content as callers send them: text and files."""
+"""Content parts of a message as clients send them: text and files."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from worker.wire.ignored import without_effect
 from worker.wire.images import NoPicture
 from worker.wire.strict import UNSUPPORTED, Echoed, Id, Strict, Text, Unsupported
 
-SUFFIXES = {**MEDIA_TYPES, "text/plain": ".txt"}  # by the media type in a data URL, where the name has none
+SUFFIXES = {**MEDIA_TYPES, "text/plain": ".txt"}  # by the media type in a data URL, if the name has none
 
 
 class TextPart(Strict):
@@ -33,7 +33,7 @@ class TextPart(Strict):
     type: Literal["input_text", "text"]
     text: Text
     prompt_cache_breakpoint: Unsupported = None
-    cache_control: Annotated[Any, without_effect("cache_control")] = None  # of other servers: ours caches by itself
+    cache_control: Annotated[Any, without_effect("cache_control")] = None  # for other servers: ours needs no marks
 
 
 class SaidPart(Echoed):
@@ -59,7 +59,7 @@ class FilePart(Strict):
     filename: Annotated[str, StringConstraints(min_length=1, max_length=limits.FILENAME_CHARS_MAX)] | None = None
     file_data: str | None = None
     file_id: Id | None = None
-    file_url: Unsupported = None  # nothing is fetched on a caller's behalf
+    file_url: Unsupported = None  # nothing is fetched on a client's behalf
     detail: Annotated[Any, without_effect("detail")] = None
     prompt_cache_breakpoint: Unsupported = None
 
@@ -82,14 +82,14 @@ class FilePart(Strict):
 
     @property
     def name(self) -> str:
-        """With an end that says how to read it, where the name or the data URL tells."""
+        """With a suffix that determines the reader, if the name or the data URL has one."""
         name = PurePath(self.filename or "file").name or "file"
         media_type = (self.file_data or "").removeprefix("data:").partition(";")[0]
         return name if PurePath(name).suffix else name + SUFFIXES.get(media_type, "")
 
 
 def _decoded(file_data: str) -> bytes:
-    """The bytes of base64 text, of a data URL or plain."""
+    """The bytes of base64 text, plain or in a data URL."""
     body = file_data.partition(",")[2] if file_data.startswith("data:") else file_data
     try:
         return base64.b64decode(body, validate=True)
@@ -103,7 +103,7 @@ RICH = {**WRITTEN, "input_file": "file"}
 
 
 def _told_apart_by(tags: Mapping[str, str], advice: str) -> Discriminator:
-    """By the type of a part. `advice` is for callers whose part has another one."""
+    """A discriminator by the type of a part. `advice` is for clients that send another type."""
 
     def tag(part: Any) -> str | None:
         return tags.get(str(part.get("type") if isinstance(part, dict) else getattr(part, "type", None)))
@@ -127,7 +127,7 @@ def _as_parts(content: Any) -> Any:
 
 
 def _as_in_responses(content: Any) -> Any:
-    """Files of chat completions, which have them one level deeper, as responses have them."""
+    """Files of chat completions, which nest them one level deeper, in the form of responses."""
     return [_flattened(part) for part in content] if isinstance(content, list) else content
 
 
@@ -146,6 +146,6 @@ SaidContent: TypeAlias = Annotated[list[Annotated[_Text, _told_apart_by(SAID, ON
 
 
 def joined(parts: Sequence[Part], between: str) -> str:
-    """What was said. Files are read before (see `worker.attachments`), which leaves their text in their place."""
+    """The text. Files were read before (see `worker.attachments`) and replaced by their text."""
     assert not any(isinstance(part, FilePart) for part in parts), "files are read before items are made"
     return between.join(part.text for part in parts if not isinstance(part, FilePart))

@@ -1,4 +1,4 @@
-"""Items and responses as callers see them. Pure."""
+"""Items and responses as clients see them. Pure."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from worker.wire.dialect import Dialect
 
 
 def public_item(item: Item, with_results: bool = False, dialect: Dialect = Dialect.OPENAI) -> dict[str, Any]:
-    """An item as callers see it: the results of a search only when they asked for them."""
+    """An item as clients see it: search results only on request."""
     return dialect.cited(_public(to_payload(item), with_results))
 
 
 def public_response(body: dict[str, Any], with_results: bool = False) -> dict[str, Any]:
-    """A stored response as callers see it."""
+    """A stored response as clients see it."""
     return {**body, "output": [_public(item, with_results) for item in body["output"]]}
 
 
@@ -23,6 +23,6 @@ def _public(payload: dict[str, Any], with_results: bool) -> dict[str, Any]:
     match payload:
         case {"type": "file_search_call"} if not with_results:
             return {**payload, "results": None}
-        case {"type": "function_call", "status": "failed"}:  # the contract has no such call: this one did not get ready
+        case {"type": "function_call", "status": "failed"}:  # the contract has no failed calls: this one is incomplete
             return {**payload, "status": "incomplete"}
     return payload

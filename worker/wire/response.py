@@ -30,7 +30,7 @@ def usage_object(usage: Usage) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class ResponseFrame:
-    """What all snapshots of one response share: its identity and the request that it answers."""
+    """What all snapshots of one response share: its identity and its request."""
 
     request: ResponseRequest
     model: str
@@ -45,9 +45,9 @@ class ResponseFrame:
         return self.snapshot("in_progress", ())
 
     def finished(self, turn: TurnFinished, output: Sequence[dict[str, Any]]) -> dict[str, Any]:
-        """The final object of a turn; `output` are its items in the public shape."""
+        """The final object of a turn; `output` are its items in the public format."""
         snapshot = self.snapshot(turn.status, output)
-        if turn.status != "cancelled":  # what an answer cost that broke off is not known
+        if turn.status != "cancelled":  # the usage of an interrupted answer is not known
             snapshot["usage"] = usage_object(turn.usage)
         if turn.status == "completed":
             snapshot["completed_at"] = int(time.time())

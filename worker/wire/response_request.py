@@ -59,7 +59,7 @@ class TextConfig(Strict):
 
 class Reasoning(Strict):
     effort: Effort | None = None
-    summary: Annotated[Summary | None, without_effect("reasoning.summary")] = None  # thoughts are told in full
+    summary: Annotated[Summary | None, without_effect("reasoning.summary")] = None  # reasoning is always sent in full
     generate_summary: Annotated[Summary | None, without_effect("reasoning.generate_summary")] = None
 
 
@@ -115,7 +115,7 @@ class ResponseRequest(GenerationParameters):
     prompt: Unsupported = None
     image: Unsupported = None
     access_programs: Unsupported = None
-    client_metadata: Annotated[Any, without_effect("client_metadata")] = None  # of Codex
+    client_metadata: Annotated[Any, without_effect("client_metadata")] = None  # sent by Codex
 
     @field_validator("previous_response_id")
     @classmethod
@@ -173,7 +173,7 @@ class ResponseRequest(GenerationParameters):
     def turn(
         self, tenant_id: UUID, items: tuple[Item, ...], history: tuple[Item, ...], *, watched: bool = False
     ) -> Turn:
-        """`watched`: a person sits in front of it."""
+        """`watched`: a person is waiting for it."""
         allowed, tools = self.choice.allowed, self.tools or ()
         return Turn(
             tenant_id=tenant_id,
@@ -197,7 +197,7 @@ class ResponseRequest(GenerationParameters):
 
     @property
     def _file_search(self) -> FileSearch | None:
-        """It is done before the answer, so one that is not allowed is not asked for."""
+        """It runs before the answer, so one that is not allowed is not requested."""
         allowed = self.choice.allowed
         tools = (tool for tool in self.tools or () if isinstance(tool, FileSearchTool))
         return next((tool.search for tool in tools if allowed is None or tool.name in allowed), None)
@@ -213,5 +213,5 @@ class ResponseRequest(GenerationParameters):
 
     @property
     def _told(self) -> int | None:
-        """Likeliest tokens to tell; None: nobody asked for likelihoods."""
+        """The number of likeliest tokens to report; None: no log probabilities requested."""
         return self.top_logprobs or 0 if self.top_logprobs or self.includes(LOGPROBS) else None

@@ -1,4 +1,4 @@
-"""JSON schemas of callers: how large they may be, and whether answers can be held to them."""
+"""JSON schemas of clients: limits on their size, and whether a grammar can enforce them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from worker.wire import limits
 
 
 def bounded(schema: dict[str, Any]) -> dict[str, Any]:
-    """Raises ValueError for a schema that is too large to be shown to a model."""
+    """Raises ValueError for a schema that is too large for a prompt."""
     level: list[Any] = [schema]
     for _ in range(limits.SCHEMA_DEPTH_MAX):
         level = [
@@ -30,9 +30,10 @@ def bounded(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def constrainable(schema: dict[str, Any], where: str = "") -> dict[str, Any]:
-    """Raises ValueError for a schema that answers cannot be held to, naming the place that stands against it.
+    """Raises ValueError for a schema that no grammar can enforce, naming the place that prevents it.
 
-    The walk is linear in the schema. What it lets pass is compiled later, where nobody waits, and may be refused then.
+    The check is linear in the schema. A schema that passes is compiled later, off the request path, and may be rejected
+    then.
     """
     try:
         unenforced(restated(schema))

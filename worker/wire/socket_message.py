@@ -1,6 +1,6 @@
-"""Messages on a WebSocket: what a client sends, and how it is told what was wrong with it.
+"""Messages on a WebSocket: what a client sends, and how errors are reported.
 
-Everything else that the worker sends is the events of a streamed response, one a message.
+Everything else that the worker sends is the events of a streamed response, one per message.
 """
 
 from __future__ import annotations

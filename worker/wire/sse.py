@@ -10,9 +10,9 @@ import orjson
 HEADERS = {
     "Content-Type": "text/event-stream; charset=utf-8",
     "Cache-Control": "no-cache, no-transform",
-    "X-Accel-Buffering": "no",  # proxies pass events on as they come
+    "X-Accel-Buffering": "no",  # proxies must not buffer events
 }
-PING = b": ping\n\n"  # a comment: clients drop it, proxies see life
+PING = b": ping\n\n"  # a comment: clients drop it, proxies see traffic
 DONE = b"data: [DONE]\n\n"
 
 
@@ -21,12 +21,12 @@ def encode(event: Mapping[str, Any]) -> bytes:
     return b"event: %b\ndata: %b\n\n" % (event["type"].encode(), orjson.dumps(event))
 
 
-HOLE = "\ue000"  # stands for the text in the event that a template is made of; nothing else there is private use
+HOLE = "\ue000"  # the placeholder for the text in a template's event; nothing else there uses the private use area
 
 
 class Template:
-    """An event of which only the text differs from one token to the next, and the number if it has one: the rest is
-    encoded once."""
+    """An event in which only the text, and possibly the number, differs from one token to the next: the rest is encoded
+    once."""
 
     __slots__ = ("_after", "_before")
 
@@ -48,5 +48,5 @@ def data_of(frame: bytes) -> bytes:
 
 
 def encode_data(chunk: Mapping[str, Any]) -> bytes:
-    """An unnamed event, as chat completions send."""
+    """An unnamed event, as in chat completions."""
     return b"data: %b\n\n" % orjson.dumps(chunk)

@@ -1,4 +1,4 @@
-"""The base of all request models: exact types, no unknown keys, and a word for parameters that are not acted upon."""
+"""The base of all request models: exact types, no unknown keys, and a message for parameters without effect."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Strict(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _without_unknown_nulls(cls, value: Any) -> Any:
-        """A null asks for nothing, whatever its key: some clients send every key that they know."""
+        """A null requests nothing, whatever its key: some clients send every key that they know."""
         if not isinstance(value, dict) or None not in value.values():
             return value
         known = {field.alias or name for name, field in cls.model_fields.items()}
@@ -34,7 +34,7 @@ class Echoed(Strict):
 
 
 def only(*neutral: object) -> AfterValidator:
-    """A parameter that the contract knows and this server does not act on: values that ask for nothing pass."""
+    """A parameter of the contract that this server does not support: only values that request nothing are accepted."""
     named = [repr(value) for value in neutral if value is not None]
     advice = f"leave it out or send {' or '.join(named)}." if named else "leave it out."
 

@@ -1,4 +1,4 @@
-"""What stands for texts in a request: one of them or several, each a text or an array of its token ids."""
+"""Text inputs of a request: one or several, each a text or an array of its token ids."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Token: TypeAlias = Annotated[int, Field(ge=0, lt=2**31)]
 
 
 def form(value: Any) -> str:
-    """text, texts, ids or arrays, told by the first entry."""
+    """text, texts, ids or arrays, determined by the first entry."""
     if not isinstance(value, list):
         return "text"
     first = next(islice(value, 1), "")
@@ -19,7 +19,7 @@ def form(value: Any) -> str:
 
 
 def together(tokens_max: int) -> AfterValidator:
-    """Of several arrays, which have as many tokens at most."""
+    """Of several arrays with at most this many tokens in total."""
 
     def check(arrays: list[list[int]]) -> list[list[int]]:
         if sum(map(len, arrays)) > tokens_max:

@@ -1,4 +1,4 @@
-"""The bodies of POST /tokenize and /detokenize, as llama-server and vLLM have them."""
+"""The bodies of POST /tokenize and /detokenize, in the formats of llama-server and vLLM."""
 
 from __future__ import annotations
 

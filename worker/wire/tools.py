@@ -1,4 +1,4 @@
-"""Tools as callers name them: functions that they run, file search, and tools of this server ("firsttoken:<name>")."""
+"""Tools as clients name them: functions that they run, file search, and tools of this server ("firsttoken:<name>")."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ Description: TypeAlias = Annotated[str, StringConstraints(max_length=limits.DESC
 
 
 def enforceable(strict: bool | None, info: ValidationInfo) -> bool | None:
-    """Raises InvalidSchema, as a ValueError, for `strict` beside parameters that no grammar can be made of."""
+    """Raises InvalidSchema, as a ValueError, for `strict` with parameters that no grammar can enforce."""
     if strict:
         constrainable(info.data.get("parameters") or NO_PARAMETERS, "parameters")
     return strict
@@ -141,7 +141,7 @@ def _tool_kind(tool: Any) -> str | None:
 
 
 def _present(tool: Any, info: ValidationInfo) -> Any:
-    """Tools of other servers are not offered to the model. A request that demands one of them is refused."""
+    """Tools of other servers are not offered to the model. A request that requires one of them is rejected."""
     kind = tool.get("type") if isinstance(tool, dict) else None
     if kind in ABSENT:
         note(info, f"tools.{kind}")
@@ -180,7 +180,9 @@ def distinct(tools: list[N]) -> list[N]:
 
 
 def check_given(names: Iterable[str], info: ValidationInfo) -> None:
-    """Raises ValueError for a name that none of the request's tools has. `tools` stands before what names them."""
+    """Raises ValueError for a name that none of the request's tools has. `tools` is validated before the fields that
+    refer to it.
+    """
     given = {tool.name for tool in info.data.get("tools") or ()}
     if missing := sorted(set(names) - given):
         raise ValueError(f"'{missing[0]}' is not among the tools of this request")
@@ -194,7 +196,7 @@ class ToolReference(Strict):
 
     @property
     def tool_name(self) -> str:
-        """The name that a model calls; file search is not called but done before."""
+        """The name that a model calls; file search is not called but runs before."""
         return self.name or self.type.removeprefix(SERVER_PREFIX)
 
 
@@ -231,12 +233,12 @@ class ToolChoice(Strict):
         if self.type in ("mode", "allowed_tools"):
             return self.mode or "auto"
         if self.type == "file_search":
-            return "auto"  # it is done before the answer in any case
+            return "auto"  # it runs before the answer in any case
         return self.name or self.type.removeprefix(SERVER_PREFIX)
 
     @property
     def names(self) -> frozenset[str]:
-        """All tools that are named, to be looked for among those of the request."""
+        """All tools that are named, to be checked against those of the request."""
         if self.type == "file_search":
             return frozenset({"file_search"})
         return self.allowed or (frozenset() if self.type == "mode" else frozenset({self.wanted}))
@@ -246,7 +248,7 @@ class ToolChoice(Strict):
 
 
 def as_choice(value: Any) -> Any:
-    """The words auto, none and required in the form of the others."""
+    """The words auto, none and required in the object form."""
     return {"type": "mode", "mode": value} if isinstance(value, str) else value
 
 

@@ -1,4 +1,4 @@
-"""A conversation as a Markdown document that people read. Pure."""
+"""A conversation as a Markdown document for people. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ SPEAKERS = {"user": "Question", "assistant": "Answer"}
 
 
 def markdown(title: str | None, items: Iterable[Item]) -> str:
-    """What was asked, which tools were used, what was answered, and the sources that the answers cite."""
+    """The messages, the tools that were used, and the sources that the answers cite."""
     return "\n\n".join([f"# {title or 'Conversation'}", *_sections(items)]) + "\n"
 
 

@@ -1,4 +1,4 @@
-"""Vector stores, the files in them, and searches in them, as callers see and write them."""
+"""Vector stores, the files in them, and searches in them, as clients see and write them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from worker.wire.options import Metadata
 from worker.wire.strict import Id, Strict, Unsupported, only
 from worker.wire.tools import RankingOptions
 
-FILES_MAX = 500  # of one batch, as the public contract has it
+FILES_MAX = 500  # of one batch, the limit of the public contract
 ATTRIBUTES_MAX = 16
 QUERIES_MAX = 8  # of one search: each is embedded
 QUERY_CHARS_MAX = 8_000
@@ -144,7 +144,7 @@ def store_file_object(file: StoreFile) -> dict[str, Any]:
 
 
 def batch_object(batch_id: str, store_id: str, files: Sequence[StoreFile]) -> dict[str, Any]:
-    """A batch is its files."""
+    """A batch is the set of its files."""
     counts = Counter(file.status for file in files)
     ended = "cancelled" if counts["cancelled"] else "completed"
     return {

@@ -1,1 +1,1 @@
-"""Sessions that arrive whether or not the server keeps up: at which rate answers are in time. See `__main__`."""
+"""Sessions that arrive whether or not the server keeps up: the rate at which answers are in time. See `__main__`."""

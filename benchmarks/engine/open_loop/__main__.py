@@ -44,7 +44,7 @@ from worker.config import prepare_process
 
 RATE_MIN, RATE_MAX = 1 / 32, 32.0
 STREAMS = 16
-QUIET_TRIES, QUIET_PAUSE_S = 20, 0.5  # what was hung up on is noticed within a step or two
+QUIET_TRIES, QUIET_PAUSE_S = 20, 0.5  # a closed connection is noticed within a step or two
 
 
 @asynccontextmanager
@@ -84,8 +84,8 @@ async def play(target: Endpoint, rate: float, number: int, plan: Plan) -> Goodpu
 
 
 async def quiet(target: Endpoint, said: Sequence[Message] = ()) -> None:
-    """Ask a short question and wait for its answer: what was hung up on before is over then. Raises Refused if the
-    target stays too busy for it."""
+    """Send a short question and wait for its answer: cancelled requests are over by then. Raises Refused if the target
+    stays too busy for it."""
     for left in reversed(range(QUIET_TRIES)):
         try:
             await Listener().listen(target, [*said, Message("user", "Hello.")], 1)
@@ -107,7 +107,7 @@ async def at(rate: float, ours: Endpoint, theirs: Endpoint, plan: Plan) -> Row:
 
 
 async def searched(ours: Endpoint, theirs: Endpoint, plan: Plan, search: Search) -> list[Row]:
-    """All rates that the search of either side asks for, lower ones first, each played to both."""
+    """All rates that the search of either side needs, lower ones first, each played to both."""
     rows: dict[float, Row] = {}
     while True:
         wanted = [

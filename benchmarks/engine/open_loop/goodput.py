@@ -1,7 +1,7 @@
-"""Which turns were in time, and how many that makes. Pure.
+"""Which turns were in time, and the resulting goodput. Pure.
 
-Goodput as in DistServe (arXiv 2401.09670): what meets its targets counts, and nothing else does. Of every turn of the
-trace is told what became of it.
+Goodput as in DistServe (arXiv 2401.09670): what meets its targets counts, and nothing else does. Every turn of the
+trace has an outcome.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from benchmarks.engine.measures import percentile
 
 
 class Ending(StrEnum):
-    COMPLETE = "complete"  # all of its tokens came
+    COMPLETE = "complete"  # all of its tokens arrived
     REFUSED = "refused"  # the server said that it is too busy
-    FAILED = "failed"  # an error, or fewer tokens than were asked for
+    FAILED = "failed"  # an error, or fewer tokens than requested
     CUT_OFF = "cut off"  # not over when the run was
-    UNASKED = "unasked"  # a turn before it in its session did not complete
+    UNASKED = "unasked"  # an earlier turn of its session did not complete
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Targets:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One turn. Seconds of one clock; `due_s` is when it was to be asked, however late that then was."""
+    """One turn. Seconds of one clock; `due_s` is when it should have been sent, however late it actually was."""
 
     ending: Ending
     due_s: float = 0.0
@@ -44,7 +44,7 @@ class Outcome:
 
     @property
     def tpot_s(self) -> float:
-        """Mean time of the tokens after the first; nothing where there are none."""
+        """Mean time of the tokens after the first; None if there are none."""
         if self.first_s is None or self.last_s is None:
             return math.inf
         return (self.last_s - self.first_s) / max(1, self.tokens - 1)
@@ -56,7 +56,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Goodput:
-    """A run, judged. Percentiles are over the turns that were asked: None where one of them has no end."""
+    """A run, judged. Percentiles are over the turns that were sent: None if one of them has no end."""
 
     turns: int
     in_time: int

@@ -1,4 +1,4 @@
-"""How a rate is measured: how long, how often, against which targets. Pure."""
+"""How a rate is measured: duration, number of rounds, targets. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from benchmarks.engine.open_loop.goodput import Targets
 from benchmarks.engine.open_loop.sessions import ANSWER_TOKENS, THINK_S, TURNS_MAX, Trace, trace
 
 CONTEXT = 2048  # holds the longest conversation that a trace can have
-LEAD_S = 10.0  # as long as a usual session: the load is then what it stays
+LEAD_S = 10.0  # the duration of a typical session: the load is steady from then on
 WINDOW_S_MIN, WINDOW_S_MAX = 20.0, 120.0
 
 
@@ -19,7 +19,7 @@ class Plan:
     targets: Targets
     share: float
     rounds: int
-    sessions: int  # judged in a round, in the mean
+    sessions: int  # judged per round, on average
     seed: str
 
     def trace(self, rate: float, number: int) -> Trace:
@@ -32,6 +32,6 @@ class Plan:
 
     @property
     def cut_off_s(self) -> float:
-        """The longest session takes as long when all of its turns are just in time."""
+        """The duration of the longest session if all of its turns are just in time."""
         turn_s = self.targets.ttft_s + ANSWER_TOKENS.high * self.targets.tpot_s
         return TURNS_MAX * turn_s + (TURNS_MAX - 1) * THINK_S.high

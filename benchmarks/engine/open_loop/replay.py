@@ -1,4 +1,4 @@
-"""Plays a trace against a server: every turn is asked when it is due, whether or not the server keeps up."""
+"""Replays a trace against a server: every turn is sent when it is due, whether or not the server keeps up."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ from benchmarks.engine.target import Refused, Target
 
 @dataclass(frozen=True, slots=True)
 class Texts:
-    """What is said, by two seeds: system prompts stay as long as a server runs, questions are new in every run."""
+    """The prompts, by two seeds: system prompts stay the same for the life of a server, questions are new in
+    every run.
+    """
 
     systems: str
     questions: str
@@ -31,8 +33,8 @@ class Texts:
 
 
 async def replay(target: Target, trace: Trace, texts: Texts, *, cut_off_s: float) -> list[Outcome]:
-    """What became of every turn of the judged sessions. It ends with the last of them, or `cut_off_s` after the window
-    at the latest; what still runs then is hung up on."""
+    """The outcome of every turn of the judged sessions. It ends with the last of them, or `cut_off_s` after the window
+    at the latest; requests that still run then are cancelled."""
     started_s = perf_counter()
     outcomes: list[list[Outcome]] = []
     judged, others = [], []
@@ -51,7 +53,7 @@ async def replay(target: Target, trace: Trace, texts: Texts, *, cut_off_s: float
         for task in (*judged, *others):
             task.cancel()
         ended = await asyncio.gather(*judged, *others, return_exceptions=True)
-    for error in ended:  # a fault of the benchmark: what servers do wrong is an outcome
+    for error in ended:  # a bug of the benchmark: errors of the server are outcomes
         if isinstance(error, Exception):
             raise error
     sessions = (session for session in trace.sessions if trace.judges(session))
@@ -63,7 +65,7 @@ async def replay(target: Target, trace: Trace, texts: Texts, *, cut_off_s: float
 
 
 async def _hold(target: Target, session: Session, texts: Texts, due_s: float, told: list[Outcome]) -> None:
-    """A session: its turns one after another. Whoever gets no answer leaves."""
+    """A session: its turns one after another. It ends early if a turn gets no answer."""
     said = [texts.system(session.system)]
     for number, turn in enumerate(session.turns):
         due_s += turn.think_s
@@ -77,7 +79,7 @@ async def _hold(target: Target, session: Session, texts: Texts, due_s: float, to
 
 
 async def _ask(target: Target, said: list[Message], turn: Turn, due_s: float, told: list[Outcome]) -> str:
-    """The answer. What became of the turn is added to `told`, also when it is cancelled."""
+    """The answer. The outcome of the turn is added to `told`, also when it is cancelled."""
     pieces: list[str] = []
     first_s = last_s = None
     ending = Ending.CUT_OFF

@@ -1,4 +1,4 @@
-"""What was measured at each rate, as a table. Pure."""
+"""The measurements at each rate, as a table. Pure."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ COLUMNS = {
 class Row:
     """Rounds at one rate, ours and theirs in pairs: the same trace for both."""
 
-    rate: float  # sessions a second
+    rate: float  # sessions per second
     ours: list[Goodput] = field(default_factory=list)
     theirs: list[Goodput] = field(default_factory=list)
 
     def is_settled(self, rounds: int, share: float) -> bool:
-        """Whether more rounds, up to that many, would change for neither side if it is good."""
+        """Whether further rounds, up to that many, cannot change the verdict for either side."""
         return all(_is_settled(side, rounds, share) for side in (self.ours, self.theirs))
 
     def line(self, model: str) -> str:
@@ -45,7 +45,7 @@ def head() -> str:
 
 
 def median(rounds: Sequence[Goodput], name: str) -> float | None:
-    """None where the median round has no such number."""
+    """None if the median round has no such number."""
     told = [run.numbers()[name] for run in rounds]
     middle = statistics.median(float("inf") if number is None else number for number in told)
     return None if middle == float("inf") else middle
@@ -74,7 +74,7 @@ def verdict(model: str, peer: str, rows: Iterable[Row], share: float) -> str:
 
 
 def _bounded(rate: float | None, tried: Sequence[float]) -> str:
-    """Where the highest good rate is as far as it is known."""
+    """The highest good rate, as far as it is known."""
     if rate is None:
         return f"below {min(tried):.3g}"
     return f"{rate:.3g}" + (" or more" if rate == max(tried) else "")

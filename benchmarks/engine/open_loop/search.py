@@ -1,4 +1,6 @@
-"""The highest rate that is still good: by steps of a factor up or down, then by bisection. Pure, and bounded."""
+"""Searches the highest rate that is still good: by steps of a factor up or down, then by bisection. Pure, and
+bounded.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-Good = Mapping[float, bool]  # by rate, whether it was
+Good = Mapping[float, bool]  # by rate, whether it was good
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +30,7 @@ class Search:
             raise ValueError("the precision must be above 1 and not above the factor")
 
     def next(self, good: Good) -> float | None:
-        """The rate to try now; None when there is none left to try."""
+        """The rate to try now; None when the search is complete."""
         if not good:
             return self.first
         best, bad = highest(good), _lowest_bad(good)

@@ -1,7 +1,7 @@
-"""The trace of an open-loop run: which sessions arrive when, and what each of their turns asks for. Pure.
+"""The trace of an open-loop run: the arrival times of sessions, and the requests of their turns. Pure.
 
-Sessions arrive by a Poisson process. A seed stands for one endless stream of sessions at a rate of one a second;
-another rate is the same stream on another clock, so rates differ by their load and not by the luck of the draw.
+Sessions arrive by a Poisson process. A seed defines one endless stream of sessions at a rate of one per second; another
+rate is the same stream with its clock scaled, so rates differ by their load and not by the luck of the draw.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ THINK_S = LogNormal(median=2.0, sigma=0.5, low=0.5, high=6.0)
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    think_s: float  # from the end of the answer before; nothing before the first
+    think_s: float  # from the end of the previous answer; 0 before the first
     prompt_tokens: int
     answer_tokens: int
 
@@ -51,7 +51,7 @@ class Session:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """Sessions that start in the window are judged. Those before it fill the server, those behind it keep it full until
+    """Sessions that start in the window are judged. Those before it fill the server, those after it keep it full until
     the judged ones have ended."""
 
     sessions: tuple[Session, ...]
