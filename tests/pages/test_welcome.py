@@ -44,5 +44,6 @@ async def test_a_phone_on_its_side_shows_the_headline_first(open_page: OpenPage,
     await page.locator("#question").fill("A question\nof two lines")
     await page.locator("#question").press("Enter")
     await expect(page.locator(".actions").last).to_be_in_viewport()
+    await page.get_by_role("button", name="Open the list of conversations").click()
     await page.locator("#new").click()
     await expect(page.locator("#welcome h2")).to_be_in_viewport(ratio=1)

@@ -213,7 +213,7 @@ async def test_what_comes_with_a_chunked_body_is_bounded(
     async with worker(database, Config()) as client, raw(client) as odd:
         async with blocks() as held:
             with suppress(ConnectionError):
-                await odd.send(head("POST", "/v1/responses", **CHUNKED) + body)
+                await odd.send(head("POST", "/v1/responses", None, **CHUNKED) + body)
             answers = await odd.rest()
         assert await status_of_another(client) == 200
     assert not re.search(rb"HTTP/1\.[01] (2|5)", answers)
