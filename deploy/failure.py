@@ -1,5 +1,5 @@
-"""The one error of setting up."""
+"""The error of setup."""
 
 
 class SetupFailed(Exception):
-    """The environment cannot be made here. The message says what to do."""
+    """The environment cannot be set up here. The message says what to do."""

@@ -27,7 +27,7 @@ from deploy.setup import PYTHON, ROOT
 from deploy.toolchain import this_cpu
 from deploy.wheel import recipes
 
-# What computes: the tests for a GPU, and those that hold of every device.
+# Everything that computes: the tests for a GPU, and those that apply to every device.
 TESTS = (
     "tests/gpu",
     "tests/inference/test_model.py",
@@ -40,18 +40,18 @@ TESTS = (
     "tests/inference/remote",
     "tests/worker/engines/test_contract.py",
 )
-# A CPU device is taken when it is asked for by its number only. With kernels fused, Mesa 22.3 crashes in some steps.
+# A CPU device is only used if selected by its number. With fused kernels, Mesa 22.3 crashes in some steps.
 SOFTWARE = {"GGML_VK_VISIBLE_DEVICES": "0", "GGML_VK_DISABLE_FUSION": "1"}
-TIMEOUT_S = 900  # of a test: a GPU in software compiles shaders for half a minute, and computes as slowly
+TIMEOUT_S = 900  # per test: a software GPU compiles shaders for half a minute, and is as slow to compute
 OPTIONS = ("-q", "--timeout", str(TIMEOUT_S))
 LEFT_OUT = "not long and not cpu"
-NOTHING = 5  # pytest's exit status where it has no test to run
-FIRST, AGAIN = "--cache-clear", "--last-failed"  # after a crash pytest has noted no failure, and runs all
+NOTHING = 5  # pytest's exit status if there is no test to run
+FIRST, AGAIN = "--cache-clear", "--last-failed"  # after a crash pytest has recorded no failure, and runs all tests
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """Of a file. `second` is what failed, or all of a file that crashed, run once more."""
+    """The outcome of a file. `second` is the rerun of its failed tests, or of all if it crashed."""
 
     first: Result
     second: Result | None = None
@@ -87,7 +87,7 @@ def main() -> int:
 
 
 def files(arguments: Sequence[str]) -> Iterator[str]:
-    """Those of TESTS, unless files, folders or tests are named."""
+    """The test files in TESTS, unless files, folders or tests are named."""
     for name in [argument for argument in arguments if argument.startswith("tests/")] or TESTS:
         path = ROOT / name
         yield from (
@@ -96,7 +96,7 @@ def files(arguments: Sequence[str]) -> Iterator[str]:
 
 
 def told(outcomes: Mapping[str, Outcome]) -> Iterator[str]:
-    """Lines: what did not pass at once, and how many files there were."""
+    """Lines of text: the files that did not pass at once, and the number of files."""
     for file, outcome in outcomes.items():
         if outcome.second or not outcome.passed:
             yield f"{file}: {outcome}"
@@ -107,7 +107,7 @@ def told(outcomes: Mapping[str, Outcome]) -> Iterator[str]:
 
 
 class Runner:
-    """Starts pytest on a build. What it prints is kept in the folder of the build."""
+    """Runs pytest on a build. Its output is kept next to the folder of the build."""
 
     def __init__(self, place: Path, environment: Mapping[str, str], arguments: Sequence[str]) -> None:
         self._logs = place.with_name(f"{place.name}-tests")
@@ -142,7 +142,7 @@ class Runner:
 
 
 def _software_device() -> str:
-    """The file that names it. Raises SetupFailed."""
+    """The path of the driver file of the software GPU. Raises SetupFailed."""
     done = subprocess.run([ROOT / "deploy" / "gpu.sh"], stdout=subprocess.PIPE, text=True)
     if done.returncode:
         raise SetupFailed("there is no GPU in software")

@@ -1,4 +1,4 @@
-"""How far a compilation is, read from what the build tool prints, and how it is shown."""
+"""The progress of a compilation, read from the output of the build tool, and its display."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TextIO
 
 NINJA = re.compile(r"^\s*\[(\d+)/(\d+)\]")
 MAKE = re.compile(r"^\s*\[\s*(\d+)%\]")
-# Where nobody watches a line being rewritten (a CI log), one line per this many seconds is enough.
+# Without a terminal (a CI log), one line per this many seconds is enough.
 LOG_EVERY_S = 20.0
 
 
@@ -23,7 +23,7 @@ def steps_in(line: str) -> tuple[int, int] | None:
 
 
 def time_left(done: int, total: int, elapsed_s: float) -> str:
-    """A guess in words; empty while there is nothing to guess from."""
+    """An estimate in words; empty while there is too little to go by."""
     if done == 0 or elapsed_s < 5:
         return ""
     minutes = elapsed_s / done * (total - done) / 60
@@ -31,7 +31,7 @@ def time_left(done: int, total: int, elapsed_s: float) -> str:
 
 
 class Progress:
-    """One line that says what is going on: rewritten on a terminal, repeated now and then in a log."""
+    """One line about what is going on: rewritten on a terminal, repeated occasionally in a log."""
 
     def __init__(self, title: str, stream: TextIO = sys.stdout) -> None:
         self._title = title

@@ -1,10 +1,9 @@
-"""The Python packages that the tests run as clients, each with what it wants: they want different versions of the same,
-and more than a clone should install. `python -m deploy.clients` has them all.
+"""The Python packages that the tests run as clients, each with its dependencies: these conflict with each other, and
+are more than a clone should install. `python -m deploy.clients` installs all of them.
 
-For each client `tests/clients/python` holds a list `NAME.in` of what is wanted and a lock file `NAME.txt` with the
-hashes of everything, made by `uv pip compile --universal --generate-hashes`. Packages are kept in the user's cache
-folder. A client runs with this Python, without the packages of its environment: `python -S` with the folder as
-PYTHONPATH.
+For each client `tests/clients/python` holds a list `NAME.in` of requirements and a lock file `NAME.txt` with the hashes
+of everything, created by `uv pip compile --universal --generate-hashes`. Packages are kept in the user's cache folder.
+A client runs with this Python, but without the packages of its environment: `python -S` with the folder as PYTHONPATH.
 """
 
 from __future__ import annotations
@@ -20,17 +19,17 @@ from deploy.setup import ROOT, alone, cache_folder
 
 FOLDER = ROOT / "tests" / "clients" / "python"
 CLIENTS = tuple(sorted(lock.stem for lock in FOLDER.glob("*.txt")))
-# pip checks the hash of each file against the lock file, which names everything that is installed; nothing is built.
+# pip checks the hash of each file against the lock file, which lists everything that is installed; nothing is built.
 INSTALL = ("install", "--quiet", "--require-hashes", "--no-deps", "--only-binary=:all:", "--no-compile")
 
 
 def packages_of(client: str, folder: Path = FOLDER, cache: Path | None = None) -> Path:
-    """The folder with the packages that its lock file pins; at once if they are there already.
+    """The folder with the packages that its lock file pins; returns at once if they are there already.
 
-    Raises SetupFailed, saying which package could not be had.
+    Raises SetupFailed, saying which packages could not be installed.
     """
     lock = folder / f"{client}.txt"
-    # Wheels are of one version of Python.
+    # Wheels are specific to a version of Python.
     digest = hashlib.sha256(lock.read_bytes() + sys.version.encode()).hexdigest()[:16]
     kept = (cache or cache_folder() / "clients") / f"{client}-{digest}"
     if not kept.exists():

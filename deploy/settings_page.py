@@ -1,4 +1,4 @@
-"""docs/settings.md, written from `worker.config`: `make docs` updates the page and a test holds it."""
+"""docs/settings.md, generated from `worker.config`: `make docs` updates the page, and a test checks it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ HEAD = "| flag | variable | default | meaning |\n|---|---|---|---|"
 
 
 def settings_page() -> str:
-    """The page as Markdown: a section for each group of settings, a row for each setting."""
+    """The page as Markdown: a section per group of settings, a row per setting."""
     page = INTRODUCTION
     for title, members in groupby(settings(), key=lambda setting: setting.about.group):
         rows = (
@@ -29,7 +29,7 @@ def settings_page() -> str:
 
 
 def _default(text: str | None, in_words: str | None) -> str:
-    """Values are literal, explanations are not."""
+    """Values are shown as code, explanations as text."""
     return in_words or ("" if text is None else f"`{text}`")
 
 

@@ -38,13 +38,13 @@ ENVIRONMENT = ROOT / ".venv"
 PYTHON = ENVIRONMENT / "bin" / "python"
 PYTHON_MIN = (3, 11)
 PREBUILT = "prebuilt"  # the name of a wheel that was not compiled here
-# What lists the devices of a backend, for people who look for theirs.
+# The command that lists a backend's devices, for users who look for theirs.
 LISTS = {
     Backend.CUDA: "nvidia-smi",
     Backend.METAL: "system_profiler SPDisplaysDataType",
     Backend.VULKAN: "vulkaninfo --summary",
 }
-SELF_TEST_TIMEOUT_S = 300.0  # seconds on anything; a machine that swaps may need longer
+SELF_TEST_TIMEOUT_S = 300.0  # takes seconds on any machine; one that swaps may need longer
 
 
 def main() -> int:
@@ -91,15 +91,15 @@ def _set_up(*, dev: bool, force: bool) -> None:
 
 
 def _from(chosen: Backend, found: list[Backend]) -> list[Backend]:
-    """What was chosen, and what comes after it; what worked before may have lost its compiler, and the CPU is last."""
+    """The chosen backend and those after it: a backend that worked before may have lost its compiler. The CPU is last."""
     return [chosen, *(backend for backend in found if list(Backend).index(backend) > list(Backend).index(chosen))]
 
 
 def _install_working_wheel(
     version: str, cpu: Cpu, choices: Choices, log: Log, dev: bool, *, insisted: bool = True
 ) -> None:
-    """Try what others built, then the recipes in order, until the self-test passes. Raises SetupFailed, also where a
-    build for a GPU finds none, unless somebody insists on it."""
+    """Try prebuilt wheels, then the recipes in order, until the self-test passes. Raises SetupFailed, also if a build
+    for a GPU finds none, unless the user insists on it."""
     for name, fetch in _candidates(version, cpu, choices, log):
         try:
             wheel = fetch()
@@ -134,7 +134,7 @@ def _candidates(version: str, cpu: Cpu, choices: Choices, log: Log) -> Iterator[
 
 
 def wheel_of(version: str, recipe: Recipe, cpu: Cpu, choices: Choices, log: Log) -> Path:
-    """For a backend and with the arguments that were chosen: compiled here, at the first time. Raises SetupFailed."""
+    """The wheel for the chosen backend and arguments, compiled here the first time. Raises SetupFailed."""
     backend = choices.backend
     recipe = recipe.with_extra(*backend.cmake_args, *shlex.split(choices.cmake_args))
     compiler = " / ".join(filter(None, (compiler_version(), backend.compiler)))
@@ -163,7 +163,7 @@ def _install(wheel: Path, log: Log, *, dev: bool) -> None:
 
 
 def _self_test() -> tuple[str | None, str]:
-    """Run in a process of its own, because a bad build kills it. Returns why it was refused, and what it printed."""
+    """Runs in a process of its own, because a bad build crashes it. Returns the reason for refusal, and the output."""
     try:
         done = subprocess.run(
             [PYTHON, "-m", "inference.provisioning.selftest"],
@@ -178,7 +178,7 @@ def _self_test() -> tuple[str | None, str]:
 
 
 def praise(name: str, printed: str, backend: Backend) -> str:
-    """What is said of a build that passed; `printed` ends with the device that the self-test computed on."""
+    """The message about a build that passed; `printed` ends with the device that the self-test computed on."""
     if not computes_on(backend, printed):
         return (
             f"llama.cpp works here, but not on a GPU: the {name} build is one for {backend}, and no device was found "
@@ -205,7 +205,7 @@ def verdict(status: int, errors: str) -> str | None:
 
 
 def _make_environment(*, anew: bool) -> None:
-    """Also completes one that was interrupted."""
+    """Also completes an environment whose creation was interrupted."""
     print(f"creating {ENVIRONMENT}", flush=True)
     try:
         venv.create(ENVIRONMENT, clear=anew, with_pip=True, symlinks=True)
@@ -222,7 +222,7 @@ def cache_folder() -> Path:
 
 @contextmanager
 def alone(folder: Path) -> Iterator[None]:
-    """One setup at a time for the user, so that two clones do not compile the same wheel side by side."""
+    """Allow one setup at a time per user, so that two clones do not compile the same wheel at once."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "setup.lock").open("w") as lock:
         try:

@@ -1,4 +1,4 @@
-"""What the environment was made from, so that an unchanged one is left alone."""
+"""What the environment was created from, so that an unchanged one is left alone."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ AUTO = "auto"
 
 @dataclass(frozen=True)
 class Choices:
-    """What people may choose about the build of llama.cpp. `wheels`: a folder or an index of built ones, or empty."""
+    """The user's choices about the build of llama.cpp. `wheels`: a folder or index of prebuilt ones, or empty."""
 
     backend: Backend
     cmake_args: str = ""
@@ -28,7 +28,7 @@ class Choices:
 
 @dataclass(frozen=True)
 class Stamp:
-    place: str  # an environment that was moved, or whose Python is gone, is of no use
+    place: str  # an environment that was moved, or whose Python is gone, is unusable
     pyproject: str
     cpu: str
     backend: str
@@ -44,7 +44,7 @@ class Stamp:
 
     @classmethod
     def read(cls, path: Path) -> Stamp | None:
-        """None when there is none, or one of another version of this file."""
+        """None if there is none, or if another version of this file wrote it."""
         try:
             return cls(**json.loads(path.read_text()))
         except (OSError, ValueError, TypeError):
@@ -55,10 +55,10 @@ class Stamp:
 
 
 def choices_of(environment: Mapping[str, str], before: Stamp | None, *, best: Backend) -> Choices:
-    """What the environment variables say; where they say nothing, what was chosen before, and at first `best`.
+    """The environment variables; without them the previous choices, and at first `best`.
 
-    Otherwise `FIRSTTOKEN_BACKEND=cpu make setup` would be undone by the next plain `make run`. Raises SetupFailed for a
-    backend that does not exist.
+    Otherwise the next plain `make run` would undo `FIRSTTOKEN_BACKEND=cpu make setup`. Raises SetupFailed for an unknown
+    backend.
     """
     named = environment.get(BACKEND) or (before.backend if before else AUTO)
     if named not in (AUTO, *Backend):

@@ -1,4 +1,4 @@
-"""What this machine compiles with, and for."""
+"""The compilers of this machine, and the CPU they compile for."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 from deploy.failure import SetupFailed
 
-# Programs, of which the first on PATH counts, and what people call them. No Python headers: the wheel links none.
+# Alternative programs, of which the first on PATH is used, and their description. The wheel needs no Python headers.
 NEEDED = (
     (("cc", "gcc", "clang"), "a C compiler"),
     (("c++", "g++", "clang++"), "a C++ compiler"),
@@ -27,7 +27,7 @@ HOW = {
 
 @dataclass(frozen=True)
 class Cpu:
-    """The processor as far as compiled code can tell: wheels built for one must not run on another."""
+    """The processor as far as compiled code depends on it: wheels built for one must not run on another."""
 
     machine: str
     features: frozenset[str]
@@ -44,13 +44,13 @@ class Cpu:
 def this_cpu() -> Cpu:
     try:
         features = features_in(Path("/proc/cpuinfo").read_text(errors="replace"))
-    except OSError:  # macOS: the processor's name decides
+    except OSError:  # macOS: use the processor's name
         features = frozenset([platform.processor()])
     return Cpu(platform.machine(), features)
 
 
 def features_in(cpuinfo: str) -> frozenset[str]:
-    """The instruction sets that /proc/cpuinfo lists for the first processor (x86 says flags, ARM says Features)."""
+    """The instruction sets that /proc/cpuinfo lists for the first processor (called flags on x86, Features on ARM)."""
     for line in cpuinfo.splitlines():
         name, _, value = line.partition(":")
         if name.strip() in ("flags", "Features"):
@@ -59,7 +59,7 @@ def features_in(cpuinfo: str) -> frozenset[str]:
 
 
 def compiler_version() -> str:
-    """Names the compilers exactly. Raises SetupFailed with what to install when one is missing."""
+    """The exact versions of the compilers. Raises SetupFailed with what to install if one is missing."""
     missing = [name for programs, name in NEEDED if not any(map(shutil.which, programs))]
     if missing:
         how = next((command for tool, command in HOW.items() if shutil.which(tool)), "use the system's package manager")
@@ -72,6 +72,6 @@ def _version_of(programs: tuple[str, ...]) -> str:
 
 
 def said_by(program: str) -> list[str]:
-    """Its lines about its version; the first of most compilers tells it, the last one of nvcc."""
+    """The lines of its version output; most compilers state the version in the first, nvcc in the last."""
     lines = subprocess.run([program, "--version"], capture_output=True, text=True).stdout.splitlines()
     return [line.strip() for line in lines] or [program]

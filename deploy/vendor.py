@@ -1,7 +1,7 @@
 """The pages' own copies of npm packages: `python -m deploy.vendor` fetches what their manifest pins.
 
-The files are committed, so only who updates them needs npm. To update one, change its version in the manifest and empty
-its integrity. A bundle that includes other packages brings their licences along.
+The files are committed, so only updating them needs npm. To update a package, change its version in the manifest and
+clear its integrity. A bundle that includes other packages contains their licences too.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from typing import Any
 
 VENDOR = Path(__file__).parents[1] / "worker" / "static" / "vendor"
 MANIFEST = VENDOR / "manifest.json"
-PACK_S = 120  # of one package; the largest has 1 MB
+PACK_S = 120  # per package; the largest has 1 MB
 
 
 class TamperedPackage(Exception):
-    """The registry gave another package than the one that was pinned."""
+    """The registry returned a package other than the pinned one."""
 
 
 def update(folder: Path = VENDOR) -> None:
-    """Fetch every package of the manifest and write down what came. Raises TamperedPackage."""
+    """Fetch every package of the manifest and record the hashes. Raises TamperedPackage."""
     manifest = json.loads((folder / "manifest.json").read_text())
     for package in manifest["packages"]:
         with tempfile.TemporaryDirectory() as scratch:

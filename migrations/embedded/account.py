@@ -1,7 +1,7 @@
 """The account that Postgres runs as: our own, except under root, which Postgres refuses.
 
-Under root it is a number that no account has. Whoever runs under the same number owns the data and may do anything to
-the server, so it must not be `nobody`, which a machine's services share; and adding an account would change the system.
+Under root it is a user id that belongs to no account. Any process with the same id owns the data and controls the
+server, so it must not be `nobody`, which a machine's services share; and adding an account would change the system.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from typing import Any
 from migrations.embedded.errors import EmbeddedPostgresError
 
 ROOT = 0
-# Unused in systemd's table of user ids, so neither distributions nor useradd give them to anybody, and below 65,536,
-# which is all that a container usually has.
+# Unused in systemd's table of user ids, so neither distributions nor useradd assign them, and below 65,536, which is
+# all that a container usually has.
 FREE_IDS = range(60_578, 61_184)
-SHARED = "nobody"  # exists on every Linux and macOS: runs initdb, which insists on a name, and earlier ran the server
+SHARED = "nobody"  # exists on Linux and macOS: runs initdb, which needs a named account, and formerly ran the server
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Account:
 
     @property
     def entry(self) -> str | None:
-        """Its name, where the system knows it by one."""
+        """Its name, or None if the system has none for it."""
         try:
             return pwd.getpwuid(self.uid).pw_name
         except KeyError:
@@ -45,11 +45,11 @@ class Account:
 
     @property
     def switch(self) -> dict[str, Any]:
-        """Arguments for subprocess that make the child run as this account."""
+        """Arguments for subprocess that run the child as this account."""
         return {} if self.is_ours else {"user": self.uid, "group": self.gid, "extra_groups": []}
 
     def can_enter(self, folder: Path) -> bool:
-        """Whether the account may use files below `folder`; a question to the kernel, which knows about ACLs and
+        """Whether the account may use files below `folder`. Tried out, because only the kernel knows about ACLs and
         mounts."""
         return self._succeeds(["/bin/sh", "-c", 'cd "$1"', "sh", str(folder)])
 
@@ -67,8 +67,8 @@ class Account:
             os.chown(path, self.uid, self.gid)
 
     def take_over(self, folder: Path, giver: Account) -> None:
-        """Own everything in the folder that is the giver's; the folder itself comes last and so tells that all is done.
-        The rest stays as it is: the giver may have put links to other people's files there."""
+        """Take ownership of everything in the folder that is the giver's; the folder itself comes last, as a sign of
+        completion. The rest is left alone: the giver may have put links to others' files there."""
         if self == giver:
             return
         for _, folders, files, descriptor in os.fwalk(folder, topdown=False):
@@ -79,8 +79,8 @@ class Account:
 
 
 def account_for(data: Path) -> Account:
-    """Who runs the server of this data folder: us, or when we are root its owner, or a number of its own for a new
-    one."""
+    """The account for the server of this data folder: ours; under root its owner, or a user id of its own for a new
+    folder."""
     if os.geteuid() != ROOT:
         return Account(os.geteuid(), os.getegid())
     if not data.exists():
@@ -95,7 +95,7 @@ def account_for(data: Path) -> Account:
 
 
 def separate_account() -> Account:
-    """A number that no account has."""
+    """A user id that belongs to no account."""
     for number in FREE_IDS:
         if (account := Account(number, number)).entry is None:
             return account

@@ -1,4 +1,4 @@
-"""The Postgres programs, where the account that runs them can read them."""
+"""The Postgres programs, in a place where the account that runs them can read them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def packaged_binaries() -> Path:
 
 
 def binaries_for(account: Account, packaged: Path, cache: Path = CACHE) -> Path:
-    """`packaged`, or a copy in `cache` when the account cannot run them there (an environment below /root)."""
+    """`packaged`, or a copy in `cache` if the account cannot run them there (an environment below /root)."""
     if account.is_ours or account.can_run(packaged / "postgres"):
         return packaged
     status = (packaged / "postgres").stat()
@@ -42,15 +42,15 @@ def binaries_for(account: Account, packaged: Path, cache: Path = CACHE) -> Path:
     copy = cache / f"firsttoken-postgres-{key}"
     if not copy.exists():
         cache.mkdir(parents=True, exist_ok=True)
-        with FileLock(cache / "firsttoken-postgres.lock").turn(COPY_TIMEOUT_S):  # workers of other homes start as well
+        with FileLock(cache / "firsttoken-postgres.lock").turn(COPY_TIMEOUT_S):  # workers of other homes may start too
             if not copy.exists():
                 _copy(packaged.parent.parent, copy)
     return copy / PACKAGE / packaged.parent.name / "bin"
 
 
 def _copy(package: Path, target: Path) -> None:
-    """Copy the package's Postgres and its libraries. It is made beside its place and renamed: an incomplete copy is
-    never used, and the next one removes what is left of it. Raises EmbeddedPostgresError."""
+    """Copy the package's Postgres and its libraries. The copy is created next to its place and renamed: an incomplete
+    one is never used, and the next attempt removes it. Raises EmbeddedPostgresError."""
     new = target.with_suffix(".tmp")
     shutil.rmtree(new, ignore_errors=True)
     install, libraries = f"pginstall{POSTGRES_MAJOR}", package.with_name(f"{PACKAGE}.libs")
@@ -77,7 +77,7 @@ def _open_to_all(folder: Path) -> None:
 
 
 def _first_reason(error: OSError) -> str:
-    """copytree raises one error with a list of all that it met, each as (from, to, reason)."""
+    """copytree raises one error with a list of all failures, each as (from, to, reason)."""
     if isinstance(error, shutil.Error) and error.args and error.args[0]:
         return str(error.args[0][0][2])
     return error.strerror or str(error)

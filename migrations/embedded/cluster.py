@@ -14,13 +14,12 @@ from migrations.embedded.placement import POSTGRES_MAJOR, Placement
 SUPERUSER = "postgres"
 ENVIRONMENT = {"PATH": "/usr/bin:/bin", "TZ": "UTC", "LC_ALL": "C"}
 SCRATCH = "init."
-INITDB_TIMEOUT_S = 120.0  # half a second on a good disk
+INITDB_TIMEOUT_S = 120.0  # takes half a second on a good disk
 
 
 def ensure_cluster(place: Placement, binaries: Path) -> None:
     """Create the cluster if there is none. It is created next to its place and renamed: an incomplete one is never
-    used, and removed by the next start. Each has a name of its own, because an initdb outlives a worker that is
-    killed."""
+    used, and the next start removes it. Each attempt has its own name, because an initdb outlives a killed worker."""
     for left in place.root.glob(f"{SCRATCH}*"):
         shutil.rmtree(left, ignore_errors=True)
     if place.data.exists():
@@ -36,10 +35,10 @@ def ensure_cluster(place: Placement, binaries: Path) -> None:
 
 
 def leave_shared_account(place: Placement) -> None:
-    """A cluster whose server ran as an account that others share gets one of its own. Nothing runs in it."""
+    """Move a cluster whose server ran as an account shared with others to an id of its own. No server is running."""
     shared = place.account
     if not shared.is_ours and shared.entry == SHARED:
-        shutil.rmtree(place.root / "run", ignore_errors=True)  # the socket's folder is made anew
+        shutil.rmtree(place.root / "run", ignore_errors=True)  # the socket's folder is created anew
         separate_account().take_over(place.data, shared)
 
 
@@ -57,7 +56,7 @@ def _check(data: Path) -> None:
 
 
 def _initdb(data: Path, account: Account, binaries: Path) -> None:
-    """Who may log in is said at each start (see `access`)."""
+    """Login rules are written at each start (see `access`)."""
     methods = ["--auth-local=peer", "--auth-host=reject"]
     options = ["-U", SUPERUSER, *methods, "--encoding=UTF8", "--locale=C.UTF-8", "--sync-method=syncfs"]
     try:

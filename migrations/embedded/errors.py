@@ -1,11 +1,11 @@
-"""The error of the embedded Postgres, the reason that Postgres gives for it, and what to do about a file's."""
+"""The errors of the embedded Postgres, the reasons that Postgres gives, and remedies for file errors."""
 
 from __future__ import annotations
 
 import errno
 import re
 
-# "The database system is starting up" is what early clients are told, not a reason.
+# "The database system is starting up" is sent to early clients and is not a reason.
 FATAL = re.compile(r"\b(?:FATAL|PANIC|error):(?!\s*the database system is )\s*(.*)")
 REMEDIES = {
     errno.ENOSPC: "free some space there",
@@ -26,16 +26,16 @@ class EmbeddedPostgresError(Exception):
 
 
 class StartInterrupted(EmbeddedPostgresError):
-    """The start was given up because the process is to end."""
+    """The start was abandoned because the process is about to exit."""
 
 
 def reason_in(output: str) -> str:
-    """What Postgres first called fatal in its output (more may follow from it), or else its last line; empty when it
-    said nothing."""
+    """The first fatal error in Postgres's output (others may follow from it), or else its last line; empty without
+    output."""
     first = FATAL.search(output)
     return first[1] if first else (output.strip().splitlines() or [""])[-1]
 
 
 def remedy(error: OSError, otherwise: str) -> str:
-    """What to do about what the system said of a file or folder; `otherwise` where there is no better advice."""
+    """What to do about a file error; `otherwise` if there is no more specific advice."""
     return REMEDIES.get(error.errno or 0, otherwise)

@@ -1,4 +1,4 @@
-"""A lock on a file that the kernel frees when its holder dies, however it dies."""
+"""A file lock that the kernel releases when its holder dies, however it dies."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ POLL_S = 0.02
 
 
 class FileLock:
-    """Shared by many or held by one. Every instance counts for itself, also inside one process."""
+    """Shared by many or held exclusively. Every instance counts separately, even within one process."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -29,7 +29,7 @@ class FileLock:
         return self._lock(fcntl.LOCK_SH)
 
     def hold(self) -> bool:
-        """Take it alone, or turn a shared hold into one; False when another has it (a shared hold is then lost)."""
+        """Take it exclusively, or upgrade a shared hold; False if another holds it (a shared hold is then lost)."""
         return self._lock(fcntl.LOCK_EX)
 
     def release(self) -> None:
@@ -39,7 +39,7 @@ class FileLock:
 
     @contextmanager
     def turn(self, timeout_s: float, pause: Callable[[], None] = lambda: time.sleep(POLL_S)) -> Iterator[None]:
-        """Wait to hold it alone for the length of a block; `pause` is what happens between two looks."""
+        """Wait to hold it exclusively within a block; `pause` is called between attempts."""
         give_up_at = time.monotonic() + timeout_s
         while not self.hold():
             if time.monotonic() > give_up_at:

@@ -1,8 +1,8 @@
-"""Where the cluster of a home folder lives, and its socket.
+"""Where the cluster of a home folder and its socket are.
 
 HOME/postgres holds everything, unless we are root and the account that runs Postgres cannot reach it (below /root, or
-in a private temporary folder). Opening other folders' permissions is not ours to do: the cluster then goes below
-/var/lib, and HOME/postgres is a link to it.
+in a private temporary folder). We do not open the permissions of other folders: the cluster then goes below /var/lib,
+and HOME/postgres is a link to it.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ FALLBACK_FOLDER = Path("/var/lib")
 # Not TMPDIR: two processes with different environments must find the same socket.
 SHORT_FOLDER = Path("/tmp")
 SOCKET_NAME = ".s.PGSQL.5432"
-SOCKET_PATH_BYTES_MAX = 103  # sun_path of macOS; Linux has four more
-# Postgres and the drivers read commas, spaces and colons in a socket folder's name as syntax.
+SOCKET_PATH_BYTES_MAX = 103  # sun_path of macOS; Linux allows four more
+# Postgres and the drivers parse commas, spaces and colons in the name of a socket folder.
 PLAIN_PATH = re.compile(r"[\w/.+-]+", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Folders and files of one cluster; `root` is entered by others, its data and socket folders are not."""
+    """Folders and files of one cluster; others may enter `root`, but not its data and socket folders."""
 
     root: Path
 
@@ -48,12 +48,12 @@ class Placement:
 
     @property
     def names(self) -> Path:
-        """Which accounts of the system are which role."""
+        """Which system accounts may act as which role."""
         return self.root / "pg_ident.conf"
 
     @property
     def account(self) -> Account:
-        """Who runs the server."""
+        """The account that runs the server."""
         return account_for(self.data)
 
     @property
@@ -65,7 +65,7 @@ class Placement:
 
 
 def placement_of(home: Path) -> Placement:
-    """Find the cluster's place, deciding it on the first start. `home` exists."""
+    """Find the cluster's place; the first start decides it. `home` exists."""
     place = home / "postgres"
     if place.is_symlink() and not place.exists():
         raise EmbeddedPostgresError(
@@ -80,12 +80,12 @@ def placement_of(home: Path) -> Placement:
 
 
 def make_socket_folder(place: Placement) -> None:
-    """A folder that only the account enters: a process that reaches the socket is a superuser of the database."""
+    """A folder that only the account can enter: a process that reaches the socket is a superuser of the database."""
     folder, account = place.socket_folder, place.account
     if not folder.exists():
         folder.mkdir(mode=0o700)
     if not folder.is_symlink() and folder.lstat().st_uid == os.geteuid():
-        account.own(folder)  # new, or a start that was killed had not given it away yet
+        account.own(folder)  # new, or left by a start that was killed before this
     status = folder.lstat()
     if folder.is_symlink() or status.st_uid != account.uid or status.st_mode & 0o077:
         raise EmbeddedPostgresError(
@@ -94,9 +94,9 @@ def make_socket_folder(place: Placement) -> None:
 
 
 def remove_socket_folder(place: Placement) -> None:
-    """Tidy up behind a stopped server: an empty folder outside of ours."""
+    """Remove the empty socket folder of a stopped server, if it is outside of ours."""
     if place.socket_folder.parent == SHORT_FOLDER:
-        with contextlib.suppress(OSError):  # not there, or a crashed server's socket is still in it
+        with contextlib.suppress(OSError):  # it does not exist, or still has a crashed server's socket
             place.socket_folder.rmdir()
 
 

@@ -1,4 +1,4 @@
-"""The server process: whether one is there, starting one, what it wrote down about itself."""
+"""The server process: whether one is running, starting one, and the files in which it describes itself."""
 
 from __future__ import annotations
 
@@ -18,32 +18,32 @@ SETTINGS = {
     "listen_addresses": "",  # the socket is the only way in
     "unix_socket_permissions": "0700",
     "max_connections": "120",  # 100 for workers, the rest for migrations, commands and psql
-    "shared_buffers": "512MB",  # what a search in 100,000 chunks reads; a small database touches little of it
+    "shared_buffers": "512MB",  # what a search over 100,000 chunks reads; a small database uses little of it
     "maintenance_work_mem": "256MB",
     "max_wal_size": "1GB",
     "random_page_cost": "1.1",
-    "jit": "off",  # the binaries have none
-    "wal_level": "minimal",  # there is no replica from here
+    "jit": "off",  # the binaries do not include it
+    "wal_level": "minimal",  # there are no replicas
     "max_wal_senders": "0",
     "io_method": "sync",  # saves three processes
     "recovery_init_sync_method": "syncfs",  # recovery in 0.2 s instead of 3.2 s
     "log_destination": "stderr",
     "log_checkpoints": "off",
-    "log_min_error_statement": "panic",  # a statement may contain what people wrote
-    "max_parallel_maintenance_workers": "0",  # containers have 64 MB of /dev/shm, less than one worker asks for
+    "log_min_error_statement": "panic",  # statements may contain what users wrote
+    "max_parallel_maintenance_workers": "0",  # containers have 64 MB of /dev/shm, less than one worker needs
 }
-LOG_BYTES_MAX = 16 * 1024 * 1024  # then it starts again, keeping one old file
+LOG_BYTES_MAX = 16 * 1024 * 1024  # then a new log is started, and one old file is kept
 LOG_TAIL_BYTES = 16 * 1024
 CONNECT_TIMEOUT_S = 2.0
-PID_END = 2**22 + 1  # Linux gives no higher ones
+PID_END = 2**22 + 1  # Linux assigns no higher ones
 
 
 @dataclass(frozen=True, slots=True)
 class PidFile:
-    """What postmaster.pid says. It may be stale: only the socket shows whether the server is alive."""
+    """The content of postmaster.pid. It may be stale: only the socket shows whether the server is alive."""
 
     pid: int
-    state: str  # starting, ready, standby or stopping; empty until it says
+    state: str  # starting, ready, standby or stopping; empty if not written yet
 
     @property
     def is_ready(self) -> bool:
@@ -74,7 +74,7 @@ def is_listening(place: Placement) -> bool:
 
 
 def launch(place: Placement, binaries: Path) -> subprocess.Popen[bytes]:
-    """Start the server in its own session, so that a Ctrl-C at the terminal is ours alone."""
+    """Start the server in a session of its own, so that Ctrl-C at the terminal does not reach it."""
     for lock_file in (place.data / "postmaster.pid", place.socket_folder / f"{SOCKET_NAME}.lock"):
         _take_over_lock(lock_file, place.data)
     if place.log.exists() and place.log.stat().st_size > LOG_BYTES_MAX:
@@ -103,7 +103,7 @@ def log_size(place: Placement) -> int:
 
 
 def failure_in_log(place: Placement, start: int) -> str:
-    """Why the server gave up, by what it wrote after byte `start` of its log."""
+    """Why the server failed, from its log after byte `start`."""
     with place.log.open("rb") as log:
         size = log.seek(0, os.SEEK_END)
         log.seek(max(start if start <= size else 0, size - LOG_TAIL_BYTES))
@@ -114,25 +114,25 @@ def is_alive(pid: int) -> bool:
     try:
         os.kill(pid, 0)
     except OSError as error:
-        return not isinstance(error, ProcessLookupError)  # that of another account is alive
+        return not isinstance(error, ProcessLookupError)  # a process of another account is alive
     return not _is_zombie(pid)
 
 
 def _is_zombie(pid: int) -> bool:
-    """Dead, and its parent has not asked about it yet. Without /proc nobody can tell."""
+    """Dead, but not yet reaped by its parent. Unknown without /proc."""
     try:
-        state = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2]  # the name before may have any character
+        state = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2]  # the name before it may have any character
     except OSError:
         return False
     return state.split()[:1] == [b"Z"]
 
 
 def _take_over_lock(lock_file: Path, data: Path) -> None:
-    """Make a dead server's lock file name us instead of a pid that some other process may have by now.
+    """Replace the pid in a dead server's lock file by ours, since another process may have that pid by now.
 
-    Postgres takes a living pid for a running server, except its parent's; the line about shared memory must stay,
-    because by that it notices backends which outlived their postmaster. A file that a crash left without a pid is
-    removed, as Postgres advises: should there be such backends, the shared memory of the data folder still tells.
+    Postgres takes any live pid for a running server, except its parent's. The line about shared memory must stay,
+    because it reveals backends that outlived their postmaster. A file that a crash left without a pid is removed, as
+    Postgres advises: if there are such backends, the shared memory of the data folder still reveals them.
     """
     try:
         written, separator, rest = lock_file.read_bytes().partition(b"\n")
@@ -146,13 +146,13 @@ def _take_over_lock(lock_file: Path, data: Path) -> None:
 
 
 def _pid_in(text: str) -> int | None:
-    """A process that may be a server: kill() takes 0 and negative numbers for many processes, and 1 is never one."""
+    """A pid that may be a server's: kill() treats 0 and negative numbers as groups, and 1 is never a server."""
     text = text.strip()
     return int(text) if text.isascii() and text.isdigit() and 1 < int(text) < PID_END else None
 
 
 def _works_in(pid: int, data: Path) -> bool:
-    """Whether the process is the server of this folder, not listening yet. Without /proc shared memory must do."""
+    """Whether the process is this folder's server, not listening yet. Without /proc, shared memory has to suffice."""
     try:
         return Path(f"/proc/{pid}/cwd").readlink() == data
     except OSError:

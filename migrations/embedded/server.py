@@ -24,29 +24,29 @@ from migrations.embedded.postmaster import PidFile, failure_in_log, is_alive, is
 
 READY_TIMEOUT_S = 120.0  # crash recovery replays at most max_wal_size
 STOP_TIMEOUT_S = 30.0
-# For a fast shutdown, which writes everything to its place. One that is asked for while the server recovers from a
-# crash may never end (seen in Postgres 18.4); an immediate one ends, and leaves the rest to the next start.
+# For a fast shutdown, which flushes everything. If requested during crash recovery it may never end (seen in Postgres
+# 18.4); an immediate shutdown does, and leaves recovery to the next start.
 FAST_STOP_S = 10.0
 TURN_TIMEOUT_S = READY_TIMEOUT_S + STOP_TIMEOUT_S
-# A killed server's backends need a moment to notice; a starter killed at the wrong one leaves a server half-way.
+# The backends of a killed server need a moment to notice; a starter killed at a bad moment leaves a half-started server.
 CONTEST_TIMEOUT_S = 10.0
 CONTESTED = ("lock file", "shared memory")
 POLL_S = 0.02
-SPACE_BYTES_MIN = 16 * 2**20  # a segment of the write-ahead log; with less even the log of the server stays empty
-# Servers that this process started and others still use: Python calls a child that nobody refers to forgotten.
+SPACE_BYTES_MIN = 16 * 2**20  # a WAL segment; with less, even the server's log stays empty
+# Servers that this process started and others still use: Python warns about a child that is no longer referenced.
 _LEFT: list[subprocess.Popen[bytes]] = []
 
 
 @atexit.register
 def _forget_left() -> None:
-    """They outlive this process, and whoever inherits them waits for them."""
+    """They outlive this process; whichever process inherits them reaps them."""
     for process in _LEFT:
         if process.poll() is None:
             process.returncode = 0
 
 
 class EmbeddedPostgres:
-    """Starts the server of `home` or joins the one that runs; the last process to stop takes it down.
+    """Starts the server of `home` or joins a running one; the last process to stop shuts it down.
 
     Every call blocks. A server that outlived its owner is adopted; one that crashed is recovered.
     Raises EmbeddedPostgresError.
@@ -57,27 +57,27 @@ class EmbeddedPostgres:
         self._turns = FileLock(self._home / "postgres.lock")
         self._users = FileLock(self._home / "postgres.users")
         self._process: subprocess.Popen[bytes] | None = None
-        self._thread = threading.Lock()  # the locks of files tell processes apart, not threads
+        self._thread = threading.Lock()  # file locks exclude processes, not threads
         self._stopping = threading.Event()
 
     @property
     def owner_dsn(self) -> str:
-        """The owner of the tables: for migrations and administration."""
+        """For the owner of the tables: migrations and administration."""
         return self._dsn(SUPERUSER)
 
     @property
     def app_dsn(self) -> str:
-        """The plain role that the worker serves as; the first migration makes it."""
+        """For the plain role that the worker serves as; the first migration creates it."""
         return self._dsn("firsttoken_app")
 
     @property
     def is_running(self) -> bool:
-        """Whether the server takes connections."""
+        """Whether the server accepts connections."""
         return is_listening(placement_of(self._home))
 
     def start(self) -> None:
-        """Return when the server answers. Also brings a server back that died since. Raises StartInterrupted after
-        `stop`, which may come from another thread meanwhile."""
+        """Return once the server responds. Also restarts a server that died meanwhile. Raises StartInterrupted after
+        `stop`, which another thread may call meanwhile."""
         with self._thread, self._told():
             self._home.mkdir(parents=True, exist_ok=True, mode=0o711 if os.geteuid() == 0 else 0o700)
             with self._turns.turn(TURN_TIMEOUT_S, self._pause):
@@ -92,7 +92,7 @@ class EmbeddedPostgres:
                     raise
 
     def stop(self) -> None:
-        """Release the server; shut it down when no other worker uses it. It stays stopped."""
+        """Release the server; shut it down if no other worker uses it. It stays stopped."""
         self._stopping.set()
         with self._thread, self._told():
             if self._users.held:
@@ -110,7 +110,7 @@ class EmbeddedPostgres:
 
     def _dsn(self, user: str) -> str:
         folder = placement_of(self._home).socket_folder
-        # Port and sslmode are spelled out so that PGPORT and PGSSLMODE of the environment cannot change them.
+        # Port and sslmode are explicit so that PGPORT and PGSSLMODE in the environment cannot change them.
         return f"postgresql://{user}@/postgres?host={folder}&port=5432&sslmode=disable"
 
     @contextmanager
@@ -165,9 +165,9 @@ class EmbeddedPostgres:
             self._pause()
 
     def _becomes_ready(self, place: Placement, process: subprocess.Popen[bytes] | None) -> bool:
-        """Wait until the server (the one we launched, or whichever listens) takes queries; False when it went away.
+        """Wait until the server (the one we launched, or whichever listens) accepts queries; False if it went away.
 
-        One that is stopping and does not get on with it was left so by a process that was killed: it is ended.
+        One that is stuck in shutdown was left that way by a process that was killed: it is ended.
         """
         began_at = time.monotonic()
         while time.monotonic() < began_at + READY_TIMEOUT_S:
@@ -201,7 +201,7 @@ class EmbeddedPostgres:
     def _shut_down(self, place: Placement) -> None:
         """A fast shutdown: sessions end, nothing is lost."""
         if self._process is not None and self._process.poll() is None:
-            pid = self._process.pid  # whatever its file says
+            pid = self._process.pid  # takes precedence over the pid file
         elif (file := PidFile.read(place.data)) is not None and is_listening(place):
             pid = file.pid
         else:
@@ -213,7 +213,7 @@ class EmbeddedPostgres:
 
     def _end(self, place: Placement, pid: int) -> None:
         for how, within_s in ((signal.SIGINT, FAST_STOP_S), (signal.SIGQUIT, STOP_TIMEOUT_S - FAST_STOP_S)):
-            with suppress(ProcessLookupError):  # it crashed in this moment
+            with suppress(ProcessLookupError):  # it crashed at this moment
                 os.kill(pid, how)
             give_up_at = time.monotonic() + within_s
             while time.monotonic() < give_up_at:
@@ -226,13 +226,13 @@ class EmbeddedPostgres:
 
 
 def _is_there(place: Placement, pid: int) -> bool:
-    """A server that another process started: it takes its file away in the end, unless it crashes."""
+    """Whether a server started by another process is running: it removes its pid file at its end, unless it crashes."""
     file = PidFile.read(place.data)
     return file is not None and file.pid == pid and is_alive(pid)
 
 
 def _explained(reason: str, place: Placement) -> str:
-    """What it said, and what to do."""
+    """What the server reported, and what to do."""
     said, free = reason or "it said nothing", shutil.disk_usage(place.root).free
     if free < SPACE_BYTES_MIN:
         return f"{said}. Only {free // 2**20} MB are free in {place.root}: free some space there."

@@ -1,12 +1,12 @@
-"""The processes that read documents: a fork server with the parsers loaded, and a reader forked from it for each file.
+"""The processes that parse documents: a fork server with the parsers loaded, and a reader forked from it per file.
 
-A parser is up to half a million lines of C++, and a file may be made to break it, or to keep it busy. What breaks here
-is a process that was made for this file, holds no other, and ends with it; what is busy is killed at its limits. The
-server itself never sees a byte of a file, so every reader begins clean, and a fork costs a millisecond where a new
-interpreter costs two hundred.
+A parser is up to half a million lines of C++, and a file may be crafted to crash it or to keep it busy. What crashes here
+is a process that was created for this file, holds no other, and ends with it; a busy one is killed at its limits. The
+server itself never sees a byte of a file, so every reader starts clean, and a fork takes a millisecond where a new
+interpreter takes two hundred.
 
-The worker sends two sockets for each file: over one the file goes in and its text comes out; the other is a lease. The
-reader is killed when the worker lets go of the lease, be it that the worker died; its status is the last word on it.
+The worker sends two sockets per file: one carries the file in and its text out; the other is a lease. The reader is
+killed when the worker closes the lease, even by dying; the reader's exit status is the last message on it.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ from retrieval.loaders import formats
 from retrieval.loaders.job import STATUS, Job, framed
 from retrieval.loaders.source import decode
 
-SERVER_FILES_MAX = 256  # open ones: a lease for each reader
-READER_FILES_MAX = 32  # its socket, and what libraries read lazily (fonts, codecs)
+SERVER_FILES_MAX = 256  # open files: a lease per reader
+READER_FILES_MAX = 32  # its socket, and what libraries open lazily (fonts, codecs)
 PR_SET_PDEATHSIG = 1
 
 
 def main() -> None:
-    """Serve the socket that is the standard input until its other end is closed."""
+    """Serve the socket on standard input until its other end is closed."""
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)  # a worker that drains still reads; it ends us by letting go
+        signal.signal(number, signal.SIG_IGN)  # a draining worker still reads files; it ends us by closing the socket
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_NOFILE, (SERVER_FILES_MAX, SERVER_FILES_MAX))
     for loader in set(formats.LOADERS.values()):
         import_module(f"retrieval.loaders.{loader}")
-    decode("Grüße aus der Küche".encode("cp1252"))  # loads the codecs that are guessed from
-    gc.freeze()  # what is loaded stays shared with the readers
+    decode("Grüße aus der Küche".encode("cp1252"))  # loads the codecs used for guessing encodings
+    gc.freeze()  # keeps what is loaded shared with the readers
     with socket.socket(fileno=os.dup(0)) as control:
         _Server(control).serve()
 
@@ -54,12 +54,12 @@ def main() -> None:
 class _Server:
     def __init__(self, control: socket.socket) -> None:
         self._control = control
-        self._leases: dict[int, socket.socket] = {}  # by the process id of their reader
+        self._leases: dict[int, socket.socket] = {}  # by the process id of the reader
         self._wake, waker = socket.socketpair()
         self._wake.setblocking(False)
         waker.setblocking(False)
         self._waker = waker
-        signal.signal(signal.SIGCHLD, lambda *_: None)  # only so that it wakes the selector
+        signal.signal(signal.SIGCHLD, lambda *_: None)  # only to wake the selector
         signal.set_wakeup_fd(waker.fileno())
 
     def serve(self) -> None:
@@ -74,11 +74,11 @@ class _Server:
                     elif key.fileobj is self._wake:
                         self._reap(ready)
                     elif key.data in self._leases:
-                        os.kill(key.data, signal.SIGKILL)  # not yet reaped, so the id is still its own
+                        os.kill(key.data, signal.SIGKILL)  # not reaped yet, so the id is still its own
                         ready.unregister(key.fileobj)
 
     def _begin(self, ready: selectors.BaseSelector) -> bool:
-        """Fork a reader for the next file. False when the worker is gone."""
+        """Fork a reader for the next file. Returns False if the worker is gone."""
         message, sockets, _, _ = socket.recv_fds(self._control, 1, 2)
         if not message or len(sockets) != 2:
             return False
@@ -88,7 +88,7 @@ class _Server:
             try:
                 pid = os.fork()
             except OSError:
-                lease.close()  # without a status: the worker knows that nothing was tried
+                lease.close()  # without a status, which tells the worker that nothing was tried
                 return True
             if pid == 0:
                 _become_reader(link, server)
@@ -114,7 +114,7 @@ class _Server:
 
 
 def _become_reader(link: socket.socket, server: int) -> NoReturn:
-    """Keep nothing of the server but the code, read one file, and end."""
+    """Keep nothing of the server but its code, read one file, and exit."""
     code = 1
     try:
         signal.set_wakeup_fd(-1)
@@ -132,9 +132,9 @@ def _become_reader(link: socket.socket, server: int) -> NoReturn:
 
 
 def _die_with(server: int) -> None:
-    if sys.platform == "linux":  # elsewhere the limits end it
+    if sys.platform == "linux":  # elsewhere only the limits end it
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        with suppress(OSError):  # when memory is short, the system takes readers first
+        with suppress(OSError):  # if memory is short, the kernel kills readers first
             Path("/proc/self/oom_score_adj").write_text("1000")
     if os.getppid() != server:
         os._exit(1)
@@ -146,14 +146,14 @@ def _limit(job: Job) -> None:
         (resource.RLIMIT_AS, job.memory_bytes, job.memory_bytes),
         (resource.RLIMIT_CPU, job.cpu_s, job.cpu_s + 1),
         (resource.RLIMIT_NOFILE, READER_FILES_MAX, READER_FILES_MAX),
-        (resource.RLIMIT_FSIZE, 0, 0),  # sockets are no files
+        (resource.RLIMIT_FSIZE, 0, 0),  # does not apply to sockets
         (resource.RLIMIT_NPROC, 0, 0),
     ):
         resource.setrlimit(limit, (soft, hard))
 
 
 def _answer(job: Job, given: BinaryIO) -> bytes:
-    """A header of JSON and the text in UTF-8; without text the header says what is wrong with the file, or with us."""
+    """A JSON header and the text in UTF-8; without text, the header says what is wrong with the file, or with us."""
     header: dict[str, Any]
     try:
         document = formats.load(Path(job.name), given.read(job.size))
@@ -173,7 +173,7 @@ def _answer(job: Job, given: BinaryIO) -> bytes:
         header = {"unreadable": str(error)}
     except MemoryError:
         header = {"unreadable": f"needs more than {job.memory_bytes // 1024**2} MB of memory to read; split it"}
-    except Exception as error:  # the boundary: a loader that a file confuses is a bug, and the worker tells of it
+    except Exception as error:  # isolation: a loader that a file confuses has a bug, which the worker logs
         place = traceback.extract_tb(error.__traceback__)[-1]
         header = {"bug": f"{type(error).__name__} in {Path(place.filename).name}:{place.lineno}"}
     return _encoded(header)

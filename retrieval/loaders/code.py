@@ -1,4 +1,4 @@
-"""Source code: kept as written; the classes and functions of the file give the sections."""
+"""Source code: kept as written; the file's classes and functions define the sections."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _LANGUAGES = (
 SUFFIXES = tuple(_LANGUAGES.split())
 
 
-# What begins a definition in most languages, at the left edge or one level in.
+# The start of a definition in most languages, at the left margin or one level in.
 _DEFINITION = re.compile(
     r"^(?P<indent>\t| {2,4})?"
     r"(?:(?:export|default|public|private|protected|internal|static|final|abstract|async|pub(?:\([a-z]+\))?|unsafe|"

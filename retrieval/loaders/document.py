@@ -1,18 +1,18 @@
-"""What a loader makes of a file: its text, and which part of the text stands under which heading."""
+"""The output of a loader: the text of a file, and the headings of its sections."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-TITLE_CHARS_MAX = 120  # a title goes in front of every passage in the prompt
+TITLE_CHARS_MAX = 120  # a title precedes every passage in the prompt
 HEADING_CHARS_MAX = 200  # of a heading path
-SECTIONS_MAX = 20_000  # a file of nothing but headings; the rest is one section
+SECTIONS_MAX = 20_000  # guards against a file of nothing but headings; the rest becomes one section
 
 
 @dataclass(frozen=True, slots=True)
 class Heading:
-    """A heading found at text[start:end], which its section's body follows. `level` counts from 1."""
+    """A heading at text[start:end], followed by the body of its section. `level` counts from 1."""
 
     level: int
     title: str
@@ -22,7 +22,7 @@ class Heading:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """text[start:end] stands under `heading`, a path such as "Install > Linux"; "" before the first heading."""
+    """text[start:end] is below `heading`, a path such as "Install > Linux"; "" before the first heading."""
 
     heading: str
     start: int
@@ -46,7 +46,7 @@ def clipped(title: str, chars_max: int = TITLE_CHARS_MAX) -> str:
 
 
 def sections(headings: Iterable[Heading], *, title: str, start: int, end: int) -> tuple[Section, ...]:
-    """The sections of text[start:end]. A top heading that repeats the document's title is left out of the paths."""
+    """The sections of text[start:end]. A top heading that repeats the document's title is omitted from the paths."""
     found: list[Section] = []
     path: list[tuple[int, str]] = []
     body = start

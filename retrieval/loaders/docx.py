@@ -1,4 +1,4 @@
-"""Word documents: their paragraphs, with the headings that their styles name, and tables row by row."""
+"""Word documents: paragraphs, headings according to their styles, and tables row by row."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from xml.parsers import expat
 from retrieval.errors import UnreadableFile
 from retrieval.loaders.document import Document, Heading, clipped, sections
 
-PART_BYTES_MAX = 64 * 1024 * 1024  # of one part, unpacked: a book is three; beyond it the archive is a bomb
+PART_BYTES_MAX = 64 * 1024 * 1024  # of one unpacked part: a book has three megabytes; more is a zip bomb
 CHARS_MAX = 20_000_000
-DEPTH_MAX = 500  # of elements in each other: a table in a table in a table is at 30, and expat keeps them all
-ELEMENTS_MAX = 4_000_000  # of one part: a book has a hundred thousand
+DEPTH_MAX = 500  # of nested elements: three nested tables reach 30, and expat keeps all of them in memory
+ELEMENTS_MAX = 4_000_000  # per part: a book has a hundred thousand
 TITLE_CHARS_READ = 1000
 _HEADING = re.compile(r"heading ([1-9])$")
 _BREAKS = {"tab": "\t", "br": "\n", "cr": "\n", "noBreakHyphen": "-"}
@@ -24,7 +24,7 @@ Attributes = Mapping[str, str]
 
 
 def load(data: bytes, name: str) -> Document:
-    """`name` is the title when the document has none. Raises UnreadableFile."""
+    """`name` is the title if the document has none. Raises UnreadableFile."""
     try:
         with zipfile.ZipFile(BytesIO(data)) as archive:
             styles = _Styles()
@@ -46,7 +46,7 @@ def load(data: bytes, name: str) -> Document:
 
 
 def _part(archive: zipfile.ZipFile, name: str, *, needed: bool = False) -> bytes:
-    """Unpacked, and never more of it than the limit, whatever size the archive claims."""
+    """The unpacked part, never more than the limit, whatever size the archive claims."""
     try:
         with archive.open(name) as part:
             data = part.read(PART_BYTES_MAX + 1)
@@ -65,7 +65,7 @@ def _parse(
     end: Callable[[str], None] = lambda _: None,
     characters: Callable[[str], None] = lambda _: None,
 ) -> None:
-    """Names come without their prefix. A document type, which is where entities are declared, is refused."""
+    """Names are passed without their prefix. A document type, which is where entities are declared, is refused."""
     if not xml:
         return
     limits = _Limits()
@@ -113,7 +113,7 @@ class _Limits:
 
 
 class _Styles:
-    """Which style is a heading of which level: ids are in the author's language, names in English."""
+    """Which styles are headings, and of which level: ids are in the author's language, names in English."""
 
     def __init__(self) -> None:
         self.levels: dict[str, int] = {}
@@ -146,17 +146,17 @@ class _Properties:
 
 
 class _Body:
-    """Collects paragraphs and rows of tables, and the headings among them with their offsets."""
+    """Collects paragraphs, table rows, and headings with their offsets."""
 
     def __init__(self, levels: Mapping[str, int]) -> None:
         self.headings: list[Heading] = []
         self._levels = levels
         self._blocks: list[str] = []
-        self._length = 0  # of the blocks joined, each with its separator
+        self._length = 0  # of the joined blocks, separators included
         self._inline: list[str] = []
         self._level: int | None = None
         self._in_text = False
-        self._rows = 0  # tables may stand in tables: their rows are part of the outer one
+        self._rows = 0  # nesting depth: the rows of nested tables are part of the outer row
 
     def start(self, name: str, attributes: Attributes) -> None:
         self._in_text = name == "t"

@@ -1,4 +1,4 @@
-"""The worker's end of the processes that read documents: starts the fork server, gives it files, kills its readers."""
+"""The worker's side of the processes that parse documents: starts the fork server, sends it files, kills its readers."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ from retrieval.loaders.job import STATUS, Job
 
 ROOT = Path(__file__).resolve().parents[2]
 MAIN = "import sys; sys.path.insert(0, sys.argv.pop()); from retrieval.loaders.child import main; main()"
-END_S = 1.0  # for the server to see that its worker let go: it takes a millisecond
-LAST_WORD_S = 5.0  # for the server to tell how a reader ended, once it has
+END_S = 1.0  # for the server to notice that its worker closed the socket: it takes a millisecond
+LAST_WORD_S = 5.0  # for the server to report a reader's exit status
 RECEIVE_BYTES = 256 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """What is left of a reader. Without a status the fork server is gone, or had no room for another process."""
+    """The outcome of a reader. Without a status, the fork server is gone or could not start another process."""
 
     answer: bytes
     status: int | None  # an exit code, or minus a signal
 
 
 class ForkServer:
-    """Inherits nothing: neither sockets nor files, nor the environment with its secrets, nor the terminal's signals.
+    """Inherits nothing: no sockets or files, no environment with its secrets, no signals from the terminal.
 
-    Ends with the process that made it, whatever becomes of that, because it then loses its socket.
+    It ends with the process that started it, however that dies, because its socket is closed then.
     """
 
     def __init__(self) -> None:
-        """Raises OSError when no process can be started."""
+        """Raises OSError if no process can be started."""
         self._control, theirs = socket.socketpair()
-        self._control.setblocking(False)  # it takes hundreds of files, and the pool sends three
+        self._control.setblocking(False)  # its buffer takes hundreds of files, and the pool sends three
         with theirs:
             try:
                 self._process = subprocess.Popen(
@@ -62,7 +62,7 @@ class ForkServer:
         return self._process.poll() is None
 
     def begin(self) -> Reader:
-        """A reader that waits for its file. Raises OSError when the server is gone, or there are no descriptors."""
+        """A reader that waits for its file. Raises OSError if the server is gone, or no descriptors are left."""
         link, its_link = socket.socketpair()
         lease, its_lease = socket.socketpair()
         reader = Reader(link, lease)
@@ -96,12 +96,12 @@ class Reader:
 
     @property
     def waits(self) -> bool:
-        """Whether it is there for a file: a spare one may have been killed, for whatever reason."""
+        """Whether it is still waiting for a file: a spare one may have been killed, for whatever reason."""
         return not select.select([self._lease], [], [], 0)[0]
 
     def run(self, job: Job, data: bytes) -> Ended:
-        """Blocks until it ended. Raises TimeoutError when the server does not say how, and UnreadableFile."""
-        with suppress(BrokenPipeError, ConnectionResetError):  # it ended before it read all: its status says why
+        """Blocks until it has ended. Raises TimeoutError if the server does not report the status, and UnreadableFile."""
+        with suppress(BrokenPipeError, ConnectionResetError):  # it ended before reading everything: its status says why
             self._link.sendall(job.header())
             self._link.sendall(data)
         answer = self._answer(job.answer_bytes)
@@ -111,7 +111,7 @@ class Reader:
         return Ended(answer, None)
 
     def abandon(self) -> None:
-        """It is killed if it still runs, and `run` returns. From any thread."""
+        """Kill it if it still runs, so that `run` returns. Thread-safe."""
         with suppress(OSError):
             self._lease.shutdown(socket.SHUT_WR)
         with suppress(OSError):

@@ -1,6 +1,6 @@
-"""Which loader reads which file, by the end of its name.
+"""Which loader reads which file, by the suffix of its name.
 
-A loader is imported when it reads its first file: only the processes that read files hold a parser (loaders/child.py).
+A loader is imported when it reads its first file: only the processes that parse files load a parser (loaders/child.py).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from retrieval.loaders.code import SUFFIXES
 from retrieval.loaders.document import Document, clipped
 from retrieval.loaders.source import FILE_BYTES_MAX
 
-PACKED_BYTES_MAX = 64 * 1024 * 1024  # the text in them has limits of its own
+PACKED_BYTES_MAX = 64 * 1024 * 1024  # of the file; the text in it has limits of its own
 
 Loader = Callable[[bytes, str], Document]
 
@@ -37,7 +37,7 @@ LOADERS = {  # the module of this package whose `load` reads such files
     **dict.fromkeys(SUFFIXES, "code"),
 }
 
-# What a web server calls them; anything else is known by the end of its address.
+# Media types sent by web servers; any other file is identified by the suffix of its URL.
 MEDIA_TYPES = {
     "text/html": ".html",
     "application/xhtml+xml": ".html",
@@ -46,7 +46,7 @@ MEDIA_TYPES = {
     "application/pdf": ".pdf",
     "application/vnd.openxmlformats-officedocument.wordprocessingml.document": ".docx",
 }
-PACKED = frozenset({".pdf", ".docx"})  # hold pictures beside their text, so they may be larger
+PACKED = frozenset({".pdf", ".docx"})  # contain images beside their text, so they may be larger
 
 
 def readable(path: Path) -> bool:
@@ -54,7 +54,7 @@ def readable(path: Path) -> bool:
 
 
 def load(path: Path, data: bytes) -> Document:
-    """Works for as long as the file makes it: in a process that can be killed, unless the file is one of ours.
+    """Takes as long as the file makes it take: run it in a process that can be killed, unless the file is trusted.
 
     Raises UnreadableFile, also for kinds of file that no loader reads.
     """
@@ -67,10 +67,10 @@ def load(path: Path, data: bytes) -> Document:
 
 
 def bytes_max(path: Path) -> int:
-    """How large a file of this kind may be."""
+    """The size limit for files of this kind."""
     return PACKED_BYTES_MAX if path.suffix.lower() in PACKED else FILE_BYTES_MAX
 
 
 def named_after(path: Path) -> str:
-    """A title for a document that has none: "getting-started.txt" is "getting started"."""
+    """A title for a document without one: "getting-started.txt" becomes "getting started"."""
     return clipped(path.stem.replace("-", " ").replace("_", " ")) or path.name

@@ -1,4 +1,4 @@
-"""HTML: the readable text of the page's main part, one block a paragraph."""
+"""HTML: the readable text of the page's main content, one block per paragraph."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _BREAKS = {"br": "\n", "li": "- ", "td": " | ", "th": " | "}
 
 
 def load(data: bytes, name: str) -> Document:
-    """`name` is the title when the page has none. Raises UnreadableFile."""
+    """`name` is the title if the page has none. Raises UnreadableFile."""
     source = decode(data)
     if _depth(source) > DEPTH_MAX:
         raise UnreadableFile(f"nests more than {DEPTH_MAX} elements in each other")
@@ -47,9 +47,9 @@ def load(data: bytes, name: str) -> Document:
 
 
 def _depth(source: str) -> int:
-    """How deep the elements nest whose end tags cannot be left out, in a page that closes only what it opened.
+    """Nesting depth of elements whose end tag is required, in a page that closes only what it opened.
 
-    A page that is made to be counted wrongly comes as far as the limit of its process.
+    A page crafted to be counted wrongly only gets as far as the limits of its process.
     """
     opened: Counter[str] = Counter()
     depth = deepest = 0
@@ -68,7 +68,7 @@ def _depth(source: str) -> int:
 
 
 def _walk(root: LexborNode) -> Iterator[tuple[LexborNode, bool]]:
-    """Every node on the way in (True) and out (False), without recursion: nesting is the author's to choose."""
+    """Every node on the way in (True) and out (False), without recursion: the author controls the nesting."""
     depth, node, entering = 0, root, True
     while True:
         yield node, entering
@@ -89,12 +89,12 @@ def _skipped(node: LexborNode) -> bool:
 
 
 class _Writer:
-    """Collects blocks of text and the headings among them, with their offsets."""
+    """Collects blocks of text, and headings with their offsets."""
 
     def __init__(self) -> None:
         self.headings: list[Heading] = []
         self._blocks: list[str] = []
-        self._length = 0  # of the blocks joined, each with its separator
+        self._length = 0  # of the joined blocks, separators included
         self._inline: list[str] = []
         self._preformatted = 0
 
@@ -130,5 +130,5 @@ class _Writer:
 
 
 def _folded(raw: str) -> list[str]:
-    """Lines with their white space folded, as a browser shows them; only <br> and <pre> make new lines."""
+    """Lines with their white space collapsed, as a browser shows them; only <br> and <pre> start new lines."""
     return [line for line in (" ".join(part.split()) for part in raw.split("\n")) if line]

@@ -1,4 +1,4 @@
-"""What a reader process is asked to do and how much it may spend on it, as both ends of the socket see it."""
+"""A reader process's task and its limits, as both ends of the socket see them."""
 
 from __future__ import annotations
 
@@ -7,31 +7,31 @@ import struct
 from dataclasses import asdict, dataclass
 from typing import BinaryIO
 
-LENGTH = struct.Struct("!I")  # of the JSON header that begins a job and an answer, in bytes
-STATUS = struct.Struct("!i")  # how a reader ended: its exit code, or minus the signal that killed it
+LENGTH = struct.Struct("!I")  # of the JSON header at the start of a job or an answer, in bytes
+STATUS = struct.Struct("!i")  # of a reader: its exit code, or minus the signal that killed it
 
-# Processor time by the size of the file: the slowest ordinary files (HTML) take half a second per megabyte on a core of
-# 2024, a slow one takes four times as long. What needs more was made to.
+# CPU time by file size: the slowest ordinary files (HTML) take half a second per megabyte on a core of 2024; a slow core
+# takes four times as long. A file that needs more was crafted to.
 CPU_S_MIN = 5
 CPU_S_PER_MB = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What reading one file may take. `wall_s` counts from the moment that the file has a process."""
+    """Limits for reading one file. `wall_s` counts from the moment that the file has a process."""
 
     wall_s: float
-    cpu_s: int  # the most, however large the file is
+    cpu_s: int  # upper bound for files of any size
     memory_bytes: int = 1024 * 1024 * 1024  # address space; ordinary files need a tenth of it
-    answer_bytes: int = 64 * 1024 * 1024  # text and offsets: 20 million characters of most scripts
+    answer_bytes: int = 64 * 1024 * 1024  # text and offsets: 20 million characters in most scripts
     niceness: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """`size` bytes of a file follow the header. `split` asks for pieces to embed too."""
+    """`size` bytes of a file follow the header. `split` requests its pieces for embedding too."""
 
-    name: str  # by whose end the file is read
+    name: str  # its suffix selects the loader
     size: int
     split: bool
     cpu_s: int

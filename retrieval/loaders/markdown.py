@@ -1,4 +1,4 @@
-"""Markdown: kept as written (models read it well); headings give the sections."""
+"""Markdown: kept as written (models read it well); headings define the sections."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
 _HASHES = re.compile(r" {0,3}(#{1,6})(?:[ \t]+(.*))?$")
 _UNDERLINE = re.compile(r" {0,3}(=+|-{2,})[ \t]*$")
 _NOT_A_HEADING = re.compile(r"[ \t]*(?:$|[>|#]|[-*+][ \t]|\d+[.)][ \t])| {4}|\t")
-# Neither part goes over another bracket of its kind, but for a pair within an address, so that the time is linear.
+# Neither part crosses another bracket of its kind, except a pair within an address, so the time is linear.
 _LINK = re.compile(r"!?\[([^\[\]]*+)\](?:\((?:[^()]|\([^()]*+\))*+\)|\[[^\[\]]*+\])")
-HEADING_CHARS_READ = 1000  # a title has 120, but addresses are taken out of it
+HEADING_CHARS_READ = 1000  # a title has at most 120, but link targets are removed first
 
 
 def load(data: bytes, name: str) -> Document:
-    """`name` is the title when neither front matter nor a heading gives one. Raises UnreadableFile."""
+    """`name` is the title if neither front matter nor a heading gives one. Raises UnreadableFile."""
     text = decode(data)
     front = _FRONT_MATTER.match(text)
     start = front.end() if front else 0
@@ -35,7 +35,7 @@ def _front_title(front: re.Match[str] | None) -> str:
 
 
 def _headings(text: str, start: int) -> Iterator[Heading]:
-    """ATX ("## Title") and setext (underlined) headings outside fenced code, as CommonMark draws the lines."""
+    """ATX ("## Title") and setext (underlined) headings outside fenced code, following CommonMark."""
     fence = ""
     previous, previous_start = "", start
     for line, line_start, line_end in _lines(text, start):
@@ -54,7 +54,7 @@ def _headings(text: str, start: int) -> Iterator[Heading]:
 
 
 def _lines(text: str, start: int) -> Iterator[tuple[str, int, int]]:
-    """(line, where it begins, where the next one begins)."""
+    """(line, its start, start of the next line)."""
     while start < len(text):
         end = text.find("\n", start)
         end = len(text) if end < 0 else end

@@ -12,12 +12,12 @@ from retrieval.errors import UnreadableFile
 from retrieval.loaders.document import Document, Section, clipped
 
 PAGES_MAX = 5000
-CHARS_MAX = 20_000_000  # of all pages: a book has one million
-_HYPHENATED = re.compile(r"[\ufffe\u0002]\n?")  # pdfium's mark for a hyphen that only broke a line
+CHARS_MAX = 20_000_000  # in total: a book has one million
+_HYPHENATED = re.compile(r"[\ufffe\u0002]\n?")  # pdfium's mark for a hyphen that only breaks a line
 
 
 def load(data: bytes, name: str) -> Document:
-    """`name` is the title when the file has none. Raises UnreadableFile."""
+    """`name` is the title if the file has none. Raises UnreadableFile."""
     try:
         with pypdfium2.PdfDocument(data) as document:
             pages = _pages(document)
@@ -46,7 +46,7 @@ def _pages(document: pypdfium2.PdfDocument) -> list[str]:
 
 
 def _text(document: pypdfium2.PdfDocument, number: int) -> str:
-    """A page that is broken is empty; the others may well be readable."""
+    """The text of a page; a broken page is empty, since the others may well be readable."""
     try:
         page = document[number].get_textpage()
         return str(page.get_text_bounded())
@@ -56,7 +56,7 @@ def _text(document: pypdfium2.PdfDocument, number: int) -> str:
 
 def _clean(page: str) -> str:
     text = page.replace("\r\n", "\n").replace("\r", "\n").replace("\0", "")
-    text = text.encode("utf-8", "replace").decode()  # halves of characters
+    text = text.encode("utf-8", "replace").decode()  # replaces lone surrogates
     return "\n".join(line.rstrip(" \t") for line in _HYPHENATED.sub("", text).split("\n")).strip()
 
 

@@ -1,7 +1,7 @@
-"""Reads documents in processes that are killed at their limits, so that a file harms nothing but itself.
+"""Parses documents in processes that are killed at their limits, so that a file harms nothing but itself.
 
-Nothing here looks into a file: a job goes to the fork server, a document comes back, or the reason why not. What comes
-back was made by a process that read foreign bytes, so it is checked like anything else from outside.
+Nothing here looks into a file: a job goes to the fork server; a document comes back, or the reason why not. That result
+comes from a process that read untrusted bytes, so it is validated like any other external input.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ from retrieval.loaders.job import LENGTH, Job, Limits
 
 log = logging.getLogger("firsttoken.loaders")
 
-# A hostile file keeps its place until its limit, and with it a core and a gigabyte of memory. No owner has two of them:
-# one is for the queue of the stores, one for a tenant whose file is slow, and one for everybody else.
+# A hostile file occupies its place until its limit, with a core and a gigabyte of memory. No owner gets two places: one
+# is for the queue of the stores, one for a tenant with a slow file, and one for everybody else.
 AT_ONCE_MAX = 3
-TITLE_CHARS_MAX = 1000  # names of files, too
+TITLE_CHARS_MAX = 1000  # of file names, too
 TOO_MUCH_WORK = "takes far more work to read than files of its size do; save it anew, or split it into smaller files"
 BROKEN = "is damaged, or needs more memory than a document should; save it anew, or split it into smaller files"
 
 
 class Read(NamedTuple):
     document: Document
-    pieces: list[Piece]  # none unless they were asked for
+    pieces: list[Piece]  # empty unless requested
 
 
 class LoaderPool:
-    """Holds a fork server from `start` or the first file on, another one when that has died, and a spare reader.
+    """Holds a fork server from `start` or the first file on, replaced if it dies, and a spare reader.
 
-    Belongs to one event loop; only waiting for readers is done in threads.
+    Used on one event loop; threads only wait for readers.
     """
 
     def __init__(self) -> None:
@@ -55,11 +55,11 @@ class LoaderPool:
         self._spare: Reader | None = None
 
     def start(self) -> None:
-        """The server loads the parsers meanwhile, for a fifth of a second."""
+        """Start the server, which takes a fifth of a second in the background to load the parsers."""
         self._prepare()
 
     def close(self) -> None:
-        """Readers that are busy end now."""
+        """Kill busy readers and the server."""
         self._threads.shutdown(wait=False, cancel_futures=True)
         if self._spare:
             self._spare.close()
@@ -68,17 +68,17 @@ class LoaderPool:
         self._spare = self._server = None
 
     async def read(self, path: Path, data: bytes, limits: Limits, *, owner: Hashable, split: bool = False) -> Read:
-        """The document in a file of that name, and with `split` its pieces too.
+        """The document in a file of that name; with `split`, its pieces too.
 
-        Files of one `owner` are read one after the other, so that slow ones keep only each other waiting. A file that
-        nobody waits for any more is not read on. Raises UnreadableFile, ReadersUnavailable.
+        Files of one `owner` are read one after the other, so that slow ones delay only each other. Cancelling the call
+        kills the reader. Raises UnreadableFile, ReadersUnavailable.
         """
         name = path.name.encode("utf-8", "surrogatepass").decode("utf-8", "replace")  # names need not be Unicode
         job = Job.of(name, len(data), split, limits)
         turn = self._turns.setdefault(owner, asyncio.Lock())
         async with turn, self._places:
             ended = await self._run(job, data, limits.wall_s)
-            if ended.status is None:  # the server died and took the reader with it, which need not be this file's fault
+            if ended.status is None:  # the server died and took the reader along, perhaps not because of this file
                 ended = await self._run(job, data, limits.wall_s)
             self._prepare()
             return await asyncio.get_running_loop().run_in_executor(self._threads, judged, ended)
@@ -95,7 +95,7 @@ class LoaderPool:
             done, _ = await asyncio.wait([running], timeout=wall_s)
         finally:
             reader.abandon()
-            await asyncio.wait([running])  # at once, now: its place is free only when nothing runs on it
+            await asyncio.wait([running])  # ends at once now; the place is free only when nothing runs there
         if not done:
             raise UnreadableFile(f"takes longer than {wall_s:g} s to read; split it into smaller files")
         try:
@@ -118,12 +118,12 @@ class LoaderPool:
         self._server = None
 
     def _prepare(self) -> None:
-        """Fork the next file's reader before there is that file, because a fork takes milliseconds."""
+        """Fork a reader in advance for the next file, because a fork takes milliseconds."""
         with suppress(OSError):
             self._spare = self._begun()
 
     def _begun(self) -> Reader:
-        """Raises OSError when processes or descriptors run out."""
+        """Raises OSError if processes or descriptors run out."""
         spare, self._spare = self._spare, None
         if spare and spare.waits:
             return spare
@@ -138,7 +138,7 @@ class LoaderPool:
 
 
 class _Header(BaseModel):
-    """What a reader says before the text, or in its place."""
+    """A reader's header before the text, or instead of it."""
 
     model_config = ConfigDict(strict=True, extra="forbid")
 
@@ -154,7 +154,7 @@ class _Header(BaseModel):
 
 
 def judged(ended: Ended) -> Read:
-    """What a reader that has ended leaves behind. Raises UnreadableFile, ReadersUnavailable."""
+    """The result of a reader that has ended. Raises UnreadableFile, ReadersUnavailable."""
     if ended.status is None:
         raise ReadersUnavailable()
     if ended.status == -signal.SIGXCPU:
@@ -163,7 +163,7 @@ def judged(ended: Ended) -> Read:
         raise UnreadableFile(BROKEN)
     try:
         return _parsed(ended.answer)
-    except ValueError as error:  # a ValidationError is one
+    except ValueError as error:  # includes ValidationError
         log.warning("a document reader sent an invalid result: %s", type(error).__name__)
         raise UnreadableFile(BROKEN) from None
 
@@ -190,7 +190,7 @@ def _parsed(answer: bytes) -> Read:
 
 
 def _check(spans: list[tuple[int, int]], length: int) -> None:
-    """In order, and within the text."""
+    """Raises ValueError unless the spans are in order and within the text."""
     bounds = [0, *(bound for span in spans for bound in span), length]
     if any(before > after for before, after in pairwise(bounds)):
         raise ValueError("spans are out of order")

@@ -1,4 +1,4 @@
-"""Bytes on disk to clean text: the gate that every loader's file passes."""
+"""From bytes on disk to clean text: every loader's input passes through here."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from pathlib import Path
 
 from retrieval.errors import UnreadableFile
 
-FILE_BYTES_MAX = 10 * 1024 * 1024  # a book is one; beyond it is a dump, and would hold the embedder for hours
-DETECT_BYTES_MAX = 64 * 1024  # guessing an encoding costs time per byte
+FILE_BYTES_MAX = 10 * 1024 * 1024  # a book has one megabyte; more is a dump, and would occupy the embedder for hours
+DETECT_BYTES_MAX = 64 * 1024  # guessing an encoding takes time per byte
 
 _BOMS = (
     (codecs.BOM_UTF8, "utf-8-sig"),
-    (codecs.BOM_UTF32_LE, "utf-32"),  # before UTF-16, whose mark it begins with
+    (codecs.BOM_UTF32_LE, "utf-32"),  # before UTF-16, whose mark is a prefix of it
     (codecs.BOM_UTF32_BE, "utf-32"),
     (codecs.BOM_UTF16_LE, "utf-16"),
     (codecs.BOM_UTF16_BE, "utf-16"),
@@ -20,7 +20,7 @@ _BOMS = (
 
 
 def read_bytes(path: Path, bytes_max: int = FILE_BYTES_MAX) -> bytes:
-    """Raises UnreadableFile when there is no such file, no permission, nothing in it or too much."""
+    """Raises UnreadableFile if the file does not exist, is not accessible, is empty or too large."""
     try:
         if not path.is_file():
             raise UnreadableFile("is not a file" if path.exists() else "there is no such file")
@@ -32,7 +32,7 @@ def read_bytes(path: Path, bytes_max: int = FILE_BYTES_MAX) -> bytes:
 
 
 def checked(data: bytes, bytes_max: int) -> bytes:
-    """Raises UnreadableFile when it is nothing, or more than the limit."""
+    """Raises UnreadableFile if the data is empty or larger than the limit."""
     if len(data) > bytes_max:
         raise UnreadableFile(f"is larger than {bytes_max // 1024**2} MB; split it into smaller files")
     if not data or data.isspace():
@@ -41,7 +41,7 @@ def checked(data: bytes, bytes_max: int) -> bytes:
 
 
 def decode(data: bytes) -> str:
-    """Text with "\\n" line ends. UTF-8 unless a byte order mark or the bytes themselves say otherwise."""
+    """Text with "\\n" line ends. UTF-8 unless a byte order mark or the bytes themselves indicate another encoding."""
     text = _decoded(data).replace("\r\n", "\n").replace("\r", "\n")
     if "\0" in text:
         raise UnreadableFile("is not text (it contains zero bytes)")

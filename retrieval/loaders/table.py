@@ -1,4 +1,4 @@
-"""Tables as text (CSV, TSV): a line for each row, every value behind the name of its column."""
+"""Tables as text (CSV, TSV): one line per row, each value preceded by the name of its column."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def load(data: bytes, name: str) -> Document:
 
 
 def _delimiter(source: str) -> str:
-    """The one that is most frequent in the first line: sniffing more of a file guesses wrong more often."""
+    """The most frequent delimiter in the first line: sniffing more of a file guesses wrong more often."""
     first = source[:SNIFF_CHARS].lstrip("\n").partition("\n")[0]
     return max(DELIMITERS, key=first.count)
 

@@ -1,4 +1,4 @@
-"""Plain text: one section, named by its file."""
+"""Plain text: one section, named after its file."""
 
 from __future__ import annotations
 
@@ -7,6 +7,6 @@ from retrieval.loaders.source import decode
 
 
 def load(data: bytes, name: str) -> Document:
-    """`name` is the title when the text has none of its own. Raises UnreadableFile."""
+    """`name` is the title. Raises UnreadableFile."""
     text = decode(data)
     return Document(name, "text/plain", text, sections([], title=name, start=0, end=len(text)))

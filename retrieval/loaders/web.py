@@ -1,7 +1,7 @@
-"""A document from the web: fetched with the walls that a server needs which is told addresses by others.
+"""A document from the web, fetched with the protection against SSRF that a server needs if clients supply URLs.
 
-Names are resolved first, and the connection goes to the very address that was checked: a name that answers differently
-the second time leads nowhere. Every redirect is checked the same way.
+Names are resolved first, and the connection goes to the very address that was checked, so a name that resolves
+differently the second time (DNS rebinding) achieves nothing. Every redirect is checked in the same way.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from retrieval.loaders.formats import LOADERS, MEDIA_TYPES, PACKED_BYTES_MAX
 
 REDIRECTS_MAX = 5
 SECONDS_MAX = 60.0  # from the first byte sent to the last one read
-WAIT_S = 15.0  # for any one answer of the other side
+WAIT_S = 15.0  # for any single response of the server
 READ_BYTES = 64 * 1024
 URL_CHARS_MAX = 2000
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
@@ -34,9 +34,9 @@ Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """`name` ends like a file of its kind."""
+    """`name` has the suffix of its kind of file."""
 
-    url: str  # where it was found in the end
+    url: str  # after redirects
     name: str
     data: bytes
 
@@ -66,7 +66,7 @@ def fetch(url: str, *, allow_private: bool = False) -> Fetched:
 
 
 def is_public(address: Address) -> bool:
-    """Whether it is reachable from everywhere, so that nobody gets to anything through us. Looks into tunnels too."""
+    """Whether it is reachable from everywhere, so that it gives no access through us. Looks into tunnels too."""
     if isinstance(address, ipaddress.IPv6Address):
         inner = address.ipv4_mapped or address.sixtofour or (address.teredo[1] if address.teredo else None)
         if address in _NAT64:
@@ -116,7 +116,7 @@ def _secure(connection: http.client.HTTPConnection, target: SplitResult) -> None
 
 @contextmanager
 def _cut_off(connection: http.client.HTTPConnection, deadline: float) -> Iterator[None]:
-    """End the connection at the deadline: whoever sends a byte every few seconds never lets WAIT_S pass."""
+    """Cut the connection at the deadline: a server that sends a byte every few seconds never reaches WAIT_S."""
 
     def cut() -> None:
         with suppress(OSError):
@@ -145,7 +145,7 @@ def _ask(connection: http.client.HTTPConnection, target: SplitResult) -> http.cl
 
 
 def _body(answer: http.client.HTTPResponse, deadline: float) -> bytes:
-    """One byte more than any file may have shows that it is too large."""
+    """Reads until one piece beyond the largest limit, which is enough to see that the file is too large."""
     data = bytearray()
     while part := answer.read1(READ_BYTES):
         data += part

@@ -1,1 +1,1 @@
-"""How well retrieval finds what it should: judged questions, measures, and the run that puts the two together."""
+"""Measures the quality of retrieval: judged questions, metrics, and the run that combines them."""

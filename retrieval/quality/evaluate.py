@@ -1,4 +1,4 @@
-"""Ask judged questions and measure every stage of retrieval: what it finds, and how long it takes."""
+"""Runs judged questions and measures every stage of retrieval: what it finds, and how long it takes."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ class Percentiles:
 
 @dataclass(slots=True)
 class Evaluation:
-    """What was measured so far. `judgements` and `passages` are in the order of the questions."""
+    """The measurements so far. `judgements` and `passages` are in the order of the questions."""
 
     judgements: dict[Ranking, list[Judgement]] = field(default_factory=lambda: {ranking: [] for ranking in RANKINGS})
     passages: list[list[Passage]] = field(default_factory=list)
     stage_ms: dict[str, list[float]] = field(default_factory=lambda: {stage: [] for stage in STAGES})
-    skipped: int = 0  # stages over their budget: those questions were found with less than the rest
+    skipped: int = 0  # stages over their budget: the results of these questions are incomplete
 
     def add(self, stages: Stages, question: Question, trace: Trace, *, by_file: bool) -> None:
         for ranking, spans in _rankings(stages):
@@ -61,12 +61,12 @@ class Evaluation:
 
     @property
     def tokens(self) -> float:
-        """Of the passages of a question, on average: what the model has to read."""
+        """Mean number of passage tokens per question: what the model has to prefill."""
         return sum(p.tokens for passages in self.passages for p in passages) / max(len(self.passages), 1)
 
     @property
     def missed(self) -> list[int]:
-        """Indices of the questions whose answer is in none of the passages that the model gets."""
+        """Indices of the questions whose answer is in none of the passages for the model."""
         return [index for index, j in enumerate(self.judgements["given to the model"]) if not any(j.met)]
 
 
@@ -81,9 +81,9 @@ async def evaluate(
     by_file: bool = False,
     progress: Callable[[int], object] = lambda _: None,
 ) -> Evaluation:
-    """Run one question after another, as a turn would with this limit and threshold; `progress` is called with each.
+    """Run one question after another, as a turn would with this limit and threshold; `progress` is called after each.
 
-    `by_file` judges the order of files, as test collections with one text a file do.
+    `by_file` judges the order of files, for test collections with one text per file.
     Raises StoreNotFound, EmbeddingModelMissing.
     """
     evaluation = Evaluation()
@@ -101,9 +101,9 @@ def percentiles(values: Iterable[float]) -> Percentiles:
 
 
 def _rankings(stages: Stages) -> Iterator[tuple[Ranking, list[SourceSpan]]]:
-    """What one side alone would have found is first among what both found, in its own order.
+    """The result of one side alone is the top of the combined candidates, in that side's own order.
 
-    Candidates of equal coverage have no order in words alone: their keys give one, as when nothing was embedded.
+    Candidates with equal coverage have no order in "words alone" and are sorted by key, as when nothing is embedded.
     """
     nearest = [c for c in stages.candidates if c.cosine is not None]
     worded = [c for c in stages.candidates if c.coverage > 0]

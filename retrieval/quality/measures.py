@@ -1,7 +1,7 @@
-"""How good an order of passages is, given which ones a question should find. Pure.
+"""Metrics for a ranking of passages, given the targets of a question. Pure.
 
-A question wants one or several targets, each a span of a file or a whole file, with a grade. A passage meets a target
-if the two share at least half of the shorter one; only the first passage that meets a target gains by it.
+A question has one or several targets, each a span of a file or a whole file, with a grade. A passage meets a target if
+they share at least half of the shorter one; only the first passage that meets a target gains by it.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ import numpy as np
 
 from retrieval.records import SourceSpan
 
-RANKS_MAX = 10  # of MRR and nDCG, as the literature has it
+RANKS_MAX = 10  # for MRR and nDCG, as usual in the literature
 RECALL_RANKS = (1, 5, 20)
-RESAMPLES = 2000  # of the bootstrap: its interval is then stable to the third digit
+RESAMPLES = 2000  # of the bootstrap: the interval is then stable to the third digit
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What should be found: the characters [start, end) of a file, or with end None any part of it."""
+    """What should be found: the characters [start, end) of a file, or any part of it if `end` is None."""
 
     file_id: str
     start: int = 0
@@ -39,7 +39,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """One order of passages under one question: `met` has, rank by rank, the grades of the targets first met there."""
+    """One ranking of passages for one question: `met` holds, by rank, the grades of the targets first met there."""
 
     met: tuple[tuple[float, ...], ...]
     wanted: tuple[float, ...]  # the grades of all targets, at least one
@@ -55,10 +55,10 @@ class Judgement:
 
     @property
     def ndcg(self) -> float:
-        """Discounted gain over the best possible one (Järvelin and Kekäläinen, 2002), of the first RANKS_MAX.
+        """Discounted gain relative to the best possible one (Järvelin and Kekäläinen, 2002), over the first RANKS_MAX.
 
-        A passage over the edge of two targets meets both at one rank, which the best order of targets cannot: hence 1
-        at most.
+        A passage across the boundary of two targets meets both at one rank, which no order of targets can: hence the
+        limit of 1.
         """
         best = _discounted(sorted(self.wanted, reverse=True))
         return min(1.0, _discounted(map(sum, self.met)) / best)
@@ -84,7 +84,7 @@ class Quality:
 
 
 def quality(judgements: Sequence[Judgement]) -> Quality:
-    """Of at least one question."""
+    """Requires at least one judgement."""
     return Quality(
         recall={ranks: _mean([j.recall(ranks) for j in judgements]) for ranks in RECALL_RANKS},
         mrr=_mean([j.reciprocal_rank for j in judgements]),
@@ -93,7 +93,7 @@ def quality(judgements: Sequence[Judgement]) -> Quality:
 
 
 def mrr_gain(ours: Sequence[Judgement], theirs: Sequence[Judgement]) -> tuple[float, float]:
-    """The 95 % interval of how much better the mean reciprocal rank is, question by question (paired bootstrap)."""
+    """The 95 % interval of the gain in mean reciprocal rank, by paired bootstrap over questions."""
     differences = np.array([o.reciprocal_rank - t.reciprocal_rank for o, t in zip(ours, theirs, strict=True)])
     picked = np.random.default_rng(0).integers(0, len(differences), (RESAMPLES, len(differences)))
     low, high = np.percentile(differences[picked].mean(axis=1), (2.5, 97.5))

@@ -1,6 +1,6 @@
-"""Questions with what they should find: a file of JSON lines, and where in a store its answers are.
+"""Judged questions: a file of JSON lines, resolved to the places in a store that hold the answers.
 
-Lines of the same question belong together: each names one more place where an answer is.
+Lines with the same question belong together: each names one more place of an answer.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from retrieval.store import PassageStore
 
 BYTES_MAX = 64 * 1024 * 1024  # read at once
 LINES_MAX = 100_000
-QUESTION_CHARS_MAX = 8000  # beyond it the embedder would not look either
-PLACES_MAX = 100  # of one text in one file: it is then no answer but boilerplate
-ERRORS_MAX = 20  # said one by one
+QUESTION_CHARS_MAX = 8000  # the embedder reads no more
+PLACES_MAX = 100  # of one text in one file: more means boilerplate, not an answer
+ERRORS_MAX = 20  # reported individually
 
 _Name = Annotated[str, Field(min_length=1, max_length=4096)]
 
@@ -35,7 +35,7 @@ class UnusableQuestions(RetrievalError):
 
 
 class Line(BaseModel):
-    """One question and one place where its answer is; without `text` and `start` that is anywhere in the file."""
+    """One question and one place of its answer; without `text` and `start`, that is anywhere in the file."""
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
@@ -69,7 +69,7 @@ class Question:
 @dataclass(slots=True)
 class Resolved:
     questions: list[Question]
-    errors: list[str] = field(default_factory=list)  # of lines that name nothing of the store
+    errors: list[str] = field(default_factory=list)  # for lines that match nothing in the store
 
 
 def read_questions(path: Path) -> list[Line]:
@@ -92,7 +92,7 @@ def read_questions(path: Path) -> list[Line]:
 
 
 async def resolve(lines: Sequence[Line], *, tenant_id: UUID, store: PassageStore, store_id: str) -> Resolved:
-    """The places that the lines name, in this store. Reads every file that a text has to be looked for in, once."""
+    """The places in this store that the lines name. Reads every file in which a text has to be found, once."""
     names = await store.filenames(tenant_id, store_id)
     wanted = [_files_of(line, names) for line in lines]
     targets: list[list[Target]] = [
@@ -134,7 +134,7 @@ def _files_of(line: Line, names: dict[str, str]) -> list[str]:
 
 
 def _finder(content: str) -> Callable[[str], list[tuple[int, int]]]:
-    """Finds texts in this content wherever they are, whatever the white space. Most are not in it at all."""
+    """A function that finds texts in this content, ignoring white space. Most texts are not in it at all."""
     words = " ".join(content.split())
 
     def find(text: str) -> list[tuple[int, int]]:

@@ -8,7 +8,7 @@ from typing import Any
 from retrieval.quality.evaluate import RANKINGS, Evaluation, Ranking, percentiles
 from retrieval.quality.measures import RANKS_MAX, RECALL_RANKS
 
-# What a ranking has to wait for. What one side of the search alone would cost is not known from a search of both.
+# The stages that a ranking waits for. A search of both sides does not show the cost of one side alone.
 STAGES_OF: dict[Ranking, tuple[str, ...]] = {
     "fused": ("embed", "search", "fuse"),
     "reranked": ("embed", "search", "fuse", "rerank"),
@@ -17,7 +17,7 @@ STAGES_OF: dict[Ranking, tuple[str, ...]] = {
 
 
 def quality_table(evaluation: Evaluation) -> str:
-    """Markdown: a row for each ranking."""
+    """Markdown: one row per ranking."""
     rows = [
         [
             "",
@@ -59,7 +59,7 @@ def as_dict(evaluation: Evaluation) -> dict[str, Any]:
 
 
 def markdown(rows: Sequence[Sequence[str]]) -> str:
-    """Columns of equal width: read as well without being rendered. The first row is the head."""
+    """Columns of equal width, readable without being rendered. The first row is the header."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     head, *body = (
         f"| {' | '.join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))} |" for row in rows
