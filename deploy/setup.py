@@ -91,7 +91,7 @@ def _set_up(*, dev: bool, force: bool) -> None:
 
 
 def _from(chosen: Backend, found: list[Backend]) -> list[Backend]:
-    """The chosen backend and those after it: a backend that worked before may have lost its compiler. The CPU is last."""
+    """The chosen backend and those after it: one that worked before may have lost its compiler. The CPU is last."""
     return [chosen, *(backend for backend in found if list(Backend).index(backend) > list(Backend).index(chosen))]
 
 

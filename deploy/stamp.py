@@ -57,8 +57,8 @@ class Stamp:
 def choices_of(environment: Mapping[str, str], before: Stamp | None, *, best: Backend) -> Choices:
     """The environment variables; without them the previous choices, and at first `best`.
 
-    Otherwise the next plain `make run` would undo `FIRSTTOKEN_BACKEND=cpu make setup`. Raises SetupFailed for an unknown
-    backend.
+    Otherwise the next plain `make run` would undo `FIRSTTOKEN_BACKEND=cpu make setup`. Raises SetupFailed for an
+    unknown backend.
     """
     named = environment.get(BACKEND) or (before.backend if before else AUTO)
     if named not in (AUTO, *Backend):

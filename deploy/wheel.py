@@ -1,8 +1,8 @@
 """The llama-cpp-python wheel for this CPU: the ways to build it, and a cache that outlives the environment.
 
 There are several ways because GCC 12 drops stores to AMX's tile configuration (dead-store elimination, llama.cpp issue
-20824), and such a build crashes at the first batch. Without that optimisation the code is correct, and AMX makes prefill
-three times as fast. A self-test decides; a build that it refuses is repeated with fewer features.
+20824), and such a build crashes at the first batch. Without that optimisation the code is correct, and AMX makes
+prefill three times as fast. A self-test decides; a build that it refuses is repeated with fewer features.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Who may log in: the kernel identifies the peer, so there is no password to store, to lose or to see in a process list.
+"""Who may log in: the kernel identifies the peer, so no password can be stored, lost or seen in a process list.
 
 The files are next to the data folder, where the server's account cannot write, and are rewritten at each start. Those
 inside the data folder, which once trusted everybody, are not used.

@@ -28,7 +28,7 @@ STOP_TIMEOUT_S = 30.0
 # 18.4); an immediate shutdown does, and leaves recovery to the next start.
 FAST_STOP_S = 10.0
 TURN_TIMEOUT_S = READY_TIMEOUT_S + STOP_TIMEOUT_S
-# The backends of a killed server need a moment to notice; a starter killed at a bad moment leaves a half-started server.
+# Backends of a killed server need a moment to notice; a starter killed at a bad moment leaves a half-started server.
 CONTEST_TIMEOUT_S = 10.0
 CONTESTED = ("lock file", "shared memory")
 POLL_S = 0.02

@@ -1,4 +1,4 @@
-"""The worker's side of the processes that parse documents: starts the fork server, sends it files, kills its readers."""
+"""The worker's side of the processes that parse documents: starts the server, sends it files, kills its readers."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ class Reader:
         return not select.select([self._lease], [], [], 0)[0]
 
     def run(self, job: Job, data: bytes) -> Ended:
-        """Blocks until it has ended. Raises TimeoutError if the server does not report the status, and UnreadableFile."""
+        """Blocks until it has ended. Raises TimeoutError if the server reports no status, and UnreadableFile."""
         with suppress(BrokenPipeError, ConnectionResetError):  # it ended before reading everything: its status says why
             self._link.sendall(job.header())
             self._link.sendall(data)

@@ -10,8 +10,8 @@ from typing import BinaryIO
 LENGTH = struct.Struct("!I")  # of the JSON header at the start of a job or an answer, in bytes
 STATUS = struct.Struct("!i")  # of a reader: its exit code, or minus the signal that killed it
 
-# CPU time by file size: the slowest ordinary files (HTML) take half a second per megabyte on a core of 2024; a slow core
-# takes four times as long. A file that needs more was crafted to.
+# CPU time by file size: the slowest ordinary files (HTML) take half a second per megabyte on a core of 2024; a slow
+# core takes four times as long. A file that needs more was crafted to.
 CPU_S_MIN = 5
 CPU_S_PER_MB = 3
 
