@@ -1,8 +1,8 @@
 """The processes that parse documents: a fork server with the parsers loaded, and a reader forked from it per file.
 
 A parser is up to half a million lines of C++, and a file may be crafted to crash it or to keep it busy. What crashes
-here is a process that was created for this file, holds no other, and ends with it; a busy one is killed at its limits. The
-server itself never sees a byte of a file, so every reader starts clean, and a fork takes a millisecond where a new
+here is a process that was created for this file, holds no other, and ends with it; a busy one is killed at its limits.
+The server itself never sees a byte of a file, so every reader starts clean, and a fork takes a millisecond where a new
 interpreter takes two hundred.
 
 The worker sends two sockets per file: one carries the file in and its text out; the other is a lease. The reader is
