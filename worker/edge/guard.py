@@ -52,6 +52,7 @@ class Guard(asyncio.Protocol):
         self._head_tail = b""  # the end of the head may be split over two reads
         self._frames = bytearray()  # of a WebSocket, not passed on yet
         self._passing: asyncio.Handle | None = None
+        self._holds_back = False  # reading was paused here: what the inner protocol paused is its own to resume
         self._client_takes = True  # what is written
 
     def __repr__(self) -> str:
@@ -142,8 +143,9 @@ class Guard(asyncio.Protocol):
             self._inner.data_received(some)
             if self._frames and self._client_takes:
                 self._passing = asyncio.get_running_loop().call_soon(self._pass_frames)
-        if not self._transport.is_closing():
-            (self._transport.pause_reading if self._frames else self._transport.resume_reading)()
+        if bool(self._frames) != self._holds_back and not self._transport.is_closing():
+            self._holds_back = not self._holds_back
+            (self._transport.pause_reading if self._holds_back else self._transport.resume_reading)()
 
     def evict(self) -> None:
         """Close it to admit another connection; this one is no longer counted."""
