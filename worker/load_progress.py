@@ -1,23 +1,14 @@
-"""The progress of loading a model, for the terminal and for /readyz."""
+"""The progress of loading a model, for the terminal, the pages and /readyz."""
 
 from __future__ import annotations
 
-import socket
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Never
 
-from aiohttp import web
 from tqdm import tqdm
 
-from worker.config import VERSION, Config
-from worker.edge.listener import listening
-from worker.errors import ApiError
-from worker.json_response import json_response
-from worker.middleware import error_response
-
 BAR_AFTER_S = 1.0  # a bar that vanishes before it can be read only distracts
-RETRY_S = 1  # most models are loaded a second or two after a request
 
 
 class LoadProgress:
@@ -38,32 +29,3 @@ class LoadProgress:
         self.share = share
         if self._bar is not None:
             self._bar.update(round(100 * share) - self._bar.n)
-
-    @asynccontextmanager
-    async def answered(self, config: Config, listener: socket.socket) -> AsyncIterator[None]:
-        """Answer requests while the model is loaded: health checks with the progress, all others with Retry-After.
-        Connections that arrive between this and the start of the worker itself wait in the socket's backlog."""
-        app = web.Application()
-        for path in ("/healthz", "/health"):
-            app.router.add_get(path, _live)
-        app.router.add_get("/readyz", self._ready)
-        app.router.add_route("*", "/{path:.*}", _later)
-        async with listening(app, config, listener.dup()):
-            yield
-
-    async def _ready(self, request: web.Request) -> web.Response:
-        parts = {"worker": "starting", "engine": "loading"}
-        return json_response({"status": "unavailable", "parts": parts, "loaded": round(self.share, 3)}, status=503)
-
-
-async def _live(request: web.Request) -> web.Response:
-    return json_response({"status": "ok", "version": VERSION})
-
-
-async def _later(request: web.Request) -> web.Response:
-    text = "The model is being loaded."
-    response = error_response(
-        ApiError(503, text, type="server_error", code="loading", retry_after_s=RETRY_S), request.path
-    )
-    response.force_close()
-    return response

@@ -27,6 +27,7 @@ from worker.engines.listen_socket import listen_socket
 from worker.gc_tuning import freeze
 from worker.home import Home, write_atomically
 from worker.load_progress import LoadProgress
+from worker.loading_app import serving_progress
 from worker.port import bind, join, url_of
 from worker.ready_file import FIRST_START, Ready, ready_files
 from worker.routes.private import beside
@@ -69,7 +70,7 @@ async def serve(config: Config, *, began: float, member: Member | None = None) -
     loading = LoadProgress()
     with closing(bind(config.host, config.port)) as listener:
         async with AsyncExitStack() as meanwhile:
-            await meanwhile.enter_async_context(loading.answered(config, listener))
+            await meanwhile.enter_async_context(serving_progress(loading, config, listener))
             async with open_services(config, home, loading) as (services, runs, batch_worker):
                 ready = await _introduce(services, home, url_of(config.host, listener.getsockname()[1]))
                 await _read_samples(services)

@@ -182,10 +182,24 @@ def _bundled() -> Assets:
     return Assets.read(STATIC)
 
 
+def loading_page(request: web.Request, share: float) -> web.Response:
+    """What a browser shows until the model is loaded, of which `share` is done."""
+    body = _bundled().files["loading.html"].body
+    percent = f"{100 * share:.0f}".encode()
+    page = Asset.of(
+        "loading.html", body.replace(b'value="0"', b'value="%b"' % percent).replace(b">0<", b">%b<" % percent)
+    )
+    return _answer(request, page, NEVER, status=503)
+
+
+def static_routes() -> list[web.RouteDef]:
+    return declare(EVERYBODY, web.get("/static/{version}/{path:.+}", Pages(_bundled()).file))
+
+
 def routes() -> list[web.RouteDef]:
     pages = Pages(_bundled())
     return [
         *declare(VISITORS, web.get("/", pages.chat), web.get("/ops", pages.ops)),
         *declare(EVERYBODY, web.get("/shared", pages.visitor)),
-        *declare(EVERYBODY, web.get("/static/{version}/{path:.+}", pages.file)),
+        *static_routes(),
     ]
