@@ -11,11 +11,11 @@ from enum import StrEnum
 from pathlib import Path
 
 from deploy.failure import SetupFailed
-from deploy.toolchain import said_by
+from deploy.toolchain import version_lines
 
 CUDA_FOLDER = Path("/usr/local/cuda")
 HEADERS = Path(__file__).resolve().parent / "headers"  # what older Vulkan headers lack
-# Uses the preprocessor, which knows better than a list of folders where headers are.
+# Run through the preprocessor, which knows better than a list of folders where headers are.
 VULKAN_PROBE = """
 #if __has_include(<vulkan/vulkan.hpp>) && __has_include(<spirv/unified1/spirv.hpp>)
 found
@@ -30,7 +30,7 @@ VULKAN_PACKAGES = {
 
 
 class Backend(StrEnum):
-    """Best first: if several fit, the first is the fastest."""
+    """Backends of llama.cpp, fastest first."""
 
     CUDA = "cuda"
     METAL = "metal"
@@ -39,14 +39,14 @@ class Backend(StrEnum):
 
     @property
     def cmake_args(self) -> tuple[str, ...]:
-        """On a Mac, Metal is on unless it is turned off."""
+        """CMake arguments that select this backend. On a Mac, Metal is built unless it is turned off."""
         if self is Backend.CPU:
             return ("-DGGML_METAL=OFF",) if platform.system() == "Darwin" else ()
         return (f"-DGGML_{self.upper()}=ON",)
 
     @property
     def environment(self) -> dict[str, str]:
-        """Further environment variables for the compilation; the CUDA compiler need not be on PATH."""
+        """Additional environment variables for the compilation. The CUDA compiler need not be on PATH."""
         if self is Backend.CUDA:
             return {"CUDACXX": cuda_compiler() or "nvcc"}
         if self is Backend.VULKAN:
@@ -55,18 +55,19 @@ class Backend(StrEnum):
 
     @property
     def compiler(self) -> str:
-        """The exact compiler for the device. Raises SetupFailed with what to install if it is missing."""
+        """The exact version of the device compiler, empty if the backend needs none. Raises SetupFailed, saying what to
+        install, if it is missing."""
         if (todo := self.lacking) is not None:
             raise SetupFailed(f"FIRSTTOKEN_BACKEND={self} is not possible here: {todo}")
         if self is Backend.CUDA:
-            return said_by(cuda_compiler() or "nvcc")[-1]
+            return version_lines(cuda_compiler() or "nvcc")[-1]
         if self is Backend.VULKAN:
-            return " ".join(said_by("glslc"))
+            return " ".join(version_lines("glslc"))
         return ""
 
     @property
     def lacking(self) -> str | None:
-        """What to install before it can be built; None if everything is there."""
+        """What is missing to build this backend and how to install it; None if nothing is."""
         if self is Backend.CUDA and cuda_compiler() is None:
             return (
                 "it needs nvcc on PATH: install the CUDA toolkit (Debian, Ubuntu: apt-get install nvidia-cuda-toolkit)"
@@ -80,7 +81,7 @@ class Backend(StrEnum):
 
 
 def fitting(vendors: list[str]) -> list[Backend]:
-    """Backends for these GPUs, best first, the CPU last; whether they can be built or not."""
+    """Backends that suit these GPUs, fastest first and the CPU last, even if they cannot be built here."""
     wanted = {
         Backend.CUDA: "NVIDIA" in vendors,
         Backend.METAL: "Apple" in vendors,
@@ -91,12 +92,12 @@ def fitting(vendors: list[str]) -> list[Backend]:
 
 
 def possible(vendors: list[str]) -> list[Backend]:
-    """Those of the fitting backends that can be built here."""
+    """The suitable backends that can be built here."""
     return [backend for backend in fitting(vendors) if backend.lacking is None]
 
 
 def advice(vendors: list[str], chosen: Backend) -> Iterator[str]:
-    """What to install to use these GPUs through a better backend than the chosen one."""
+    """What to install to use these GPUs through a faster backend than the chosen one, one line per backend."""
     for backend in fitting(vendors):
         if backend is chosen:
             return
@@ -105,7 +106,7 @@ def advice(vendors: list[str], chosen: Backend) -> Iterator[str]:
 
 
 def cuda_compiler() -> str | None:
-    """nvcc, on PATH or where its installer puts it."""
+    """The path of nvcc, from PATH or the default install folder; None if there is none."""
     return shutil.which("nvcc") or shutil.which("nvcc", path=str(CUDA_FOLDER / "bin"))
 
 
@@ -121,6 +122,6 @@ def _has_vulkan_headers() -> bool:
 
 
 def _include_path() -> str | None:
-    """Includes the SDK in VULKAN_SDK, if there is one that is not installed system-wide."""
+    """The inherited CPLUS_INCLUDE_PATH plus the SDK in VULKAN_SDK, for an SDK that is not installed system-wide."""
     inherited, sdk = os.environ.get("CPLUS_INCLUDE_PATH"), os.environ.get("VULKAN_SDK")
     return os.pathsep.join(filter(None, (inherited, f"{sdk}/include" if sdk else None))) or None

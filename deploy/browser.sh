@@ -1,5 +1,5 @@
 #!/bin/sh
-# Prints the path of a Chromium for the tests of the pages; installs Debian's when there is none and we may.
+# Prints the path of Chromium, for the tests of the web pages. If there is none, root installs Debian's package.
 set -eu
 
 find_browser() {
@@ -25,5 +25,5 @@ if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
 fi
 
 echo "The web page tests need Chromium on PATH. Debian: apt-get install chromium; macOS: brew install chromium;" >&2
-echo "or put a link named chromium to any Chrome into a folder on PATH." >&2
+echo "or link any Chrome as chromium in a folder on PATH." >&2
 exit 1

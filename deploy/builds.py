@@ -1,8 +1,9 @@
 """Runs the tests on several builds of llama.cpp: `make test-builds`, or `.venv/bin/python -m deploy.builds`.
 
-Kernels for other instruction sets add the same numbers up in another order, so what a model says may differ where two
-tokens are nearly as likely. No test may hang on that. Each build is compiled once and cached like the one of setup; it
-lies in a folder of its own before the packages of .venv, which stays as it is. Further arguments go to pytest.
+Kernels for different instruction sets add the same numbers in a different order, so a model's output may differ where
+two tokens are almost equally likely. No test may depend on that. Each build is compiled once and cached like the one
+that setup makes. It goes into a folder of its own that precedes .venv on the import path; .venv is left unchanged.
+Other arguments are passed to pytest.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ from deploy.toolchain import Cpu, this_cpu
 from deploy.wheel import COMMON, Recipe, pinned_version, recipes
 
 FOLDER = ROOT / "build" / "builds"
-# What llama.cpp's AVX-512 kernels need, which came with the first servers; what setup builds has later sets as well.
+# What llama.cpp's AVX-512 kernels need: the sets of the first server CPUs with AVX-512. The native build of setup uses
+# later ones as well.
 AVX512 = frozenset({"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"})
 THREADS = (1, 2)
 FEATURES = "from inference.llama import build_features as f; print(*(name for name, on in f().items() if on == '1'))"
@@ -36,28 +38,28 @@ COUNT = re.compile(r"\d+ (?:passed|failed|errors?|skipped)")
 
 @dataclass(frozen=True)
 class Result:
-    """Of a run of the tests: what pytest sums up, and its exit status."""
+    """The result of a test run: pytest's summary and exit status."""
 
     summary: str
     status: int
 
     @classmethod
     def of(cls, output: str, status: int) -> Result:
-        """`output` ends with the line in which pytest sums up; one that died before has none."""
+        """`output` ends with pytest's summary line, unless pytest died before it."""
         last = (output.strip().splitlines() or [""])[-1]
         summary = ", ".join(COUNT.findall(last)) or f"no result, exit status {status}"
         return cls(f"killed by {signal.Signals(-status).name}" if status < 0 else summary, status)
 
 
 def builds(cpu: Cpu) -> list[Recipe]:
-    """From the one that runs everywhere (on x86: AVX2) to those that setup would choose from for this CPU."""
+    """The builds to test, from the portable one (on x86: AVX2) to those that setup would try first on this CPU."""
     *native, portable = recipes(cpu)
     avx512 = Recipe("AVX-512", (*COMMON, "-DGGML_NATIVE=OFF", "-DGGML_AVX512=ON"))
     return [portable, *[avx512] * (cpu.features >= AVX512), *reversed(native)]
 
 
 def table(results: Mapping[str, Mapping[int, Result]]) -> Iterator[str]:
-    """Lines: a build each, a column for each number of threads."""
+    """The lines of a table: one row per build, one column per number of threads."""
     columns = sorted({threads for row in results.values() for threads in row})
     rows = [["build", *map(_threads, columns)]]
     for name, found in results.items():
@@ -95,7 +97,7 @@ def main() -> int:
 
 
 def unpacked(name: str, recipe: Recipe, cpu: Cpu, backend: Backend) -> Path:
-    """A folder with this build of llama_cpp and nothing else. Compiles it the first time. Raises SetupFailed."""
+    """The folder that holds this build of llama_cpp and nothing else; compiled the first time. Raises SetupFailed."""
     place = FOLDER / name.replace(" ", "-")
     place.mkdir(parents=True, exist_ok=True)
     log = Log(place / "build.log")
@@ -137,7 +139,7 @@ def _run(name: str, place: Path, threads: int, arguments: Sequence[str]) -> Resu
     ):
         try:
             status = process.wait()
-        except KeyboardInterrupt:  # the tests heard it as well: they stop what they started
+        except KeyboardInterrupt:  # the tests got the signal too: they stop what they started
             process.wait()
             raise
     result = Result.of(path.read_text(errors="replace"), status)
@@ -146,7 +148,7 @@ def _run(name: str, place: Path, threads: int, arguments: Sequence[str]) -> Resu
 
 
 def environment_of(place: Path) -> dict[str, str]:
-    """What is on PYTHONPATH is found before what .venv has."""
+    """An environment in which this build is imported: PYTHONPATH comes before the packages of .venv."""
     return {**os.environ, "PYTHONPATH": os.pathsep.join([str(place), str(ROOT)])}
 
 
@@ -158,10 +160,12 @@ def check_environment() -> None:
 
 def _parse(arguments: Sequence[str], names: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     parser = argparse.ArgumentParser(
-        prog=".venv/bin/python -m deploy.builds", description=__doc__, usage="%(prog)s [options] [arguments of pytest]"
+        prog=".venv/bin/python -m deploy.builds", description=__doc__, usage="%(prog)s [options] [pytest arguments]"
     )
-    parser.add_argument("--build", action="append", choices=names, help="only this one; may be given several times")
-    parser.add_argument("--threads", action="append", type=int, help="that llama.cpp may use (default: 1, then 2)")
+    parser.add_argument("--build", action="append", choices=names, help="test only this build; may be repeated")
+    parser.add_argument(
+        "--threads", action="append", type=int, help="llama.cpp threads; may be repeated (default: 1, then 2)"
+    )
     return parser.parse_known_args(arguments)
 
 

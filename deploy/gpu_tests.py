@@ -1,12 +1,13 @@
-"""Runs the tests of the engine on a GPU in software: `make test-gpu`, or `.venv/bin/python -m deploy.gpu_tests`.
+"""Runs the engine tests on a software GPU: `make test-gpu`, or `.venv/bin/python -m deploy.gpu_tests`.
 
-llama.cpp's Vulkan backend computes on Mesa's llvmpipe there: slow, and with every line of the GPU's path. The build is
-compiled once and cached like the one of setup; it lies in a folder of its own before the packages of .venv, which stays
-as it is. `--hardware` leaves the choice of the device to llama.cpp, where there is a real one, and `--backend cuda` or
-`metal` builds for another one than Vulkan. Further arguments go to pytest.
+llama.cpp's Vulkan backend then computes on Mesa's llvmpipe: slow, but it executes the whole GPU code path. The build is
+compiled once and cached like the one that setup makes. It goes into a folder of its own that precedes .venv on the
+import path; .venv is left unchanged. `--hardware` lets llama.cpp choose a real device; `--backend cuda` or `metal`
+builds for another backend than Vulkan. Other arguments are passed to pytest.
 
-Each file has a process of its own, since llvmpipe may crash in any step and takes the process along. There, what failed
-or did not come to its end runs once more, and the last lines tell which files needed that. Real hardware has one try.
+Each file runs in a process of its own, because llvmpipe may crash in any step and take the process down. On llvmpipe,
+tests that failed or did not finish run a second time, and the last lines list the files that needed it. On real
+hardware there is no second run.
 """
 
 from __future__ import annotations
@@ -40,18 +41,19 @@ TESTS = (
     "tests/inference/remote",
     "tests/worker/engines/test_contract.py",
 )
-# A CPU device is only used if selected by its number. With fused kernels, Mesa 22.3 crashes in some steps.
+# llama.cpp uses a Vulkan device of type CPU only if it is selected by number. With fused kernels, Mesa 22.3 crashes in
+# some steps.
 SOFTWARE = {"GGML_VK_VISIBLE_DEVICES": "0", "GGML_VK_DISABLE_FUSION": "1"}
-TIMEOUT_S = 900  # per test: a software GPU compiles shaders for half a minute, and is as slow to compute
+TIMEOUT_S = 900  # per test: a software GPU compiles shaders for half a minute, and computes as slowly
 OPTIONS = ("-q", "--timeout", str(TIMEOUT_S))
 LEFT_OUT = "not long and not cpu"
 NOTHING = 5  # pytest's exit status if there is no test to run
-FIRST, AGAIN = "--cache-clear", "--last-failed"  # after a crash pytest has recorded no failure, and runs all tests
+FIRST, AGAIN = "--cache-clear", "--last-failed"  # after a crash no failure is on record, so AGAIN runs all tests
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """The outcome of a file. `second` is the rerun of its failed tests, or of all if it crashed."""
+    """The outcome of a test file. `second`: the rerun of its failed tests, or of all of them after a crash."""
 
     first: Result
     second: Result | None = None
@@ -82,12 +84,12 @@ def main() -> int:
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
     finally:
-        print(*told(outcomes), sep="\n", flush=True)
+        print(*summary(outcomes), sep="\n", flush=True)
     return 0 if all(outcome.passed for outcome in outcomes.values()) else 1
 
 
 def files(arguments: Sequence[str]) -> Iterator[str]:
-    """The test files in TESTS, unless files, folders or tests are named."""
+    """The test files that the arguments name as files, folders or single tests; those of TESTS if they name none."""
     for name in [argument for argument in arguments if argument.startswith("tests/")] or TESTS:
         path = ROOT / name
         yield from (
@@ -95,8 +97,8 @@ def files(arguments: Sequence[str]) -> Iterator[str]:
         )
 
 
-def told(outcomes: Mapping[str, Outcome]) -> Iterator[str]:
-    """Lines of text: the files that did not pass at once, and the number of files."""
+def summary(outcomes: Mapping[str, Outcome]) -> Iterator[str]:
+    """The lines of the summary: the files that did not pass at first, then the number of those that passed."""
     for file, outcome in outcomes.items():
         if outcome.second or not outcome.passed:
             yield f"{file}: {outcome}"
@@ -107,7 +109,7 @@ def told(outcomes: Mapping[str, Outcome]) -> Iterator[str]:
 
 
 class Runner:
-    """Runs pytest on a build. Its output is kept next to the folder of the build."""
+    """Runs pytest on a build. The logs are kept next to the folder of the build."""
 
     def __init__(self, place: Path, environment: Mapping[str, str], arguments: Sequence[str]) -> None:
         self._logs = place.with_name(f"{place.name}-tests")
@@ -142,10 +144,10 @@ class Runner:
 
 
 def _software_device() -> str:
-    """The path of the driver file of the software GPU. Raises SetupFailed."""
+    """The path of the software GPU's driver manifest. Raises SetupFailed if there is none."""
     done = subprocess.run([ROOT / "deploy" / "gpu.sh"], stdout=subprocess.PIPE, text=True)
     if done.returncode:
-        raise SetupFailed("there is no GPU in software")
+        raise SetupFailed("there is no software GPU")
     return done.stdout.strip()
 
 
@@ -153,15 +155,15 @@ def _parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     parser = argparse.ArgumentParser(
         prog=".venv/bin/python -m deploy.gpu_tests",
         description=__doc__,
-        usage="%(prog)s [options] [arguments of pytest]",
+        usage="%(prog)s [options] [pytest arguments]",
     )
-    parser.add_argument("--hardware", action="store_true", help="on a real GPU")
+    parser.add_argument("--hardware", action="store_true", help="use a real GPU")
     parser.add_argument(
         "--backend",
         type=Backend,
         choices=[backend for backend in Backend if backend is not Backend.CPU],
         default=Backend.VULKAN,
-        help="of llama.cpp (default vulkan); any other needs real hardware",
+        help="backend of llama.cpp (default: vulkan); all others need real hardware",
     )
     return parser.parse_known_args(arguments)
 

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Prints the path of a pgbouncer for the tests of the database; installs Debian's when there is none and we may.
+# Prints the path of pgbouncer, for the tests of the database. If there is none, root installs Debian's package.
 set -eu
 PATH="$PATH:/usr/sbin:/usr/local/sbin"
 
@@ -9,7 +9,7 @@ if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
     echo "installing pgbouncer for the database tests" >&2
     export DEBIAN_FRONTEND=noninteractive
     log=$(mktemp)
-    # Its service is not wanted: each test starts its own.
+    # The service of the package is not used: each test starts its own.
     if { apt-get update && apt-get install -y --no-install-recommends pgbouncer; } >"$log" 2>&1; then
         rm -f "$log"
         command -v pgbouncer && exit 0

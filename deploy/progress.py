@@ -1,4 +1,4 @@
-"""The progress of a compilation, read from the output of the build tool, and its display."""
+"""Reads the progress of a compilation from the build tool's output, and displays it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def steps_in(line: str) -> tuple[int, int] | None:
 
 
 def time_left(done: int, total: int, elapsed_s: float) -> str:
-    """An estimate in words; empty while there is too little to go by."""
+    """The estimated time left, in words; empty while it is too early for an estimate."""
     if done == 0 or elapsed_s < 5:
         return ""
     minutes = elapsed_s / done * (total - done) / 60
@@ -31,7 +31,7 @@ def time_left(done: int, total: int, elapsed_s: float) -> str:
 
 
 class Progress:
-    """One line about what is going on: rewritten on a terminal, repeated occasionally in a log."""
+    """A progress line: updated in place on a terminal, repeated occasionally in a log."""
 
     def __init__(self, title: str, stream: TextIO = sys.stdout) -> None:
         self._title = title

@@ -1,9 +1,9 @@
-"""The Python packages that the tests run as clients, each with its dependencies: these conflict with each other, and
-are more than a clone should install. `python -m deploy.clients` installs all of them.
+"""The Python client packages that the tests use. Their dependencies conflict with each other and are more than a clone
+should install, so each client gets a folder of its own. `python -m deploy.clients` installs all of them.
 
-For each client `tests/clients/python` holds a list `NAME.in` of requirements and a lock file `NAME.txt` with the hashes
-of everything, created by `uv pip compile --universal --generate-hashes`. Packages are kept in the user's cache folder.
-A client runs with this Python, but without the packages of its environment: `python -S` with the folder as PYTHONPATH.
+For each client, `tests/clients/python` has its requirements in `NAME.in` and a lock file with all hashes in `NAME.txt`,
+created by `uv pip compile --universal --generate-hashes`. Packages are kept in the user's cache folder. A client runs
+on the same Python but without the packages of this environment: `python -S` with its folder as PYTHONPATH.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from deploy.setup import ROOT, alone, cache_folder
 
 FOLDER = ROOT / "tests" / "clients" / "python"
 CLIENTS = tuple(sorted(lock.stem for lock in FOLDER.glob("*.txt")))
-# pip checks the hash of each file against the lock file, which lists everything that is installed; nothing is built.
+# pip checks the hash of each file against the lock file, which lists every package that is installed. Nothing is built.
 INSTALL = ("install", "--quiet", "--require-hashes", "--no-deps", "--only-binary=:all:", "--no-compile")
 
 
 def packages_of(client: str, folder: Path = FOLDER, cache: Path | None = None) -> Path:
-    """The folder with the packages that its lock file pins; returns at once if they are there already.
+    """The folder with the packages that the client's lock file pins. Returns at once if they are there already.
 
     Raises SetupFailed, saying which packages could not be installed.
     """

@@ -29,7 +29,7 @@ def settings_page() -> str:
 
 
 def _default(text: str | None, in_words: str | None) -> str:
-    """Values are shown as code, explanations as text."""
+    """The default of a setting: a value as code, an explanation as plain text."""
     return in_words or ("" if text is None else f"`{text}`")
 
 

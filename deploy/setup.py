@@ -1,11 +1,11 @@
-"""Makes .venv and everything in it: `make setup`, or `python3 -m deploy.setup`.
+"""Creates .venv and installs everything into it: `make setup`, or `python3 -m deploy.setup`.
 
-Needs Python 3.11 or newer, a C++ compiler and cmake; uses nothing but the standard library. llama.cpp is compiled for
-this CPU once; the wheel is kept in the user's cache folder, so a second clone does not compile. A second run in the
-same clone is over at once. Where there is a GPU and what compiles for it, llama.cpp is built for CUDA (NVIDIA), Metal
-(Apple) or Vulkan (AMD, Intel and others). FIRSTTOKEN_BACKEND=cuda, metal, vulkan or cpu insists on one, auto chooses
-anew. FIRSTTOKEN_WHEELS names a folder or a package index with built wheels, which are tried before compiling.
-CMAKE_ARGS adds to the build's own arguments.
+Needs Python 3.11 or newer, a C++ compiler and cmake; uses only the standard library. llama.cpp is compiled once for
+this CPU; the wheel is kept in the user's cache folder, so a second clone does not compile. A second run in the same
+clone returns at once. If there is a GPU and a compiler for it, llama.cpp is built for CUDA (NVIDIA), Metal (Apple) or
+Vulkan (AMD, Intel and others). FIRSTTOKEN_BACKEND=cuda, metal, vulkan or cpu forces one; auto chooses again.
+FIRSTTOKEN_WHEELS names a folder or a package index with prebuilt wheels, which are tried before compiling. CMAKE_ARGS
+adds to the arguments of the build.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ ENVIRONMENT = ROOT / ".venv"
 PYTHON = ENVIRONMENT / "bin" / "python"
 PYTHON_MIN = (3, 11)
 PREBUILT = "prebuilt"  # the name of a wheel that was not compiled here
-# The command that lists a backend's devices, for users who look for theirs.
+# The command that lists a backend's devices, for a user whose device was not found.
 LISTS = {
     Backend.CUDA: "nvidia-smi",
     Backend.METAL: "system_profiler SPDisplaysDataType",
     Backend.VULKAN: "vulkaninfo --summary",
 }
-SELF_TEST_TIMEOUT_S = 300.0  # takes seconds on any machine; one that swaps may need longer
+SELF_TEST_TIMEOUT_S = 300.0  # it takes seconds on any machine; one that swaps may need longer
 
 
 def main() -> int:
@@ -84,22 +84,23 @@ def _set_up(*, dev: bool, force: bool) -> None:
         except SetupFailed as error:
             if insisted or backend is Backend.CPU:
                 raise
-            print(f"{error}\nno build for {backend} works on this machine: trying the next one", flush=True)
+            print(f"{error}\nno build for {backend} works on this machine: trying the next backend", flush=True)
     for line in () if insisted else advice(vendors, backend):
         print(line, flush=True)
     replace(stamp, backend=str(backend)).write(path)
 
 
 def _from(chosen: Backend, found: list[Backend]) -> list[Backend]:
-    """The chosen backend and those after it: one that worked before may have lost its compiler. The CPU is last."""
+    """The backends to try: the chosen one, then the slower ones, the CPU last. A backend that worked before may have
+    lost its compiler."""
     return [chosen, *(backend for backend in found if list(Backend).index(backend) > list(Backend).index(chosen))]
 
 
 def _install_working_wheel(
     version: str, cpu: Cpu, choices: Choices, log: Log, dev: bool, *, insisted: bool = True
 ) -> None:
-    """Try prebuilt wheels, then the recipes in order, until the self-test passes. Raises SetupFailed, also if a build
-    for a GPU finds none, unless the user insists on it."""
+    """Try prebuilt wheels, then the recipes in order, until the self-test passes. Raises SetupFailed if none passes, or
+    if a build for a GPU finds no GPU, unless the user insisted on that backend."""
     for name, fetch in _candidates(version, cpu, choices, log):
         try:
             wheel = fetch()
@@ -113,10 +114,10 @@ def _install_working_wheel(
         if refusal is not None:
             print(f"the {name} build of llama.cpp fails its self-test on this machine ({refusal})", flush=True)
             continue
-        said = praise(name, printed, choices.backend)
+        message = success(name, printed, choices.backend)
         if not (insisted or computes_on(choices.backend, printed)):
-            raise SetupFailed(said)
-        print(said, flush=True)
+            raise SetupFailed(message)
+        print(message, flush=True)
         return
     raise SetupFailed(
         "No build of llama.cpp works on this machine: see `.venv/bin/python -m inference.provisioning.selftest`."
@@ -134,7 +135,7 @@ def _candidates(version: str, cpu: Cpu, choices: Choices, log: Log) -> Iterator[
 
 
 def wheel_of(version: str, recipe: Recipe, cpu: Cpu, choices: Choices, log: Log) -> Path:
-    """The wheel for the chosen backend and arguments, compiled here the first time. Raises SetupFailed."""
+    """The wheel for the chosen backend and arguments, compiled on first use. Raises SetupFailed."""
     backend = choices.backend
     recipe = recipe.with_extra(*backend.cmake_args, *shlex.split(choices.cmake_args))
     compiler = " / ".join(filter(None, (compiler_version(), backend.compiler)))
@@ -163,7 +164,8 @@ def _install(wheel: Path, log: Log, *, dev: bool) -> None:
 
 
 def _self_test() -> tuple[str | None, str]:
-    """Runs in a process of its own, because a bad build crashes it. Returns the reason for refusal, and the output."""
+    """Run the self-test in a process of its own, because a bad build crashes it. Returns the reason to reject the
+    build, or None, and the output."""
     try:
         done = subprocess.run(
             [PYTHON, "-m", "inference.provisioning.selftest"],
@@ -173,16 +175,16 @@ def _self_test() -> tuple[str | None, str]:
             timeout=SELF_TEST_TIMEOUT_S,
         )
     except subprocess.TimeoutExpired:
-        return f"no end after {SELF_TEST_TIMEOUT_S:.0f} s", ""
+        return f"not finished after {SELF_TEST_TIMEOUT_S:.0f} s", ""
     return verdict(done.returncode, done.stderr), done.stdout.strip()
 
 
-def praise(name: str, printed: str, backend: Backend) -> str:
-    """The message about a build that passed; `printed` ends with the device that the self-test computed on."""
+def success(name: str, printed: str, backend: Backend) -> str:
+    """The message about a build that passed its self-test; `printed` ends with the device it computed on."""
     if not computes_on(backend, printed):
         return (
-            f"llama.cpp works here, but not on a GPU: the {name} build is one for {backend}, and no device was found "
-            f"({printed}). See whether `{LISTS[backend]}` lists one; "
+            f"llama.cpp works here, but not on a GPU: the {name} build is for {backend}, and no device was found "
+            f"({printed}). Check whether `{LISTS[backend]}` lists one; "
             "FIRSTTOKEN_BACKEND=cpu make setup builds for the CPU"
         )
     return f"llama.cpp works here: the {name} build passed its self-test ({printed})"
@@ -193,7 +195,8 @@ def computes_on(backend: Backend, printed: str) -> bool:
 
 
 def verdict(status: int, errors: str) -> str | None:
-    """Why a build is refused: it crashed, or computed nonsense. Any other failure is not the build's: SetupFailed."""
+    """Why to reject a build: it crashed, or computed nonsense. None if it passed. Raises SetupFailed for any other
+    failure, which is not the build's."""
     last_line = (errors.strip().splitlines() or [""])[-1]
     if status == 0:
         return None
@@ -205,7 +208,7 @@ def verdict(status: int, errors: str) -> str | None:
 
 
 def _make_environment(*, anew: bool) -> None:
-    """Also completes an environment whose creation was interrupted."""
+    """Create the environment, or complete one whose creation was interrupted. `anew`: replace an existing one."""
     print(f"creating {ENVIRONMENT}", flush=True)
     try:
         venv.create(ENVIRONMENT, clear=anew, with_pip=True, symlinks=True)
@@ -222,7 +225,7 @@ def cache_folder() -> Path:
 
 @contextmanager
 def alone(folder: Path) -> Iterator[None]:
-    """Allow one setup at a time per user, so that two clones do not compile the same wheel at once."""
+    """Hold a lock in `folder`: one setup at a time per user, so that two clones do not compile the same wheel."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "setup.lock").open("w") as lock:
         try:
@@ -237,14 +240,14 @@ def _check_python() -> None:
     if sys.version_info < PYTHON_MIN:
         raise SetupFailed(
             f"Python {'.'.join(map(str, PYTHON_MIN))} or newer is needed, this is {sys.version.split()[0]}: "
-            "install one and name it, as in `make PYTHON=python3.12 run`"
+            "install one and select it, as in `make PYTHON=python3.12 run`"
         )
 
 
 def _parse(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python3 -m deploy.setup", description=__doc__)
-    parser.add_argument("--dev", action="store_true", help="install what the tests need as well")
-    parser.add_argument("--force", action="store_true", help="do everything again (a cached wheel is still used)")
+    parser.add_argument("--dev", action="store_true", help="also install what the tests need")
+    parser.add_argument("--force", action="store_true", help="repeat the whole setup (a cached wheel is still used)")
     return parser.parse_args(arguments)
 
 

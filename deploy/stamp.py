@@ -1,4 +1,4 @@
-"""What the environment was created from, so that an unchanged one is left alone."""
+"""Records what the environment was created from, so that setup does nothing when nothing has changed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ AUTO = "auto"
 
 @dataclass(frozen=True)
 class Choices:
-    """The user's choices about the build of llama.cpp. `wheels`: a folder or index of prebuilt ones, or empty."""
+    """The user's choices about the build of llama.cpp. `wheels`: a folder or index of prebuilt wheels, or empty."""
 
     backend: Backend
     cmake_args: str = ""
@@ -44,7 +44,7 @@ class Stamp:
 
     @classmethod
     def read(cls, path: Path) -> Stamp | None:
-        """None if there is none, or if another version of this file wrote it."""
+        """Read a stamp; None if there is none, or if another version of this module wrote it."""
         try:
             return cls(**json.loads(path.read_text()))
         except (OSError, ValueError, TypeError):
@@ -55,10 +55,10 @@ class Stamp:
 
 
 def choices_of(environment: Mapping[str, str], before: Stamp | None, *, best: Backend) -> Choices:
-    """The environment variables; without them the previous choices, and at first `best`.
+    """The choices that the environment variables make, or else the previous ones, or else the backend `best`.
 
-    Otherwise the next plain `make run` would undo `FIRSTTOKEN_BACKEND=cpu make setup`. Raises SetupFailed for an
-    unknown backend.
+    Without the previous ones, the next plain `make run` would undo `FIRSTTOKEN_BACKEND=cpu make setup`. Raises
+    SetupFailed for an unknown backend.
     """
     named = environment.get(BACKEND) or (before.backend if before else AUTO)
     if named not in (AUTO, *Backend):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from deploy.failure import SetupFailed
 
-# Alternative programs, of which the first on PATH is used, and their description. The wheel needs no Python headers.
+# Alternative programs, of which the first on PATH is used, and what they are. The wheel needs no Python headers.
 NEEDED = (
     (("cc", "gcc", "clang"), "a C compiler"),
     (("c++", "g++", "clang++"), "a C++ compiler"),
@@ -27,7 +27,7 @@ HOW = {
 
 @dataclass(frozen=True)
 class Cpu:
-    """The processor as far as compiled code depends on it: wheels built for one must not run on another."""
+    """What compiled code depends on: a wheel built for one Cpu must not run on another."""
 
     machine: str
     features: frozenset[str]
@@ -68,10 +68,10 @@ def compiler_version() -> str:
 
 
 def _version_of(programs: tuple[str, ...]) -> str:
-    return said_by(next(path for path in map(shutil.which, programs) if path))[0]
+    return version_lines(next(path for path in map(shutil.which, programs) if path))[0]
 
 
-def said_by(program: str) -> list[str]:
-    """The lines of its version output; most compilers state the version in the first, nvcc in the last."""
+def version_lines(program: str) -> list[str]:
+    """The lines of a program's version output. Most compilers print the version in the first line, nvcc in the last."""
     lines = subprocess.run([program, "--version"], capture_output=True, text=True).stdout.splitlines()
     return [line.strip() for line in lines] or [program]

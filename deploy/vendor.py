@@ -1,7 +1,7 @@
-"""The pages' own copies of npm packages: `python -m deploy.vendor` fetches what their manifest pins.
+"""The web pages' copies of npm packages: `python -m deploy.vendor` fetches what the manifest pins.
 
-The files are committed, so only updating them needs npm. To update a package, change its version in the manifest and
-clear its integrity. A bundle that includes other packages contains their licences too.
+The files are committed, so npm is needed only to update them. To update a package, change its version in the manifest
+and clear its integrity. A bundle that includes other packages contains their licences too.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ PACK_S = 120  # per package; the largest has 1 MB
 
 
 class TamperedPackage(Exception):
-    """The registry returned a package other than the pinned one."""
+    """The registry returned a package whose integrity is not the pinned one."""
 
 
 def update(folder: Path = VENDOR) -> None:
-    """Fetch every package of the manifest and record the hashes. Raises TamperedPackage."""
+    """Fetch all packages of the manifest and record their hashes in it. Raises TamperedPackage."""
     manifest = json.loads((folder / "manifest.json").read_text())
     for package in manifest["packages"]:
         with tempfile.TemporaryDirectory() as scratch:
@@ -39,7 +39,7 @@ def update(folder: Path = VENDOR) -> None:
 
 
 def pack(name: str, version: str, folder: Path) -> tuple[Path, str]:
-    """The archive of a package as the registry has it, and its integrity ("sha512-…")."""
+    """Download the archive of a package into `folder`. Returns its path and its integrity ("sha512-…")."""
     command = ["npm", "pack", f"{name}@{version}", "--json", "--silent", "--pack-destination", str(folder)]
     told = subprocess.run(command, capture_output=True, check=True, text=True, timeout=PACK_S).stdout
     reports: Any = json.loads(told)

@@ -1,8 +1,8 @@
-"""The llama-cpp-python wheel for this CPU: the ways to build it, and a cache that outlives the environment.
+"""Builds the llama-cpp-python wheel for this CPU, and caches it outside the environment.
 
-There are several ways because GCC 12 drops stores to AMX's tile configuration (dead-store elimination, llama.cpp issue
-20824), and such a build crashes at the first batch. Without that optimisation the code is correct, and AMX makes
-prefill three times as fast. A self-test decides; a build that it refuses is repeated with fewer features.
+There are several recipes because GCC 12 drops stores to the AMX tile configuration (dead-store elimination, llama.cpp
+issue 20824), and such a build crashes at its first batch. Without that optimization the code is correct, and AMX makes
+prefill three times as fast. A self-test decides: if it rejects a build, the next recipe uses fewer features.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ NO_AMX = "-mno-amx-tile -mno-amx-int8 -mno-amx-bf16"
 
 @dataclass(frozen=True)
 class Recipe:
-    """One way to build: CMake arguments, and its name for users."""
+    """One way to build: its name for users, and its CMake arguments."""
 
     name: str
     cmake_args: tuple[str, ...]
@@ -41,7 +41,7 @@ class Recipe:
 
 
 def recipes(cpu: Cpu) -> list[Recipe]:
-    """Fastest first; each is the fallback if the self-test refuses the one before."""
+    """The recipes for this CPU, fastest first: each is the fallback if the self-test rejects the one before."""
     native = (*COMMON, "-DGGML_NATIVE=ON")
     portable = Recipe("portable", (*COMMON, "-DGGML_NATIVE=OFF"))
     if not cpu.has_amx:
@@ -54,7 +54,7 @@ def recipes(cpu: Cpu) -> list[Recipe]:
 
 
 def pinned_version(pyproject: str) -> str:
-    """The version of llama-cpp-python that pyproject.toml requires."""
+    """The version of llama-cpp-python that pyproject.toml pins. Raises SetupFailed if it pins none."""
     pin = re.search(rf'"{PACKAGE}\s*==\s*([^"\s;]+)', pyproject)
     if pin is None:
         raise SetupFailed(f"pyproject.toml does not pin {PACKAGE} with ==")
@@ -62,7 +62,8 @@ def pinned_version(pyproject: str) -> str:
 
 
 def cache_key(version: str, recipe: Recipe, cpu: Cpu, compiler: str) -> str:
-    """Everything that the machine code depends on. The wheel has no Python ABI, so the Python version is not part."""
+    """A key of everything that the machine code depends on. The Python version is left out: the wheel does not depend
+    on Python's ABI."""
     facts = [version, *recipe.cmake_args, cpu.name, compiler]
     return f"{version}-{hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]}"
 
@@ -72,7 +73,7 @@ def cached_wheel(folder: Path) -> Path | None:
 
 
 def download_wheel(python: Path, version: str, source: str, folder: Path, log: Log) -> Path:
-    """A prebuilt wheel: `source` is a folder, or the URL of an index. Raises SetupFailed."""
+    """Download a prebuilt wheel. `source` is a folder or the URL of an index. Raises SetupFailed."""
     folder.mkdir(parents=True, exist_ok=True)
     where = ["--index-url", source] if "://" in source else ["--no-index", "--find-links", source]
     pip = [str(python), "-m", "pip", "download", "--no-cache-dir", "--disable-pip-version-check", "--no-deps"]
@@ -85,7 +86,8 @@ def download_wheel(python: Path, version: str, source: str, folder: Path, log: L
 
 
 def build_wheel(python: Path, version: str, recipe: Recipe, backend: Backend, folder: Path, log: Log) -> Path:
-    """Compile from source into `folder`, which appears only once it is complete. Takes minutes; shows progress."""
+    """Compile from source into `folder`, which appears only when it is complete. Takes minutes and shows progress.
+    Raises SetupFailed."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     environment = {
         **os.environ,
@@ -95,7 +97,7 @@ def build_wheel(python: Path, version: str, recipe: Recipe, backend: Backend, fo
         "CMAKE_BUILD_PARALLEL_LEVEL": os.environ.get("CMAKE_BUILD_PARALLEL_LEVEL", str(os.cpu_count() or 1)),
     }
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix="building-") as scratch:
-        # pip's own cache ignores CMake arguments: it would return the wheel that the self-test refused.
+        # pip's own cache ignores CMake arguments: it would return the wheel that the self-test rejected.
         pip = [str(python), "-m", "pip", "wheel", "--verbose", "--no-cache-dir", "--disable-pip-version-check"]
         what = ["--no-deps", "--no-binary", PACKAGE, f"{PACKAGE}=={version}", "--wheel-dir", scratch]
         _compile([*pip, *what], environment, log, backend)

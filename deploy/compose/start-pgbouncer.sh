@@ -1,5 +1,5 @@
 #!/bin/sh
-# The passwords that pgbouncer knows, in its own memory file system.
+# Writes the passwords that pgbouncer accepts to its tmpfs, then starts it.
 set -eu
 umask 077
 printf '"firsttoken_app" "%s"\n' "$(cat /run/secrets/app.password)" >/tmp/users

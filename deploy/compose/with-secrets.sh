@@ -1,6 +1,6 @@
 #!/bin/sh
-# The program with its secrets, which are files of hexadecimal digits: `migrate` reaches the server itself, workers the
-# pooler, and the server for what needs a session.
+# Runs the program with its secrets, which are files of hexadecimal digits. `migrate` connects to the server directly;
+# workers connect to the pooler, and to the server for what needs a session.
 set -eu
 direct="postgresql://postgres:$(cat /run/secrets/owner.password)@postgres:5432/firsttoken"
 if [ "$1" = migrate ]; then

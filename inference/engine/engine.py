@@ -206,7 +206,7 @@ class Engine:
             raise self._full(f"prompts of {load.tokens} tokens are already waiting for the model", own=free >= tokens)
 
     def _full(self, message: str, *, own: bool) -> QueueFull:
-        return QueueFull(message, self._forecasts.next_place_s, own=own)
+        return QueueFull(message, self._forecasts.next_slot_s, own=own)
 
     def wake(self) -> None:
         self._wake.set()
@@ -270,12 +270,12 @@ class Engine:
     @property
     def _prefill_s(self) -> float | None:
         """Seconds to prefill one token; None until it has been measured."""
-        return self._forecasts.alone_s
+        return self._forecasts.prefill_token_s
 
     @property
     def predicted_ttft_s(self) -> float | None:
         """Predicted TTFT of a request that arrived now; None before anything was measured."""
-        return self._forecasts.next_s(now_ns())
+        return self._forecasts.next_ttft_s(now_ns())
 
     @property
     def waiting_tokens(self) -> int:

@@ -13,11 +13,12 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-# Idle tenants whose service is remembered, in about 100 kB. Beyond that the least served tenant is forgotten; it would
-# return with almost no deficit.
+# Idle tenants whose count is kept, in about 100 kB. Beyond that the least served one is dropped: it would return with
+# almost the same count anyway.
 IDLE_TENANTS_MAX = 1000
-# A tenant may hold this many times what is free: alone four fifths of everything, two of them four ninths each. So
-# there is always room for a tenant that holds little ("Dynamic queue length thresholds", Choudhury & Hahne 1998).
+# A tenant may hold this many times what is free: a single tenant four fifths of everything, two of them four ninths
+# each. So there is always room for a tenant that holds little ("Dynamic queue length thresholds", Choudhury & Hahne
+# 1998).
 SHARE_FACTOR = 4
 # A tenant with less demand may have been served this many tokens more and still count as equal: a few short answers,
 # like the quantum of a new flow in "The Flow Queue CoDel Packet Scheduler" (RFC 8290).
@@ -32,7 +33,8 @@ def within_share(held: int, free: int, wanted: int = 1) -> bool:
 def in_turns(
     waiting: Iterable[T], of: Callable[[T], str], served: Callable[[str], int], cost: Callable[[T], int]
 ) -> Iterator[T]:
-    """The least served tenant's requests first, each tenant's in their order. A request counts as served once taken."""
+    """Yield requests of the least served tenant first, and those of one tenant in the order of `waiting`. A request
+    counts as served as soon as it is yielded. `of` gives its tenant, `served` and `cost` are in tokens."""
     queues: defaultdict[str, deque[tuple[int, T]]] = defaultdict(deque)
     for place, each in enumerate(waiting):
         queues[of(each)].append((place, each))
@@ -47,7 +49,7 @@ def in_turns(
 
 
 class Shares:
-    """Pure. A tenant is present while it has requests in the engine."""
+    """Tokens served by tenant. Pure. A tenant is present while it has requests in the engine."""
 
     def __init__(self) -> None:
         self._present: Counter[str] = Counter()
@@ -59,8 +61,8 @@ class Shares:
         self._present[tenant] += 1
 
     def joining(self, tenant: str) -> int:
-        """Tokens a tenant counts as served when its next request arrives: after an absence, at least the minimum of
-        the tenants present."""
+        """The tenant's count when its next request arrives: after an absence, at least the minimum of the tenants
+        present."""
         if self._present[tenant]:
             return self.served(tenant)
         others = [self._served.get(other, 0) for other in list(self._present)]
@@ -71,7 +73,7 @@ class Shares:
         self._present[tenant] -= 1
         if not self._present[tenant]:
             del self._present[tenant]
-        if not self._present:  # all tenants start from zero
+        if not self._present:  # all tenants start over from zero
             self._served.clear()
         if len(self._served) - len(self._present) > IDLE_TENANTS_MAX:
             del self._served[min(self._served.keys() - self._present.keys(), key=self.served)]
@@ -101,5 +103,5 @@ class Shares:
         self._served[tenant] += tokens
 
     def served(self, tenant: str) -> int:
-        """Tokens that count as computed for the tenant."""
+        """Tokens that the tenant counts as served."""
         return self._served.get(tenant, 0)

@@ -7,10 +7,10 @@ tenant with many requests pause while a tenant with few has its turn. Pure: no c
 executes a plan and reports the outcome.
 
 Order: the higher priority class first, then the least served tenant, then the earliest due first token; requests that
-are already late let others pass for a while. A higher class preempts a lower one, which waits again and loses nothing
-but time. To prevent starvation, a request that has waited long in the lowest class gets one slot. A request that shares
-a prefix with one in prefill waits for that prefix, unless the other belongs to a lower class: that one is preempted,
-and the new request continues from what it has computed, at its own priority.
+are already late let others pass for a while. A higher class preempts a lower one, which is queued again and loses only
+time. To prevent starvation, a batch request that has waited long gets a slot ahead of the higher classes, one at a
+time. A request that shares a prefix with one in prefill waits for that prefix, unless the other belongs to a lower
+class: that one is preempted, and the new request continues from what it has computed, at its own priority.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from operator import attrgetter
 from inference.config import EngineConfig
 from inference.core import Priority
 from inference.engine.fairness import Shares, in_turns
-from inference.engine.load import Load, is_starved, placed_by_ns
+from inference.engine.load import Load, admit_by_ns, is_starved
 from inference.engine.row_fairness import RowFairness, Share
 from inference.engine.step_cost import StepCost
 from inference.kvcache.host_cache import HostCache
@@ -34,27 +34,28 @@ from inference.kvcache.shared_prefixes import SharedPrefixes
 from inference.kvcache.slots import Placement, Slots
 from inference.request import EXACT_ROWS_MIN, Phase, Request
 
-# Prefill chunks beside streams, largest first. Multiples of 16 suit the matrix kernels; the smallest is used however
-# long it takes, because a prompt must make progress.
+# Prefill chunk sizes beside streams, largest first. Multiples of 16 suit the matrix kernels. The smallest is used
+# however long it takes, because a prompt must make progress.
 PREFILL_CHUNKS = tuple(range(512, 0, -16))
-# A step with a chunk may take this many times as long as one without, if that exceeds the target: on a slow machine no
-# chunk fits the target, and tiny ones would slow the streams for much longer and the new request to a crawl. Then five
-# sixths of the time belong to the new request, which takes a fifth longer than with the machine to itself.
+# The limit on a step with a chunk is the inter-token target or, if longer, this many times a step without one. On a
+# slow machine no chunk fits the target, and tiny ones would slow the streams for much longer and the new request to a
+# crawl. With this limit, five sixths of the time go to the new request, which takes a fifth longer than on an idle
+# machine.
 STRETCH_MAX = 6.0
-# Beside a stream that has fallen behind its own pace, a step with a chunk takes at most this many times as long.
+# Beside a stream that has fallen behind its own pace, the limit is this many times a step without a chunk.
 BEHIND_STRETCH = 2.0
-# Or this share of the total prefill time of the running prompts. The more tokens precede a chunk, the less its cost
-# depends on its size: a strict bound would make a long prompt take half as long again.
+# A longer step is allowed up to this share of the total prefill time of the running prompts. The more tokens precede a
+# chunk, the less its cost depends on its size: under the limit above, a long prompt would take half as long again.
 PROMPT_SHARE = 1 / 32
-# But at most this many times the bound: no prompt, however long, may stall the other streams for seconds.
+# But at most this many times that limit: no prompt, however long, may stall the other streams for seconds.
 LONGER_MAX = 4.0
 # Prompts of different lengths are computed in parts: their common length together, then the rest of the longer ones. A
 # part with few rows costs two or three times as much per row, so no prompt gets a part of fewer tokens than this.
 MIN_CHUNK = 16
 # Waiting requests considered per step: each may have to wait for a prefix that another one computes.
 CANDIDATES_MAX = 32
-# Batch requests pause while a more urgent prompt is prefilled, but for at most this many steps in a row: a steady flow
-# of such prompts must not stop them for good.
+# Batch requests pause for at most this many consecutive steps: a steady flow of more urgent prompts must not stop them
+# for good.
 YIELDS_MAX = 16
 # Rows are cheap if a step with all places taken takes at most this many times as long as one with half of them.
 CHEAP_ROWS = 1.1
@@ -90,7 +91,7 @@ class Work:
 
 @dataclass(slots=True)
 class Plan:
-    """Place the requests first, then compute the work, which is sorted by slot."""
+    """A step to execute: first place the requests, then compute the work, which is sorted by slot."""
 
     placements: list[tuple[Request, Placement]] = field(default_factory=list)
     work: list[Work] = field(default_factory=list)
@@ -106,8 +107,9 @@ class Plan:
         return sum(len(work.tokens) for work in self.work)
 
     def cost_follows_rows(self, *, parted: bool) -> bool:
-        """Whether its time predicts that of other steps with as many rows. Where slots have KV streams of their own,
-        drafts of different lengths are computed in parts (see inference.speculative.draft_length.step_parts)."""
+        """Whether its duration says how long other steps with as many rows take. `parted`: slots have KV streams of
+        their own, so drafts of different lengths are computed in parts (see
+        inference.speculative.draft_length.step_parts)."""
         return not parted or len({work.outputs or 1 for work in self.work}) == 1
 
 
@@ -127,7 +129,7 @@ class Scheduler:
         self.load = Load(self._shares)
         self._waiting: list[Request] = []  # in order of arrival
         self._running: list[Request] = []  # in order of admission
-        self._began_ns = self._ended_ns = 0  # of the newest step; the end stays 0 if no step follows at once
+        self._began_ns = self._ended_ns = 0  # start and end of the latest step; end 0 if none follows at once
         self._ends_ns = 0  # predicted end of the running step; 0 if none is running
         self._yielded = 0  # consecutive steps in which batch requests paused
 
@@ -156,11 +158,11 @@ class Scheduler:
         self._shares.join(request.scope.tenant)
 
     def superseded(self, request: Request) -> list[Request]:
-        """The requests that a new one makes needless: prefills ahead of its own prefix, which it continues from; and
-        itself, if it only prefills ahead what is in the cache already."""
+        """The requests that a new one makes redundant: speculative prefills (`Request.ahead`) of its own prefix, which
+        it continues from; and the new one itself, if it is such a prefill of what is already cached."""
         if request.ahead:
-            needless = self.slots.uncached(request.prompt, request.scope) < AHEAD_TOKENS_MIN
-            return [request] if needless else []
+            redundant = self.slots.uncached(request.prompt, request.scope) < AHEAD_TOKENS_MIN
+            return [request] if redundant else []
         ahead = [other for other in self.requests if other.ahead and other.scope == request.scope]
         return [other for other in ahead if other.prompt == request.prompt[: len(other.prompt)]]
 
@@ -195,14 +197,14 @@ class Scheduler:
     def _computing(self) -> list[Request]:
         """The requests that take part in the next step. While a more urgent prompt is in prefill, batch requests pause,
         except one that keeps its slot."""
-        reading = any(not request.decodes and request.priority < Priority.BATCH for request in self._running)
-        self._yielded = self._yielded + 1 if reading and self._yielded < YIELDS_MAX else 0
+        urgent_prefill = any(not request.decodes and request.priority < Priority.BATCH for request in self._running)
+        self._yielded = self._yielded + 1 if urgent_prefill and self._yielded < YIELDS_MAX else 0
         if not self._yielded:
             return self._running
         return [r for r in self._running if r.priority is not Priority.BATCH or r.keeps_slot]
 
     def _in_turn(self, computing: list[Request]) -> tuple[list[Request], float]:
-        """The requests that have the next step to themselves, or all; and how long the step may take."""
+        """The requests that get the next step to themselves, or else all; and the most seconds it may take."""
         if max(self._shares.tenants, len(self._turns)) < 2 or self._rows_are_cheap:
             return computing, inf
         urgent = min((r.priority for r in computing), default=None)
@@ -228,11 +230,11 @@ class Scheduler:
         self._ends_ns = now_ns + int((self.cost.predict(plan.rows) or 0.0) * 1e9) if plan.work else 0
 
     def rest_s(self, now_ns: int) -> float:
-        """Seconds until the running step ends, if it takes as long as such steps usually do."""
+        """Predicted seconds until the running step ends."""
         return max(0.0, (self._ends_ns - now_ns) / 1e9)
 
     def record_step(self, plan: Plan, seconds: float) -> None:
-        """Record that the step has ended."""
+        """Record that the step has ended, `seconds` after it started."""
         self._ends_ns = 0
         self._ended_ns = 0 if self.idle else self._began_ns + int(seconds * 1e9)
         if len(self._turns) < 2:
@@ -243,7 +245,7 @@ class Scheduler:
         self._turns.charge(seconds, rows)
 
     def restart_prefill(self, plan: Plan, request: Request, placement: Placement) -> None:
-        """The slot of a request that was just placed turned out empty: prefill starts over with the next step."""
+        """Restart the prefill of a request in the next step: the slot it was just placed in turned out to be empty."""
         self.slots.advance(placement.slot, -request.computed)
         request.computed = 0
         if request.miss is placement.miss:  # its first placement: nothing was cached after all
@@ -251,7 +253,7 @@ class Scheduler:
         plan.work = [work for work in plan.work if work.request is not request]
 
     def computed(self, done: Sequence[Work]) -> None:
-        """Record that this work is in the KV cache. Its drafts count only once they are accepted."""
+        """Record that this work is in the KV cache. Drafted tokens are left out: they count once accepted."""
         for work in done:
             self.advance(work.request, len(work.tokens) - max(0, work.outputs - 1))
 
@@ -266,33 +268,34 @@ class Scheduler:
         """Prompt tokens for a step beside this many streams, which can wait `patience_s` for their next token. `new` is
         the total number of uncached tokens of the prompts."""
         if not streams:
-            return self._config.prefill_tokens_alone if patience_s == inf else self._largest(0, patience_s)
+            return self._config.prefill_tokens_alone if patience_s == inf else self._largest_chunk(0, patience_s)
         without = self.cost.predict(streams)
         if without is None:
             return min(self._config.prefill_tokens_first, self._config.prefill_tokens_alone)
         limit_s = max(self._config.inter_token_target_s, STRETCH_MAX * without)
         if patience_s < limit_s:
-            return self._largest(streams, max(patience_s, BEHIND_STRETCH * without))
-        chunk = self._largest(streams, limit_s)
+            return self._largest_chunk(streams, max(patience_s, BEHIND_STRETCH * without))
+        chunk = self._largest_chunk(streams, limit_s)
         prompts_s = new / chunk * (self.cost.predict(streams + chunk) or 0.0)
-        return max(chunk, self._largest(streams, min(PROMPT_SHARE * prompts_s, LONGER_MAX * limit_s)))
+        return max(chunk, self._largest_chunk(streams, min(PROMPT_SHARE * prompts_s, LONGER_MAX * limit_s)))
 
     def _patience_s(self, streams: Sequence[Request], now_ns: int) -> float:
-        """How long the next step may take so that no stream falls behind its pace. A pace that this machine cannot keep
-        in any case does not count."""
+        """The most seconds that the next step may take without making a stream fall behind its pace. A pace that this
+        machine cannot keep even without prefill does not count."""
         paced = [request for request in streams if request.pace_s is not None]
         alone_s = self.cost.predict(len(streams)) if paced else None
         if alone_s is None:
             return inf
         return min((r.spare_s(now_ns) for r in paced if (r.pace_s or 0.0) > alone_s), default=inf)
 
-    def _largest(self, streams: int, limit_s: float) -> int:
-        """The largest chunk that keeps a step within that time; else the smallest."""
+    def _largest_chunk(self, streams: int, limit_s: float) -> int:
+        """The largest chunk that keeps a step within `limit_s`, or else the smallest."""
         fits = bisect_left(self._chunks, -limit_s, key=lambda chunk: -(self.cost.predict(streams + chunk) or 0.0))
         return self._chunks[min(fits, len(self._chunks) - 1)]
 
     def place_of(self, request: Request, now_ns: int) -> int:
-        """Position of a request in the queue, from 1. The event loop calls it too; one not yet taken is the last."""
+        """Position of a request in the queue, from 1. The event loop calls it too: a request that is still in the
+        engine's inbox counts as last."""
         ranked = list(self._ranked(now_ns))
         return ranked.index(request) + 1 if request in ranked else len(ranked) + 1
 
@@ -305,9 +308,9 @@ class Scheduler:
             lower = [r for r in self._running if r.priority > request.priority and not r.keeps_slot]
             full = self.running >= self._config.parallel
             if full and not lower:
-                lower = self._greedy(request)
+                lower = self._displaceable(request)
             if full and not lower:
-                # A starved request gets the next slot that becomes free; others may take places meanwhile.
+                # A starved request gets the next slot that becomes free; others may displace requests meanwhile.
                 if request.keeps_slot or self._shares.tenants > 1:
                     continue
                 return
@@ -318,19 +321,19 @@ class Scheduler:
                 self._preempt(plan, prefix_owners or lower)
             self._place(plan, request)
 
-    def is_given_place(self, tenant: str, own: int) -> bool:
-        """Whether the next request of a tenant, behind `own` requests of its own, takes the place of a tenant that
-        holds more than its share."""
+    def displaces(self, tenant: str, own: int) -> bool:
+        """Whether the next request of a tenant, behind `own` of its own, would displace a running request of a tenant
+        that holds more than its share of places."""
         if not self._rows_are_cheap:
             return False
         share = self._shares.place_share(self._config.parallel, newcomers=int(not self._shares.present(tenant)))
-        greedy = self.load.holding_more_than(share)
-        return own < share and any(self._shares.gives_way(other, to=tenant) for other in greedy)
+        over_share = self.load.holding_more_than(share)
+        return own < share and any(self._shares.gives_way(other, to=tenant) for other in over_share)
 
-    def _greedy(self, request: Request) -> list[Request]:
-        """The running requests of the same class whose tenants hold more than their share of places, while this
-        request's tenant holds less and demands less. Empty where rows are expensive: there tenants compete for time,
-        which `in_turns` divides."""
+    def _displaceable(self, request: Request) -> list[Request]:
+        """The running requests of the same class whose tenants hold more than their share of places, if this request's
+        tenant holds less and demands less. Empty where rows are expensive: there tenants compete for device time, which
+        `_in_turn` divides."""
         if self._shares.tenants < 2 or request.ahead or not self._rows_are_cheap:
             return []
         share, held = self._shares.place_share(self._config.parallel), Counter(r.scope.tenant for r in self._running)
@@ -339,7 +342,7 @@ class Scheduler:
         return [r for r in self._running if self._may_be_displaced(r, request) and held[r.scope.tenant] > share]
 
     def _may_be_displaced(self, running: Request, by: Request) -> bool:
-        """A request is displaced at most once, so its client waits for a place only once more."""
+        """Each request is displaced at most once, so that its client waits for a place only once more."""
         same = running.priority is by.priority and not (running.preempted or running.keeps_slot)
         return same and self._shares.gives_way(running.scope.tenant, to=by.scope.tenant)
 
@@ -356,11 +359,11 @@ class Scheduler:
         all_waiting = [r for r in list(self._waiting) if r is not starved and r.slot is None]
         for priority in sorted({request.priority for request in all_waiting}):
             waiting = [r for r in all_waiting if r.priority is priority]
-            waiting.sort(key=lambda r: placed_by_ns(r, now_ns))
+            waiting.sort(key=lambda r: admit_by_ns(r, now_ns))
             yield from in_turns(waiting, lambda r: r.scope.tenant, self._shares.served, lambda r: r.remaining)
 
     def _starved(self, now_ns: int) -> Request | None:
-        """The starved request that waited longest, unless one already keeps a slot."""
+        """The starved request that has waited longest; None while another one keeps a slot."""
         if any(request.keeps_slot for request in self._running):
             return None
         starved = [request for request in self._waiting if is_starved(request, now_ns)]
@@ -385,8 +388,8 @@ class Scheduler:
         plan.placements.append((request, placement))
 
     def _preempt(self, plan: Plan, lower: Sequence[Request]) -> None:
-        """Preempt the youngest request of the lowest class: it waits again, ahead of all others. Exact requests come
-        last: they would have to decode their answer again, token by token."""
+        """Preempt the youngest request of the lowest class and queue it again, ahead of all others. Exact requests are
+        preempted last: they would have to decode their answer again, token by token."""
         victim = max(reversed(lower), key=lambda r: (r.priority, not r.exact, not r.generated))
         assert victim.slot is not None
         self.slots.release(victim.slot, victim.kept)
@@ -408,7 +411,8 @@ def divide(budget: int, prefilling: Sequence[Request]) -> list[tuple[Request, in
     """Divide a step's prompt tokens: half to the request that has been running longest, so that it always progresses;
     the rest to the shortest first, so that no request queues behind another's long prompt. Higher classes come first.
 
-    Tokens left over go to the first request again. A remainder that would be a tiny chunk of a prompt is not spent."""
+    Tokens left over go to the oldest request too. A remainder below MIN_CHUNK is given to no other request, unless it
+    completes its prompt."""
     if not prefilling:
         return []
     first = min(prefilling, key=lambda r: r.priority)  # in order of admission: the oldest of the highest class
@@ -426,7 +430,8 @@ def divide(budget: int, prefilling: Sequence[Request]) -> list[tuple[Request, in
 
 
 def _whole(request: Request, tokens: int) -> int:
-    """The tokens to take, reduced where an exact request would compute, or be left with, a single row of prompt."""
+    """The tokens to take. An exact request takes fewer where it would otherwise compute, or be left with, a single
+    prompt row."""
     if not request.exact or tokens == request.batchable:
         return tokens
     tokens -= int(request.batchable - tokens < EXACT_ROWS_MIN)

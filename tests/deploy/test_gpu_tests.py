@@ -10,7 +10,7 @@ import pytest
 
 from deploy import gpu_tests
 from deploy.builds import Result
-from deploy.gpu_tests import NOTHING, TESTS, Outcome, Runner, files, told
+from deploy.gpu_tests import NOTHING, TESTS, Outcome, Runner, files, summary
 
 ROOT = Path(__file__).resolve().parents[2]
 GOOD, BAD, CRASHED = Result("12 passed", 0), Result("1 failed, 11 passed", 1), Result("killed by SIGSEGV", -11)
@@ -33,13 +33,13 @@ def test_what_is_named_is_run_alone() -> None:
 
 def test_who_needed_a_second_run_is_told_even_where_all_passed() -> None:
     outcomes = {"a.py": Outcome(GOOD), "b.py": Outcome(CRASHED, GOOD), "c.py": Outcome(BAD, BAD)}
-    assert list(told(outcomes)) == [
+    assert list(summary(outcomes)) == [
         "b.py: killed by SIGSEGV; again: 12 passed",
         "c.py: 1 failed, 11 passed; again: 1 failed, 11 passed",
         "2 of 3 files passed, 1 of them in a second run",
     ]
-    assert list(told({"a.py": Outcome(GOOD)})) == ["1 of 1 files passed"]
-    assert Outcome(Result("no result", NOTHING)).passed and not list(told({}))
+    assert list(summary({"a.py": Outcome(GOOD)})) == ["1 of 1 files passed"]
+    assert Outcome(Result("no result", NOTHING)).passed and not list(summary({}))
 
 
 PASSES = "def test_it() -> None: ...\n"

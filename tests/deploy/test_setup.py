@@ -16,7 +16,7 @@ from deploy import backend, setup
 from deploy.backend import Backend, advice, cuda_compiler, fitting
 from deploy.commands import Log
 from deploy.failure import SetupFailed
-from deploy.setup import computes_on, praise, verdict
+from deploy.setup import computes_on, success, verdict
 from deploy.stamp import Choices, Stamp, choices_of
 from deploy.toolchain import Cpu, compiler_version
 from inference.llama import Device
@@ -223,15 +223,15 @@ def test_a_passing_self_test_keeps_the_build() -> None:
 
 def test_setup_names_the_device_that_the_self_test_computed_on() -> None:
     gpu, cpu = (f"1, 5 and 64 rows agree on {place(found)}" for found in ([GPU, HOST], [HOST]))
-    assert praise("native", gpu, Backend.CUDA).endswith(
+    assert success("native", gpu, Backend.CUDA).endswith(
         "passed its self-test (1, 5 and 64 rows agree on the GPU (Some GPU))"
     )
-    assert praise("native", cpu, Backend.CPU).endswith("passed its self-test (1, 5 and 64 rows agree on the CPU)")
+    assert success("native", cpu, Backend.CPU).endswith("passed its self-test (1, 5 and 64 rows agree on the CPU)")
 
 
 @pytest.mark.parametrize(("kind", "lists"), [(Backend.CUDA, "nvidia-smi"), (Backend.VULKAN, "vulkaninfo")])
 def test_a_build_for_a_gpu_that_found_none_is_not_praised_for_one(kind: Backend, lists: str) -> None:
-    said = praise("native", f"1, 5 and 64 rows agree on {place([HOST])}", kind)
+    said = success("native", f"1, 5 and 64 rows agree on {place([HOST])}", kind)
     assert "no device was found" in said and "on the CPU" in said and lists in said
     assert "FIRSTTOKEN_BACKEND=cpu" in said and not computes_on(kind, said)
 

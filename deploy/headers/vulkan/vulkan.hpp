@@ -1,6 +1,7 @@
-// Debian 12 has Vulkan headers of 1.3.239. llama.cpp names types of VK_EXT_layer_settings, which came with 1.3.272, to
-// configure validation layers; nothing else that it needs is newer. They are added here with the layout that the
-// specification gives them. Found before the system's header by CPLUS_INCLUDE_PATH; an SDK's own headers come first.
+// Debian 12 has Vulkan headers 1.3.239. To configure validation layers, llama.cpp uses types of VK_EXT_layer_settings,
+// which came with 1.3.272; nothing else that it needs is newer. They are defined here with the layout that the
+// specification gives them. CPLUS_INCLUDE_PATH puts this file before the system's header; an SDK's own headers come
+// first.
 #pragma once
 
 #include_next <vulkan/vulkan.hpp>

@@ -22,12 +22,12 @@ from inference.engine.detokenizer import TextStream
 from inference.engine.forecast import (
     FACTOR_MAX,
     FACTOR_MIN,
-    REPEATED_S,
     RETRY_AFTER_MAX_S,
     RETRY_AFTER_MIN_S,
+    REUSE_S,
     Factor,
     Forecasts,
-    Returns,
+    RetrySchedule,
     late_by_s,
     retry_after_s,
 )
@@ -96,8 +96,8 @@ class Shop:
         request.stamps.submitted_ns, request.forecast, request.due_ns = self.now_ns, told, due.at_ns
         request.pace_s = pace_s
         if told:
-            alone_s = prompt * (self.forecasts.alone_s or 0.0)
-            self.lateness[request] = late_by_s(told, target_s, alone_s)
+            idle_prefill_s = prompt * (self.forecasts.prefill_token_s or 0.0)
+            self.lateness[request] = late_by_s(told, target_s, idle_prefill_s)
         self.scheduler.load.add(request, prompt)
         self.scheduler.add(request)
         return request
@@ -577,7 +577,7 @@ def test_a_factor_that_lets_nobody_in_is_forgotten() -> None:
     for _ in range(100):
         factor.observe(1.0, 9.0)
     for _ in range(500):
-        factor.forget()
+        factor.decay()
     assert factor.value == pytest.approx(1.0, abs=0.01)
 
 
@@ -592,17 +592,17 @@ def test_the_time_without_a_slot_is_no_time_in_one() -> None:
         shop.step()
     assert batch is not None and batch.preempted
     shop.run_until(10**6)
-    assert shop.forecasts.next_place_s == RETRY_AFTER_MIN_S
+    assert shop.forecasts.next_slot_s == RETRY_AFTER_MIN_S
 
 
 def test_what_is_foretold_for_a_newcomer_grows_with_those_that_wait() -> None:
     shop = Shop()
-    foretold = [shop.forecasts.next_s(shop.now_ns)]
+    foretold = [shop.forecasts.next_ttft_s(shop.now_ns)]
     shop.learn()
-    foretold.append(shop.forecasts.next_s(shop.now_ns))
+    foretold.append(shop.forecasts.next_ttft_s(shop.now_ns))
     for _ in range(12):
         shop.ask("a")  # all of one tenant: that others would come before them is no reason to have fewer engines
-    foretold.append(shop.forecasts.next_s(shop.now_ns))
+    foretold.append(shop.forecasts.next_ttft_s(shop.now_ns))
     unknown, idle_s, busy_s = foretold
     assert unknown is None and idle_s and busy_s and busy_s > 5 * idle_s
 
@@ -611,10 +611,10 @@ class CountedLengths(AnswerLengths):
     lookups = 0
 
     def left(
-        self, generated: NDArray[np.int64], max_tokens: NDArray[np.int64], chances: NDArray[np.float64]
+        self, generated: NDArray[np.int64], max_tokens: NDArray[np.int64], quantiles: NDArray[np.float64]
     ) -> NDArray[np.int64]:
         self.lookups += 1
-        return super().left(generated, max_tokens, chances)
+        return super().left(generated, max_tokens, quantiles)
 
 
 def flooded(tenants: str) -> tuple[Shop, CountedLengths]:
@@ -658,7 +658,7 @@ def test_a_repeated_forecast_is_what_a_new_one_would_be_less_the_time_gone_by() 
     assert told().wait_s == pytest.approx(first.wait_s - 0.02)
     assert told().wait_most_s == pytest.approx(first.wait_most_s - 0.02)
     assert told().read_s == first.read_s
-    shop.now_ns += int(REPEATED_S * 1e9)
+    shop.now_ns += int(REUSE_S * 1e9)
     assert told() == shop.foretold("a")  # too old to be repeated
     shop.ask("a", answer=100)
     assert told() == shop.foretold("a")  # the load has changed
@@ -680,12 +680,12 @@ def test_requests_that_find_a_slot_say_nothing_of_the_wait_for_one() -> None:
 
 
 def test_those_who_are_sent_away_come_back_one_after_another() -> None:
-    returns = Returns()
-    assert [returns.after("a", 1.0, 0.5, 0) for _ in range(3)] == [1.0, 1.5, 2.0]
-    assert returns.after("b", 1.0, 0.5, 0) == 1.0
-    assert returns.after("a", 1.0, 0.5, 10**10) == 1.0
+    schedule = RetrySchedule()
+    assert [schedule.assign("a", 1.0, 0.5, 0) for _ in range(3)] == [1.0, 1.5, 2.0]
+    assert schedule.assign("b", 1.0, 0.5, 0) == 1.0
+    assert schedule.assign("a", 1.0, 0.5, 10**10) == 1.0
     for _ in range(1000):
-        last = returns.after("a", 1.0, 0.5, 10**10)
+        last = schedule.assign("a", 1.0, 0.5, 10**10)
     assert last == RETRY_AFTER_MAX_S
 
 

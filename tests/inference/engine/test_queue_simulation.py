@@ -110,10 +110,10 @@ class Counted(AnswerLengths):
     looks = 0
 
     def left(
-        self, generated: NDArray[np.int64], max_tokens: NDArray[np.int64], chances: NDArray[np.float64]
+        self, generated: NDArray[np.int64], max_tokens: NDArray[np.int64], quantiles: NDArray[np.float64]
     ) -> NDArray[np.int64]:
-        self.looks += chances.size
-        return super().left(generated, max_tokens, chances)
+        self.looks += quantiles.size
+        return super().left(generated, max_tokens, quantiles)
 
 
 @pytest.mark.parametrize(("running", "waiting"), [(8, 0), (8, 64), (64, 256), (64, 4096)])

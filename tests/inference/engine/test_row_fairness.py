@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from inference.engine.row_fairness import RowFairness, Share
 
-STEP_S, ROW_S, STILL_S = 0.004, 0.002, 0.1
+STEP_S, ROW_S, PAUSE_S = 0.004, 0.002, 0.1
 
 
 def took_s(rows: int) -> float:
@@ -20,7 +20,7 @@ class Device:
     """Each tenant has so many streams, all the time."""
 
     def __init__(self, **rows: int) -> None:
-        self.rows, self.turns = rows, RowFairness(STILL_S)
+        self.rows, self.turns = rows, RowFairness(PAUSE_S)
         self.tokens = Counter[str]()
         self.seconds = 0.0
 
@@ -58,8 +58,8 @@ def test_who_was_away_comes_back_with_little_credit_however_long_it_was() -> Non
         began_s, alone = device.seconds, 0
         while device.step() == {"little"}:
             alone += 1
-        assert 0 < alone * took_s(1) <= STILL_S
-        assert away == 5 or device.seconds - began_s > STILL_S
+        assert 0 < alone * took_s(1) <= PAUSE_S
+        assert away == 5 or device.seconds - began_s > PAUSE_S
 
 
 @given(st.lists(st.lists(st.sampled_from("abcdefgh"), min_size=1, unique=True), min_size=1, max_size=200))
@@ -71,7 +71,7 @@ def test_whoever_comes_and_goes_the_rows_of_all_are_computed_now_and_then_and_fe
     for tenants in present:
         if device.step(*tenants) == set(tenants):
             since_s = device.seconds
-        assert device.seconds - since_s <= STILL_S + took_s(36)
+        assert device.seconds - since_s <= PAUSE_S + took_s(36)
     for _ in range(100):
         device.step("a")
     assert len(device.turns) == 1
