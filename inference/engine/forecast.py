@@ -39,6 +39,8 @@ STRETCH = 1.25
 REUSE_S = 0.05
 # Requests whose time left until the first token is due falls into the same bucket share a forecast.
 DUE_BUCKET_NS = 50 * 10**6
+# Until this many requests have ended, none is refused: fewer tell too little about those that are still running.
+LEARNED_MIN = 8
 RETRY_AFTER_MIN_S = 0.25  # a round trip plus what a client puts up with; no request is refused for less
 RETRY_AFTER_MAX_S = 60.0  # the longest Retry-After that official clients honor
 
@@ -165,7 +167,7 @@ class Forecasts:
         Raises Late if the first token would miss its due time, unless `due.waits`.
         """
         expected = self._cached(tokens, tenant, priority, due.at_ns, now_ns, others=True)
-        if expected is None or due.at_ns is None or due.waits:
+        if expected is None or due.at_ns is None or due.waits or len(self._lengths) < LEARNED_MIN:
             return expected
         left_s = (due.at_ns - now_ns) / 1e9
         if expected.most_s <= left_s:

@@ -95,8 +95,8 @@ def simulate(prompt: int, ahead: Ahead, speed: Speed, lengths: AnswerLengths) ->
     if requests < speed.places - ahead.held:
         others = [each.unread for each in (*ahead.running, *ahead.waiting)]
         return SimulatedWait([0.0], speed.rest_s + speed.read_s(prompt, others))
-    samples = 1 if lengths.is_certain else min(SAMPLES, max(1, LOOKUPS_MAX // requests))
     generated, max_tokens, unread = np.array([*zip(*ahead.running, *ahead.waiting, strict=True)], np.int64)
+    samples = 1 if lengths.reach_their_limit(int(max_tokens.max())) else min(SAMPLES, max(1, LOOKUPS_MAX // requests))
     draws = DRAWS[np.arange(requests) % len(DRAWS), :samples]
     steps = _steps(lengths.left(generated, max_tokens, draws), unread, speed)
     free = speed.places - ahead.held - len(ahead.running)

@@ -38,7 +38,7 @@ from worker.error_mapping import to_api_error
 from worker.errors import ApiError, ClientGone
 from worker.json_response import json_response
 from worker.middleware import error_response, join_trace
-from worker.wire.parse import parse
+from worker.wire.parse import parsed
 
 log = logging.getLogger("firsttoken.engine_app")
 
@@ -115,7 +115,7 @@ async def generate(request: web.Request) -> web.StreamResponse:
         raise ApiError(415, "The body must be application/json.", param="Content-Type")
     with app[BUDGET].reserve(WORKERS) as holding:
         raw = await read_body(request, holding, bytes_max=_body_bytes_max(app), stall_s=BODY_STALL_S)
-        asked = parse(GenerateRequest, raw, bulk=GenerateRequest.BULK)
+        asked = await parsed(GenerateRequest, raw, bulk=GenerateRequest.BULK)
     generation = await _taken(asked, app[MODEL])
     if generation is None:
         return web.Response(body=spell_nothing(), content_type="text/event-stream")
@@ -153,7 +153,7 @@ async def _answer_on(app: web.Application, reply: SharedReply, body: bytes) -> N
             _check_open(app)
             with app[BUDGET].reserve(WORKERS) as holding:
                 holding.resize(len(body))
-                asked = parse(GenerateRequest, body, bulk=GenerateRequest.BULK)
+                asked = await parsed(GenerateRequest, body, bulk=GenerateRequest.BULK)
             generation = await _taken(asked, app[MODEL])
             reply.taken()
             if generation is None:

@@ -34,14 +34,29 @@ def test_an_answer_goes_on_as_long_as_those_did_that_came_so_far() -> None:
     assert left(lengths, 15, 18, [0.9]) == [3]  # it may say no more
 
 
-def test_one_that_has_said_more_than_any_before_it_is_taken_to_go_on_to_its_limit() -> None:
-    assert left(of(10, 20), 30, 100, [0.5]) == [70]
+def test_of_the_answers_longer_than_all_before_half_get_twice_as_long() -> None:
+    assert left(of(10, 20), 30, 10_000, [0.5, 0.75, 0.9]) == [30, 90, 270]
+    assert left(of(10, 20), 30, 100, [0.9]) == [70]  # it may say no more
 
 
 def test_where_all_answers_are_ended_by_their_limit_the_next_one_will_be_too() -> None:
-    lengths = of(5, 10, 15, limited=True)
-    assert lengths.is_certain
+    lengths = of(5, 10, 50, limited=True)
+    assert lengths.reach_their_limit(50) and not lengths.reach_their_limit(51)
     assert left(lengths, 3, 50, [0.01, 0.99]) == [47, 47]
+    assert not of(50).reach_their_limit(50)
+
+
+def test_an_answer_that_was_ended_early_says_nothing_of_one_that_may_be_a_thousand_times_as_long() -> None:
+    lengths = of(4, limited=True)
+    assert left(lengths, 0, 4096, [0.5, 0.9]) == [8, 40]
+
+
+def test_beyond_the_longest_answer_the_share_that_did_not_end_is_spread() -> None:
+    """Three of four ended, and one was cut at 40: the last quarter begins there."""
+    lengths = of(10, 20, 30)
+    lengths.add(40, limited=True)
+    assert left(lengths, 0, 10_000, [0.7, 0.875, 0.9375]) == [30, 80, 160]
+    assert left(lengths, 35, 10_000, [0.5, 0.75]) == [45, 125]
 
 
 def test_answers_that_were_ended_make_others_look_no_shorter() -> None:

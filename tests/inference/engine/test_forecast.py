@@ -22,6 +22,7 @@ from inference.engine.detokenizer import TextStream
 from inference.engine.forecast import (
     FACTOR_MAX,
     FACTOR_MIN,
+    LEARNED_MIN,
     RETRY_AFTER_MAX_S,
     RETRY_AFTER_MIN_S,
     REUSE_S,
@@ -156,10 +157,11 @@ class Shop:
         self.now_ns = max(self.now_ns, until_ns)
 
     def learn(self) -> None:
-        """From a first answer, which nothing is known of."""
-        self.ask("first")
-        while not self.scheduler.idle:
-            self.step()
+        """From as many answers as it takes until somebody may be refused, one after another."""
+        for _ in range(LEARNED_MIN):
+            self.ask("first")
+            while not self.scheduler.idle:
+                self.step()
 
 
 def ttft_s(request: Request) -> float:
@@ -185,7 +187,7 @@ def test_under_any_load_no_class_inverts_no_tenant_starves_and_nothing_is_taken_
     assert shop.inversions == 0
     assert not any(shop.lateness.values())
     served = Counter(r.scope.tenant for r in shop.ended)
-    assert len(shop.ended) + len(shop.refused) == 401
+    assert len(shop.ended) + len(shop.refused) == 400 + LEARNED_MIN
     assert all(served[tenant] > 0 for tenant in asked)
     assert all(RETRY_AFTER_MIN_S <= late.retry_after_s <= RETRY_AFTER_MAX_S for late in shop.refused)
 
@@ -318,6 +320,21 @@ def test_who_waits_for_others_is_told_so_and_its_own_fault_is_told_apart() -> No
     assert shop.ask("small", target_s=0.1) is None
     assert (shop.refused[-1].status, shop.refused[-1].code) == (503, "overloaded")
     assert shop.ask("large", target_s=0.1, waits=True) is not None
+
+
+def test_a_young_worker_refuses_nobody() -> None:
+    shop = Shop()
+    for _ in range(LEARNED_MIN - 1):
+        shop.ask("first")
+    while not shop.scheduler.idle:
+        shop.step()
+    for _ in range(30):
+        assert shop.ask("large", answer=100) is not None
+    told = shop.ask("small", target_s=0.1)
+    assert told is not None and told.forecast is not None and told.forecast.most_s > 0.1
+    while len(shop.ended) < LEARNED_MIN:
+        shop.step()
+    assert shop.ask("small", target_s=0.1) is None
 
 
 def test_who_comes_back_when_told_is_taken() -> None:
