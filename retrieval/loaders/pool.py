@@ -32,8 +32,8 @@ log = logging.getLogger("firsttoken.loaders")
 # is for the queue of the stores, one for a tenant with a slow file, and one for everybody else.
 AT_ONCE_MAX = 3
 TITLE_CHARS_MAX = 1000  # of file names, too
-TOO_MUCH_WORK = "takes far more work to read than files of its size do; save it anew, or split it into smaller files"
-BROKEN = "is damaged, or needs more memory than a document should; save it anew, or split it into smaller files"
+TOO_MUCH_WORK = "takes far more work to read than files of its size do; save it again, or split it into smaller files"
+BROKEN = "is damaged, or needs more memory than a document should; save it again, or split it into smaller files"
 
 
 class Read(NamedTuple):
@@ -108,7 +108,7 @@ class LoaderPool:
         if running.cancelled():
             return
         if isinstance(running.exception(), TimeoutError) and server is self._server:
-            self._drop_server("does not say how its readers end")
+            self._drop_server("does not report how its readers ended")
 
     def _drop_server(self, reason: str) -> None:
         log.warning("the fork server of the document readers %s; it is replaced", reason)

@@ -140,7 +140,7 @@ def _ask(connection: http.client.HTTPConnection, target: SplitResult) -> http.cl
     if answer.status != 200 and answer.status not in _REDIRECTS:
         raise UnreadableFile(f"cannot be fetched: the server answers {answer.status} {answer.reason}".rstrip())
     if answer.getheader("content-encoding", "identity") != "identity":
-        raise UnreadableFile("comes compressed, which was not asked for")
+        raise UnreadableFile("comes compressed, which was not requested")
     return answer
 
 

@@ -99,7 +99,7 @@ class Expected(Table):
     @model_validator(mode="after")
     def _expects_something(self) -> Expected:
         if not self.graders:
-            raise ValueError(f"say what a right answer has: one or several of {', '.join(GRADERS)}")
+            raise ValueError(f"say what a correct answer has: one or more of {', '.join(GRADERS)}")
         return self
 
     @property
@@ -161,7 +161,7 @@ class Case(Table):
         if (self.input is None) == (self.messages is None):
             raise ValueError("give either input or messages")
         if self.stores and any(message["role"] not in ("user", "assistant", "system") for message in self.said):
-            raise ValueError("a case with stores cannot have messages of tools")
+            raise ValueError("a case with stores cannot have tool messages")
         return self
 
     def with_defaults(self, defaults: Defaults, id: str) -> Case:

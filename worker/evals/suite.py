@@ -46,7 +46,7 @@ def read_suites(paths: Sequence[Path]) -> Suite:
                 raise StartError(f"{path}: suite.documents: there is no folder {folders[-1]}")
         for line, case in found:
             if case.id in cases:
-                raise StartError(f"{path}:{line}: id: two cases are called {case.id}")
+                raise StartError(f"{path}:{line}: id: two cases have the id {case.id}")
             cases[case.id or ""] = case
     if not cases:
         raise StartError(f"{', '.join(map(str, paths))}: there is no case")
