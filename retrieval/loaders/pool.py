@@ -178,14 +178,14 @@ def _parsed(answer: bytes) -> Read:
     if header.unreadable:
         raise UnreadableFile(header.unreadable)
     if len(answer) < body or not header.media_type:
-        raise ValueError("the answer is not whole")
+        raise ValueError("the result is incomplete")
     text = answer[body:].decode()
     sections = tuple(Section(*section) for section in header.sections)
     pieces = [Piece(*piece) for piece in header.pieces]
     _check([(section.start, section.end) for section in sections], len(text))
     _check([(piece.start, piece.end) for piece in pieces], len(text))
     if any(not 0 <= piece.section < len(sections) for piece in pieces):
-        raise ValueError("a piece stands in no section")
+        raise ValueError("a piece is in no section")
     return Read(Document(header.title, header.media_type, text, sections), pieces)
 
 

@@ -86,7 +86,7 @@ def _target(url: str) -> SplitResult:
     if target.scheme not in ("http", "https") or not target.hostname or not plain or port == 0:
         raise UnreadableFile("is not a web address that begins with http:// or https://")
     if target.username or target.password:
-        raise UnreadableFile("carries a password; fetch it yourself and ingest the file")
+        raise UnreadableFile("contains a password; fetch it yourself and ingest the file")
     return target
 
 

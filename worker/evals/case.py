@@ -151,9 +151,9 @@ class Case(Table):
         """The format of chat completions; everything else is left to the server."""
         for message in value or ():
             if message.get("role") not in ROLES:
-                raise ValueError(f"each message has a role, one of {', '.join(ROLES)}")
+                raise ValueError(f"each message must have a role, one of {', '.join(ROLES)}")
             if not isinstance(message.get("content") or "", str):
-                raise ValueError("the content of a message is a text")
+                raise ValueError("the content of a message must be a string")
         return value
 
     @model_validator(mode="after")

@@ -104,7 +104,7 @@ async def test_a_file_of_every_kind_is_read_as_its_loader_reads_it(pool: LoaderP
 
 
 async def test_what_a_loader_says_against_a_file_is_passed_on(pool: LoaderPool) -> None:
-    with pytest.raises(UnreadableFile, match=r"\*\.exe, which cannot be read; these can"):
+    with pytest.raises(UnreadableFile, match=r"\*\.exe, which cannot be read; supported are"):
         await pool.read(Path("setup.exe"), b"MZ", MOST, owner=ME)
 
 

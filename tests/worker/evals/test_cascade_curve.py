@@ -80,7 +80,7 @@ def test_both_tokens_are_waited_for_where_the_second_model_takes_over() -> None:
 
 
 def test_too_few_cases_choose_nothing() -> None:
-    with pytest.raises(ValueError, match=f"{2 * HALVES_MIN} are the least"):
+    with pytest.raises(ValueError, match=f"{2 * HALVES_MIN} are needed"):
         fit(cases(count=2 * HALVES_MIN - 1), keep=0.9)
     fit(cases(count=2 * HALVES_MIN), keep=0.9)
 

@@ -64,7 +64,7 @@ def test_lines_of_json_are_cases_too_and_the_first_may_say_what_holds_for_all(tm
         ('{"input": "a", "expect": {"pattern": "(?=a)"}}', ":1: expect.pattern: not a pattern"),
         ('{"input": "a", "expect": {"schema": {"type": "thing"}}}', ":1: expect.schema:"),
         ('{"input": "a", "messages": [{"role": "user"}], "expect": {"exact": "b"}}', "either input or messages"),
-        ('{"messages": [{"role": "robot"}], "expect": {"exact": "b"}}', ":1: messages: each message has a role"),
+        ('{"messages": [{"role": "robot"}], "expect": {"exact": "b"}}', ":1: messages: each message must have a role"),
         ('{"input": "a", "expect": {"finds": [{"file": "x"}]}}', ":1: stores: name what is searched"),
         ('{"id": "x", "input": "a", "expect": {"exact": "b"}}\n' * 2, ":2: id: two cases have the id x"),
         ("nothing", ":1: not JSON"),
