@@ -191,7 +191,7 @@ class Agent:
             told += step.end(fallback=_fallback(progress))
         step.calls.lost = False
         if (len(step.reply.told), step.reply.open_chars) != (len(checkpoint.told), checkpoint.chars):
-            raise CannotResume("its tokens do not say here what was told")
+            raise CannotResume("its tokens do not decode to the text that was sent")
         if checkpoint.ended:
             progress.add(step)
             progress.output += behind

@@ -186,9 +186,9 @@ class Checkpoint:
             for mark in marks:
                 checkpoint._add(mark)
         except (KeyError, TypeError, ValueError, AttributeError, zlib.error) as error:
-            raise CannotResume(f"a mark cannot be read: {error!r}") from error
+            raise CannotResume(f"a checkpoint mark cannot be read: {error!r}") from error
         if checkpoint._step < 0:
-            raise CannotResume("no step of it is known")
+            raise CannotResume("none of its steps is known")
         return checkpoint
 
     def _add(self, mark: Mapping[str, Any]) -> None:

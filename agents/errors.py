@@ -47,7 +47,7 @@ class ConversationBusy(AgentError):
     code = "conversation_busy"
 
     def __init__(self) -> None:
-        super().__init__("An answer is being written in this conversation. Wait for its end, or stop it.")
+        super().__init__("An answer is being generated in this conversation. Wait for it to finish, or cancel it.")
 
 
 class Interrupted(AgentError):
@@ -65,7 +65,7 @@ class Leaving(Interrupted):
     """The worker is stopping, and accepts nothing new."""
 
     def __init__(self) -> None:
-        super().__init__("This worker is stopping and takes nothing new. Please try again: another one may be there.")
+        super().__init__("This worker is stopping and accepts no new requests. Try again: another one may be ready.")
 
 
 class TooManyQueued(AgentError):

@@ -1,11 +1,11 @@
-"""How much of a conversation is cached where two workers and two engines share the work, of what one of each has.
+"""The cached share of conversations with two workers and two engines, relative to one worker and one engine.
 
     python -m benchmarks.affinity [--conversations 12] [--turns 6] [--at-once 4] [--json FILE]
 
-All are real processes, with the bundled model; what is counted are tokens, so a busy machine changes nothing. `one`: a
-worker and an engine. `two`: two of each behind haproxy as deploy/ configures it, which keeps a conversation at its
-worker, as the workers do at an engine. `elsewhere`: the same two, where each turn is asked of the worker that has not
-made the one before: what is left when no balancer helps.
+All of them are real processes with the bundled model. Tokens are counted, so a busy machine changes nothing. `one`: one
+worker and one engine. `two`: two of each behind HAProxy with the configuration in deploy/, which keeps a conversation
+on its worker, as the workers keep it on its engine. `elsewhere`: the same two, but each turn goes to the worker that
+did not run the previous one, which shows what remains without a load balancer.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from benchmarks.served import Served, serve
 from tests.deploy.balancers import balancing
 
 READY = re.compile(rb"is ready .* at (\S+)")
-# Slots for all conversations: evictions in the engine are not what is measured.
+# A slot for each conversation: this does not measure evictions in the engine.
 RESIDENT, CONTEXT, STREAMS, TOKENS = 64, 2048, 4, 24
 SUBJECTS = ("rivers", "roses", "bridges", "violins", "glaciers", "ovens", "kites", "bees", "clocks", "harbours")
 GOAL = 0.9
@@ -49,7 +49,7 @@ class Read:
 
 @asynccontextmanager
 async def engine(home: Path, number: int) -> AsyncIterator[str]:
-    """The address of an engine."""
+    """Run an engine; yields its address. Raises SystemExit if it does not start."""
     options = {"streams": STREAMS, "resident": RESIDENT, "context": CONTEXT, "threads": 1, "kv-disk-mb": 0}
     flags = [part for name, value in options.items() for part in (f"--{name}", str(value))]
     where = f"unix:{home / f'engine-{number}.sock'}"
@@ -69,7 +69,7 @@ async def engine(home: Path, number: int) -> AsyncIterator[str]:
 
 @asynccontextmanager
 async def site(count: int) -> AsyncIterator[list[Served]]:
-    """This many workers, and engines that all of them use."""
+    """Run `count` engines, and as many workers that use all of them; yields the workers."""
     with tempfile.TemporaryDirectory(prefix="firsttoken-bench-", ignore_cleanup_errors=True) as name:
         home = Path(name)
         os.chmod(home, 0o711)
@@ -88,7 +88,7 @@ async def balanced(workers: Sequence[Served]) -> AsyncIterator[str]:
 
 
 async def converse(url_of: Callable[[int], str], key: str, number: int, turns: int) -> Read:
-    """One conversation, whose turns are sent to `url_of(turn)`."""
+    """Run one conversation; each turn is sent to `url_of(turn)`."""
     read = Read()
     subject = SUBJECTS[number % len(SUBJECTS)]
     async with aiohttp.ClientSession(headers={"Authorization": f"Bearer {key}"}) as http:
@@ -117,7 +117,8 @@ async def _post(http: aiohttp.ClientSession, url: str, body: dict[str, Any]) -> 
 
 
 async def all_of(url_of: Callable[[int, int], str], key: str, numbers: Sequence[int], turns: int, at_once: int) -> Read:
-    """`url_of(conversation, turn)`; this many conversations run concurrently."""
+    """Run these conversations, `at_once` of them concurrently, and add up their tokens. Each turn is sent to
+    `url_of(conversation, turn)`."""
     places = asyncio.Semaphore(at_once)
 
     async def one(number: int) -> Read:
@@ -153,10 +154,12 @@ async def measure(conversations: int, turns: int, at_once: int) -> list[dict[str
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--conversations", type=int, default=12, help="of each way (default 12)")
-    parser.add_argument("--turns", type=int, default=6, help="of each conversation (default 6)")
-    parser.add_argument("--at-once", type=int, default=4, help="conversations that go on at once (default 4)")
-    parser.add_argument("--check", action="store_true", help=f"fail where two have less than {GOAL} of what one has")
+    parser.add_argument("--conversations", type=int, default=12, help="conversations per setup (default 12)")
+    parser.add_argument("--turns", type=int, default=6, help="turns per conversation (default 6)")
+    parser.add_argument("--at-once", type=int, default=4, help="concurrent conversations (default 4)")
+    parser.add_argument(
+        "--check", action="store_true", help=f"fail if `two` caches less than {GOAL} of what `one` does"
+    )
     parser.add_argument("--json", type=Path, help="also write the numbers to this file")
     options = parser.parse_args()
     rows = asyncio.run(measure(options.conversations, options.turns, options.at_once))

@@ -1,10 +1,11 @@
-"""What a token costs the engine's thread beside the model: planning, sampling, text and delivery, on an idle device.
+"""What a token costs the engine's thread outside the model: planning, sampling, detokenization and delivery.
 
     python -m benchmarks.engine_thread [--rows 1,8,64] [--vocabulary 8000,32000,128000] [--steps 60] [--json FILE]
 
-The engine is the real one; its device answers at once with prepared logits. Counted is the processor time of the
-engine's thread from the end of one decode to the beginning of the next, which holds on a busy machine too. Logits are
-normal with a deviation of 3: flatter than those of a trained model, so that no way to sample finds it easy.
+The engine is the real one; its device returns prepared logits at once. The measure is the CPU time of the engine's
+thread from the end of one decode to the start of the next, so a busy machine does not distort it. Logits are normally
+distributed with a standard deviation of 3: flatter than those of a trained model, so that no sampling method has an
+easy case.
 """
 
 from __future__ import annotations
@@ -41,8 +42,8 @@ SAMPLINGS = {
 
 
 class IdleDevice:
-    """Computes nothing. `own_ns` has the thread's CPU time before each step that gives every stream a token; `done` is
-    set after `steps` of them."""
+    """A device that computes nothing. `own_ns`: the engine thread's CPU time before each step in which every stream
+    gets a token. `done` is set after `steps` of them."""
 
     context = CONTEXT
     exact = streams = rewinds = True
@@ -69,7 +70,7 @@ class IdleDevice:
         return self._logits[:outputs]
 
     def _wait_for_delivery(self) -> None:
-        """A device that takes no time must not run ahead of the event loop."""
+        """Wait for the event loop: a device that takes no time must not run ahead of it."""
         self._delivered.clear()
         self._loop.call_soon_threadsafe(self._delivered.set)
         self._delivered.wait()
@@ -94,14 +95,14 @@ class IdleDevice:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Of the engine's thread: the mean over all steps, and the median step."""
+    """CPU time of the engine's thread: the mean over all steps, and the median step."""
 
     us_per_token: float
     step_ms: float
 
 
 async def measure(rows: int, logits: NDArray[np.float32], sampling: Sampling, steps: int) -> Cost:
-    """Stream `rows` answers with logits [at least rows, vocabulary] for that many steps."""
+    """Stream `rows` answers for `steps` steps. `logits` have shape (at least rows, vocabulary)."""
     config = EngineConfig(parallel=rows, resident=8, parked_bytes_max=0)
     device = IdleDevice(rows, config, logits, WARM_UP_STEPS + steps)
     engine = Engine(device, [b"word "] * logits.shape[1], frozenset(), config)
@@ -142,9 +143,9 @@ def _numbers(text: str) -> list[int]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", type=_numbers, default=[1, 8, 64], help="streams at once (default 1,8,64)")
-    parser.add_argument("--vocabulary", type=_numbers, default=[8_000, 32_000, 128_000], help="tokens of the models")
-    parser.add_argument("--steps", type=int, default=60, help="measured steps of each case (default 60)")
+    parser.add_argument("--rows", type=_numbers, default=[1, 8, 64], help="concurrent streams (default 1,8,64)")
+    parser.add_argument("--vocabulary", type=_numbers, default=[8_000, 32_000, 128_000], help="vocabulary sizes")
+    parser.add_argument("--steps", type=int, default=60, help="measured steps per case (default 60)")
     parser.add_argument("--json", type=Path, help="also write the numbers to this file")
     options = parser.parse_args()
     table = asyncio.run(report(options.rows, options.vocabulary, options.steps))

@@ -1,10 +1,10 @@
-"""An engine in this process against one in a process of its own, behind a Unix socket: what the way between them costs.
+"""The cost of an engine in a process of its own, behind a Unix socket, compared with one in this process.
 
     python -m benchmarks.engines [--streams 1,8,32] [--rounds 3] [--tokens 48] [--json FILE]
 
-Both compute the same answers of the bundled model and take turns, so a busy machine slows both. Counted are tokens per
-second, the median time to the first token, and processor time per token, of this process and the engine's together: of
-all threads, and of the threads of the event loops alone, without what computes.
+Both compute the same answers of the bundled model in alternation, so a busy machine slows both. Measures: tokens per
+second, median TTFT, and CPU time per token in this process and the engine's together, once for all threads and once for
+the event loop threads only, which excludes the model.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ class Way:
 class Cost:
     tokens_per_s: float
     ttft_ms: float
-    cpu_us: float  # of all threads, per token
-    way_us: float  # of the event loops alone, per token
+    cpu_us: float  # per token, all threads
+    way_us: float  # per token, event loop threads only
 
 
 def cpu_s(process: int) -> tuple[float, float]:
@@ -71,7 +71,7 @@ def all_cpu_s(way: Way) -> tuple[float, float]:
 
 
 async def measure(way: Way, streams: int, tokens: int, batches: int) -> Cost:
-    """Answers of this many tokens, this many at once, in several consecutive batches."""
+    """Measure `batches` consecutive batches of `streams` concurrent answers with `tokens` tokens each."""
     # The model must not end its turn, so that all answers have the same length.
     sampling = Sampling(max_tokens=tokens, temperature=0, logit_bias={0: -100.0, 2: -100.0})
     model, count = way.model, 0
@@ -158,9 +158,9 @@ async def report(streams: list[int], rounds: int, tokens: int) -> list[dict[str,
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--streams", default="1,8,32", help="answers at once (default 1,8,32)")
+    parser.add_argument("--streams", default="1,8,32", help="concurrent answers (default 1,8,32)")
     parser.add_argument("--rounds", type=int, default=3, help="measured rounds of each pair (default 3)")
-    parser.add_argument("--tokens", type=int, default=48, help="of each answer (default 48)")
+    parser.add_argument("--tokens", type=int, default=48, help="tokens per answer (default 48)")
     parser.add_argument("--json", type=Path, help="also write the numbers to this file")
     options = parser.parse_args()
     streams = [int(part) for part in options.streams.split(",")]

@@ -1,9 +1,9 @@
-"""`firsttoken` with a device whose steps take exactly a configured time, whatever other load the machine has.
+"""`firsttoken` with a simulated device whose steps take a configured time, whatever the load of the machine.
 
 python -m benchmarks.even_worker STEP_MS ROW_MS serve ...
 
 It sleeps instead of computing and always returns the same word. Everything else is real: sockets, database, tokenizer,
-engine, scheduler and cache. So the effect of a policy can be told apart from that of a busy machine.
+engine, scheduler and cache. This separates the effect of a policy from that of a busy machine.
 """
 
 from __future__ import annotations

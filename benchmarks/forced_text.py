@@ -1,9 +1,9 @@
-"""What it saves not to take a step for each token of text that a grammar leaves no choice of.
+"""What is saved by not taking a step for each token that the grammar forces.
 
     python -m benchmarks.forced_text [--model FILE] [--rounds 5] [--json FILE]
 
-Answers in formats and forced calls, greedy, one stream: steps of the model for each answer, and milliseconds. Both ways
-take turns in one run; without, the sampler is asked for what is forced and says that nothing is.
+Structured answers and forced tool calls, greedy, one stream: model steps and milliseconds per answer. With and without
+alternate in one run; without, the sampler reports that no token is forced.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ async def answer(model: ChatModel, grammar: str) -> Measured:
 
 
 async def compare(model: ChatModel, grammar: str, rounds: int) -> tuple[list[Measured], list[Measured]]:
-    """Without and with, after an answer of each that is not counted."""
+    """Measurements without and with forced tokens, after one warm-up answer of each."""
     without, with_them = [], []
     for _ in range(1 + rounds):
         with nothing_is_forced():

@@ -1,9 +1,9 @@
-"""What an ingest costs the chats beside it, and how fast it is.
+"""What ingesting documents costs concurrent chats, and how fast it is.
 
     python -m benchmarks.ingest [--rounds 8] [--json FILE]
 
-A worker of its own on the bundled models; one client streams answers, in turns with and without a batch of files that
-the worker reads at the same time. The time per token of a round with an ingest is compared with the rounds before and
+Starts a worker with the bundled models. One client streams answers, alternately with and without a batch of files that
+the worker ingests at the same time. The time per token of a round with an ingest is compared with the rounds before and
 after it. Prints a Markdown table.
 """
 
@@ -32,7 +32,7 @@ QUESTION = "Count from one upwards, and do not stop."
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """Times between two tokens, in milliseconds, and how many passages were ingested meanwhile, in how many seconds."""
+    """The gaps between tokens in milliseconds, and the passages ingested meanwhile, with the seconds it took."""
 
     gaps_ms: list[float]
     chunks: int = 0
@@ -44,13 +44,13 @@ class Round:
 
 
 def document(number: int) -> bytes:
-    """A text that was not used before."""
+    """A text that was not ingested before."""
     paragraphs = [SENTENCE.format(words(f"{number}/{i}", 24)) for i in range(PARAGRAPHS)]
     return "\n\n".join([f"# Document {number}", *paragraphs]).encode()
 
 
 async def gaps(client: AsyncOpenAI) -> list[float]:
-    """Of one answer."""
+    """The gaps between the tokens of one answer, in milliseconds."""
     stream = await client.chat.completions.create(
         model="demo-chat",
         messages=[{"role": "user", "content": QUESTION}],
@@ -68,7 +68,7 @@ async def quiet(client: AsyncOpenAI, answers: int) -> Round:
 
 
 async def busy(client: AsyncOpenAI, number: int) -> Round:
-    """Answers while a batch of files is ingested."""
+    """Stream answers while a batch of files is ingested."""
     store = await client.vector_stores.create(name=f"round {number}")
     names = range(number * FILES, (number + 1) * FILES)
     sent = [await client.files.create(file=(f"{i}.md", document(i)), purpose="assistants") for i in names]
@@ -82,7 +82,7 @@ async def busy(client: AsyncOpenAI, number: int) -> Round:
 
 
 async def measure(rounds: int) -> tuple[list[Round], list[Round]]:
-    """Rounds without and with an ingest; each of the second kind is between two of the first."""
+    """Rounds without and with an ingest; each round with one lies between two without."""
     with tempfile.TemporaryDirectory(prefix="firsttoken-bench-", ignore_cleanup_errors=True) as home:
         async with (
             serve(Path(home), "--docs", "") as worker,

@@ -1,17 +1,22 @@
-"""What becomes of requests under load, whether or not the worker keeps up.
+"""Admission, goodput and fairness under load, up to several times the capacity.
 
     python -m benchmarks.load [--seconds 60] [--loads 0.5 1 2 3 4] [--first-ms 500] [--late refuse] [--json FILE]
-    python -m benchmarks.load --even 30 0.1   # on a device whose steps take 30 ms, and 0.1 ms for each row
-    python -m benchmarks.load --llama-server  # the open loop on llama-server too: the same model, slots and requests
+    python -m benchmarks.load --even 30 0.1   # on a simulated device: 30 ms per step plus 0.1 ms per row
+    python -m benchmarks.load --llama-server  # the open loop on llama-server too: same model, slots and requests
 
-First the capacity: as many clients as there are streams, each of which asks again when it has its answer. Then an open
-loop at multiples of it: arrivals by a Poisson process, of two tenants (nine requests of ten are the large one's),
-lengths of prompts and answers lognormal, one in five of the class `flex`, which nobody waits for and which is not
-judged. Then a burst, with the time until a first token is as fast again as before; people alone, and beside a flood
-of requests that nobody waits for; four clients that think for a while between two questions alone, and beside forty
-of another tenant. Tokens are those that were computed, of prompts and of answers. What misses its goal is told at the
-end; the goals are for a machine that does nothing else. In the open loop a client does not come back when it is sent
-away: what is refused counts against the goodput of all. Forecasts and refusals are what llama-server does not have.
+The parts, in order:
+
+- capacity: a closed loop with as many clients as streams;
+- open loop at multiples of the capacity: Poisson arrivals from two tenants (nine of ten requests are the large one's),
+  lognormal lengths of prompts and answers; one in five requests is of the class `flex`, which no client waits for and
+  which is not judged;
+- burst: the time after it until TTFT is back to normal;
+- flood: interactive requests alone, and beside a flood of `flex` requests;
+- fairness: four clients of one tenant, which think between two questions, alone and beside forty of another tenant.
+
+Tokens are those that were computed, of prompts and answers. The end of the output tells which goals are missed; they
+are set for an otherwise idle machine. In the open loop a refused client does not retry, so refusals count against the
+goodput of all requests. llama-server has neither forecasts nor refusals.
 """
 
 from __future__ import annotations
@@ -48,14 +53,14 @@ LARGE_SHARE = 0.9
 FLEX_SHARE = 0.2
 PROMPT_WORDS, PROMPT_SIGMA, PROMPT_MAX = 60, 0.8, 600
 ANSWER_TOKENS, ANSWER_SIGMA, ANSWER_MAX = 24, 0.6, 120
-PACE_MS = 250.0  # two slow cores with eight streams: the pace is not what is tested here
+PACE_MS = 250.0  # lenient, for two slow cores with eight streams: the pace is not tested here
 BURST = 40
-FLOOD = 40  # requests of the class `flex` at once, all the time
-PERSON_SHARE = 0.25  # of the capacity: the interactive load, with a flood or without
+FLOOD = 40  # concurrent `flex` requests, throughout
+PERSON_SHARE = 0.25  # of the capacity: the interactive load, with and without the flood
 THINK_S = 1.0
 GOALS = {"in_time_at_3": 0.95, "tokens_of_best": 0.95, "flood_p95_ratio": 1.1, "recovery_s": 2.0, "keeps": 0.9}
 AT_MOST = ("flood_p95_ratio", "recovery_s")
-RECOVERED = 1.5  # times the usual time to first token
+RECOVERED = 1.5  # times the normal TTFT
 WORDS = ("token", "road", "socket", "model", "queue", "turn", "others", "wait", "back", "from", "to", "and")
 
 
@@ -75,7 +80,7 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One request and its outcome. Times are milliseconds from when it was sent."""
+    """One request and its outcome. Times are in milliseconds since it was sent."""
 
     tenant: str
     flex: bool
@@ -104,18 +109,18 @@ class Client:
     url: str
     http: aiohttp.ClientSession
     keys: dict[str, str] = field(default_factory=dict)  # of the tenants
-    worker: Served | None = None  # None: it is llama-server
-    rng: random.Random = field(default_factory=lambda: random.Random(1))  # of arrivals
-    asks: dict[str, random.Random] = field(default_factory=dict)  # of each tenant's prompts
+    worker: Served | None = None  # None: llama-server
+    rng: random.Random = field(default_factory=lambda: random.Random(1))  # for arrivals
+    asks: dict[str, random.Random] = field(default_factory=dict)  # for prompts, by tenant
     asked: Counter[str] = field(default_factory=Counter)
 
     def restart(self) -> None:
-        """From now on arrivals and lengths repeat those of the previous part, with other words."""
+        """Reset the random generators: arrivals and lengths repeat those of the previous part, with other words."""
         self.rng.seed(1)
         self.asks.clear()
 
     def body(self, tenant: str) -> dict[str, Any]:
-        """No two share their first word, so that nothing is cached."""
+        """The body of a new request. No two share their first word, so nothing is cached."""
         rng = self.asks.setdefault(tenant, random.Random(tenant))
         self.asked[tenant] += 1
         words = min(PROMPT_MAX, int(rng.lognormvariate(0, PROMPT_SIGMA) * PROMPT_WORDS))
@@ -148,8 +153,8 @@ class Client:
     async def closed(
         self, clients: dict[str, int], seconds: float, *, think_s: float = 0.0, flex: bool = False
     ) -> list[Call]:
-        """Each client sends its next request when it has its answer; one that is refused retries after the given
-        delay.
+        """Run a closed loop: each client sends its next request when it has its answer, or after the Retry-After of a
+        refusal.
         """
         end, calls = perf_counter() + seconds, list[Call]()
 
@@ -162,7 +167,7 @@ class Client:
         return calls
 
     async def open(self, rate: float, seconds: float) -> list[Call]:
-        """Arrivals do not wait for answers."""
+        """Run an open loop with `rate` requests per second: arrivals do not wait for answers."""
         end, tasks = perf_counter() + seconds, list[asyncio.Task[Call]]()
         while perf_counter() < end:
             tenant = TENANTS[self.rng.random() >= LARGE_SHARE]
@@ -171,8 +176,8 @@ class Client:
         return list(await asyncio.gather(*tasks))
 
     async def forecasts(self) -> Counter[tuple[str, str]]:
-        """Counts of first tokens by actual time divided by forecast, for requests that had to wait for a slot and for
-        those that had not."""
+        """Cumulative counts of the ratio of actual to predicted TTFT, by whether the request waited for a slot ("yes",
+        "no") and upper bound."""
         if self.worker is None:
             return Counter()
         async with self.http.get(f"{self.url}/metrics", headers=self.worker.headers) as answer:
@@ -217,7 +222,7 @@ async def new_key(home: Path, tenant: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One load. Shares are of the requests that are judged: those of `flex` are not."""
+    """The results at one load. Shares are of the judged requests, which excludes `flex`."""
 
     load: float
     asked: int
@@ -232,8 +237,8 @@ class Row:
     refusal_p99_ms: float
     tokens_per_s: float
     forecasts_within_20: float
-    queued_within_20: float  # of those that had to wait for a slot
-    placed_within_20: float  # of those that had one at once
+    queued_within_20: float  # of requests that waited for a slot
+    placed_within_20: float  # of requests that got one at once
     forecasts_not_late: float
     rss_mb: float
 
@@ -283,12 +288,12 @@ async def measured(client: Client, load: float, rate: float, seconds: float, fir
 
 
 def within(told: Counter[tuple[str, str]], *queued: str) -> float:
-    """The share of forecasts that were right within 20 %."""
+    """The share of forecasts within 20 % of the actual TTFT."""
     return share(sum(told[each, "1.2"] - told[each, "0.8"] for each in queued), sum(told[e, "+Inf"] for e in queued))
 
 
 async def recovery_s(client: Client) -> float:
-    """From the end of a burst of requests until a first token is as fast as before."""
+    """Seconds from the last answer of a burst until TTFT is back to normal; infinity after a minute."""
     body = {"messages": [{"role": "user", "content": "Hello."}], "max_completion_tokens": 4, "stream": True}
     usual_ms = median([(await client.call("small", body=body)).ttft_ms or 0.0 for _ in range(5)])
     await asyncio.gather(*(client.call("large") for _ in range(BURST)))
@@ -300,7 +305,7 @@ async def recovery_s(client: Client) -> float:
 
 
 async def flood(client: Client, rate: float, seconds: float) -> dict[str, float]:
-    """First tokens of interactive requests alone, and beside a flood of background requests."""
+    """TTFT of interactive requests alone, and beside a flood of background requests."""
     told: dict[str, float] = {}
 
     async def people() -> list[Call]:
@@ -320,7 +325,7 @@ async def flood(client: Client, rate: float, seconds: float) -> dict[str, float]
 
 
 async def fairness(client: Client, seconds: float, first_ms: float) -> dict[str, float]:
-    """Four clients alone, and beside forty of another tenant: answers and tokens per second, and the share in time."""
+    """Four clients alone, and beside forty of another tenant: answers and tokens per second, and the share on time."""
     told: dict[str, float] = {}
     for name, clients in (("alone", {"small": 4}), ("beside", {"large": 40, "small": 4})):
         client.restart()
@@ -336,7 +341,7 @@ async def fairness(client: Client, seconds: float, first_ms: float) -> dict[str,
 
 
 async def capacity(client: Client, seconds: float) -> tuple[float, float]:
-    """Requests and tokens per second with as many clients as there are streams."""
+    """Requests and tokens per second in a closed loop with as many clients as streams."""
     await client.closed({"large": STREAMS}, seconds / 4)  # warm
     calls = await client.closed({"large": STREAMS}, seconds)
     rate = len([call for call in calls if call.admitted]) / seconds
@@ -346,7 +351,7 @@ async def capacity(client: Client, seconds: float) -> tuple[float, float]:
 
 
 async def open_loop(client: Client, rate: float, arguments: argparse.Namespace) -> list[Row]:
-    """A row for each load, printed as soon as it is measured. `rate` is that of the capacity."""
+    """One row per load, printed as soon as it is measured. `rate`: the capacity in requests per second."""
     rows = []
     for load in arguments.loads:
         rows.append(await measured(client, load, load * rate, arguments.seconds, arguments.first_ms))
@@ -356,7 +361,7 @@ async def open_loop(client: Client, rate: float, arguments: argparse.Namespace) 
 
 
 async def beside(rate: float, arguments: argparse.Namespace) -> list[Row]:
-    """The rows of llama-server at our rates, with or without flash attention, whichever has more capacity."""
+    """The rows of llama-server at our rates, with or without flash attention, whichever gives it more capacity."""
     capacities = {}
     for flash in (False, True):
         async with peer(flash) as client:
@@ -371,7 +376,7 @@ async def main(arguments: argparse.Namespace) -> None:
         rate, _ = await capacity(client, arguments.seconds)
         rows = await open_loop(client, rate, arguments)
         recovered = await recovery_s(client)
-        print(f"after a burst of {BURST}: as fast as before {recovered:.2f} s after its last answer", flush=True)
+        print(f"after a burst of {BURST}: TTFT back to normal {recovered:.2f} s after the last answer", flush=True)
         flooded = await flood(client, PERSON_SHARE * rate, arguments.seconds)
         print(json.dumps({name: round(value, 3) for name, value in flooded.items()}), flush=True)
         fair = await fairness(client, arguments.seconds, arguments.first_ms)
@@ -402,11 +407,15 @@ async def main(arguments: argparse.Namespace) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=60.0)
-    parser.add_argument("--loads", type=float, nargs="+", default=[0.5, 1.0, 2.0, 3.0, 4.0])
-    parser.add_argument("--first-ms", type=float, default=500.0)
-    parser.add_argument("--late", choices=("refuse", "wait"), default="refuse")
-    parser.add_argument("--even", type=float, nargs=2, default=(), metavar=("STEP_MS", "ROW_MS"))
+    parser.add_argument("--seconds", type=float, default=60.0, help="duration of each part (default 60)")
+    parser.add_argument(
+        "--loads", type=float, nargs="+", default=[0.5, 1.0, 2.0, 3.0, 4.0], help="multiples of the capacity"
+    )
+    parser.add_argument("--first-ms", type=float, default=500.0, help="TTFT target (default 500)")
+    parser.add_argument("--late", choices=("refuse", "wait"), default="refuse", help="late requests (default refuse)")
+    parser.add_argument(
+        "--even", type=float, nargs=2, default=(), metavar=("STEP_MS", "ROW_MS"), help="use a simulated device"
+    )
     parser.add_argument("--llama-server", action="store_true", help="the open loop on llama-server too, at our rates")
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--json", type=Path, help="also write the numbers to this file")
     asyncio.run(main(parser.parse_args()))

@@ -1,10 +1,11 @@
-"""What a view of the latency page costs the database, with a million spans of thirty days.
+"""What a view of the latency page costs the database, with a million spans from thirty days.
 
     python -m benchmarks.ops [--turns 90000] [--rounds 5] [--json FILE]
 
-Makes the data by SQL in a Postgres of its own, has the migration roll it up, and runs the statements of every view as
-the worker does: as an operator, who sees all tenants, and as the largest tenant. Processor time is that of the server's
-process, from the kernel; EXPLAIN ANALYZE tells the rest. Below them: what the same numbers cost out of the spans.
+Generates the data with SQL in a private Postgres, lets the migration roll it up, and runs the statements of every view
+as the worker does: as an operator, who sees all tenants, and as the largest tenant. CPU time is that of the database
+process, from the kernel; the other times are from EXPLAIN ANALYZE. The last row: the cost of the same numbers without
+roll-ups.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ SLICED_BY = "0038_latency_slices"
 TENANTS = 20
 WINDOWS_S = {"15 min": 900, "1 hour": HOUR_S, "24 hours": DAY_S, "7 days": 7 * DAY_S, "30 days": 30 * DAY_S}
 
-# More by day than by night, few large tenants and many small ones, four surfaces, two models, long tails.
+# A few large tenants and many small ones, four surfaces, two models, long-tailed durations.
 TURNS = """
 insert into traces (tenant_id, id, started_at, duration_ms, ttft_ms, tpot_ms, status, surface, model, response_id,
                     conversation_id, within_target)
@@ -66,7 +67,7 @@ select tenant_id, id, stage.place, null, stage.name, 'main', 1000 * stage.place,
                     (8, 'first_token', 0.002), (9, 'decode', 0.78), (10, 'flush', 0.02), (11, 'edge', 0.0005)
             ) as stage(place, name, share)
 """
-# Sixty keys, of which a few have most answers; prompts of all lengths, most of them cached.
+# Sixty keys, a few of which have most of the answers; prompts of all lengths, most of them cached.
 FACTS = """
 update traces
    set attributes = jsonb_build_object('firsttoken.key', 'key_' || floor(60 * power(random(), 3))),
@@ -75,7 +76,7 @@ update traces
                (array[0, 0.5, 0.95, 0.95, 0.95])[1 + floor(5 * random())::int] as cached from traces) as drawn
  where tenant_id = tenant and id = trace
 """
-# The queries of the page before there were roll-ups.
+# The page's query before there were roll-ups.
 BEFORE = """
 with per_turn as (select s.name, t.id, sum(s.duration_us) / 1000.0::float8 as duration_ms
                     from traces t join spans s on s.tenant_id = t.tenant_id and s.trace_id = t.id
@@ -88,7 +89,7 @@ View = Callable[[Any], Awaitable[Any]]
 
 
 class Explained:
-    """A connection that explains each statement before it is run, and adds up the times."""
+    """A connection that explains each statement before it runs it, and adds up the times."""
 
     def __init__(self, connection: Any) -> None:
         self._connection = connection
@@ -102,7 +103,7 @@ class Explained:
 
 
 async def make(dsn: str, turns: int) -> dict[str, float]:
-    """Seconds that each part took."""
+    """Generate the data. Returns the seconds that each part took, and sizes."""
     versions = [each.version for each in bundled_migrations()]
     at, sliced_at = versions.index(ROLLED_UP_BY), versions.index(SLICED_BY)
     await migrate(dsn, bundled_migrations()[:at])
@@ -194,7 +195,7 @@ def cpu_ms(pid: int) -> float:
 
 
 async def measure(database: Database, principal: Principal, view: View, rounds: int) -> tuple[float, float]:
-    """Milliseconds: of the server's CPU time, and as reported by EXPLAIN. Medians."""
+    """Median milliseconds of the database's CPU time, and as reported by EXPLAIN."""
     cpu, told = [], []
     for _ in range(rounds):
         async with Visibility.of(principal).open(database) as connection:

@@ -1,10 +1,10 @@
-"""What reading ahead gains: time to first token with the prefix read while retrieval runs, and one after the other.
+"""What prefill during retrieval saves: TTFT with the prefix prefilled while retrieval runs, and one after the other.
 
     python -m benchmarks.overlap [--rounds 11] [--model FILE] [--json FILE]
 
 The whole turn runs in this process: the bundled embedder, an embedded Postgres with the sample documents, and the
-bundled chat model or another one. Every turn has a prefix and a question that were never seen. Both ways take turns, so
-that a busy machine slows both; the ratio is that of the pairs. `far` adds what a database in another building would.
+bundled chat model or another one. Every turn has a new prefix and a new question. Both ways alternate, so that a busy
+machine slows both; the ratio is taken pair by pair. `far` adds the latency of a database in another building.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ FAR_S = 0.05
 
 
 class SerialAgent(Agent):
-    """Without prefetch of the prompt."""
+    """An agent that does not prefill its prompt ahead."""
 
     async def _search(
         self, turn: Turn, likely: Candidate, trace: Trace, ahead: Prefetch
@@ -58,7 +58,7 @@ class SerialAgent(Agent):
 
 @dataclass(frozen=True, slots=True)
 class Far:
-    """A retriever whose results arrive later, without using the machine meanwhile."""
+    """A retriever whose results arrive later, without using the CPU meanwhile."""
 
     retriever: Retriever
 
@@ -96,7 +96,7 @@ class Bench:
         )
 
     async def first_token_ms(self, agent: Agent, tokens: int) -> tuple[float, float]:
-        """From the turn's start to its first text, and the retrieval's part of that."""
+        """Milliseconds from the start of the turn to its first text, and of these, the retrieval's."""
         question = f"What is the default port of worker {' '.join(self.random.choices(WORDS, k=3))}?"
         turn = Turn(
             self.tenant_id,

@@ -1,11 +1,11 @@
-"""What the pages cost a browser: bytes, first paint, from a token's bytes to its pixels, long tasks, frames a second.
+"""What the web pages cost a browser: bytes, first paint, token-to-pixel latency, long tasks, frame rate.
 
     python -m benchmarks.pages [--turns 200] [--tokens 2000] [--long 5000] [--rate 200] [--json FILE]
 
-A headless Chromium on this machine (no GPU) and a worker that sends tokens at a fixed rate, both on the same cores: a
-token's way includes the worker's write and the loopback. Frames are what requestAnimationFrame gets; 60 is the most.
-Whatever else the machine does, the processor time of the page's thread for a frame stays what it is: below 16 ms, the
-page has time for 60 frames a second.
+A headless Chromium on this machine (no GPU) and a worker that sends tokens at a fixed rate share the same cores; a
+token's latency includes the worker's write and the loopback. Frames are those of requestAnimationFrame, at most 60 per
+second. The CPU time of the page's thread per frame does not depend on the load of the machine: below 16 ms, the page
+can draw 60 frames per second.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SHAPES: Mapping[str, tuple[str, str]] = {  # how an answer begins, and what sepa
     "code": ("```python\n", "\n"),
 }
 LONG_TASK_MS = 50  # the browsers' definition
-# Records for each frame how many tokens are in the page, after it was painted, and every long task.
+# Records the number of tokens in the page after each painted frame, and every long task.
 WATCH = """
 () => {
   window.frames_ = [];
@@ -65,7 +65,7 @@ RESTED = """
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Of a first visit: bytes on the wire, and the first contentful paint."""
+    """A first visit: bytes on the wire, and the first contentful paint."""
 
     page: str
     requests: int
@@ -167,7 +167,7 @@ def summed(
     frames: list[list[float]],
     tasks: list[float],
 ) -> Streaming:
-    """Frames are [Unix ms, tokens in the page]."""
+    """Summarize a recording. A frame is [Unix time in ms, tokens in the page]."""
     writing = [frame for frame in frames if frame[1] > 0 and frame[0] <= sent_ms[-1]]
     waits, at = [], 0
     for number, sent in enumerate(sent_ms):
@@ -203,7 +203,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.pages", description=__doc__)
     parser.add_argument("--turns", type=int, default=200)
     parser.add_argument("--tokens", type=int, default=2000)
-    parser.add_argument("--long", type=int, default=5000, help="tokens of an answer in each shape; 0 for none")
+    parser.add_argument("--long", type=int, default=5000, help="tokens of the long answer in each shape; 0: none")
     parser.add_argument("--rate", type=float, default=200.0)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()

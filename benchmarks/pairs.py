@@ -1,4 +1,4 @@
-"""Compares two ways of doing the same in alternation: a busy machine slows both, and the ratio is that of the pairs."""
+"""Compares two ways of doing the same in alternation: a busy machine slows both, and ratios are taken pair by pair."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Measured = TypeVar("Measured")
 async def pairs(
     ways: tuple[Way, Way], measure: Callable[[Way], Awaitable[Measured]], rounds: int
 ) -> list[tuple[Measured, Measured]]:
-    """The measurements of both ways in each round, in their order. One round before warms up."""
+    """The measurements of both ways, by round, after one warm-up round."""
     measured = []
     for number in range(rounds + 1):
         order = (0, 1) if number % 2 else (1, 0)
@@ -26,7 +26,7 @@ async def pairs(
 
 
 def unread(model: LanguageModel, draw: random.Random, tokens: int) -> str:
-    """Text of this many tokens that no other prompt has."""
+    """A text of this many tokens that is in no other prompt."""
     words: list[str] = []
     while (missing := tokens - model.count(" ".join(words))) > 0:
         words += draw.choices(WORDS, k=max(1, missing // 5))

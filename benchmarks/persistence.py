@@ -1,11 +1,11 @@
-"""What keeping an answer costs its reader: time per output token with and without `store`, in turns.
+"""What storing an answer costs its reader: time per output token with and without `store`, in alternation.
 
     python -m benchmarks.persistence [--rounds 30] [--clients 4] [--json FILE]
 
-Starts a worker of its own on the bundled model. In every round the same requests are sent once stored and once not, in
-changing order, so that what else the machine does falls on both. Time per output token is what a reader sees: from the
-first piece of text to the last, divided by the pieces between. Processor time per output token is the worker's own,
-which a busy machine disturbs less.
+Starts a worker with the bundled model. In every round the same requests are sent once stored and once not, in changing
+order, so that other load on the machine affects both. Time per output token is what a reader sees: from the first piece
+of text to the last, divided by the number of gaps. CPU time per output token is that of the worker, which a busy
+machine disturbs less.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ TOKENS_MAX = 256
 PIECES_MIN = 32  # a shorter answer says little about the pace
 DELTA = b'data: {"type":"response.output_text.delta"'
 TARGET = 1.02
-SPREAD_MAX = 0.1  # between the quartiles of the ratio; with more, other load on the machine dominates
+SPREAD_MAX = 0.1  # interquartile range of the ratio; above it, other load on the machine dominates
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +61,12 @@ async def arrivals_s(http: aiohttp.ClientSession, target: Served, *, store: bool
             if line.startswith(DELTA):
                 times.append(perf_counter())
     if len(times) < PIECES_MIN:
-        raise SystemExit(f"An answer came in {len(times)} pieces, too few to tell its pace.")
+        raise SystemExit(f"An answer has only {len(times)} pieces, too few to measure its pace.")
     return times
 
 
 async def one_round(http: aiohttp.ClientSession, target: Served, number: int, clients: int) -> tuple[Round, Round]:
-    """By the clients' clock, and in the worker's CPU time."""
+    """One round, measured by the clients' clock and by the worker's CPU time."""
     paces: dict[bool, float] = {}
     costs: dict[bool, float] = {}
     for store in (True, False) if number % 2 else (False, True):
@@ -78,7 +78,7 @@ async def one_round(http: aiohttp.ClientSession, target: Served, number: int, cl
 
 
 def summary(rounds: Sequence[Round]) -> dict[str, float]:
-    """Medians over the rounds; `ratio` is that of the rounds' ratios, p25 and p75 show how far to trust it."""
+    """Medians over the rounds. `ratio` is the median of the ratios by round; p25 and p75 show how reliable it is."""
     p25, ratio, p75 = statistics.quantiles([each.ratio for each in rounds], n=4)
     return {
         "stored_ms": statistics.median(each.stored_ms for each in rounds),
@@ -120,7 +120,7 @@ async def measure(options: argparse.Namespace) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=30, help="pairs of measurements, 2 or more (default 30)")
-    parser.add_argument("--clients", type=int, default=4, help="streams at once of the concurrent rounds (default 4)")
+    parser.add_argument("--clients", type=int, default=4, help="streams in the concurrent rounds (default 4)")
     parser.add_argument("--json", type=Path, help="also write the numbers to this file")
     options = parser.parse_args()
     report = asyncio.run(measure(options))

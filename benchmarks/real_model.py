@@ -1,11 +1,11 @@
-"""What drafts, prompt lookup and the cache are worth with trained weights, whose guesses are not noise.
+"""What drafts, prompt lookup and the cache gain with trained weights, whose predictions are not noise.
 
     python -m benchmarks.real_model FILE [--draft FILE] [--rounds 3] [--tokens 96] [--json FILE]
 
-For example with what `firsttoken models pull smollm2-135m` gets. All sides are engines in this process that take turns
-with each question; one stream, greedy. Then the time to first token of a second turn: computed anew, from its slot,
-from the memory of parked conversations, and from disk after a restart; whether the tokens stay the same, for usual and
-for deterministic requests, and how close the two likeliest tokens were where they do not. Prints two Markdown tables.
+For example with the model that `firsttoken models pull smollm2-135m` downloads. All sides are engines in this process
+that alternate question by question; one stream, greedy. Then the TTFT of a second turn: with the cache recomputed, in
+its slot, in host memory (parked), and on disk after a restart; whether the tokens stay the same, for normal and
+deterministic requests, and how close the two most likely tokens were where they differ. Prints two Markdown tables.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ ANEW, SLOT, MEMORY, DISK = "computed anew", "from its slot", "from memory", "fro
 class Answer:
     text: str
     ids: list[int]
-    margins: list[float]  # of each token, its log probability minus that of the second likeliest, in nats
+    margins: list[float]  # per token: its log probability minus that of the runner-up, in nats
     ttft_ms: float
     cached_tokens: int
     prompt_tokens: int
@@ -112,7 +112,7 @@ async def said(model: ChatModel, messages: list[ChatMessage], tokens: int, salt:
 
 
 def milliseconds(generation: Handle) -> float:
-    """Of the answer after its first token."""
+    """Milliseconds that the answer took after its first token."""
     stamps = generation.stamps
     return (stamps.last_token_ns - stamps.first_token_ns) / 1e6
 
@@ -122,7 +122,7 @@ def ttft_ms(generation: Handle) -> float:
 
 
 async def drafts(sides: Mapping[str, EngineConfig], rounds: int, tokens: int) -> list[dict[str, object]]:
-    """A row for each kind of task and each side but the first."""
+    """One row per kind of task and side, except the first side, which the others are compared with."""
     rows: list[dict[str, object]] = []
     async with AsyncExitStack() as stack:
         models = {name: await stack.enter_async_context(running(config)) for name, config in sides.items()}
@@ -159,7 +159,7 @@ async def drafts(sides: Mapping[str, EngineConfig], rounds: int, tokens: int) ->
 
 
 def counts(model: ChatModel) -> tuple[int, int, int, int]:
-    """Drafted and accepted tokens, steps, and tokens, so far."""
+    """Drafted and accepted tokens, steps, and generated tokens so far."""
     stats = model.stats()
     names = ("drafted_total", "accepted_total", "steps_total", "generated_tokens_total")
     drafted, accepted, steps, generated = (int(stats[name]) for name in names)
@@ -167,7 +167,7 @@ def counts(model: ChatModel) -> tuple[int, int, int, int]:
 
 
 async def second_turns(config: EngineConfig, rounds: int) -> list[dict[str, object]]:
-    """A row for each place where the conversation's cache may be."""
+    """One row for each place where the conversation's cache may be."""
     plain, exact = [await _second_turns(config, rounds, deterministic=kind) for kind in (False, True)]
     return [
         {
@@ -184,13 +184,13 @@ async def second_turns(config: EngineConfig, rounds: int) -> list[dict[str, obje
 
 
 async def _second_turns(config: EngineConfig, rounds: int, *, deterministic: bool) -> dict[str, list[Answer]]:
-    """By the place of the first turn's cache when the second one is requested: its prompt, and an answer that was
-    decoded token by token."""
+    """The answers of second turns, by where the first turn's cache is when the second one is requested. The cache holds
+    the prompt, and an answer that was decoded token by token."""
     sampling = Sampling(temperature=0, max_tokens=SECOND_TOKENS, deterministic=deterministic, top_logprobs=2)
     found: dict[str, list[Answer]] = {ANEW: [], SLOT: [], MEMORY: [], DISK: []}
 
     async def begun(model: ChatModel, question: str, salt: str) -> list[int]:
-        """The prompt of the second turn, when the first one is over."""
+        """Run the first turn. Returns the prompt of the second one."""
         messages = [ChatMessage("system", SYSTEM), ChatMessage("user", FIRST_QUESTION)]
         first = await Answer.of(model, model.encode(model.render(messages)), sampling, salt)
         messages += [ChatMessage("assistant", first.text), ChatMessage("user", question)]
@@ -223,8 +223,8 @@ def told_same(answers: Sequence[Answer], others: Sequence[Answer]) -> str:
 
 
 def told_margin(answers: Sequence[Answer], others: Sequence[Answer]) -> str:
-    """The largest margin of the two likeliest tokens where two answers diverge: rounding alone can only flip small
-    ones.
+    """The largest margin between the two most likely tokens where two answers diverge: rounding can only flip small
+    margins.
     """
     parted: list[float] = []
     for a, b in zip(answers, others, strict=True):
@@ -260,9 +260,9 @@ async def measure(options: argparse.Namespace) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", type=Path, metavar="FILE", help="a GGUF file")
-    parser.add_argument("--draft", type=Path, help="a model of the same vocabulary that drafts")
+    parser.add_argument("--draft", type=Path, help="a draft model with the same vocabulary")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--tokens", type=int, default=96, help="of an answer at most (default 96)")
+    parser.add_argument("--tokens", type=int, default=96, help="maximum tokens per answer (default 96)")
     parser.add_argument("--json", type=Path, help="also write the numbers to this file")
     prepare_process()
     asyncio.run(measure(parser.parse_args()))

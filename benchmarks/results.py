@@ -1,10 +1,10 @@
-"""What reading results gains: time from the last result of a step to the first word of the answer, with the results
-that were there before read while the last tool still ran, and read with it.
+"""What prefill of tool results during other tool calls saves: time from the last result of a step to the first word of
+the answer, with the earlier results prefilled while the last tool still runs, or together with its result.
 
     python -m benchmarks.results [--rounds 11] [--json FILE]
 
 The agent, the bundled model and two tools in this process. One tool returns a text at once, the other one a word after
-SLOW_S. Both ways take turns, so that a busy machine slows both; the ratio is that of the pairs.
+SLOW_S. Both ways alternate, so that a busy machine slows both; the ratio is taken pair by pair.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from inference.model import ChatModel
 from inference.trace import Trace, now_ns
 from worker.config import prepare_process
 
-RESULTS = (100, 300, 600, 1000)  # tokens; more have no room in the model's context
+RESULTS = (100, 300, 600, 1000)  # tokens; more do not fit the model's context
 SLOW_S = 0.5
 QUESTION = "Get the page for Oslo and check the price of Rome."
 
 
 class SerialAgent(Agent):
-    """As if results were prefilled only when all of them are available."""
+    """An agent that prefills results only when all of them are available."""
 
     async def _read_results(self, progress: Progress, missing: int) -> None:
         pass
@@ -55,7 +55,7 @@ class Row:
 
 @dataclass(slots=True)
 class Bench:
-    """`text` is the next result of the quick tool, `last_ns` when the slow one returned."""
+    """`text`: the next result of the fast tool. `last_ns`: when the slow tool returned."""
 
     model: ChatModel
     random: random.Random = field(default_factory=lambda: random.Random(7))
@@ -88,7 +88,7 @@ class Bench:
         )
 
     async def first_word_ms(self, agent: Agent, tokens: int) -> float:
-        """From the last result to the first text after it."""
+        """Milliseconds from the last result to the first text after it."""
         self.text = unread(self.model, self.random, tokens)
         turn = Turn(
             UUID(int=1),

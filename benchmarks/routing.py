@@ -1,11 +1,10 @@
-"""What routing between two models is worth: quality and seconds of engine of the bundled suite by the small model, the
-large one and cascades between them; the router's own time; the memory of two models beside that of one.
+"""What routing between two models gains: quality and engine seconds of the bundled suite with the small model, the
+large one and cascades of both; the router's own time; the memory of two models compared with one.
 
     python -m benchmarks.routing [--cases 20] [--json FILE]
 
-The held-out cases of the bundled model's evaluation go through the agent, one at a time. A case counts as right when
-all that is judged of it is. A second of the large model's engine costs 1, one of the small model's PRICE. Prints
-Markdown tables.
+The held-out cases of the bundled model's evaluation run through the agent, one at a time. A case is correct if all of
+its checks pass. An engine second of the large model costs 1, one of the small model PRICE. Prints Markdown tables.
 """
 
 from __future__ import annotations
@@ -104,7 +103,7 @@ def turn_of(case: Case, at: int, tenant: UUID) -> Turn:
 
 @dataclass(slots=True)
 class Way:
-    """Runs as a tenant of its own, so that no way finds in the prompt cache what another one has prefilled."""
+    """One side of the comparison. It runs as a tenant of its own, so that it shares no prompt cache with the others."""
 
     name: str
     agent: Agent
@@ -115,7 +114,7 @@ class Way:
     cost: float = 0.0
     steps: int = 0
     taken_over: int = 0
-    read_ms: list[float] = field(default_factory=list)  # from the request until its prompt was prefilled
+    read_ms: list[float] = field(default_factory=list)  # from the request to the end of its prefill
 
     async def ask(self, category: Category, case: Case) -> None:
         right = True
@@ -147,7 +146,7 @@ class Way:
 
 
 async def quality(models: dict[str, Candidate], count: int, prose: Prose) -> list[Row]:
-    """All ways alternate with each case, so that other load on the machine slows all of them."""
+    """Run the cases. All ways alternate case by case, so that other load on the machine slows all of them."""
     asking = [
         Way(name, Agent(ModelRegistry(models, {"way": policy}, "way"), None, Toolbox()), UUID(int=at))
         for at, (name, policy) in enumerate(policies().items(), 1)
@@ -161,7 +160,7 @@ async def quality(models: dict[str, Candidate], count: int, prose: Prose) -> lis
 
 
 def own_time_us(models: dict[str, Candidate]) -> float:
-    """Median of the router's own time for a turn after a conversation of sixty messages."""
+    """Median microseconds of the router for a turn after a conversation of sixty messages."""
     router = Router(ModelRegistry(models, {"way": cascade(-0.8, -3.0)}, "way"))
     said = [Message("user" if at % 2 == 0 else "assistant", "What was that? " * 20) for at in range(60)]
     turn = Turn(TENANT, (Message("user", "And what is it now?"),), history=tuple(said))
@@ -205,7 +204,7 @@ async def measure(count: int, prose: Prose) -> dict[str, Any]:
 
 def tables(found: dict[str, Any]) -> str:
     lines = [
-        "| | right | engine, s | cost | of the large one's | taken over | prompt read, ms |",
+        "| | correct | engine, s | cost | relative to large | escalated steps | prefilled after, ms |",
         "|---|---|---|---|---|---|---|",
     ]
     of_large = next(row["cost"] for row in found["rows"] if row["way"] == "large")
@@ -227,7 +226,7 @@ def tables(found: dict[str, Any]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cases", type=int, default=20, help="of each category")
+    parser.add_argument("--cases", type=int, default=20, help="cases per category (default 20)")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     prepare_process()

@@ -46,8 +46,8 @@ class Served:
 
 @asynccontextmanager
 async def serve(home: Path, *flags: str, program: Sequence[str] = ("worker",)) -> AsyncIterator[Served]:
-    """Start `firsttoken serve` on a free port and stop it at the end. `program` is the module, with what precedes the
-    command. Raises RuntimeError if it does not come up."""
+    """Run `firsttoken serve` on a free port and stop it at the end. `program`: the module, and arguments before the
+    command. Raises RuntimeError if it does not start."""
     ready = home / "ready.json"
     ready.unlink(missing_ok=True)
     command = [sys.executable, "-m", *program, "serve", "--port", "0", "--home", str(home), "--ready-file", str(ready)]
@@ -70,7 +70,7 @@ async def serve(home: Path, *flags: str, program: Sequence[str] = ("worker",)) -
 
 @asynccontextmanager
 async def served(*flags: str) -> AsyncIterator[Served]:
-    """A worker on its second start, the usual case: database created and migrated, documents in the store."""
+    """A worker on its second start, which is the usual case: the database is migrated, the documents are ingested."""
     with tempfile.TemporaryDirectory(prefix="firsttoken-bench-", ignore_cleanup_errors=True) as folder:
         async with serve(Path(folder), *flags) as first:
             print(f"first start {first.start_s:.1f} s", file=sys.stderr)

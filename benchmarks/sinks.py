@@ -9,7 +9,7 @@ from inference.trace import now_ns
 
 
 class FirstText(EventList):
-    """Keeps all events, and notes when the first text arrived: nanoseconds on the monotonic clock, 0 if none did."""
+    """Keeps all events, and the time of the first text: nanoseconds on the monotonic clock, 0 if there is none."""
 
     text_ns: int = 0
 

@@ -1,13 +1,13 @@
-"""Whether anything grows: mixed traffic for half an hour, with the worker's memory, descriptors, tasks and rows.
+"""Whether memory, descriptors, tasks or rows of a worker grow during half an hour of mixed traffic.
 
     python -m benchmarks.soak                  # 30 minutes
     python -m benchmarks.soak --minutes 5
 
-Clients chat, store responses and delete them, use tools, search documents, embed, upload files and delete them, and
-leave in the middle. Everything they store they delete again, so every row count has to come back. Memory is what the
-ledger of /metrics calls `rest`, `unused` and `working`: the caches have limits of their own and fill up to them, the
-largest within two minutes, so that what leaves it is part of what is looked at. Compared are the medians of the second
-quarter, when everything has been used once, and of the last one. Fails when something grew.
+Clients chat, store responses, use tools, search documents, embed, upload files, and disconnect midway. They delete
+everything they store, so every row count must return to its initial value. Memory is the sum of `rest`, `unused` and
+`working` in the ledger of /metrics. Caches have limits of their own and fill up to them; the largest is full within two
+minutes, so evictions from it are covered. The median of the second quarter, when everything has been used once, is
+compared with that of the last quarter. Fails if anything grew.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ from migrations.embedded import EmbeddedPostgres
 CLIENTS = 6
 LOOK_S = 5.0
 GROWTH_MAX = 0.02  # of memory
-PARKED_MB = 64  # the cache of conversations, full within two minutes
-SLACK = 4  # descriptors and tasks: what happens to run at the moment of a sample
+PARKED_MB = 64  # the conversation cache, full within two minutes
+SLACK = 4  # descriptors and tasks that happen to exist at the moment of a sample
 ROWS = ("responses", "response_events", "conversations", "items", "files", "file_pieces", "chunks", "queued_responses")
 GAUGE = re.compile(r'^(firsttoken_memory_bytes\{part="(\w+)"\}|firsttoken_event_loop_tasks) (\S+)$', re.MULTILINE)
 
@@ -75,7 +75,7 @@ class Traffic:
             await answer.read()
 
     async def _store(self, session: aiohttp.ClientSession, dice: random.Random) -> None:
-        """A conversation of three turns, which is then deleted completely."""
+        """Run a conversation of three turns, then delete all of it."""
         conversation = await _post(session, "/v1/conversations", {})
         told = []
         for _ in range(3):
@@ -173,7 +173,7 @@ async def soak(minutes: float, home: Path) -> int:
 
 
 def grown(samples: list[Sample]) -> list[str]:
-    """What has grown from the second quarter to the last one, in words."""
+    """What grew from the second quarter to the last one, in words."""
     quarter = len(samples) // 4
     early, late = samples[quarter : 2 * quarter], samples[-quarter:]
     problems = []

@@ -1,10 +1,10 @@
-"""Where the time of a turn goes: p50 and p95 of every span, for turns one after another and all at once.
+"""Where the time of a turn goes: p50 and p95 of every span, for consecutive and concurrent turns.
 
     python -m benchmarks.turn [--turns 40] [--clients 8] [--json FILE]
 
-Starts a worker of its own on the bundled model, or measures one that runs (--url, --api-key). The spans are those of
-the turn's own `firsttoken:trace` event. `outside engine` is the time to first token without queue, prefill and
-retrieval: what the platform adds to the model.
+Starts a worker with the bundled model, or measures a running one (--url, --api-key). The spans are those of the turn's
+`firsttoken:trace` event. `outside engine` is TTFT without queue, prefill and retrieval: what the platform adds to the
+model.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Client:
             return dict(await answer.json())
 
     async def conversation(self, items: int) -> str:
-        """A conversation that already has that many items."""
+        """Create a conversation with this many items."""
         created = await self.post("/v1/conversations", {})
         said = [
             {"type": "message", "role": ("user", "assistant")[i % 2], "content": f"This is remark {i} of our talk."}
@@ -106,7 +106,7 @@ def measures(trace: dict[str, Any]) -> dict[str, float]:
 
 
 async def run(client: Client, scenario: Scenario, turns: int, clients: int) -> list[dict[str, float]]:
-    """`turns` turns by `clients` clients, each turn in a conversation of its own after the same items."""
+    """Run `turns` turns with `clients` clients. Each turn has its own conversation, with the same earlier items."""
     numbers = iter(range(turns))
     results: list[dict[str, float]] = []
 

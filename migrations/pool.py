@@ -1,4 +1,4 @@
-"""The worker's connection pool, and the ways to hold one of its connections.
+"""The worker's connection pool, and the ways to use one of its connections.
 
 The pool logs in as the plain role firsttoken_app. What a transaction may see is determined when it begins, by settings
 that Postgres discards at its end, so a connection never carries one tenant's view over to the next user. Never hold a
@@ -31,8 +31,8 @@ Also: TypeAlias = "Callable[[Connection], Awaitable[None]]"
 
 POOL_SIZE_MAX = 8  # more than a worker's statements keep busy, since none is held while a stream is open
 STATEMENTS_KEPT = 100  # prepared statements per connection, the driver's default; there are fewer
-# How long a caller waits for a connection, and then for each statement, before the database counts as away. The wait
-# restarts whenever any caller gets a connection: a queue that moves shows that the database is there.
+# How long a caller waits for a connection, and then for each statement, before the database counts as unavailable.
+# The wait restarts whenever any caller gets a connection: a queue that moves shows that the database responds.
 ACQUIRE_S = 5.0
 QUEUE_S_MAX = 20.0  # but no caller waits longer than clients do
 COMMAND_TIMEOUT_S = 30.0
@@ -61,7 +61,7 @@ class CommitUnknown(Exception):
     """The response to a COMMIT was lost, so its outcome is unknown. Before repeating it, check in the database."""
 
 
-# Errors of a statement that mean that the database is away, was lost in the middle or lacks resources, so that a retry
+# Errors of a statement which mean that the database is unavailable, was lost midway or lacks resources, so that a retry
 # may succeed. A violated constraint is not among them: it would be violated again.
 DATABASE_AWAY = (
     CommitUnknown,
@@ -83,7 +83,7 @@ async def nothing(_: Connection) -> None:
 
 
 class UnsafeRole(Exception):
-    """The database login could see all tenants' rows. The message says what to use instead."""
+    """The database login could see the rows of all tenants. The message says what to use instead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ class Act:
 
 @dataclass(frozen=True, slots=True)
 class Login:
-    """`role` is set on the connection if the DSN logs in as a more privileged one."""
+    """How to log in. `role` is set on the connection if the DSN logs in as a more privileged one."""
 
     dsn: str = field(repr=False)
     role: str | None = None
@@ -154,7 +154,7 @@ class Database:
 
     @asynccontextmanager
     async def anonymous(self) -> AsyncIterator[Connection]:
-        """A connection that sees no tenant's rows: for authentication functions and health checks. Changes to its
+        """A connection that sees no tenant's rows, for authentication functions and health checks. Changes to its
         session are undone. Behind a pooler it is a transaction, since its statements could go to different servers.
         """
         if self._behind_pooler:
@@ -250,7 +250,8 @@ class Database:
 
     @asynccontextmanager
     async def _connection(self) -> AsyncIterator[Connection]:
-        """Raises TimeoutError if no caller got a connection for ACQUIRE_S, or this one for QUEUE_S_MAX."""
+        """A connection from the pool. Raises TimeoutError if no caller got one for ACQUIRE_S, or this one for
+        QUEUE_S_MAX."""
         async with self._patience():
             connection = await self._pool.acquire()
         self._given_at = time.monotonic()

@@ -114,8 +114,8 @@ class IngestWorker:
         tenant_id, store_id, file_id = claim
         if await self._file_queue.begin(claim) > ATTEMPTS_MAX:
             raise UnreadableFile(
-                f"was begun {ATTEMPTS_MAX} times, and each time the worker ended before it was read; save it anew, or "
-                "split it into smaller files"
+                f"was started {ATTEMPTS_MAX} times, and each time the worker stopped before it was read; "
+                "save it again, or split it into smaller files"
             )
         store = await self._passages.get(tenant_id, store_id)
         embedder = await writer_of(tenant_id, store, self._passages, self._embedders)

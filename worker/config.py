@@ -634,13 +634,13 @@ class Config:
             except ValueError as error:
                 raise ConfigError(f"{flag} {error}") from None
         if self.database_direct_url and not self.database_url:
-            raise ConfigError("--database-direct-url needs --database-url, the one of the pooler")
+            raise ConfigError("--database-direct-url needs --database-url, the URL of the pooler")
         if self.database_replica_url and not self.database_url:
-            raise ConfigError("--database-replica-url needs --database-url, the server of which it is a copy")
+            raise ConfigError("--database-replica-url needs --database-url, the URL of the primary")
         if self.semantic_cache and not self.answer_cache_mb:
             raise ConfigError("--semantic-cache needs --answer-cache-mb: answers are kept there")
         if 0 < self.semantic_cache < SIMILAR_MIN:
-            raise ConfigError(f"--semantic-cache must be 0, or {SIMILAR_MIN:g} or more: less is about something else")
+            raise ConfigError(f"--semantic-cache must be 0, or {SIMILAR_MIN:g} or more: lower ones match other topics")
         if self.file_mb > self.tenant_request_mb or self.tenant_request_mb > self.request_mb:
             raise ConfigError("--file-mb must be at most --tenant-request-mb, and that at most --request-mb")
         if self.draft_tokens_min > self.draft_tokens:
@@ -648,7 +648,7 @@ class Config:
         if self.kv_type in QUANTISED and self.flash_attention == "off":
             raise ConfigError(f"--kv-type {self.kv_type} needs flash attention: leave out --flash-attention off")
         if (self.oidc_issuer is None) != (self.oidc_client_id is None):
-            raise ConfigError("--oidc-issuer and --oidc-client-id are given together")
+            raise ConfigError("--oidc-issuer and --oidc-client-id must be given together")
         if self.oidc_operator is not None and not all(self.oidc_operator.partition("=")):
             raise ConfigError(f"--oidc-operator must be claim=value, not {self.oidc_operator!r}")
         if self.jwt_secret is not None and len(self.jwt_secret) < JWT_SECRET_CHARS_MIN:

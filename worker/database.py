@@ -82,7 +82,7 @@ async def open_replica(config: Config, database: Database) -> AsyncIterator[Data
         )
     except (*DATABASE_AWAY, asyncpg.PostgresError, ValueError) as error:
         raise StartError(
-            f"the copy of the database cannot be used: {why_unreachable(error)} (--database-replica-url)"
+            f"the read replica cannot be used: {why_unreachable(error)} (--database-replica-url)"
         ) from None
     try:
         yield replica

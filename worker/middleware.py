@@ -120,7 +120,7 @@ def _answer(request: web.Request, error: Exception) -> web.Response:
     if request.get(PREPARED):  # the response has begun: it can only be cut off
         raise ConnectionAbortedError("the answer broke off") from error
     if answer is None:
-        message = f"Something went wrong on our side. The log tells more under request {request[REQUEST_ID]}."
+        message = f"Something went wrong on our side. See the log for request {request[REQUEST_ID]}."
         answer = ApiError(500, message, type="server_error", code="server_error")
     return error_response(answer, request.path)
 

@@ -44,7 +44,9 @@ class Metrics:
         self._span_names: set[str] = set()
         self._children: dict[tuple[MetricWrapperBase, tuple[str, ...]], MetricWrapperBase] = {}
         self.ttft = self._histogram("gen_ai_server_time_to_first_token_seconds", "Arrival to first token", SECONDS)
-        self.tpot = self._histogram("gen_ai_server_time_per_output_token_seconds", "Pace after it", TOKEN_SECONDS)
+        self.tpot = self._histogram(
+            "gen_ai_server_time_per_output_token_seconds", "Pace after the first token", TOKEN_SECONDS
+        )
         self.duration = self._histogram("gen_ai_server_request_duration_seconds", "Arrival to end of turn", SECONDS)
         self.spans = Histogram(
             "firsttoken_span_duration_seconds",
@@ -62,14 +64,14 @@ class Metrics:
         )
         self.model_tpot = Histogram(
             "firsttoken_model_token_seconds",
-            "Pace after it, by the model that answered",
+            "Pace after the first token, by the model that answered",
             ["model"],
             buckets=TOKEN_SECONDS,
             registry=self._registry,
         )
         self.forecast = Histogram(
             "firsttoken_forecast_ratio",
-            "Time to first token since the submission, of what was expected, by whether a place had to be waited for",
+            "Actual time to first token relative to the prediction, by whether the request waited for a slot",
             ["surface", "class", "queued"],
             buckets=RATIOS,
             registry=self._registry,
@@ -83,7 +85,7 @@ class Metrics:
         )
         self.outcomes = Counter(
             "firsttoken_turn_outcomes",
-            "All turns that were asked for, by what came of them",
+            "All requested turns, by outcome",
             ["surface", "tenant", "model", "cache", "outcome"],
             registry=self._registry,
         )
@@ -99,13 +101,13 @@ class Metrics:
         )
         self.taken = Counter(
             "firsttoken_answer_seconds",
-            "Seconds that answers took, of the engine by rows, of it for speculation and cascades, and of tools",
+            "Seconds that answers took: of the engine by rows, of it for speculation and cascades, and of tools",
             ["surface", "kind"],
             registry=self._registry,
         )
         self.citations = Counter(
             "firsttoken_citations",
-            "Citations in answers, of passages and of what was none",
+            "Citations in answers, by whether they refer to a passage",
             ["kind"],
             registry=self._registry,
         )
@@ -214,8 +216,8 @@ class Metrics:
 
 # Engine gauges that autoscalers read, under names of their own.
 NAMED = {
-    "predicted_ttft_s": ("firsttoken_predicted_ttft_seconds", "Until the first token of a request that came now"),
-    "waiting_tokens": ("firsttoken_waiting_prompt_tokens", "Tokens of the prompts that wait"),
+    "predicted_ttft_s": ("firsttoken_predicted_ttft_seconds", "Predicted TTFT of a request that arrived now"),
+    "waiting_tokens": ("firsttoken_waiting_prompt_tokens", "Tokens of waiting prompts"),
 }
 
 
@@ -244,7 +246,7 @@ class _EachModel:
                 if isinstance(value, int | float):
                     kind = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
                     full_name = f"firsttoken_model_{name.removesuffix('_total')}"
-                    family = families.setdefault(name, kind(full_name, "Of the engine of a model", labels=["model"]))
+                    family = families.setdefault(name, kind(full_name, "Engine of a model", labels=["model"]))
                     family.add_metric([model], float(value))  # type: ignore[attr-defined]
         return list(families.values())
 
@@ -258,7 +260,7 @@ class _BurnRates:
     def collect(self) -> list[Metric]:
         family = GaugeMetricFamily(
             "firsttoken_goodput_burn_rate",
-            "Late turns of those that the objective allows, by window",
+            "Late turns relative to those that the objective allows, by window",
             labels=["surface", "window"],
         )
         for surface, window, rate in self._burn_rate.rates(monotonic()):
@@ -273,7 +275,7 @@ class _Starts:
         self._starts = starts
 
     def collect(self) -> list[Metric]:
-        family = GaugeMetricFamily("firsttoken_start_seconds", "The newest start by phase", labels=["part", "phase"])
+        family = GaugeMetricFamily("firsttoken_start_seconds", "The latest start, by phase", labels=["part", "phase"])
         for part, trace in self._starts().items():
             for span in trace.spans:
                 family.add_metric([part, span.name], span.duration_ms / 1e3)
@@ -288,8 +290,8 @@ class _BackgroundGauges:
         self._supervisor = supervisor
 
     def collect(self) -> list[Metric]:
-        up = GaugeMetricFamily("firsttoken_background_up", "Whether a part beside requests works", labels=["part"])
-        failures = CounterMetricFamily("firsttoken_background_failures", "How often it failed", labels=["part"])
+        up = GaugeMetricFamily("firsttoken_background_up", "Whether a background task is up", labels=["part"])
+        failures = CounterMetricFamily("firsttoken_background_failures", "Failures of the task", labels=["part"])
         for part, vitals in self._supervisor.vitals.items():
             up.add_metric([part], float(part not in self._supervisor.down))
             failures.add_metric([part], float(sum(each.failures_total for each in vitals)))

@@ -101,7 +101,7 @@ async def _serving(
         print(notice(config.drain_s), flush=True)
     await drain(app, config.drain_s, stop.hurried)
     if reason:
-        raise EngineStopped(f"{reason}; another process has to take over")
+        raise EngineStopped(f"{reason}; another process must take over")
 
 
 async def _serve_in_crew(config: Config, home: Home, stop: StopSignals, member: Member) -> None:

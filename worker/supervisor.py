@@ -149,7 +149,7 @@ class Supervised:
         self.vitals = self.vitals.failed(time.time())
         unforeseen = not isinstance(error, (Ended, *self._expected))
         level = logging.DEBUG if was_down else logging.WARNING  # a part that is down is reported once
-        log.log(level, "%s failed and is begun again: %r", self.part, error, exc_info=error if unforeseen else None)
+        log.log(level, "%s failed and is restarted: %r", self.part, error, exc_info=error if unforeseen else None)
         if self.vitals.is_down and not was_down:
             log.error("%s is down: it failed %d times in a row", self.part, self.vitals.failures)
 

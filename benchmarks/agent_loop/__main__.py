@@ -1,13 +1,13 @@
-"""A task with tools, done by the worker's loop and by a program's loop around a model that only calls.
+"""A task with tool calls, run by the worker's agent loop and by client-side loops around the model.
 
     python -m benchmarks.agent_loop [--rounds 20] [--json FILE]
 
-Three steps of two calls each, 50 ms a call, then an answer. The model plays it by heart (see `actor`), so every side
-generates the same tokens. The sides: the worker's own loop, its tool reached over MCP; a program with the `openai`
-client against llama-server on the same model file, once running the calls one after another, as the client's
-documentation shows it, and once together; and the same program against the worker's chat completions. They take turns
-within every round; numbers are medians over the rounds, a ratio is taken within a round. Prints a Markdown table. Needs
-the development dependencies; the first call compiles llama-server.
+Three steps of two calls each, 50 ms per call, then an answer. The model recites it (see `actor`), so every side
+generates the same tokens. The sides: the worker's own loop, with its tool over MCP; a program with the `openai` client
+against llama-server with the same model file, which runs the calls either one after another, as in the client's
+documentation, or concurrently; and the same program against the worker's chat completions. They alternate within every
+round; numbers are medians over the rounds, ratios are taken within a round. Prints a Markdown table. Needs the
+development dependencies; the first call compiles llama-server.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from benchmarks.served import serve
 from worker.config import prepare_process
 
 CONTEXT = 4096
-WARM_UP = 2  # rounds that do not count
+WARM_UP = 2  # rounds that are not counted
 
 
 @asynccontextmanager
 async def sides() -> AsyncIterator[list[Loop]]:
-    """The worker's loop first; then the programs', against llama-server and against the worker."""
+    """The sides: the worker's loop first, then the client-side loops against llama-server and against the worker."""
     model = actor(cache_folder() / "models")
     setup = Setup(model, 1, CONTEXT)
     program = await asyncio.to_thread(llama_server, cache_folder())
@@ -77,7 +77,7 @@ async def measure(rounds: int) -> dict[str, list[Ran]]:
 
 
 def table(ran: dict[str, list[Ran]]) -> str:
-    """A row for each measure; next to each program's number is our ratio to it."""
+    """The rows of a Markdown table, one per measure. Next to each client-side number is the ratio of ours to it."""
     (ours, mine), *others = ran.items()
     lines = ["| | " + " | ".join([ours, *(name for name, _ in others)]) + " |", "|---" * (len(ran) + 1) + "|"]
     for name, value in medians(mine).items():
@@ -93,7 +93,7 @@ def _ratio(mine: Sequence[Ran], theirs: Sequence[Ran], name: str) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=20, help="rounds that count (default 20)")
+    parser.add_argument("--rounds", type=int, default=20, help="measured rounds (default 20)")
     parser.add_argument("--json", type=Path, help="also write the numbers to this file")
     options = parser.parse_args()
     prepare_process()

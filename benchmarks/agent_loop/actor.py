@@ -1,8 +1,7 @@
-"""A chat model that recites the task: every token determines the next one, and each step begins with its own.
+"""A chat model that recites the task: every token determines the next one, and each step has a first token of its own.
 
-Only the contribution of the layers is zeroed; they are computed like any other model's, so its speed is that of a model
-of its shape. The step is determined by the chat template, which counts the answers so far and ends the prompt with a
-mark.
+The layers are computed as in any other model, so its speed is that of a model of its shape; only their contribution is
+zeroed. The chat template selects the step: it counts the answers so far and ends the prompt with a mark.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ CONTROL = ["<|endoftext|>", "<|im_start|>", END, *MARKS]
 PIECES = [piece for step in range(STEPS + 1) for piece in turn(step)]
 LETTERS = [*byte_tokens(), "Ġa"]  # a vocabulary of this kind has at least one merge
 TOKENS = [*CONTROL, *LETTERS, *PIECES]
-SILENT = ("attn_output.weight", "ffn_down.weight")  # through which the layers would change the prediction
+ZEROED = ("attn_output.weight", "ffn_down.weight")  # through which the layers would change the prediction
 ANSWER = "{{- '<|im_start|>assistant\\n' -}}"
 MARK = "{{- '<|step ' ~ seen.answers ~ '|>' -}}"
 
@@ -45,7 +44,7 @@ def actor(folder: Path) -> Path:
 
 
 def template() -> str:
-    """The bundled model's template with the mark of its step before every answer."""
+    """The bundled model's template, with the mark of the step before every answer."""
     field = gguf.GGUFReader(CHAT_MODEL).get_field(gguf.Keys.Tokenizer.CHAT_TEMPLATE)
     assert field is not None
     plain = str(field.contents())
@@ -56,7 +55,7 @@ def template() -> str:
 
 
 def successors() -> list[tuple[int, int]]:
-    """(token, the token that follows it), for all of the model's output."""
+    """Pairs of a token and the one that follows it, for all of the model's output."""
     lines = [[mark, *turn(step), END] for step, mark in enumerate(MARKS)]
     return [(TOKENS.index(one), TOKENS.index(other)) for line in lines for one, other in pairwise(line)]
 
@@ -72,14 +71,15 @@ def _write(path: Path) -> None:
         elif name == OUTPUT:
             assert embedding is not None
             tensor = _output(embedding)
-        elif name.endswith(SILENT):
+        elif name.endswith(ZEROED):
             tensor[:] = 0
         add_tensor(writer, name, tensor)
     finish(writer)
 
 
 def _output(embedding: NDArray[np.uint8] | NDArray[np.float32]) -> NDArray[np.uint8]:
-    """The output row of a token's successor resembles the token's embedding, so it is the likeliest by far."""
+    """The output matrix as Q8_0. The row of a token's successor resembles the token's embedding, so the successor is
+    the most likely by far."""
     said = dequantize(embedding, GGMLQuantizationType.Q8_0)
     output = np.zeros_like(said)
     for token, following in successors():

@@ -1,4 +1,4 @@
-"""The loops that are compared: the server's own, and a program's loop around a model that only calls tools."""
+"""The agent loops that are compared: the server's own, and a client-side loop around a model."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FUNCTION: ChatCompletionToolParam = {
     "type": "function",
     "function": {"name": TOOL, "description": DESCRIPTION, "parameters": PARAMETERS},
 }
-TOKENS_MAX = 256  # of a step; more than any has
+TOKENS_MAX = 256  # per step; more than any step needs
 ONE_AFTER_ANOTHER, TOGETHER = "one call after another", "calls together"
 
 Ran = dict[str, float]
@@ -29,9 +29,9 @@ class Loop(Protocol):
     def name(self) -> str: ...
 
     async def run(self, number: int) -> Ran:
-        """Run the task for the customer of that number; milliseconds and tokens by name.
+        """Run the task for the customer of that number. Returns milliseconds and tokens by name.
 
-        Raises RuntimeError if the task did not run to its end.
+        Raises RuntimeError if the task was not completed.
         """
         ...
 
@@ -45,12 +45,12 @@ class Watch:
     prefilled: list[int] = field(default_factory=list)  # by step
 
     def word(self) -> None:
-        """A piece of the answer has arrived."""
+        """Record that a piece of the answer has arrived."""
         if self.answer_s is None:
             self.answer_s = perf_counter()
 
     def told(self) -> Ran:
-        """Raises RuntimeError if the task did not run to its end."""
+        """The measurements by name. Raises RuntimeError if the task was not completed."""
         if self.answer_s is None or len(self.prefilled) != STEPS + 1:
             raise RuntimeError(f"the task went wrong: {len(self.prefilled)} steps")
         steps = {f"prefilled, step {i + 1}": float(tokens) for i, tokens in enumerate(self.prefilled)}
@@ -64,7 +64,7 @@ class Watch:
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """One request: the worker runs the tools."""
+    """The server-side loop: one request, and the worker runs the tools."""
 
     name: str
     client: AsyncOpenAI
@@ -93,7 +93,7 @@ class Served:
 
 @dataclass(frozen=True, slots=True)
 class Programmed:
-    """A request for each step, streamed: the program runs the tools and sends the next request."""
+    """The client-side loop: one streamed request per step; the program runs the tools and sends the next request."""
 
     name: str
     client: AsyncOpenAI
@@ -152,21 +152,21 @@ def asked(number: int) -> str:
 
 
 async def find() -> str:
-    """The tool, in the program."""
+    """The tool, as a function of the program."""
     await asyncio.sleep(TOOL_S)
     return RESULT
 
 
 async def one_after_another(calls: Sequence[Awaitable[str]]) -> list[str]:
-    """As in the documentation of the client."""
+    """Await the calls one after another, as in the client's documentation."""
     return [await call for call in calls]
 
 
 async def together(calls: Sequence[Awaitable[str]]) -> list[str]:
-    """Concurrently, as an optimised program does it."""
+    """Await the calls concurrently, as an optimized program does."""
     return list(await asyncio.gather(*calls))
 
 
 def prefilled(event: dict[str, Any]) -> list[int]:
-    """Tokens by step, from the trace that a turn ends with."""
+    """Prefilled tokens by step, from the trace at the end of a turn."""
     return [span["attributes"]["new_tokens"] for span in event["trace"]["spans"] if span["name"] == "prefill"]

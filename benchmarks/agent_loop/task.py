@@ -1,12 +1,12 @@
-"""The task that every side does: three steps of two calls each, then an answer. All texts are fixed."""
+"""The task that every side runs: three steps of two calls each, then an answer. All texts are fixed."""
 
 from __future__ import annotations
 
 from typing import Any
 
 STEPS = 3
-CALLS = 2  # of a step, independent of each other
-WORDS = 12  # of a query: makes a call of typical length
+CALLS = 2  # per step, independent of each other
+WORDS = 12  # per query, for a call of typical length
 ANSWER_WORDS = 24
 TOOL_S = 0.05  # the duration of a tool call: a query to a nearby database
 SERVER, METHOD = "warehouse", "find"
@@ -25,7 +25,7 @@ DESCRIPTION = "Look for items."
 
 
 def query(step: int, call: int) -> list[str]:
-    """The words of one query; no word occurs in two of them."""
+    """The words of one query. No two queries share a word."""
     first = (step * CALLS + call) * WORDS
     return [f"item{number:03}" for number in range(first, first + WORDS)]
 

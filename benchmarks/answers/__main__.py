@@ -1,10 +1,10 @@
-"""Whether answers are right: value, citation, and declining where there is no answer.
+"""Whether answers are correct: the value, the citation, and declining if there is no answer.
 
     python -m benchmarks.answers [--cases 120] [--model NAME] [--json FILE]
 
-Ingests a handbook of invented things into a worker of its own and asks through POST /v1/responses with file_search, one
-question after another, greedily. Half of the questions have an answer in the handbook. Prints a Markdown table with
-95 % intervals.
+Ingests a handbook of invented things into a worker and asks questions through POST /v1/responses with file_search, one
+after another, with greedy sampling. Half of the questions have an answer in the handbook. Prints a Markdown table with
+95 % confidence intervals.
 """
 
 from __future__ import annotations
@@ -93,8 +93,8 @@ async def measure(book: Handbook, flags: Sequence[str]) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cases", type=int, default=120, help="questions of each sort (default 120)")
-    parser.add_argument("--model", help="as the worker takes it (default: the bundled one)")
+    parser.add_argument("--cases", type=int, default=120, help="questions of each kind (default 120)")
+    parser.add_argument("--model", help="the worker's --model (default: the bundled model)")
     parser.add_argument("--json", type=Path, help="also write numbers and answers to this file")
     options = parser.parse_args()
     found = asyncio.run(measure(handbook(options.cases), ["--model", options.model] if options.model else []))

@@ -1,7 +1,7 @@
 """A handbook of things that do not exist, so that no model can know the answers from its training.
 
-Each thing has a document that states some of the facts of its kind; the others are asked for as well, and have no
-answer. Names and values are drawn from a seed.
+Each thing has a document that states some of the facts of its kind. Questions about the other facts have no answer.
+Names and values are drawn from a seed.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ KINDS = {
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """`value` None: no document states it. `file` is the thing's own."""
+    """One question. `value` is None if no document states the answer; `file` is the document of the thing."""
 
     question: str
     file: str
@@ -86,7 +86,7 @@ class Handbook:
 
 
 def handbook(cases: int, seed: int = 0) -> Handbook:
-    """With this number of answerable questions and as many unanswerable ones."""
+    """A handbook with `cases` answerable questions and as many unanswerable ones."""
     random = Random(seed)
     kinds = list(KINDS)
     spare = len(KINDS[kinds[0]]) - STATED
@@ -109,7 +109,7 @@ def handbook(cases: int, seed: int = 0) -> Handbook:
 
 
 def _names(random: Random, count: int) -> Iterator[str]:
-    """Distinct by more than an ending."""
+    """Invented names that differ in more than the ending."""
     first, second = (syllables.split() for syllables in STEMS)
     for stem in random.sample([one + other for one in first for other in second], count):
         yield (stem + random.choice(ENDINGS)).capitalize()

@@ -54,7 +54,7 @@ class Share:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Wilson's, of 95 %."""
+        """The 95 % Wilson score interval."""
         share, spread = self.count / self.of, Z * Z / self.of
         middle = share + spread / 2
         half = Z * math.sqrt(share * (1 - share) / self.of + spread / (4 * self.of))
@@ -84,5 +84,5 @@ def _share(verdicts: Sequence[bool]) -> Share:
 
 
 def _holds(text: str, value: str | None) -> bool:
-    """As whole words: 12 is not in 125."""
+    """Whether the text contains the value as whole words: 12 is not in 125."""
     return value is not None and re.search(rf"(?<!\w){re.escape(value)}(?!\w)", text, re.IGNORECASE) is not None

@@ -1,13 +1,13 @@
-"""Faults under load: what was acknowledged and is lost, what is stuck, what was made twice, how long recovery takes.
+"""Faults under load: lost, stuck and duplicated answers, and the recovery time.
 
     python -m benchmarks.chaos                               # 140 injections, some minutes
     python -m benchmarks.chaos --injections 1000             # the long run
     python -m benchmarks.chaos --faults "worker killed" --seed 7
 
-A real worker with its embedded Postgres and the bundled model serves clients that use idempotency keys, come back after
-lost connections and write down what they are told. Beside the faults of the table, some clients vanish on their own.
-Some faults come before the system has recovered from the one before.
-Exits with 1 when a promise is broken: these are counts, which mean the same on any machine; the times are for people.
+A real worker with its embedded Postgres and the bundled model serves clients that use idempotency keys, reconnect after
+lost connections and record what they receive. In addition to the faults in the table, some clients vanish by
+themselves. Some faults are injected before the system has recovered from the previous one. Exits with 1 if a promise is
+broken. Promises are checked by counts, which mean the same on any machine; the times are only reported.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from benchmarks.chaos.world import World
 
 CALM_S = (0.2, 1.5)  # before each fault
 OVERLAPPING_SHARE = 0.5
-OVERLAPPING_MAX = 6  # in a row: after that, everything has to recover
+OVERLAPPING_MAX = 6  # consecutive faults without a recovery in between
 
 
 async def drill(
@@ -81,13 +81,13 @@ async def drill(
 
 
 def _order(faults: Sequence[str], injections: int, dice: random.Random) -> list[str]:
-    """Each fault as often as the others, and after any other one."""
+    """The faults in random order, each equally often: any fault may follow any other."""
     rounds = [dice.sample(faults, len(faults)) for _ in range(-(-injections // len(faults)))]
     return [name for each in rounds for name in each][:injections]
 
 
 async def _recovery_ms(books: Books, since: float) -> float:
-    """Until a request that was sent after the fault is answered."""
+    """Milliseconds until a request that was sent after the fault is answered."""
     books.since = monotonic()
     books.answered.clear()
     with contextlib.suppress(TimeoutError):
@@ -115,7 +115,7 @@ def _report(
 
 
 def _recovery(times_ms: list[float]) -> dict[str, int]:
-    """Of the faults after which the system recovered before the next one."""
+    """A summary of the recovery times, over the faults after which the system recovered before the next one."""
     if not times_ms:
         return {}
     return {"recovery_ms_p50": round(statistics.median(times_ms)), "recovery_ms_max": round(max(times_ms))}
@@ -140,15 +140,15 @@ def main() -> int:
         prog="python -m benchmarks.chaos", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--injections", type=int, default=140, help="faults in total (default 140)")
-    parser.add_argument("--faults", default=",".join(FAULTS), help=f"{', '.join(FAULTS)}; commas between")
-    parser.add_argument("--clients", type=int, default=12, help="at once (default 12)")
+    parser.add_argument("--faults", default=",".join(FAULTS), help=f"comma-separated: {', '.join(FAULTS)}")
+    parser.add_argument("--clients", type=int, default=12, help="concurrent clients (default 12)")
     parser.add_argument(
         "--overlapping",
         type=float,
         default=OVERLAPPING_SHARE,
-        help="share of faults that the next one does not wait for",
+        help="share of faults after which the next one does not wait for the recovery",
     )
-    parser.add_argument("--seed", type=int, default=1, help="of the moments and the requests (default 1)")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the fault times and the requests (default 1)")
     parser.add_argument("--json", type=Path, help="write the report to this file")
     args = parser.parse_args()
     faults = args.faults.split(",")

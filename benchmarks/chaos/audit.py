@@ -11,7 +11,7 @@ import aiohttp
 
 from benchmarks.chaos.traffic import ENDED, TERMINAL, Books, Told, events_of
 
-GAP = "firsttoken:gap"  # of a terminal event: events before it were sent, but not stored when their worker died
+GAP = "firsttoken:gap"  # marks a terminal event: events before it were sent, but not stored when their worker died
 AT_ONCE = 8
 EXAMPLES_MAX = 12
 TRACEBACK = re.compile(r"^Traceback \(most recent call last\):\n(?:[ |+].*\n|\n)*(.*)", re.MULTILINE)
@@ -33,11 +33,10 @@ class Verdict:
 async def audit(url: str, key: str, books: Books, log: str) -> Verdict:
     """Fetch every response again; nothing may still be running. `log` is the worker's log.
 
-    `lost`: acknowledged, and missing or with another text now. `stuck`: a request without an end, or a response that is
-    still reported as in progress. `duplicated`: a second generation for one key. `changed`: an event sent twice with
-    different contents. `replays`: numbers that are missing or come twice, or no terminal event at the end. `failures`:
-    5xx other than 503; `unadvised`: refusals without Retry-After. `given_up`: cancelled although the client was not
-    away.
+    `lost`: acknowledged, but missing now or with another text. `stuck`: a request that never ended, or a response that
+    is still reported as in progress. `duplicated`: a second generation for one key. `changed`: an event sent twice with
+    different contents. `replays`: missing or repeated event numbers, or no terminal event at the end. `failures`: 5xx
+    other than 503. `unadvised`: refusals without Retry-After. `given_up`: cancelled although the client was connected.
     """
     verdict = Verdict(
         {
@@ -67,7 +66,7 @@ async def audit(url: str, key: str, books: Books, log: str) -> Verdict:
 
 async def _compare(session: aiohttp.ClientSession, told: Told, verdict: Verdict) -> None:
     if told.response is None:
-        verdict.add("stuck", f"the request of {told.id} has no end after {told.attempts} attempts: {told.last}")
+        verdict.add("stuck", f"the request of {told.id} has not ended after {told.attempts} attempts: {told.last}")
     if told.given_up:
         verdict.add("given_up", f"{told.id} with {len(told.events)} events, away for {told.away_s:.1f} s at most")
     if told.id is None:
@@ -92,18 +91,19 @@ def _text(response: dict[str, Any]) -> tuple[str, str]:
 
 
 def _problem(replayed: list[dict[str, Any]], told: Told) -> str | None:
-    """What is wrong with a replay. Each number comes once and in order, apart from marked gaps; the contents are the
-    same; the last event, and no other one, is terminal: only a cancelled response has none."""
+    """What is wrong with a replay; None if it is correct. Each number must come once and in order, apart from marked
+    gaps, and with the same content. The last event, and no other, must be terminal; only a cancelled response has no
+    terminal event."""
     expected = 0
     for event in replayed:
         number = event["sequence_number"]
         if number != expected and not (GAP in event and number > expected):
             return f"number {number} where {expected} follows"
         if told.events.get(number, event) != event:
-            return f"number {number} was told as {told.events[number]['type']} and is {event['type']} now"
+            return f"event {number} was sent as {told.events[number]['type']} and is {event['type']} now"
         expected = number + 1
     ends = [event["type"] in TERMINAL for event in replayed].count(True)
     cancelled = told.response is not None and told.response["status"] == "cancelled"
     if ends != (not cancelled) or (ends and replayed[-1]["type"] not in TERMINAL):
-        return f"{ends} terminal events of {len(replayed)}"
+        return f"{ends} terminal events among {len(replayed)}"
     return None

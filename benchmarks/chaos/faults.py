@@ -16,18 +16,18 @@ STALL_S = (0.2, 3.0)
 
 
 async def connections_lost(world: World, _: random.Random) -> None:
-    """The database closes all connections, in whatever state they are."""
+    """The database closes all connections, whatever their state."""
     send(world.backends(), signal.SIGTERM)
 
 
 async def connection_lost(world: World, dice: random.Random) -> None:
-    """The same for one of them."""
+    """The database closes one connection."""
     if backends := world.backends():
         send([dice.choice(backends)], signal.SIGTERM)
 
 
 async def backend_killed(world: World, dice: random.Random) -> None:
-    """A crash of one database process, after which the whole database restarts and recovers."""
+    """One database process crashes, after which the whole database restarts and recovers."""
     if backends := world.backends():
         send([dice.choice(backends)], signal.SIGKILL)
 

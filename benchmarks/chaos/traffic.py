@@ -18,9 +18,9 @@ from typing import Any
 
 import aiohttp
 
-PATIENCE_S = 60.0  # a request without an end this long after the last fault, while a worker is running, is stuck
+PATIENCE_S = 60.0  # a request that has not ended this long after the last fault, with a worker running, is stuck
 COME_BACK_S = 30.0  # how long an answer with a key waits for its client: see worker/runs/idempotency.py
-START_S_MAX = 300.0  # after this, it is stuck in any case: on a busy machine a start may take minutes
+START_S_MAX = 300.0  # after this, it is stuck in any case; on a busy machine a worker may take minutes to start
 RETRY_S = 0.25
 VANISH_SHARE = 0.15
 VANISH_MAX_S = 0.3
@@ -35,9 +35,9 @@ class Told:
 
     key: str
     began: float
-    ids: set[str] = field(default_factory=set)  # of the responses that were named; more than one is a duplicate
+    ids: set[str] = field(default_factory=set)  # of the responses received; more than one is a duplicate
     events: dict[int, dict[str, Any]] = field(default_factory=dict)  # by number, as first received
-    changed: int = 0  # events that were received again with another content
+    changed: int = 0  # events that were received again with different content
     response: dict[str, Any] | None = None  # its final state
     attempts: int = 0
     last: str = ""  # how the last attempt ended
@@ -61,12 +61,13 @@ class Told:
 
     @property
     def given_up(self) -> bool:
-        """It was cancelled, although its client had not been away for long."""
+        """Whether it was cancelled although its client had not been away for long."""
         return self.response is not None and self.response["status"] == "cancelled" and self.away_s < COME_BACK_S
 
     def forget(self) -> None:
-        """The response is unknown, and had not ended: it is requested again with its key. The start of a response does
-        not wait for the disk, so it is lost if the database crashes and its worker dies before storing it again.
+        """Drop a response that the worker no longer knows and that had not ended, to request it again with its key. The
+        start of a response does not wait for the disk, so it is lost if the database crashes and the worker dies before
+        it stores it again.
         """
         self.ids.clear()
         self.events.clear()
@@ -171,7 +172,7 @@ class Client:
                     told.ids.add(event["response"]["id"])
                 if event["type"] in TERMINAL:
                     told.response = event["response"]
-            told.last = "a stream without an end"
+            told.last = "the stream ended without a terminal event"
         if told.response is None and told.id is not None:
             await self._poll(told)  # one that was cancelled has no terminal event
 

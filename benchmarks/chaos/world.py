@@ -25,7 +25,7 @@ def free_port() -> int:
 
 
 class World:
-    """`firsttoken serve` at one address for the duration of the drill, whatever happens to its processes."""
+    """`firsttoken serve` on one address for the duration of the drill, restarted whenever it dies."""
 
     def __init__(self, home: Path, *flags: str) -> None:
         self._home = home
@@ -43,12 +43,12 @@ class World:
 
     @property
     def worker(self) -> int:
-        """Its process id."""
+        """The process id of the worker."""
         assert self._process is not None
         return self._process.pid
 
     async def start(self) -> dict[str, Any]:
-        """The content of the ready file. Raises RuntimeError if the worker does not come up."""
+        """Start the worker. Returns the content of its ready file. Raises RuntimeError if it does not start."""
         self._spawn()
         began = monotonic()
         while not self._ready_file.exists():
@@ -69,7 +69,7 @@ class World:
             self._process.kill()
 
     def postmaster(self) -> int | None:
-        """The process id of the embedded Postgres, if it runs."""
+        """The process id of the embedded Postgres; None if it is not running."""
         for file in self._home.rglob("postmaster.pid"):
             with contextlib.suppress(OSError, ValueError, IndexError):
                 pid = int(file.read_text().splitlines()[0])
@@ -78,7 +78,7 @@ class World:
         return None
 
     def backends(self) -> list[int]:
-        """The database's processes that serve the worker's connections."""
+        """The database processes that serve the worker's connections."""
         postmaster = self.postmaster()
         if postmaster is None:
             return []
@@ -109,7 +109,7 @@ class World:
 
 
 def send(pids: list[int], number: signal.Signals) -> None:
-    """A signal to processes, some of which may have ended."""
+    """Send a signal to processes, some of which may have exited."""
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, number)

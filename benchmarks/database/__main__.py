@@ -1,10 +1,10 @@
-"""What answers cost the database, and what a far one costs them.
+"""What answers cost the database, and what a remote database costs them.
 
     python -m benchmarks.database [--streams 10,100] [--rtt 0,20,80,150] [--seconds 10] [--rounds 5] [--json FILE]
 
-A worker of its own, in every part but its model, which is paced and costs next to nothing. `load`: transactions, round
-trips, notifications and connections of streams that are stored, of eight tenants. `far`: the first token and the spans
-of turns, with a round trip to Postgres of so many milliseconds; stored and not, first of all and behind a conversation.
+Starts a worker that is real except for its model, which is paced and costs next to nothing. `load`: transactions, round
+trips, notifications and connections of stored streams of eight tenants. `far`: TTFT and the spans of turns with a given
+round-trip time to Postgres; stored and not stored, without a conversation and in one.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ TEXT = b"output_text.delta"
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """`keys` are API keys of different tenants; `direct` is a connection past the proxy."""
+    """A worker and its database. `keys`: API keys of different tenants. `direct`: a connection past the proxy."""
 
     proxy: FarPostgres
     direct: asyncpg.Connection[asyncpg.Record]
@@ -103,7 +103,7 @@ async def _worker(home: Path, dsn: str, rate: float) -> AsyncIterator[str]:
 
 
 async def load(world: World, streams: int, seconds: float) -> dict[str, Any]:
-    """While this many stored answers are streamed."""
+    """The load on the database while this many stored answers are streamed."""
     told = 0
     listener = await asyncpg.connect(world.proxy.dsn.replace(str(Path(world.proxy._path).parent), _folder(world)))
 
@@ -154,7 +154,7 @@ async def _endless(world: World, number: int) -> None:
 
 
 async def far(world: World, rtt_ms: float, rounds: int) -> list[dict[str, Any]]:
-    """Of each kind of turn, one after the other."""
+    """The turns of each kind, one after the other, at this round-trip time."""
     world.proxy.rtt_s = rtt_ms / 1e3
     try:
         conversation = await _conversation(world)
@@ -191,7 +191,7 @@ async def _turns(world: World, name: str, rtt_ms: float, more: dict[str, Any], r
                 if b'"firsttoken:trace"' in line and line.startswith(b"data:"):
                     trace = json.loads(line[5:])["trace"]
         if not number:
-            continue  # not representative: the key was not cached yet, and statements were being planned
+            continue  # not representative: the API key was not cached yet, and statements were still being planned
         firsts.append(first * 1e3)
         wholes.append((time.perf_counter() - began) * 1e3)
         trips.append(trip)
@@ -228,9 +228,9 @@ async def measure(options: argparse.Namespace) -> list[dict[str, Any]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--streams", default="10,100", help="streams at once, separated by commas (default 10,100)")
-    parser.add_argument("--rtt", default="0,20,80,150", help="milliseconds of a round trip (default 0,20,80,150)")
-    parser.add_argument("--seconds", type=float, default=10.0, help="of each load (default 10)")
+    parser.add_argument("--streams", default="10,100", help="concurrent streams, comma-separated (default 10,100)")
+    parser.add_argument("--rtt", default="0,20,80,150", help="round-trip times in milliseconds (default 0,20,80,150)")
+    parser.add_argument("--seconds", type=float, default=10.0, help="duration of each load (default 10)")
     parser.add_argument("--rounds", type=int, default=5, help="turns of each kind (default 5)")
     parser.add_argument("--json", type=Path, help="also write the numbers to this file")
     parser.add_argument("--serve", type=Path, help=argparse.SUPPRESS)

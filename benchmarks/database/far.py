@@ -1,4 +1,4 @@
-"""A proxy to Postgres with the latency of a distant database, which counts its traffic."""
+"""A proxy to Postgres that adds the latency of a remote database and counts the traffic."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ HEADER_BYTES = 5  # type, and length without the type
 
 @dataclass(slots=True)
 class Counts:
-    """`round_trips` are responses of the server after which the client may send again."""
+    """`round_trips`: responses of the server after which the client may send again."""
 
     round_trips: int = 0
     connections: int = 0
@@ -31,7 +31,7 @@ class Answers:
         self._head = b""
 
     def feed(self, data: bytes) -> int:
-        """The number of round trips that end in these bytes."""
+        """Feed output of the server; returns the number of round trips that end in these bytes."""
         ended, at = 0, 0
         while at < len(data):
             if self._skip:
@@ -85,7 +85,7 @@ class FarPostgres:
             writer.close()
 
     async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, answers: Answers | None) -> None:
-        """Each chunk arrives half a round trip after it was sent, whatever was sent before."""
+        """Forward a direction. Each chunk arrives half a round trip after it was sent, whatever was sent before."""
         loop, under_way = asyncio.get_running_loop(), asyncio.Queue[tuple[float, bytes]]()
 
         async def deliver() -> None:

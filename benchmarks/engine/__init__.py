@@ -1,1 +1,1 @@
-"""The engine compared with llama-server: the same kernels, model and threads. See `__main__`."""
+"""The engine compared with llama-server on the same kernels, model and threads. See `__main__`."""

@@ -1,14 +1,14 @@
-"""Our engine against llama-server, and against itself.
+"""The engine compared with llama-server, and with itself without drafts.
 
     python -m benchmarks.engine [--quick] [--rounds 3] [--only NAME ...] [--json FILE]
 
-Both sides compute with the same libraries, model file and threads, take turns within every round, and are asked the
-same; the worker is measured whole, through POST /v1/chat/completions. Of llama-server with flash attention on and off
-the better one counts, workload by workload; llama-cpp-python's own server is there for orientation. Numbers are medians
-over the rounds; a ratio is ours to theirs in the same round. Prints a Markdown table. Needs the development
+Both sides use the same libraries, model file and threads, alternate within every round, and get the same requests. The
+whole worker is measured, through POST /v1/chat/completions. llama-server counts with flash attention on or off,
+whichever is better, workload by workload; llama-cpp-python's own server is included for orientation. Numbers are
+medians over the rounds; a ratio is ours to theirs in the same round. Prints a Markdown table. Needs the development
 dependencies; the first call compiles llama-server.
 
-Sessions that arrive whether or not the server keeps up are a benchmark of their own: benchmarks.engine.open_loop.
+For an open loop, in which sessions arrive whether or not the server keeps up, see benchmarks.engine.open_loop.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ CONTEXT = 6144  # holds the long prompt, and the chats that run beside it
 RETURNING_CONTEXT = 1024
 INSIDE_CONTEXT = 2048
 ALL = [cold(8), cold(16), warm(16, 2), warm(8, 2), warm(1, 4), interrupted()]
-QUICK = [cold(8), warm(8, 1)]  # of the larger model: where its size could matter most
+QUICK = [cold(8), warm(8, 1)]  # for the larger model: where its size could matter most
 RETURNING = [returning(64, 300, 20), returning(64, 800, 20)]
 DRAFTS = [drafted(1, 32), drafted(4, 16), drafted(8, 12), drafted(16, 8)]
-DRAFT_ROUNDS = 3  # against each of the others: they are short, and differ by little
+DRAFT_ROUNDS = 3  # rounds per round of the other workloads: these are short, and differences are small
 LOOKUP = [named("lookup", drafted(clients, 4)) for clients in (1, 4, 8)]
 ORIENTATION = [named("llama-cpp-python's server", workload) for workload in (warm(1, 4), warm(8, 1))]
 DETERMINISTIC = [named("deterministic", workload) for workload in (warm(1, 4), warm(8, 2), cold(8))]
@@ -51,7 +51,7 @@ HEAD = "| model | workload | other side | measure | theirs | ours | ratio | goal
 
 @asynccontextmanager
 async def sides(setup: Setup, slots: int) -> AsyncIterator[tuple[Endpoint, list[Endpoint], Endpoint]]:
-    """Ours; llama-server with flash attention off and on; and one without memory for conversations beyond its slots."""
+    """Ours; llama-server with flash attention off and on; and one that caches no conversations beyond its slots."""
     program = await asyncio.to_thread(llama_server, cache_folder())
     start = partial(llama_server_process, program, setup, slots=slots)
     async with session() as http, AsyncExitStack() as running:
@@ -71,7 +71,7 @@ async def against(setup: Setup, slots: int, name: str, workloads: Sequence[Workl
     async with sides(setup, slots) as (ours, peers, forgetful):
         for workload in workloads:
             results.append(_shown(await compare(name, workload, ours, peers, rounds)))
-            if workload in RETURNING:  # its host cache is as good an idea as ours: this is without it
+            if workload in RETURNING:  # llama-server has a host cache as well: compare without it
                 results.append(_shown(await compare(name, workload, ours, [forgetful], rounds, after=rounds)))
     return results
 
@@ -97,7 +97,7 @@ async def beside_python_server(setup: Setup, name: str, workloads: Sequence[Work
 
 
 async def deterministic(setup: Setup, name: str, workloads: Sequence[Workload], rounds: int) -> list[Result]:
-    """Our own worker, with and without deterministic answers."""
+    """Compare our worker with and without deterministic answers."""
     if not workloads:
         return []
     async with session() as http, firsttoken(setup, http) as usual:
@@ -109,7 +109,7 @@ async def deterministic(setup: Setup, name: str, workloads: Sequence[Workload], 
 
 
 async def inside(models: dict[str, Path]) -> list[str]:
-    """Lines about our own engine, each printed as soon as it is known."""
+    """Lines about the internals of our engine, each printed as soon as it is measured."""
     lines = []
     async for line in _inside(models):
         print(line, flush=True)
@@ -124,8 +124,8 @@ async def _inside(models: dict[str, Path]) -> AsyncIterator[str]:
             yield f"- Python's share of the engine's time, {name}, {clients} streams: {share:.2f} %"
     for name, path in models.items():
         each, per_token = await idle_bytes(Setup(path, 1, RETURNING_CONTEXT), 2 * (1 + KEPT_SLOTS), 300)
-        yield f"- a parked conversation of 300 tokens, {name}: {each / 1e6:.2f} MB, {per_token:.0f} bytes a token"
-        yield f"- resuming 1024 parked tokens, {name}: 1/{1 / await resume_ratio(path):.0f} of computing them"
+        yield f"- a parked conversation of 300 tokens, {name}: {each / 1e6:.2f} MB, {per_token:.0f} bytes per token"
+        yield f"- resuming 1024 parked tokens, {name}: 1/{1 / await resume_ratio(path):.0f} of the time to compute them"
 
 
 async def measure(options: argparse.Namespace) -> None:
@@ -162,7 +162,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="the larger model only where it matters: 12 minutes")
     parser.add_argument("--rounds", type=int, default=3, help="rounds of every workload (default 3)")
-    parser.add_argument("--only", nargs="+", default=[""], help="beginnings of the names of workloads; also: inside")
+    parser.add_argument("--only", nargs="+", default=[""], help="prefixes of workload names; also: inside")
     parser.add_argument(
         "--models", nargs="+", default=list(SHAPES), choices=SHAPES, help="synthetic models, small first"
     )

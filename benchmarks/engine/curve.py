@@ -1,14 +1,15 @@
-"""The batch curve: tokens a second and time per token from 1 to 64 streams, ours and llama-server's, in one picture.
+"""The batch curve: tokens per second and time per token from 1 to 64 streams, ours and llama-server's, as a picture.
 
     python -m benchmarks.engine.curve [--shape 0.1B | --gguf FILE] [--streams 1 2 4 ...] [--rounds 2] [--tokens 64]
         [--svg FILE] [--json FILE] [--with FILE ...]
 
-Where this build of llama.cpp has a GPU, each side is measured there and on the CPU. Every stream has a prompt that is
-cached and generates `--tokens`, greedily; both sides take turns within a round, and medians count. `--with` adds what
-other runs have written with `--json`, for example on another machine. Prints a Markdown table.
+If this build of llama.cpp has a GPU, each side is measured on the GPU and on the CPU. Every stream has a cached prompt
+and generates `--tokens` tokens with greedy sampling. Both sides alternate within a round; the table has the medians.
+`--with` adds points that other runs have written with `--json`, for example on another machine. Prints a Markdown
+table.
 
-Run it on an idle machine. For one stream, the table says how many bytes of weights were read a second: what the memory
-of the device can deliver bounds it, whatever the engine.
+Run it on an idle machine. For a single stream, the table shows how many bytes of weights were read per second: the
+memory bandwidth of the device limits it, whatever the engine.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ CPU = "CPU"
 
 @asynccontextmanager
 async def sides(setup: Setup, http: aiohttp.ClientSession) -> AsyncIterator[list[tuple[str, Endpoint]]]:
-    """Ours and llama-server, on one device; flash attention as is usually best there."""
+    """Ours and llama-server on one device, with flash attention set to what is usually best there."""
     program = await asyncio.to_thread(llama_server, cache_folder())
     theirs = llama_server_process(program, setup, http, slots=setup.streams, flash=setup.gpu_layers != 0)
     async with AsyncExitStack() as running:
@@ -59,7 +60,7 @@ async def sides(setup: Setup, http: aiohttp.ClientSession) -> AsyncIterator[list
 
 
 async def measured(setup: Setup, device: str, streams: Sequence[int], rounds: int, tokens: int) -> list[Point]:
-    """Every number of streams, on both sides."""
+    """Measure every number of streams on both sides."""
     points = []
     async with session() as http, sides(setup, http) as pair:
         for count in streams:
@@ -77,7 +78,7 @@ async def measured(setup: Setup, device: str, streams: Sequence[int], rounds: in
 
 
 def table(points: Sequence[Point], weight_bytes: int) -> list[str]:
-    """In Markdown; the last column is for one stream alone."""
+    """The lines of a Markdown table. Only rows with a single stream have a value in the last column."""
     lines = [
         "| device | streams | llama-server, tokens/s | ours | ratio | llama-server, ms/token | ours | weights read |",
         "|---|---|---|---|---|---|---|---|",
@@ -115,12 +116,12 @@ async def main_async(options: argparse.Namespace) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     which = parser.add_mutually_exclusive_group()
-    which.add_argument("--shape", choices=ALL_SHAPES, default="0.1B", help="of a synthetic model (default 0.1B)")
+    which.add_argument("--shape", choices=ALL_SHAPES, default="0.1B", help="size of the synthetic model (default 0.1B)")
     which.add_argument("--gguf", type=Path, help="a model whose answers do not end early")
-    parser.add_argument("--streams", type=int, nargs="*", default=STREAMS, help="none: only draw what --with has")
+    parser.add_argument("--streams", type=int, nargs="*", default=STREAMS, help="none: only draw the points of --with")
     parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--tokens", type=int, default=64, help="of each answer (default 64)")
-    parser.add_argument("--svg", type=Path, help="draw the picture into this file")
+    parser.add_argument("--tokens", type=int, default=64, help="tokens per answer (default 64)")
+    parser.add_argument("--svg", type=Path, help="write the picture to this file")
     parser.add_argument("--json", type=Path, help="also write all points to this file")
     parser.add_argument("--with", dest="merged", type=Path, nargs="+", default=[], help="points of other runs")
     prepare_process()

@@ -26,7 +26,7 @@ BUNDLED = Setup(CHAT_MODEL, streams=16, context=2048, draft=DRAFT_MODEL)
 
 @asynccontextmanager
 async def pair(setup: Setup) -> AsyncIterator[tuple[Bare, Bare]]:
-    """With drafts, and without."""
+    """Our engine with drafts, and without."""
     async with bare(setup) as with_drafts, bare(replace(setup, draft=None, lookup=False)) as without:
         yield replace(with_drafts, name="with drafts"), replace(without, name="without drafts")
 

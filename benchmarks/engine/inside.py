@@ -1,6 +1,4 @@
-"""What can be measured only inside our own engine: Python's share, and the cost of keeping and resuming idle
-conversations.
-"""
+"""Measurements inside our own engine: the share of Python, and the cost of parking and resuming idle conversations."""
 
 from __future__ import annotations
 
@@ -20,7 +18,7 @@ REPEATS = 5
 
 
 async def python_share(setup: Setup, workload: Workload) -> float:
-    """Percent of the wall time, under constant load, that the engine is not inside llama.cpp."""
+    """Percentage of wall-clock time, under constant load, that the engine spends outside llama.cpp."""
     async with bare(setup) as engine:
         await workload.run(engine, "first")  # the engine learns the cost of its steps
         before, started = engine.model.stats()["decode_seconds_total"], perf_counter()
@@ -30,7 +28,7 @@ async def python_share(setup: Setup, workload: Workload) -> float:
 
 
 async def idle_bytes(setup: Setup, conversations: int, tokens: int) -> tuple[float, float]:
-    """Host memory of a parked conversation, and of each of its tokens."""
+    """Bytes of host memory per parked conversation, and per token of it."""
     async with bare(setup) as engine:
         await returning(conversations, tokens, 8).run(engine, "parked")
         stats = engine.model.stats()
@@ -39,7 +37,7 @@ async def idle_bytes(setup: Setup, conversations: int, tokens: int) -> tuple[flo
 
 
 async def resume_ratio(model: Path) -> float:
-    """Time to restore a parked conversation, relative to prefilling its prompt again; fastest of some tries."""
+    """The time to restore a parked conversation, relative to prefilling its prompt again; the fastest of some tries."""
     return await asyncio.to_thread(_resume_ratio, model)
 
 

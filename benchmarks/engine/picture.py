@@ -1,4 +1,4 @@
-"""The batch curve as a picture: throughput, and the time per token, over the number of streams. Pure."""
+"""Draws the batch curve: throughput and time per token over the number of streams. Pure."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class Point:
 
 
 def drawn(points: Sequence[Point], model: str) -> str:
-    """SVG. Both scales of a panel are logarithmic: perfect scaling is a straight line. Raises ValueError without
-    points."""
+    """The picture as SVG. Both axes are logarithmic, so perfect scaling is a straight line. Raises ValueError if there
+    are no points."""
     if not points:
         raise ValueError("there is nothing to draw")
     whole = LEFT + 2 * WIDTH + BETWEEN + 24
@@ -34,9 +34,9 @@ def drawn(points: Sequence[Point], model: str) -> str:
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {whole} {height}" '
         'font-family="system-ui, sans-serif" font-size="13">',
         '<rect width="100%" height="100%" fill="#fff"/>',
-        f'<text x="{LEFT}" y="24" font-size="15" fill="{INK}">{escape(model)}: streams at once</text>',
-        *_panel(points, LEFT, "tokens a second, all streams", lambda point: point.tokens_per_s),
-        *_panel(points, LEFT + WIDTH + BETWEEN, "milliseconds a token, each stream", lambda point: point.tpot_ms),
+        f'<text x="{LEFT}" y="24" font-size="15" fill="{INK}">{escape(model)}: by number of streams</text>',
+        *_panel(points, LEFT, "tokens per second, all streams", lambda point: point.tokens_per_s),
+        *_panel(points, LEFT + WIDTH + BETWEEN, "milliseconds per token, each stream", lambda point: point.tpot_ms),
     ]
     for number, (device, side) in enumerate(lines):
         y = TOP + HEIGHT + 56 + 20 * number
@@ -77,7 +77,7 @@ def _panel(points: Sequence[Point], left: int, title: str, value: Callable[[Poin
 
 
 def _ticks(low: float, high: float) -> Iterator[float]:
-    """1, 2 and 5 of every power of ten between these exponents."""
+    """1, 2 and 5 times every power of ten, within the range."""
     for exponent in range(floor(low), ceil(high) + 1):
         for digit in (1, 2, 5):
             if low <= log10(tick := digit * 10.0**exponent) <= high:
@@ -93,6 +93,6 @@ def _colour(points: Sequence[Point], device: str) -> str:
 
 
 def _stroke(points: Sequence[Point], device: str, side: str) -> str:
-    """All sides but the first by name are dashed."""
+    """The line style of a curve: all sides but the first by name are dashed."""
     dashed = "" if side == min(point.side for point in points) else ' stroke-dasharray="6 4"'
     return f'stroke="{_colour(points, device)}" stroke-width="2"{dashed}'

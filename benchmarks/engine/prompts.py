@@ -1,4 +1,4 @@
-"""Prompts for the models: made-up words, each one token of the synthetic vocabulary. Deterministic, any length."""
+"""Prompts of any length from made-up words, each a single token of the synthetic vocabulary. Deterministic."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ class Message:
 
 
 def words(seed: str, count: int) -> str:
-    """That many words, each with a space before it; another seed differs from the first word on."""
+    """`count` words, each preceded by a space. Texts with different seeds differ from the first word on."""
     return "".join(" " + word for word in random.Random(seed).choices(WORDS, k=count))
 
 
 def shared(seed: str, clients: int, tail_tokens: int = TAIL_TOKENS) -> list[list[Message]]:
-    """A prompt for each client: one system prompt for all, a question of its own for each."""
+    """One prompt per client: the same system prompt for all, and a question of its own."""
     system = Message("system", words(seed, SYSTEM_TOKENS))
     return [[system, Message("user", words(f"{seed}/{i}", tail_tokens))] for i in range(clients)]
 

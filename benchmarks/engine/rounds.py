@@ -16,7 +16,7 @@ Numbers = dict[str, float]
 
 @dataclass(slots=True)
 class Result:
-    """Rounds of one workload on one model, ours and theirs in pairs."""
+    """The rounds of one workload on one model, ours and theirs in pairs."""
 
     model: str
     workload: str
@@ -39,9 +39,9 @@ class Result:
 async def compare(
     model: str, workload: Workload, ours: Target, peers: Sequence[Target], rounds: int, *, after: int = 0
 ) -> Result:
-    """The first round runs on every peer; only the one that does best there is kept for the others.
+    """Run a workload. The first round runs on every peer, the others only on the one that did best in it.
 
-    `after` this many rounds of the same workload, whose prompts our side remembers.
+    `after`: the number of earlier rounds of the same workload, whose prompts our side still has in its cache.
     """
     first = [await _round(workload, peer, after) for peer in peers]
     best = min(range(len(peers)), key=lambda i: _rank(first[i]))
@@ -61,6 +61,6 @@ async def _round(workload: Workload, target: Target, number: int) -> Numbers:
 
 
 def _rank(numbers: Numbers) -> float:
-    """The first measure of a workload is its main one; less is better."""
+    """The rank of a peer, by the first and main measure of the workload; less is better."""
     name, value = next(iter(numbers.items()))
     return -value if name in RATES else value

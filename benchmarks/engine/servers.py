@@ -1,4 +1,4 @@
-"""Starts the sides: processes of their own, with the same model, threads, slots and libraries."""
+"""Starts the sides as separate processes, with the same model, threads, slots and libraries."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from inference.model import ChatModel
 
 START_MAX_S = 120.0
 OURS = "firsttoken"
-TURNS = 128  # in progress; all clients are one tenant here, whose default limit is 32
+TURNS = 128  # concurrent turns; all clients are one tenant here, whose default limit is 32
 KEPT_SLOTS = EngineConfig().resident  # slots for idle conversations, always more than streams
 
 
@@ -44,7 +44,7 @@ class Setup:
 
 @asynccontextmanager
 async def firsttoken(setup: Setup, http: aiohttp.ClientSession) -> AsyncIterator[Endpoint]:
-    """The whole worker, with database, sign-in and traces, as users run it."""
+    """Run the whole worker, with database, authentication and traces, as users do."""
     flags = {
         "model": setup.model,
         "streams": setup.streams,
@@ -84,9 +84,10 @@ async def bare(setup: Setup) -> AsyncIterator[Bare]:
 async def llama_server(
     program: Path, setup: Setup, http: aiohttp.ClientSession, *, slots: int, flash: bool, host_cache: bool = True
 ) -> AsyncIterator[Endpoint]:
-    """Its defaults, which are its best settings, except for flash attention: on some machines it is slower with it.
+    """Run llama-server with its defaults, which are its best settings, except for flash attention, which makes it
+    slower on some machines.
 
-    `host_cache` is its own memory for conversations that left their slot.
+    `host_cache`: whether it keeps conversations in host memory after they lost their slot.
     """
     port = _free_port()
     flash_attention = "on" if flash else "off"
@@ -114,7 +115,8 @@ async def llama_server(
 
 @asynccontextmanager
 async def llama_cpp_python(needs: Path, setup: Setup, http: aiohttp.ClientSession) -> AsyncIterator[Endpoint]:
-    """It answers one request after another: by default, a new one even aborts the running one."""
+    """Run llama-cpp-python's own server. It answers one request at a time; by default, a new one aborts the running
+    one."""
     port = _free_port()
     options: dict[str, object] = {
         "--model": setup.model,
@@ -134,7 +136,7 @@ async def llama_cpp_python(needs: Path, setup: Setup, http: aiohttp.ClientSessio
 async def _running(
     command: Sequence[str], environment: Mapping[str, str], side: Endpoint, path: str
 ) -> AsyncIterator[None]:
-    """A process of its own that answers at `path` once it is ready. Raises RuntimeError."""
+    """Run a server until it answers at `path`, and stop it at the end. Raises RuntimeError if it does not start."""
     silent = asyncio.subprocess.DEVNULL
     process = await asyncio.create_subprocess_exec(*command, env=environment, stdout=silent, stderr=silent)
     try:
@@ -147,7 +149,8 @@ async def _running(
 
 
 def _environment(program: Path) -> dict[str, str]:
-    """The installed wheel's libraries before the program's own: the same machine code computes on both sides."""
+    """An environment in which the installed wheel's libraries precede the program's own, so that both sides run the
+    same machine code."""
     spec = find_spec("llama_cpp")
     assert spec is not None and spec.origin is not None
     libraries = [Path(spec.origin).parent / "lib", program.parent]

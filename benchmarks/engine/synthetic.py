@@ -1,8 +1,8 @@
-"""Chat models of any size without a download: a GGUF of the llama architecture with random Q8_0 weights.
+"""Chat models of any size without a download: GGUF files of the llama architecture with random Q8_0 weights.
 
-Speed does not depend on the values of weights. The vocabulary is designed so that a prompt's length is known without a
-tokenizer: every word of two made-up syllables is one token together with the space before it. The model generates only
-such words, so each token appears as text immediately, and it never ends a turn by itself.
+Speed does not depend on the values of the weights. The vocabulary is designed so that the length of a prompt is known
+without a tokenizer: every word of two made-up syllables is a single token, including the space before it. The model
+generates only such words, so each token appears as text immediately, and it never ends a turn by itself.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ class Shape:
 
 
 SHAPES = {shape.name: shape for shape in (Shape("0.1B", 768, 8, 2048), Shape("0.4B", 896, 24, 4864))}
-# For a GPU in software, and for one in hardware.
+# For a software GPU, and for a real one.
 EXTREMES = {shape.name: shape for shape in (Shape("0.02B", 256, 4, 768), Shape("1B", 2048, 16, 8192))}
 ALL_SHAPES = {**SHAPES, **EXTREMES}
 
 
 def synthetic(shape: Shape, folder: Path) -> Path:
-    """The model's file, written into `folder` unless it exists. Deterministic."""
+    """The path of the model, which is written into `folder` unless it exists. Deterministic."""
     path = folder / f"synthetic-{shape.name}-q8_0.gguf"
     if not path.exists():
         folder.mkdir(parents=True, exist_ok=True)
@@ -89,7 +89,7 @@ def _write(shape: Shape, path: Path) -> None:
 
 
 def add_tensor(writer: gguf.GGUFWriter, name: str, tensor: NDArray[np.float32] | NDArray[np.uint8]) -> None:
-    """Bytes are Q8_0."""
+    """Add a tensor; one of bytes is Q8_0 data."""
     writer.add_tensor(name, tensor, raw_dtype=None if tensor.dtype == np.float32 else gguf.GGMLQuantizationType.Q8_0)
 
 
@@ -131,7 +131,7 @@ def _add_vocabulary(writer: gguf.GGUFWriter) -> list[str]:
 
 
 def tensors(shape: Shape, vocabulary: int) -> Iterator[tuple[str, NDArray[np.float32] | NDArray[np.uint8]]]:
-    """Random ones, by the names that llama.cpp expects; the same at every call."""
+    """Random tensors by the names that llama.cpp expects; the same at every call."""
     random = np.random.default_rng(0)
     width, kv = shape.width, KV_HEADS * HEAD
     ones = np.ones(width, np.float32)
@@ -153,7 +153,7 @@ def tensors(shape: Shape, vocabulary: int) -> Iterator[tuple[str, NDArray[np.flo
 
 
 def quantised(random: np.random.Generator, rows: int, columns: int, deviation: float) -> NDArray[np.uint8]:
-    """Random weights as Q8_0 bytes [rows, columns / 32 * 34] with that standard deviation."""
+    """Random weights with this standard deviation, as Q8_0 bytes of shape (rows, columns / 32 * 34)."""
     blocks = np.empty((rows, columns // BLOCK, 2 + BLOCK), np.uint8)
     blocks[..., :2] = np.frombuffer(np.float16(deviation / SPREAD).tobytes(), np.uint8)
     blocks[..., 2:] = random.integers(-127, 128, (rows, columns // BLOCK, BLOCK), np.int8).view(np.uint8)

@@ -1,4 +1,4 @@
-"""The sides of the comparison: each takes messages and returns pieces of text."""
+"""The sides of the comparison: each takes messages and streams pieces of text."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BUSY = (429, 503)
 
 
 class Refused(RuntimeError):
-    """The server says that it is too busy."""
+    """The server replied that it is too busy."""
 
 
 class Target(Protocol):
@@ -29,13 +29,13 @@ class Target(Protocol):
     def name(self) -> str: ...
 
     def say(self, messages: Sequence[Message], max_tokens: int) -> AsyncIterator[str]:
-        """The pieces of the answer, greedy; none is empty. Closing the iterator cancels it."""
+        """Stream the non-empty pieces of the answer, sampled greedily. Closing the iterator cancels it."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """A server that speaks OpenAI's chat completions, streamed."""
+    """A server with OpenAI's streamed chat completions."""
 
     name: str
     url: str
@@ -73,14 +73,14 @@ class Bare:
 
 
 def session() -> aiohttp.ClientSession:
-    """llama-server closes a connection after a stream: every request opens its own, on all sides."""
+    """A session in which every request opens a connection: llama-server closes it after a stream, so all sides do."""
     connector = aiohttp.TCPConnector(limit=0, force_close=True)
     return aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=TIMEOUT_S))
 
 
 @dataclass(slots=True)
 class Listener:
-    """Records one answer: when it was requested, its text and its times."""
+    """Records one answer: the time of the request, the text, and the times of its pieces."""
 
     asked_s: float = 0.0
     said: list[str] = field(default_factory=list)
@@ -96,7 +96,7 @@ class Listener:
         return "".join(self.said)
 
     async def listen(self, target: Target, messages: Sequence[Message], max_tokens: int) -> Reply:
-        """Raises RuntimeError if there was no text."""
+        """Request an answer and record it. Raises RuntimeError if it has no text."""
         self.asked_s = perf_counter()
         async for piece in target.say(messages, max_tokens):
             self.pieces_s.append(perf_counter())

@@ -1,19 +1,19 @@
-"""What a token and a request cost between the engine's step and the socket: processor time of the event loop's thread.
+"""What a token and a request cost between the engine's step and the socket: CPU time of the event loop thread.
 
     python -m benchmarks.fanout                       # the table of benchmarks/README.md
     python -m benchmarks.fanout --only open --api chat --streams 1000 --rate 20
     python -m benchmarks.fanout --only storing        # what storing costs a busy real model
-    python -m benchmarks.fanout --only workers        # what two workers do of what one does
+    python -m benchmarks.fanout --only workers        # how two workers scale compared with one
 
-The worker is real in all parts but its model, which gives every stream a token at a fixed rate. `open` has so many
-streams that never end: microseconds per token. `closed` asks anew as soon as an answer ends, with answers of two
-lengths: what they differ by is the tokens, and what is left is the request. `burst` asks for all streams in one moment:
-the time until each has its first token, and those that were refused. `storing` has the bundled model answer the
-same clients stored and not stored, in turns: a ratio of throughputs. `workers` has two workers with one database, alone
-and beside each other: how many workers' work two of them do, in processor time.
+The worker is real except for its model, which gives every stream a token at a fixed rate. `open`: streams that never
+end; microseconds per token. `closed`: a new request as soon as an answer ends, with answers of two lengths; their
+difference is the cost of the tokens, the rest that of the request. `burst`: all streams are requested at the same
+moment; the time until each has its first token, and the refusals. `storing`: the bundled model answers the same clients
+stored and not stored, in alternation; the ratio of the throughputs. `workers`: two workers with one database, each
+alone and both together; how many workers' work the two do, by CPU time.
 
-Processor time is that of one thread in /proc/*/schedstat, so it means the same on a busy machine. With --check the
-command fails where microseconds or counts miss their goals; it never judges wall time.
+CPU time is that of one thread, from /proc/*/schedstat, so it means the same on a busy machine. With --check the command
+fails if microseconds or counts miss their goals; it never judges wall-clock time.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from benchmarks.fanout.worker import run
 
 APIS = ("chat", "stored", "unstored")
 SHORT, LONG = 4, 68  # tokens of the answers of `closed`
-# Microseconds of the event loop for a token of 64 streams at 20 tokens a second, and for a request without its tokens.
+# Microseconds of the event loop per token with 64 streams at 20 tokens per second, and per request without its tokens.
 TOKEN_GOALS_US = {"chat": 30.0, "stored": 45.0, "unstored": 35.0}
 REQUEST_GOALS_US = {"chat": 1000.0}
 MANY_GOALS = {"chat": 0.5, "stored": 0.65}  # of a core, 1,000 streams
@@ -51,7 +51,7 @@ FAN_OUT_GOAL = 1.8  # of two workers
 
 
 def threads_s(pid: int) -> dict[int, float]:
-    """CPU seconds of each thread. The first thread, whose id is that of the process, runs the event loop."""
+    """CPU seconds by thread id. The main thread, whose id is that of the process, runs the event loop."""
     spent: dict[int, float] = {}
     for task in os.listdir(f"/proc/{pid}/task"):
         with contextlib.suppress(OSError):
@@ -64,7 +64,7 @@ def percentile(values: list[int], share: float) -> float:
 
 
 def open_loop(ready: Ready, api: str, count: int, rate: float, seconds: float) -> dict[str, Any]:
-    """Streams that do not end."""
+    """Measure streams that do not end."""
     streams, tally = Streams(ready, api, count, ENDLESS), Tally()
     streams.open()
     _settle(streams)
@@ -90,7 +90,7 @@ def open_loop(ready: Ready, api: str, count: int, rate: float, seconds: float) -
 
 
 def _settle(streams: Streams) -> None:
-    """Read until the backlog is gone that a thousand requests in a few seconds have caused."""
+    """Read until the backlog from the start is gone: a thousand requests within a few seconds."""
     for _ in range(SETTLE_MAX):
         tally = Tally()
         streams.read(1.0, tally)
@@ -99,7 +99,7 @@ def _settle(streams: Streams) -> None:
 
 
 def at_once(ready: Ready, api: str, count: int) -> dict[str, Any]:
-    """Streams that begin at the same moment."""
+    """Measure streams that start at the same moment."""
     streams = Streams(ready, api, count, ENDLESS)
     beginning = streams.begin_at_once(BEGIN_MAX_S)
     streams.close()
@@ -115,7 +115,7 @@ def at_once(ready: Ready, api: str, count: int) -> dict[str, Any]:
 
 
 def closed_loop(ready: Ready, api: str, count: int, seconds: float) -> dict[str, Any]:
-    """Answers one after the other."""
+    """Measure consecutive answers of two lengths."""
     cost_us: dict[int, float] = {}
     for tokens in (SHORT, LONG):
         streams, tally = Streams(ready, api, count, tokens, again=True), Tally()
@@ -137,7 +137,7 @@ def closed_loop(ready: Ready, api: str, count: int, seconds: float) -> dict[str,
 
 
 def storing(ready: Ready, count: int, rounds: int, seconds: float) -> dict[str, Any]:
-    """Throughput stored and not stored, in turns."""
+    """Measure the throughput of stored and unstored answers, in alternation."""
     ratios = []
     for number in range(rounds):
         per_s: dict[str, float] = {}
@@ -155,8 +155,8 @@ def storing(ready: Ready, count: int, rounds: int, seconds: float) -> dict[str, 
 
 
 def beside(workers: Sequence[Ready], count: int, rounds: int, seconds: float) -> dict[str, Any]:
-    """The cost of a token to the event loop of a worker alone, and of two beside each other, each with this many
-    streams. This shows how many workers' work the two do: how long they wait for processors depends on the machine."""
+    """The event loop's cost per token with one worker alone, and with two at the same time, each with this many
+    streams. This shows how many workers' work the two do; how long they wait for a CPU depends on the machine."""
     alone_us: list[float] = []
     both_us: list[float] = []
     for number in range(rounds):
@@ -174,7 +174,7 @@ def beside(workers: Sequence[Ready], count: int, rounds: int, seconds: float) ->
 
 
 def _token_us(workers: Sequence[Ready], count: int, seconds: float) -> list[float]:
-    """Of each of them, while all of them have this many streams."""
+    """Microseconds per token of each worker, while all of them have this many streams."""
     streams = [Streams(ready, "stored", count, ENDLESS) for ready in workers]
     for each in streams:
         each.open()
@@ -198,7 +198,7 @@ def worker_at(rate: float) -> Iterator[Ready]:
 
 @contextlib.contextmanager
 def workers_at(rate: float, count: int) -> Iterator[list[Ready]]:
-    """Workers that share a database."""
+    """Run workers that share a database."""
     with contextlib.ExitStack() as undo:
         folder = undo.enter_context(tempfile.TemporaryDirectory(prefix="firsttoken-bench-", ignore_cleanup_errors=True))
         os.chmod(folder, 0o711)
@@ -228,7 +228,7 @@ def _worker(folder: str, name: str, rate: float) -> Iterator[Ready]:
 
 
 def missed(row: dict[str, Any]) -> list[str]:
-    """Goals that a row misses: microseconds and counts only."""
+    """The goals that a row misses, in words: microseconds and counts only."""
     api, name = row.get("api", ""), f"{row['kind']} {row.get('api', '')} {row['streams']}"
     problems = []
     if row["kind"] == "open" and row["streams"] < MANY and row["loop_us_per_token"] > TOKEN_GOALS_US[api]:
@@ -275,12 +275,12 @@ def main() -> int:
     parser.add_argument(
         "--only", default="", choices=["", "open", "closed", "burst", "storing", "workers"], help="one kind of load"
     )
-    parser.add_argument("--api", default="chat,stored,unstored", help=f"{', '.join(APIS)}; commas between")
-    parser.add_argument("--streams", default="64", help="streams at once, of each worker; commas between (default 64)")
+    parser.add_argument("--api", default="chat,stored,unstored", help=f"comma-separated: {', '.join(APIS)}")
+    parser.add_argument("--streams", default="64", help="streams per worker, comma-separated (default 64)")
     parser.add_argument("--rate", type=float, default=20.0, help="tokens per second of each stream (default 20)")
-    parser.add_argument("--seconds", type=float, default=6.0, help="of each measurement (default 6)")
+    parser.add_argument("--seconds", type=float, default=6.0, help="duration of each measurement (default 6)")
     parser.add_argument("--rounds", type=int, default=5, help="pairs of `storing` and `workers` (default 5)")
-    parser.add_argument("--check", action="store_true", help="fail where a goal is missed")
+    parser.add_argument("--check", action="store_true", help="fail if a goal is missed")
     parser.add_argument("--json", type=Path, help="write all rows to this file")
     parser.add_argument("--serve", type=Path, help=argparse.SUPPRESS)  # the process of the worker itself: its home
     parser.add_argument("--ready", type=Path, help=argparse.SUPPRESS)

@@ -1,7 +1,7 @@
-"""A model that gives every stream a token at a fixed rate, from a thread, like an engine's step.
+"""A model that gives every stream a token at a fixed rate, from a thread of its own like an engine's.
 
-It costs next to nothing, so measurements of a worker with this model show the path from the step to the socket. Each
-token's text is the time at which it was made: the client, on the same machine, knows how late it is.
+It costs next to nothing, so a worker with this model shows the cost of the path from the step to the socket. The text
+of each token is the time of its creation, so that a client on the same machine knows how late it arrives.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from inference.trace import now_ns
 
 CONTEXT = 100_000
 WRAP_US = 1_000_000_000  # texts have nine digits, so clocks are compared modulo 1,000 seconds
-LATE_MAX_S = 1.0  # a longer backlog of missed steps is not caught up
+LATE_MAX_S = 1.0  # a longer backlog of missed steps is dropped
 
 
 def stamp() -> str:
-    """The monotonic clock as a token's text."""
+    """The time on the monotonic clock, as the text of a token."""
     return f"@{time.monotonic_ns() // 1000 % WRAP_US:09d} "
 
 
 class PacedModel(ScriptedModel):
-    """`rate` is in tokens per second of each stream. All streams get theirs in the same step."""
+    """`rate`: tokens per second of each stream. All streams get theirs in the same step."""
 
     failed: str | None = None
 

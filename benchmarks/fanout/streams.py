@@ -41,7 +41,7 @@ class Tally:
 
 @dataclass(slots=True)
 class Beginning:
-    """How streams began that were requested at the same moment."""
+    """The start of streams that were requested at the same moment."""
 
     first_token_s: list[float] = field(default_factory=list)
     refused: Counter[str] = field(default_factory=Counter)  # by status
@@ -65,8 +65,8 @@ def request_of(api: str, key: str, number: int, tokens: int) -> bytes:
 
 
 class Streams:
-    """`count` connections to a worker. `open` sends one request on each; with `again`, another one when it has
-    ended.
+    """`count` connections to a worker. `open` sends one request on each, and with `again` the next one whenever an
+    answer has ended.
     """
 
     def __init__(self, ready: Ready, api: str, count: int, tokens: int, *, again: bool = False) -> None:
@@ -85,12 +85,12 @@ class Streams:
             self._sockets[connection.fileno()] = connection
             self._poll.register(connection.fileno(), select.EPOLLIN)
             self._ask(connection)
-            if number % 16 == 15:  # spread out: accepting connections is not what is measured
+            if number % 16 == 15:  # spread out: the cost of accepting connections is not measured
                 self.read(0.05, opening)
         return opening
 
     def begin_at_once(self, seconds_max: float) -> Beginning:
-        """Connect all, send all requests at the same moment, and read until each has its first token or was refused."""
+        """Connect all, send all requests at the same moment, then read until each has a first token or was refused."""
         for _ in range(self.count):
             connection = socket.create_connection(self._address)
             self._sockets[connection.fileno()] = connection
@@ -119,7 +119,7 @@ class Streams:
         connection.sendall(request_of(self._api, self._key, self._asked, self._tokens))
 
     def read(self, seconds: float, tally: Tally) -> None:
-        """Read whatever arrives. Raises SystemExit when a stream breaks."""
+        """Read what arrives during `seconds` into `tally`. Raises SystemExit if a stream breaks."""
         end = time.monotonic() + seconds
         while (left := end - time.monotonic()) > 0:
             for number, _ in self._poll.poll(left):

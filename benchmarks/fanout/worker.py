@@ -16,11 +16,11 @@ from worker.config import Config
 from worker.engines import active_engines
 from worker.serve import serve
 
-PLENTY = 4000  # turns at once: nothing should be refused here
+PLENTY = 4000  # concurrent turns: nothing should be refused here
 
 
 def run(home: Path, ready: Path, rate: float, **settings: Any) -> None:
-    """Serve until a signal arrives. `rate` 0: with the bundled model; `settings` are further ones."""
+    """Serve until a signal arrives. `rate` 0: with the bundled model. `settings`: additional settings."""
     if rate:
 
         @asynccontextmanager

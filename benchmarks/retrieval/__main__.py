@@ -1,13 +1,13 @@
-"""Whether the right passages are found, and how fast, by each part of retrieval and by all of it.
+"""The quality and speed of retrieval, by stage and in total.
 
     python -m benchmarks.retrieval [--beir FOLDER ...] [--pods FOLDER] [--home FOLDER] [--json FILE]
 
-Ingests documents of this machine as a user would, asks questions whose answers are known, and prints a table for each
-collection. Every question runs once through all stages, so that the rankings of a table share what the machine was
-doing. With --home what was ingested is kept, and a second run starts at once.
+Ingests documents found on this machine as a user would, asks questions with known answers, and prints a table per
+collection. Every question runs once through all stages, so other load on the machine affects all rankings of a table
+alike. With --home the ingested documents are kept, and a second run starts at once.
 
-With --chunks 100000 the FAQ is then asked again in a store of that many chunks, beside tenants with fewer, and each
-search is compared with the exact one, also under filters. Filling that store takes some minutes.
+With --chunks 100000 the FAQ is then asked again in a store of that many chunks, next to smaller tenants, and each
+search is compared with the exact search, with and without filters. Filling that store takes some minutes.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ async def measure(bench: Bench, corpus: Corpus) -> Evaluation:
 
 
 async def ask(bench: Bench, corpus: Corpus, tenant_id: UUID, store: CountedStore) -> Evaluation:
-    """The corpus's questions, against a store that holds its documents."""
+    """Ask the questions of the corpus in a store that holds its documents, and print the results."""
     questions = await bench.questions(corpus.lines, tenant_id, store.id)
     print(f"\n## {corpus.name} in {store.name}\n")
     print(f"{len(questions)} questions, {store.chunks} chunks of {store.files} files\n")
@@ -74,14 +74,15 @@ def show(evaluation: Evaluation, questions: Sequence[Question]) -> None:
     for single in ("vectors alone", "words alone"):
         low, high = evaluation.gain("reranked", single)
         print(f"- MRR@10 of reranked over {single}: {low:+.3f} to {high:+.3f} (95 %)")
-    print(f"- given to the model: {evaluation.tokens:.0f} tokens a question")
+    print(f"- given to the model: {evaluation.tokens:.0f} tokens per question")
     kept, tokens = above_threshold(evaluation, questions)
     print(f"- with the threshold {SCORE_THRESHOLD} of the search tool: recall {kept:.3f} with {tokens:.0f} tokens")
     print(f"- stages over their budget: {evaluation.skipped}")
 
 
 def above_threshold(evaluation: Evaluation, questions: Sequence[Question]) -> tuple[float, float]:
-    """The share of the targets that are still found, and the remaining tokens of a question's passages."""
+    """The share of the targets that are still found above the score threshold, and the mean tokens per question of the
+    remaining passages."""
     found = [[passage for passage in passages if passage.score >= SCORE_THRESHOLD] for passages in evaluation.passages]
     recalls = [
         judge([SourceSpan(p.file_id, p.start_char, p.end_char) for p in passages], question.targets).recall(PASSAGES)
@@ -109,9 +110,9 @@ def main() -> None:
     parser.add_argument(
         "--beir", type=Path, nargs="*", default=[], metavar="FOLDER", help="collections in BEIR's format"
     )
-    parser.add_argument("--pods", type=Path, default=PODS, help=f"where Perl's documentation lies (default {PODS})")
-    parser.add_argument("--chunks", type=int, default=0, help="then ask in a store of so many (default: do not)")
-    parser.add_argument("--home", type=Path, help="keep the database here (default: thrown away)")
+    parser.add_argument("--pods", type=Path, default=PODS, help=f"folder of Perl's documentation (default {PODS})")
+    parser.add_argument("--chunks", type=int, default=0, help="also ask in a store of this many chunks (default: no)")
+    parser.add_argument("--home", type=Path, help="keep the database in this folder (default: delete it)")
     parser.add_argument("--json", type=Path, help="also write the numbers to this file")
     options = parser.parse_args()
     prepare_process()

@@ -15,7 +15,8 @@ SPLITS = ("test", "dev", "train")  # the first that exists
 
 
 def beir(folder: Path) -> Corpus:
-    """Each text of the corpus becomes a file. Raises OSError, ValueError (JSON), KeyError (a missing field)."""
+    """Read a collection; each text of the corpus becomes a file. Raises OSError, ValueError (invalid JSON) or KeyError
+    (a missing field)."""
     names = {}
     files = {}
     for number, text in enumerate(_objects(folder / "corpus.jsonl")):
@@ -35,7 +36,7 @@ def _judgements(folder: Path) -> Iterator[tuple[str, str, str]]:
     path = next(path for split in SPLITS if (path := folder / f"{split}.tsv").exists())
     with path.open(encoding="utf-8", newline="") as lines:
         rows = csv.reader(lines, delimiter="\t")
-        next(rows)  # the names of the columns
+        next(rows)  # the header
         yield from ((query, text, grade) for query, text, grade in rows)
 
 

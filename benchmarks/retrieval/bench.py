@@ -1,4 +1,4 @@
-"""A private database to fill and search, and what the measurements share."""
+"""A private database to fill and search, and what all measurements share."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from worker.config import load
 from worker.database import open_database
 from worker.home import Home
 
-TENANT = "benchmark"  # has a store for each collection
+TENANT = "benchmark"  # has one store per collection
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,13 +83,13 @@ def kept_or_not(home: Path | None) -> Iterator[Path]:
 
 @asynccontextmanager
 async def opened(home: Path | None) -> AsyncIterator[Bench]:
-    """In this home, or in a temporary one."""
+    """Open a benchmark in this home, or in a temporary one."""
     with kept_or_not(home) as folder:
         config = load({"home": str(folder)})
         place = Home(config.home)
         place.prepare()
         async with open_database(config) as database:
-            # Without a cache of queries: a question that two collections share costs the same in both.
+            # Without a query cache, so that a question in two collections costs the same in both.
             embedders = Embedders(await asyncio.to_thread(Embedder.load, EMBEDDER, queries_bytes_max=0))
             keys = Keys(database, read_secret(config, place))
             try:

@@ -1,12 +1,12 @@
-"""Test collections made of the text that a machine has: documents to ingest, and questions whose answer is known.
+"""Test collections made from text on this machine: documents to ingest, and questions with known answers.
 
-No model wrote these questions. They are of three kinds, from easy to read to hard to find:
+No model wrote these questions. They are of three kinds:
 
-- faq: a question that people ask about Perl, to the section that answers it (needs the POD files of perl-doc);
-- docstrings: the first sentence of a docstring of Python's library, to the rest of it;
-- headings: the heading of a section in the description of an installed package, to the section.
+- faq: a question that people ask about Perl; the answer is the section on it (needs the POD files of perl-doc);
+- docstrings: the first sentence of a docstring in Python's library; the answer is the rest of it;
+- headings: the heading of a section in the description of an installed package; the answer is the section.
 
-What the question is made of is taken out of the documents, so that nothing is found by repeating itself.
+The text of a question is removed from the documents, so that no answer is found by the wording of its question.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from random import Random
 from retrieval.loaders import formats
 from retrieval.quality.questions import Line
 
-CHARS_MAX = 800_000  # of one collection: some 1,500 chunks, a minute and a half to embed on one core
+CHARS_MAX = 800_000  # per collection: some 1,500 chunks, which one core embeds in a minute and a half
 QUESTIONS_MAX = 300
-ANSWER_CHARS_MIN, ANSWER_CHARS_MAX = 200, 6000  # shorter ones are empty of content, longer ones are chapters
+ANSWER_CHARS_MIN, ANSWER_CHARS_MAX = 200, 6000  # shorter ones have no content, longer ones are chapters
 QUESTION_WORDS_MIN, QUESTION_CHARS_MAX = 4, 200
 HEADING_WORDS_MIN = 3  # "Usage" is a heading of every package
 PODS = Path("/usr/share/perl")
@@ -38,7 +38,7 @@ class Corpus:
     name: str
     files: dict[str, str] = field(default_factory=dict)  # Markdown, by file name
     lines: list[Line] = field(default_factory=list)
-    by_file: bool = False  # the answer is a file as a whole
+    by_file: bool = False  # whether an answer is a whole file
 
     @property
     def chars(self) -> int:
@@ -50,7 +50,7 @@ class Corpus:
             (folder / name).write_text(text, "utf-8")
 
     def thinned(self, questions_max: int) -> Corpus:
-        """With at most that many questions, the same ones every time."""
+        """The corpus with at most `questions_max` questions, the same ones every time."""
         lines = self.lines
         if len(lines) > questions_max:
             lines = Random(0).sample(lines, questions_max)
@@ -58,14 +58,14 @@ class Corpus:
 
 
 def corpora(pods: Path = PODS) -> Iterator[Corpus]:
-    """Those for which this machine has the text."""
+    """The collections for which this machine has the text."""
     for corpus in (faq(pods), docstrings(Path(sysconfig.get_paths()["stdlib"])), headings()):
         if corpus.lines:
             yield corpus.thinned(QUESTIONS_MAX)
 
 
 def faq(folder: Path) -> Corpus:
-    """The Perl FAQ among the rest of Perl's documentation."""
+    """The Perl FAQ, among the rest of Perl's documentation."""
     corpus = Corpus("faq")
     pods = {path.stem: path for path in sorted(folder.rglob("perl*.pod")) if "delta" not in path.stem}
     asked = [path for name, path in pods.items() if re.fullmatch(r"perlfaq\d", name)]
@@ -80,7 +80,7 @@ def faq(folder: Path) -> Corpus:
 
 
 def headings() -> Corpus:
-    """Descriptions of installed packages, as their authors publish them."""
+    """The descriptions of installed packages, as published by their authors."""
     corpus = Corpus("headings")
     for package in sorted(metadata.distributions(), key=lambda d: d.name):
         text = package.metadata.json.get("description", "")
@@ -134,7 +134,7 @@ def _answers(answer: str) -> bool:
 
 
 def _add_sections(corpus: Corpus, name: str, text: str, is_question: Callable[[str], bool]) -> None:
-    """In sections whose heading is a question, the heading is replaced by a number."""
+    """Add a text by sections. Where a heading is a question, it is replaced by a number."""
     parts: list[str] = []
     end = 0
     for number, section in enumerate(formats.load(Path(name), text.encode()).sections, 1):
@@ -149,7 +149,7 @@ def _add_sections(corpus: Corpus, name: str, text: str, is_question: Callable[[s
 
 
 def _markdown(pod: str) -> str:
-    """Headings and paragraphs, without inline markup."""
+    """POD as Markdown: headings and paragraphs, without inline markup."""
     lines = []
     for line in pod.splitlines():
         if heading := re.match(r"=head([1-4])\s+(.*)", line):

@@ -1,7 +1,7 @@
-"""Stores of any size: real text of this machine, documentation and source code, with synthetic vectors.
+"""Fills stores of any size with real text from this machine, documentation and source code, and synthetic vectors.
 
-Embedding a hundred thousand chunks would take hours; each of these has a mixture of two vectors of other texts, which
-is as near to its neighbours as real ones are.
+Embedding a hundred thousand chunks would take hours. Instead, each chunk gets a mixture of two vectors of other texts,
+which is as close to its neighbors as real vectors are.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from retrieval.loaders import formats
 from retrieval.records import NewFile
 
 FILE_CHUNKS_MAX = 50  # the usual size of a document; filters select by file
-SHARES = {"half": 2, "hundredth": 100, "thousandth": 1000}  # one file in this many has the attribute
+SHARES = {"half": 2, "hundredth": 100, "thousandth": 1000}  # attributes, each of one file in this many
 
 _VECTORS = """
 select embedding::real[] as vector, windows, window_scales from chunks
@@ -42,7 +42,7 @@ async def vectors(bench: Bench, store: str, count: int) -> list[PassageVectors]:
 
 
 async def fill(bench: Bench, name: str, chunks: int, real: Sequence[PassageVectors]) -> None:
-    """Fill the store of that name, of a tenant of the same name, to about that many chunks."""
+    """Fill the store of this name, of the tenant of the same name, to about `chunks` chunks."""
     tenant_id = await bench.tenant(name)
     opened = await bench.store.open(
         tenant_id, name, embedding_model=bench.embedder.name, dimensions=bench.embedder.dimensions
@@ -70,7 +70,7 @@ async def fill(bench: Bench, name: str, chunks: int, real: Sequence[PassageVecto
 
 
 async def settle(owner_dsn: str) -> None:
-    """What the server does by itself within some minutes after that many new rows."""
+    """Do what the server does by itself some minutes after so many new rows: vacuum and analyze."""
     connection = await asyncpg.connect(owner_dsn)
     await connection.execute("vacuum analyze chunks")
     await connection.execute("vacuum analyze lexeme_counts")
@@ -78,7 +78,7 @@ async def settle(owner_dsn: str) -> None:
 
 
 def _documents() -> Iterator[tuple[str, str, str, list[Chunk]]]:
-    """The files of this machine in parts of at most FILE_CHUNKS_MAX chunks: path, title, text and chunks of each."""
+    """Files of this machine in parts of at most FILE_CHUNKS_MAX chunks: path, title, text and chunks of each part."""
     for path in _files():
         try:
             document = formats.load(path, path.read_bytes())
@@ -92,7 +92,7 @@ def _documents() -> Iterator[tuple[str, str, str, list[Chunk]]]:
 
 
 def _tokens(text: str) -> int:
-    """Precise enough for text that is not embedded."""
+    """An estimate of the tokens, precise enough for text that is not embedded."""
     return len(text) // 4
 
 

@@ -1,4 +1,4 @@
-"""The same questions among many chunks, under filters, and for small tenants beside large ones."""
+"""The same questions in a large store, under filters, and for small tenants next to large ones."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from benchmarks.retrieval.recall import HEAD, Scope, compare
 from retrieval.quality.report import markdown
 from retrieval.records import CountedStore
 
-VECTORS_MAX = 2000  # of one source
+VECTORS_MAX = 2000  # per source
 LARGE = "large"
-OTHERS = {"middle": 10_000, "small": 1000}  # chunks of other tenants; each has a store of its own name
-QUESTIONS = 60  # 600 neighbours to find
+OTHERS = {"middle": 10_000, "small": 1000}  # chunks of other tenants; each has a store of the same name
+QUESTIONS = 60  # 600 neighbors to find
 
 
 async def build(bench: Bench, corpus: Corpus, chunks: int, sources: Sequence[str]) -> CountedStore:
-    """A store of this many chunks that holds the corpus, and the stores of other tenants.
+    """Build a store with `chunks` chunks that holds the corpus, and the stores of other tenants.
 
     Their vectors are mixed from those of the benchmark's other stores, the sources.
     """

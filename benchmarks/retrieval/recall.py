@@ -16,12 +16,12 @@ from retrieval.quality.evaluate import percentiles
 from retrieval.store import PassageStore, SearchResult
 
 NEAREST = 10
-CHUNKS_MAX = 10**9  # of an exact search: all
+CHUNKS_MAX = 10**9  # chunks of an exact search: all
 
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """The scope of a search: a store, or its files with an attribute."""
+    """The scope of a search: a whole store, or its files with an attribute."""
 
     name: str
     tenant_id: UUID
@@ -47,7 +47,7 @@ HEAD = ["searched", "chunks", "method", f"recall@{NEAREST} of exact", "p50 / p95
 
 
 async def compare(bench: Bench, scope: Scope, questions: Sequence[str]) -> Compared:
-    """Both searches question by question, alternating which one is first."""
+    """Run both searches question by question, alternating which one runs first."""
     exact = PassageStore(bench.database, exact_chunks_max=CHUNKS_MAX)
     compared = Compared()
     for number, question in enumerate(questions):

@@ -1,4 +1,4 @@
-"""The cost of one side of the hybrid search without the other, alternating with both of them."""
+"""The cost of each side of the hybrid search alone and of both together, measured in alternation."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SIDES = {"vectors alone": (True, False), "words alone": (False, True), "both": (
 
 
 async def sides(bench: Bench, questions: Sequence[Question], tenant_id: UUID, store: str) -> str:
-    """A table of the durations of the statement in milliseconds."""
+    """A table of the durations of the SQL statement in milliseconds."""
     times: dict[str, list[float]] = {side: [] for side in SIDES}
     for question in questions:
         vector = (await bench.embedder.embed_query(question.text, salt="")).vector

@@ -313,7 +313,7 @@ class Engine:
     def _lose_device(self, reason: str) -> None:
         """Called in the middle of a device call that never returns: the last thing that the thread does."""
         self._lost = True
-        log.critical("the device failed: %s; the process has to start anew", reason)
+        log.critical("the device failed: %s; the process must be restarted", reason)
         self._give_up(f"the device failed: {reason}")
 
     def _give_up(self, reason: str) -> None:

@@ -97,7 +97,7 @@ class Vocabulary:
         if not matcher.is_error():
             matcher.compute_bitmask()  # some grammars exceed the limits at their first token
         if matcher.is_error():
-            raise InvalidSchema(f"no grammar can be made of this schema: {_reason(matcher.get_error())}")
+            raise InvalidSchema(f"this schema cannot be compiled to a grammar: {_reason(matcher.get_error())}")
         return Grammar(matcher, self, opening, foresees=_is_foreseen(grammar))
 
     def covering(self, text: bytes) -> list[int]:

@@ -43,7 +43,7 @@ def types_of(said: Mapping[str, Any], path: str) -> list[str]:
         return [kind for kind in ("object", "array", "string", "number") if KEYWORDS[kind] & said.keys()][:1]
     kinds = kinds if isinstance(kinds, list) else [kinds]
     if not kinds or not all(isinstance(kind, str) and kind in KEYWORDS for kind in kinds):
-        raise InvalidSchema(f"types are {', '.join(KEYWORDS)}", at(path, "type"))
+        raise InvalidSchema(f"the types are {', '.join(KEYWORDS)}", at(path, "type"))
     return list(dict.fromkeys(kinds))
 
 
@@ -70,12 +70,12 @@ def lengths(said: Mapping[str, Any], least: str, most: str, path: str) -> dict[s
         if value is None:
             continue
         if not is_a("integer", value) or value < 0:
-            raise InvalidSchema("a length is a whole number from 0", at(path, keyword))
+            raise InvalidSchema("a length must be a whole number, 0 or more", at(path, keyword))
         if value > LENGTH_MAX:
-            raise InvalidSchema(f"lengths are counted up to {LENGTH_MAX}", at(path, keyword))
+            raise InvalidSchema(f"a length must be at most {LENGTH_MAX}", at(path, keyword))
         found[keyword] = value
     if found.get(least, 0) > found.get(most, LENGTH_MAX):
-        raise InvalidSchema("the smallest length is above the largest", path)
+        raise InvalidSchema("the minimum length is above the maximum", path)
     return found
 
 

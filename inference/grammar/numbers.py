@@ -80,7 +80,7 @@ def _bounds(said: Mapping[str, Any], path: str) -> dict[str, float]:
         if value is None:
             continue
         if not is_a("number", value) or not math.isfinite(value):
-            raise InvalidSchema("a bound is a number", at(path, keyword))
+            raise InvalidSchema("a bound must be a finite number", at(path, keyword))
         bounds[keyword] = max(value, -LARGEST) if keyword in LOWER else min(value, LARGEST)
     return bounds
 
@@ -91,7 +91,7 @@ def _multiples(said: Mapping[str, Any], path: str) -> dict[str, float]:
     if value is None:
         return {}
     if not is_a("number", value) or not 0 < value <= STEPS_MAX:
-        raise InvalidSchema(f"a multiple is of a number up to {STEPS_MAX}", at(path, "multipleOf"))
+        raise InvalidSchema(f"multipleOf must be above 0 and at most {STEPS_MAX}", at(path, "multipleOf"))
     whole = float(value)
     while whole % 1 and whole <= STEPS_MAX:
         whole *= 10

@@ -34,7 +34,7 @@ def translated(pattern: str, path: str) -> str:
     if pattern in KNOWN:
         return KNOWN[pattern]
     if len(pattern) > CHARS_MAX:
-        raise InvalidSchema(f"this pattern cannot be held: it has more than {CHARS_MAX} characters", path)
+        raise InvalidSchema(f"this pattern is not supported: it has more than {CHARS_MAX} characters", path)
     return "".join(_Reader(pattern, path).parts())
 
 
@@ -62,7 +62,7 @@ class _Reader:
                 begins, counts = False, True
             elif counts and (found := self._takes(_COUNT)):
                 if found[2] and int(found[1]) > int(found[2]):
-                    raise self._refused("a repetition goes from the smaller number to the larger one")
+                    raise self._refused("a repetition must go from the smaller number to the larger one")
                 parts.append(self._took)
                 counts = False
             elif depth and self._text[self._at] == ")":
@@ -89,7 +89,7 @@ class _Reader:
                 members.append(_plain(self._took) if self._took.startswith("\\") else _member(self._took))
             else:
                 if len(found[1]) == len(found[2]) == 1 and found[1] > found[2]:
-                    raise self._refused("a range goes from a lower character to a higher one")
+                    raise self._refused("a range must go from a lower character to a higher one")
                 members.append(f"{_member(found[1])}-{_member(found[2])}")
         return [*members, self._one()]
 
@@ -109,7 +109,7 @@ class _Reader:
 
     def _refused(self, reason: str = "") -> InvalidSchema:
         reason = reason or f"'{self._text[self._at : self._at + 4]}' is not supported here"
-        return InvalidSchema(f"this pattern cannot be held: {reason}", self._path)
+        return InvalidSchema(f"this pattern is not supported: {reason}", self._path)
 
 
 def _plain(atom: str) -> str:

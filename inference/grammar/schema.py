@@ -64,11 +64,11 @@ class _Restating:
     def _convert(self, schema: Any, path: str, depth: int, *, open: bool) -> dict[str, Any]:
         """`open`: another schema applies to the same object, so it may have properties that this one does not list."""
         if depth > DEPTH_MAX:
-            raise InvalidSchema(f"a schema may nest {DEPTH_MAX} levels deep", path)
+            raise InvalidSchema(f"a schema may be nested at most {DEPTH_MAX} levels deep", path)
         if schema is True:
             return {}
         if not isinstance(schema, Mapping):
-            raise InvalidSchema("a schema is an object", path)
+            raise InvalidSchema("a schema must be an object", path)
         said = asserted(schema)
         applied = [keyword for keyword in IN_PLACE if keyword in said]
         rest = {keyword: value for keyword, value in said.items() if keyword not in applied}
@@ -81,7 +81,7 @@ class _Restating:
         if keyword == "$ref":
             return self._reference(value, path, depth, open=open)
         if not isinstance(value, list) or not 1 <= len(value) <= BRANCHES_MAX:
-            raise InvalidSchema(f"{keyword} is a list of 1 to {BRANCHES_MAX} schemas", at(path, keyword))
+            raise InvalidSchema(f"{keyword} must be a list of 1 to {BRANCHES_MAX} schemas", at(path, keyword))
         if keyword == "oneOf" and not are_disjoint([self._resolved(branch, path) for branch in value]):
             reason = "the branches of oneOf must differ in their type, or in a required property with a constant"
             raise InvalidSchema(reason, at(path, keyword))
@@ -91,7 +91,7 @@ class _Restating:
 
     def _reference(self, reference: Any, path: str, depth: int, *, open: bool) -> dict[str, Any]:
         if not isinstance(reference, str) or not (reference + "/").startswith("#/"):
-            raise InvalidSchema("a reference leads into the same schema: '#/$defs/name'", at(path, "$ref"))
+            raise InvalidSchema("a reference must lead into the same schema: '#/$defs/name'", at(path, "$ref"))
         if reference in self._leading:
             raise InvalidSchema(f"'{reference}' leads to itself", at(path, "$ref"))
         if (reference, open) not in self._names:
@@ -147,7 +147,7 @@ class _Restating:
         refuse_beyond({"const", "enum", "type"}, said, path)
         values = said["enum"] if "enum" in said else [said["const"]]
         if not isinstance(values, list):
-            raise InvalidSchema("enum is a list of values", at(path, "enum"))
+            raise InvalidSchema("enum must be a list of values", at(path, "enum"))
         kinds = types_of(said, path) if "type" in said else None
         fitting = [value for value in values if kinds is None or any(is_a(kind, value) for kind in kinds)]
         if "const" in said:
@@ -176,11 +176,11 @@ class _Restating:
         properties, required = said.get("properties", {}), said.get("required", [])
         others = said.get("additionalProperties", True)
         if not isinstance(properties, Mapping):
-            raise InvalidSchema("properties is an object of schemas", at(path, "properties"))
+            raise InvalidSchema("properties must be an object of schemas", at(path, "properties"))
         if not isinstance(required, list) or not all(isinstance(name, str) for name in required):
-            raise InvalidSchema("required is a list of names", at(path, "required"))
+            raise InvalidSchema("required must be a list of names", at(path, "required"))
         if not isinstance(others, bool | Mapping):
-            raise InvalidSchema("additionalProperties is a boolean or a schema", at(path, "additionalProperties"))
+            raise InvalidSchema("additionalProperties must be a boolean or a schema", at(path, "additionalProperties"))
         if "properties" not in said and not required:
             return self._map(said, others, path, depth)
         if "properties" not in said and isinstance(said.get("propertyNames"), Mapping):
@@ -190,7 +190,7 @@ class _Restating:
                     said = {keyword: value for keyword, value in said.items() if keyword != "propertyNames"}
         refuse_beyond({"type", "properties", "required", "additionalProperties", *COUNTS}, said, path)
         if open and isinstance(others, Mapping):
-            raise InvalidSchema("this is not supported beside other schemas", at(path, "additionalProperties"))
+            raise InvalidSchema("this is not supported together with other schemas", at(path, "additionalProperties"))
         unnamed = {name: others for name in required if name not in properties and not (open and others)}
         if False in unnamed.values():
             raise InvalidSchema(f"'{next(iter(unnamed))}' is required and not allowed", at(path, "required"))
@@ -215,7 +215,7 @@ class _Restating:
     def _patterns(self, said: Mapping[str, Any], others: Any, path: str, depth: int) -> dict[str, Any]:
         patterns, place = said["patternProperties"], at(path, "patternProperties")
         if not isinstance(patterns, Mapping):
-            raise InvalidSchema("patternProperties is an object of schemas", place)
+            raise InvalidSchema("patternProperties must be an object of schemas", place)
         held = {
             translated(pattern, place): self._inside(schema, at(place, pattern), depth)
             for pattern, schema in patterns.items()
@@ -244,12 +244,12 @@ class _Restating:
             if asked.keys() <= {"minLength", "maxLength"}:
                 counts = lengths(asked, "minLength", "maxLength", place)
                 return _named(f"^{ANY_AT_ALL}{{{counts.get('minLength', 0)},{counts.get('maxLength', '')}}}$", values)
-        raise InvalidSchema("names of properties are held to a list, a pattern, a format or a length", place)
+        raise InvalidSchema("property names can only be limited by a list, a pattern, a format or a length", place)
 
     def _array(self, said: Mapping[str, Any], path: str, depth: int) -> dict[str, Any]:
         held: dict[str, Any] = {"type": "array", **lengths(said, "minItems", "maxItems", path)}
         if not isinstance(said.get("uniqueItems", False), bool):
-            raise InvalidSchema("uniqueItems is a boolean", at(path, "uniqueItems"))
+            raise InvalidSchema("uniqueItems must be a boolean", at(path, "uniqueItems"))
         if "uniqueItems" in said:
             held |= _noted({"uniqueItems": True})
         if isinstance(said.get("items"), list):  # tuples before draft 2019-09, and still in draft 7
@@ -262,7 +262,7 @@ class _Restating:
             return held
         places = said["prefixItems"]
         if not isinstance(places, list) or not 1 <= len(places) <= BRANCHES_MAX:
-            raise InvalidSchema(f"prefixItems is a list of 1 to {BRANCHES_MAX} schemas", at(path, "prefixItems"))
+            raise InvalidSchema(f"prefixItems must be a list of 1 to {BRANCHES_MAX} schemas", at(path, "prefixItems"))
         held["prefixItems"] = [
             self._inside(schema, at(path, f"prefixItems[{i}]"), depth) for i, schema in enumerate(places)
         ]
@@ -270,7 +270,7 @@ class _Restating:
             items = False
             held.setdefault("minItems", min(len(places), held.get("maxItems", len(places))))
         if items is False and held.get("minItems", 0) > len(places):
-            raise InvalidSchema("more items are asked for than there may be", path)
+            raise InvalidSchema("minItems exceeds the number of items that are possible", path)
         held["items"] = False if items is False else self._inside(items, at(path, "items"), depth)
         return held
 
@@ -281,9 +281,9 @@ class _Restating:
         held: dict[str, Any] = {"type": "string", **lengths(said, "minLength", "maxLength", path)}
         format, pattern = said.get("format"), said.get("pattern")
         if pattern is not None and not isinstance(pattern, str):
-            raise InvalidSchema("a pattern is a text", at(path, "pattern"))
+            raise InvalidSchema("a pattern must be a string", at(path, "pattern"))
         if format is not None and not isinstance(format, str):
-            raise InvalidSchema("a format is a text", at(path, "format"))
+            raise InvalidSchema("a format must be a string", at(path, "format"))
         if format in FORMATS:
             formatted = held | {"pattern": f"^(?:{FORMATS[format]})$"}
             also = None if pattern is None else _translated_or_none(pattern)
@@ -291,7 +291,7 @@ class _Restating:
         if pattern is not None:
             return self._shared(held | {"pattern": translated(pattern, at(path, "pattern"))})
         if format is not None and format not in NOTES:
-            raise InvalidSchema(f"supported are {', '.join(FORMATS)}", at(path, "format"))
+            raise InvalidSchema(f"the supported formats are {', '.join(FORMATS)}", at(path, "format"))
         return held
 
 

@@ -29,9 +29,9 @@ REBUILD = "rebuild it for this CPU: python3 -m deploy.setup --force"
 BUILD = "build for it: FIRSTTOKEN_BACKEND=auto make setup, which says what to install first"
 # What a build needs besides itself, by llama.cpp's name of its backend.
 DRIVERS = {
-    "CUDA": "see whether `nvidia-smi` lists a GPU, and install NVIDIA's driver; a container needs --gpus all",
-    "Vulkan": "see whether `vulkaninfo --summary` lists a GPU, and install its driver (Debian: mesa-vulkan-drivers for "
-    "AMD and Intel); a user needs the group render, a container --device /dev/dri",
+    "CUDA": "check whether `nvidia-smi` lists a GPU, and install NVIDIA's driver; a container needs --gpus all",
+    "Vulkan": "check whether `vulkaninfo --summary` lists a GPU, and install its driver (Debian: mesa-vulkan-drivers "
+    "for AMD and Intel); a user needs the group render, a container --device /dev/dri",
 }
 READING_TOKENS_PER_S = 5.0  # slower than reading speed
 
@@ -141,7 +141,7 @@ def backend_finding(
 def _without_gpu(built: Sequence[str], vendors: Sequence[str]) -> Finding:
     beyond = [name for name in built if name in DRIVERS]
     if beyond:
-        text = f"CPU only: the build is one for {beyond[0]}, which finds no device"
+        text = f"CPU only: the build is for {beyond[0]}, which finds no device"
         return Finding("backend", Level.WARNING, text, DRIVERS[beyond[0]])
     if vendors:
         text = f"CPU only, although the machine has a GPU of {' and '.join(vendors)}"

@@ -87,7 +87,7 @@ class Events:
         else:
             events = []
         if len(self._rest) > EVENT_BYTES_MAX:
-            raise MalformedStream("an event that does not end")
+            raise MalformedStream("an unterminated event")
         said = [event[6:] if event.startswith(b"data: ") else _data(event) for event in events]
         if any(said):
             self._said_nothing = 0
@@ -108,7 +108,7 @@ def read(data: bytes, pieces: Sequence[bytes]) -> StreamUpdate:
     try:
         return _told(orjson.loads(data), pieces)
     except (ValueError, TypeError, KeyError, AttributeError, IndexError, OverflowError) as error:
-        raise MalformedStream(f"an event that says nothing: {repr(error)[:100]}") from None
+        raise MalformedStream(f"an unreadable event: {repr(error)[:100]}") from None
 
 
 def _told(event: Mapping[str, Any], pieces: Sequence[bytes]) -> StreamUpdate:
@@ -172,7 +172,7 @@ def _piece(told: Mapping[str, Any], pieces: Sequence[bytes]) -> bytes:
     """The bytes of a token, which is given by its bytes or its id."""
     if (spelled := told.get("bytes")) is not None:
         if not isinstance(spelled, list):  # bytes(n) would allocate n zeros
-            raise MalformedStream("bytes that are none")
+            raise MalformedStream("invalid bytes of a token")
         return bytes(spelled)
     id = told.get("token_id")  # since vLLM 0.32; earlier versions spell it in the text
     return pieces[_count(int(told["token"].removeprefix(TOKEN_ID)) if id is None else id)]

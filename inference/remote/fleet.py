@@ -35,7 +35,7 @@ class Upstream:
 
     url: str
     facts: EngineInfo | None = None
-    away: str | None = "it was not reached yet"
+    away: str | None = "it has not been reached yet"
     streams: int = 0  # running there for this worker
     misses: int = 0  # consecutive health checks without a response
 

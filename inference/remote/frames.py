@@ -77,13 +77,13 @@ def step(numbers: Sequence[int]) -> bytes:
 def read_step(content: bytes) -> Iterator[tuple[int, Sequence[int]]]:
     """Requests and their tokens. Raises MalformedStream."""
     if len(content) % _BYTES:
-        raise MalformedStream("a step that is cut off")
+        raise MalformedStream("a truncated step")
     numbers, at = unpack_from(f"<{len(content) // _BYTES}I", content), 0
     while at < len(numbers):
         begin = at + 2
         at = begin + (numbers[at + 1] if begin <= len(numbers) else len(numbers))
         if at > len(numbers):
-            raise MalformedStream("a step that is cut off")
+            raise MalformedStream("a truncated step")
         yield numbers[begin - 2], numbers[begin:at]
 
 
@@ -98,7 +98,7 @@ def read_refusal(content: bytes) -> Answer:
         told = orjson.loads(content)
         status, retry_after_s = told["status"], told["retry_after_s"]
         if not (400 <= status < 600 and (retry_after_s is None or 0 <= retry_after_s <= RETRY_AFTER_S_MAX)):
-            raise ValueError("its numbers are none of a refusal")
+            raise ValueError("its status or delay is not that of a refusal")
         return Answer(int(status), orjson.dumps(told["body"]), retry_after_s)
     except (ValueError, TypeError, KeyError) as error:
-        raise MalformedStream(f"a refusal that says nothing: {error!r}") from None
+        raise MalformedStream(f"an unreadable refusal: {error!r}") from None

@@ -34,18 +34,18 @@ FAULTS = frozenset(range(400, 500)) - {401, 402, 403, 404, 405, 407, 408, 421}
 RETRY_AFTER_S = 1.0  # if a full engine does not say when it will have room
 REFUSAL_CHARS_MAX = 500
 CODE_CHARS_MAX = 100
-# How long an answer waits for an engine to come back. If one had accepted it, its client has received the response
-# headers and sees a pause. If not, the wait only covers an engine that was just started and is not known yet; after
-# that the request is refused, and the client retries.
+# How long an answer waits for an engine to come back. If an engine had accepted it, the client has received the
+# response headers and sees a pause. If not, the wait only covers an engine that was just started and is not known yet;
+# after that the request is refused, and the client retries.
 STRANDED_S, UNSEEN_S = 15.0, 0.5
 # Silence after which an engine is given up: in the middle of an answer, where it must have stalled; and after the last
 # token, where it has failed to send the end.
 SILENT_S, END_S = 30.0, 5.0
-LOSSES_MAX = 3  # a request that took so many engines down would take another
+LOSSES_MAX = 3  # a request that has taken down this many engines would take down another
 
 
 class RemoteGeneration(DeltaStream):
-    """A `Generation`, and the receiver of its own request. `left` is called once, when no engine works on it any more.
+    """A `Generation`, and the receiver of its own request. `left` is called once, when no engine works on it anymore.
 
     Raises EnginesAway, and NotDeterministic if no engine supports deterministic answers.
     """
@@ -124,7 +124,7 @@ class RemoteGeneration(DeltaStream):
         return self._ask.priority is Priority.AHEAD
 
     def resume(self) -> None:
-        """An engine is available: resume, if this answer waits for one."""
+        """Resume on an engine that has become available, if this answer waits for one."""
         if self._stranded is not None:
             self._tried.clear()
             self._go_elsewhere(EnginesAway("the engine is gone"))
@@ -135,17 +135,17 @@ class RemoteGeneration(DeltaStream):
             return
         silent_s = asyncio.get_running_loop().time() - self._heard_at
         if self._ending is not None and silent_s > END_S:
-            self._release("it told no end")
+            self._release("it did not send the end")
             self._conclude()
             self.flush()
         elif silent_s > SILENT_S and (self.hops[-1].tokens or self._events.is_within_one):
-            self._release("it says nothing any more")
+            self._release("it stopped responding")
             self._losses += 1
-            self._go_elsewhere(EnginesAway("the engine says nothing any more"))
+            self._go_elsewhere(EnginesAway("the engine stopped responding"))
 
     @property
     def received_tokens(self) -> int:
-        """Without the tokens that were already written when it was created."""
+        """Tokens received, without those that were already written when it was created."""
         return len(self.ids) - self._written
 
     # --- for the transport ---
@@ -163,7 +163,7 @@ class RemoteGeneration(DeltaStream):
             self._fail(error)
             return
         if answer.status == 503 and not isinstance(error, QueueFull) and self.upstream is not None:
-            self.upstream.away = "it takes no requests now"
+            self.upstream.away = "it accepts no requests at the moment"
         self._go_elsewhere(error)
 
     def received(self, data: bytes) -> None:
@@ -178,15 +178,15 @@ class RemoteGeneration(DeltaStream):
                 if self._exchange is not exchange:  # it has ended, or moved to another engine
                     break
         except MalformedStream as error:
-            self._release("it could not be understood")
+            self._release("its answer was malformed")
             self._losses += 1
-            self._go_elsewhere(EnginesAway(f"the engine could not be understood: {error}"))
+            self._go_elsewhere(EnginesAway(f"the engine sent a malformed answer: {error}"))
         if self._deltas or self.finish is not None or self._error is not None:
             self.flush()
 
     def told(self, ids: Sequence[int]) -> None:
         if not ids or max(ids) >= len(self._pieces):
-            self._fail(InferenceError("the engine could not be understood: it told a token that is none"))
+            self._fail(InferenceError("the engine sent a malformed answer: no such token"))
         elif self._is_usual(ids):
             self.stamps.last_token_ns = now_ns()  # the common case: `_accept` without checks that do not apply
             self._give_up_at = float("inf")
@@ -209,11 +209,11 @@ class RemoteGeneration(DeltaStream):
 
     @property
     def _taken(self) -> bool:
-        """Whether an engine has accepted it: since then the client has the response headers."""
+        """Whether an engine has accepted it. From then on, the client has the response headers."""
         return bool(self.ids) or self._answered.is_set()
 
     def _is_usual(self, ids: Sequence[int]) -> bool:
-        """Whether these are neither the first tokens of the answer nor the last nor later ones."""
+        """Whether these tokens are in the middle of the answer: neither the first, nor the last, nor beyond the end."""
         goes_on = self._ending is None and len(self.ids) + len(ids) < self._ask.sampling.max_tokens
         usual = goes_on and self.stamps.first_token_ns and not self._ask.sampling.stop
         return bool(usual) and self._end_tokens.isdisjoint(ids)
@@ -226,7 +226,7 @@ class RemoteGeneration(DeltaStream):
         if upstream is None:
             if exact and self._fleet.up and not self._tried:
                 raise NotDeterministic("none of the engines can give deterministic answers")
-            raise EnginesAway("no engine answers: try again in a moment")
+            raise EnginesAway("no engine is reachable: try again in a moment")
         self._tried.append(upstream)
         self.upstream = upstream
         upstream.streams += 1
@@ -311,8 +311,8 @@ class RemoteGeneration(DeltaStream):
         if told.finish is not None:
             self._ending = told.finish
         elif told.aborted:
-            self._release("given up by the engine")
-            self._go_elsewhere(EnginesAway("the engine gave the answer up"))
+            self._release("aborted by the engine")
+            self._go_elsewhere(EnginesAway("the engine aborted the answer"))
 
     def _stamp(self, queue_ms: float, prefill_ms: float) -> None:
         """Place the engine's durations on this process's clock: they end now; the remainder is the network's."""
@@ -347,14 +347,14 @@ class RemoteGeneration(DeltaStream):
             self._ending = Finish.LENGTH
 
     def _conclude(self) -> None:
-        """The stream has ended. One without a finish reason was aborted by the engine."""
+        """Handle the end of the stream. Without a finish reason, the engine has aborted the answer."""
         if self._ending is Finish.ERROR:
             self._fail(InferenceError("the engine failed"))
         elif self._ending is not None:
             self._end(self._ending)
         else:
-            self._release("given up by the engine")
-            self._go_elsewhere(EnginesAway("the engine gave the answer up"))
+            self._release("aborted by the engine")
+            self._go_elsewhere(EnginesAway("the engine aborted the answer"))
 
     def _late(self) -> None:
         self._end(Finish.DEADLINE)
@@ -385,7 +385,7 @@ class RemoteGeneration(DeltaStream):
             left(self)
 
     def _release(self, ending: str = "") -> None:
-        """Close the exchange; the engine frees the sequence at its next step. `ending` is why, if before the end."""
+        """Close the exchange; the engine frees the sequence at its next step. `ending`: the reason, if early."""
         exchange, self._exchange = self._exchange, None
         if exchange is not None:
             exchange.close()

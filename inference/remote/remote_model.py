@@ -98,7 +98,7 @@ class RemoteModel(TextModel):
     @property
     def failed(self) -> str | None:
         """Why no request can be served now, or None; it recovers by itself."""
-        return None if self._fleet.up else "no engine answers"
+        return None if self._fleet.up else "no engine is reachable"
 
     @property
     def away(self) -> list[str]:
@@ -230,7 +230,7 @@ class RemoteModel(TextModel):
         try:
             health = await self._transport.get(upstream.url, "/health", LOOK_TIMEOUT_S)
             if health.status != 200:
-                upstream.away = f"it says that it is not well (status {health.status})"
+                upstream.away = f"it reports that it is unhealthy (status {health.status})"
             elif not upstream.is_up:
                 self._meet(upstream, await self._transport.get(upstream.url, MODELS_PATH, LOOK_TIMEOUT_S))
             upstream.misses = 0
@@ -249,7 +249,7 @@ class RemoteModel(TextModel):
             upstream.away = str(error)
             return
         other = facts.vocabulary not in (None, self.vocabulary_digest)
-        upstream.facts, upstream.away = facts, "its model has another vocabulary" if other else None
+        upstream.facts, upstream.away = facts, "its model has a different vocabulary" if other else None
 
     def _give_up(self, upstream: Upstream, reason: str) -> None:
         """The engine hangs, or its machine vanished: move its streams."""
@@ -262,13 +262,13 @@ class RemoteModel(TextModel):
 def engine_info(answer: Answer) -> EngineInfo:
     """Parsed from an engine's list of models. Raises ValueError with a human-readable reason."""
     if answer.status in (401, 403):
-        raise ValueError("it does not take this worker's token")
+        raise ValueError("it rejects this worker's token")
     try:
         model = orjson.loads(answer.body)["data"][0]
         own = model.get("firsttoken") or {}
         context, vocabulary = model.get("max_model_len"), own.get("vocabulary")
     except (ValueError, TypeError, KeyError, AttributeError, IndexError):
-        raise ValueError(f"it does not say what it serves (status {answer.status})") from None
+        raise ValueError(f"it does not report what it serves (status {answer.status})") from None
     return EngineInfo(
         context if isinstance(context, int) and context > 1 else None,
         ours="firsttoken" in model,

@@ -64,7 +64,7 @@ def _copy(package: Path, target: Path) -> None:
         shutil.rmtree(new, ignore_errors=True)
         reason = _first_reason(error)
         raise EmbeddedPostgresError(
-            f"Postgres could not be copied to {target.parent}, where its account can run it: {reason}. Mend that, "
+            f"Postgres could not be copied to {target.parent}, where its account can run it: {reason}. Fix that, "
             "install Firsttoken outside of private folders, or set DATABASE_URL."
         ) from error
 

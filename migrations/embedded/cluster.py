@@ -78,6 +78,6 @@ def _initdb(data: Path, account: Account, binaries: Path) -> None:
     if done.returncode != 0:
         reason = reason_in(done.stderr) or f"initdb ended with status {done.returncode}"
         raise EmbeddedPostgresError(
-            f"The database could not be created in {data.parent}: {reason}. Mend that, choose another folder with "
+            f"The database could not be created in {data.parent}: {reason}. Fix that, choose another folder with "
             "--home, or set DATABASE_URL."
         )

@@ -60,7 +60,7 @@ def load(path: Path, data: bytes) -> Document:
     """
     if not readable(path):
         known = " ".join(sorted(LOADERS))
-        raise UnreadableFile(f"is of the kind *{path.suffix or path.name}, which cannot be read; these can: {known}")
+        raise UnreadableFile(f"has the type *{path.suffix or path.name}, which cannot be read; supported are: {known}")
     module = LOADERS[path.suffix.lower()]
     loader: Loader = import_module(f"retrieval.loaders.{module}").load
     return loader(data, path.name if module == "code" else named_after(path))

@@ -28,7 +28,7 @@ def load(data: bytes, name: str) -> Document:
         raise UnreadableFile(f"is not a PDF that can be read: {error}") from error
     text = "\n\n".join(pages).rstrip()
     if not text.strip():
-        raise UnreadableFile("contains no text; if it is a scan, let a text recognition read it first")
+        raise UnreadableFile("contains no text; if it is a scan, run text recognition (OCR) on it first")
     title = clipped(str(declared or "").replace("\0", "")) or name
     return Document(title, "application/pdf", text, tuple(_sections(pages, len(text))))
 

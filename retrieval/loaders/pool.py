@@ -32,8 +32,8 @@ log = logging.getLogger("firsttoken.loaders")
 # is for the queue of the stores, one for a tenant with a slow file, and one for everybody else.
 AT_ONCE_MAX = 3
 TITLE_CHARS_MAX = 1000  # of file names, too
-TOO_MUCH_WORK = "takes far more work to read than files of its size do; save it anew, or split it into smaller files"
-BROKEN = "is damaged, or needs more memory than a document should; save it anew, or split it into smaller files"
+TOO_MUCH_WORK = "takes far more work to read than files of its size do; save it again, or split it into smaller files"
+BROKEN = "is damaged, or needs more memory than a document should; save it again, or split it into smaller files"
 
 
 class Read(NamedTuple):
@@ -108,7 +108,7 @@ class LoaderPool:
         if running.cancelled():
             return
         if isinstance(running.exception(), TimeoutError) and server is self._server:
-            self._drop_server("does not say how its readers end")
+            self._drop_server("does not report how its readers ended")
 
     def _drop_server(self, reason: str) -> None:
         log.warning("the fork server of the document readers %s; it is replaced", reason)
@@ -178,14 +178,14 @@ def _parsed(answer: bytes) -> Read:
     if header.unreadable:
         raise UnreadableFile(header.unreadable)
     if len(answer) < body or not header.media_type:
-        raise ValueError("the answer is not whole")
+        raise ValueError("the result is incomplete")
     text = answer[body:].decode()
     sections = tuple(Section(*section) for section in header.sections)
     pieces = [Piece(*piece) for piece in header.pieces]
     _check([(section.start, section.end) for section in sections], len(text))
     _check([(piece.start, piece.end) for piece in pieces], len(text))
     if any(not 0 <= piece.section < len(sections) for piece in pieces):
-        raise ValueError("a piece stands in no section")
+        raise ValueError("a piece is in no section")
     return Read(Document(header.title, header.media_type, text, sections), pieces)
 
 

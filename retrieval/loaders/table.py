@@ -35,7 +35,7 @@ def load(data: bytes, name: str) -> Document:
         raise UnreadableFile(f"is not a table that can be read: {error}") from error
     text = "\n".join(line for line in lines if line)
     if not text:
-        raise UnreadableFile("contains no rows under its first one, which names the columns")
+        raise UnreadableFile("contains no rows below the header")
     return Document(name, "text/csv", text, sections([], title=name, start=0, end=len(text)))
 
 

@@ -86,7 +86,7 @@ def _target(url: str) -> SplitResult:
     if target.scheme not in ("http", "https") or not target.hostname or not plain or port == 0:
         raise UnreadableFile("is not a web address that begins with http:// or https://")
     if target.username or target.password:
-        raise UnreadableFile("carries a password; fetch it yourself and ingest the file")
+        raise UnreadableFile("contains a password; fetch it yourself and ingest the file")
     return target
 
 
@@ -140,7 +140,7 @@ def _ask(connection: http.client.HTTPConnection, target: SplitResult) -> http.cl
     if answer.status != 200 and answer.status not in _REDIRECTS:
         raise UnreadableFile(f"cannot be fetched: the server answers {answer.status} {answer.reason}".rstrip())
     if answer.getheader("content-encoding", "identity") != "identity":
-        raise UnreadableFile("comes compressed, which was not asked for")
+        raise UnreadableFile("comes compressed, which was not requested")
     return answer
 
 

@@ -366,7 +366,7 @@ def test_the_verdict_tells_both_rates_and_their_ratio() -> None:
     rows = [Row(0.5, [run(99)], [run(96)]), Row(1.0, [run(95)], [run(70)]), Row(2.0, [run(10)], [run(5)])]
     told = verdict("0.1B", "-fa on", rows, 0.95)
     head, numbers = told.rsplit(": ", 1)
-    assert head == "0.1B: sessions a second with 95% of the turns in time"
+    assert head == "0.1B: sessions per second with 95% of the turns on time"
     assert numbers == "ours 1, llama-server -fa on 0.5, 2.00 times as many (goal 2 ✓)"
 
 

@@ -111,7 +111,7 @@ async def test_bad_files_are_reported_one_by_one_and_the_rest_goes_in(take: Inge
         "binary.txt": "is not text (it contains zero bytes)",
         "lines.md": "contains no words",
         "missing.md": "there is no such file",
-        "picture.png": "is of the kind *.png, which cannot be read",
+        "picture.png": "has the type *.png, which cannot be read",
     }
     assert (report.written, report.store.files, report.skipped) == (2, 2, 1)
 

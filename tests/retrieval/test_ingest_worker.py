@@ -119,7 +119,7 @@ async def test_a_file_that_keeps_its_reader_busy_fails_and_the_next_is_read(
     assert file.status == "failed"
     assert file.error is not None
     assert file.error["code"] == "invalid_file"
-    assert "takes far more work to read than files of its size do; save it anew" in file.error["message"]
+    assert "takes far more work to read than files of its size do; save it again" in file.error["message"]
     assert [(await ended(shelf, claim)).status for claim in (queued, last)] == ["completed"] * 2
     await intake.close()
 
@@ -133,7 +133,7 @@ async def test_a_file_that_ends_every_worker_is_given_up(shelf: FileQueue, intak
     file = await ended(shelf, queued)
     assert file.status == "failed"
     assert file.error is not None
-    assert f"was begun {ATTEMPTS_MAX} times" in file.error["message"]
+    assert f"was started {ATTEMPTS_MAX} times" in file.error["message"]
     await shelf.add(queued.tenant_id, queued.store_id, {queued.file_id: {}})
     intake.wake()
     assert (await ended(shelf, queued)).status == "completed"  # who sends it again means it

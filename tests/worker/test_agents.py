@@ -184,7 +184,7 @@ async def test_a_request_names_the_surface_where_its_answer_is_read(client: Clie
     async with client.post(path, json=body, headers={"X-Firsttoken-Surface": "moon"}) as refused:
         error = (await refused.json())["error"]
     assert (refused.status, error["param"]) == (400, "X-Firsttoken-Surface")
-    assert error["message"].endswith("it is one of desk, embedded.")
+    assert error["message"].endswith("it must be one of desk, embedded.")
     assert [row["surface"] for row in (await get(client, "/ops/api/summary"))["surfaces"]] == ["desk"]
 
 

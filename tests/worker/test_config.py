@@ -63,7 +63,7 @@ def test_the_home_is_absolute() -> None:
         ({"jwt_secret": "short"}, {}, "--jwt-secret must have 32 characters"),
         ({"jwt_jwks_url": "file:///etc/passwd"}, {}, "--jwt-jwks-url must be an http"),
         ({"otlp_headers": "x-team"}, {}, "--otlp-headers must be name=value"),
-        ({"oidc_issuer": "https://login.test"}, {}, "--oidc-issuer and --oidc-client-id are given together"),
+        ({"oidc_issuer": "https://login.test"}, {}, "--oidc-issuer and --oidc-client-id must be given together"),
         ({"oidc_operator": "ops"}, {}, "--oidc-operator must be claim=value"),
     ],
 )

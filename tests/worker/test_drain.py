@@ -93,7 +93,7 @@ async def test_newcomers_are_told_to_go_elsewhere(stopping: Stopping) -> None:
                 "close",
             )
             error = (await refused.json())["error"]
-            assert error["type"] == "server_error" and "takes nothing new" in error["message"]
+            assert error["type"] == "server_error" and "accepts no new requests" in error["message"]
         ready = await get(stopping.client, "/readyz", 503)
         assert ready["parts"]["worker"] == "draining"
         await get(stopping.client, "/healthz")

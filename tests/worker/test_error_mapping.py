@@ -42,7 +42,7 @@ def test_what_will_not_pass_is_not_worth_another_try(error: type[Exception]) -> 
 @pytest.mark.parametrize(
     ("said", "told"),
     [
-        ("no engine answers: try again in a moment", "No engine answers: try again in a moment."),
+        ("no engine is reachable: try again in a moment", "No engine is reachable: try again in a moment."),
         ("There is no vector store 'a'.", "There is no vector store 'a'."),
         ("properties.a: this is no type", "properties.a: this is no type."),
         ("demo-chat takes no tools", "demo-chat takes no tools."),

@@ -222,7 +222,7 @@ async def test_an_engine_that_dies_tells_its_requests_and_ends_the_worker_for_it
     assert await asyncio.to_thread(worker.process.wait, 20) == 1
     breaks.unlink()
     said = worker.log.read_text().splitlines()
-    assert said[-1].endswith("the engine failed: injected; another process has to take over")
+    assert said[-1].endswith("the engine failed: injected; another process must take over")
     assert "Task exception" not in worker.log.read_text()
 
 

@@ -68,7 +68,7 @@ class Tokens:
         missing = [flag for flag, claim in flags.items() if claim not in self._required]
         if self.jwks is not None and missing:
             log.warning(
-                "every token that a key of --jwt-jwks-url signed counts, also one made for other software: set %s",
+                "every token signed by a key of --jwt-jwks-url is accepted, even if issued for other software: set %s",
                 " and ".join(missing),
             )
 
@@ -97,7 +97,7 @@ class Tokens:
         if algorithm in ASYMMETRIC and self.jwks is not None:
             key = await self.jwks.find(kid if isinstance(kid, str) else None, algorithm, trace)
             if key is None:
-                raise InvalidToken("no key of the issuer fits this token")
+                raise InvalidToken("no key of the issuer matches this token")
             return key
         raise InvalidToken("tokens with this algorithm are not accepted")
 

@@ -164,16 +164,16 @@ class Provider:
                 raise SignInRefused("the provider signs with an algorithm that is not accepted")
             key = await jwks.find(kid if isinstance(kid, str) else None, algorithm, trace)
             if key is None:
-                raise SignInRefused("no key of the provider fits its token")
+                raise SignInRefused("no key of the provider matches its token")
             registry = JWSRegistry(algorithms=[algorithm], strict_check_header=False)
             claims = jwt.decode(token, key, algorithms=[algorithm], registry=registry).claims
             jwt.JWTClaimsRegistry(leeway=LEEWAY_S, **required).validate(claims)
         except KeysUnavailable as error:
             raise ProviderUnavailable(str(error)) from error
         except (JoseError, InvalidToken, ValueError, RecursionError) as error:
-            raise SignInRefused("the token of the provider does not count") from error
+            raise SignInRefused("the token of the provider is not valid") from error
         if isinstance(claims["aud"], list) and len(claims["aud"]) > 1 and claims.get("azp") != self._client_id:
-            raise SignInRefused("the token of the provider was made for another program")
+            raise SignInRefused("the token of the provider was issued for another client")
         return claims
 
     def _person(self, claims: Mapping[str, Any]) -> Person:
@@ -181,7 +181,7 @@ class Provider:
         if not isinstance(tenant, str) or not 1 <= len(tenant) <= TENANT_CHARS_MAX or not is_storable(tenant):
             raise SignInRefused(f"the claim '{self._tenant_claim}' does not name a tenant")
         if not isinstance(subject, str) or not is_storable(subject):
-            raise SignInRefused("the claim 'sub' is no text")
+            raise SignInRefused("the claim 'sub' is not text")
         held = claims.get(self._operator_claim) if self._operator_claim else None
         operates = self._operator_value in held if isinstance(held, list) else self._operator_value == held
         scopes = USUAL | {Scope.OPS} if held is not None and operates else USUAL

@@ -49,7 +49,7 @@ class SecretFile:
         with self._home.locked():
             (secret, *others), _ = self._read()
             if others:
-                raise StartError("two secrets count already: drop the old one first with `firsttoken secret drop`")
+                raise StartError("two secrets are already valid: drop the old one first with `firsttoken secret drop`")
             new = secrets.token_bytes(SECRET_BYTES)
             write_atomically(self.path, _BOTH.pack(secret, new, time.time() + SIGNS_AFTER_S))
 

@@ -128,7 +128,7 @@ class BatchWorker:
     async def _answer(self, line: Line) -> Answer:
         id = f"batch_req_{random_id(128)}"
         if line.attempts > ATTEMPTS_MAX:
-            message = f"The request was begun {ATTEMPTS_MAX} times, and each time the worker ended before its answer."
+            message = f"The request was started {ATTEMPTS_MAX} times, and each time the worker stopped before the end."
             return unanswered(id, line.custom_id, "server_error", message)
         limit = asyncio.timeout(LINE_S_MAX)
         try:
@@ -202,7 +202,7 @@ class BatchWorker:
         checked = Checked(batch.endpoint, services.config.body_bytes, partial(self._model_error, batch.endpoint))
         try:
             if batch.attempts > ATTEMPTS_MAX:
-                raise ApiError(500, f"The file was read {ATTEMPTS_MAX} times, and each time the worker ended.")
+                raise ApiError(500, f"The file was read {ATTEMPTS_MAX} times, and each time the worker stopped.")
             await self._read(claim, batch, checked)
             errors = checked.errors
         except FileNotFound:

@@ -28,10 +28,10 @@ class Proposal:
             if agent not in agents and not (part == "agent" and not agent):
                 return part, f"there is no agent {agent} in the file of --agents: it has {known}"
         if not SHARE_MIN <= self.share <= 1 - SHARE_MIN:
-            return "share", f"the share must be from {SHARE_MIN} to {1 - SHARE_MIN}: less says nothing of one kind"
+            return "share", f"the share must be from {SHARE_MIN} to {1 - SHARE_MIN}: otherwise one group is too small"
         if self.agent == self.treatment:
             return "treatment", "the treatment is the agent itself: name another one"
         unknown = next((measure for measure in self.margins if measure not in MEASURES), None)
         if unknown is not None:
-            return "margins", f"there is no measure {unknown}: known are {', '.join(MEASURES)}"
+            return "margins", f"there is no measure {unknown}: the measures are {', '.join(MEASURES)}"
         return None

@@ -168,7 +168,7 @@ def judge(evidence: Evidence, margins: Mapping[str, float]) -> Verdict:
         harmless.append(capital_against(-values, -margin) >= 1 / ALPHA)
     if harmless and all(harmless):
         return Verdict(Decision.PROMOTE, "no measure is worse than its margin allows")
-    return Verdict(Decision.GO_ON, "the answers so far do not tell")
+    return Verdict(Decision.GO_ON, "the answers so far are inconclusive")
 
 
 def findings(evidence: Evidence, margins: Mapping[str, float]) -> list[Finding]:

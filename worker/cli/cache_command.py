@@ -45,8 +45,8 @@ async def evaluate_cache(config: Config, *, files: Sequence[Path], wrong: float,
     for half, hits in (("fitted on", found.fitted), ("held out", found.held_out)):
         print(
             f"{half:<10} {hits.questions} questions, {hits.repeated} of them with paraphrases: {hits.hits} "
-            f"hits, {hits.wrong} of them wrong ({hits.wrong_share:.1%}); {hits.found_share:.0%} of what could be given "
-            "was"
+            f"hits, {hits.wrong} of them wrong ({hits.wrong_share:.1%}); {hits.found_share:.0%} of the possible hits "
+            "were found"
         )
 
 

@@ -184,5 +184,5 @@ class Child:
 
     def kill(self) -> None:
         if self._process is not None and self._process.returncode is None:
-            log.error("%s does not stop and is killed", self.name)
+            log.error("%s did not stop in time and is killed", self.name)
             self._process.kill()

@@ -37,7 +37,7 @@ async def _ask(path: Path, transport: Transport) -> bytes | None:
     try:
         answer = await transport.get(f"unix:{path}", "/metrics", OTHERS_S)
     except (ConnectionError, TimeoutError) as error:
-        log.info("%s is not in a scrape: %r", path.name, error)
+        log.info("%s is missing from a scrape: %r", path.name, error)
         return None
     return answer.body if answer.status == 200 else None
 

@@ -17,7 +17,7 @@ BYTES_PER_S_MIN = 32 * 1024
 PIECE_BYTES = 64 * 1024
 # By their names in Content-Encoding, the `wbits` of zlib for their format. Every other coding would add attack surface.
 CODINGS = {"gzip": 16 + zlib.MAX_WBITS, "x-gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
-DAMAGED = "The body is damaged: it is not what its headers say."
+DAMAGED = "The body is damaged: it does not match its headers."
 
 
 async def read_body(request: web.Request, holding: Reservation, *, bytes_max: int, stall_s: float) -> bytes:

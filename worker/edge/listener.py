@@ -134,7 +134,7 @@ def _checked(handle: Handler) -> Handler:
 
     async def answer(request: web.BaseRequest) -> web.StreamResponse:
         if request.headers.get("Expect", CONTINUE).lower() != CONTINUE:
-            return error_response(ApiError(417, f"The only expectation that is met is {CONTINUE}."))
+            return error_response(ApiError(417, f"The only supported expectation is {CONTINUE}."))
         return await handle(request)
 
     return answer

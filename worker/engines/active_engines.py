@@ -200,7 +200,7 @@ class _Several:
         if file is None:
             raise StartError("models.toml is gone: a worker with one model needs a restart")
         if file.elsewhere() != self.file.elsewhere():
-            raise StartError("models of engines elsewhere change with a restart")
+            raise StartError("models of remote engines can only change with a restart")
         check(file)
         here_ = {name: table for name, table in file.models.items() if table.engines is None}
         models = {name: self._kept(name, table) for name, table in here_.items()}

@@ -65,9 +65,9 @@ class Shared:
 
     def _late(self) -> None:
         if self.channel.is_open:
-            self.lose("it did not answer in time")
+            self.lose("it did not respond in time")
         else:  # so that the next caller does not wait for the same timeout
-            self.channel.close("it did not answer in time")
+            self.channel.close("it did not respond in time")
 
 
 class Channel(asyncio.Protocol):
@@ -152,7 +152,7 @@ class Channel(asyncio.Protocol):
             for told in self._frames.feed(data) if data else ():
                 self._take(told)
         except (BadResponse, MalformedStream) as error:
-            self.close(f"it could not be understood: {error}")
+            self.close(f"it sent malformed data: {error}")
 
     # --- internal ---
 
@@ -224,4 +224,4 @@ class Channel(asyncio.Protocol):
             shared.close()
             receiver.refused(answer)
         else:
-            raise MalformedStream(f"a frame of no kind: {told.kind}")
+            raise MalformedStream(f"a frame of unknown kind: {told.kind}")

@@ -104,7 +104,7 @@ async def check_token(request: web.Request, handler: Handler) -> web.StreamRespo
     expected = request.app[TOKEN]
     given = request.headers.get("Authorization", "").encode("utf-8", "surrogateescape")
     if request.path != HEALTH and expected and not hmac.compare_digest(given, b"Bearer " + expected):
-        raise ApiError(401, "This engine wants the token that it shares with its workers.", code="invalid_api_key")
+        raise ApiError(401, "This engine requires the token that it shares with its workers.", code="invalid_api_key")
     return await handler(request)
 
 
@@ -130,9 +130,9 @@ async def open_channel(request: web.Request) -> web.StreamResponse:
     app, guard, transport = request.app, guard_of(request), request.transport
     _check_open(app)
     if guard is None or transport is None or request.headers.get("Upgrade") != PROTOCOL:
-        raise ApiError(426, f"This address is for `Upgrade: {PROTOCOL}`.", headers={"Upgrade": PROTOCOL})
+        raise ApiError(426, f"This address requires `Upgrade: {PROTOCOL}`.", headers={"Upgrade": PROTOCOL})
     if len(app[CHANNELS]) >= CHANNELS_MAX:
-        raise EngineStopped("the engine has connections to as many workers as it can have")
+        raise EngineStopped("the engine has reached its limit of worker connections")
     keep_alive(transport)
     channel = ServedChannel(transport, partial(_answer_on, app), _body_bytes_max(app))
     app[CHANNELS].add(channel)
@@ -179,7 +179,7 @@ def _body_bytes_max(app: web.Application) -> int:
 
 def _fault(error: Exception, what: str) -> ApiError:
     log.error("%s failed", what, exc_info=error)
-    return ApiError(500, "Something went wrong in the engine; its log says what.", type="server_error")
+    return ApiError(500, "Something went wrong in the engine; see its log.", type="server_error")
 
 
 async def _taken(asked: GenerateRequest, model: ChatModel) -> Generation | None:
@@ -218,7 +218,7 @@ def _submitted(asked: GenerateRequest, model: ChatModel, grammar: Grammar | None
     if own.ahead:
         return model.prefill_ahead(prompt, salt=asked.cache_salt, exact=own.deterministic)
     if asked.priority == Priority.AHEAD:
-        raise ApiError(400, "Invalid 'priority': this class is for reading ahead.", param="priority")
+        raise ApiError(400, "Invalid 'priority': this class is reserved for prefill ahead.", param="priority")
     sampling = asked.sampling(grammar)
     try:
         return model.generate(

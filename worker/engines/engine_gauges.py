@@ -41,16 +41,16 @@ class _Customary:
         used = stats["running"] / stats["parallel"]
         read, cached = stats["prompt_tokens_total"], stats["cached_tokens_total"]
         gauges = (
-            ("num_requests_waiting", "Requests that wait", stats["waiting"]),
-            ("num_requests_running", "Requests in the batch", stats["running"]),
-            ("kv_cache_usage_perc", "Places of running sequences in use; 1 is all", used),
-            ("gpu_cache_usage_perc", "The same, by its older name", used),
+            ("num_requests_waiting", "Waiting requests", stats["waiting"]),
+            ("num_requests_running", "Running requests", stats["running"]),
+            ("kv_cache_usage_perc", "Share of the places for running requests in use, 0 to 1", used),
+            ("gpu_cache_usage_perc", "The same, under its older name", used),
         )
         counters = (
-            ("prompt_tokens", "Tokens of prompts", read),
-            ("generation_tokens", "Tokens that were generated", stats["generated_tokens_total"]),
-            ("prefix_cache_queries", "Tokens of prompts that were looked for in the cache", read),
-            ("prefix_cache_hits", "Of these, those that were there", cached),
+            ("prompt_tokens", "Prompt tokens", read),
+            ("generation_tokens", "Generated tokens", stats["generated_tokens_total"]),
+            ("prefix_cache_queries", "Prompt tokens looked up in the prefix cache", read),
+            ("prefix_cache_hits", "Prompt tokens found in the prefix cache", cached),
         )
         return [
             *(_family(GaugeMetricFamily, stats["model"], *each) for each in gauges),

@@ -36,7 +36,7 @@ class Connection(asyncio.Protocol):
         self._body = bytearray()  # of an error response
         self._transport: asyncio.Transport | None = None
         loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(HEAD_S, self._lose, "it did not answer in time")
+        self._timer = loop.call_later(HEAD_S, self._lose, "it did not respond in time")
         self._connecting = loop.create_task(self._connect(address, tls), name="engine")
 
     async def _connect(self, address: Address, tls: ssl.SSLContext | None) -> None:
@@ -55,7 +55,7 @@ class Connection(asyncio.Protocol):
         try:
             pieces = answer.feed(data)
         except BadResponse as error:
-            self._lose(f"its answer is no HTTP: {error}")
+            self._lose(f"its response is not HTTP: {error}")
             return
         if self._receiver is None or not answer.status:
             return
@@ -124,7 +124,7 @@ class _Whole:
     def received(self, data: bytes) -> None:
         self._body += data
         if len(self._body) > ANSWER_BYTES_MAX:
-            self.lost("its answer has no end", reached=False)
+            self.lost("its response does not end", reached=False)
 
     def lost(self, reason: str, *, reached: bool) -> None:
         if self.answer.done():
@@ -184,7 +184,7 @@ class EngineTransport:
         finally:
             connection.close()
         if answer.status == 200 and not connection.is_whole:
-            raise ConnectionError("its answer breaks off")
+            raise ConnectionError("its response was cut off")
         return answer
 
     def _send(self, url: str, method: str, path: str, head: str, body: bytes, receiver: Receiver) -> Connection:

@@ -62,7 +62,7 @@ class HttpResponseParser:
         version, _, rest = first.partition(" ")
         status = rest[:3]
         if not version.startswith("HTTP/1.") or not (status.isascii() and status.isdigit() and len(status) == 3):
-            raise BadResponse("it begins with something else")
+            raise BadResponse("it does not begin with an HTTP status line")
         if 100 <= int(status) < 200:
             return
         self.status = int(status)
@@ -78,7 +78,7 @@ class HttpResponseParser:
             self._left = int(length)
             self.whole = not self._left
         else:
-            raise BadResponse("its length is no number")
+            raise BadResponse("its length is not a number")
 
     def _chunks(self, data: bytes) -> list[bytes]:
         pieces: list[bytes] = []
@@ -108,5 +108,5 @@ def _size(line: bytes) -> int:
     except ValueError:
         size = -1
     if not 0 <= size <= CHUNK_BYTES_MAX:
-        raise BadResponse("a chunk without a length that it could have")
+        raise BadResponse("a chunk with an invalid length")
     return size

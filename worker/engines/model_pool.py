@@ -191,14 +191,14 @@ class ModelPool:
                 if model in self._beside or not await self._unload_one():
                     if self._loaded:
                         raise NoRoom(
-                            f"There is no memory for the model {model.name} while others are at work: try again soon."
+                            f"There is no memory for the model {model.name} while other models are in use: retry soon."
                         ) from error
                     raise
             else:
                 if not is_much_less(allowance):
                     return allowance
                 if model in self._beside:
-                    raise NoRoom(f"There is no memory for the model {model.name} beside the one that it replaces.")
+                    raise NoRoom(f"There is no memory for the model {model.name} next to the one that it replaces.")
                 if not await self._unload_one():
                     return allowance
 

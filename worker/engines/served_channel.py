@@ -12,7 +12,7 @@ from inference.remote.frames import ASK, CANCEL, EVENTS, LAST, TAKEN, Frame, Fra
 # In progress at a time: far more than any queue has room for, and each may wait for its grammar to be compiled.
 REQUESTS_MAX = 4096
 BUSY_S = 1.0
-BUSY = {"error": {"message": "This worker has as many requests here as it may have.", "code": "overloaded"}}
+BUSY = {"error": {"message": "This worker has reached its limit of requests here.", "code": "overloaded"}}
 # Buffer limit for a worker that does not read: eight long responses with twenty logprob alternatives.
 WAITING_BYTES_MAX = 64 * 2**20
 
@@ -130,4 +130,4 @@ class ServedChannel(asyncio.Protocol):
             if (going := self._going.get(asked.number)) is not None:
                 going.cancel()
         else:
-            raise MalformedStream(f"a frame that nobody expects: {asked.kind}")
+            raise MalformedStream(f"an unexpected frame: {asked.kind}")

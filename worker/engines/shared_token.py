@@ -17,7 +17,7 @@ def read_token(config: Config) -> str | None:
         try:
             token = config.token_file.expanduser().read_text("utf-8").strip()
         except (OSError, UnicodeDecodeError) as error:
-            reason = getattr(error, "strerror", None) or "it is no text"
+            reason = getattr(error, "strerror", None) or "it is not text"
             raise StartError(f"{config.token_file} cannot be read: {reason} (--token-file)") from error
     if token is not None and not SHAPE.fullmatch(token):
         raise StartError(

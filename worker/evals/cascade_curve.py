@@ -112,7 +112,7 @@ def fit(cases: Sequence[CascadeTrial], keep: float) -> Fit:
     Raises ValueError if there are too few cases."""
     fitted, held_out = halves(cases)
     if len(held_out) < HALVES_MIN:
-        raise ValueError(f"{len(cases)} cases are too few to choose thresholds: {2 * HALVES_MIN} are the least")
+        raise ValueError(f"{len(cases)} cases are too few to choose thresholds: at least {2 * HALVES_MIN} are needed")
     tried = [(each, measured(fitted, each)) for each in _grid(fitted)]
     alone = measured_alone(fitted)
     wanted = alone[0].quality + keep * max(0.0, alone[1].quality - alone[0].quality)

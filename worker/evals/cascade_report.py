@@ -25,7 +25,7 @@ def table(fit: Fit, route: str, policy: Cascade) -> list[str]:
 def summary(fit: Fit, route: str) -> list[str]:
     lines = [f"Thresholds were chosen on {fit.cases[0]} cases and measured on {fit.cases[1]} others."]
     if fit.recovered is None:
-        lines.append("The second model is no better than the first on these cases: take the first one alone.")
+        lines.append("The second model is no better than the first on these cases: use the first one alone.")
     else:
         low, high = fit.difference.low, fit.difference.high
         share = f" at {fit.cost_share:.0%} of its cost" if fit.cost_share is not None else ""

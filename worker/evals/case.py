@@ -99,7 +99,7 @@ class Expected(Table):
     @model_validator(mode="after")
     def _expects_something(self) -> Expected:
         if not self.graders:
-            raise ValueError(f"say what a right answer has: one or several of {', '.join(GRADERS)}")
+            raise ValueError(f"say what a correct answer has: one or more of {', '.join(GRADERS)}")
         return self
 
     @property
@@ -151,9 +151,9 @@ class Case(Table):
         """The format of chat completions; everything else is left to the server."""
         for message in value or ():
             if message.get("role") not in ROLES:
-                raise ValueError(f"each message has a role, one of {', '.join(ROLES)}")
+                raise ValueError(f"each message must have a role, one of {', '.join(ROLES)}")
             if not isinstance(message.get("content") or "", str):
-                raise ValueError("the content of a message is a text")
+                raise ValueError("the content of a message must be a string")
         return value
 
     @model_validator(mode="after")
@@ -161,7 +161,7 @@ class Case(Table):
         if (self.input is None) == (self.messages is None):
             raise ValueError("give either input or messages")
         if self.stores and any(message["role"] not in ("user", "assistant", "system") for message in self.said):
-            raise ValueError("a case with stores cannot have messages of tools")
+            raise ValueError("a case with stores cannot have tool messages")
         return self
 
     def with_defaults(self, defaults: Defaults, id: str) -> Case:

@@ -97,9 +97,9 @@ class EvalClient:
         except Refused as error:
             raise StartError(f"{self._url}: {error}") from None
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise StartError(f"{self._url}: nobody answers there ({error or type(error).__name__})") from None
+            raise StartError(f"{self._url}: there is no response ({error or type(error).__name__})") from None
         except ODD:
-            raise StartError(f"{self._url}: no server of OpenAI's API answers there") from None
+            raise StartError(f"{self._url}: there is no OpenAI-compatible server") from None
         if not names:
             raise StartError(f"{self._url}: it serves no model")
         self.model = self.model or names[0]

@@ -83,7 +83,7 @@ async def _wait(process: asyncio.subprocess.Process, ready: Path, said: Path, pr
             while not await asyncio.to_thread(os.path.exists, ready):
                 if process.returncode is not None:
                     lines = (await asyncio.to_thread(said.read_text, "utf-8", "replace")).strip().splitlines()
-                    reason = lines[-1].removeprefix("firsttoken: ") if lines else "it ended without a word"
+                    reason = lines[-1].removeprefix("firsttoken: ") if lines else "it ended without a message"
                     raise StartError(f"no worker could be started with {private}: {reason[:REASON_CHARS_MAX]}")
                 await asyncio.sleep(POLL_S)
     except TimeoutError:

@@ -63,7 +63,7 @@ def read_recorded(path: Path, cases: Sequence[Case]) -> tuple[str, list[Result]]
     except FileNotFoundError:
         raise StartError(f"there is no file {path}: a run of the suite with --json writes one") from None
     except (ValueError, TypeError, KeyError) as error:
-        raise StartError(f"{path} is no run of a suite ({type(error).__name__}: {error})") from None
+        raise StartError(f"{path} is not a run of a suite ({type(error).__name__}: {error})") from None
     marks = {case.id or "": fingerprint(case) for case in cases}
     stale = [id for id, mark in marks.items() if known.get(id, {}).get("fingerprint") != mark]
     if stale:
@@ -72,7 +72,7 @@ def read_recorded(path: Path, cases: Sequence[Case]) -> tuple[str, list[Result]]
     try:
         return name, [_read(known[id]) for id in marks]
     except (TypeError, KeyError, AttributeError) as error:
-        raise StartError(f"{path} is no run of a suite ({type(error).__name__}: {error})") from None
+        raise StartError(f"{path} is not a run of a suite ({type(error).__name__}: {error})") from None
 
 
 def _result(result: Result) -> dict[str, Any]:

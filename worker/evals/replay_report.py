@@ -87,8 +87,8 @@ def markdown(turns: Sequence[ReplayedTurn], side: str) -> str:
     shown = sorted(turns, key=lambda turn: turn.likeness)[:TURNS_SHOWN_MAX]
     parts += [_side_by_side(turn) for turn in shown if turn.likeness < 1]
     parts.append(
-        "Stored turns took their time beside whatever else the worker did then, and found in its cache what had been "
-        "asked before."
+        "Stored turns were measured under whatever load the worker had then, and could use its cache of earlier "
+        "requests."
     )
     return "\n\n".join(parts) + "\n"
 

@@ -28,7 +28,7 @@ def markdown(outcome: Outcome, picture: str | None) -> str:
         parts.append("## Time and cost\n\n" + in_markdown(_costs(outcome)))
     if outcome.changed:
         changed = "\n".join(_changed(outcome))
-        parts.append(f"## Cases that came out otherwise\n\n{changed}")
+        parts.append(f"## Cases with another outcome\n\n{changed}")
     parts.append(
         "Intervals hold with 95 % confidence: a paired bootstrap over cases (Efron and Tibshirani 1993, Koehn 2004). "
         f"Scores go from 0 to 1; the margin is {outcome.margin:g}."

@@ -46,12 +46,12 @@ def read_suites(paths: Sequence[Path]) -> Suite:
                 raise StartError(f"{path}: suite.documents: there is no folder {folders[-1]}")
         for line, case in found:
             if case.id in cases:
-                raise StartError(f"{path}:{line}: id: two cases are called {case.id}")
+                raise StartError(f"{path}:{line}: id: two cases have the id {case.id}")
             cases[case.id or ""] = case
     if not cases:
         raise StartError(f"{', '.join(map(str, paths))}: there is no case")
     if len(cases) > CASES_MAX:
-        raise StartError(f"{len(cases)} cases are more than the {CASES_MAX} that one run asks: split the files")
+        raise StartError(f"{len(cases)} cases exceed the limit of {CASES_MAX} per run: split the files")
     if len(set(folders)) > 1:
         raise StartError("suite.documents: files that are run together must name the same folder")
     return Suite(tuple(cases.values()), folders[0] if folders else None)

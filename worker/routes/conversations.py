@@ -87,7 +87,7 @@ async def export(request: web.Request) -> web.Response:
     store, tenant_id = _store(request)
     conversation_id, form = _conversation_id(request), request.query.get("format", "markdown")
     if form not in ("markdown", "json"):
-        raise ApiError(400, "Invalid 'format': it is markdown or json.", param="format", code="invalid_value")
+        raise ApiError(400, "Invalid 'format': it must be markdown or json.", param="format", code="invalid_value")
     conversation = await store.get(tenant_id, conversation_id)
     items = await store.history(tenant_id, conversation_id)
     name = f"{conversation_id}.{'md' if form == 'markdown' else 'json'}"

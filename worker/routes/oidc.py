@@ -62,9 +62,9 @@ async def arrive(request: web.Request) -> web.Response:
     code, state = request.query.get("code"), request.query.get("state")
     try:
         if attempt is None or state != attempt.state:
-            raise SignInRefused("it was not begun in this browser, or too long ago")
+            raise SignInRefused("it was not started in this browser, or too long ago")
         if code is None:
-            raise SignInRefused(f"the provider says {request.query.get('error', 'nothing')[:80]!r}")
+            raise SignInRefused(f"the provider answered {request.query.get('error', 'nothing')[:80]!r}")
         person = await _person(request, provider, attempt, code)
     except (SignInRefused, ProviderUnavailable, ApiError) as error:
         return _refused(error)

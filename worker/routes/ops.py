@@ -76,9 +76,9 @@ class WindowQuery(Query):
     @model_validator(mode="after")
     def in_order(self) -> Self:
         if (self.start is None) != (self.end is None):
-            raise ValueError("start and end are given together")
+            raise ValueError("start and end must be given together")
         if self.start is not None and self.end is not None and not 0 < self.end - self.start <= WINDOW_S_MAX:
-            raise ValueError("end is after start, and at most 400 days")
+            raise ValueError("end must be after start, by at most 400 days")
         return self
 
     @property
@@ -114,10 +114,10 @@ class ComparisonQuery(WindowQuery):
     @model_validator(mode="after")
     def against_in_order(self) -> Self:
         if (self.against_start is None) != (self.against_end is None):
-            raise ValueError("against_start and against_end are given together")
+            raise ValueError("against_start and against_end must be given together")
         length = (self.against_end or 0) - (self.against_start or 0)
         if self.against_start is not None and not 0 < length <= WINDOW_S_MAX:
-            raise ValueError("against_end is after against_start, and at most 400 days")
+            raise ValueError("against_end must be after against_start, by at most 400 days")
         return self
 
     @property

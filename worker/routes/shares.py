@@ -53,6 +53,6 @@ async def open_link(request: web.Request) -> web.Response:
     async with services.authenticator.throttle.checking(remote_of(request)):
         shared = await services.shares.open(path_id(request, "shared conversation", "token"))
         if shared is None:
-            message = "This link does not work: it was revoked, or was not copied whole."
+            message = "This link does not work: it was revoked, or not copied completely."
             raise ApiError(401, message, type="authentication_error", code="unknown_link")
     return json_response(shared_object(shared), headers=UNSEEN)

@@ -67,7 +67,7 @@ async def list_files(request: web.Request) -> web.Response:
     batch_id = path_id(request, "batch", "batch_id") if "batch_id" in request.match_info else None
     status = request.query.get("filter")
     if status is not None and status not in STATUSES:
-        message = f"Invalid 'filter': it is {', '.join(STATUSES[:-1])} or {STATUSES[-1]}."
+        message = f"Invalid 'filter': it must be {', '.join(STATUSES[:-1])} or {STATUSES[-1]}."
         raise ApiError(400, message, param="filter", code="invalid_value")
     files = await services.file_queue.list(tenant_id, store_id, batch_id=batch_id)
     shown = [store_file_object(file) for file in files if status in (None, file.status)]

@@ -157,4 +157,4 @@ async def _try(store: Callable[[], Awaitable[Any]]) -> None:
     try:
         await certain(store, STORE_S)
     except DATABASE_AWAY as error:
-        log.warning("the queue cannot be written at the moment: %r", error)
+        log.warning("the queue could not be updated: %r", error)

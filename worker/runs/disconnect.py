@@ -28,7 +28,7 @@ class Disconnect:
             return GO_ON
         if value.isascii() and value.isdigit() and len(value) <= DIGITS_MAX and int(value) <= GRACE_MAX_S:
             return cls(float(value))
-        message = f"Invalid '{HEADER}': it is cancel, continue or a number of seconds up to {GRACE_MAX_S:.0f}."
+        message = f"Invalid '{HEADER}': it must be cancel, continue or a number of seconds up to {GRACE_MAX_S:.0f}."
         raise ApiError(400, message, param=HEADER, code="invalid_value")
 
 

@@ -124,7 +124,7 @@ class EventLog:
         try:
             done = await self.store.append_all(batches, self.worker, [id for id in ids if self.is_followed(id)])
         except DATABASE_AWAY as error:
-            log.warning("events of %d responses could not be stored yet: %r", len(ids), error)
+            log.warning("events of %d responses could not be stored, retrying: %r", len(ids), error)
             self._drop_too_many()
             raise NotStored(f"events of {len(ids)} responses") from error
         except Exception:  # the boundary: what is wrong is found and told by those who store less
@@ -143,7 +143,7 @@ class EventLog:
         try:
             await self._store_batches(tenant_id, journals)
         except DATABASE_AWAY as error:
-            log.warning("events of %d responses could not be stored yet: %r", len(journals), error)
+            log.warning("events of %d responses could not be stored, retrying: %r", len(journals), error)
             return False
         except Exception:  # the boundary: each by itself, then without what is refused
             log.exception("events of %d responses cannot be stored", len(journals))

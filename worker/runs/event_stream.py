@@ -59,7 +59,7 @@ class Heartbeat:
             try:
                 stream.beat(now)
             except Exception:  # the boundary: without this timer all others stand still
-                log.exception("a stream is cut")
+                log.exception("a stream was cut off")
                 self.remove(stream)
                 stream.cut()
         again = asyncio.get_running_loop().call_later(BEAT_S, self._beat) if self._streams else None

@@ -46,7 +46,7 @@ class Once:
         if key is None:
             return None
         if not 1 <= len(key) <= KEY_CHARS_MAX or not key.isprintable() or not key.isascii():
-            message = f"Invalid '{HEADER}': it has 1 to {KEY_CHARS_MAX} printable ASCII characters."
+            message = f"Invalid '{HEADER}': it must have 1 to {KEY_CHARS_MAX} printable ASCII characters."
             raise ApiError(400, message, param=HEADER, code="invalid_value")
         body = orjson.dumps(orjson.loads(request[BODY] or b"{}"), option=orjson.OPT_SORT_KEYS)
         fingerprint = hashlib.sha256(request.path.encode() + b"\n" + body).digest()

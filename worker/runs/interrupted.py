@@ -29,10 +29,10 @@ class InterruptedResponse:
         marks = [mark for payload in payloads for mark in payload.get("marks", ())]
         job = next((mark["job"] for mark in marks if "job" in mark), None)
         if job is None:
-            raise CannotResume("nobody promised that it would go on")
+            raise CannotResume("it is not one that is resumed")
         if makers >= ATTEMPTS_MAX:
-            raise CannotResume(f"{makers} workers were lost while they made it")
+            raise CannotResume(f"{makers} workers were lost while generating it")
         if sorted(by_number) != list(range(len(by_number))):
-            raise CannotResume("not all of its events are kept")
+            raise CannotResume("not all of its events are stored")
         events = tuple(event for _, event in sorted(by_number.items()))
         return cls(events, Checkpoint.read(mark for mark in marks if "job" not in mark), job, makers)

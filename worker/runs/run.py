@@ -266,7 +266,7 @@ class Run:
         try:
             await settle(self._services, self.turn)
         except Exception as error:  # the boundary: no event is sent until the end is stored, which retries this
-            log.warning("a queued response is announced later: %r", error)
+            log.warning("a queued response could not be announced, retrying later: %r", error)
         else:
             self._emit_held_back()
 
@@ -311,7 +311,7 @@ class Run:
             async with asyncio.timeout(ABANDON_S):
                 await withdraw(self._services, self.turn)
         except DATABASE_AWAY as error:
-            log.warning("a refused response is deleted later: %r", error)
+            log.warning("a refused response could not be deleted, leaving it for later: %r", error)
 
     async def _run_turn(self) -> TurnFinished:
         """Errors before the turn is accepted refuse the request."""
@@ -415,7 +415,7 @@ class Run:
             async with asyncio.timeout(ABANDON_S):
                 await certain(lambda: finish(self._services, self.turn, record, events), ABANDON_S)
         except Exception as error:  # the boundary: the event log stores it, as soon as that is possible
-            log.warning("the end of a response could not be stored yet: %r", error)
+            log.warning("the end of a response could not be stored, retrying: %r", error)
             self._journal.end = ResponseEnd(record, kept=True)
         self._publish([], last=True)
 

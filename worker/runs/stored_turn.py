@@ -74,7 +74,7 @@ async def restored_turn(
         turn = replace(await hydrate(services, principal, frame), items=items)
     if history is not None:
         if len(turn.history) < history:
-            raise CannotResume("what stood before it is not there any more")
+            raise CannotResume("the items before it were deleted")
         turn = replace(turn, history=turn.history[:history])
     metadata, tier = frame.request.metadata, frame.request.service_tier
     priority = priority_of(tier, watched=principal.is_watching)

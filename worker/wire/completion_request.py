@@ -80,21 +80,21 @@ class CompletionRequest(GenerationParameters):
     @classmethod
     def _shows_all(cls, value: int | None, info: ValidationInfo) -> int | None:
         if value is not None and value != (info.data.get("n") or 1):
-            raise ValueError("every choice is shown here: leave it out, or send as many as n")
+            raise ValueError("all choices are returned here: leave it out, or send the value of n")
         return value
 
     @field_validator("echo")
     @classmethod
     def _knows_no_likelihoods(cls, value: bool | None, info: ValidationInfo) -> bool | None:
         if value and info.data.get("logprobs") is not None:
-            raise ValueError("the prompt is told without likelihoods: leave echo or logprobs out")
+            raise ValueError("the echoed prompt has no log probabilities: leave out echo or logprobs")
         return value
 
     @field_validator("n")
     @classmethod
     def _is_bounded(cls, value: int | None, info: ValidationInfo) -> int | None:
         if (value or 1) * len(_each(info.data.get("prompt", ""))) > PROMPTS_MAX:
-            raise ValueError(f"at most {PROMPTS_MAX} choices are made at once, n for each prompt")
+            raise ValueError(f"at most {PROMPTS_MAX} choices per request are possible, n for each prompt")
         return value
 
     @property

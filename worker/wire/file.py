@@ -39,7 +39,7 @@ def purpose_of(fields: Mapping[str, str]) -> str:
             raise ApiError(400, message, param=name, code="unsupported_parameter")
     purpose = fields.get("purpose")
     if purpose not in PURPOSES:
-        message = f"Invalid 'purpose': it is {' or '.join(PURPOSES)}."
+        message = f"Invalid 'purpose': it must be {' or '.join(PURPOSES)}."
         code = "missing_required_parameter" if purpose is None else "invalid_value"
         raise ApiError(400, message, param="purpose", code=code)
     return purpose

@@ -36,7 +36,7 @@ def with_headers(body: Body, headers: Mapping[str, str], surfaces: Collection[st
         if value is None:
             continue
         if value not in allowed[pair]:
-            message = f"Invalid '{header}': it is one of {', '.join(allowed[pair])}."
+            message = f"Invalid '{header}': it must be one of {', '.join(allowed[pair])}."
             raise ApiError(400, message, param=header, code="invalid_value")
         said[pair] = value
     pairs = {**(body.metadata or {}), **said}

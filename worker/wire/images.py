@@ -9,9 +9,9 @@ from pydantic_core import PydanticCustomError
 
 UNSUPPORTED_IMAGE = "unsupported_image"
 TYPES = frozenset({"input_image", "image_url", "image"})  # of responses, chat completions and messages
-ADVICE = (  # the catalogue says which models these are: a test compares
-    "No model of this worker sees images, and an answer that passed over one would be about something else. Say in "
-    "words what it shows. Of the catalogue, the weights of gemma-3-4b could see, and so far only their text is served"
+ADVICE = (  # a test compares the models with the catalogue
+    "No model of this worker accepts images, and an answer that ignored one would be about something else. Describe it "
+    "in words. In the catalogue, gemma-3-4b has weights for images, but only its text is served so far"
 )
 
 

@@ -28,7 +28,7 @@ class Lenient(Strict):
             if key in known:
                 continue
             if not SPELLABLE.fullmatch(key):
-                raise ValueError("a key has 1 to 64 letters, digits, '_', '.' and '-'")
+                raise ValueError("a key must have 1 to 64 letters, digits, '_', '.' and '-'")
             if value[key] is not None:
                 note(info, key)
         return value

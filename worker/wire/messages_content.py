@@ -125,7 +125,7 @@ def _among(kinds: Sequence[str], advice: str) -> Discriminator:
     return Discriminator(kind, custom_error_type=UNSUPPORTED, custom_error_message=advice)
 
 
-ONLY_USERS = "A block must have the type text, document, search_result or tool_result, as the API reference has them."
+ONLY_USERS = "A block must have the type text, document, search_result or tool_result, as in the API reference."
 ONLY_SAID = "A block of the assistant must have the type text, thinking or tool_use."
 _Given: TypeAlias = (
     Annotated[TextBlock, Tag("text")]

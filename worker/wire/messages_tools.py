@@ -63,7 +63,7 @@ class MessagesToolChoice(Lenient):
     @model_validator(mode="after")
     def _names_a_tool(self) -> MessagesToolChoice:
         if (self.type == "tool") != (self.name is not None):
-            raise ValueError("a name belongs to the type tool")
+            raise ValueError("a name is given with the type tool, and only with it")
         return self
 
     @property

@@ -37,7 +37,7 @@ def search_words(query: Mapping[str, str]) -> str:
     """The query of a search. Raises ApiError 400 naming the parameter."""
     text = query.get("query", "").strip()
     if not 1 <= len(text) <= limits.SEARCH_CHARS_MAX or "\0" in text:
-        message = f"Invalid 'query': it has 1 to {limits.SEARCH_CHARS_MAX} characters."
+        message = f"Invalid 'query': it must have 1 to {limits.SEARCH_CHARS_MAX} characters."
         raise ApiError(400, message, param="query", code="invalid_value")
     return text
 
@@ -76,7 +76,7 @@ def _limit(value: str | None) -> int:
     if value is None:
         return limits.PAGE_DEFAULT
     if not (value.isascii() and value.isdigit() and len(value) <= DIGITS_MAX and 1 <= int(value) <= limits.PAGE_MAX):
-        message = f"Invalid 'limit': it is a number from 1 to {limits.PAGE_MAX}."
+        message = f"Invalid 'limit': it must be a number from 1 to {limits.PAGE_MAX}."
         raise ApiError(400, message, param="limit", code="invalid_value")
     return int(value)
 
@@ -86,4 +86,4 @@ def _order(value: str) -> Order:
         return "asc"
     if value == "desc":
         return "desc"
-    raise ApiError(400, "Invalid 'order': it is asc or desc.", param="order", code="invalid_value")
+    raise ApiError(400, "Invalid 'order': it must be asc or desc.", param="order", code="invalid_value")

@@ -117,7 +117,7 @@ _Text: TypeAlias = (
 )
 Part: TypeAlias = Annotated[
     _Text | Annotated[FilePart, Tag("file")],
-    _told_apart_by(RICH, "A part must have the type text or file, as the API reference has them."),
+    _told_apart_by(RICH, "A part must have the type text or file, as in the API reference."),
     NoPicture,
 ]
 

@@ -1,1 +1,1 @@
-"""Sessions that arrive whether or not the server keeps up: the rate at which answers are in time. See `__main__`."""
+"""An open loop of sessions: the highest rate at which answers are on time. See `__main__`."""

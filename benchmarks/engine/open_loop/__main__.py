@@ -1,16 +1,16 @@
-"""How many sessions a second are served in time, by us and by llama-server.
+"""How many sessions per second are served on time, by us and by llama-server.
 
     python -m benchmarks.engine.open_loop [--models 0.1B] [--rates 0.5 1 2] [--json FILE]
 
-Open loop: sessions arrive by a Poisson process, whether or not the server keeps up. A session has one of three system
-prompts and up to four turns of lognormal lengths, with time to think between them, which begins when the answer ended.
-A turn is in time if its time to first token, from when it was due, and its mean time per output token meet their
-targets. Late, refused and failed turns are not, nor are those behind them in a session that ended early.
+Open loop: sessions arrive as a Poisson process, whether or not the server keeps up. A session has one of three system
+prompts and up to four turns of lognormal lengths, with think times between them that start when the answer has ended. A
+turn is on time if its TTFT, measured from when it was due, and its TPOT meet their targets. Late, refused and failed
+turns are not on time; neither are the remaining turns of a session that ended early.
 
-Both sides play the same traces in turn. A rate is good if 95 % of the turns are in time, by the median over the rounds.
-Without --rates the highest good rate of both is searched: from --first by a factor of two, then by bisection; rounds
-that can change nothing are left out. Prints a Markdown table, and progress on stderr. Needs the development
-dependencies; the first call compiles llama-server. Some 40 minutes a model; for a first look:
+Both sides replay the same traces in alternation. A rate is good if 95 % of the turns are on time, in the median over
+the rounds. Without --rates, the highest good rate of each side is searched: from --first by a factor of two, then by
+bisection; rounds that cannot change the verdict are skipped. Prints a Markdown table, and progress on stderr. Needs the
+development dependencies; the first call compiles llama-server. Takes some 40 minutes per model; for a first look:
 
     python -m benchmarks.engine.open_loop --models 0.1B --rates 0.6 1.2 --rounds 1
 """
@@ -44,12 +44,12 @@ from worker.config import prepare_process
 
 RATE_MIN, RATE_MAX = 1 / 32, 32.0
 STREAMS = 16
-QUIET_TRIES, QUIET_PAUSE_S = 20, 0.5  # a closed connection is noticed within a step or two
+QUIET_TRIES, QUIET_PAUSE_S = 20, 0.5  # a server notices a closed connection within a step or two
 
 
 @asynccontextmanager
 async def sides(setup: Setup, seed: str) -> AsyncIterator[tuple[Endpoint, Endpoint]]:
-    """Ours, and llama-server with or without flash attention, whichever answers eight clients sooner."""
+    """Ours, and llama-server with or without flash attention, whichever has more throughput with eight clients."""
     program = await asyncio.to_thread(llama_server, cache_folder())
     async with session() as http:
         paces = {}
@@ -70,12 +70,12 @@ async def sides(setup: Setup, seed: str) -> AsyncIterator[tuple[Endpoint, Endpoi
 
 
 async def play(target: Endpoint, rate: float, number: int, plan: Plan) -> Goodput:
-    """One round at one rate."""
+    """Run one round at one rate."""
     texts = Texts(systems=plan.seed, questions=f"{plan.seed}/{number}/{rate}")
     outcomes = await replay(target, plan.trace(rate, number), texts, cut_off_s=plan.cut_off_s)
     judged = judge(outcomes, plan.targets, plan.window_s(rate))
     await quiet(target)
-    told = f"{judged.in_time} of {judged.turns} turns in time ({judged.share:.0%}), {judged.late} late"
+    told = f"{judged.in_time} of {judged.turns} turns on time ({judged.share:.0%}), {judged.late} late"
     lost = f"{judged.refused} refused, {judged.failed} failed, {judged.cut_off} cut off, {judged.unasked} unasked"
     pace = f"TTFT p50/p95 {_ms(judged.ttft_p50_ms)}/{_ms(judged.ttft_p95_ms)} ms"
     pace += f", TPOT {_ms(judged.tpot_p50_ms)}/{_ms(judged.tpot_p95_ms)} ms"
@@ -84,8 +84,8 @@ async def play(target: Endpoint, rate: float, number: int, plan: Plan) -> Goodpu
 
 
 async def quiet(target: Endpoint, said: Sequence[Message] = ()) -> None:
-    """Send a short question and wait for its answer: cancelled requests are over by then. Raises Refused if the target
-    stays too busy for it."""
+    """Wait until the target is idle: send a short question and wait for its answer, by which time cancelled requests
+    have ended. Raises Refused if the target stays too busy."""
     for left in reversed(range(QUIET_TRIES)):
         try:
             await Listener().listen(target, [*said, Message("user", "Hello.")], 1)
@@ -107,7 +107,7 @@ async def at(rate: float, ours: Endpoint, theirs: Endpoint, plan: Plan) -> Row:
 
 
 async def searched(ours: Endpoint, theirs: Endpoint, plan: Plan, search: Search) -> list[Row]:
-    """All rates that the search of either side needs, lower ones first, each played to both."""
+    """All rates that the search of either side needs, in ascending order, each measured on both sides."""
     rows: dict[float, Row] = {}
     while True:
         wanted = [
@@ -161,23 +161,23 @@ def _ms(value: float | None) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", nargs="+", default=list(SHAPES), choices=SHAPES, help="synthetic models")
-    parser.add_argument("--ttft-ms", type=float, default=500, help="target of the time to first token (default 500)")
-    parser.add_argument("--tpot-ms", type=float, default=50, help="target of the time per output token (default 50)")
-    parser.add_argument("--share", type=float, default=0.95, help="of turns in time at a good rate (default 0.95)")
-    parser.add_argument("--rates", nargs="+", type=float, help="sessions a second: these alone, without a search")
-    parser.add_argument("--first", type=float, default=0.5, help="where the search begins, sessions a second (0.5)")
+    parser.add_argument("--ttft-ms", type=float, default=500, help="TTFT target (default 500)")
+    parser.add_argument("--tpot-ms", type=float, default=50, help="TPOT target (default 50)")
+    parser.add_argument("--share", type=float, default=0.95, help="turns on time at a good rate (default 0.95)")
+    parser.add_argument("--rates", nargs="+", type=float, help="measure these sessions per second, without a search")
+    parser.add_argument("--first", type=float, default=0.5, help="sessions per second to start with (default 0.5)")
     parser.add_argument(
-        "--precision", type=float, default=1.2, help="the search ends when a rate this many times as high is bad (1.2)"
+        "--precision", type=float, default=1.2, help="the search ends if a rate this many times as high is bad (1.2)"
     )
-    parser.add_argument("--rounds", type=int, default=3, help="rounds at every rate, at most (default 3)")
+    parser.add_argument("--rounds", type=int, default=3, help="maximum rounds per rate (default 3)")
     parser.add_argument(
         "--sessions",
         type=int,
         default=24,
-        help=f"judged in a round, if they come within {WINDOW_S_MIN:.0f} to {WINDOW_S_MAX:.0f} seconds (default 24)",
+        help=f"sessions judged per round, within a window of {WINDOW_S_MIN:.0f} to {WINDOW_S_MAX:.0f} s (default 24)",
     )
-    parser.add_argument("--streams", type=int, default=STREAMS, help="answers at a time on both sides (default 16)")
-    parser.add_argument("--seed", default="open loop", help="another one gives other traces")
+    parser.add_argument("--streams", type=int, default=STREAMS, help="concurrent answers on each side (default 16)")
+    parser.add_argument("--seed", default="open loop", help="seed of the traces")
     parser.add_argument("--json", type=Path, help="also write every round to this file")
     options = parser.parse_args()
     prepare_process()

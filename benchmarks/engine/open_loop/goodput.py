@@ -1,7 +1,7 @@
-"""Which turns were in time, and the resulting goodput. Pure.
+"""Which turns were on time, and the resulting goodput. Pure.
 
-Goodput as in DistServe (arXiv 2401.09670): what meets its targets counts, and nothing else does. Every turn of the
-trace has an outcome.
+Goodput as in DistServe (arXiv 2401.09670): only turns that meet their targets count. Every turn of the trace has an
+outcome.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from benchmarks.engine.measures import percentile
 
 class Ending(StrEnum):
     COMPLETE = "complete"  # all of its tokens arrived
-    REFUSED = "refused"  # the server said that it is too busy
+    REFUSED = "refused"  # the server replied that it is too busy
     FAILED = "failed"  # an error, or fewer tokens than requested
-    CUT_OFF = "cut off"  # not over when the run was
-    UNASKED = "unasked"  # an earlier turn of its session did not complete
+    CUT_OFF = "cut off"  # still running when the run ended
+    UNASKED = "unasked"  # never sent: an earlier turn of its session did not complete
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +30,11 @@ class Targets:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One turn. Seconds of one clock; `due_s` is when it should have been sent, however late it actually was."""
+    """The outcome of one turn, in seconds of one clock. `due_s`: when it should have been sent, even if it was late."""
 
     ending: Ending
     due_s: float = 0.0
-    first_s: float | None = None  # its first piece of text
+    first_s: float | None = None  # arrival of its first piece of text
     last_s: float | None = None
     tokens: int = 0
 
@@ -44,7 +44,7 @@ class Outcome:
 
     @property
     def tpot_s(self) -> float:
-        """Mean time of the tokens after the first; None if there are none."""
+        """Mean seconds per token after the first; None if there are none."""
         if self.first_s is None or self.last_s is None:
             return math.inf
         return (self.last_s - self.first_s) / max(1, self.tokens - 1)
@@ -56,7 +56,8 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Goodput:
-    """A run, judged. Percentiles are over the turns that were sent: None if one of them has no end."""
+    """The judgement of a run. Percentiles are over the turns that were sent; None where the percentile would fall on a
+    turn that never got that far."""
 
     turns: int
     in_time: int
@@ -73,7 +74,7 @@ class Goodput:
 
     @property
     def share(self) -> float:
-        """Of all turns, those in time."""
+        """The share of all turns that were on time."""
         return self.in_time / self.turns if self.turns else 0.0
 
     def numbers(self) -> dict[str, float | None]:
@@ -81,7 +82,7 @@ class Goodput:
 
 
 def judge(outcomes: Sequence[Outcome], targets: Targets, window_s: float) -> Goodput:
-    """`window_s` is the time in which the sessions of these turns started."""
+    """Judge a run. `window_s`: the period in which the sessions of these turns started."""
     ended = {ending: sum(outcome.ending is ending for outcome in outcomes) for ending in Ending}
     in_time = sum(outcome.in_time(targets) for outcome in outcomes)
     asked = [outcome for outcome in outcomes if outcome.ending is not Ending.UNASKED]

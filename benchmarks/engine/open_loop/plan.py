@@ -8,7 +8,7 @@ from benchmarks.engine.open_loop.goodput import Targets
 from benchmarks.engine.open_loop.sessions import ANSWER_TOKENS, THINK_S, TURNS_MAX, Trace, trace
 
 CONTEXT = 2048  # holds the longest conversation that a trace can have
-LEAD_S = 10.0  # the duration of a typical session: the load is steady from then on
+LEAD_S = 10.0  # the duration of a typical session, after which the load is steady
 WINDOW_S_MIN, WINDOW_S_MAX = 20.0, 120.0
 
 
@@ -23,7 +23,7 @@ class Plan:
     seed: str
 
     def trace(self, rate: float, number: int) -> Trace:
-        """Of a round: the same for both sides."""
+        """The trace of a round: the same for both sides."""
         window_s = self.window_s(rate)
         return trace(f"{self.seed}/{number}", rate, lead_s=LEAD_S, window_s=window_s, tail_s=self.cut_off_s)
 
@@ -32,6 +32,6 @@ class Plan:
 
     @property
     def cut_off_s(self) -> float:
-        """The duration of the longest session if all of its turns are just in time."""
+        """The duration of the longest session if all of its turns are just on time."""
         turn_s = self.targets.ttft_s + ANSWER_TOKENS.high * self.targets.tpot_s
         return TURNS_MAX * turn_s + (TURNS_MAX - 1) * THINK_S.high

@@ -17,8 +17,8 @@ from benchmarks.engine.target import Refused, Target
 
 @dataclass(frozen=True, slots=True)
 class Texts:
-    """The prompts, by two seeds: system prompts stay the same for the life of a server, questions are new in
-    every run.
+    """The prompts. One seed for the system prompts, which stay the same for the lifetime of a server; one for the
+    questions, which are new in every run.
     """
 
     systems: str
@@ -33,8 +33,8 @@ class Texts:
 
 
 async def replay(target: Target, trace: Trace, texts: Texts, *, cut_off_s: float) -> list[Outcome]:
-    """The outcome of every turn of the judged sessions. It ends with the last of them, or `cut_off_s` after the window
-    at the latest; requests that still run then are cancelled."""
+    """Replay a trace. Returns the outcomes of all turns of the judged sessions. Ends with the last of them, but at most
+    `cut_off_s` after the window; requests that are still running then are cancelled."""
     started_s = perf_counter()
     outcomes: list[list[Outcome]] = []
     judged, others = [], []
@@ -53,7 +53,7 @@ async def replay(target: Target, trace: Trace, texts: Texts, *, cut_off_s: float
         for task in (*judged, *others):
             task.cancel()
         ended = await asyncio.gather(*judged, *others, return_exceptions=True)
-    for error in ended:  # a bug of the benchmark: errors of the server are outcomes
+    for error in ended:  # a bug in the benchmark: errors of the server are outcomes
         if isinstance(error, Exception):
             raise error
     sessions = (session for session in trace.sessions if trace.judges(session))
@@ -65,7 +65,7 @@ async def replay(target: Target, trace: Trace, texts: Texts, *, cut_off_s: float
 
 
 async def _hold(target: Target, session: Session, texts: Texts, due_s: float, told: list[Outcome]) -> None:
-    """A session: its turns one after another. It ends early if a turn gets no answer."""
+    """Run the turns of a session one after another. It ends early if a turn gets no answer."""
     said = [texts.system(session.system)]
     for number, turn in enumerate(session.turns):
         due_s += turn.think_s
@@ -79,7 +79,7 @@ async def _hold(target: Target, session: Session, texts: Texts, due_s: float, to
 
 
 async def _ask(target: Target, said: list[Message], turn: Turn, due_s: float, told: list[Outcome]) -> str:
-    """The answer. The outcome of the turn is added to `told`, also when it is cancelled."""
+    """Run one turn; returns the answer. The outcome is appended to `told`, even if the turn is cancelled."""
     pieces: list[str] = []
     first_s = last_s = None
     ending = Ending.CUT_OFF

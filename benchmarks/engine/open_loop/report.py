@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from benchmarks.engine.open_loop.goodput import Goodput
 from benchmarks.engine.open_loop.search import Good, highest
 
-RATIO_GOAL = 2.0  # of our highest good rate to theirs
+RATIO_GOAL = 2.0  # our highest good rate relative to theirs
 COLUMNS = {
-    "share": "in time",
+    "share": "on time",
     "good_turns_per_s": "good turns/s",
     "ttft_p95_ms": "TTFT p95 ms",
     "tpot_p95_ms": "TPOT p95 ms",
@@ -22,14 +22,14 @@ COLUMNS = {
 
 @dataclass(slots=True)
 class Row:
-    """Rounds at one rate, ours and theirs in pairs: the same trace for both."""
+    """The rounds at one rate, ours and theirs in pairs with the same trace."""
 
     rate: float  # sessions per second
     ours: list[Goodput] = field(default_factory=list)
     theirs: list[Goodput] = field(default_factory=list)
 
     def is_settled(self, rounds: int, share: float) -> bool:
-        """Whether further rounds, up to that many, cannot change the verdict for either side."""
+        """Whether more rounds, up to `rounds` in total, cannot change the verdict for either side."""
         return all(_is_settled(side, rounds, share) for side in (self.ours, self.theirs))
 
     def line(self, model: str) -> str:
@@ -45,7 +45,7 @@ def head() -> str:
 
 
 def median(rounds: Sequence[Goodput], name: str) -> float | None:
-    """None if the median round has no such number."""
+    """The median of one number over the rounds; None if the median round has no such number."""
     told = [run.numbers()[name] for run in rounds]
     middle = statistics.median(float("inf") if number is None else number for number in told)
     return None if middle == float("inf") else middle
@@ -56,12 +56,12 @@ def is_good(rounds: Sequence[Goodput], share: float) -> bool:
 
 
 def good(sides: Mapping[float, Sequence[Goodput]], share: float) -> Good:
-    """By rate, whether that share of the turns was in time."""
+    """By rate, whether that share of the turns was on time."""
     return {rate: is_good(rounds, share) for rate, rounds in sides.items()}
 
 
 def verdict(model: str, peer: str, rows: Iterable[Row], share: float) -> str:
-    """The highest rates that were good, and their ratio."""
+    """The highest good rates of both sides and their ratio, in words."""
     rows = list(rows)
     rates = [row.rate for row in rows]
     ours = highest(good({row.rate: row.ours for row in rows}, share))
@@ -70,11 +70,11 @@ def verdict(model: str, peer: str, rows: Iterable[Row], share: float) -> str:
     if ours is not None and theirs is not None:
         ratio = round(ours / theirs, 2)
         told += f", {ratio:.2f} times as many (goal {RATIO_GOAL:g} {'✓' if ratio >= RATIO_GOAL else '✗'})"
-    return f"{model}: sessions a second with {share:.0%} of the turns in time: {told}"
+    return f"{model}: sessions per second with {share:.0%} of the turns on time: {told}"
 
 
 def _bounded(rate: float | None, tried: Sequence[float]) -> str:
-    """The highest good rate, as far as it is known."""
+    """The highest good rate as text, as far as it is known."""
     if rate is None:
         return f"below {min(tried):.3g}"
     return f"{rate:.3g}" + (" or more" if rate == max(tried) else "")

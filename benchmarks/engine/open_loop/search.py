@@ -1,6 +1,4 @@
-"""Searches the highest rate that is still good: by steps of a factor up or down, then by bisection. Pure, and
-bounded.
-"""
+"""Searches for the highest good rate: in steps of a factor up or down, then by bisection. Pure and bounded."""
 
 from __future__ import annotations
 
@@ -13,9 +11,9 @@ Good = Mapping[float, bool]  # by rate, whether it was good
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """Begins at `first`, stays within `low` and `high`, and ends when the lowest bad rate is at most `precision` times
-    the highest good one. That takes log(high / low) / log(factor) steps and log2(log(factor) / log(precision))
-    bisections at most."""
+    """A search that starts at `first`, stays within `low` and `high`, and ends when the lowest bad rate is at most
+    `precision` times the highest good one. It takes at most log(high / low) / log(factor) steps and
+    log2(log(factor) / log(precision)) bisections."""
 
     first: float
     low: float
@@ -30,7 +28,7 @@ class Search:
             raise ValueError("the precision must be above 1 and not above the factor")
 
     def next(self, good: Good) -> float | None:
-        """The rate to try now; None when the search is complete."""
+        """The rate to try next; None when the search is complete."""
         if not good:
             return self.first
         best, bad = highest(good), _lowest_bad(good)
@@ -46,7 +44,7 @@ class Search:
 
 
 def highest(good: Good) -> float | None:
-    """The highest good rate below which none is bad: one that was good by luck does not count."""
+    """The highest good rate with no bad rate below it: one that was good by chance does not count."""
     bad = _lowest_bad(good)
     return max((rate for rate, is_good in good.items() if is_good and (bad is None or rate < bad)), default=None)
 

@@ -1,7 +1,7 @@
 """The trace of an open-loop run: the arrival times of sessions, and the requests of their turns. Pure.
 
-Sessions arrive by a Poisson process. A seed defines one endless stream of sessions at a rate of one per second; another
-rate is the same stream with its clock scaled, so rates differ by their load and not by the luck of the draw.
+Sessions arrive as a Poisson process. A seed defines one endless stream of sessions at a rate of one per second; another
+rate is the same stream with its clock scaled, so rates differ only in their load and not by chance.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from itertools import takewhile
 
 TURNS_MAX = 4
-SYSTEM_TOKENS = (200, 400, 600)  # the system prompts, one of which each session has
+SYSTEM_TOKENS = (200, 400, 600)  # lengths of the system prompts; each session has one of them
 
 
 @dataclass(frozen=True, slots=True)
 class LogNormal:
-    """Clipped to its bounds, which keep conversations within the context and runs within their time."""
+    """A lognormal distribution, clipped so that conversations fit the context and runs end in time."""
 
     median: float
     sigma: float
@@ -44,15 +44,15 @@ class Turn:
 @dataclass(frozen=True, slots=True)
 class Session:
     number: int
-    start_s: float  # since the beginning of the trace
+    start_s: float  # since the start of the trace
     system: int  # index into SYSTEM_TOKENS
     turns: tuple[Turn, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """Sessions that start in the window are judged. Those before it fill the server, those after it keep it full until
-    the judged ones have ended."""
+    """Sessions that start within the window are judged. Those before it warm the server up; those after it keep it
+    loaded until the judged ones have ended."""
 
     sessions: tuple[Session, ...]
     lead_s: float
@@ -63,7 +63,7 @@ class Trace:
 
 
 def trace(seed: str, rate: float, *, lead_s: float, window_s: float, tail_s: float) -> Trace:
-    """The sessions that start within lead, window and tail, at `rate` sessions a second."""
+    """The sessions that start within lead, window and tail, at `rate` sessions per second."""
     end_s = lead_s + window_s + tail_s
     sessions = takewhile(lambda session: session.start_s < end_s, _stream(seed, rate))
     return Trace(tuple(sessions), lead_s, window_s)

@@ -167,7 +167,7 @@ async def test_tokens_that_are_none_end_the_answer(model: RemoteModel, network: 
     generation = model.generate(PROMPT, GREEDY)
     network.last.receiver.told((350,))
     network.last.receiver.told(ids)
-    with pytest.raises(InferenceError, match="could not be understood"):
+    with pytest.raises(InferenceError, match="malformed answer"):
         await generation.stream(lambda _: None)
     assert network.last.closed
 
@@ -278,7 +278,7 @@ async def test_a_begun_answer_waits_for_an_engine_that_comes_back_and_is_full_at
     network.last.receiver.lost("killed", reached=True)
     network.last.receiver.lost("refused", reached=False)  # at the other one
     await model._look()
-    assert (len(network.posts), model.failed, generation.finish) == (2, "no engine answers", None)
+    assert (len(network.posts), model.failed, generation.finish) == (2, "no engine is reachable", None)
     network.away.clear()
     await model._look()
     network.last.receiver.refused(error(429, "rate_limit_exceeded"))
@@ -458,7 +458,7 @@ async def test_without_any_engine_turns_are_refused_at_once_until_one_is_back(
 ) -> None:
     network.away = set(URLS)
     await model._look()
-    assert model.failed == "no engine answers"
+    assert model.failed == "no engine is reachable"
     for ask in (lambda: model.generate(PROMPT, GREEDY), lambda: model.expect(Due())):
         with pytest.raises(EnginesAway):
             ask()
@@ -493,7 +493,7 @@ async def test_a_request_to_engines_that_say_what_none_says_fails(
     for count in (1, 2):
         assert len(network.posts) == count and generation.finish is None
         network.last.receiver.received(data)
-    with pytest.raises(InferenceError, match="could not be understood"):
+    with pytest.raises(InferenceError, match="malformed answer"):
         await generation.stream(lambda delta: None)
     assert network.last.closed
 

@@ -137,7 +137,7 @@ def test_a_machine_without_the_memory_for_the_server_is_told_so(made: Path, home
 
 @root_only
 def test_on_a_disk_that_is_too_small_for_a_database_the_reason_is_told(home: Path) -> None:
-    told = pytest.raises(EmbeddedPostgresError, match=r"No space left on device.*Mend that")
+    told = pytest.raises(EmbeddedPostgresError, match=r"No space left on device.*Fix that")
     with small_disk(home, 16), told:
         EmbeddedPostgres(home).start()
 

@@ -104,7 +104,7 @@ async def test_a_file_of_every_kind_is_read_as_its_loader_reads_it(pool: LoaderP
 
 
 async def test_what_a_loader_says_against_a_file_is_passed_on(pool: LoaderPool) -> None:
-    with pytest.raises(UnreadableFile, match=r"\*\.exe, which cannot be read; these can"):
+    with pytest.raises(UnreadableFile, match=r"\*\.exe, which cannot be read; supported are"):
         await pool.read(Path("setup.exe"), b"MZ", MOST, owner=ME)
 
 
@@ -159,7 +159,7 @@ async def test_a_file_that_keeps_its_reader_busy_keeps_nobody_else_waiting(pool:
 
 
 async def test_the_work_on_a_file_is_limited_by_its_size(pool: LoaderPool) -> None:
-    with pytest.raises(UnreadableFile, match="far more work to read than files of its size do; save it anew"):
+    with pytest.raises(UnreadableFile, match="far more work to read than files of its size do; save it again"):
         await pool.read(*ENDLESS, Limits(wall_s=60, cpu_s=1), owner=ME)
     assert Job.of("a.html", 1000, False, LONG).cpu_s < Job.of("a.html", 2**20, False, LONG).cpu_s < LONG.cpu_s
     assert Job.of("a.pdf", 2**26, False, LONG).cpu_s == LONG.cpu_s
@@ -212,7 +212,7 @@ async def test_a_reader_that_is_killed_fails_its_own_file_only(pool: LoaderPool)
     task = await busy(pool)
     calm = asyncio.create_task(is_read(pool, SOMEBODY))
     os.kill(reader, signal.SIGKILL)
-    with pytest.raises(UnreadableFile, match="is damaged, or needs more memory than a document should; save it anew"):
+    with pytest.raises(UnreadableFile, match="is damaged, or needs more memory than a document should; save it again"):
         await task
     assert await calm
 

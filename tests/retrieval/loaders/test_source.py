@@ -63,7 +63,7 @@ def test_a_pipe_is_refused_instead_of_waited_for(tmp_path: Path) -> None:
 
 
 def test_a_kind_of_file_that_no_loader_reads_is_refused_with_those_that_are_read() -> None:
-    with pytest.raises(UnreadableFile, match=r"\*\.exe, which cannot be read; these can: .*\.html .*\.md"):
+    with pytest.raises(UnreadableFile, match=r"\*\.exe, which cannot be read; supported are: .*\.html .*\.md"):
         formats.load(Path("setup.exe"), b"MZ")
 
 

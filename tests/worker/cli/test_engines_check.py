@@ -72,9 +72,9 @@ async def test_an_engine_that_serves_this_model_is_told_with_its_distance(tmp_pa
 @pytest.mark.parametrize(
     ("paths", "said", "todo"),
     [
-        ({}, "not well (status 404)", "firsttoken engine --listen"),
+        ({}, "unhealthy (status 404)", "firsttoken engine --listen"),
         ({"/health": web.Response, "/v1/models": lambda: web.Response(status=401)}, "token", "--token-file"),
-        ({"/health": web.Response, "/v1/models": models("other")}, "another vocabulary", "--model"),
+        ({"/health": web.Response, "/v1/models": models("other")}, "a different vocabulary", "--model"),
     ],
 )
 async def test_what_stands_in_the_way_is_named_with_the_way_out(

@@ -82,7 +82,7 @@ def test_who_is_worse_does_not_pass_and_the_reports_say_why(side: list[str], tmp
     assert "Worse: -1.000" in done.stdout
     assert done.stderr.splitlines()[-1].endswith("recorded: worse")
     assert json.loads(after.read_text())["verdict"] == "worse"
-    assert "## Cases that came out otherwise" in report.read_text()
+    assert "## Cases with another outcome" in report.read_text()
     assert report.with_suffix(".svg").read_text().startswith("<svg")
 
 
@@ -98,7 +98,7 @@ def test_two_configurations_are_started_and_asked_in_turns(tmp_path: Path) -> No
     ("options", "said"),
     [
         (["--model", "demo-chat --colour red"], "unrecognized arguments: --colour red"),
-        (["--model", "x@http://127.0.0.1:9"], "http://127.0.0.1:9: nobody answers there"),
+        (["--model", "x@http://127.0.0.1:9"], "http://127.0.0.1:9: there is no response"),
         (["--model", "run.json"], "--model must be a model or a server"),
         (["--model", "x y@http://there"], "--model must be a model with settings"),
         (["--model", "'x"], "--model: No closing quotation"),

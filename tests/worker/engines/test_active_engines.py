@@ -169,7 +169,7 @@ async def test_a_model_that_is_needed_takes_the_place_of_the_one_that_is_idle(tm
         await say(on_demand(engines, "small"))
         assert engines.states == {"small": "loaded", "large": "not_loaded"}
         between_two_steps = on_demand(engines, "small").in_use()
-        with between_two_steps, pytest.raises(NoRoom, match="for the model large while others are at work"):
+        with between_two_steps, pytest.raises(NoRoom, match="for the model large while other models are in use"):
             await say(on_demand(engines, "large"))
         await say(on_demand(engines, "large"))
 

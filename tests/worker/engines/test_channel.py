@@ -208,7 +208,7 @@ async def test_an_engine_that_cannot_be_understood_is_lost(stub: Stub, transport
     log = Log()
     transport.post(stub.url, PATH, b"{}", log)
     (await stub.line(0)).say(said)
-    assert "could not be understood" in await reason_of(log)
+    assert "sent malformed data" in await reason_of(log)
 
 
 async def test_where_there_is_nobody_requests_are_lost_before_they_were_heard(
@@ -242,7 +242,7 @@ async def test_an_engine_that_does_not_answer_at_all_keeps_nobody_for_long(
     one, two = Log(), Log()
     transport.post(stub.url, PATH, b"{}", one)
     transport.post(stub.url, PATH, b"{}", two)
-    assert [await reason_of(log) for log in (one, two)] == ["it did not answer in time"] * 2
+    assert [await reason_of(log) for log in (one, two)] == ["it did not respond in time"] * 2
     stub.head = SWITCH
     transport.post(stub.url, PATH, b"{3}", Log())
     assert (await (await stub.line(1)).frame()).content == b"\n{3}"

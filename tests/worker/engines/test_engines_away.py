@@ -121,7 +121,7 @@ async def test_an_answer_waits_for_its_only_engine_to_be_begun_again(
 
 async def test_no_engine_that_is_none_of_ours_promises_the_same_tokens(address: str) -> None:
     async with reaching(address) as model:  # without its token
-        assert model.failed == "no engine answers"
+        assert model.failed == "no engine is reachable"
     async with reaching(address, token="the-token-of-the-tests") as model:
         (upstream,) = model._fleet.upstreams
         assert upstream.facts is not None
@@ -130,4 +130,4 @@ async def test_no_engine_that_is_none_of_ours_promises_the_same_tokens(address: 
             model.generate(prompt_of(model), replace(LONG, deterministic=True))
         model.vocabulary_digest, upstream.away = "another", "to be met again"
         await model._look()
-        assert upstream.away == "its model has another vocabulary" and model.failed is not None
+        assert upstream.away == "its model has a different vocabulary" and model.failed is not None

@@ -66,7 +66,7 @@ def test_the_less_is_to_be_kept_the_less_it_costs() -> None:
 def test_a_first_model_that_is_as_good_is_never_taken_over_and_the_report_says_so() -> None:
     found = fit([case(at, True, -1.0) for at in range(40)], keep=0.95)
     assert found.thresholds == Thresholds() and found.recovered is None
-    assert any("take the first one alone" in line for line in summary(found, "auto"))
+    assert any("use the first one alone" in line for line in summary(found, "auto"))
 
 
 def test_what_was_taken_over_for_its_form_is_taken_over_at_every_threshold() -> None:
@@ -80,7 +80,7 @@ def test_both_tokens_are_waited_for_where_the_second_model_takes_over() -> None:
 
 
 def test_too_few_cases_choose_nothing() -> None:
-    with pytest.raises(ValueError, match=f"{2 * HALVES_MIN} are the least"):
+    with pytest.raises(ValueError, match=f"{2 * HALVES_MIN} are needed"):
         fit(cases(count=2 * HALVES_MIN - 1), keep=0.9)
     fit(cases(count=2 * HALVES_MIN), keep=0.9)
 

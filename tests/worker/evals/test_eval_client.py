@@ -106,7 +106,7 @@ async def test_who_cannot_be_asked_is_told_before_the_first_case(
         await EvalClient(http, server["url"], server["api_key"], "nothing").check()
     with pytest.raises(StartError, match="status 401"):
         await EvalClient(http, server["url"], "ft_wrong").check()
-    with pytest.raises(StartError, match="nobody answers there"):
+    with pytest.raises(StartError, match="there is no response"):
         await EvalClient(http, "http://127.0.0.1:9", "").check()
 
 

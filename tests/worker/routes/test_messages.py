@@ -296,7 +296,7 @@ async def test_thinking_is_switched_where_the_template_has_a_switch(database: Da
         ({"container": "x"}, 400, "invalid_request_error", "container"),
         ({"stop_sequences": ["x"] * 17}, 400, "invalid_request_error", "stop_sequences"),
         ({"thinking": {"type": "deep"}}, 400, "invalid_request_error", "thinking"),
-        ({"a\r\nb": 1}, 400, "invalid_request_error", "a key has"),
+        ({"a\r\nb": 1}, 400, "invalid_request_error", "a key must have"),
         ({"messages": [{"role": "user", "content": "x" * 300}]}, 400, "invalid_request_error", "prompt is too long"),
     ],
 )

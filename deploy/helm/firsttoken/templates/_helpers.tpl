@@ -45,7 +45,7 @@ securityContext:
   capabilities: {drop: [ALL]}
 {{- end -}}
 
-{{/* Those that there may be: workers look for absent ones every second, and ask the others meanwhile. */}}
+{{/* All engines that may exist: workers probe absent ones every second, and use the others meanwhile. */}}
 {{- define "firsttoken.engines" -}}
 {{- $engines := .Values.engines -}}
 {{- $most := $engines.autoscaling.enabled | ternary $engines.autoscaling.maxReplicas $engines.replicas | int -}}
