@@ -91,6 +91,12 @@ class EngineConfig:
     def slots(self) -> int:
         return self.parallel + self.resident
 
+    @property
+    def guests(self) -> int:
+        """Requests that may run beyond `parallel`, in slots of resident conversations: those of tenants below their
+        share, where a running request is not preempted for them. An eighth, which slows the others by as much."""
+        return min(self.resident, max(1, self.parallel // 8))
+
     def context_of(self, trained: int) -> int:
         """Tokens per sequence for a model with this training context."""
         return self.context or min(trained, CONTEXT_DEFAULT)
@@ -133,4 +139,4 @@ class EngineConfig:
 
     @property
     def _drafted_rows(self) -> int:
-        return self.parallel * (1 + (self.draft_max if self.draft_path or self.lookup else 0))
+        return (self.parallel + self.guests) * (1 + (self.draft_max if self.draft_path or self.lookup else 0))

@@ -217,7 +217,7 @@ class Forecasts:
         scheduler = self._scheduler
         ahead = scheduler.load.ahead(priority, tenant, due_ns, now_ns, self._lengths.mean, others=others)
         places = self._config.parallel - ahead.held
-        if len(ahead.running) >= places and scheduler.displaces(tenant, ahead.own):
+        if len(ahead.running) >= places and scheduler.gets_slot(tenant, ahead.own):
             ahead = Ahead(ahead.running[: places - 1])
         return self._forecast(tokens, ahead, priority, rest_s=scheduler.rest_s(now_ns))
 

@@ -308,7 +308,11 @@ class Scheduler:
             lower = [r for r in self._running if r.priority > request.priority and not r.keeps_slot]
             full = self.running >= self._config.parallel
             if full and not lower:
-                lower = self._displaceable(request)
+                over_share = self._over_share(request)
+                if over_share and not self._rows_are_cheap:
+                    full = self.running >= self._config.parallel + self._config.guests
+                else:
+                    lower = [r for r in over_share if not (r.preempted or r.keeps_slot)]
             if full and not lower:
                 # A starved request gets the next slot that becomes free; others may displace requests meanwhile.
                 if request.keeps_slot or self._shares.tenants > 1:
@@ -321,30 +325,32 @@ class Scheduler:
                 self._preempt(plan, prefix_owners or lower)
             self._place(plan, request)
 
-    def displaces(self, tenant: str, own: int) -> bool:
-        """Whether the next request of a tenant, behind `own` of its own, would displace a running request of a tenant
-        that holds more than its share of places."""
-        if not self._rows_are_cheap:
-            return False
+    def gets_slot(self, tenant: str, own: int) -> bool:
+        """Whether the next request of a tenant, behind `own` of its own, gets a slot although all are taken, because
+        another tenant holds more than its share of them: that of a running request where rows are cheap, or else one
+        beyond `parallel`."""
         share = self._shares.place_share(self._config.parallel, newcomers=int(not self._shares.present(tenant)))
         over_share = self.load.holding_more_than(share)
-        return own < share and any(self._shares.gives_way(other, to=tenant) for other in over_share)
+        if own >= share or not any(self._shares.gives_way(other, to=tenant) for other in over_share):
+            return False
+        ahead = self.load.running + self.load.held_by(tenant).waiting
+        return self._rows_are_cheap or ahead < self._config.parallel + self._config.guests
 
-    def _displaceable(self, request: Request) -> list[Request]:
-        """The running requests of the same class whose tenants hold more than their share of places, if this request's
-        tenant holds less and demands less. Empty where rows are expensive: there tenants compete for device time, which
-        `_in_turn` divides."""
-        if self._shares.tenants < 2 or request.ahead or not self._rows_are_cheap:
+    def _over_share(self, request: Request) -> list[Request]:
+        """The running requests of the same class whose tenants hold more than their share of slots, if this request's
+        tenant holds less and demands less. Where rows are cheap, one of them is displaced, each at most once, so that
+        its client waits for a slot only once more. Where they are expensive, `_in_turn` divides the time, and one more
+        row slows the others little, while a displaced prompt may have to be prefilled again."""
+        if self._shares.tenants < 2 or request.ahead:
             return []
         share, held = self._shares.place_share(self._config.parallel), Counter(r.scope.tenant for r in self._running)
         if held[request.scope.tenant] >= share:
             return []
-        return [r for r in self._running if self._may_be_displaced(r, request) and held[r.scope.tenant] > share]
+        return [r for r in self._running if self._gives_way(r, request) and held[r.scope.tenant] > share]
 
-    def _may_be_displaced(self, running: Request, by: Request) -> bool:
-        """Each request is displaced at most once, so that its client waits for a place only once more."""
-        same = running.priority is by.priority and not (running.preempted or running.keeps_slot)
-        return same and self._shares.gives_way(running.scope.tenant, to=by.scope.tenant)
+    def _gives_way(self, running: Request, to: Request) -> bool:
+        same_class = running.priority is to.priority
+        return same_class and self._shares.gives_way(running.scope.tenant, to=to.scope.tenant)
 
     @property
     def _rows_are_cheap(self) -> bool:

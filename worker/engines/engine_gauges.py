@@ -38,7 +38,7 @@ class _Customary:
 
     def collect(self) -> list[Metric]:
         stats = self._stats()
-        used = stats["running"] / stats["parallel"]
+        used = min(1.0, stats["running"] / stats["parallel"])  # a tenant below its share may run beyond them
         read, cached = stats["prompt_tokens_total"], stats["cached_tokens_total"]
         gauges = (
             ("num_requests_waiting", "Waiting requests", stats["waiting"]),

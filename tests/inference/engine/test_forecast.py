@@ -239,9 +239,11 @@ def test_a_small_tenant_keeps_its_share_beside_a_large_one() -> None:
     assert beside["small"] >= 0.45 * beside.total()
 
 
-def answered(clients: dict[str, int], row_s: float, seconds: float = 60.0) -> tuple[Counter[str], Shop]:
+def answered(
+    clients: dict[str, int], row_s: float, seconds: float = 60.0, step_s: float = 0.03
+) -> tuple[Counter[str], Shop]:
     """Answers by tenant. Each of its clients thinks for a second when it has one, and asks again."""
-    shop, counts, seen = Shop(EngineConfig(parallel=8, resident=8), step_s=0.03, row_s=row_s), Counter[str](), 0
+    shop, counts, seen = Shop(EngineConfig(parallel=8, resident=8), step_s=step_s, row_s=row_s), Counter[str](), 0
     named = [client for tenant, count in clients.items() for client in enumerate([tenant] * count)]
     lengths = {client: random.Random(str(client)) for client in named}
     coming = [(random.Random(str(client)).random(), client) for client in lengths]
@@ -299,13 +301,40 @@ def test_who_will_be_given_a_place_is_not_told_to_wait_for_one() -> None:
     assert [each is not None and each.wait_s > 0 for each in told] == [False, True]
 
 
-def test_where_rows_are_dear_nobody_loses_a_place() -> None:
+def test_where_rows_are_dear_nobody_loses_a_place_and_who_holds_less_than_its_share_gets_one_more() -> None:
     shop = Shop(EngineConfig(parallel=4, resident=4), step_s=0.001, row_s=0.001)
+    shop.learn()
     large = [shop.ask("large", answer=100) for _ in range(8)]
     shop.step()
-    shop.ask("small", answer=100)
+    told = [shop.foretold(tenant) for tenant in ("small", "large")]
+    assert [each is not None and each.wait_s > 0 for each in told] == [False, True]
+    small = [shop.ask("small", answer=100) for _ in range(3)]
+    waits = shop.foretold("small")
+    assert waits is not None and waits.wait_s > 0  # there is one such slot, and it is taken
     shop.step()
     assert not any(r and r.preempted for r in large)
+    assert [r is not None and r.slot is not None for r in small] == [True, False, False]
+    shop.run_until(10**6)
+    assert all(r and r.finish is Finish.LENGTH for r in [*large, *small])
+
+
+def test_without_slots_of_resident_conversations_nobody_runs_beyond_those_for_running_requests() -> None:
+    shop = Shop(EngineConfig(parallel=4, resident=0), step_s=0.001, row_s=0.001)
+    for tenant in ["large"] * 8 + ["small"]:
+        shop.ask(tenant, answer=100)
+        shop.step()
+        assert shop.scheduler.running <= 4
+
+
+def test_who_asks_for_less_than_its_share_hardly_waits_for_a_place_where_rows_are_dear() -> None:
+    """As on two cores with a small model: a full step takes half as long again as one that is half full."""
+    clients = {"large": 40, "small": 4}
+    [(alone, quiet), (beside, busy)] = [
+        answered(them, row_s=0.0005, step_s=0.003, seconds=30.0) for them in ({"small": 4}, clients)
+    ]
+    first_s = [mean(ttft_s(r) for r in shop.ended if r.scope.tenant == "small") for shop in (quiet, busy)]
+    assert first_s[1] <= 1.7 * first_s[0]
+    assert beside["small"] >= 0.9 * alone["small"]
 
 
 def test_who_waits_for_others_is_told_so_and_its_own_fault_is_told_apart() -> None:
