@@ -94,8 +94,9 @@ class EngineConfig:
     @property
     def guests(self) -> int:
         """Requests that may run beyond `parallel`, in slots of resident conversations: those of tenants below their
-        share, where a running request is not preempted for them. An eighth, which slows the others by as much."""
-        return min(self.resident, max(1, self.parallel // 8))
+        share, where a running request is not preempted for them. A quarter: enough for a few clients that think
+        between two questions, and all of them together slow the others by no more."""
+        return min(self.resident, max(1, self.parallel // 4))
 
     def context_of(self, trained: int) -> int:
         """Tokens per sequence for a model with this training context."""

@@ -359,11 +359,11 @@ def test_a_young_worker_refuses_nobody() -> None:
         shop.step()
     for _ in range(30):
         assert shop.ask("large", answer=100) is not None
-    told = shop.ask("small", target_s=0.1)
-    assert told is not None and told.forecast is not None and told.forecast.most_s > 0.1
+    taken = shop.ask("large", target_s=0.1)
+    assert taken is not None and taken.forecast is not None and taken.forecast.most_s > 0.1
     while len(shop.ended) < LEARNED_MIN:
         shop.step()
-    assert shop.ask("small", target_s=0.1) is None
+    assert shop.ask("large", target_s=0.1) is None
 
 
 def test_who_comes_back_when_told_is_taken() -> None:
