@@ -18,12 +18,12 @@ def test_a_draft_model_is_found_by_its_name(tmp_path: Path) -> None:
 def test_lookup_needs_no_model(tmp_path: Path) -> None:
     engine = engine_config(Config(home=tmp_path, draft=Path("lookup")))
     assert (engine.draft_path, engine.lookup) == (None, True)
-    assert engine.outputs_max == engine.parallel * (1 + engine.draft_max) + FORCED_TOKENS_MAX
+    assert engine.outputs_max == (engine.parallel + engine.guests) * (1 + engine.draft_max) + FORCED_TOKENS_MAX
 
 
 def test_without_the_flag_nothing_drafts(tmp_path: Path) -> None:
     engine = engine_config(Config(home=tmp_path))
-    rows = engine.parallel + FORCED_TOKENS_MAX
+    rows = engine.parallel + engine.guests + FORCED_TOKENS_MAX
     assert (engine.draft_path, engine.lookup, engine.outputs_max) == (None, False, rows)
 
 

@@ -359,10 +359,12 @@ def test_a_young_worker_refuses_nobody() -> None:
         shop.step()
     for _ in range(30):
         assert shop.ask("large", answer=100) is not None
+    shop.step()
     taken = shop.ask("large", target_s=0.1)
     assert taken is not None and taken.forecast is not None and taken.forecast.most_s > 0.1
     while len(shop.ended) < LEARNED_MIN:
         shop.step()
+    shop.step()  # the free place is taken
     assert shop.ask("large", target_s=0.1) is None
 
 

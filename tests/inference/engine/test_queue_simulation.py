@@ -30,6 +30,7 @@ def known_cost() -> StepCost:
 
 SPEED = Speed(known_cost(), places=2, streams=1, chunk=64)
 CERTAIN = AnswerLengths()  # answers get as long as they may
+CERTAIN.add(10_000, limited=True)
 
 
 def unsure() -> AnswerLengths:
