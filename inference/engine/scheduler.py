@@ -57,6 +57,10 @@ CANDIDATES_MAX = 32
 # Batch requests pause for at most this many consecutive steps: a steady flow of more urgent prompts must not stop them
 # for good.
 YIELDS_MAX = 16
+# A more urgent request waits for the step in progress. If one ran less than URGENT_NS ago, the next one is to be expected:
+# then a step of nothing but batch requests takes at most this long, or twice what it takes without prefill.
+BATCH_STEP_S = 0.025
+URGENT_NS = 10 * 10**9
 # Rows are cheap if a step with all places taken takes at most this many times as long as one with half of them.
 CHEAP_ROWS = 1.1
 # Shorter prefixes are not worth prefilling ahead: that step may still be running when the prompt itself arrives.
@@ -132,6 +136,7 @@ class Scheduler:
         self._began_ns = self._ended_ns = 0  # start and end of the latest step; end 0 if none follows at once
         self._ends_ns = 0  # predicted end of the running step; 0 if none is running
         self._yielded = 0  # consecutive steps in which batch requests paused
+        self._urgent_ns: int | None = None  # when something other than batch requests ran last
 
     def __repr__(self) -> str:
         return f"<Scheduler {self.waiting} waiting | {self.running} running | {self.slots!r}>"
@@ -188,11 +193,20 @@ class Scheduler:
                 prefilling.append(request)
         if prefilling:
             new = sum(len(r.prompt) - r.reused for r in prefilling)
-            chunk = self.prefill_chunk(len(streams), new, min(within_s, self._patience_s(streams, now_ns)))
+            within_s = min(within_s, self._patience_s(streams, now_ns), self._batch_step_s(computing, now_ns))
+            chunk = self.prefill_chunk(len(streams), new, within_s)
             for request, tokens in divide(chunk, prefilling):
                 self._take(plan, request, tokens)
         plan.work.sort(key=attrgetter("slot"))
         return plan
+
+    def _batch_step_s(self, computing: Sequence[Request], now_ns: int) -> float:
+        """The most seconds for a step of nothing but batch requests, while more urgent ones are to be expected."""
+        if any(r.priority is not Priority.BATCH for r in computing):
+            self._urgent_ns = now_ns
+        elif self._urgent_ns is not None and now_ns - self._urgent_ns < URGENT_NS:
+            return BATCH_STEP_S
+        return inf
 
     def _computing(self) -> list[Request]:
         """The requests that take part in the next step. While a more urgent prompt is in prefill, batch requests pause,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from itertools import count
 
 import pytest
 from hypothesis import given
@@ -10,7 +11,18 @@ from hypothesis import strategies as st
 
 from inference.config import EngineConfig
 from inference.core import Priority
-from inference.engine.scheduler import LONGER_MAX, MIN_CHUNK, STRETCH_MAX, YIELDS_MAX, Plan, Scheduler, Work, divide
+from inference.engine.scheduler import (
+    BATCH_STEP_S,
+    LONGER_MAX,
+    MIN_CHUNK,
+    STRETCH_MAX,
+    URGENT_NS,
+    YIELDS_MAX,
+    Plan,
+    Scheduler,
+    Work,
+    divide,
+)
 from inference.kvcache.slots import SHARED_PREFILL_MIN
 from inference.request import Phase
 from tests.inference.machine import CONFIG, VOCABULARY, Machine, expected, request
@@ -365,3 +377,23 @@ def test_a_step_whose_drafts_are_computed_apart_tells_nothing_of_the_cost_of_row
 ) -> None:
     plan = Plan(work=[Work(request([1]), slot, 0, [1], 1).with_draft(draft) for slot, draft in enumerate(drafts)])
     assert plan.cost_follows_rows(parted=parted) is told
+
+
+def test_a_step_of_nothing_but_batch_requests_is_short_while_more_urgent_ones_are_to_be_expected() -> None:
+    scheduler = Scheduler(EngineConfig(parallel=3, resident=2, prefill_tokens_alone=256))
+    for rows in (1, 16, 64, 256, 512):
+        scheduler.cost.observe(rows, rows / 1000)
+
+    def rows_of_batch_at(seconds: float) -> int:
+        scheduler.add(prompt := request([next(first), 9] * 300, priority=Priority.BATCH))
+        rows = scheduler.plan(int(seconds * 1e9)).rows
+        scheduler.remove(prompt)
+        return rows
+
+    first = count(10)
+    assert rows_of_batch_at(0.0) == 256
+    scheduler.add(urgent := request([1, 1]))
+    scheduler.plan(10**9)
+    scheduler.remove(urgent)
+    assert rows_of_batch_at(1.5) / 1000 <= BATCH_STEP_S
+    assert rows_of_batch_at(1.5 + URGENT_NS / 1e9) == 256
