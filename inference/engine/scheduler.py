@@ -57,8 +57,8 @@ CANDIDATES_MAX = 32
 # Batch requests pause for at most this many consecutive steps: a steady flow of more urgent prompts must not stop them
 # for good.
 YIELDS_MAX = 16
-# A more urgent request waits for the step in progress. If one ran less than URGENT_NS ago, the next one is to be expected:
-# then a step of nothing but batch requests takes at most this long, or twice what it takes without prefill.
+# A more urgent request waits for the step in progress. If one ran less than URGENT_NS ago, the next one is to be
+# expected: then a step of nothing but batch requests takes at most this long, or twice what it takes without prefill.
 BATCH_STEP_S = 0.025
 URGENT_NS = 10 * 10**9
 # Rows are cheap if a step with all places taken takes at most this many times as long as one with half of them.
