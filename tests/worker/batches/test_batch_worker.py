@@ -206,7 +206,7 @@ async def test_a_line_that_ends_every_worker_is_given_up(database: Database) -> 
         async with answering(database):
             batch = await wait(client, batch, "completed")
         (told,) = await read(client, batch["error_file_id"])
-    assert told["error"]["code"] == "server_error" and "begun 5 times" in told["error"]["message"]
+    assert told["error"]["code"] == "server_error" and "started 5 times" in told["error"]["message"]
 
 
 async def test_lines_of_a_key_that_was_revoked_are_not_answered(database: Database, owner_dsn: str) -> None:

@@ -53,7 +53,7 @@ def test_a_canary_is_started_compared_promoted_and_ended(home: str) -> None:
     [
         (["--treatment", "nobody"], "there is no agent nobody in the file of --agents: it has support, new"),
         (["--treatment", "new", "--agent", "new"], "the treatment is the agent itself"),
-        (["--treatment", "new", "--margin", "joy=0.1"], "there is no measure joy: known are failed, late"),
+        (["--treatment", "new", "--margin", "joy=0.1"], "there is no measure joy: the measures are failed, late"),
     ],
 )
 def test_what_cannot_be_tried_is_one_line(home: str, arguments: list[str], said: str) -> None:
