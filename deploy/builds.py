@@ -34,6 +34,7 @@ AVX512 = frozenset({"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"})
 THREADS = (1, 2)
 FEATURES = "from inference.llama import build_features as f; print(*(name for name, on in f().items() if on == '1'))"
 COUNT = re.compile(r"\d+ (?:passed|failed|errors?|skipped)")
+SUMMARY = re.compile(rf"{COUNT.pattern}.* in \d")
 
 
 @dataclass(frozen=True)
@@ -45,9 +46,9 @@ class Result:
 
     @classmethod
     def of(cls, output: str, status: int) -> Result:
-        """`output` ends with pytest's summary line, unless pytest died before it."""
-        last = (output.strip().splitlines() or [""])[-1]
-        summary = ", ".join(COUNT.findall(last)) or f"no result, exit status {status}"
+        """`output` has pytest's summary line, unless pytest died before it; the interpreter may warn after it."""
+        summaries = [line for line in output.splitlines() if SUMMARY.search(line)]
+        summary = ", ".join(COUNT.findall(summaries[-1])) if summaries else f"no result, exit status {status}"
         return cls(f"killed by {signal.Signals(-status).name}" if status < 0 else summary, status)
 
 

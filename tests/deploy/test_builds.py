@@ -38,12 +38,13 @@ def test_every_build_is_another() -> None:
     [
         ("....\n3142 passed in 512.30s (0:08:32)\n", 0, "3142 passed"),
         ("FAILED x.py::test\n1 failed, 3141 passed, 2 errors in 9.1s\n", 1, "1 failed, 3141 passed, 2 errors"),
+        ("24 passed in 2.85s\nException ignored in: <_io.FileIO>\nResourceWarning: unclosed file\n", 0, "24 passed"),
         ("ERROR: file or directory not found: x\n", 4, "no result, exit status 4"),
         ("", -4, "killed by SIGILL"),
         ("3 passed in 1s\n", -11, "killed by SIGSEGV"),
     ],
 )
-def test_a_run_is_told_by_its_last_line_or_by_what_ended_it(output: str, status: int, said: str) -> None:
+def test_a_run_is_told_by_its_summary_or_by_what_ended_it(output: str, status: int, said: str) -> None:
     assert Result.of(output, status) == Result(said, status)
 
 
