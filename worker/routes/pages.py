@@ -182,6 +182,11 @@ def _bundled() -> Assets:
     return Assets.read(STATIC)
 
 
+@cache
+def _pages() -> Pages:
+    return Pages(_bundled())
+
+
 def loading_page(request: web.Request, share: float) -> web.Response:
     """What a browser shows until the model is loaded, of which `share` is done."""
     body = _bundled().files["loading.html"].body
@@ -193,11 +198,11 @@ def loading_page(request: web.Request, share: float) -> web.Response:
 
 
 def static_routes() -> list[web.RouteDef]:
-    return declare(EVERYBODY, web.get("/static/{version}/{path:.+}", Pages(_bundled()).file))
+    return declare(EVERYBODY, web.get("/static/{version}/{path:.+}", _pages().file))
 
 
 def routes() -> list[web.RouteDef]:
-    pages = Pages(_bundled())
+    pages = _pages()
     return [
         *declare(VISITORS, web.get("/", pages.chat), web.get("/ops", pages.ops)),
         *declare(EVERYBODY, web.get("/shared", pages.visitor)),
