@@ -13,19 +13,24 @@ from deploy.toolchain import Cpu
 
 ROOT = Path(__file__).resolve().parents[2]
 AVX2 = frozenset({"avx2"})
+OLDER = ["SSE4.2", "AVX"]
 
 
 @pytest.mark.parametrize(
     ("features", "names"),
     [
-        (AVX2, ["portable", "native"]),
-        (AVX2 | {"avx512f"}, ["portable", "native"]),  # the first of these CPUs had less than llama.cpp needs
-        (AVX2 | AVX512, ["portable", "AVX-512", "native"]),
-        (AVX2 | AVX512 | {"amx_tile"}, ["portable", "AVX-512", "native without AMX", "native with AMX"]),
+        (AVX2, [*OLDER, "portable", "native"]),
+        (AVX2 | {"avx512f"}, [*OLDER, "portable", "native"]),  # the first of these CPUs had less than llama.cpp needs
+        (AVX2 | AVX512, [*OLDER, "portable", "AVX-512", "native"]),
+        (AVX2 | AVX512 | {"amx_tile"}, [*OLDER, "portable", "AVX-512", "native without AMX", "native with AMX"]),
     ],
 )
 def test_a_cpu_is_tested_with_every_set_of_instructions_that_it_has(features: frozenset[str], names: list[str]) -> None:
     assert [build.name for build in builds(Cpu("x86_64", features))] == names
+
+
+def test_a_cpu_that_is_not_x86_has_no_older_sets_of_instructions() -> None:
+    assert [build.name for build in builds(Cpu("aarch64", frozenset({"asimd"})))] == ["portable", "native"]
 
 
 def test_every_build_is_another() -> None:
