@@ -26,7 +26,7 @@ from retrieval.loaders.document import Document
 from retrieval.loaders.job import Limits
 from retrieval.loaders.pool import LoaderPool
 from retrieval.records import CountedStore, NewFile, VectorStore
-from retrieval.sources import Content, FileError, FileSource, Listing, Source, WebSource, walk
+from retrieval.sources import Content, FileError, Listing, Source, WebSource, walk
 from retrieval.store import PassageStore
 
 LIMITS = Limits(wall_s=120, cpu_s=60, niceness=10)  # no client waits for it, and concurrent chats need the cores
@@ -73,6 +73,7 @@ async def ingest(
     allow_private: bool = False,
     attributes: Attributes | None = None,
     exclude: Collection[str] = (),
+    stored_below: str | None = None,
     progress: Callable[[Progress], None] = lambda _: None,
     loaders: LoaderPool | None = None,
 ) -> IngestReport:
@@ -80,6 +81,8 @@ async def ingest(
 
     `embedding_model` applies to a new store, with the default model if None; an existing store keeps its own.
     Files with a name in `exclude` are left out of folders, and removed from the store if they are there.
+    With `stored_below`, files are stored under that name and their path in the folder: the same folder in another place
+    replaces them, and does not add a second copy.
     `attributes` replace those of all the files; None leaves those of unchanged files alone.
     Addresses of this machine and its networks are refused unless `allow_private`.
     Files are parsed in the processes of `loaders`; without it, processes are started and end with this ingest.
@@ -92,10 +95,9 @@ async def ingest(
     if embedding_model and embedding_model != opened.embedding_model:
         raise OtherEmbeddingModel(store_name, opened.embedding_model, embedding_model)
     check_model(opened, embedders)
-    listing = await asyncio.to_thread(walk, paths, exclude=exclude)
+    listing = await asyncio.to_thread(walk, paths, exclude=exclude, stored_below=stored_below)
     known = await store.sources(tenant_id, opened.id)
-    files: list[Source] = [FileSource(path, name) for path, name in listing.files.items()]
-    files += [WebSource(url, allow_private) for url in dict.fromkeys(urls)]
+    files: list[Source] = [*listing.sources, *(WebSource(url, allow_private) for url in dict.fromkeys(urls))]
     sizes = await asyncio.to_thread(lambda: [source.size for source in files])
     with nullcontext(loaders) if loaders else closing(LoaderPool()) as pool:
         run = _Run(tenant_id, opened, store, embedders, pool, listing, attributes, progress, len(files), sum(sizes))

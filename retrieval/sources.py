@@ -48,10 +48,7 @@ class Source(Protocol):
 class FileSource:
     path: Path
     name: str
-
-    @property
-    def place(self) -> str:
-        return stored_path(self.path)
+    place: str
 
     @property
     def size(self) -> int:
@@ -97,21 +94,34 @@ class FileError:
 
 @dataclass(slots=True)
 class Listing:
-    """`files` maps a file's path to its name for display, relative to the given folder."""
+    """`files` maps a file's path to its name for display, relative to the given folder.
 
+    With `stored_below`, files are stored under that name and their own instead of their absolute path.
+    """
+
+    stored_below: str | None = None
     files: dict[Path, str] = field(default_factory=dict)
     folders: list[Path] = field(default_factory=list)
     skipped: int = 0  # files of types that no loader reads
     errors: list[FileError] = field(default_factory=list)
+
+    @property
+    def sources(self) -> list[FileSource]:
+        return [FileSource(path, name, self._place(path, name)) for path, name in self.files.items()]
+
+    def _place(self, path: Path, name: str) -> str:
+        return stored_path(path) if self.stored_below is None else f"{self.stored_below}/{name}"
 
     def deleted(self, known: Sequence[str]) -> list[str]:
         """The known paths that are no longer in a folder that was read.
 
         Files in a folder that could not be read do not count as deleted.
         """
-        present = {stored_path(path) for path in self.files}
+        present = {source.place for source in self.sources}
         folders = [stored_path(folder) for folder in self.folders]
         unread = [error.path for error in self.errors]
+        if self.stored_below is not None and folders and not unread:
+            folders.append(self.stored_below)
         return [
             path
             for path in known
@@ -124,13 +134,19 @@ def stored_path(path: Path) -> str:
     return os.fsencode(path).decode("utf-8", "replace")
 
 
-def walk(paths: Sequence[Path], *, exclude: Collection[str] = (), files_max: int = FILES_MAX) -> Listing:
+def walk(
+    paths: Sequence[Path],
+    *,
+    exclude: Collection[str] = (),
+    stored_below: str | None = None,
+    files_max: int = FILES_MAX,
+) -> Listing:
     """The named files, and below named folders the files that a loader can read.
 
     Hidden files and folders below a named folder are skipped, as are files with a name in `exclude`; symbolic links to
     folders are not followed. Finds at most `files_max` files.
     """
-    listing = Listing()
+    listing = Listing(stored_below)
     for path in paths:
         place = Path(os.path.abspath(path))
         if place.is_dir():

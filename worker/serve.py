@@ -149,6 +149,7 @@ async def _read_samples(services: Services) -> None:
             [folder],
             exclude=NOT_FOR_USERS if folder == PROJECT / "docs" else (),
             store_name=SAMPLE_STORE,
+            stored_below=SAMPLE_STORE,  # a later version may be in another folder
             tenant_id=tenant_id,
             store=services.passages,
             embedders=services.embedders,

@@ -35,9 +35,17 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def take(store: PassageStore, embedders: Embedders, tenant_id: UUID) -> Ingest:
-    async def take(*paths: Path, progress: Callable[[Progress], None] = lambda _: None) -> IngestReport:
+    async def take(
+        *paths: Path, progress: Callable[[Progress], None] = lambda _: None, stored_below: str | None = None
+    ) -> IngestReport:
         return await ingest(
-            paths, store_name="notes", tenant_id=tenant_id, store=store, embedders=embedders, progress=progress
+            paths,
+            store_name="notes",
+            stored_below=stored_below,
+            tenant_id=tenant_id,
+            store=store,
+            embedders=embedders,
+            progress=progress,
         )
 
     return take
@@ -90,6 +98,17 @@ async def test_a_file_that_is_gone_from_its_folder_is_removed(
     report = await take(folder)
     assert (report.removed, report.unchanged, report.store.files) == (1, 1, 1)
     assert await ask("What does a berth cost?") is None
+
+
+async def test_a_moved_folder_replaces_itself_if_it_is_stored_below_a_name(take: Ingest, folder: Path) -> None:
+    await take(folder)  # as before there were names
+    first = await take(folder, stored_below="notes")
+    assert (first.written, first.removed, first.store.files) == (2, 2, 2)
+    moved = folder.with_name(f"{folder.name}-elsewhere")
+    os.rename(folder, moved)
+    (moved / "harbour.md").unlink()
+    second = await take(moved, stored_below="notes")
+    assert (second.written, second.unchanged, second.removed, second.store.files) == (0, 1, 1, 1)
 
 
 async def test_a_folder_that_cannot_be_found_removes_nothing(take: Ingest, folder: Path) -> None:

@@ -57,6 +57,14 @@ def test_what_lies_in_a_folder_that_vanished_is_not_gone(folder: Path) -> None:
     assert walk([folder / "unmounted"]).deleted([str(folder / "unmounted" / "x.md")]) == []
 
 
+def test_files_stored_below_a_name_are_the_same_in_another_folder(folder: Path) -> None:
+    listing = walk([folder], stored_below="docs")
+    assert [source.place for source in listing.sources] == ["docs/a.md", "docs/sub/b.txt", "docs/sub/deep/c.html"]
+    known = ["docs/a.md", "docs/old.md", "/elsewhere/a.md", str(folder / "a.md")]
+    assert listing.deleted(known) == ["docs/old.md", str(folder / "a.md")]
+    assert walk([folder / "unmounted"], stored_below="docs").deleted(known) == []
+
+
 def test_too_many_files_are_reported(folder: Path) -> None:
     listing = walk([folder], files_max=2)
     assert len(listing.files) == 2
