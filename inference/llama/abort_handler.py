@@ -8,16 +8,22 @@ before: the process dies.
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 from inference.llama.library import last_complaint, set_abort_callback
 
 _CXX = ("libstdc++.so.6", "libc++.1.dylib")
+REPORT_MAX_S = 5.0  # a listener only sets a flag and wakes others
+BLOCKED_S = 0.1  # from the last line before a thread blocks until it does, on a busy machine
 _listeners: dict[int, Callable[[str], None]] = {}
+_reporting: list[threading.Event] = []  # one per thread that an abort has stopped, set when it has reported
+_never = threading.Lock()
 
 
 @contextmanager
@@ -38,9 +44,22 @@ def _hand_over(reason: str) -> None:
     if tell is None:
         print(reason, file=sys.stderr, flush=True)
         return
+    reported = threading.Event()
+    _reporting.append(reported)
     tell(reason)
+    reported.set()
     while True:
-        threading.Event().wait()
+        _never.acquire()
+
+
+def _wait_until_blocked() -> None:
+    """Called when the process exits. Python ends a thread that asks for the GIL after that by unwinding its stack; here
+    this would pass through native code that allows no exceptions, and the process would abort. A blocked thread does
+    not ask."""
+    for reported in _reporting:
+        reported.wait(REPORT_MAX_S)
+    if _reporting:
+        time.sleep(BLOCKED_S)
 
 
 @ctypes.CFUNCTYPE(None, ctypes.c_char_p)  # type: ignore[untyped-decorator]
@@ -65,6 +84,8 @@ def _install() -> None:
     if _installed:
         return
     _installed = True
+    _never.acquire()
+    atexit.register(_wait_until_blocked)
     set_abort_callback(_on_abort)
     for name in _CXX:
         with suppress(OSError, AttributeError):

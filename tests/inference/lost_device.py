@@ -1,4 +1,4 @@
-"""A model whose device gives up in an answer: `python -m tests.inference.lost_device abort|terminate|lose`.
+"""A model whose device gives up in an answer: `python -m tests.inference.lost_device abort|terminate|late|lose`.
 
 The calls are those that llama.cpp makes itself, on the engine's thread and in the middle of a step. Prints how the
 answer ended; a process that dies instead prints nothing.
@@ -10,6 +10,8 @@ import asyncio
 import ctypes
 import os
 import sys
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,7 @@ from typing import Any
 from inference.config import EngineConfig
 from inference.core import ChatMessage, Sampling
 from inference.errors import EngineStopped
-from inference.llama import LlamaContext
+from inference.llama import LlamaContext, abort_handler
 from inference.llama.library import lib
 from inference.model import ChatModel
 
@@ -28,6 +30,20 @@ def abort() -> None:
 
 def terminate() -> None:
     ctypes.CDLL("libstdc++.so.6")._ZSt9terminatev()
+
+
+def terminate_late() -> None:
+    """The process is about to exit before the engine's thread is done with its report."""
+    thread = threading.get_ident()
+    tell = abort_handler._listeners[thread]
+
+    def tell_late(reason: str) -> None:
+        tell(reason)
+        for _ in range(200):
+            time.sleep(0.005)  # and asks for the GIL again
+
+    abort_handler._listeners[thread] = tell_late
+    terminate()
 
 
 def lose() -> None:
@@ -61,4 +77,4 @@ async def main(give_up: Callable[[], None]) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main({"abort": abort, "terminate": terminate, "lose": lose}[sys.argv[1]]))
+    asyncio.run(main({"abort": abort, "terminate": terminate, "late": terminate_late, "lose": lose}[sys.argv[1]]))

@@ -13,7 +13,9 @@ ROOT = Path(__file__).resolve().parents[3]
 ALONE = "from inference.llama.library import lib; from inference.llama import abort_handler as w; w._install(); "
 
 
-@pytest.mark.parametrize(("how", "reason"), [("abort", "ggml.cu:7: the GPU fell off the bus"), ("terminate", "")])
+@pytest.mark.parametrize(
+    ("how", "reason"), [("abort", "ggml.cu:7: the GPU fell off the bus"), ("terminate", ""), ("late", "")]
+)
 def test_an_answer_fails_with_the_reason_and_the_process_ends_in_order(how: str, reason: str) -> None:
     command = [sys.executable, "-m", "tests.inference.lost_device", how]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100)
