@@ -23,7 +23,9 @@ class Attention:
 
     @property
     def exact(self) -> bool:
-        """Whether a row's result does not depend on the rest of the batch; measured on CPUs, with every layout."""
+        """Whether a row's result does not depend on the rest of the batch; measured on CPUs, with every layout. Only
+        builds for x86 that have AVX but no FMA differ: they compute several rows differently than one.
+        """
         return not self.unified and not self.flash
 
     @property

@@ -13,12 +13,15 @@ from numpy.typing import NDArray
 from inference.attention import ALL, Attention
 from inference.backend import Rows
 from inference.bundled import DRAFT_MODEL
-from inference.llama import LlamaContext, LlamaModel
+from inference.llama import LlamaContext, LlamaModel, build_features
 
 SLOTS, CONTEXT = 4, 96
 LONG = 60  # tokens: so many that a fork copies a stream
 CLOSE = 0.5  # logits where rows computed together share their arithmetic; those of another text differ by 5 and more
 WALKS, STEPS = 24, 14
+AVX_ALONE = (
+    "AVX" in build_features() and "FMA" not in build_features()
+)  # several rows are computed differently than one
 
 Logits = NDArray[np.float32]
 
@@ -51,7 +54,11 @@ def goes_on(context: LlamaContext, slot: int, held: Sequence[int]) -> None:
     logits: Logits = context.decode([Rows(slot, len(held), [7])]).copy()
     context.truncate(slot, 0)
     anew = context.decode([Rows(slot, 0, [*held, 7])])
-    assert np.abs(logits - anew).max() < (1e-3 if context.exact else CLOSE)
+    assert np.abs(logits - anew).max() < tolerance(context)
+
+
+def tolerance(context: LlamaContext) -> float:
+    return 1e-3 if context.exact and not AVX_ALONE else CLOSE
 
 
 def _source_is_restored(context: LlamaContext) -> int:
@@ -132,7 +139,7 @@ def test_an_idle_slot_between_others_stays_as_it_is(between: int, context: Llama
     assert context.length(1) == between
     context.truncate(0, LONG)
     alone = context.decode([Rows(0, LONG, [7])])
-    assert np.abs(together[0] - alone).max() < (1e-3 if context.exact else CLOSE)
+    assert np.abs(together[0] - alone).max() < tolerance(context)
     context.truncate(1, min(between, CONTEXT - 1))
     goes_on(context, 1, text(1, between)[: CONTEXT - 1])
     context.truncate(2, LONG)
