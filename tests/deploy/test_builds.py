@@ -13,16 +13,15 @@ from deploy.toolchain import Cpu
 
 ROOT = Path(__file__).resolve().parents[2]
 AVX2 = frozenset({"avx2"})
-OLDER = ["SSE4.2", "AVX"]
 
 
 @pytest.mark.parametrize(
     ("features", "names"),
     [
-        (AVX2, [*OLDER, "portable", "native"]),
-        (AVX2 | {"avx512f"}, [*OLDER, "portable", "native"]),  # the first of these CPUs had less than llama.cpp needs
-        (AVX2 | AVX512, [*OLDER, "portable", "AVX-512", "native"]),
-        (AVX2 | AVX512 | {"amx_tile"}, [*OLDER, "portable", "AVX-512", "native without AMX", "native with AMX"]),
+        (AVX2, ["AVX", "portable", "native"]),
+        (AVX2 | {"avx512f"}, ["AVX", "portable", "native"]),  # the first of these CPUs had less than llama.cpp needs
+        (AVX2 | AVX512, ["AVX", "portable", "AVX-512", "native"]),
+        (AVX2 | AVX512 | {"amx_tile"}, ["AVX", "portable", "AVX-512", "native without AMX", "native with AMX"]),
     ],
 )
 def test_a_cpu_is_tested_with_every_set_of_instructions_that_it_has(features: frozenset[str], names: list[str]) -> None:
