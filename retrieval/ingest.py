@@ -81,8 +81,8 @@ async def ingest(
 
     `embedding_model` applies to a new store, with the default model if None; an existing store keeps its own.
     Files with a name in `exclude` are left out of folders, and removed from the store if they are there.
-    With `stored_below`, files are stored under that name and their path in the folder: the same folder in another place
-    replaces them, and does not add a second copy.
+    With `stored_below`, the files of one folder are stored under that name and their path in the folder: the same
+    folder in another place replaces them, and does not add a second copy.
     `attributes` replace those of all the files; None leaves those of unchanged files alone.
     Addresses of this machine and its networks are refused unless `allow_private`.
     Files are parsed in the processes of `loaders`; without it, processes are started and end with this ingest.

@@ -18,7 +18,7 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import NamedTuple
 
-from tests.serving import ROOT, Worker
+from tests.serving import ROOT, Worker, run_command
 
 FILE = "TEST_EXECUTED_FILE"  # environment variable: where functions are written down
 PACKAGES = tuple(f"{ROOT / name}{os.sep}" for name in ("worker", "agents", "retrieval", "inference", "migrations"))
@@ -42,10 +42,10 @@ def note_calls(path: Path) -> None:
             seen[frame.f_code] = None
 
     def write(*_: object) -> None:
-        found = [function(code) for code in tuple(seen)]
-        seen.clear()
+        nonlocal seen
+        found, seen = seen, {}  # other threads go on
         part = path.with_suffix(".part")
-        part.write_text(json.dumps(found))
+        part.write_text(json.dumps([function(code) for code in found]))
         part.replace(path)
 
     signal.signal(signal.SIGUSR2, write)
@@ -83,14 +83,5 @@ class Calls:
         return [Function(*each) for each in json.loads(self.path.read_text())]
 
 
-def main() -> int:
-    from worker.cli.main import main
-    from worker.config import prepare_process
-
-    prepare_process()  # before llama.cpp is imported
-    note_calls(Path(os.environ[FILE]))
-    return main()
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_command(lambda: note_calls(Path(os.environ[FILE]))))

@@ -24,6 +24,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from tests.serving import run_command
+
 if TYPE_CHECKING:
     from inference.engine.scheduler import Work
     from inference.grammar.constraint import Constraint
@@ -163,14 +165,5 @@ class Margins:
         return new
 
 
-def main() -> int:
-    from worker.cli.main import main
-    from worker.config import prepare_process
-
-    prepare_process()  # before llama.cpp is imported
-    note_draws(Path(os.environ[FILE]))
-    return main()
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_command(lambda: note_draws(Path(os.environ[FILE]))))

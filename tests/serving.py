@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,16 @@ class Worker:
             self.process.kill()
             self.process.wait()
             raise
+
+
+def run_command(observe: Callable[[], None]) -> int:
+    """The command `firsttoken` in this process, which `observe` prepares for what a test wants to know of it."""
+    from worker.cli.main import main
+    from worker.config import prepare_process
+
+    prepare_process()  # before llama.cpp is imported
+    observe()
+    return main()
 
 
 def clean_environment(**changes: str) -> dict[str, str]:

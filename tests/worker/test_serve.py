@@ -83,7 +83,7 @@ async def test_two_workers_share_a_home_from_the_first_moment(
     assert PidFile.read(data) is None  # the last one out stopped it
 
 
-async def test_a_second_start_keeps_the_key_and_reads_no_documents_again(home: Path) -> None:
+async def test_a_second_start_keeps_the_key_and_has_a_new_link(home: Path) -> None:
     starts = []
     for _ in range(2):
         worker = Worker(home)
@@ -92,6 +92,24 @@ async def test_a_second_start_keeps_the_key_and_reads_no_documents_again(home: P
     assert FIRST_START not in worker.log.read_text()
     assert starts[0]["api_key"] == starts[1]["api_key"]
     assert starts[0]["chat_url"].split("token=")[1] != starts[1]["chat_url"].split("token=")[1]
+
+
+async def test_documents_are_stored_once_and_not_read_again_when_their_folder_has_moved(
+    http: aiohttp.ClientSession, home: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "first"
+    folder.mkdir()
+    (folder / "harbour.md").write_text("A berth costs 40 euros a night.")
+    stored = []
+    for place in ("first", "second"):
+        folder = folder.rename(tmp_path / place)
+        worker = Worker(home, "--docs", str(folder))
+        ready = worker.wait_until_ready()
+        headers = {"Authorization": f"Bearer {ready['api_key']}"}
+        async with http.get(f"{ready['url']}/v1/vector_stores/docs/files", headers=headers) as answer:
+            stored.append([file["id"] for file in (await answer.json())["data"]])
+        assert worker.stop() == 0
+    assert len(stored[0]) == 1 and stored[1] == stored[0]
 
 
 async def test_a_revoked_local_key_is_replaced_at_the_next_start(http: aiohttp.ClientSession, home: Path) -> None:

@@ -19,9 +19,8 @@ SLOTS, CONTEXT = 4, 96
 LONG = 60  # tokens: so many that a fork copies a stream
 CLOSE = 0.5  # logits where rows computed together share their arithmetic; those of another text differ by 5 and more
 WALKS, STEPS = 24, 14
-AVX_ALONE = (
-    "AVX" in build_features() and "FMA" not in build_features()
-)  # several rows are computed differently than one
+# A build for which llama.cpp computes several rows differently than one.
+AVX_ALONE = "AVX" in build_features() and "FMA" not in build_features()
 
 Logits = NDArray[np.float32]
 
