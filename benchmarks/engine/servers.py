@@ -43,8 +43,8 @@ class Setup:
 
 
 @asynccontextmanager
-async def firsttoken(setup: Setup, http: aiohttp.ClientSession) -> AsyncIterator[Endpoint]:
-    """Run the whole worker, with database, authentication and traces, as users do."""
+async def firsttoken(setup: Setup, http: aiohttp.ClientSession, *more: str) -> AsyncIterator[Endpoint]:
+    """Run the whole worker, with database, authentication and traces, as users do. `more`: further flags."""
     flags = {
         "model": setup.model,
         "streams": setup.streams,
@@ -57,7 +57,7 @@ async def firsttoken(setup: Setup, http: aiohttp.ClientSession) -> AsyncIterator
     }
     arguments = [part for name, value in flags.items() for part in (f"--{name}", str(value))]
     with tempfile.TemporaryDirectory(prefix="firsttoken-bench-", ignore_cleanup_errors=True) as home:
-        async with serve(Path(home), *arguments, "--docs", "") as worker:
+        async with serve(Path(home), *arguments, "--docs", "", *more) as worker:
             yield Endpoint(OURS, worker.url, http, worker.headers)
 
 

@@ -44,6 +44,9 @@ PREFILL_CHUNKS = tuple(range(512, 0, -16))
 STRETCH_MAX = 6.0
 # Beside a stream that has fallen behind its own pace, the limit is this many times a step without a chunk.
 BEHIND_STRETCH = 2.0
+# A prompt that needs more than this share of the time until it is due does not wait for the pace of streams: these can
+# catch up, a late first token cannot. With a share of one, more answers are late; with a third or a tenth, as many.
+URGENT_SHARE = 0.2
 # A longer step is allowed up to this share of the total prefill time of the running prompts. The more tokens precede a
 # chunk, the less its cost depends on its size: under the limit above, a long prompt would take half as long again.
 PROMPT_SHARE = 1 / 32
@@ -193,7 +196,8 @@ class Scheduler:
                 prefilling.append(request)
         if prefilling:
             new = sum(len(r.prompt) - r.reused for r in prefilling)
-            within_s = min(within_s, self._patience_s(streams, now_ns), self._batch_step_s(computing, now_ns))
+            patience_s = self._patience_s(streams, prefilling, now_ns)
+            within_s = min(within_s, patience_s, self._batch_step_s(computing, now_ns))
             chunk = self.prefill_chunk(len(streams), new, within_s)
             for request, tokens in divide(chunk, prefilling):
                 self._take(plan, request, tokens)
@@ -293,14 +297,29 @@ class Scheduler:
         prompts_s = new / chunk * (self.cost.predict(streams + chunk) or 0.0)
         return max(chunk, self._largest_chunk(streams, min(PROMPT_SHARE * prompts_s, LONGER_MAX * limit_s)))
 
-    def _patience_s(self, streams: Sequence[Request], now_ns: int) -> float:
+    def _patience_s(self, streams: Sequence[Request], prefilling: Sequence[Request], now_ns: int) -> float:
         """The most seconds that the next step may take without making a stream fall behind its pace. A pace that this
-        machine cannot keep even without prefill does not count."""
+        machine cannot keep even without prefill does not count, nor does one beside an urgent prompt of the same class
+        or a higher one."""
         paced = [request for request in streams if request.pace_s is not None]
         alone_s = self.cost.predict(len(streams)) if paced else None
         if alone_s is None:
             return inf
-        return min((r.spare_s(now_ns) for r in paced if (r.pace_s or 0.0) > alone_s), default=inf)
+        kept = [request for request in paced if (request.pace_s or 0.0) > alone_s]
+        urgent = self._urgent(len(streams), prefilling, now_ns) if kept else None
+        return min((r.spare_s(now_ns) for r in kept if urgent is None or r.priority < urgent), default=inf)
+
+    def _urgent(self, streams: int, prefilling: Sequence[Request], now_ns: int) -> Priority | None:
+        """The highest class of the prompts that can still be on time, but only if they are prefilled soon, the earliest
+        due time first."""
+        urgent, tokens = [], 0
+        for request in sorted((r for r in prefilling if r.due_ns), key=attrgetter("due_ns")):
+            tokens += request.remaining
+            needed_s = self.cost.predict(streams + tokens) or 0.0
+            left_s = ((request.due_ns or 0) - now_ns) / 1e9
+            if URGENT_SHARE * left_s < needed_s <= left_s:
+                urgent.append(request.priority)
+        return min(urgent, default=None)
 
     def _largest_chunk(self, streams: int, limit_s: float) -> int:
         """The largest chunk that keeps a step within `limit_s`, or else the smallest."""

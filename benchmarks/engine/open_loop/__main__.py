@@ -48,8 +48,9 @@ QUIET_TRIES, QUIET_PAUSE_S = 20, 0.5  # a server notices a closed connection wit
 
 
 @asynccontextmanager
-async def sides(setup: Setup, seed: str) -> AsyncIterator[tuple[Endpoint, Endpoint]]:
-    """Ours, and llama-server with or without flash attention, whichever has more throughput with eight clients."""
+async def sides(setup: Setup, plan: Plan) -> AsyncIterator[tuple[Endpoint, Endpoint]]:
+    """Ours, and llama-server with or without flash attention, whichever has more throughput with eight clients. Ours
+    knows the targets, as operators set them; llama-server has no such option."""
     program = await asyncio.to_thread(llama_server, cache_folder())
     async with session() as http:
         paces = {}
@@ -59,13 +60,13 @@ async def sides(setup: Setup, seed: str) -> AsyncIterator[tuple[Endpoint, Endpoi
                 paces[flash] = (await warm(8, 2).run(peer, "which is faster"))[THROUGHPUT]
         flash = max(paces, key=lambda flash: paces[flash])
         async with (
-            firsttoken(setup, http) as ours,
+            firsttoken(setup, http, "--targets", f"embedded={plan.targets}") as ours,
             llama_server_process(program, setup, http, slots=setup.streams, flash=flash) as theirs,
         ):
             for side in (ours, theirs):
                 await warm(8, 2).run(side, "nothing is measured yet")
                 for number in range(len(SYSTEM_TOKENS)):
-                    await quiet(side, [Texts(seed, "").system(number)])
+                    await quiet(side, [Texts(plan.seed, "").system(number)])
             yield ours, theirs
 
 
@@ -129,7 +130,7 @@ async def measure(options: argparse.Namespace) -> None:
     print(head(), flush=True)
     for name in options.models:
         setup = Setup(synthetic(SHAPES[name], cache_folder() / "models"), options.streams, CONTEXT)
-        async with sides(setup, plan.seed) as (ours, theirs):
+        async with sides(setup, plan) as (ours, theirs):
             if options.rates:
                 rows = [await at(rate, ours, theirs, plan) for rate in sorted(set(options.rates))]
             else:

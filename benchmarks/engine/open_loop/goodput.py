@@ -27,6 +27,10 @@ class Targets:
     ttft_s: float
     tpot_s: float
 
+    def __str__(self) -> str:
+        """As `--targets` of the worker has them: milliseconds to the first token / per token after it."""
+        return f"{self.ttft_s * 1e3:g}/{self.tpot_s * 1e3:g}"
+
 
 @dataclass(frozen=True, slots=True)
 class Outcome:

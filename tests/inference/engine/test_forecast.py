@@ -457,15 +457,18 @@ def gap_s(request: Request) -> float:
     return (request.stamps.last_token_ns - request.stamps.first_token_ns) / 1e9 / (len(request.generated) - 1)
 
 
-def beside_prompts(pace_s: float | None) -> tuple[float, float]:
-    """The gaps of a stream beside long prompts that come one after another, and the first tokens of these."""
+def beside_prompts(
+    pace_s: float | None, *, target_s: float = 1e9, priority: Priority = Priority.STANDARD
+) -> tuple[float, float]:
+    """The gaps of a stream beside long prompts that come one after another, and the first tokens of these.
+    `target_s`: when those are due; `priority`: the stream's."""
     shop = Shop()
-    stream, prompts = shop.ask("a", answer=60, pace_s=pace_s), list[Request | None]()
+    stream, prompts = shop.ask("a", priority, answer=60, pace_s=pace_s), list[Request | None]()
     assert stream is not None
     shop.step()
     while stream.finish is None:
         if not any(prompt and prompt.finish is None for prompt in prompts):
-            prompts.append(shop.ask("b", prompt=300, answer=2))
+            prompts.append(shop.ask("b", prompt=300, answer=2, target_s=target_s))
         shop.step()
     shop.run_until(10**6)
     return gap_s(stream), max(ttft_s(prompt) for prompt in prompts if prompt)
@@ -477,6 +480,23 @@ def test_prompts_are_read_at_the_pace_of_the_streams_beside_them() -> None:
     assert hurried > 0.035
     assert paced <= 0.03
     assert read_s < read_beside_it_s < 3 * read_s
+
+
+def test_a_prompt_that_would_be_late_does_not_wait_for_the_pace_of_streams() -> None:
+    _, read_s = beside_prompts(0.03)
+    _, urgent_s = beside_prompts(0.03, target_s=0.2)
+    assert urgent_s < 0.2 < read_s
+
+
+def test_a_stream_of_a_higher_class_keeps_its_pace_beside_a_prompt_that_would_be_late() -> None:
+    paced, read_s = beside_prompts(0.03, target_s=0.2, priority=Priority.INTERACTIVE)
+    assert paced <= 0.03
+    assert read_s > 0.2
+
+
+def test_beside_a_prompt_that_is_late_whatever_is_done_streams_keep_their_pace() -> None:
+    paced, _ = beside_prompts(0.03, target_s=0.001)
+    assert paced <= 0.03
 
 
 def test_a_pace_that_this_machine_cannot_keep_slows_nobody() -> None:
