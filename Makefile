@@ -4,6 +4,9 @@ BIN := .venv/bin
 # Processes that share the tests, file by file: most tests wait more than they compute. Training tests come last in each.
 JOBS ?= 2
 SHARED := $(if $(filter-out 1,$(JOBS)),-n $(JOBS) --dist loadfile --no-loadscope-reorder)
+# They also share the cores: with as many threads in each as there are cores, threads wait for each other at barriers.
+CORES := $(shell nproc 2>/dev/null || sysctl -n hw.ncpu 2>/dev/null || echo $(JOBS))
+THREADS := $(if $(SHARED),OMP_THREAD_LIMIT=$(shell expr $(CORES) / $(JOBS) '|' 1))
 
 # Tests start hundreds of processes; without bytecode, each of them would compile all modules again.
 unexport PYTHONDONTWRITEBYTECODE
@@ -25,7 +28,7 @@ test: setup ## Run the linter, type checker and all tests. Options: make test JO
 	@deploy/pooler.sh >/dev/null
 	@deploy/balancer.sh >/dev/null
 	@$(BIN)/python -m deploy.clients
-	@$(BIN)/pytest -q $(SHARED) $(ARGS)
+	@$(THREADS) $(BIN)/pytest -q $(SHARED) $(ARGS)
 
 test-long: setup ## Run the fault-injection tests; takes many minutes
 	@$(BIN)/pytest -q -m long $(ARGS)
