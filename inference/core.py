@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum, StrEnum
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from inference.grammar.constraint import Constraint
 from inference.template_options import NO_OPTIONS, Value
+
+if TYPE_CHECKING:  # it imports NumPy
+    from inference.grammar.constraint import Constraint
 
 # Assumed acceptance before a request's first draft is verified, and the number of tokens that this prior weighs.
 PRIOR, PRIOR_TOKENS = 0.7, 4.0

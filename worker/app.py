@@ -11,6 +11,7 @@ from worker.auth.revocation import end_with_credential
 from worker.auth.sign_in import sign_in
 from worker.batches.batch_worker import BATCHES, BatchWorker
 from worker.cors import Cors
+from worker.cors_middleware import CorsMiddleware
 from worker.edge.budget import BUDGET, Budget
 from worker.edge.health_probes import HealthProbes
 from worker.middleware import add_headers, identify, trace_request
@@ -84,7 +85,7 @@ TIDY_PATHS = web.normalize_path_middleware(append_slash=False, remove_slash=True
 
 def build_app(services: Services, runs: Runs, batch_worker: BatchWorker) -> web.Application:
     config = services.config
-    cors = Cors.parse(config.cors_origins)
+    cors = CorsMiddleware(Cors.parse(config.cors_origins))
     app = web.Application(
         middlewares=[trace_request, cors.preflight, sign_in, identify, end_with_credential, TIDY_PATHS]
     )

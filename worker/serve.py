@@ -17,7 +17,7 @@ from retrieval.ingest import ingest
 from worker.app import build_app
 from worker.auth.keys import LOCAL_TENANT
 from worker.auth.scope import ALL
-from worker.auth.sign_in import link
+from worker.auth.sign_in_link import link
 from worker.config import PROJECT, Config
 from worker.crew.member import Member
 from worker.drain import drain, first_of, make_room

@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from socket import gethostname
 from typing import Any, TypeVar, cast
 
@@ -20,11 +19,8 @@ from agents.semantic_cache import SemanticCache, Vector
 from agents.store import ConversationSearch, ConversationStore, ItemStore, ResponseStore, ShareStore
 from agents.surface import USUAL as SURFACES
 from agents.tools import builtin_toolbox
-from inference.bundled import EMBEDDER
 from inference.embedding.cross_encoder import CrossEncoder
 from inference.embedding.registry import Embedders
-from inference.llama import model_name
-from inference.provisioning.catalogue import find
 from inference.trace import Trace
 from migrations.pool import Database
 from retrieval.config import RetrievalConfig
@@ -53,7 +49,6 @@ from worker.canary.canaries import Canaries
 from worker.canary.store import CanaryStore
 from worker.config import VERSION, Config, ConfigError
 from worker.database import open_database, open_replica
-from worker.engine_config import load_for
 from worker.engines.active_engines import ActiveEngines, open_engines
 from worker.engines.model_file import ModelFile
 from worker.engines.model_pool import phases
@@ -66,6 +61,7 @@ from worker.otlp.exporter import Exporter, SdkMissing
 from worker.prewarm import prefill_shared_prefixes
 from worker.prometheus import Metrics
 from worker.reload import Reloader
+from worker.retrieval_models import open_embedders, open_reranker
 from worker.runs.admission import Admission
 from worker.runs.idempotency_claims import IdempotencyClaims
 from worker.runs.idempotency_store import IdempotencyStore
@@ -82,45 +78,6 @@ from worker.traces import Traces
 T = TypeVar("T")
 
 log = logging.getLogger("firsttoken.start")
-
-
-def embedder_files(config: Config) -> list[Path]:
-    """The default first. The bundled embedder is always included: stores that were made with it stay readable.
-
-    Raises StartError.
-    """
-    models = Home(config.home).models
-    named = [Path(name.strip()) for name in (config.embedders or "").split(",") if name.strip()]
-    default = load_for("--embedder", partial(find, folder=models), config.embedder) if config.embedder else EMBEDDER
-    further = [load_for("--embedders", partial(find, folder=models), name) for name in named]
-    files = list(dict.fromkeys([default, *further]))
-    has_bundled = model_name(EMBEDDER) in map(model_name, files)
-    return files if has_bundled else [*files, EMBEDDER]
-
-
-@asynccontextmanager
-async def open_embedders(config: Config) -> AsyncIterator[Embedders]:
-    default, *further = await asyncio.to_thread(embedder_files, config)
-    load = partial(Embedders.load, further=further)
-    embedders = await asyncio.to_thread(load_for, "--embedder, --embedders", load, default)
-    try:
-        yield embedders
-    finally:
-        await embedders.close()
-
-
-@asynccontextmanager
-async def open_reranker(config: Config) -> AsyncIterator[CrossEncoder | None]:
-    if config.reranker is None:
-        yield None
-        return
-    models = Home(config.home).models
-    path = await asyncio.to_thread(load_for, "--reranker", partial(find, folder=models), config.reranker)
-    reranker = await asyncio.to_thread(load_for, "--reranker", CrossEncoder.load, path)
-    try:
-        yield reranker
-    finally:
-        await asyncio.to_thread(reranker.close)
 
 
 @asynccontextmanager

@@ -10,12 +10,6 @@ from worker.errors import ApiError
 from worker.middleware import Handler
 from worker.services import SERVICES
 
-
-def link(url: str, token: str) -> str:
-    """The link that signs a person in at the worker of this URL."""
-    return f"{url}/?token={token}"
-
-
 REFUSED = "/#link"  # the id of that section
 
 

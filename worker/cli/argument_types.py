@@ -7,8 +7,6 @@ import json
 import math
 import re
 
-from worker.canary.proposal import NAME_PATTERN
-
 ATTRIBUTE_KEY_MAX, ATTRIBUTE_VALUE_MAX = 64, 512  # the limits of filters
 
 
@@ -64,6 +62,8 @@ def positive_int(text: str) -> int:
 
 
 def canary_name(text: str) -> str:
+    from worker.canary.proposal import NAME_PATTERN  # imports NumPy
+
     if not re.fullmatch(NAME_PATTERN, text):
         raise argparse.ArgumentTypeError("must be up to 64 letters, digits, hyphens and underscores")
     return text

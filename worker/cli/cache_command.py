@@ -14,7 +14,7 @@ from worker.evals.case import Case
 from worker.evals.similarity_threshold import Hits, Question, fit
 from worker.evals.suite import read_suites
 from worker.home import Home
-from worker.start import open_embedders
+from worker.retrieval_models import open_embedders
 
 
 async def evaluate_cache(config: Config, *, files: Sequence[Path], wrong: float, as_json: bool) -> None:

@@ -11,7 +11,6 @@ from pydantic import ValidationError
 
 from agents.config_error import describe_error
 from migrations.pool import Database
-from worker.agent_files import list_agents
 from worker.auth.audit import Act, AuditLog, note
 from worker.auth.key_limits import KeyLimits
 from worker.auth.keys import LOCAL_TENANT, ApiKey, Keys
@@ -19,9 +18,8 @@ from worker.auth.scope import ALL, USUAL, Scope
 from worker.auth.secret import Secret
 from worker.auth.secret_file import SIGNS_AFTER_S, SecretFile, read_secret
 from worker.auth.session import Sessions
-from worker.auth.sign_in import link
+from worker.auth.sign_in_link import link
 from worker.cli.command_actor import command_actor
-from worker.cli.policies import print_policies
 from worker.cli.tenant import checked, known_tenant, tenant_of
 from worker.config import Config
 from worker.database import open_database
@@ -58,14 +56,6 @@ async def keys_of(config: Config, tenant: str) -> list[ApiKey]:
     async with _opened(config) as (database, secret):
         keys = Keys(database, secret)
         return await keys.list(await known_tenant(keys, tenant))
-
-
-async def show_policies(config: Config, *, with_keys: bool, tenant: str) -> None:
-    """Agents and surfaces, and on request what each key gets there. Raises StartError for a file that no worker could
-    serve, and for an unknown tenant."""
-    await list_agents(config)
-    if with_keys:
-        print_policies(config, tenant, await keys_of(config, tenant))
 
 
 async def list_keys(config: Config, *, tenant: str) -> None:

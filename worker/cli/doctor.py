@@ -24,7 +24,7 @@ from worker.engine_config import engine_config
 from worker.engines.model_file import InvalidModels, read_models
 from worker.errors import StartError
 from worker.home import Home
-from worker.start import embedder_files
+from worker.retrieval_models import embedder_files
 
 # The embedded database keeps a gigabyte of write-ahead log; with less than that it stops while people chat.
 DISK_BYTES_MIN = 2 * 10**9

@@ -21,7 +21,7 @@ from retrieval.store import PassageStore
 from worker.cli.tenant import open_tenant
 from worker.config import Config
 from worker.errors import StartError
-from worker.start import open_embedders, open_reranker
+from worker.retrieval_models import open_embedders, open_reranker
 
 MISSED_SHOWN_MAX = 10
 

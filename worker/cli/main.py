@@ -8,11 +8,12 @@ import os
 import signal
 import sys
 from collections.abc import Coroutine, Sequence
+from importlib import import_module
 from typing import Any
 
 from migrations.embedded.errors import remedy
 from worker.cli.argument_parser import SETTING_NAMES
-from worker.cli.parser import parser
+from worker.cli.parser import SERVE, parser
 from worker.config import Config, ConfigError, load, prepare_process
 from worker.crew.member import Member
 from worker.errors import StartError
@@ -36,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _start_log(config.log_level, member)
 
     try:
-        if command == "serve" and config.workers > 1 and member is None:
+        if command == SERVE and config.workers > 1 and member is None:
             return _run_crew(config, flags, rest["began"])
         return _run(command, config, {**rest, "member": member} if member else rest, member)
     except (KeyboardInterrupt, asyncio.CancelledError):
@@ -44,17 +45,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(command: str, config: Config, options: dict[str, Any], member: Member | None) -> int:
-    """Models and servers are imported only from here on; everything above answers `--help` at once."""
+    """`command` is the path of its function. Only what it needs is imported, and only now: everything above answers
+    `--help` at once."""
     import uvloop
 
-    from worker.cli import commands
+    from worker.cli.failures import FAILURES
 
+    module, _, function = command.rpartition(".")
     try:
-        uvloop.run(_stoppable(getattr(commands, command)(config, **options)))
+        uvloop.run(_stoppable(getattr(import_module(module), function)(config, **options)))
     except BrokenPipeError:  # the reader of the output has closed the pipe: not an error
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_UNREAD
-    except commands.FAILURES as error:
+    except FAILURES as error:
         return _fail(error, member)
     return 0
 

@@ -13,6 +13,7 @@ from worker.cli import argument_types
 from worker.cli.argument_parser import SETTING_NAMES, Parser
 from worker.config import VERSION, add_settings, is_for_engines
 
+SERVE = "worker.serve.serve"  # commands are named by the paths of their functions, which are imported when they run
 ENGINE_SETTINGS = frozenset(filter(is_for_engines, SETTING_NAMES))
 
 
@@ -27,23 +28,37 @@ def parser() -> Parser:
     known.add_argument("--version", action="version", version=f"firsttoken {VERSION}")
     commands = known.add_subparsers(required=True, metavar="COMMAND")
 
-    serve = _command(commands, "serve", "serve", "start a worker", also=None)
+    serve = _command(commands, "serve", SERVE, "start a worker", also=None)
     serve.set_defaults(began=time.monotonic())  # before the imports, which are most of a start
 
     engine = _command(
-        commands, "engine", "serve_engine", "start an engine that several workers share", also=ENGINE_SETTINGS
+        commands,
+        "engine",
+        "worker.serve_engine.serve_engine",
+        "start an engine that several workers share",
+        also=ENGINE_SETTINGS,
     )
     engine.set_defaults(began=time.monotonic())
     for each in (serve, engine):  # how `serve --workers` starts them
         each.add_argument("--member", help=argparse.SUPPRESS)
 
-    _command(commands, "reload", "reload_models", "make the running worker reload models.toml", also=("models",))
+    _command(
+        commands,
+        "reload",
+        "worker.cli.reload_command.reload_models",
+        "make the running worker reload models.toml",
+        also=("models",),
+    )
     doctor = _command(
-        commands, "doctor", "doctor", "check whether this machine can serve with the given settings", also=None
+        commands,
+        "doctor",
+        "worker.cli.doctor.doctor",
+        "check whether this machine can serve with the given settings",
+        also=None,
     )
     doctor.add_argument("--json", action="store_true", dest="as_json", help="print the findings as JSON")
 
-    _command(commands, "migrate", "migrate_database", "apply the database migrations")
+    _command(commands, "migrate", "worker.cli.migrate_command.migrate_database", "apply the database migrations")
 
     of_a_tenant = _add_credentials(commands)
     _add_models(commands)
@@ -52,7 +67,7 @@ def parser() -> Parser:
     agents = _command(
         commands,
         "agents",
-        "show_policies",
+        "worker.cli.policies.show_policies",
         "list agents and surfaces, and validate agents.toml",
         also=("targets", "late", "models"),
     )
@@ -60,7 +75,9 @@ def parser() -> Parser:
         "--keys", action="store_true", dest="with_keys", help="also print the limits of each API key of the tenant"
     )
 
-    goodput = _command(commands, "goodput", "show_goodput", "print the share of answers that were on time")
+    goodput = _command(
+        commands, "goodput", "worker.cli.goodput_table.show_goodput", "print the share of answers that were on time"
+    )
     goodput.add_argument(
         "--by",
         choices=("surface", "tenant", "model", "cache"),
@@ -72,7 +89,7 @@ def parser() -> Parser:
     )
     goodput.add_argument("--json", action="store_true", dest="as_json", help="print JSON lines")
 
-    cost = _command(commands, "cost", "show_cost", "print the usage and the cost of answers")
+    cost = _command(commands, "cost", "worker.cli.cost_table.show_cost", "print the usage and the cost of answers")
     cost.add_argument(
         "--by",
         choices=("surface", "model", "agent", "tenant", "key", "conversation", "day", "all"),
@@ -84,7 +101,12 @@ def parser() -> Parser:
     )
     cost.add_argument("--json", action="store_true", dest="as_json", help="print JSON lines")
 
-    ingest = _command(commands, "ingest", "ingest_files", "ingest files, folders and web pages into a vector store")
+    ingest = _command(
+        commands,
+        "ingest",
+        "worker.cli.ingest_command.ingest_files",
+        "ingest files, folders and web pages into a vector store",
+    )
     ingest.add_argument(
         "paths",
         nargs="+",
@@ -113,14 +135,16 @@ def parser() -> Parser:
 
     for command in (*of_a_tenant, agents, ingest, grade, *evaluations):
         command.add_argument("--tenant", default="local", metavar="NAME", help="tenant to act for (default: local)")
-    commands.add_parser("version", help="print the version").set_defaults(command="show_version")
+    commands.add_parser("version", help="print the version").set_defaults(
+        command="worker.cli.version_command.show_version"
+    )
     return known
 
 
 def _add_credentials(commands: Any) -> list[argparse.ArgumentParser]:
     """Commands about credentials that work for one tenant."""
     keys = _group(commands, "keys", "create, list and revoke API keys")
-    create = _command(keys, "create", "create_key", "create an API key and print it once")
+    create = _command(keys, "create", "worker.cli.credentials.create_key", "create an API key and print it once")
     create.add_argument("name", metavar="NAME", help="what the key is for")
     create.add_argument(
         "--scope",
@@ -143,24 +167,46 @@ def _add_credentials(commands: Any) -> list[argparse.ArgumentParser]:
         "requests_per_minute or tokens_per_minute; limit for all turns of a day: cost_per_day; highest priority class: "
         "class=interactive, standard or batch; may be repeated",
     )
-    list_keys = _command(keys, "list", "list_keys", "list the API keys of a tenant")
-    revoke = _command(keys, "revoke", "revoke_key", "revoke an API key; running workers notice within 30 seconds")
+    list_keys = _command(keys, "list", "worker.cli.credentials.list_keys", "list the API keys of a tenant")
+    revoke = _command(
+        keys,
+        "revoke",
+        "worker.cli.credentials.revoke_key",
+        "revoke an API key; running workers notice within 30 seconds",
+    )
     revoke.add_argument("id", metavar="ID", help="id of the key, from `firsttoken keys list`")
 
     sessions = _group(commands, "sessions", "list signed-in browsers, and sign them out")
-    list_sessions = _command(sessions, "list", "list_sessions", "list signed-in browsers")
-    end = _command(sessions, "revoke", "revoke_session", "sign a browser out; running workers notice within 30 seconds")
+    list_sessions = _command(sessions, "list", "worker.cli.credentials.list_sessions", "list signed-in browsers")
+    end = _command(
+        sessions,
+        "revoke",
+        "worker.cli.credentials.revoke_session",
+        "sign a browser out; running workers notice within 30 seconds",
+    )
     end.add_argument("id", metavar="ID", help="id of the session, from `firsttoken sessions list`")
 
     secret = _group(commands, "secret", "rotate the secret that signs sessions and hashes API keys")
-    _command(secret, "rotate", "rotate_secret", "add a new secret; the old one stays valid until it is dropped")
-    drop = _command(secret, "drop", "drop_secret", "remove the old secret, and everything that depends on it")
+    _command(
+        secret,
+        "rotate",
+        "worker.cli.credentials.rotate_secret",
+        "add a new secret; the old one stays valid until it is dropped",
+    )
+    drop = _command(
+        secret, "drop", "worker.cli.credentials.drop_secret", "remove the old secret, and everything that depends on it"
+    )
     drop.add_argument("--force", action="store_true", help="drop it even if API keys stop working")
 
-    link = _command(commands, "link", "show_link", "print a sign-in link for one browser")
+    link = _command(commands, "link", "worker.cli.credentials.show_link", "print a sign-in link for one browser")
     link.add_argument("--url", help="URL of the worker (default: the last one started with this home folder)")
 
-    audit = _command(commands, "audit", "show_audit", "print the audit log of keys, sessions, secrets and stores")
+    audit = _command(
+        commands,
+        "audit",
+        "worker.cli.credentials.show_audit",
+        "print the audit log of keys, sessions, secrets and stores",
+    )
     audit.add_argument(
         "--limit", type=argument_types.positive_int, default=100, metavar="N", help="entries to print (default: 100)"
     )
@@ -176,7 +222,9 @@ def _add_models(commands: Any) -> None:
     models = commands.add_parser("models", help="list, inspect, download and quantise models").add_subparsers(
         required=True, metavar="COMMAND"
     )
-    listing = _command(models, "list", "list_models", "list the models on this machine and in the catalogue")
+    listing = _command(
+        models, "list", "worker.cli.model_commands.list_models", "list the models on this machine and in the catalogue"
+    )
     memory = (
         "draft",
         "draft_tokens",
@@ -190,15 +238,29 @@ def _add_models(commands: Any) -> None:
         "kv_place",
         "gpu_split",
     )
-    info = _command(models, "info", "show_model", "describe a model and how much memory it needs", also=memory)
+    info = _command(
+        models,
+        "info",
+        "worker.cli.model_commands.show_model",
+        "describe a model and how much memory it needs",
+        also=memory,
+    )
     info.add_argument("name", metavar="NAME", help="name from `firsttoken models list`, or a GGUF file")
-    pull = _command(models, "pull", "pull_model", "download a model from the hub into the home folder", also=("hub",))
+    pull = _command(
+        models,
+        "pull",
+        "worker.cli.model_commands.pull_model",
+        "download a model from the hub into the home folder",
+        also=("hub",),
+    )
     pull.add_argument(
         "name", metavar="NAME", help="name from the catalogue, or a file on the hub as OWNER/REPOSITORY/FILE.gguf"
     )
     pull.add_argument("--sha256", help="expected checksum (default: the one in the catalogue or on the hub)")
     speed = ("threads", "gpu_layers")
-    quantize = _command(models, "quantize", "quantize_model", "write a quantised copy of a model", also=speed)
+    quantize = _command(
+        models, "quantize", "worker.cli.quantize.quantize_model", "write a quantised copy of a model", also=speed
+    )
     quantize.add_argument("source", metavar="IN", help="name from `firsttoken models list`, or a GGUF file")
     quantize.add_argument("target", metavar="OUT", help="GGUF file to write")
     quantize.add_argument(
@@ -209,7 +271,13 @@ def _add_models(commands: Any) -> None:
         help="quantisation of the weights: q8_0, q6_k, q5_k_m, q4_k_m, ...",
     )
     quantize.add_argument("--text", metavar="FILE", help="text to compare both models with (default: a model card)")
-    kv = _command(models, "kv", "compare_kv", "measure the effect of a quantised KV cache on a model", also=speed)
+    kv = _command(
+        models,
+        "kv",
+        "worker.cli.kv_quality.compare_kv",
+        "measure the effect of a quantised KV cache on a model",
+        also=speed,
+    )
     kv.add_argument("name", metavar="NAME", help="name from `firsttoken models list`, or a GGUF file")
     kv.add_argument("--text", metavar="FILE", help="text to compare with (default: a model card)")
     for command in (listing, info, quantize, kv):
@@ -221,7 +289,12 @@ def _add_canaries(commands: Any) -> argparse.ArgumentParser:
     kinds = commands.add_parser(
         "canary", help="try an agent on a share of another agent's conversations"
     ).add_subparsers(required=True, metavar="COMMAND")
-    start = _command(kinds, "start", "start_canary", "start a canary: a share of conversations goes to another agent")
+    start = _command(
+        kinds,
+        "start",
+        "worker.cli.canary_commands.start_canary",
+        "start a canary: a share of conversations goes to another agent",
+    )
     start.add_argument("name", type=argument_types.canary_name, metavar="NAME", help="name of the new canary")
     start.add_argument(
         "--agent",
@@ -249,10 +322,14 @@ def _add_canaries(commands: Any) -> argparse.ArgumentParser:
         help="how much worse the treatment may be before it is rolled back; may be repeated (defaults: failed=0.02, "
         "late=0.05, declined=0.05, first_token=0.05, pace=0.05, tokens=0.1, cost=0.05, thumbs_down=0.1, graded=0.1)",
     )
-    status = _command(kinds, "status", "show_canaries", "compare both agents, and recommend what to do")
+    status = _command(
+        kinds, "status", "worker.cli.canary_commands.show_canaries", "compare both agents, and recommend what to do"
+    )
     status.add_argument("name", metavar="NAME", nargs="?", help="the canary (default: all that are running)")
     status.add_argument("--json", action="store_true", dest="as_json", help="print JSON lines")
-    grade = _command(kinds, "grade", "grade_canary", "let a model judge stored answers of both agents")
+    grade = _command(
+        kinds, "grade", "worker.cli.grade_command.grade_canary", "let a model judge stored answers of both agents"
+    )
     grade.add_argument("name", metavar="NAME", help="the canary")
     grade.add_argument(
         "--judge",
@@ -273,9 +350,14 @@ def _add_canaries(commands: Any) -> argparse.ArgumentParser:
     grade.add_argument(
         "--criterion", metavar="TEXT", help="what a correct answer does (default: it does what was asked)"
     )
-    promote = _command(kinds, "promote", "promote_canary", "let the treatment answer all conversations")
+    promote = _command(
+        kinds, "promote", "worker.cli.canary_commands.promote_canary", "let the treatment answer all conversations"
+    )
     abort = _command(
-        kinds, "abort", "abort_canary", "end the canary: the original agent answers all conversations again"
+        kinds,
+        "abort",
+        "worker.cli.canary_commands.abort_canary",
+        "end the canary: the original agent answers all conversations again",
     )
     for each in (promote, abort):
         each.add_argument("name", metavar="NAME", help="the canary")
@@ -291,7 +373,10 @@ def _add_evaluation(commands: Any) -> tuple[argparse.ArgumentParser, ...]:
     _add_route(kinds)
     _add_cache(kinds)
     retrieval = _command(
-        kinds, "retrieval", "evaluate_retrieval", "measure how well a vector store finds known answers"
+        kinds,
+        "retrieval",
+        "worker.cli.evaluate.evaluate_retrieval",
+        "measure how well a vector store finds known answers",
     )
     retrieval.add_argument("--store", required=True, metavar="NAME", help="name of the vector store")
     retrieval.add_argument(
@@ -311,7 +396,12 @@ def _add_evaluation(commands: Any) -> tuple[argparse.ArgumentParser, ...]:
         help="minimum score of a passage (default: 0)",
     )
     retrieval.add_argument("--json", action="store_true", dest="as_json", help="print JSON")
-    cases = _command(kinds, "cases", "write_cases", "print stored answers of a tenant as evaluation cases, redacted")
+    cases = _command(
+        kinds,
+        "cases",
+        "worker.cli.stored_cases_command.write_cases",
+        "print stored answers of a tenant as evaluation cases, redacted",
+    )
     cases.add_argument(
         "--rated", choices=("up", "down", "any"), default="up", help="rating of the answers (default: up)"
     )
@@ -332,7 +422,10 @@ def _add_evaluation(commands: Any) -> tuple[argparse.ArgumentParser, ...]:
 
 def _add_stored(kinds: Any) -> tuple[argparse.ArgumentParser, argparse.ArgumentParser]:
     export = _command(
-        kinds, "export", "export_answers", "print accepted answers of a tenant as fine-tuning data, redacted"
+        kinds,
+        "export",
+        "worker.cli.stored_cases_command.export_answers",
+        "print accepted answers of a tenant as fine-tuning data, redacted",
     )
     export.add_argument(
         "--accepted",
@@ -350,7 +443,12 @@ def _add_stored(kinds: Any) -> tuple[argparse.ArgumentParser, argparse.ArgumentP
         metavar="N",
         help="number of newest answers (default: 1000)",
     )
-    again = _command(kinds, "replay", "replay", "send stored turns of a tenant to another configuration")
+    again = _command(
+        kinds,
+        "replay",
+        "worker.cli.stored_cases_command.replay",
+        "send stored turns of a tenant to another configuration",
+    )
     again.add_argument(
         "--model",
         dest="candidate",
@@ -387,7 +485,10 @@ def _add_stored(kinds: Any) -> tuple[argparse.ArgumentParser, argparse.ArgumentP
 
 def _add_suite(kinds: Any) -> None:
     suite = _command(
-        kinds, "suite", "evaluate_suite", "run the same cases on two configurations; fail if --model is worse"
+        kinds,
+        "suite",
+        "worker.cli.suite_command.evaluate_suite",
+        "run the same cases on two configurations; fail if --model is worse",
     )
     suite.add_argument("files", nargs="+", type=Path, metavar="FILE", help="cases, as JSON Lines or TOML")
     form = "a model with settings of `firsttoken serve` in quotes, or NAME@URL of a server"
@@ -432,7 +533,12 @@ def _add_suite(kinds: Any) -> None:
 
 
 def _add_cache(kinds: Any) -> None:
-    cache = _command(kinds, "cache", "evaluate_cache", "choose the similarity threshold of the semantic cache")
+    cache = _command(
+        kinds,
+        "cache",
+        "worker.cli.cache_command.evaluate_cache",
+        "choose the similarity threshold of the semantic cache",
+    )
     cache.add_argument(
         "files", nargs="+", type=Path, metavar="FILE", help="cases, some of which expect the same answer"
     )
@@ -448,7 +554,11 @@ def _add_cache(kinds: Any) -> None:
 
 def _add_route(kinds: Any) -> None:
     route = _command(
-        kinds, "route", "evaluate_route", "choose the thresholds of a cascade from cases", also=("models",)
+        kinds,
+        "route",
+        "worker.cli.route_command.evaluate_route",
+        "choose the thresholds of a cascade from cases",
+        also=("models",),
     )
     route.add_argument("files", nargs="+", type=Path, metavar="FILE", help="cases, as for `firsttoken eval suite`")
     route.add_argument("--route", metavar="NAME", help="the cascade in models.toml (default: the only one)")

@@ -1,4 +1,4 @@
-"""What the keys of a tenant get on each surface, as `firsttoken agents --keys` prints it."""
+"""`firsttoken agents`: agents and surfaces, and what the keys of a tenant get on each of them."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from math import isfinite
 from agents.surface import USUAL, Surface
 from agents.turn import Limits, Turn
 from inference.core import Priority
-from worker.agent_files import read_agents
+from worker.agent_files import list_agents, read_agents
 from worker.auth.key_limits import KeyLimits
 from worker.auth.keys import ApiKey
 from worker.auth.principal import NOBODY, Principal
+from worker.cli.credentials import keys_of
 from worker.config import Config
 from worker.goodput import NO_TARGET, Targets
 
@@ -26,6 +27,14 @@ NAMES = {
     "cost": "cost",
 }
 RATES = ("requests_per_minute", "tokens_per_minute")
+
+
+async def show_policies(config: Config, *, with_keys: bool, tenant: str) -> None:
+    """Agents and surfaces, and on request what each key gets there. Raises StartError for a file that no worker could
+    serve, and for an unknown tenant."""
+    await list_agents(config)
+    if with_keys:
+        print_policies(config, tenant, await keys_of(config, tenant))
 
 
 def print_policies(config: Config, tenant: str, keys: Sequence[ApiKey]) -> None:

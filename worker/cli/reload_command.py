@@ -15,7 +15,7 @@ from worker.engines.model_file import ModelFile, read_models
 from worker.errors import StartError
 from worker.home import Home
 from worker.model_aliases import ModelAliases
-from worker.start import embedder_files
+from worker.retrieval_models import embedder_files
 
 
 async def reload_models(config: Config) -> None:

@@ -1,0 +1,50 @@
+"""Where the functions of the commands are, and what is imported for them."""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib import import_module
+from inspect import iscoroutinefunction
+
+import pytest
+
+from worker.cli.parser import parser
+
+HEAVY = {"aiohttp", "asyncpg", "llama_cpp", "numpy", "pydantic"}
+
+
+def functions(of: argparse.ArgumentParser) -> Iterator[str]:
+    if command := of.get_default("command"):
+        yield command
+    for action in of._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for each in action.choices.values():
+                yield from functions(each)
+
+
+def imported_by(*modules: str) -> set[str]:
+    """The heavy packages that a new process has imported with these modules."""
+    code = f"import sys, {', '.join(modules)}; print(*sys.modules)"
+    return HEAVY & set(subprocess.check_output([sys.executable, "-c", code], text=True).split())
+
+
+def test_every_command_has_its_function() -> None:
+    found = list(functions(parser()))
+    assert len(found) > 30
+    for function in found:
+        module, _, name = function.rpartition(".")
+        assert iscoroutinefunction(getattr(import_module(module), name)), function
+
+
+def test_help_imports_neither_servers_nor_models() -> None:
+    assert imported_by("worker.cli.main") == set()
+
+
+@pytest.mark.parametrize("module", sorted({each.rpartition(".")[0] for each in functions(parser())}))
+def test_only_commands_that_compute_import_the_engine(module: str) -> None:
+    computes = {"cache_command", "doctor", "evaluate", "ingest_command", "kv_quality", "model_commands", "quantize"}
+    computes |= {"reload_command", "serve", "serve_engine"}
+    assert ("llama_cpp" in imported_by(module)) == (module.rpartition(".")[2] in computes)

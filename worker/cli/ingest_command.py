@@ -1,0 +1,74 @@
+"""`firsttoken ingest`: files, folders and web pages into a vector store, with progress."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from retrieval.ingest import Progress, ingest
+from retrieval.loaders.web import is_url
+from retrieval.store import PassageStore
+from worker.auth.keys import Keys
+from worker.auth.secret_file import read_secret
+from worker.cli.tenant import checked, tenant_of
+from worker.config import Config
+from worker.database import open_database
+from worker.errors import StartError
+from worker.home import Home
+from worker.retrieval_models import open_embedders
+
+INGEST_NICENESS = 10  # a worker on the same machine serves people; the documents can wait
+
+
+async def ingest_files(
+    config: Config,
+    *,
+    paths: list[str],
+    store: str,
+    tenant: str,
+    embedding_model: str | None,
+    attributes: list[tuple[str, Any]] | None,
+    allow_private: bool,
+) -> None:
+    home = Home(config.home)
+    home.prepare()
+    async with open_embedders(config) as embedders, open_database(config) as database:
+        tenant_id = await tenant_of(Keys(database, read_secret(config, home)), tenant)
+        os.nice(INGEST_NICENESS)
+        with tqdm(unit=" passages", disable=None) as bar:
+
+            def show(progress: Progress) -> None:
+                left = "" if progress.left_s is None else f", {tqdm.format_interval(progress.left_s)} left"
+                bar.set_description(f"{progress.files_done} of {progress.files_total} files{left}")
+                bar.update(progress.chunks - bar.n)
+
+            report = await ingest(
+                [Path(path) for path in paths if not is_url(path)],
+                urls=[path for path in paths if is_url(path)],
+                allow_private=allow_private,
+                attributes=dict(attributes) if attributes else None,
+                store_name=checked(store, "the store's name"),
+                tenant_id=tenant_id,
+                store=PassageStore(database),
+                embedders=embedders,
+                embedding_model=embedding_model,
+                progress=show,
+            )
+    for error in report.errors:
+        print(f"{error.path}: {error.reason}", file=sys.stderr)
+    print(
+        f"store {store}: {_counted(report.written, 'file')} read in {report.seconds:.1f} s "
+        f"({_counted(report.chunks, 'passage')}), {report.unchanged} unchanged, {report.removed} removed, "
+        f"{_counted(report.skipped, 'unsupported file')} skipped"
+    )
+    if report.errors:
+        raise StartError(f"{_counted(len(report.errors), 'file')} could not be read")
+
+
+def _counted(number: int, what: str) -> str:
+    """1 file, 2 files."""
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
