@@ -15,9 +15,8 @@ from inference.errors import EngineStopped, InferenceError
 from retrieval.errors import RetrievalError
 from retrieval.ingest import ingest
 from worker.app import build_app
-from worker.auth.keys import LOCAL_TENANT
+from worker.auth.keys import LOCAL_TENANT, sign_in_link
 from worker.auth.scope import ALL
-from worker.auth.sign_in_link import link
 from worker.config import PROJECT, Config
 from worker.crew.member import Member
 from worker.drain import drain, first_of, make_room
@@ -135,7 +134,7 @@ async def _introduce(services: Services, home: Home, url: str) -> Ready:
             _, key = await keys.create(tenant_id, "this machine", scopes=ALL)
             write_atomically(home.key_file, f"{key}\n".encode())
     token = await keys.create_link(tenant_id, scopes=ALL)
-    return Ready(url, key, link(url, token), f"{url}/ops", os.getpid())
+    return Ready(url, key, sign_in_link(url, token), f"{url}/ops", os.getpid())
 
 
 async def _read_samples(services: Services) -> None:

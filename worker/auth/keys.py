@@ -55,6 +55,11 @@ class Grant:
     bounds: KeyLimits | None = None
 
 
+def sign_in_link(url: str, token: str) -> str:
+    """The link that signs a person in at the worker of this URL, with a token of `Keys.create_link`."""
+    return f"{url}/?token={token}"
+
+
 class Keys:
     """The owner of the tables api_keys and sign_in_links."""
 

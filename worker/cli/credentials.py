@@ -13,12 +13,11 @@ from agents.config_error import describe_error
 from migrations.pool import Database
 from worker.auth.audit import Act, AuditLog, note
 from worker.auth.key_limits import KeyLimits
-from worker.auth.keys import LOCAL_TENANT, ApiKey, Keys
+from worker.auth.keys import LOCAL_TENANT, ApiKey, Keys, sign_in_link
 from worker.auth.scope import ALL, USUAL, Scope
 from worker.auth.secret import Secret
 from worker.auth.secret_file import SIGNS_AFTER_S, SecretFile, read_secret
 from worker.auth.session import Sessions
-from worker.auth.sign_in_link import link
 from worker.cli.command_actor import command_actor
 from worker.cli.tenant import checked, known_tenant, tenant_of
 from worker.config import Config
@@ -83,7 +82,7 @@ async def show_link(config: Config, *, url: str | None) -> None:
     async with _opened(config) as (database, secret):
         keys = Keys(database, secret)
         token = await keys.create_link(await keys.tenant(LOCAL_TENANT), scopes=ALL, by=command_actor())
-    print(link(address.rstrip("/"), token))
+    print(sign_in_link(address.rstrip("/"), token))
 
 
 async def list_sessions(config: Config, *, tenant: str) -> None:

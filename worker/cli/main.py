@@ -14,7 +14,7 @@ from typing import Any
 from migrations.embedded.errors import remedy
 from worker.cli.argument_parser import SETTING_NAMES
 from worker.cli.parser import SERVE, parser
-from worker.config import Config, ConfigError, load, prepare_process
+from worker.config import VERSION, Config, ConfigError, load, prepare_process
 from worker.crew.member import Member
 from worker.errors import StartError
 
@@ -42,6 +42,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _run(command, config, {**rest, "member": member} if member else rest, member)
     except (KeyboardInterrupt, asyncio.CancelledError):
         return EXIT_INTERRUPTED
+
+
+async def show_version(config: Config) -> None:
+    print(f"firsttoken {VERSION}")
 
 
 def _run(command: str, config: Config, options: dict[str, Any], member: Member | None) -> int:

@@ -135,9 +135,7 @@ def parser() -> Parser:
 
     for command in (*of_a_tenant, agents, ingest, grade, *evaluations):
         command.add_argument("--tenant", default="local", metavar="NAME", help="tenant to act for (default: local)")
-    commands.add_parser("version", help="print the version").set_defaults(
-        command="worker.cli.version_command.show_version"
-    )
+    commands.add_parser("version", help="print the version").set_defaults(command="worker.cli.main.show_version")
     return known
 
 
