@@ -45,12 +45,6 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(Margins(config.getoption("--margins")))
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What trains comes last. On a CPU with AMX, PyTorch leaves the tiles of the main thread set up otherwise than
-    llama.cpp has them once for all, and what llama.cpp computes there next is an illegal instruction."""
-    items.sort(key=lambda item: item.nodeid.startswith("tests/training/"))
-
-
 @pytest.fixture(scope="session")
 def make_home() -> Iterator[Callable[[], Path]]:
     """Makes empty home folders, removed at the end.

@@ -103,8 +103,8 @@ def torch_logits(model: Model, ids: Sequence[int]) -> NDArray[np.float32]:
 def llama_logits(path: Path, rows: Sequence[Sequence[int]]) -> list[NDArray[np.float32]]:
     """[tokens, vocabulary] for each row.
 
-    On a thread of its own: llama.cpp sets a thread's AMX tiles up once, and PyTorch's kernels leave those of theirs set
-    up otherwise. What llama.cpp computes there next is wrong, or an illegal instruction.
+    On a thread of its own: llama.cpp sets a thread's AMX tiles up once, and PyTorch's kernels release them. What
+    llama.cpp computes in such a thread next is an illegal instruction.
     """
     with ThreadPoolExecutor(1) as thread:
         return thread.submit(lambda: list(_llama_logits(path, rows))).result()

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from inference.bundled import CHAT_MODEL, DRAFT_MODEL
-from tests.training.conftest import generator
 from training.cases import CATEGORIES
 from training.evaluate import acceptance, evaluate, table
+from training.tests.conftest import generator
 
 FEW = [category for category in CATEGORIES if category.name in ("built-in tool, one call", "small talk")]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from tokenizers import Tokenizer
 
-from tests.training.conftest import generator
 from training.batches import LEARNT, PROMPT, PROSE
+from training.tests.conftest import generator
 
 
 @pytest.mark.parametrize("length", [512, 1024])

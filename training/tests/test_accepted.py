@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.training.scales import Scales
 from training.accepted import Accepted, scenes
 from training.batches import LEARNT
 from training.bundle import bundled_vocabulary
+from training.tests.scales import Scales
 
 TOOL = {"type": "function", "function": {"name": "weather", "description": "", "parameters": {"type": "object"}}}
 CALL = {"id": "call_1", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Lima"}'}}

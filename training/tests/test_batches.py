@@ -6,10 +6,10 @@ from itertools import islice
 import numpy as np
 import pytest
 
-from tests.training.scales import Scales
 from training.batches import EMPTY, LEARNT, PROMPT, PROSE, Batch, Feed, Recipe, packed
 from training.bundle import bundled_vocabulary
 from training.sample import sample
+from training.tests.scales import Scales
 from training.vocabulary import Vocabulary
 
 

@@ -8,9 +8,9 @@ import pytest
 
 from agents.message import FunctionCall
 from inference.core import ChatMessage, ToolCall
-from tests.training.conftest import generator
 from training.cases import CATEGORIES, Category, Reply, calls_right, cited, declined, error_told, told
 from training.conversations.passages import NOT_FOUND
+from training.tests.conftest import generator
 
 BOTH = "The lamp is red [1]. The key is blue [3]."
 

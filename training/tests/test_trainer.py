@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from inference.bundled import DRAFT_MODEL
-from tests.training.scales import Echoes, Scales
 from training.batches import Batch, packed
 from training.bundle import bundled_vocabulary
 from training.checkpoint import Checkpoint
@@ -18,6 +17,7 @@ from training.job import Job
 from training.loss import distillation
 from training.shape import DRAFT
 from training.team import Team, run
+from training.tests.scales import Echoes, Scales
 from training.trainer import Plan, Trainer
 from training.vocabulary import CONTROL, MARKS, Vocabulary
 

@@ -21,12 +21,12 @@ from inference.bundled import CHAT_MODEL
 from inference.core import ChatMessage, ToolCall
 from inference.llama import LlamaModel
 from inference.template import ChatTemplate
-from tests.training.conftest import generator
 from training.conversations import builtin, lexicon
 from training.conversations.generator import KINDS, Generator
 from training.conversations.names import Names, held_out
 from training.conversations.passages import NOT_FOUND, passages
 from training.conversations.scene import OPENING, Scene
+from training.tests.conftest import generator
 
 EACH = 40  # conversations of a kind: every turn of the dialogue comes up in them
 
@@ -155,7 +155,7 @@ def test_the_platforms_own_documentation_is_read_in_training_alone() -> None:
 
 def test_the_same_seed_writes_the_same_conversations_in_every_process() -> None:
     told = (
-        "from tests.training.conftest import generator; made = generator();"
+        "from training.tests.conftest import generator; made = generator();"
         "print([list(made.conversation('invented', 2).schemas) for _ in range(60)])"
     )
     environments = [{**os.environ, "PYTHONHASHSEED": seed} for seed in ("1", "2")]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.serving import ROOT
-from tests.training.conftest import generator
 from training.cases import CATEGORIES
 from training.suite import lines
+from training.tests.conftest import generator
 from worker.evals.suite import read_suites
 
 FILE = ROOT / "benchmarks" / "suites" / "bundled.jsonl"
@@ -25,7 +25,7 @@ def test_every_sort_of_case_can_be_asked_by_the_gate(tmp_path: Path) -> None:
 
 
 def test_the_file_of_the_project_is_what_would_be_written_today() -> None:
-    """Else: `python -m tests.training.test_suite` writes it, and recorded.json goes with it."""
+    """Else: `python -m training.tests.test_suite` writes it, and recorded.json goes with it."""
     assert FILE.read_text("utf-8") == _written()
 
 
