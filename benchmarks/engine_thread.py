@@ -90,6 +90,8 @@ class IdleDevice:
     def surviving(self, tell: Callable[[str], None]) -> AbstractContextManager[None]:
         return nullcontext()
 
+    def rest(self) -> None: ...
+
     def close(self) -> None: ...
 
 

@@ -367,5 +367,8 @@ class ScriptedBackend:
     def surviving(self, tell: Callable[[str], None]) -> AbstractContextManager[None]:
         return nullcontext()
 
+    def rest(self) -> None:
+        pass
+
     def close(self) -> None:
         self.cells.clear()

@@ -763,10 +763,10 @@ def load(flags: Mapping[str, str], environment: Mapping[str, str] | None = None)
 def prepare_process() -> None:
     """Set the variables that llama.cpp reads. Call this before anything imports it.
 
-    By default, OpenMP's threads spin at barriers, which costs a small machine most of its speed; sleeping at once costs
-    a small model most of its speed. A spin of a few microseconds avoids both. A crash in native code must not attach a
-    debugger to the process.
+    By default, OpenMP's threads spin at barriers for milliseconds, which costs a small machine most of its speed where
+    another program uses one of its cores; sleeping at once costs a small model most of its speed. A spin of 0.1 to 0.5
+    ms, depending on the processor, avoids both. A crash in native code must not attach a debugger to the process.
     """
     if "OMP_WAIT_POLICY" not in os.environ:
-        os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+        os.environ.setdefault("GOMP_SPINCOUNT", "10000")
     os.environ.setdefault("GGML_NO_BACKTRACE", "1")

@@ -44,7 +44,7 @@ log = logging.getLogger("firsttoken.engine")
 # A Python thread in a computation holds the GIL for at most this long before another thread gets a turn.
 SWITCH_INTERVAL_S = 0.001
 # Parking takes milliseconds, and the next request of a tool loop must not wait for it: its tools take less than this.
-PARK_AFTER_S = 0.5
+REST_AFTER_S = 0.5
 
 
 class Engine:
@@ -360,13 +360,17 @@ class Engine:
                 self._scheduler.cost.observe(plan.rows, took_ns / 1e9)
 
     def _rest(self) -> None:
-        """Wait for work. In a longer pause, park a conversation so that its slot can be taken later at no cost."""
+        """Wait for work. In a longer pause, park conversations so that their slots can be taken later at no cost, then
+        leave the cores to other models."""
         if (wait_s := self.tiers.wait_s()) is not None:
             self._wake.wait(wait_s)
+        elif self._wake.wait(REST_AFTER_S):
             return
-        saved = self._scheduler.slots.unsaved()
-        if not self._wake.wait(PARK_AFTER_S if saved else None) and saved:
+        elif saved := self._scheduler.slots.unsaved():
             self.tiers.park(saved)
+        else:
+            self._backend.rest()
+            self._wake.wait()
 
     def _accept(self, request: Request, token: int) -> None:
         """Record the next token of a request."""

@@ -20,6 +20,7 @@ from inference.llama.batch import Batch, between
 from inference.llama.library import (
     DecodeFailed,
     complaints,
+    end_compute_threads,
     get_logits,
     lib,
     memory_copy,
@@ -55,6 +56,7 @@ class LlamaContext:
         context: int,
         rows_max: int,
         threads: int,
+        threads_min: int = 1,
         outputs_max: int = 0,
         attention: Attention | None = None,
         kv_type: str = F16,
@@ -88,7 +90,7 @@ class LlamaContext:
             self.close()
             raise ModelNotLoaded(f"{model.path.name} is an encoder: it can embed texts but not generate them")
         self._batch = Batch(rows_max)
-        self._threads = ThreadChooser([1, threads] if not gpu else [threads])
+        self._threads = ThreadChooser([threads_min, threads] if not gpu else [threads])
         self.streams = not mode.unified
         self.exact = mode.exact and not gpu
         self.slots = slots
@@ -102,6 +104,9 @@ class LlamaContext:
     def surviving(self, tell: Callable[[str], None]) -> AbstractContextManager[None]:
         """If the device is lost or llama.cpp aborts, `tell` is called instead of ending the process."""
         return aborts_reported_to(tell)
+
+    def rest(self) -> None:
+        end_compute_threads()
 
     def close(self) -> None:
         if self._context:

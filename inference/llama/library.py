@@ -91,7 +91,21 @@ def no_memory(said: Sequence[str]) -> str | None:
 
 
 synchronize = lib.llama_synchronize
-set_abort_callback = _typed(ctypes.CDLL(lib._lib._name).ggml_set_abort_callback, _handle, _handle)
+_cdll = ctypes.CDLL(lib._lib._name)
+set_abort_callback = _typed(_cdll.ggml_set_abort_callback, _handle, _handle)
+_end_team = getattr(_cdll, "omp_pause_resource_all", None)  # absent where llama.cpp is built without OpenMP
+_SOFT_PAUSE = 1
+
+
+def end_compute_threads() -> None:
+    """End the threads that OpenMP keeps for computations of the calling thread.
+
+    Every thread that has computed in parallel has a team of its own, for as long as it lives. With more threads in all
+    teams than cores, OpenMP no longer lets them spin at barriers: they sleep at each of some hundred barriers per step,
+    and a small model takes five times as long. The next computation starts new threads, at some 50 µs each.
+    """
+    if _end_team is not None:
+        _end_team(_SOFT_PAUSE)
 
 
 def has_gpu() -> bool:

@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 from inference.attention import AUTO
 from inference.control_tokens import significant_tokens
 from inference.errors import EngineStopped, ModelNotLoaded, OutOfDeviceMemory, UnknownToken
-from inference.llama.library import complaints, has_gpu, lib, no_memory
+from inference.llama.library import complaints, end_compute_threads, has_gpu, lib, no_memory
 from inference.llama.long_runs import cuts
 from inference.weight_placement import LAYER, NONE, ROW, Split
 
@@ -96,6 +96,7 @@ class LlamaModel:
             parameters.no_alloc, parameters.load_mode = True, lib.LLAMA_LOAD_MODE_NONE
         with complaints() as said:
             handle = lib.llama_model_load_from_file(str(path).encode(), parameters)
+        end_compute_threads()  # some CPUs need the weights in another order, into which loading puts them in parallel
         if not handle:
             if offloaded and (reason := no_memory(said)):
                 raise OutOfDeviceMemory(f"the GPU has no room for {path.name}: {reason}")

@@ -12,8 +12,9 @@ from inference.attention import ALL, Attention
 from inference.config import EngineConfig, default_threads
 from inference.errors import InferenceError
 from inference.llama import Device, LlamaModel, backends, build_features, computing, devices
-from inference.provisioning import attention_bench, machine, prefill_bench
+from inference.provisioning import attention_bench, barriers, machine, prefill_bench
 from inference.provisioning.attention_bench import Pace
+from inference.provisioning.barriers import Barriers
 from inference.provisioning.calibration import SLOWDOWN_MIN, Calibrations
 from inference.provisioning.fit import CannotServe, allow
 from inference.provisioning.gpus import gpus
@@ -33,6 +34,8 @@ DRIVERS = {
     "Vulkan": "check whether `vulkaninfo --summary` lists a GPU, and install its driver (Debian: mesa-vulkan-drivers "
     "for AMD and Intel); a user needs the group render, a container --device /dev/dri",
 }
+SLEEPS_MAX = 20  # of compute threads in one step of the bundled model, which has ten times as many barriers
+WAIT_VARIABLES = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")  # change how OpenMP's threads wait
 READING_TOKENS_PER_S = 5.0  # slower than reading speed
 
 # Features that matter to llama.cpp's kernels: llama.cpp's name, and the processor's flags.
@@ -72,6 +75,7 @@ def examine(config: EngineConfig, calibrations: Calibrations) -> Iterator[Findin
     yield cpu_finding(machine.cpu_name(), machine.cpu_features(), build_features())
     yield backend_finding(devices(), backends(), gpus(), config)
     yield threads_finding(config.threads or default_threads(), machine.cores())
+    yield _barriers()
     files = list(_files(config))
     yield from files
     if not any(finding.level is Level.PROBLEM for finding in files):
@@ -164,6 +168,22 @@ def threads_finding(threads: int, cores: int) -> Finding:
             "threads", Level.WARNING, f"{threads} threads on {cores} cores slow each other down", todo, numbers
         )
     return Finding("threads", Level.OK, text, numbers=numbers)
+
+
+def _barriers() -> Finding:
+    try:
+        return barriers_finding(barriers.measure_isolated())
+    except RunFailed as failure:
+        return Finding("barriers", Level.PROBLEM, str(failure), REBUILD)
+
+
+def barriers_finding(found: Barriers) -> Finding:
+    numbers = {"compute_threads": 1 + found.busy, "sleeps_per_step": found.sleeps}
+    if found.sleeps > SLEEPS_MAX:
+        text = f"the compute threads sleep {found.sleeps} times in each step while they wait for each other"
+        todo = f"unset {', '.join(WAIT_VARIABLES)}; if none is set, other programs keep the cores busy: run this again"
+        return Finding("barriers", Level.WARNING, text, todo, numbers)
+    return Finding("barriers", Level.OK, "compute threads wait for each other without sleeping", numbers=numbers)
 
 
 def model_finding(model: LlamaModel) -> Finding:

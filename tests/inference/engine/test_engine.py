@@ -191,7 +191,7 @@ async def test_a_conversation_that_cannot_be_parked_harms_nobody(
         loop.call_soon_threadsafe(tried.set)
         raise InferenceError("no state")
 
-    monkeypatch.setattr("inference.engine.engine.PARK_AFTER_S", 0.01)
+    monkeypatch.setattr("inference.engine.engine.REST_AFTER_S", 0.01)
     monkeypatch.setattr(backend, "save", refuse)
     engine = Engine(backend, PIECES, frozenset(), CONFIG)
     engine.start()
@@ -392,7 +392,7 @@ class Forgetful(ScriptedBackend):
 async def test_a_conversation_that_could_not_be_parked_once_is_parked_when_its_slot_is_taken(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("inference.engine.engine.PARK_AFTER_S", 0.01)
+    monkeypatch.setattr("inference.engine.engine.REST_AFTER_S", 0.01)
     backend = Forgetful(slots=1, context=1000, rows_max=1024, vocabulary=26)
     engine = Engine(backend, PIECES, frozenset(), EngineConfig(parallel=1, resident=0))
     engine.start()
@@ -404,6 +404,21 @@ async def test_a_conversation_that_could_not_be_parked_once_is_parked_when_its_s
     back = engine.submit([*conversation, 3], GREEDY)
     assert await text(back) == expected([*conversation, 3], 5)
     assert back.cached_tokens == 90
+    await asyncio.to_thread(engine.close)
+
+
+async def test_an_engine_without_work_lets_its_device_rest_and_uses_it_again(
+    backend: ScriptedBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rested = threading.Event()
+    monkeypatch.setattr("inference.engine.engine.REST_AFTER_S", 0.01)
+    monkeypatch.setattr(backend, "rest", rested.set)
+    engine = Engine(backend, PIECES, frozenset(), CONFIG)
+    engine.start()
+    for _ in range(2):
+        await text(engine.submit(LONG, GREEDY))
+        assert await asyncio.to_thread(rested.wait, 10)
+        rested.clear()
     await asyncio.to_thread(engine.close)
 
 

@@ -14,6 +14,7 @@ from inference.bundled import CHAT_MODEL, DRAFT_MODEL, EMBEDDER
 from inference.config import ADJUSTABLE, EngineConfig
 from inference.llama import Device, LlamaContext, LlamaModel
 from inference.provisioning import doctor
+from inference.provisioning.barriers import Barriers
 from inference.provisioning.calibration import Calibrations
 from inference.provisioning.catalogue import PRESETS
 from inference.provisioning.doctor import (
@@ -21,6 +22,7 @@ from inference.provisioning.doctor import (
     Finding,
     Level,
     backend_finding,
+    barriers_finding,
     cpu_finding,
     examine,
     memory_finding,
@@ -124,6 +126,13 @@ def test_more_threads_than_cores_are_too_many() -> None:
     assert threads_finding(5, 4).level is Level.WARNING
 
 
+def test_threads_that_sleep_at_barriers_are_a_warning_with_the_settings_that_cause_it() -> None:
+    assert barriers_finding(Barriers(threads=4, busy=3, resting=0, sleeps=2)).level is Level.OK
+    finding = barriers_finding(Barriers(threads=4, busy=3, resting=0, sleeps=150))
+    assert finding.level is Level.WARNING and "OMP_WAIT_POLICY" in finding.todo
+    assert finding.numbers == {"compute_threads": 4, "sleeps_per_step": 150}
+
+
 def test_memory_is_told_as_serve_will_use_it() -> None:
     config = EngineConfig(adjustable=ADJUSTABLE)
     finding = memory_finding(config, QWEN, None, Room(12 * 10**9))
@@ -179,7 +188,7 @@ def test_the_bundled_pair_passes_and_what_was_measured_is_kept(tmp_path: Path) -
     findings = {finding.name: finding for finding in examine(config, calibrations)}
     assert calibrations.applied(config).is_calibrated
     *files, self_tested, speed, attention = findings
-    assert files == ["cpu", "backend", "threads", "model", "draft", "memory"]
+    assert files == ["cpu", "backend", "threads", "barriers", "model", "draft", "memory"]
     assert [self_tested, speed, attention] == ["self-test", "speed", "attention"]
     assert len(findings["attention"].numbers) == 4 * 4 and all(ms > 0 for ms in findings["attention"].numbers.values())
     assert findings["self-test"].level is Level.OK and findings["self-test"].text.startswith(

@@ -1,0 +1,13 @@
+"""Compute threads exist only while something computes, and once."""
+
+from __future__ import annotations
+
+import pytest
+
+from inference.provisioning.barriers import measure_isolated
+
+
+def test_the_thread_that_loads_a_model_leaves_no_compute_threads_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OMP_THREAD_LIMIT", raising=False)
+    found = measure_isolated()
+    assert (found.busy, found.resting) == (found.threads - 1, 0)
