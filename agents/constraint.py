@@ -22,16 +22,16 @@ from inference.grammar.lark import Thought
 from inference.grammar.schema import json_grammar
 from inference.grammar.tools import ANY_OBJECT, OPEN, CallableFunction, tool_grammar
 
-# Of a schema that the client did not ask to enforce, and of all names and schemas together: each turn compiles them
-# anew, which takes some ms for this many.
+# Of a schema that the client did not ask to enforce, and of all such schemas together: each turn compiles them anew,
+# which takes some ms for this many.
 SCHEMA_CHARS_MAX = 8_000
 OFFER_CHARS_MAX = 100_000
-# The mark that opens a call in each dialect, and the grammar of what follows. Qwen3-Coder's calls are tags around plain
-# texts, which leaves little to constrain.
+# The mark that opens a call in each dialect, and the grammar of what follows.
 HELP: Mapping[Format, tuple[str, Callable[[Sequence[CallableFunction]], str]]] = {
     Format.HERMES: (OPEN, tool_grammar),
     Format.LLAMA: (calls.PYTHON_TAG, calls.llama_calls),
     Format.MISTRAL: (calls.TOOL_CALLS, calls.mistral_calls),
+    Format.QWEN_CODER: (calls.FUNCTION, calls.qwen_coder_calls),
     Format.GEMMA: (calls.GEMMA[0], calls.gemma_calls),
     Format.FUNCTION_GEMMA: (calls.FUNCTION_GEMMA[0], calls.function_gemma_calls),
     Format.HARMONY: (calls.CHANNEL, calls.harmony_calls),
@@ -87,15 +87,12 @@ def constraint_of(
     )
 
 
-def _helping(functions: list[CallableFunction], format: Format) -> StepConstraint | None:
-    """None if the schemas are too large: these calls are left unconstrained."""
-    if format not in HELP:
-        return None
+def _helping(functions: list[CallableFunction], format: Format) -> StepConstraint:
+    """Of schemas that are too large, only the names of their functions are constrained."""
     chars = [len(json.dumps(function.parameters)) for function in functions]
-    if sum(chars) > OFFER_CHARS_MAX:
-        return None
+    most = SCHEMA_CHARS_MAX if sum(chars) <= OFFER_CHARS_MAX else 0
     helped = [
-        replace(function, parameters=ANY_OBJECT if count > SCHEMA_CHARS_MAX else function.parameters, strict=False)
+        replace(function, parameters=ANY_OBJECT if count > most else function.parameters, strict=False)
         for function, count in zip(functions, chars, strict=True)
     ]
     mark, grammar = HELP[format]

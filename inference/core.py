@@ -479,11 +479,11 @@ class LanguageModel(Protocol):
         """Why no more of the prompt was reused; None before the generation was admitted."""
         ...
 
-    def prepare(self, grammar: str, begins: str = "") -> Grammar | None:
+    def prepare(self, grammar: str, begins: str = "") -> Grammar:
         """Compile a grammar (see `inference.grammar`) for consecutive texts. Takes milliseconds; thread-safe.
 
-        With a marker `begins`, the text before it is free: the grammar is then only an aid, and is dropped if it is too
-        large or matches nothing; None if the marker is not a single token. Raises InvalidSchema.
+        With a marker `begins`, the text before it is free, and the grammar must allow any: it is then only an aid, and
+        is dropped if it is too large or matches nothing. Raises InvalidSchema.
         """
         ...
 

@@ -223,7 +223,7 @@ class ScriptedModel:
         self.salts.add(salt)
         return None
 
-    def prepare(self, grammar: str, begins: str = "") -> ScriptedGrammar | None:
+    def prepare(self, grammar: str, begins: str = "") -> ScriptedGrammar:
         self.grammars.append(ScriptedGrammar(grammar, begins))
         return self.grammars[-1]
 

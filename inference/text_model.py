@@ -123,9 +123,8 @@ class TextModel:
     def learn(self, turns: Iterable[tuple[bytes, tuple[int, ...]]]) -> None:
         self._turns.load(turns)
 
-    def prepare(self, grammar: str, begins: str = "") -> Grammar | None:
-        opening = self._tokenizer.mark(begins) if begins else None
-        return None if begins and opening is None else self._vocabulary.compile(grammar, opening)
+    def prepare(self, grammar: str, begins: str = "") -> Grammar:
+        return self._vocabulary.compile(grammar, begins)
 
     @property
     def vocabulary_size(self) -> int:

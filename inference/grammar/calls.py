@@ -15,7 +15,7 @@ from inference.grammar.tools import CallableFunction, parameters_of
 # The markers that start a call, end it, and enclose texts.
 GEMMA = ("<|tool_call>", "<tool_call|>", '<|"|>')
 FUNCTION_GEMMA = ("<start_function_call>", "<end_function_call>", "<escape>")
-PYTHON_TAG, TOOL_CALLS, CHANNEL = "<|python_tag|>", "[TOOL_CALLS]", "<|channel|>"
+PYTHON_TAG, TOOL_CALLS, CHANNEL, FUNCTION = "<|python_tag|>", "[TOOL_CALLS]", "<|channel|>", "<function="
 DEPTH_MAX = 8  # of values whose schema is followed; deeper ones are unconstrained
 
 Rules = dict[str, str]
@@ -38,6 +38,17 @@ def mistral_calls(functions: Sequence[CallableFunction]) -> str:
         "CALL_ID": r"/\[CALL_ID\][A-Za-z0-9]{1,64}/",
     }
     return _amid_text(TOOL_CALLS, rules)
+
+
+def qwen_coder_calls(functions: Sequence[CallableFunction]) -> str:
+    """`<function=name><parameter=key>value</parameter></function>`: values are plain text, so only names are held."""
+    rules = {
+        "before[lazy]": up_to(FUNCTION),
+        "name": _any(functions, lambda i, name: literal(name + ">")),
+        "body[lazy]": 'ANYTHING ("</function>" | "</tool_call>")',
+        "rest": "ANYTHING",
+    }
+    return grammar("(before name body)* (before name)? rest", rules)
 
 
 def harmony_calls(functions: Sequence[CallableFunction]) -> str:

@@ -88,8 +88,9 @@ class Vocabulary:
         tokens = [*pieces] if end_tokens else [*pieces, b""]
         self._tokenizer = LLTokenizer(TokenizerWrapper(_Tokens(tokens, ends[0])), eos_token=ends)
 
-    def compile(self, grammar: str, opening: int | None = None) -> Grammar:
-        """The grammar of a whole text, or of what follows the token `opening` in one. Call it off the event loop.
+    def compile(self, grammar: str, begins: str = "") -> Grammar:
+        """The grammar of a whole text, or of what follows the first mark `begins` in one, however that is tokenised: it
+        must allow any text before the mark. Call it off the event loop.
 
         Raises InvalidSchema if the library refuses the grammar, or if nothing matches it.
         """
@@ -98,7 +99,7 @@ class Vocabulary:
             matcher.compute_bitmask()  # some grammars exceed the limits at their first token
         if matcher.is_error():
             raise InvalidSchema(f"this schema cannot be compiled to a grammar: {_reason(matcher.get_error())}")
-        return Grammar(matcher, self, opening, foresees=_is_foreseen(grammar))
+        return Grammar(matcher, self, begins.encode(), foresees=_is_foreseen(grammar))
 
     def covering(self, text: bytes) -> list[int]:
         """Some tokens of the text: not the model's tokenisation, but found much faster."""
@@ -114,19 +115,19 @@ class Grammar:
     """A compiled grammar. The texts of one turn are consecutive and share what the library has learnt of it."""
 
     def __init__(
-        self, matcher: Matcher, vocabulary: Vocabulary, opening: int | None = None, *, foresees: bool = False
+        self, matcher: Matcher, vocabulary: Vocabulary, begins: bytes = b"", *, foresees: bool = False
     ) -> None:
         self._matcher = matcher
         self._vocabulary = vocabulary
-        self._opening = opening
+        self._begins = begins
         self._foresees = foresees
 
     def start(self) -> Constraint:
         """The state at the start of a text."""
         matcher = self._matcher.deep_copy()
-        if self._opening is None:
+        if not self._begins:
             return Constraint(matcher, self._vocabulary, foresees=self._foresees)
-        return Help(matcher, self._vocabulary, self._opening, foresees=self._foresees)
+        return Help(matcher, self._vocabulary, self._begins, foresees=self._foresees)
 
 
 class Constraint:
@@ -196,22 +197,32 @@ class Constraint:
 
 
 class Help(Constraint):
-    """Constrains the text from a token on. Before that anything is allowed, and again once the grammar exceeds the
-    limits or allows nothing."""
+    """Constrains the text from a mark on. Before that anything is allowed, and again once the grammar exceeds the
+    limits or allows nothing.
 
-    def __init__(self, matcher: Matcher, vocabulary: Vocabulary, opening: int, *, foresees: bool = False) -> None:
+    A vocabulary may spell the mark in several tokens, and its last one may extend beyond the mark.
+    """
+
+    def __init__(self, matcher: Matcher, vocabulary: Vocabulary, mark: bytes, *, foresees: bool = False) -> None:
         super().__init__(matcher, vocabulary, foresees=foresees)
-        self._opening: int | None = opening
-        self._follows = False
+        self._mark, self._first = mark, mark[:1]
+        self._near = b""  # the longest end of the text that begins the mark
+        self._follows = self._released = False
 
     def allows(self, token: int) -> bool:
+        if not self._follows:
+            piece = self._vocabulary.pieces[token]
+            is_far = not self._near and self._first not in piece  # as nearly all tokens are
+            return is_far or self._may_open(token, self._near + piece)
         try:
-            return not self._follows or super().allows(token)
+            return super().allows(token)
         except GrammarFailed:
             self._release()
             return True
 
     def allowed(self, tokens: NDArray[np.integer[Any]]) -> NDArray[np.bool_]:
+        if not self._follows:
+            return np.fromiter(map(self.allows, tokens.tolist()), np.bool_, len(tokens))
         try:
             return super().allowed(tokens)
         except GrammarFailed:
@@ -219,18 +230,39 @@ class Help(Constraint):
             return np.ones(len(tokens), np.bool_)
 
     def accept(self, token: int) -> None:
-        self._follows = self._follows or token == self._opening
-        if self._follows:
-            try:
-                super().accept(token)
-            except GrammarFailed:
-                self._release()
+        if not self._follows:
+            piece = self._vocabulary.pieces[token]
+            if (not self._near and self._first not in piece) or not self._opens(self._near + piece):
+                return
+        try:
+            super().accept(token)
+        except GrammarFailed:
+            self._release()
 
     def forced(self) -> list[int]:
         return super().forced() if self._follows else []
 
+    def _may_open(self, token: int, text: bytes) -> bool:
+        """Whether the text up to the end of this token goes beyond the mark only with what fits."""
+        if self._released or (at := text.find(self._mark)) < 0 or at + len(self._mark) == len(text):
+            return True
+        tokens = [*self._vocabulary.covering(self._near), token]
+        return self._matcher.validate_tokens(tokens) == len(tokens)
+
+    def _opens(self, text: bytes) -> bool:
+        """Whether the text contains the mark: then it is followed from the next token on, which completes the mark."""
+        if self._released:
+            return False
+        if self._mark in text:
+            self._follows = True
+            self._matcher.consume_tokens(self._vocabulary.covering(self._near))
+            return True
+        begun = range(min(len(text), len(self._mark) - 1), 0, -1)
+        self._near = next((self._mark[:length] for length in begun if text.endswith(self._mark[:length])), b"")
+        return False
+
     def _release(self) -> None:
-        self._follows, self._opening = False, None
+        self._follows, self._released, self._near = False, True, b""
 
 
 class _Tokens:

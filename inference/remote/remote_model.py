@@ -110,9 +110,8 @@ class RemoteModel(TextModel):
         """While this does not change, no request of this worker progresses."""
         return self._totals["generated_tokens"]
 
-    def prepare(self, grammar: str, begins: str = "") -> SentGrammar | None:
-        compiled = super().prepare(grammar, begins)
-        return None if compiled is None else SentGrammar(grammar, begins, compiled, by_token(grammar, self._spoken))
+    def prepare(self, grammar: str, begins: str = "") -> SentGrammar:
+        return SentGrammar(grammar, begins, super().prepare(grammar, begins), by_token(grammar, self._spoken))
 
     def generate(
         self,

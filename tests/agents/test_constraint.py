@@ -66,6 +66,7 @@ async def test_calls_that_nobody_asked_for_are_held_from_their_mark_on() -> None
         ("<|tool_call>", "<|tool_call>"),
         ("<start_function_call>", "<start_function_call>"),
         ("<|channel|>", "<|channel|>"),
+        ("<tool_call> <function=", "<function="),
     ],
 )
 async def test_calls_of_other_dialects_are_held_from_their_own_mark_on(template: str, mark: str) -> None:
@@ -78,27 +79,21 @@ async def test_calls_of_other_dialects_are_held_from_their_own_mark_on(template:
         assert await grammars(turn, template=template) == []
 
 
-async def test_calls_in_tags_go_as_the_model_writes_them() -> None:
-    assert await grammars(asked(functions=(LOOSE,)), template="<tool_call> <function=", begins=CALL) == []
-
-
 @pytest.mark.parametrize(
-    ("parameters", "held"),
+    ("parameters", "count"),
     [
-        ({"not": {}}, True),  # as any object
-        ({"enum": [{"n": "long " * SCHEMA_CHARS_MAX}]}, True),
-        ({"type": "object", "properties": {f"p{i}": NUMBER for i in range(90)}}, True),
-        (None, False),
-        ({"enum": ["long " * (SCHEMA_CHARS_MAX // 6)]}, False),  # no schema too large, but all of them together
+        ({"not": {}}, 1),  # as any object
+        ({"enum": [{"n": "long " * SCHEMA_CHARS_MAX}]}, 1),
+        ({"type": "object", "properties": {f"p{i}": NUMBER for i in range(90)}}, 1),
+        ({"enum": ["long " * (SCHEMA_CHARS_MAX // 6)]}, 20),  # no schema too large, but all of them together
     ],
 )
-async def test_what_cannot_be_held_to_a_schema_that_nobody_insists_on_is_not_refused(
-    parameters: dict[str, Any] | None, held: bool
+async def test_what_cannot_be_held_to_a_schema_that_nobody_insists_on_is_held_to_its_name(
+    parameters: dict[str, Any], count: int
 ) -> None:
-    count = 2_000 if parameters is None else 1 if held else 20
-    functions = [FunctionTool(f"save_{i}", "", parameters or NUMBER) for i in range(count)]
-    found = await grammars(asked(functions=tuple(functions)), begins=CALL)
-    assert bool(found) is held and all(len(grammar) < SCHEMA_CHARS_MAX for grammar in found)
+    functions = [FunctionTool(f"save_{i}", "", parameters) for i in range(count)]
+    (grammar,) = await grammars(asked(functions=tuple(functions)), begins=CALL)
+    assert f"save_{count - 1}" in grammar and len(grammar) < SCHEMA_CHARS_MAX
 
 
 async def test_a_forced_call_binds_the_first_step_only() -> None:

@@ -197,7 +197,7 @@ class OnDemandModel:
     def verdict(self, segments: Sequence[Segment], generation: Generation, *, salt: str = "") -> Verdict | None:
         return self._text.verdict(segments, generation, salt=salt)
 
-    def prepare(self, grammar: str, begins: str = "") -> Grammar | None:
+    def prepare(self, grammar: str, begins: str = "") -> Grammar:
         return self._text.prepare(grammar, begins)
 
     def generate(

@@ -11,14 +11,21 @@ import pytest
 from agents.parser.choose import Dialect, Format
 from agents.parser.deltas import CallBroken, CallFinished
 from inference.bundled import CHAT_MODEL
-from inference.grammar.calls import function_gemma_calls, gemma_calls, harmony_calls, llama_calls, mistral_calls
+from inference.grammar.calls import (
+    function_gemma_calls,
+    gemma_calls,
+    harmony_calls,
+    llama_calls,
+    mistral_calls,
+    qwen_coder_calls,
+)
 from inference.grammar.constraint import Vocabulary
 from inference.grammar.tools import CallableFunction
 from inference.llama import LlamaModel
 
 MODEL = LlamaModel.load(CHAT_MODEL, weights=False)
 # As models of these dialects have them: tokens of their own, which an answer shows.
-MARKS = ["<|python_tag|>", "[TOOL_CALLS]", "<|tool_call>", "<start_function_call>", "<|channel|>"]
+MARKS = ["<|python_tag|>", "[TOOL_CALLS]", "<|tool_call>", "<start_function_call>", "<|channel|>", "<function="]
 PIECES = [*MODEL.pieces(), *(mark.encode() for mark in MARKS)]
 VOCABULARY = Vocabulary(PIECES, MODEL.end_tokens())
 END = min(MODEL.end_tokens())
@@ -107,6 +114,20 @@ DIALECTS: list[tuple[Format, Calls, list[str], list[str]]] = [
             "<|channel|>commentary to=functions.wether json<|message|>{}",
         ],
     ),
+    (
+        Format.QWEN_CODER,
+        qwen_coder_calls,
+        [
+            "<function=weather>\n<parameter=city>\nUlm\n</parameter>\n</function>\n</tool_call>",
+            "<function=get-time>\n</function>\n<tool_call>\n<function=get-time></tool_call>",
+            "<function=weather>\n<parameter=city>See <function=x>.</parameter></function>",
+        ],
+        [
+            "<function=wether>\n<parameter=city>\nUlm\n</parameter>\n</function>",
+            "<function=get-time>\n</function>\n<tool_call>\n<function=wether>",
+            "<function=get-time>\n</tool_call>\n<tool_call>\n<function=wether>",
+        ],
+    ),
 ]
 TEXTS = {
     Format.HARMONY: [
@@ -170,10 +191,12 @@ def test_text_around_calls_is_free(format: Format, calls: Calls, right: list[str
 @pytest.mark.parametrize(("format", "calls", "right", "wrong"), DIALECTS, ids=IDS)
 def test_it_is_followed_from_the_mark_on(format: Format, calls: Calls, right: list[str], wrong: list[str]) -> None:
     mark = next(mark for mark in MARKS if right[0].startswith(mark))
-    opening = len(PIECES) - len(MARKS) + MARKS.index(mark)
-    place = VOCABULARY.compile(calls([WEATHER]), opening).start()
-    free = _tokens("anything")[0]
-    assert place.allowed(np.array([free])).all()
-    place.accept(opening)
-    (no,) = _tokens("%")
-    assert not place.allows(no)
+    for spelt in ([len(PIECES) - len(MARKS) + MARKS.index(mark)], _tokens(mark)):
+        place = VOCABULARY.compile(calls([WEATHER]), mark).start()
+        free = _tokens("anything")[0]
+        assert place.allowed(np.array([free])).all()
+        for token in spelt:
+            assert place.allows(token)
+            place.accept(token)
+        (no,) = _tokens("%")
+        assert not place.allows(no)

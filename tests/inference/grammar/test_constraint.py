@@ -32,14 +32,14 @@ PERSON = {
 }
 
 
-# Tokens 0 to 3 are letters, 4 begins what is helped with, 5 has no text and 6 ends the turn.
-PIECES = [b"a", b"b", b"c", b"d", b"<", b"", b""]
+# Tokens 0 to 3 are letters, 4 begins what is helped with, 5 has no text and 6 ends the turn. The others end a mark.
+PIECES = [b"a", b"b", b"c", b"d", b"<", b"", b"", b"ll>", b"l>", b"ll>a", b"ll>b", b"d<ca", b"<call>", b"<call>b"]
 END = 6
 VOCABULARY = Vocabulary(PIECES, frozenset({END}))
 
 
-def constraint(grammar: str, opening: int | None = None) -> Constraint:
-    return VOCABULARY.compile(grammar, opening).start()
+def constraint(grammar: str, begins: str = "") -> Constraint:
+    return VOCABULARY.compile(grammar, begins).start()
 
 
 def sampler(grammar: str, **sampling: Any) -> Sampler:
@@ -142,13 +142,48 @@ def best(token: int) -> NDArray[np.float32]:
 
 def helped(grammar: str) -> Sampler:
     """Held from token 4 on."""
-    return Sampler(Sampling(temperature=0), constraint(grammar, opening=4))
+    return Sampler(Sampling(temperature=0), constraint(grammar, "<"))
 
 
 def test_what_stands_before_its_mark_is_not_followed() -> None:
     drawing = helped('start: "<" "b" /[ab]*/')
     assert [drawing.draw(best(token)) for token in (0, 2, 4, 1)] == [0, 2, 4, 1]
     assert drawing.draw(best(3)) in (0, 1)  # what comes after is held
+
+
+CALL = 'start: (before "a")* rest\nbefore[lazy]: /(?s:.*)/ "<call>"\nrest: /(?s:.*)/\n'
+
+
+@pytest.mark.parametrize(
+    ("spelt", "right", "wrong"),
+    [
+        ([4, 2, 0, 7], 0, 1),  # < c a ll>
+        ([11, 7], 0, 1),  # d<ca ll>
+        ([12], 0, 1),  # the mark as a whole
+        ([4, 4, 2, 0, 7], 0, 1),  # <<ca ll>: it begins anew
+        ([11, 4, 2, 0, 7], 0, 1),  # d<ca<ca ll>
+        ([4, 2, 0], 9, 10),  # the last token goes beyond the mark
+        ([11], 9, 10),
+        ([], 12, 13),
+    ],
+)
+def test_a_mark_is_known_by_its_text_however_it_is_tokenised(spelt: list[int], right: int, wrong: int) -> None:
+    drawing = Sampler(Sampling(temperature=0), constraint(CALL, "<call>"))
+    assert [drawing.draw(best(token)) for token in spelt] == spelt
+    assert drawing.draw(best(wrong)) != wrong
+    again = Sampler(Sampling(temperature=0), constraint(CALL, "<call>"), written=spelt)
+    assert again.draw(best(right)) == right
+
+
+def test_what_looks_like_the_beginning_of_a_mark_is_free() -> None:
+    drawing = Sampler(Sampling(temperature=0), constraint(CALL, "<call>"))
+    free = [4, 1, 4, 2, 1, 11, 1, 8, 5, 4, 2, 0, 0, 8, 1]
+    assert [drawing.draw(best(token)) for token in free] == free
+
+
+def test_a_written_answer_that_goes_wrong_beyond_its_mark_is_refused() -> None:
+    with pytest.raises(GrammarFailed):
+        Sampler(Sampling(), constraint(CALL, "<call>"), written=[11, 10])
 
 
 TOO_MUCH = "(.?){2000}"
@@ -175,11 +210,9 @@ async def model() -> AsyncIterator[ChatModel]:
     await model.close()
 
 
-async def say(
-    model: ChatModel, grammar: str | None, seed: int = 1, begins: str = "", **sampling: Any
-) -> tuple[str, Finish | None]:
+async def say(model: ChatModel, grammar: str | None, seed: int = 1, **sampling: Any) -> tuple[str, Finish | None]:
     prompt = model.encode(model.render([ChatMessage("user", "Tell me about Ada.")]))
-    prepared = model.prepare(grammar, begins) if grammar else None
+    prepared = model.prepare(grammar) if grammar else None
     asked = Sampling(**{"max_tokens": 400, "seed": seed, **sampling, "grammar": prepared})
     generation = model.generate(prompt, asked)
     return "".join([delta.text async for delta in generation]), generation.finish
@@ -210,12 +243,6 @@ async def test_a_forced_call_is_a_call(model: ChatModel) -> None:
     text, finish = await say(model, grammar)
     call = json.loads(text.removeprefix("<tool_call>").removesuffix("</tool_call>"))
     assert finish is Finish.STOP and call["name"] == "save_person" and call["arguments"].keys() == {"name", "age"}
-
-
-async def test_a_mark_of_several_tokens_holds_nothing(model: ChatModel) -> None:
-    assert model.prepare('start: "a"', "Ada and nobody else") is None
-    free = await say(model, 'start: "a"', begins="Ada and nobody else")
-    assert free[0] != "a" and free == await say(model, None)
 
 
 async def test_a_stop_string_and_the_token_limit_still_end_an_answer(model: ChatModel) -> None:

@@ -270,6 +270,14 @@ async def test_a_grammar_behind_a_mark_holds_what_follows_it(model: Model) -> No
     assert text_of(await read(generation)).startswith(f"{mark}Rosebud")
 
 
+async def test_a_mark_of_several_tokens_is_known_by_its_text(model: Model) -> None:
+    free = text_of(await read(model.generate(prompt_of(model), GREEDY)))
+    mark = free[: free.index(" ", 8)]
+    grammar = model.prepare(f'start: before "!"\nbefore[lazy]: /(?s:.*)/ {json.dumps(mark)}', mark)
+    held = text_of(await read(model.generate(prompt_of(model), replace(GREEDY, grammar=grammar))))
+    assert model.count(mark) > 1 and held == f"{mark}!" != free
+
+
 async def test_a_schema_that_is_none_is_refused_before_anything_is_asked(model: Model) -> None:
     with pytest.raises(InvalidSchema):
         model.prepare("start: nothing")

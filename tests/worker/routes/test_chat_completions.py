@@ -30,7 +30,7 @@ class OneAtATime(ScriptedModel):
     heard: Event = field(default_factory=Event)
     prepared: int = 0
 
-    def prepare(self, grammar: str, begins: str = "") -> ScriptedGrammar | None:
+    def prepare(self, grammar: str, begins: str = "") -> ScriptedGrammar:
         self.prepared += 1
         if self.prepared > 1:
             assert self.heard.wait(10)
