@@ -10,6 +10,7 @@ import json
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import isfinite
 from typing import Annotated, Any, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -131,23 +132,27 @@ class Budget:
             return "steps"
         if self.remaining_s(now_ns) <= 0:
             return WALL_CLOCK
-        if self.remaining_tokens <= min(ANSWER_TOKENS, self.limits.tokens // 4):
+        if self.limits.tokens - self.tokens <= min(ANSWER_TOKENS, self.limits.tokens // 4):
             return "tokens"
         if self.cost >= self.limits.cost:
             return "cost"
         return None
 
-    def deadline_ns(self, *, concluding: bool) -> int:
-        """When a step is stopped, on the monotonic clock. The last answer gets CONCLUSION_S beyond the wall clock."""
-        seconds = self.limits.wall_clock_s + (CONCLUSION_S if concluding else 0.0)
-        return self.started_ns + int(seconds * 1e9)
+    def deadline_ns(self, *, concluding: bool) -> int | None:
+        """When a step is stopped, on the monotonic clock; None: never. The last answer gets at least CONCLUSION_S
+        beyond the wall clock."""
+        seconds = self.limits.answer_s
+        if concluding:
+            seconds = max(seconds, self.limits.wall_clock_s + CONCLUSION_S)
+        return self.started_ns + int(seconds * 1e9) if isfinite(seconds) else None
 
     def remaining_s(self, now_ns: int) -> float:
         return self.limits.wall_clock_s - (now_ns - self.started_ns) / 1e9
 
     @property
     def remaining_tokens(self) -> int:
-        return self.limits.tokens - self.tokens
+        """Those that the answer may still have."""
+        return self.limits.answer_tokens - self.tokens
 
 
 def canonical(arguments: str) -> str:

@@ -8,7 +8,7 @@ from typing import Annotated, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
-from agents.turn import Caps, FileSearch, Limits, Turn
+from agents.turn import Caps, FileSearch, Limits, Owner, Turn
 from inference.core import Priority
 
 # Limits of a file: well above any sensible agent.
@@ -38,7 +38,7 @@ class Bounds(Table):
     steps: Annotated[int, Field(ge=1, le=64)] | None = None
     calls: Annotated[int, Field(ge=0, le=256)] | None = None
     tokens: Annotated[int, Field(ge=1, le=131_072)] | None = None
-    seconds: Annotated[float, Field(gt=0, le=3600)] | None = None
+    seconds: Annotated[float, Field(gt=0, le=86_400)] | None = None
     tool_seconds: Annotated[float, Field(gt=0, le=600)] | None = None
     retrieval_ms: Annotated[float, Field(gt=0, le=60_000)] | None = None
     cost: Annotated[float, Field(gt=0, le=1e9)] | None = None  # in the units of the prices
@@ -80,7 +80,7 @@ class Definition(Table):
         limits: its budget, or the defaults if that is not set, lowered by the request's own limits.
         """
         said = [text for text in (self.instructions, turn.instructions) if text]
-        limits = Limits().replaced(self.budget.caps).capped(turn.caps)
+        limits = Limits().replaced(self.budget.caps, Owner.AGENT).capped(turn.caps, Owner.REQUEST)
         return replace(
             turn,
             model=turn.model or self.model,
@@ -88,7 +88,6 @@ class Definition(Table):
             server_tools=tuple(dict.fromkeys((*self.tools, *turn.server_tools))),
             file_search=turn.file_search or self._search,
             limits=limits,
-            sampling=turn.sampling.at_most(limits.tokens),
         )
 
     @property

@@ -111,12 +111,13 @@ class ItemFinished:
 
 @dataclass(frozen=True, slots=True)
 class TurnFinished:
-    """`reason` says why a turn is incomplete ("max_output_tokens", or "wall_clock": cut off by its deadline)."""
+    """`cut` says what ended an incomplete turn: `context`, or a limit as `owner.tokens` or `owner.seconds` (see
+    `turn.Limits`). None: the number of tokens that the request asked for."""
 
     status: TurnStatus
     output: tuple[Item, ...]
     usage: Usage
-    reason: str | None = None
+    cut: str | None = None
     budget: str | None = None  # steps | calls | wall_clock | tokens | cost | repeated_call: concluded gracefully
     error_code: str | None = None
     error_message: str | None = None

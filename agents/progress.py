@@ -19,7 +19,7 @@ from agents.query_rewriting import Rewriting
 from agents.routing.refusal import DECLINED, begins_like
 from agents.step import Step
 from agents.tool import ToolContext
-from agents.turn import Turn
+from agents.turn import Owner, Turn
 from inference.core import Finish, Grammar, Spent
 from inference.errors import InferenceError
 from inference.trace import Trace
@@ -158,14 +158,21 @@ class Progress:
             case Finish.STOP if not self.step.needs_another_step:
                 return replace(self._finished("completed"), stop_string=self.step.generation.stop_string)
             case Finish.STOP | Finish.LENGTH:
-                return self._finished("incomplete", "max_output_tokens")
+                return self._finished("incomplete", self._cut_at)
             case Finish.DEADLINE:
                 self.concluding = WALL_CLOCK
-                return self._finished("incomplete", WALL_CLOCK)
+                return self._finished("incomplete", f"{self.budget.limits.seconds_by}.seconds")
             case Finish.CANCELLED:
                 return self._finished("cancelled")
             case _:
                 return self.failed(InferenceError("The model stopped without an answer."))
+
+    @property
+    def _cut_at(self) -> str | None:
+        if self.budget.remaining_tokens > 0:
+            return "context"
+        owner = self.budget.limits.tokens_by
+        return None if owner is Owner.REQUEST else f"{owner}.tokens"
 
     def failed(self, error: Exception) -> TurnFinished:
         """The message of an unexpected error is only logged: it may contain data of others."""
@@ -174,7 +181,7 @@ class Progress:
             code, message = error.code, str(error)
         return replace(self._finished("failed"), error_code=code, error_message=message)
 
-    def _finished(self, status: TurnStatus, reason: str | None = None) -> TurnFinished:
+    def _finished(self, status: TurnStatus, cut: str | None = None) -> TurnFinished:
         messages = [item for item in self.output if isinstance(item, Message)]
         self.trace.attributes |= {
             "gen_ai.usage.input_tokens": self.usage.input_tokens,
@@ -183,6 +190,7 @@ class Progress:
             "firsttoken.steps": self.budget.steps,
             "firsttoken.tool_calls": self.budget.calls,
             "firsttoken.budget": self.concluding,
+            **({"firsttoken.cut": cut} if cut else {}),
             **({"firsttoken.model": self.step.candidate.name} if self.step.spans.model else {}),
             **({"firsttoken.escalations": self.escalations} if self.escalations else {}),
             "firsttoken.turns_dropped": self.turns_dropped,
@@ -191,4 +199,4 @@ class Progress:
             "firsttoken.citations_unknown": sum(count_unknown(m.text, self.context.sources) for m in messages),
         }
         remembered = tuple(self.remembered)
-        return TurnFinished(status, tuple(self.output), self.usage, reason, self.concluding, remembered=remembered)
+        return TurnFinished(status, tuple(self.output), self.usage, cut, self.concluding, remembered=remembered)

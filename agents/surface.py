@@ -17,7 +17,7 @@ from typing import Annotated, Literal
 from pydantic import Field, StringConstraints
 
 from agents.definition import CLASSES, INSTRUCTIONS_CHARS_MAX, ClassName, Name, Table
-from agents.turn import Caps, Turn
+from agents.turn import Caps, Owner, Turn
 from inference.core import Priority
 
 SURFACES_MAX = 32  # each has labels of its own in the metrics
@@ -31,7 +31,7 @@ class Surface(Table):
 
     first_token_ms: Milliseconds | None = None  # None, as of the pace: no target, so nothing is late
     pace_ms: Milliseconds | None = None  # between two tokens
-    answer_s: Annotated[float, Field(gt=0, le=3600)] | None = None  # the whole turn
+    answer_s: Annotated[float, Field(gt=0, le=86_400)] | None = None  # the whole turn
     tool_s: Annotated[float, Field(gt=0, le=600)] | None = None  # each call of a tool
     retrieval_ms: Annotated[float, Field(gt=0, le=60_000)] | None = None  # the search before the answer
     tokens: Annotated[int, Field(ge=1, le=131_072)] | None = None  # the longest answer
@@ -47,13 +47,12 @@ class Surface(Table):
             tool_timeout_s=self.tool_s,
             retrieval_ms=self.retrieval_ms,
         )
-        limits = turn.limits.capped(caps)
+        limits = turn.limits.capped(caps, Owner.SURFACE)
         said = [text for text in (turn.instructions, self.instructions) if text]
         return replace(
             turn,
             model=turn.model or self.model,
             limits=limits,
-            sampling=turn.sampling.at_most(limits.tokens),
             priority=self.capped(turn.priority),
             instructions="\n\n".join(said) or None,
         )

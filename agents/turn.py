@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from math import inf
 from typing import Any, Literal, TypeAlias
 from uuid import UUID
@@ -13,6 +14,7 @@ from inference.core import NO_DEADLINE, Due, Priority, Sampling, Segment
 from inference.template_options import TemplateOptions
 from retrieval.filter import Filter
 
+TOKENS_MAX = 1_000_000  # of an answer without a limit: above every context, which then is the limit
 ToolChoice: TypeAlias = Literal["auto", "none", "required"] | str  # or the name of one function
 
 
@@ -65,13 +67,27 @@ class Caps:
 
     @property
     def given(self) -> dict[str, Any]:
-        """The bounds that are set, by the names of the limits."""
-        return {name: bound for name in self.__slots__ if (bound := getattr(self, name)) is not None}
+        """The bounds that are set, by the names of the limits: time and tokens bound the answer as well as the loop."""
+        named = {name: getattr(self, name) for name in self.__slots__}
+        both = {**named, "answer_s": self.wall_clock_s, "answer_tokens": self.tokens}
+        return {name: bound for name, bound in both.items() if bound is not None}
+
+
+class Owner(StrEnum):
+    """Who set a limit."""
+
+    REQUEST = "request"
+    AGENT = "agent"
+    KEY = "key"
+    SURFACE = "surface"
+    SERVER = "server"
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Budgets of one turn. When one is spent, the model is told so and answers with what it has."""
+    """Budgets of the agent loop: when one is spent, the model is told so and answers with what it has. They never cut
+    an answer; `answer_s` and `answer_tokens` do, and are set by whoever `seconds_by` and `tokens_by` name.
+    """
 
     steps: int = 8  # model calls
     calls: int = 16  # tool calls in total
@@ -81,16 +97,25 @@ class Limits:
     retrieval_ms: float = inf  # of the search before the answer, in addition to the budgets of its stages
     tool_result_chars: int = 8000  # longer results are cut, with a note to the model
     cost: float = inf  # of all steps and calls, in the units of the prices
+    answer_s: float = inf  # of the whole turn, from its begin
+    answer_tokens: int = TOKENS_MAX  # of all steps
+    seconds_by: Owner = Owner.SERVER
+    tokens_by: Owner = Owner.SERVER
 
-    def replaced(self, caps: Caps) -> Limits:
+    def replaced(self, caps: Caps, by: Owner) -> Limits:
         """These limits, replaced by those of `caps` that are set."""
-        given = caps.given
-        return replace(self, **given) if given else self
+        return self._with(caps.given, by)
 
-    def capped(self, caps: Caps) -> Limits:
+    def capped(self, caps: Caps, by: Owner) -> Limits:
         """The minimum of these limits and `caps`."""
-        lower = {name: cap for name, cap in caps.given.items() if cap < getattr(self, name)}
-        return replace(self, **lower) if lower else self
+        return self._with({name: cap for name, cap in caps.given.items() if cap < getattr(self, name)}, by)
+
+    def _with(self, bounds: dict[str, Any], by: Owner) -> Limits:
+        if "answer_s" in bounds:
+            bounds["seconds_by"] = by
+        if "answer_tokens" in bounds:
+            bounds["tokens_by"] = by
+        return replace(self, **bounds) if bounds else self
 
 
 @dataclass(frozen=True, slots=True)

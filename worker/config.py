@@ -41,6 +41,7 @@ HOME = Path("~/.firsttoken")
 LOG_LEVELS = ("debug", "info", "warning", "error")
 WORKERS_MAX = 32  # more than the cores that a machine of the intended size has for sockets
 SIMILAR_MIN = 0.7  # cosine of questions; even unrelated ones reach this
+HOUR_S, DAY_S = 3600.0, 86_400.0  # in an hour, a laptop with 5 tokens per second fills a context of 16,384
 JWT_SECRET_CHARS_MIN = 32  # an HS256 key shorter than its hash is open to brute force
 
 
@@ -447,6 +448,24 @@ class Config:
             least=1,
         ),
     ] = 32
+    answer_tokens: Annotated[
+        int | None,
+        About(
+            Group.LIMITS,
+            "maximum number of tokens of an answer, all steps of its agent together",
+            fallback="as many as the context holds",
+            least=1,
+        ),
+    ] = None
+    answer_s: Annotated[
+        float,
+        About(
+            Group.LIMITS,
+            "seconds after which an answer is cut off, with its wait in the queue",
+            least=1,
+            most=DAY_S,
+        ),
+    ] = HOUR_S
     late: Annotated[
         str,
         About(

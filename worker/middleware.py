@@ -196,6 +196,8 @@ async def add_headers(request: web.Request, response: web.StreamResponse) -> Non
         response.headers["Request-Id"] = request[REQUEST_ID]  # where Anthropic's clients look for it
     trace = request[TRACE]
     response.headers["Traceparent"] = f"00-{trace.id}-{trace.attributes['span_id']}-01"
+    if cut := trace.attributes.get("firsttoken.cut"):
+        response.headers["X-Firsttoken-Cut"] = str(cut)
     if ignored := request[IGNORED]:
         response.headers[HEADER] = ignored.header
     if principal := request.get(PRINCIPAL):

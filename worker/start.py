@@ -19,6 +19,7 @@ from agents.semantic_cache import SemanticCache, Vector
 from agents.store import ConversationSearch, ConversationStore, ItemStore, ResponseStore, ShareStore
 from agents.surface import USUAL as SURFACES
 from agents.tools import builtin_toolbox
+from agents.turn import Caps
 from inference.embedding.cross_encoder import CrossEncoder
 from inference.embedding.registry import Embedders
 from inference.trace import Trace
@@ -265,6 +266,7 @@ def _assemble(
         daily_budgets=DailyBudgets(telemetry.traces.spending.of_key, telemetry.flush),
         targets=Targets.parse(config.targets).with_those_of(surfaces),
         surfaces=surfaces,
+        caps=Caps(wall_clock_s=config.answer_s, tokens=config.answer_tokens),
         waits=config.late == WAIT,
         agent_registry=agent_registry,
         canaries=Canaries(CanaryStore(database), partial(keys.tenant, LOCAL_TENANT)),

@@ -9,10 +9,12 @@ import pytest
 from agents.agent import NOTHING_LEFT
 from agents.budget import CONCLUSION_S, Budget, Prices
 from agents.prompt import CONCLUDE
-from agents.turn import Limits
+from agents.turn import TOKENS_MAX, Limits, Owner
 from inference.core import Sampling
 from inference.testing import ScriptedModel
 from tests.agents.turns import asked, call, double, run
+
+ENDLESS = Sampling(max_tokens=TOKENS_MAX)
 
 
 async def circling(limits: Limits, **options: Any) -> Any:
@@ -50,17 +52,55 @@ async def test_the_answer_after_a_spent_budget_is_the_models_own() -> None:
 
 async def test_the_wall_clock_cuts_an_answer_that_is_being_written() -> None:
     model = ScriptedModel(["word " * 100_000])
-    ran = await run(model, asked(limits=Limits(wall_clock_s=0.5, tokens=10**6), sampling=Sampling(max_tokens=10**6)))
-    finished = ran.finished
-    assert (finished.status, finished.reason, finished.budget) == ("incomplete", "wall_clock", "wall_clock")
+    limits = Limits(answer_s=0.5, seconds_by=Owner.KEY)
+    finished = (ran := await run(model, asked(limits=limits, sampling=ENDLESS))).finished
+    assert (finished.status, finished.cut, finished.budget) == ("incomplete", "key.seconds", "wall_clock")
+    assert ran.trace.attributes["firsttoken.cut"] == "key.seconds"
     assert ran.answer.startswith("word word")
     assert ran.output[-1].status == "incomplete"
 
 
 async def test_the_last_answer_may_take_a_little_longer_than_the_wall_clock() -> None:
-    budget = Budget(Limits(wall_clock_s=2.0), started_ns=0)
+    budget = Budget(Limits(wall_clock_s=2.0, answer_s=2.0), started_ns=0)
     assert budget.deadline_ns(concluding=False) == 2_000_000_000
     assert budget.deadline_ns(concluding=True) == int((2.0 + CONCLUSION_S) * 1e9)
+
+
+@pytest.mark.parametrize("concluding", [False, True])
+def test_the_budget_of_the_loop_is_no_deadline(*, concluding: bool) -> None:
+    assert Budget(Limits(wall_clock_s=2.0), started_ns=0).deadline_ns(concluding=concluding) is None
+    assert Budget(Limits(wall_clock_s=2.0, answer_s=60), 0).deadline_ns(concluding=concluding) == 60_000_000_000
+
+
+async def test_an_answer_without_tools_is_as_long_as_asked() -> None:
+    model = ScriptedModel(["word " * 2000], piece_chars=1)
+    ran = await run(model, asked(limits=Limits(tokens=100, wall_clock_s=0.0), sampling=ENDLESS))
+    assert (ran.finished.status, ran.finished.budget, len(ran.answer)) == ("completed", None, 10_000 - 1)
+
+
+async def test_a_spent_loop_never_cuts_a_step_nor_the_last_answer() -> None:
+    thought = "<think>" + "so " * 500 + "</think>"
+    model = ScriptedModel([thought + call("double", x=1), "word " * 500], piece_chars=1)
+    limits = Limits(tokens=100, answer_tokens=8000)
+    ran = await run(model, asked(server_tools=("double",), limits=limits, sampling=ENDLESS), [double])
+    assert (ran.finished.status, ran.finished.budget, ran.results) == ("completed", "tokens", ["2"])
+    assert len(ran.answer) == 2500 - 1
+
+
+@pytest.mark.parametrize(
+    ("limits", "cut"),
+    [
+        (Limits(answer_tokens=40, tokens_by=Owner.REQUEST), None),
+        (Limits(answer_tokens=40, tokens_by=Owner.SURFACE), "surface.tokens"),
+        (Limits(answer_tokens=40, tokens_by=Owner.SERVER), "server.tokens"),
+        (Limits(), "context"),
+    ],
+)
+async def test_what_cuts_an_answer_is_told(limits: Limits, cut: str | None) -> None:
+    model = ScriptedModel(["word " * 100], piece_chars=1)
+    ran = await run(model, asked(limits=limits, sampling=Sampling(max_tokens=60 if cut == "context" else 400)))
+    assert (ran.finished.status, ran.finished.cut) == ("incomplete", cut)
+    assert ran.trace.attributes.get("firsttoken.cut") == cut
 
 
 async def test_a_turn_costs_what_it_read_wrote_and_called() -> None:
@@ -98,14 +138,14 @@ async def test_the_same_call_over_and_over_is_stopped() -> None:
 
 
 async def test_a_turn_may_not_write_more_than_its_tokens() -> None:
-    _, ran = await circling(Limits(tokens=10))
-    assert (ran.finished.status, ran.finished.reason) == ("incomplete", "max_output_tokens")
+    _, ran = await circling(Limits(tokens=10, answer_tokens=10))
+    assert ran.finished.status == "incomplete"
     assert ran.finished.usage.output_tokens == 10
 
 
 async def test_without_a_token_left_for_the_answer_the_turn_is_incomplete() -> None:
     model = ScriptedModel([call("double", x=1), "Two."], piece_chars=1)
-    limits = Limits(tokens=len(call("double", x=1)))
+    limits = Limits(answer_tokens=len(call("double", x=1)), tokens_by=Owner.AGENT)
     ran = await run(model, asked(server_tools=("double",), limits=limits), [double])
-    assert (ran.finished.status, ran.finished.reason) == ("incomplete", "max_output_tokens")
+    assert (ran.finished.status, ran.finished.cut) == ("incomplete", "agent.tokens")
     assert ran.results == ["2"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from agents.agent_registry import AgentRegistry, InvalidAgents
 from agents.definition import Bounds, Definition, SearchTable
 from agents.events import Usage
 from agents.toml_file import FILE_BYTES_MAX
-from agents.turn import Caps, FileSearch, Limits
+from agents.turn import Caps, FileSearch, Limits, Owner
 from inference.core import Sampling
 from tests.agents.turns import asked
 
@@ -46,8 +47,9 @@ def test_an_agent_brings_instructions_tools_search_and_bounds(tmp_path: Path) ->
     assert turn.instructions == "You answer from the handbook."
     assert turn.server_tools == ("calculator", "current_time")
     assert turn.file_search == FileSearch(("handbook",), 3, 0.4)
-    assert turn.limits == Limits(steps=4, calls=6, wall_clock_s=30, tokens=500, tool_timeout_s=5)
-    assert turn.sampling.max_tokens == 500
+    told = Limits(steps=4, calls=6, wall_clock_s=30, tokens=500, tool_timeout_s=5)
+    by = Owner.AGENT
+    assert turn.limits == replace(told, answer_s=30, answer_tokens=500, seconds_by=by, tokens_by=by)
 
 
 def test_what_is_no_agent_changes_nothing() -> None:
@@ -79,11 +81,17 @@ def test_a_request_may_ask_for_less_than_the_bounds_and_gets_no_more() -> None:
 def test_a_request_that_asks_for_the_default_gets_the_default_from_an_agent_that_allows_more() -> None:
     agent, usual = Definition(budget=Bounds(calls=99, tokens=9999, steps=60)), Limits()
     limits = agent.applied(asked(caps=Caps(calls=usual.calls, tokens=usual.tokens, steps=usual.steps))).limits
-    assert limits == usual
+    assert limits == replace(usual, answer_tokens=usual.tokens, tokens_by=Owner.REQUEST)
 
 
 def test_without_an_agent_a_request_gets_no_more_than_the_defaults() -> None:
-    assert Definition().applied(asked(caps=Caps(calls=99, steps=60, wall_clock_s=1e6))).limits == Limits()
+    assert Definition().applied(asked(caps=Caps(calls=99, steps=60, cost=inf))).limits == Limits()
+
+
+def test_the_budgets_of_the_loop_are_not_limits_of_the_answer() -> None:
+    limits = Definition().applied(asked(caps=Caps(tokens=50_000, wall_clock_s=2000))).limits
+    assert (limits.tokens, limits.wall_clock_s) == (Limits().tokens, Limits().wall_clock_s)
+    assert (limits.answer_tokens, limits.answer_s) == (50_000, 2000)
 
 
 def test_a_cost_is_limited_by_the_lower_of_agent_and_request() -> None:

@@ -55,7 +55,7 @@ def shape(event: Event) -> Any:
     """What an event says, but for the ids."""
     if isinstance(event, TurnFinished):
         usage = event.usage
-        return event.status, event.reason, usage.input_tokens, usage.output_tokens, list(map(told, event.output))
+        return event.status, event.cut, usage.input_tokens, usage.output_tokens, list(map(told, event.output))
     item = getattr(event, "item", None)
     return type(event).__name__, getattr(event, "output_index", None), getattr(event, "text", told(item))
 

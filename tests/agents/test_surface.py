@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from agents.agent_registry import AgentRegistry, InvalidAgents
 from agents.definition import CLASSES
 from agents.surface import BATCH, USUAL, Surface
-from agents.turn import Limits
-from inference.core import Priority, Sampling
+from agents.turn import Limits, Owner
+from inference.core import Priority
 from tests.agents.turns import asked
 
 FILE = """
@@ -40,8 +40,9 @@ def written(folder: Path, text: str) -> Path:
 
 def test_a_surface_shortens_the_answer_and_says_how_to_begin(tmp_path: Path) -> None:
     voice = AgentRegistry.read(written(tmp_path, FILE)).surfaces["voice"]
-    turn = voice.applied(asked(instructions="Be kind.", sampling=Sampling(max_tokens=4096)))
-    assert (turn.limits.tokens, turn.limits.wall_clock_s, turn.sampling.max_tokens) == (200, 20, 200)
+    limits = (turn := voice.applied(asked(instructions="Be kind."))).limits
+    assert (limits.tokens, limits.answer_tokens, limits.tokens_by) == (200, 200, Owner.SURFACE)
+    assert (limits.wall_clock_s, limits.answer_s, limits.seconds_by) == (20, 20, Owner.SURFACE)
     assert turn.instructions == "Be kind.\n\nBegin with the answer."
     assert str(voice).startswith("answer_s 20.0, tokens 200, class standard")
 
@@ -68,7 +69,6 @@ def test_no_surface_gives_a_turn_more_than_it_had(
     assert done.limits.tokens <= Limits().tokens
     assert done.limits.wall_clock_s <= Limits().wall_clock_s
     assert done.priority >= priority
-    assert done.sampling.max_tokens <= turn.sampling.max_tokens
 
 
 def test_what_nobody_waits_for_goes_last_and_is_never_late() -> None:

@@ -15,6 +15,7 @@ from yarl import URL
 
 from agents.model_registry import ModelRegistry
 from agents.store import ConversationSearch, ItemStore, ShareStore
+from agents.turn import Caps
 from inference.embedding.embedder import Embedder
 from inference.embedding.registry import Embedders
 from inference.testing import ScriptedModel
@@ -122,6 +123,7 @@ def make_services(database: Database, config: Config | None = None) -> Services:
             tenant_traces=config.tenant_traces,
         ),
         targets=Targets.parse(config.targets),
+        caps=Caps(wall_clock_s=config.answer_s, tokens=config.answer_tokens),
         waits=config.late == WAIT,
         supervisor=supervisor,
     )

@@ -97,7 +97,9 @@ async def test_a_budget_of_the_request_ends_the_turn_and_is_named_in_the_answer(
 async def test_a_deadline_cuts_the_answer_and_says_so(client: Client, model: ScriptedModel) -> None:
     model.replies = ["word " * 100_000]
     response = await post(client, "/v1/responses", {"input": "talk", "metadata": {"max_seconds": "0.001"}})
-    assert (response["status"], response["incomplete_details"]) == ("incomplete", {"reason": "wall_clock"})
+    assert response["status"] == "incomplete"
+    assert response["incomplete_details"] == {"reason": "max_output_tokens", "firsttoken:cut": "request.seconds"}
+    assert response["metadata"]["firsttoken:budget"] == "wall_clock"
     assert response["usage"]["output_tokens"] < 4096
 
 
@@ -229,13 +231,15 @@ def test_the_command_shows_what_a_key_gets_on_each_surface(tmp_path: Path) -> No
     (tmp_path / "agents.toml").write_text('[surfaces.kiosk]\nfirst_token_ms = 250\ntokens = 90\nlate = "refuse"\n')
     key = ApiKey("key_1", "web", "ft_ab", frozenset(), datetime.now(UTC), None, None, None, KEY_BOUNDS)
     surfaces = {**USUAL, **read_agents(Config(home=tmp_path)).surfaces}
-    assert policy(key, surfaces["kiosk"], "wait") == (
-        "class standard, steps 3, calls 16, tokens 90, seconds 120, tool_seconds 20, late refuse, "
-        "60 requests per minute"
+    config = Config(answer_s=600)
+    assert policy(key, surfaces["kiosk"], config) == (
+        "class standard, steps 3, calls 16, tokens 90, seconds 120, tool_seconds 20, answer_tokens 90, answer_s 600, "
+        "late refuse, 60 requests per minute"
     )
-    assert "class batch" in policy(key, surfaces["batch"], "refuse")
-    assert "tokens 256" in policy(key, surfaces["completion"], "wait")
-    assert "class interactive" in policy(replace(key, bounds={}), surfaces["chat"], "wait")
+    assert "class batch" in policy(key, surfaces["batch"], config)
+    assert "tokens 256" in policy(key, surfaces["completion"], config)
+    free = policy(replace(key, bounds={}), surfaces["chat"], config)
+    assert "class interactive" in free and "answer_tokens" not in free
 
 
 def test_the_command_says_what_is_wrong_with_a_file(tmp_path: Path) -> None:

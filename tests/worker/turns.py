@@ -46,12 +46,12 @@ def frame(**body: Any) -> ResponseFrame:
     return ResponseFrame(parse(ResponseRequest, orjson.dumps({"input": "hello", **body})), "demo-chat")
 
 
-def told(*items: Item, status: TurnStatus = "completed", reason: str | None = None, pieces: int = 3) -> list[Event]:
+def told(*items: Item, status: TurnStatus = "completed", cut: str | None = None, pieces: int = 3) -> list[Event]:
     """A whole turn that puts out these items; texts and arguments come in pieces of a few characters."""
     events: list[Event] = [TurnStarted()]
     for index, item in enumerate(items):
         events += item_events(index, item, pieces)
-    return [*events, TurnFinished(status, items, Usage(10, 4, 5), reason)]
+    return [*events, TurnFinished(status, items, Usage(10, 4, 5), cut)]
 
 
 def item_events(index: int, item: Item, pieces: int) -> list[Event]:

@@ -7,7 +7,7 @@ from typing import Literal, TypeAlias
 from uuid import UUID
 
 from agents.definition import CLASSES
-from agents.turn import Turn
+from agents.turn import Owner, Turn
 from inference.core import Priority
 from worker.auth.key_limits import KeyLimits
 from worker.auth.scope import Scope
@@ -31,9 +31,9 @@ class Principal:
         """
         if self.bounds is None:
             return turn
-        limits = turn.limits.capped(self.bounds.caps)
+        limits = turn.limits.capped(self.bounds.caps, Owner.KEY)
         priority = max(turn.priority, self.best_class)
-        return replace(turn, limits=limits, sampling=turn.sampling.at_most(limits.tokens), priority=priority)
+        return replace(turn, limits=limits, priority=priority)
 
     @property
     def best_class(self) -> Priority:

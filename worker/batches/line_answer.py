@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, TypeAlias
 
 from agents.errors import STOPPED, Interrupted
-from agents.turn import Limits, Turn
+from agents.turn import Owner, Turn
 from inference.core import Priority
 from inference.trace import Trace
 from worker.auth.principal import Principal
@@ -30,7 +30,7 @@ from worker.wire.response import ResponseFrame
 from worker.wire.response_request import ResponseRequest
 
 # A line may wait in the engine for as long as interactive requests are served first; its own limit is that of its slot.
-WALL_CLOCK_S = 3600.0
+ANSWER_S = 3600.0
 
 Body: TypeAlias = dict[str, Any]
 
@@ -96,6 +96,7 @@ def _refuse(name: str, value: object) -> None:
 
 def _patient(turn: Turn) -> Turn:
     """Behind all interactive requests, and not shed because of that, unless a time limit was set."""
-    is_usual = turn.limits.wall_clock_s == Limits().wall_clock_s and turn.caps.wall_clock_s is None
-    wall_clock_s = WALL_CLOCK_S if is_usual else turn.limits.wall_clock_s
-    return replace(turn, priority=Priority.BATCH, limits=replace(turn.limits, wall_clock_s=wall_clock_s))
+    limits = turn.limits
+    if limits.seconds_by is Owner.SERVER:
+        limits = replace(limits, wall_clock_s=ANSWER_S, answer_s=max(ANSWER_S, limits.answer_s))
+    return replace(turn, priority=Priority.BATCH, limits=limits)

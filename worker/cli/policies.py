@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from math import isfinite
 
 from agents.surface import USUAL, Surface
-from agents.turn import Limits, Turn
+from agents.turn import TOKENS_MAX, Caps, Limits, Owner, Turn
 from inference.core import Priority
 from worker.agent_files import list_agents, read_agents
 from worker.auth.key_limits import KeyLimits
@@ -25,6 +25,8 @@ NAMES = {
     "tool_timeout_s": "tool_seconds",
     "retrieval_ms": "retrieval_ms",
     "cost": "cost",
+    "answer_tokens": "answer_tokens",
+    "answer_s": "answer_s",
 }
 RATES = ("requests_per_minute", "tokens_per_minute")
 
@@ -44,7 +46,7 @@ def print_policies(config: Config, tenant: str, keys: Sequence[ApiKey]) -> None:
     active = [key for key in keys if key.state == "active"]
     for key in active:
         for name, surface in surfaces.items():
-            print(f"key {key.hint}… on {name:<12} {policy(key, surface, config.late)}; {told(targets, name)}")
+            print(f"key {key.hint}… on {name:<12} {policy(key, surface, config)}; {told(targets, name)}")
     if not active:
         print(f"tenant {tenant} has no keys that are active")
 
@@ -54,17 +56,18 @@ def told(targets: Targets, surface: str) -> str:
     return "no targets" if target == NO_TARGET else str(target)
 
 
-def policy(key: ApiKey, surface: Surface, late: str) -> str:
+def policy(key: ApiKey, surface: Surface, config: Config) -> str:
     """The upper limits of a turn with this key on a surface, whatever it requests; an agent may set less, or more if
     the key and the surface set nothing."""
     bounds = KeyLimits.model_validate(dict(key.bounds))
     principal = Principal(NOBODY, key.id, key.scopes, "api_key", bounds)
     turn = surface.applied(principal.bounded(Turn(NOBODY, (), priority=Priority.INTERACTIVE)))
+    limits = turn.limits.capped(Caps(wall_clock_s=config.answer_s, tokens=config.answer_tokens), Owner.SERVER)
     rates = [f"{getattr(bounds, name)} {name.replace('_', ' ')}" for name in RATES if getattr(bounds, name)]
-    last = [f"late {surface.late or late}", *rates]
-    return ", ".join([f"class {turn.priority.name.lower()}", *_limits(turn.limits), *last])
+    last = [f"late {surface.late or config.late}", *rates]
+    return ", ".join([f"class {turn.priority.name.lower()}", *_limits(limits), *last])
 
 
 def _limits(limits: Limits) -> list[str]:
     values = {told: getattr(limits, name) for name, told in NAMES.items()}
-    return [f"{name} {value:g}" for name, value in values.items() if isfinite(value)]
+    return [f"{name} {value:g}" for name, value in values.items() if isfinite(value) and value != TOKENS_MAX]

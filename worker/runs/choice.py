@@ -25,7 +25,7 @@ from worker.runs.record import mark_first_token
 from worker.runs.run_services import RunServices
 from worker.wire.options import ServiceTier, priority_of
 
-# Buffered for a client that reads slowly and cannot reconnect: an answer of 8,000 tokens, merged or not.
+# Buffered for a client that reads slowly and cannot reconnect: merged, a million tokens, or 800 with all likelihoods.
 WAITING_BYTES_MAX = 4 * 2**20
 EVENT_BYTES = 250  # of an event beside its text; a likelihood takes about as much
 
@@ -163,12 +163,12 @@ class ChoiceSink:
 
     def _hold(self, events: Sequence[Event]) -> None:
         self._waiting += events
-        for event in events:
-            if isinstance(event, TOKENS):
-                likelihoods = sum(1 + len(each.top) for each in getattr(event, "logprobs", ()))
-                self._waiting_bytes += len(event.text) + EVENT_BYTES * (1 + likelihoods)
+        self._waiting_bytes += bytes_of(events)
         if self._waiting_bytes > WAITING_BYTES_MAX:
-            self._stream.cut()
+            self._waiting = merged(self._waiting)
+            self._waiting_bytes = bytes_of(self._waiting)
+            if self._waiting_bytes > WAITING_BYTES_MAX:
+                self._stream.cut()
 
     def _send(self, events: Sequence[Event]) -> None:
         if frames := [frame for event in events for frame in self._encoder.frames(event)]:
@@ -199,6 +199,13 @@ class DiscardingSink:
 
 def _has_token(events: Sequence[Event]) -> bool:
     return any(isinstance(event, TOKENS) for event in events)
+
+
+def bytes_of(events: Sequence[Event]) -> int:
+    """About as many as these events take in memory."""
+    tokens = [event for event in events if isinstance(event, TOKENS)]
+    likelihoods = sum(1 + len(each.top) for event in tokens for each in getattr(event, "logprobs", ()))
+    return sum(len(event.text) for event in tokens) + EVENT_BYTES * (len(tokens) + likelihoods)
 
 
 def merged(events: Sequence[Event]) -> list[Event]:

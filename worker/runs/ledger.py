@@ -12,7 +12,7 @@ from typing import Any
 
 from agents.routing.policy import named_by
 from agents.surface import BATCH, Surface
-from agents.turn import Turn
+from agents.turn import Owner, Turn
 from inference.core import NO_DEADLINE, Due, LanguageModel, Priority
 from inference.trace import Trace
 from worker.auth.principal import Principal
@@ -88,10 +88,12 @@ class Ledger:
         return self.services.surfaces.get(self.surface, NO_POLICY)
 
     def applied(self, turn: Turn) -> Turn:
-        """The turn within the limits of its surface. Call this last."""
+        """The turn within the limits of its surface and of this worker. Call this last."""
         if turn.arm is not None:
             note_arm(self.trace, turn.arm)
-        return replace(self._policy.applied(turn), due=self.due, tells_place=self._tells_place)
+        turn = self._policy.applied(turn)
+        limits = turn.limits.capped(self.services.caps, Owner.SERVER)
+        return replace(turn, limits=limits, due=self.due, tells_place=self._tells_place)
 
     @contextmanager
     def entering(self, turns: int = 1) -> Iterator[ExitStack]:

@@ -10,6 +10,7 @@ from uuid import UUID
 from agents.agent_registry import NO_AGENT, AgentRegistry
 from agents.definition import Definition
 from agents.surface import Surface
+from agents.turn import Caps
 from worker.auth.daily_budget import DailyBudgets
 from worker.canary.canaries import Canaries, Chosen
 from worker.model_aliases import ModelAliases
@@ -54,6 +55,7 @@ class RunServices:
     telemetry: Telemetry
     targets: Targets
     surfaces: Mapping[str, Surface] = field(default_factory=dict)
+    caps: Caps = field(default_factory=Caps)  # of every turn
     waits: bool = False  # whether requests wait that do not say what to do if they will be late
     agent_registry: AgentRegistry = field(default_factory=AgentRegistry)
     canaries: Canaries = field(default_factory=Canaries)

@@ -10,6 +10,7 @@ from agents.events import ArgumentsDelta, Event, ItemStarted, ReasoningDelta, Te
 from agents.message import FunctionCall, Item, Message, Reasoning
 from agents.payload import logprob_payloads
 from inference.core import TokenLogprob
+from worker.wire.events import cut
 
 FinishReason: TypeAlias = Literal["stop", "length", "tool_calls"]
 Choice: TypeAlias = dict[str, Any]
@@ -37,7 +38,7 @@ class ChatChoice:
 
     def conclude(self, finished: TurnFinished) -> Choice:
         """The last chunk: why the choice ended."""
-        return self._piece({}, self.finish_reason(finished))
+        return {**self._piece({}, self.finish_reason(finished)), **cut(finished)}
 
     def whole(self, finished: TurnFinished) -> Choice:
         """The choice as one object."""
@@ -59,6 +60,7 @@ class ChatChoice:
             "message": message,
             "finish_reason": self.finish_reason(finished),
             "logprobs": _logprobs([told for item in finished.output for told in _told(item)]),
+            **cut(finished),
         }
 
     def open_calls(self, finished: TurnFinished) -> list[FunctionCall]:

@@ -15,7 +15,7 @@ from pydantic import (
     field_validator,
 )
 
-from agents.turn import Limits, Turn
+from agents.turn import TOKENS_MAX, Turn
 from inference.core import Sampling
 from inference.template_options import Effort, TemplateOptions
 from worker.wire import limits
@@ -157,7 +157,7 @@ class ChatRequest(GenerationParameters):
     def _sampling(self) -> Sampling:
         return replace(
             self.drawn,
-            max_tokens=self._tokens_max or Limits().tokens,
+            max_tokens=self._tokens_max or TOKENS_MAX,
             deterministic=asks_for_same_bytes(self.metadata),
             seed=None if self.seed is None else self.seed % SEED_MODULUS,
             logit_bias={int(token): bias for token, bias in (self.logit_bias or {}).items()},

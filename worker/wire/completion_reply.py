@@ -13,7 +13,7 @@ from inference.core import TokenLogprob
 from worker.wire import sse
 from worker.wire.chat_completion import failure, usage_object, usage_of
 from worker.wire.completion_request import CompletionRequest
-from worker.wire.events import QUEUED, waiting
+from worker.wire.events import QUEUED, cut, waiting
 from worker.wire.options import ServiceTier
 
 
@@ -59,7 +59,7 @@ class TextCompletion:
         messages = [item for item in finished.output if isinstance(item, Message)]
         text = self.echo(index) + "".join(message.text for message in messages)
         told = [each for message in messages for each in message.logprobs]
-        return choice(index, text, logprobs_object(told), finish_reason(finished))
+        return {**choice(index, text, logprobs_object(told), finish_reason(finished)), **cut(finished)}
 
     def _used(self, finished: Sequence[TurnFinished]) -> Usage:
         """The choices of one prompt share it."""
@@ -103,7 +103,7 @@ class TextChunkEncoder:
     def last(self, finished: TurnFinished) -> list[bytes]:
         if finished.status == "failed":
             return [sse.encode_data({"error": failure(finished)})]
-        return [self._frame(choice(self._index, "", finish=finish_reason(finished)))]
+        return [self._frame({**choice(self._index, "", finish=finish_reason(finished)), **cut(finished)})]
 
     def _frame(self, choice: dict[str, Any]) -> bytes:
         return sse.encode_data(self._completion.chunk(choice))

@@ -8,17 +8,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
-from agents.events import Queued
+from agents.events import Queued, TurnFinished
 from retrieval.passage import Passage
 
 WireEvent: TypeAlias = dict[str, Any]
 
 QUEUED = "firsttoken:queued"
+CUT = "firsttoken:cut"
 
 
 def response(kind: str, snapshot: dict[str, Any]) -> WireEvent:
     """`kind` is created, queued, in_progress, completed, incomplete or failed."""
     return {"type": f"response.{kind}", "response": snapshot}
+
+
+def cut(finished: TurnFinished) -> dict[str, str]:
+    """The field that says what cut an answer off: see `TurnFinished`."""
+    return {CUT: finished.cut} if finished.cut else {}
 
 
 def error(details: dict[str, Any]) -> WireEvent:

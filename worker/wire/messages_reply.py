@@ -23,7 +23,7 @@ from agents.events import (
 from agents.message import FunctionCall, Item, Message, Reasoning, new_id
 from worker.errors import BROKE
 from worker.wire import messages_error, sse
-from worker.wire.events import QUEUED, waiting
+from worker.wire.events import QUEUED, cut, waiting
 from worker.wire.messages_request import MessagesRequest
 from worker.wire.options import ServiceTier
 
@@ -59,7 +59,7 @@ class Reply:
     def whole(self, finished: TurnFinished) -> dict[str, Any]:
         blocks = [block for item in finished.output if (block := self._block(item)) is not None]
         reason = self.stop_reason(finished)
-        return self._message(blocks, reason, self.stop_sequence(finished), finished.usage)
+        return {**self._message(blocks, reason, self.stop_sequence(finished), finished.usage), **cut(finished)}
 
     def stop_reason(self, finished: TurnFinished) -> StopReason:
         if finished.status == "incomplete":
@@ -141,7 +141,7 @@ class MessageEventEncoder:
             return [sse.encode(messages_error.event(finished.error_message or BROKE))]
         reply = self._reply
         delta = {"stop_reason": reply.stop_reason(finished), "stop_sequence": reply.stop_sequence(finished)}
-        end = {"type": "message_delta", "delta": delta, "usage": usage_object(finished.usage)}
+        end = {"type": "message_delta", "delta": delta, "usage": usage_object(finished.usage), **cut(finished)}
         return [sse.encode(end), sse.encode({"type": "message_stop"})]
 
     def _begun(self, event: TextDelta | ReasoningDelta | ArgumentsDelta) -> list[bytes]:

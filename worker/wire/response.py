@@ -11,6 +11,7 @@ from agents.events import TurnFinished, Usage
 from agents.message import new_id
 from worker.wire import limits
 from worker.wire.dialect import Dialect
+from worker.wire.events import cut
 from worker.wire.options import tier_used
 from worker.wire.response_request import ResponseRequest
 
@@ -52,7 +53,7 @@ class ResponseFrame:
         if turn.status == "completed":
             snapshot["completed_at"] = int(time.time())
         if turn.status == "incomplete":
-            snapshot["incomplete_details"] = {"reason": turn.reason or "max_output_tokens"}
+            snapshot["incomplete_details"] = {"reason": "max_output_tokens", **cut(turn)}
         if turn.budget is not None and len(snapshot["metadata"]) < limits.METADATA_PAIRS_MAX:
             snapshot["metadata"] = {**snapshot["metadata"], BUDGET: turn.budget}
         if turn.status == "failed":

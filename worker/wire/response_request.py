@@ -16,7 +16,7 @@ from pydantic import (
 )
 
 from agents.message import Item
-from agents.turn import Compacting, FileSearch, Limits, Turn
+from agents.turn import TOKENS_MAX, Compacting, FileSearch, Turn
 from inference.core import Sampling
 from inference.template_options import Effort, TemplateOptions
 from worker.wire import limits
@@ -206,7 +206,7 @@ class ResponseRequest(GenerationParameters):
     def _sampling(self) -> Sampling:
         return replace(
             self.drawn,
-            max_tokens=self.max_output_tokens or Limits().tokens,
+            max_tokens=self.max_output_tokens or TOKENS_MAX,
             deterministic=asks_for_same_bytes(self.metadata),
             top_logprobs=self._told,
         )

@@ -128,8 +128,9 @@ def test_metadata_ask_for_the_same_bytes() -> None:
 
 
 def test_a_cut_answer_ends_by_length() -> None:
-    events = told(Message("assistant", "Hi", status="incomplete"), status="incomplete", reason="max_output_tokens")
-    assert chunks_of(events)[-1]["choices"][0]["finish_reason"] == "length"
+    events = told(Message("assistant", "Hi", status="incomplete"), status="incomplete", cut="server.tokens")
+    [last] = chunks_of(events)[-1]["choices"]
+    assert (last["finish_reason"], last["firsttoken:cut"]) == ("length", "server.tokens")
 
 
 def test_a_failure_in_the_middle_is_an_error_that_clients_raise() -> None:

@@ -129,8 +129,8 @@ def test_every_snapshot_has_every_key() -> None:
 
 
 def test_a_cut_answer_says_why() -> None:
-    response = frame().finished(TurnFinished("incomplete", (), Usage(1, 0, 1), "max_output_tokens"), [])
-    assert response["incomplete_details"] == {"reason": "max_output_tokens"}
+    response = frame().finished(TurnFinished("incomplete", (), Usage(1, 0, 1), "key.seconds"), [])
+    assert response["incomplete_details"] == {"reason": "max_output_tokens", "firsttoken:cut": "key.seconds"}
     assert response["error"] is None
 
 

@@ -8,7 +8,10 @@ import { Steps } from "./steps.js";
 import { Thought } from "./thought.js";
 import { timing } from "./timing.js";
 
-const CUT_SHORT = { max_output_tokens: "The answer ends here because it reached its length limit." };
+const CUT = "firsttoken:cut";
+const TIMED_OUT = "The answer ends here because it reached its time limit.";
+const FULL = "The answer ends here because the context of the model is full.";
+const CUT_SHORT = "The answer ends here because it reached its length limit.";
 
 export class Answer {
   /** `announce(text)` speaks to screen readers, `open(passage)` shows a source. */
@@ -137,8 +140,10 @@ export class Answer {
     this.foot.append(timing(trace));
   }
 
-  cutShort(reason) {
-    this.note(CUT_SHORT[reason] ?? "The answer is incomplete.");
+  /** `details` are the `incomplete_details` of the response. */
+  cutShort(details) {
+    const cut = details?.[CUT] ?? "";
+    this.note(cut.endsWith(".seconds") ? TIMED_OUT : cut === "context" ? FULL : CUT_SHORT);
   }
 
   stopped() {

@@ -96,7 +96,7 @@ function apply(event, answer) {
     case "response.completed":
       return true;
     case "response.incomplete":
-      answer.cutShort(event.response.incomplete_details?.reason);
+      answer.cutShort(event.response.incomplete_details);
       return true;
     case "response.failed":
       throw new ApiError(500, event.response.error?.message ?? "The answer failed.", {
