@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any, TypeAlias
 
 from aiohttp import BadContentDispositionHeader, BadContentDispositionParam, web
-from aiohttp.http import HttpProcessingError
+from aiohttp.http import HttpProcessingError, HttpVersion11
 from aiohttp.web_protocol import RequestHandler
 
 from worker.config import Config
@@ -129,13 +129,17 @@ class Listener:
 
 def _checked(handle: Handler) -> Handler:
     """Reject expectations other than 100-continue: aiohttp would answer them itself before any middleware, and
-    incorrectly if they are not text.
+    incorrectly if they are not text. And close a connection after a body of unknown length without chunks (HTTP/1.0 has
+    none): nothing else ends it, but aiohttp keeps the connection if the client wants to.
     """
 
     async def answer(request: web.BaseRequest) -> web.StreamResponse:
         if request.headers.get("Expect", CONTINUE).lower() != CONTINUE:
             return error_response(ApiError(417, f"The only supported expectation is {CONTINUE}."))
-        return await handle(request)
+        response = await handle(request)
+        if request.version < HttpVersion11 and response.content_length is None:
+            response.force_close()
+        return response
 
     return answer
 
