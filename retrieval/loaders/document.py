@@ -46,7 +46,7 @@ def clipped(title: str, chars_max: int = TITLE_CHARS_MAX) -> str:
 
 
 def sections(headings: Iterable[Heading], *, title: str, start: int, end: int) -> tuple[Section, ...]:
-    """The sections of text[start:end]. A top heading that repeats the document's title is omitted from the paths."""
+    """The sections of text[start:end]. A top heading that the document's title contains is omitted from the paths."""
     found: list[Section] = []
     path: list[tuple[int, str]] = []
     body = start
@@ -62,6 +62,6 @@ def sections(headings: Iterable[Heading], *, title: str, start: int, end: int) -
 
 def _joined(path: list[tuple[int, str]], title: str) -> str:
     names = [name for _, name in path if name]
-    if names and clipped(names[0]) == title:
+    if names and f" {clipped(names[0])} " in f" {title} ":  # a page's title often continues with the name of its site
         names = names[1:]
     return clipped(" > ".join(names), HEADING_CHARS_MAX)

@@ -13,6 +13,8 @@ from retrieval.loaders.document import Document, Heading, clipped, sections
 from retrieval.loaders.source import decode
 
 _NOT_CONTENT = re.compile("script|style|noscript|template|nav|footer|aside|svg|iframe|form|button|dialog|title")
+# What a landmark's role says of a `div`, its tag says of a `nav`, `search`, `aside` or `footer`.
+_NOT_CONTENT_ROLES = {"navigation", "search", "complementary", "contentinfo"}
 _HEADINGS = {f"h{level}": level for level in range(1, 7)}
 _BLOCK = re.compile(
     "address|article|blockquote|body|dd|details|div|dl|dt|fieldset|figcaption|figure|h[1-6]|header|hgroup|hr|li|main|ol|p|"
@@ -35,7 +37,7 @@ def load(data: bytes, name: str) -> Document:
     page = LexborHTMLParser(source)
     declared = page.css_first("title")
     page_title = declared.text() if declared else ""
-    root = page.css_first("main") or page.css_first("article") or page.body
+    root = page.css_first("main") or page.css_first("[role=main]") or page.css_first("article") or page.body
     writer = _Writer()
     for node, entering in _walk(root) if root else ():
         writer.visit(node, entering)
@@ -85,7 +87,15 @@ def _walk(root: LexborNode) -> Iterator[tuple[LexborNode, bool]]:
 
 
 def _skipped(node: LexborNode) -> bool:
-    return bool(_NOT_CONTENT.fullmatch(node.tag or "")) or "hidden" in node.attributes
+    tag, attributes = node.tag or "", node.attributes
+    if _NOT_CONTENT.fullmatch(tag) or "hidden" in attributes or attributes.get("role") in _NOT_CONTENT_ROLES:
+        return True
+    return tag == "a" and _is_permalink(node, attributes.get("href") or "")
+
+
+def _is_permalink(node: LexborNode, href: str) -> bool:
+    """Whether a link is the mark beside a heading or a definition, such as "¶" or "#", which says nothing."""
+    return href.startswith("#") and not any(map(str.isalnum, node.text()))
 
 
 class _Writer:

@@ -42,6 +42,28 @@ def test_a_page_without_main_part_or_title_is_read_whole() -> None:
     assert load(b"just text", "name").title == "name"
 
 
+@pytest.mark.parametrize("role", ["navigation", "search", "complementary", "contentinfo"])
+def test_a_landmark_is_left_out_whether_its_tag_or_its_role_says_so(role: str) -> None:
+    document = load(f"<div role={role}>Menu <b>of pages</b></div><p role=note>text".encode(), "name")
+    assert document.text == "text"
+
+
+def test_the_main_part_may_be_named_by_its_role() -> None:
+    assert load(b"<div>around</div><div role=main><p>text</div><div>below</div>", "name").text == "text"
+
+
+def test_the_mark_that_links_to_a_heading_or_definition_is_not_text() -> None:
+    heading = b'<h2>Part two<a href="#two">&#182;</a></h2>'
+    page = heading + b'<p>os.name<a href="#os.name">#</a> <a href="#1">[1]</a>'
+    assert sections(load(page, "name")) == [("", "os.name [1]")]
+    assert load(page, "name").title == "Part two"
+
+
+@pytest.mark.parametrize(("title", "heading"), [("Page - Site", ""), ("Site: Page", ""), ("Pages", "Page")])
+def test_a_top_heading_that_the_title_contains_is_not_repeated(title: str, heading: str) -> None:
+    assert sections(load(f"<title>{title}</title><h1>Page</h1><p>text".encode(), "name")) == [(heading, "text")]
+
+
 def test_a_page_that_only_scripts_fill_is_refused() -> None:
     with pytest.raises(UnreadableFile, match="contains no text"):
         load(b"<html><body><div id=app></div><script>render()</script></body></html>", "name")
