@@ -39,6 +39,7 @@ from agents.routing.trial import Trial, judged
 from agents.search import found, search
 from agents.semantic_cache import SemanticCache
 from agents.step import RunningCalls, Step, StepSpans, add_tool, settled, takes_long
+from agents.stop_strings import StopStrings
 from agents.tool import ToolContext
 from agents.toolbox import Toolbox, ToolResult, fit
 from agents.truncation import bytes_of, shortened
@@ -152,12 +153,12 @@ class Agent:
         sampling = await self._constrained(asked, progress, candidate, checkpoint.thinking)
         over = checkpoint.finish or (Finish.LENGTH if len(written) >= sampling.max_tokens else None)
         try:
-            texts = candidate.model.text_pieces(written, sampling.stop, over=over is not None)
+            texts = candidate.model.text_pieces(written, over=over is not None)
         except InferenceError as error:
             raise CannotResume(str(error)) from error
         generation: Generation
         if over is not None:
-            answer = CachedAnswer("", tuple(written), over, checkpoint.stop_string)
+            answer = CachedAnswer("", tuple(written), over)
             generation = CachedGeneration.over(answer, len(checkpoint.prompt))
         else:
             generation = candidate.model.generate(
@@ -323,7 +324,7 @@ class Agent:
     async def _validate_output(self, progress: Progress) -> None:
         """Raises SchemaUnmet for a complete answer that violates a part of its schema that no grammar enforces."""
         step, turn = progress.step, progress.turn
-        if step.generation.finish is Finish.STOP and needs_validation(turn):
+        if step.finish is Finish.STOP and needs_validation(turn):
             await asyncio.to_thread(validate, turn, step.reply.items)
 
     def unknown(self, turn: Turn) -> Mapping[bytes, Candidate]:
@@ -524,6 +525,7 @@ class Agent:
                 exact=candidate.dialect.keeps_tokens and not turn.prompt,
                 verbatim=bool(turn.prompt),
                 known=known,
+                stops=StopStrings(turn.stop),
             ),
             RunningCalls(
                 *(self._toolbox, progress.offer.server, progress.context, progress.budget),
@@ -660,10 +662,10 @@ class Agent:
             return
         sink.write(step.end(fallback=_fallback(progress)))
         progress.add(step)
-        if step.is_whole:
-            self._known.keep(step.cache_slot, step.generation, "".join(step.heard))
+        if step.is_whole and step.finish is not None:
+            self._known.keep(step.cache_slot, CachedAnswer("".join(step.heard), tuple(step.ids), step.finish))
         self._router.learn(step.candidate, progress.turn, step.reply.items, step.generation)
-        if step.reply.exact and not progress.turn.sampling.stop:  # the ids contain the stop string, the text does not
+        if step.reply.exact and not progress.turn.stop:  # the ids contain the stop string, the text does not
             message = answer_message(step.reply.items)
             digest = step.candidate.model.remember(message, step.generation.ids, salt=progress.turn.salt)
             if digest is not None:
@@ -672,7 +674,7 @@ class Agent:
     def _answer(self, progress: Progress, call: FunctionCall, result: ToolResult, sink: EventSink) -> None:
         """Write the result as an item, cut to its share of the free context."""
         step, model = progress.step, progress.step.candidate.model
-        used = step.generation.prompt_tokens + len(step.generation.ids) + step.candidate.answer_tokens
+        used = step.generation.prompt_tokens + len(step.ids) + step.candidate.answer_tokens
         share = (model.context_length - used) // len(step.calls.pending)
         count = partial(model.count, salt=progress.turn.salt)
         index, item = progress.add_result(call, fit(result.output, share, count))

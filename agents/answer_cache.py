@@ -27,7 +27,6 @@ class CachedAnswer:
     text: str
     ids: tuple[int, ...]
     finish: Finish
-    stop_string: str | None = None
 
     @property
     def size(self) -> int:
@@ -122,10 +121,6 @@ class CachedGeneration:
         generation = cls(answer, prompt_tokens)
         generation.ids, generation.finish = list(answer.ids), answer.finish
         return generation
-
-    @property
-    def stop_string(self) -> str | None:
-        return self._answer.stop_string if self.finish is Finish.STOP else None
 
     async def admitted(self) -> None:
         pass

@@ -13,7 +13,7 @@ from agents.model_registry import Candidate
 from agents.prompt import assemble
 from agents.semantic_cache import CONTEXT_CHARS_MAX, SemanticCache, SemanticQuery
 from agents.turn import Turn
-from inference.core import Generation, Sampling
+from inference.core import Sampling
 from inference.errors import InferenceError
 from inference.trace import Trace
 from retrieval.passage import Passage
@@ -39,7 +39,7 @@ class LookupQuery:
         turn = self.turn
         strict = [function.strict for function in turn.functions]
         schema = turn.answer_format.schema if turn.answer_format else None
-        held = (sorted(self.offer.callable), turn.tool_choice, strict, schema, self.calls_max)
+        held = (sorted(self.offer.callable), turn.tool_choice, strict, schema, self.calls_max, turn.stop)
         model = f"{self.candidate.name} {self.candidate.version}"
         return AnswerCache.key(turn.salt, model, prompt, self.sampling, repr((held, bool(self.steps))))
 
@@ -90,11 +90,8 @@ class AnswerLookup:
             found, asked = await self._alike(ask, trace)
         return (None, CacheSlot(key, asked)) if found is None else (found, CacheSlot())
 
-    def keep(self, cache_slot: CacheSlot, generation: Generation, text: str) -> None:
+    def keep(self, cache_slot: CacheSlot, answer: CachedAnswer) -> None:
         """Cache an answer."""
-        if not cache_slot or generation.finish is None:
-            return
-        answer = CachedAnswer(text, tuple(generation.ids), generation.finish, generation.stop_string)
         if self.same is not None and cache_slot.key is not None:
             self.same.put(cache_slot.key, answer)
         if self.similar is not None and cache_slot.asked is not None:

@@ -50,6 +50,12 @@ class StepState(Protocol):
     @property
     def is_kept(self) -> bool: ...
 
+    @property
+    def finish(self) -> Finish | None: ...
+
+    @property
+    def ids(self) -> Sequence[int]: ...
+
     fed: int
     ended: bool
 
@@ -141,16 +147,14 @@ class Marks:
 
 
 def _written(number: int, step: StepState, since: int) -> dict[str, Any]:
-    generation = step.generation
-    over = generation.finish is not None and step.fed >= len(generation.ids)
+    over = step.finish is not None and step.fed >= len(step.ids)
     return {
         "of": number,
         "from": since,
-        "written": list(generation.ids[since : step.fed]),
+        "written": list(step.ids[since : step.fed]),
         "told": [[item.id, item.call_id if isinstance(item, FunctionCall) else ""] for item in step.reply.told],
         "chars": step.reply.open_chars,
-        "finish": str(generation.finish) if over else None,
-        "stop": generation.stop_string if over else None,
+        "finish": str(step.finish) if over else None,
         "ended": step.ended,
     }
 
@@ -174,7 +178,6 @@ class Checkpoint:
     told: Sequence[tuple[str, str]] = ()
     chars: int = 0
     finish: Finish | None = None
-    stop_string: str | None = None
     ended: bool = False
     _step: int = -1
 
@@ -203,7 +206,6 @@ class Checkpoint:
             self.told = tuple((id, call_id) for id, call_id in mark["told"])
             self.chars, self.ended = mark["chars"], mark["ended"]
             self.finish = Finish(mark["finish"]) if mark["finish"] else None
-            self.stop_string = mark["stop"]
 
     def _begin(self, mark: Mapping[str, Any]) -> None:
         usage = {**mark["usage"], "spent": Spent(**mark["usage"]["spent"])}
@@ -212,7 +214,7 @@ class Checkpoint:
         self.usage, self.budget = Usage(**usage), mark["budget"]
         if mark["step"] != self._step:
             self._step, self.written, self.told, self.chars = mark["step"], [], (), 0
-            self.finish, self.stop_string, self.ended = None, None, False
+            self.finish, self.ended = None, False
 
 
 def _put(row: list[T], place: int, values: Sequence[T]) -> None:

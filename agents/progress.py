@@ -100,7 +100,7 @@ class Progress:
     def give_up(self, step: Step) -> None:
         """Account for a step that another model has taken over: its tokens cost, but are not sent."""
         spent = step.generation.spent + self.ahead.spent
-        tokens = step.generation.prompt_tokens, step.generation.cached_tokens, len(step.generation.ids)
+        tokens = step.generation.prompt_tokens, step.generation.cached_tokens, len(step.ids)
         self.budget.add_unused(Usage(*tokens, spent=spent), step.candidate.own_price)
         self.usage += Usage(spent=spent)
         self.cascade_ns += spent.engine_ns
@@ -141,7 +141,7 @@ class Progress:
         return Usage(
             generation.prompt_tokens,
             self.ahead.cached(generation),
-            len(generation.ids),
+            len(step.ids),
             step.reasoning_tokens,
             generation.spent + self.ahead.spent,
         )
@@ -154,9 +154,9 @@ class Progress:
 
     def finished(self) -> TurnFinished:
         """The last event after the last step, which either answered or reached a limit."""
-        match self.step.generation.finish:
+        match self.step.finish:
             case Finish.STOP if not self.step.needs_another_step:
-                return replace(self._finished("completed"), stop_string=self.step.generation.stop_string)
+                return replace(self._finished("completed"), stop_string=self.step.reply.stops.met)
             case Finish.STOP | Finish.LENGTH:
                 return self._finished("incomplete", self._cut_at)
             case Finish.DEADLINE:

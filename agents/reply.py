@@ -10,6 +10,7 @@ from agents.events import ArgumentsDelta, Event, ItemFinished, ItemStarted, Reas
 from agents.message import FunctionCall, Item, Message, Reasoning, Status, new_id, storable
 from agents.parser.choose import Parser
 from agents.parser.deltas import CallArguments, CallBroken, CallFinished, CallStarted, ParserEvent, Text, Thought
+from agents.stop_strings import StopStrings
 from inference.core import TokenLogprob
 from retrieval.passage import Passage
 
@@ -30,6 +31,7 @@ class Reply:
     exact: bool = True  # the items contain exactly the generated text
     verbatim: bool = False  # white space at both ends is a part of the text
     known: Sequence[tuple[str, str]] = ()  # the id and call_id of its first items, which were sent before
+    stops: StopStrings = field(default_factory=StopStrings)  # once one is met, whatever follows is dropped
     _open: Message | Reasoning | FunctionCall | None = None  # without its text
     _texts: list[str] = field(default_factory=list)  # of the open item
     _logprobs: list[TokenLogprob] = field(default_factory=list)
@@ -73,19 +75,21 @@ class Reply:
             self._written.append(text)
         return self._map(self.parser.feed(text))
 
-    def finish(self, *, cut_off: bool, at_stop: bool = False, fallback: str = "") -> list[Event]:
-        """End the step. An open item is incomplete if it was cut off. An empty answer becomes `fallback`. `at_stop`: a
-        stop string ended it, and the answer is all that precedes it, white space included."""
+    def finish(self, *, cut_off: bool, fallback: str = "") -> list[Event]:
+        """End the step. An open item is incomplete if it was cut off. An empty answer becomes `fallback`. If a stop
+        string ended it, the answer is all that precedes it, white space included."""
         status: Status = "incomplete" if cut_off else "completed"
         rest = self.parser.finish()
         events = self._map([event for event in rest if not (cut_off and isinstance(event, CallBroken))])
-        if at_stop and self._space and isinstance(self._open, Message):
+        events += self._release()
+        if self.stops.met is not None and self._space and isinstance(self._open, Message):
             events += self._grow(self._space)
         events += self._close(status)
         if all(isinstance(item, Reasoning) for item in self.items):
             self.exact = False
             events += self._start(_empty(Message))
-            events += self._grow(fallback) if fallback else []
+            shown = self.stops.push(fallback) + self.stops.flush()
+            events += self._grow(shown) if shown else []
             events += self._close(status)
         return events
 
@@ -93,6 +97,27 @@ class Reply:
         return [event for each in parsed for event in self._on(each)]
 
     def _on(self, event: ParserEvent) -> list[Event]:
+        if not self.stops:
+            return self._handle(event)
+        if self.stops.met is not None:
+            return []
+        if isinstance(event, Text):
+            return self._say_up_to_stop(event.text)
+        return [*self._release(), *self._handle(event)]
+
+    def _say_up_to_stop(self, text: str) -> list[Event]:
+        """White space at the beginning of an answer is not shown, so no stop string is in it."""
+        begins = not (self.verbatim or self.stops.held or isinstance(self._open, Message))
+        shown = self.stops.push(text.lstrip() if begins else text)
+        if self.stops.met is not None:
+            self._told = _before(self.stops.rest, self._told)
+        return self._say(Message, shown)
+
+    def _release(self) -> list[Event]:
+        """The text that was held back turns out to be no stop string."""
+        return self._say(Message, self.stops.flush()) if self.stops.held else []
+
+    def _handle(self, event: ParserEvent) -> list[Event]:
         match event:
             case Text(text):
                 return self._say(Message, text)
@@ -177,6 +202,15 @@ class Reply:
     @property
     def _index(self) -> int:
         return self.first_index + len(self.items)
+
+
+def _before(text: str, told: tuple[TokenLogprob, ...]) -> tuple[TokenLogprob, ...]:
+    """All but the last tokens, which spell the text."""
+    left = len(text.encode())
+    while told and len(told[-1].token) <= left:
+        left -= len(told[-1].token)
+        told = told[:-1]
+    return told
 
 
 def _empty(kind: type[Message] | type[Reasoning]) -> Message | Reasoning:

@@ -212,6 +212,13 @@ class Step:
     def feed(self, delta: Delta) -> list[Event]:
         if not self.spans.told_prefill:
             self.spans.prefilled()
+        if delta.parts and self.reply.stops:  # the answer ends with the token that completes a stop string
+            return [event for part in delta.parts for event in self._feed(part)]
+        return self._feed(delta)
+
+    def _feed(self, delta: Delta) -> list[Event]:
+        if self.reply.stops.met is not None:  # the engine had not yet heard of it
+            return []
         self.fed += delta.tokens
         if self.cache_slot:
             self.heard.append(delta.text)
@@ -221,7 +228,20 @@ class Step:
             events = self._tried(delta, self.trial)
         if self.reply.thinking:
             self.reasoning_tokens += delta.tokens
+        if self.reply.stops.met is not None:
+            self.generation.cancel()
         return events
+
+    @property
+    def finish(self) -> Finish | None:
+        """Why the step ended, if it has."""
+        return self.generation.finish if self.reply.stops.met is None else Finish.STOP
+
+    @property
+    def ids(self) -> Sequence[int]:
+        """The tokens of the step, up to the one that completed a stop string."""
+        ids = self.generation.ids
+        return ids if self.reply.stops.met is None else ids[: self.fed]
 
     def replay(self, texts: Sequence[str]) -> list[Event]:
         """Restore the step of a lost worker from the texts of the tokens that it had generated. Returns the events that
@@ -270,7 +290,7 @@ class Step:
 
     def _judge_whole(self) -> None:
         """An answer that ended during its trial is judged as a whole."""
-        if self.trial is not None and self.trial.verdict is None and self.generation.finish is Finish.STOP:
+        if self.trial is not None and self.trial.verdict is None and self.finish is Finish.STOP:
             self._check_defects(self.trial, now_ns(), is_whole=True)
 
     def _check_defects(self, trial: Trial, now: int, *, is_whole: bool) -> None:
@@ -302,8 +322,7 @@ class Step:
             return []
         self.ended = True
         self.spans.decoded()
-        cut_off, at_stop = self.generation.finish is not Finish.STOP, self.generation.stop_string is not None
-        return self._started(self.reply.finish(cut_off=cut_off, at_stop=at_stop, fallback=fallback))
+        return self._started(self.reply.finish(cut_off=self.finish is not Finish.STOP, fallback=fallback))
 
     def cancel(self) -> None:
         """Free the sequence and cancel the tools. Idempotent, and never waits."""
@@ -315,7 +334,7 @@ class Step:
     def needs_another_step(self) -> bool:
         """Whether another step follows with the results of the tools: not if the caller has to run a function first."""
         asks_caller = any(call.name in self.offer.functions for call in self.reply.calls)
-        return bool(self.calls.pending) and not asks_caller and self.generation.finish is Finish.STOP
+        return bool(self.calls.pending) and not asks_caller and self.finish is Finish.STOP
 
     def _started(self, events: Sequence[Event]) -> list[Event]:
         for event in events:

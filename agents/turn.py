@@ -144,6 +144,7 @@ class Turn:
     parallel_tool_calls: bool = True
     answer_format: AnswerFormat | None = None
     sampling: Sampling = field(default_factory=Sampling)
+    stop: tuple[str, ...] = ()  # end the answer where its visible text contains one of these, and are not part of it
     switches: TemplateOptions = field(default_factory=TemplateOptions)
     caps: Caps = field(default_factory=Caps)  # the limits of the request
     limits: Limits = field(default_factory=Limits)  # the limits in effect

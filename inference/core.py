@@ -48,7 +48,7 @@ class Priority(IntEnum):
 class Finish(StrEnum):
     """Why a generation ended."""
 
-    STOP = "stop"  # end of turn or a stop string
+    STOP = "stop"  # end of turn, or of what was asked for
     LENGTH = "length"  # max_tokens, or the context is full
     DEADLINE = "deadline"  # its deadline passed while it waited or was being generated
     CANCELLED = "cancelled"
@@ -66,7 +66,7 @@ BIAS_MIN = -100.0  # the lowest bias that the API accepts; the logits of one pos
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How to sample the next token. Temperature 0 is greedy. `stop` strings are never part of the text.
+    """How to sample the next token. Temperature 0 is greedy.
 
     `deterministic`: the same prompt and seed give the same tokens whatever else runs. The default seed is then 0.
     """
@@ -81,7 +81,6 @@ class Sampling:
     repeat_penalty: float = 1.0
     seed: int | None = None
     logit_bias: Mapping[int, float] = field(default_factory=dict)
-    stop: tuple[str, ...] = ()
     deterministic: bool = False
     ignore_eos: bool = False  # generate up to `max_tokens`: benchmarks need answers of equal length
     top_logprobs: int | None = None  # number of alternatives per token; None: no log probabilities at all
@@ -208,7 +207,7 @@ class TokenLogprob:
 
 
 class Delta(NamedTuple):
-    """A piece of generated text (never half a character, never part of a stop string) and its token count.
+    """A piece of generated text (never half a character) and its token count.
 
     A tuple, because one is created per token: that takes a third of the time of a frozen dataclass.
     """
@@ -216,6 +215,7 @@ class Delta(NamedTuple):
     text: str
     tokens: int
     logprobs: tuple[TokenLogprob, ...] = ()  # of these tokens, if requested
+    parts: tuple[Delta, ...] = ()  # the deltas that were merged into it, a token each
 
 
 @dataclass(slots=True)
@@ -357,11 +357,6 @@ class Generation(Protocol):
         ...
 
     @property
-    def stop_string(self) -> str | None:
-        """The string of `Sampling.stop` that ended it; known once it has finished."""
-        ...
-
-    @property
     def hops(self) -> Sequence[Hop]:
         """The remote engines that were tried, in order; empty if the engine is in this process."""
         ...
@@ -466,7 +461,7 @@ class LanguageModel(Protocol):
         """The bytes of each token; control tokens as their markers. Raises UnknownToken."""
         ...
 
-    def text_pieces(self, ids: Sequence[int], stop: Sequence[str] = (), *, over: bool = False) -> list[str]:
+    def text_pieces(self, ids: Sequence[int], *, over: bool = False) -> list[str]:
         """The text that an answer of these tokens emits with each of them; `over`: with the text flushed at its end.
         Raises UnknownToken."""
         ...

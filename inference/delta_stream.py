@@ -66,4 +66,4 @@ class DeltaStream:
 def joined(*deltas: Delta) -> Delta:
     """Merge consecutive deltas."""
     logprobs = tuple(logprob for delta in deltas for logprob in delta.logprobs)
-    return Delta("".join([delta.text for delta in deltas]), sum(delta.tokens for delta in deltas), logprobs)
+    return Delta("".join([delta.text for delta in deltas]), sum(delta.tokens for delta in deltas), logprobs, deltas)

@@ -77,10 +77,7 @@ class ScriptedGeneration:
         self.place: int | None = None
         self.ids: list[int] = list(written)
         self.finish: Finish | None = None
-        found = [(at, stop) for stop in sampling.stop if (at := text.find(stop)) >= 0]
-        at, met = min(found, default=(len(text), ""))
-        self._stop = met or None
-        self._pieces = [text[i : min(i + piece_chars, at)] for i in range(0, at, piece_chars)]
+        self._pieces = [text[i : i + piece_chars] for i in range(0, len(text), piece_chars)]
         self.sampling = sampling
         self._sure = logprobs
         self._deadline_ns = deadline_ns
@@ -88,10 +85,6 @@ class ScriptedGeneration:
 
     def cancel(self) -> None:
         self._cancelled.set()
-
-    @property
-    def stop_string(self) -> str | None:
-        return self._stop if self.finish is Finish.STOP else None
 
     @property
     def cancelled(self) -> bool:
@@ -206,9 +199,9 @@ class ScriptedModel:
     def _reply(self) -> str:
         return self.replies[min(len(self.prompts), len(self.replies) - 1)]
 
-    def text_pieces(self, ids: Sequence[int], stop: Sequence[str] = (), *, over: bool = False) -> list[str]:
+    def text_pieces(self, ids: Sequence[int], *, over: bool = False) -> list[str]:
         """As if the tokens were those of the next reply."""
-        reply = self._reply[: min((at for each in stop if (at := self._reply.find(each)) >= 0), default=None)]
+        reply = self._reply
         pieces = [reply[at : at + self.piece_chars] for at in range(0, len(reply), self.piece_chars)]
         if len(ids) > len(pieces):
             raise UnknownToken(f"the reply has no {len(ids)} tokens")

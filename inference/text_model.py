@@ -87,9 +87,9 @@ class TextModel:
             raise UnknownToken(f"the model has no token {unknown}; it has {len(self._pieces)}")
         return [self._pieces[id] or self._marks[id] for id in ids]
 
-    def text_pieces(self, ids: Sequence[int], stop: Sequence[str] = (), *, over: bool = False) -> list[str]:
+    def text_pieces(self, ids: Sequence[int], *, over: bool = False) -> list[str]:
         self.token_bytes(ids)
-        text = TextStream(self._pieces, stop)
+        text = TextStream(self._pieces)
         return [*map(text.push, ids), *([text.flush()] if over else [])]
 
     def infill(self, before: str, behind: str) -> list[Segment] | None:

@@ -138,7 +138,7 @@ class Engine:
             prompt=list(prompt),
             max_tokens=min(sampling.max_tokens, room),
             sampler=Sampler(sampling, constraint, written),
-            text=TextStream(self._pieces, sampling.stop),
+            text=TextStream(self._pieces),
             generated=list(written),
             scope=scope,
             priority=priority,
@@ -385,9 +385,7 @@ class Engine:
         text = request.text.push(token)
         logprobs = request.sampler.logprobs_of(self._pieces)
         self._news.append(TokenUpdate(self._handles[request], token, text, logprobs=logprobs))
-        if request.text.stopped:
-            self._finish(request, Finish.STOP)
-        elif len(request.generated) >= request.max_tokens:
+        if len(request.generated) >= request.max_tokens:
             self._finish(request, Finish.LENGTH)
 
     def _finish(self, request: Request, finish: Finish, error: InferenceError | None = None) -> None:

@@ -81,10 +81,6 @@ class Handle(DeltaStream):
     def spent(self) -> Spent:
         return self._request.spent
 
-    @property
-    def stop_string(self) -> str | None:
-        return self._request.text.stop_string
-
     async def admitted(self) -> None:
         """Returns immediately: the engine admits or refuses requests when they are submitted."""
 

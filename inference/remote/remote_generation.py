@@ -76,7 +76,7 @@ class RemoteGeneration(DeltaStream):
         self.hops: list[Hop] = []
         self._ask, self._fleet, self._transport = ask, fleet, transport
         self._pieces, self._end_tokens = pieces, end_tokens
-        self._text = TextStream(pieces, ask.sampling.stop)
+        self._text = TextStream(pieces)
         for token in written:
             self._text.push(token)
         self._events = Events()
@@ -104,10 +104,6 @@ class RemoteGeneration(DeltaStream):
         await self._answered.wait()
         if self._error is not None and len(self.ids) == self._written:
             raise self._error
-
-    @property
-    def stop_string(self) -> str | None:
-        return self._text.stop_string
 
     def cancel(self) -> None:
         if self.finish is None:
@@ -192,7 +188,7 @@ class RemoteGeneration(DeltaStream):
             self._give_up_at = float("inf")
             self.ids += ids
             self.hops[-1].tokens += len(ids)
-            self._deltas.append(Delta("".join(map(self._text.push, ids)), len(ids)))
+            self._deltas += [Delta(self._text.push(token), 1) for token in ids]
             self.flush()
         else:
             self._accept(StreamUpdate(ids))
@@ -215,8 +211,7 @@ class RemoteGeneration(DeltaStream):
     def _is_usual(self, ids: Sequence[int]) -> bool:
         """Whether these tokens are in the middle of the answer: neither the first, nor the last, nor beyond the end."""
         goes_on = self._ending is None and len(self.ids) + len(ids) < self._ask.sampling.max_tokens
-        usual = goes_on and self.stamps.first_token_ns and not self._ask.sampling.stop
-        return bool(usual) and self._end_tokens.isdisjoint(ids)
+        return bool(goes_on and self.stamps.first_token_ns) and self._end_tokens.isdisjoint(ids)
 
     def _begin(self) -> None:
         """Send the request to the next engine. Raises EnginesAway and NotDeterministic."""
@@ -332,7 +327,7 @@ class RemoteGeneration(DeltaStream):
         stamps.first_token_ns = stamps.first_token_ns or stamps.last_token_ns
         self._give_up_at = float("inf")
         for token, logprob in zip_longest(told.ids, told.logprobs):
-            if token is None or self._text.stopped:
+            if token is None:
                 break
             if token in self._end_tokens or len(self.ids) >= most:
                 self._ending = Finish.STOP if token in self._end_tokens else Finish.LENGTH
@@ -341,9 +336,7 @@ class RemoteGeneration(DeltaStream):
             self.hops[-1].tokens += 1
             told_of = () if logprob is None else (logprob.with_top(self._ask.sampling.top_logprobs or 0),)
             self._deltas.append(Delta(self._text.push(token), 1, told_of))
-        if self._text.stopped:
-            self._end(Finish.STOP)
-        elif len(self.ids) >= most and self._ending is None:
+        if len(self.ids) >= most and self._ending is None:
             self._ending = Finish.LENGTH
 
     def _conclude(self) -> None:

@@ -36,9 +36,9 @@ async def test_a_prompt_without_a_template_is_continued_as_it_stands() -> None:
 
 
 async def test_the_stop_string_that_ended_an_answer_is_told() -> None:
-    ran = await run(ScriptedModel(["One, two, three."]), asked(sampling=Sampling(stop=("three", ", "))))
+    ran = await run(ScriptedModel(["One, two, three."]), asked(stop=("three", ", ")))
     assert (ran.answer, ran.finished.stop_string) == ("One", ", ")
-    ran = await run(ScriptedModel(["One."]), asked(sampling=Sampling(stop=("three",))))
+    ran = await run(ScriptedModel(["One."]), asked(stop=("three",)))
     assert (ran.answer, ran.finished.stop_string) == ("One.", None)
 
 
@@ -64,15 +64,15 @@ async def test_the_answer_is_remembered_as_it_will_be_rendered() -> None:
 
 
 async def test_the_white_space_before_a_stop_string_belongs_to_the_answer() -> None:
-    ran = await run(ScriptedModel(["I am.\n  END"]), asked(sampling=Sampling(stop=("END",))))
+    ran = await run(ScriptedModel(["I am.\n  END"]), asked(stop=("END",)))
     assert ran.answer == "I am.\n  " == "".join(event.text for event in ran.events if isinstance(event, TextDelta))
-    ran = await run(ScriptedModel(["I am.\n  "]), asked(sampling=Sampling(stop=("END",))))
+    ran = await run(ScriptedModel(["I am.\n  "]), asked(stop=("END",)))
     assert ran.answer == "I am."
 
 
 async def test_an_answer_with_stop_strings_is_not_remembered() -> None:
     model = ScriptedModel(["Hello."])
-    await run(model, asked(sampling=Sampling(stop=("END",))))
+    await run(model, asked(stop=("END",)))
     assert model.remembered == []
 
 

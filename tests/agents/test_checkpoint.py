@@ -82,8 +82,8 @@ class Heir(ScriptedModel):
 
     lost: str = ""
 
-    def text_pieces(self, ids: Sequence[int], stop: Sequence[str] = (), *, over: bool = False) -> list[str]:
-        return ScriptedModel([self.lost], piece_chars=self.piece_chars).text_pieces(ids, stop, over=over)
+    def text_pieces(self, ids: Sequence[int], *, over: bool = False) -> list[str]:
+        return ScriptedModel([self.lost], piece_chars=self.piece_chars).text_pieces(ids, over=over)
 
 
 def behind(sink: Keeping, kind: type[FunctionCall] | type[FunctionCallOutput]) -> int:
@@ -111,7 +111,7 @@ async def gone_on(
     [
         (["A plain answer, said in some pieces.  "], asked()),
         (["A long answer that is cut off."], asked(sampling=Sampling(max_tokens=4))),
-        (["An answer up to here, and no further"], asked(sampling=Sampling(stop=("here",)))),
+        (["An answer up to here, and no further"], asked(stop=("here",))),
         ([f"Let me see.\n{call('triple', x=2)}", "It is six."], asked(server_tools=("triple",))),
         ([call("triple", x=1) + call("triple", x=2), call("triple", x=3), "Done."], asked(server_tools=("triple",))),
         (["The port is 8080 [1]."], asked(file_search=FileSearch(("docs",)))),

@@ -188,8 +188,8 @@ class OnDemandModel:
     def token_bytes(self, ids: Sequence[int]) -> list[bytes]:
         return self._text.token_bytes(ids)
 
-    def text_pieces(self, ids: Sequence[int], stop: Sequence[str] = (), *, over: bool = False) -> list[str]:
-        return self._text.text_pieces(ids, stop, over=over)
+    def text_pieces(self, ids: Sequence[int], *, over: bool = False) -> list[str]:
+        return self._text.text_pieces(ids, over=over)
 
     def infill(self, before: str, behind: str) -> list[Segment] | None:
         return self._text.infill(before, behind)

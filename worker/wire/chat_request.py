@@ -144,6 +144,7 @@ class ChatRequest(GenerationParameters):
             parallel_tool_calls=self.parallel_tool_calls is not False,
             answer_format=self.response_format.answer("response_format") if self.response_format else None,
             sampling=self._sampling,
+            stop=tuple(self.stop or ()),
             switches=self.switches,
             caps=replace(caps_of(self.metadata), tokens=self._tokens_max),
             priority=priority_of(self.service_tier, watched=watched),
@@ -161,7 +162,6 @@ class ChatRequest(GenerationParameters):
             deterministic=asks_for_same_bytes(self.metadata),
             seed=None if self.seed is None else self.seed % SEED_MODULUS,
             logit_bias={int(token): bias for token, bias in (self.logit_bias or {}).items()},
-            stop=tuple(self.stop or ()),
             top_logprobs=(self.top_logprobs or 0) if self.logprobs else None,
         )
 

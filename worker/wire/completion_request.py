@@ -122,6 +122,7 @@ class CompletionRequest(GenerationParameters):
             input=(),
             prompt=prompt,
             sampling=self._sampling,
+            stop=tuple(self.stop or ()),
             caps=replace(caps_of(self.metadata), tokens=self._tokens_max),
             priority=priority_of(None, watched=watched),
         )
@@ -139,6 +140,5 @@ class CompletionRequest(GenerationParameters):
             deterministic=asks_for_same_bytes(self.metadata),
             seed=None if self.seed is None else self.seed % SEED_MODULUS,
             logit_bias={int(token): bias for token, bias in (self.logit_bias or {}).items()},
-            stop=tuple(self.stop or ()),
             top_logprobs=self.logprobs,
         )

@@ -159,7 +159,8 @@ class MessagesRequest(MessagesInput):
 
     def turn(self, tenant_id: UUID, *, watched: bool = False) -> Turn:
         turn = super().turn(tenant_id, watched=watched)
-        return replace(turn, sampling=self._sampling, caps=replace(caps_of(self.metadata), tokens=self.max_tokens))
+        caps = replace(caps_of(self.metadata), tokens=self.max_tokens)
+        return replace(turn, sampling=self._sampling, stop=tuple(self.stop_sequences or ()), caps=caps)
 
     @property
     def _sampling(self) -> Sampling:
@@ -167,5 +168,4 @@ class MessagesRequest(MessagesInput):
             self.drawn,
             max_tokens=self.max_tokens,
             deterministic=asks_for_same_bytes(self.metadata),
-            stop=tuple(self.stop_sequences or ()),
         )

@@ -82,12 +82,6 @@ async def test_requests_that_come_together_begin_together(engine: Engine) -> Non
     assert engine.totals["steps"] == 1
 
 
-async def test_a_stop_string_ends_the_text(engine: Engine) -> None:
-    whole = expected([1, 2], 50)
-    handle = engine.submit([1, 2], Sampling(temperature=0, max_tokens=50, stop=(whole[3:5],)))
-    assert (await text(handle), handle.finish) == (whole[: whole.index(whole[3:5])], Finish.STOP)
-
-
 async def test_an_end_token_ends_the_turn_and_is_not_text(backend: ScriptedBackend) -> None:
     end = scripted_token([1], 26)
     engine = Engine(backend, PIECES, frozenset([end]), CONFIG)

@@ -115,9 +115,6 @@ async def test_an_answer_ends_where_it_would_token_by_token(plain: Side) -> None
     for count in range(1, 40, 3):
         foreseen, alone = await both(plain, replace(GREEDY, max_tokens=count))
         assert foreseen == alone and len(foreseen[0]) == count and foreseen[2] is Finish.LENGTH
-    for stop in ("FGH", "ZA", "XYZA"):
-        foreseen, alone = await both(plain, replace(GREEDY, stop=(stop,)))
-        assert foreseen == alone and foreseen[2] is Finish.STOP and stop not in foreseen[1]
 
 
 async def test_a_context_is_filled_to_its_end(plain: Side) -> None:

@@ -310,14 +310,6 @@ async def test_each_token_that_ends_a_turn_ends_the_answer(any_model: Model) -> 
         assert (generation.ids, generation.finish) == ([], Finish.STOP)
 
 
-async def test_a_stop_string_ends_the_answer_and_is_no_part_of_it(any_model: Model) -> None:
-    whole = text_of(await read(any_model.generate(prompt_of(any_model), GREEDY)))
-    stop = whole[4:7]
-    generation = any_model.generate(prompt_of(any_model), replace(GREEDY, stop=(stop,)))
-    assert text_of(await read(generation)) == whole[: whole.index(stop)]
-    assert generation.finish is Finish.STOP
-
-
 async def test_the_limit_of_tokens_ends_the_answer(any_model: Model) -> None:
     generation = any_model.generate(prompt_of(any_model), replace(GREEDY, max_tokens=3))
     await read(generation)

@@ -64,15 +64,12 @@ def test_a_whole_dialogue_with_tools_becomes_items() -> None:
 
 
 def test_sampling_is_passed_on() -> None:
-    sampling = (
-        request_of(
-            max_tokens=7, temperature=0, top_p=0.5, stop="END", seed=-1, logit_bias={"5": -100}, presence_penalty=1
-        )
-        .turn(uuid4())
-        .sampling
-    )
+    turn = request_of(
+        max_tokens=7, temperature=0, top_p=0.5, stop="END", seed=-1, logit_bias={"5": -100}, presence_penalty=1
+    ).turn(uuid4())
+    sampling = turn.sampling
     assert (sampling.max_tokens, sampling.temperature, sampling.top_p) == (7, 0, 0.5)
-    assert (sampling.stop, sampling.logit_bias, sampling.presence_penalty) == (("END",), {5: -100}, 1)
+    assert (turn.stop, sampling.logit_bias, sampling.presence_penalty) == (("END",), {5: -100}, 1)
     assert sampling.seed is not None and sampling.seed >= 0
 
 
