@@ -24,7 +24,7 @@ from agents.events import Event, EventSink, ItemFinished, ItemStarted, SourcesFo
 from agents.inflight import InFlight
 from agents.message import FileSearchCall, FunctionCall, Item, Message
 from agents.model_registry import Candidate, ModelRegistry
-from agents.output_validation import defect_of, needs_validation, validate
+from agents.output_validation import defect_of, validate
 from agents.parser.choose import Format, FormattedParser, Parser
 from agents.parser.plain import PlainParser
 from agents.prefetch import Prefetch, before_missing, before_question
@@ -40,6 +40,7 @@ from agents.search import found, search
 from agents.semantic_cache import SemanticCache
 from agents.step import RunningCalls, Step, StepSpans, add_tool, settled, takes_long
 from agents.stop_strings import StopStrings
+from agents.strict_arguments import StrictArguments
 from agents.tool import ToolContext
 from agents.toolbox import Toolbox, ToolResult, fit
 from agents.truncation import bytes_of, shortened
@@ -323,9 +324,9 @@ class Agent:
 
     async def _validate_output(self, progress: Progress) -> None:
         """Raises SchemaUnmet for a complete answer that violates a part of its schema that no grammar enforces."""
-        step, turn = progress.step, progress.turn
-        if step.finish is Finish.STOP and needs_validation(turn):
-            await asyncio.to_thread(validate, turn, step.reply.items)
+        step, form = progress.step, progress.turn.answer_format
+        if step.finish is Finish.STOP and form is not None:
+            await asyncio.to_thread(validate, form, step.reply.items)
 
     def unknown(self, turn: Turn) -> Mapping[bytes, Candidate]:
         """The digests of its turns whose exact tokens another worker may know, and this one does not, each with the
@@ -526,6 +527,7 @@ class Agent:
                 verbatim=bool(turn.prompt),
                 known=known,
                 stops=StopStrings(turn.stop),
+                strict=StrictArguments(turn.functions, enforced=candidate.dialect.format is Format.HERMES),
             ),
             RunningCalls(
                 *(self._toolbox, progress.offer.server, progress.context, progress.budget),

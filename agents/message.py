@@ -66,6 +66,11 @@ class FunctionCall:
     status: Status = "completed"
     id: str = field(default_factory=lambda: new_id("fc"))
 
+    @property
+    def runs(self) -> bool:
+        """Whether it is complete, and its arguments are JSON."""
+        return self.status == "completed"
+
 
 @dataclass(frozen=True, slots=True)
 class FunctionCallOutput:

@@ -1,31 +1,27 @@
-"""Validates a finished step beyond its grammar: the format of an answer, the arguments of strict functions, and visible
-defects of an answer, which are a reason for another model to take over.
+"""Validates a finished step beyond its grammar: the format of an answer, and visible defects of an answer, which are a
+reason for another model to take over.
 
 Of a schema, only the keywords that no grammar enforces are validated.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from agents.citations import count_unknown
-from agents.message import FunctionCall, Item, Message
-from agents.turn import Turn
+from agents.message import Item, Message
+from agents.turn import AnswerFormat, Turn
 from inference.errors import SchemaUnmet
 from inference.grammar.schema import restated
 from inference.grammar.unenforced_keywords import check
 from retrieval.passage import Passage
 
 
-def validate(turn: Turn, items: Sequence[Item]) -> None:
+def validate(answer_format: AnswerFormat, items: Sequence[Item]) -> None:
     """Scans every text: not for the event loop. Raises SchemaUnmet."""
-    for schema, text in _constrained(turn, items):
-        check(restated(schema), text)
-
-
-def needs_validation(turn: Turn) -> bool:
-    return turn.answer_format is not None or any(function.strict for function in turn.functions)
+    for item in items:
+        if isinstance(item, Message):
+            check(restated(answer_format.schema), item.text)
 
 
 def defect_of(turn: Turn, sources: Sequence[Passage], said: str, *, is_whole: bool) -> str:
@@ -36,16 +32,7 @@ def defect_of(turn: Turn, sources: Sequence[Passage], said: str, *, is_whole: bo
         return "cites what was not found"
     if is_whole and said and turn.answer_format is not None:
         try:
-            validate(turn, [Message("assistant", said)])
+            validate(turn.answer_format, [Message("assistant", said)])
         except SchemaUnmet:
             return "breaks its schema"
     return ""
-
-
-def _constrained(turn: Turn, items: Sequence[Item]) -> Iterator[tuple[Mapping[str, Any], str]]:
-    strict = {function.name: function.parameters for function in turn.functions if function.strict}
-    for item in items:
-        if isinstance(item, Message) and turn.answer_format is not None:
-            yield turn.answer_format.schema, item.text
-        elif isinstance(item, FunctionCall) and item.status == "completed" and item.name in strict:
-            yield strict[item.name], item.arguments

@@ -11,6 +11,7 @@ from agents.message import FunctionCall, Item, Message, Reasoning, Status, new_i
 from agents.parser.choose import Parser
 from agents.parser.deltas import CallArguments, CallBroken, CallFinished, CallStarted, ParserEvent, Text, Thought
 from agents.stop_strings import StopStrings
+from agents.strict_arguments import StrictArguments
 from inference.core import TokenLogprob
 from retrieval.passage import Passage
 
@@ -31,6 +32,7 @@ class Reply:
     exact: bool = True  # the items contain exactly the generated text
     verbatim: bool = False  # white space at both ends is a part of the text
     known: Sequence[tuple[str, str]] = ()  # the id and call_id of its first items, which were sent before
+    strict: StrictArguments = field(default_factory=StrictArguments)
     stops: StopStrings = field(default_factory=StopStrings)  # once one is met, whatever follows is dropped
     _open: Message | Reasoning | FunctionCall | None = None  # without its text
     _texts: list[str] = field(default_factory=list)  # of the open item
@@ -125,9 +127,13 @@ class Reply:
                 self.exact = False  # the template decides whether later prompts contain it
                 return self._say(Reasoning, text)
             case CallStarted(_, name):
-                return self._start_call(name)
+                return self._close("completed") if self.strict.may_break(name) else self._start_call(name)
             case CallArguments(_, text) if isinstance(self._open, FunctionCall):
                 return self._grow(text)
+            case CallFinished(_, name, arguments) if self.strict.may_break(name):
+                if reason := self.strict.unmet(name, arguments):
+                    return self._break(reason)
+                return [*self._start_call(name), *self._grow(arguments), *self._close("completed")]
             case CallFinished() if isinstance(self._open, FunctionCall):
                 return self._close("completed")
             case CallBroken(_, reason):

@@ -212,13 +212,16 @@ class Step:
     def feed(self, delta: Delta) -> list[Event]:
         if not self.spans.told_prefill:
             self.spans.prefilled()
-        if delta.parts and self.reply.stops:  # the answer ends with the token that completes a stop string
-            return [event for part in delta.parts for event in self._feed(part)]
-        return self._feed(delta)
+        if not self.reply.stops:
+            return self._feed(delta)
+        # The answer ends with the token that completes a stop string, even if the engine has not yet heard of it.
+        parts = delta.parts or (delta,)
+        events = [event for part in parts if self.reply.stops.met is None for event in self._feed(part)]
+        if self.reply.stops.met is not None:
+            self.generation.cancel()
+        return events
 
     def _feed(self, delta: Delta) -> list[Event]:
-        if self.reply.stops.met is not None:  # the engine had not yet heard of it
-            return []
         self.fed += delta.tokens
         if self.cache_slot:
             self.heard.append(delta.text)
@@ -228,8 +231,6 @@ class Step:
             events = self._tried(delta, self.trial)
         if self.reply.thinking:
             self.reasoning_tokens += delta.tokens
-        if self.reply.stops.met is not None:
-            self.generation.cancel()
         return events
 
     @property
@@ -333,7 +334,7 @@ class Step:
     @property
     def needs_another_step(self) -> bool:
         """Whether another step follows with the results of the tools: not if the caller has to run a function first."""
-        asks_caller = any(call.name in self.offer.functions for call in self.reply.calls)
+        asks_caller = any(call.name in self.offer.functions and call.runs for call in self.reply.calls)
         return bool(self.calls.pending) and not asks_caller and self.finish is Finish.STOP
 
     def _started(self, events: Sequence[Event]) -> list[Event]:
@@ -343,12 +344,11 @@ class Step:
         return list(events)
 
     def _take(self, call: FunctionCall) -> None:
-        """Start a call of a server tool. A call that was cut off never runs, and the caller runs its own functions."""
-        if call.name in self.offer.functions or call.status == "incomplete":
-            return
+        """Start a call of a server tool. A call that was cut off never runs, and the caller runs its own functions, but
+        never sees one that failed: the model is told why."""
         if call.status == "failed":
             self.calls.refuse(call, f"the tool call could not be read: {self.reply.broken[call.call_id]}")
-        else:
+        elif call.runs and call.name not in self.offer.functions:
             self.calls.start(call)
 
 

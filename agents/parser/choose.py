@@ -107,9 +107,9 @@ class Dialect:
             case Format.QWEN_CODER:
                 return QwenCoderParser(self.thoughts, thinking=thinking, schemas=schemas)
             case Format.GEMMA:
-                return GemmaParser(self.thoughts, thinking=thinking)
+                return GemmaParser(self.thoughts, thinking=thinking, schemas=schemas)
             case Format.FUNCTION_GEMMA:
-                return FunctionGemmaParser(self.thoughts, thinking=thinking)
+                return FunctionGemmaParser(self.thoughts, thinking=thinking, schemas=schemas)
             case Format.HARMONY:
                 return HarmonyParser()
 

@@ -7,12 +7,13 @@ converted to JSON while it is parsed. FunctionGemma has other marks and the same
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from typing import ClassVar
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar
 
 from agents.parser.call import BODY_CHARS_MAX
 from agents.parser.deltas import ParserEvent, Text
 from agents.parser.markup import SEAM, MarkupParser, Mode, ThoughtMarks
+from inference.grammar.declared import Declared
 
 PREFIX = "call:"
 
@@ -23,8 +24,13 @@ class GemmaParser(MarkupParser):
     quote: ClassVar[str] = '<|"|>'
     marks = (open, close, quote)
 
-    def __init__(self, thoughts: ThoughtMarks | None = None, *, thinking: bool = False) -> None:
+    def __init__(
+        self, thoughts: ThoughtMarks | None = None, *, thinking: bool = False, schemas: Sequence[Mapping[str, Any]] = ()
+    ) -> None:
         super().__init__(thoughts, thinking=thinking)
+        self._parameters = {each["function"]["name"]: each["function"]["parameters"] for each in schemas}
+        self._around: list[Declared] = []  # the objects and lists that are open
+        self._next = Declared({})  # the next value
         self._bare: str | None = None  # the name of the call, or a key or value without quotes; None between calls
         self._quoted: str | None = None
         self._labelled = False  # a thought begins with its label and a line break
@@ -79,7 +85,7 @@ class GemmaParser(MarkupParser):
             yield from self._name(character)
         elif character in "{}[]:,":
             bare, self._bare = self._bare.strip(), ""
-            yield from self._write(_token(bare, is_key=character == ":") + character)
+            yield from self._write(self._token(bare, character) + character)
         else:
             self._bare += character
 
@@ -89,8 +95,22 @@ class GemmaParser(MarkupParser):
             self._bare += character
             return
         name, self._bare = self._bare.strip().removeprefix(PREFIX).strip(), ""
+        self._around = [Declared(self._parameters.get(name))]
         yield from self._open_named(name, verbatim=False)
         yield from self._write(character)
+
+    def _token(self, bare: str, before: str) -> str:
+        """The JSON text of a bare key or value that precedes this character; empty after a string or an object."""
+        if before == ":":
+            self._next = self._around[-1].member(bare)
+            return json.dumps(bare, ensure_ascii=False) if bare else ""
+        token = self._next.json_of(bare) if bare else ""
+        if before in "{[":
+            self._around.append(self._next)
+        elif before in "}]":
+            self._around.pop()
+        self._next = self._around[-1].item if before in "[," else Declared({})
+        return token
 
     def _ended(self, *, broken: bool) -> None:
         self._bare = self._quoted = None
@@ -105,15 +125,3 @@ class FunctionGemmaParser(GemmaParser):
     close = "<end_function_call>"
     quote = "<escape>"
     marks = (open, close, quote)
-
-
-def _token(bare: str, *, is_key: bool) -> str:
-    """A bare key or value as JSON text; empty after a string or a nested object."""
-    if not bare:
-        return ""
-    if not is_key:
-        try:
-            return json.dumps(json.loads(bare), allow_nan=False)
-        except (ValueError, RecursionError):
-            pass
-    return json.dumps(bare, ensure_ascii=False)

@@ -2,7 +2,7 @@
 
 <tool_call><function=name><parameter=key>value</parameter></function></tool_call>
 
-Values are plain text; unless the tool's schema says that it is a string, a value is parsed as JSON.
+Values are plain text; unless the tool's schema declares that it is a string, a value is parsed as JSON.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from agents.parser.call import BODY_CHARS_MAX
 from agents.parser.deltas import ParserEvent, Text
 from agents.parser.hermes import CLOSE, OPEN, RESULT_CLOSE, RESULT_OPEN
 from agents.parser.markup import SEAM, MarkupParser, Mode, ThoughtMarks
+from inference.grammar.declared import Declared
 
 FUNCTION, FUNCTION_END = "<function=", "</function>"
 PARAMETER, PARAMETER_END = "<parameter=", "</parameter>"
-WORDS = {"True": "true", "False": "false", "None": "null"}
 
 
 class Place(Enum):
@@ -42,7 +42,8 @@ class QwenCoderParser(MarkupParser):
         self, thoughts: ThoughtMarks | None = None, *, thinking: bool = False, schemas: Sequence[Mapping[str, Any]] = ()
     ) -> None:
         super().__init__(thoughts, thinking=thinking)
-        self._parameters = {each["function"]["name"]: _properties(each) for each in schemas}
+        self._parameters = {each["function"]["name"]: each["function"]["parameters"] for each in schemas}
+        self._declared = Declared({})  # of the open call
         self._place = Place.OUTSIDE
         self._taken = ""  # of the name, key or value that is being parsed
         self._function = self._key = ""
@@ -89,6 +90,7 @@ class QwenCoderParser(MarkupParser):
         match self._place:
             case Place.NAME if character == ">":
                 self._function, self._place, self._written = self._taken.strip(), Place.INSIDE, 0
+                self._declared = Declared(self._parameters.get(self._function))
                 yield from self._open_named(self._function, verbatim=False)
                 yield from self._write("{")
             case Place.KEY if character == ">":
@@ -99,8 +101,7 @@ class QwenCoderParser(MarkupParser):
                     yield from self._break(f"it is longer than {BODY_CHARS_MAX} characters")
 
     def _end_value(self) -> Iterator[ParserEvent]:
-        schema = self._parameters.get(self._function, {}).get(self._key, {})
-        value = _json(self._taken.removeprefix("\n").removesuffix("\n"), schema)
+        value = self._declared.member(self._key).json_of(self._taken.removeprefix("\n").removesuffix("\n"))
         between = ", " if self._written else ""
         self._written += 1
         yield from self._write(f"{between}{json.dumps(self._key, ensure_ascii=False)}: {value}")
@@ -111,19 +112,3 @@ class QwenCoderParser(MarkupParser):
     def _rest(self) -> Iterator[ParserEvent]:
         if self._place is Place.NAME:
             yield from self._break("it was cut off")
-
-
-def _properties(schema: Mapping[str, Any]) -> Mapping[str, Any]:
-    properties: Mapping[str, Any] = schema["function"]["parameters"].get("properties", {})
-    return properties
-
-
-def _json(text: str, schema: object) -> str:
-    """The value as JSON text. A value that does not fit its schema stays a string: the tool reports the error."""
-    if not (isinstance(schema, Mapping) and schema.get("type") == "string"):
-        plain = text.strip()
-        try:
-            return json.dumps(json.loads(WORDS.get(plain, plain)), ensure_ascii=False, allow_nan=False)
-        except (ValueError, RecursionError):
-            pass
-    return json.dumps(text, ensure_ascii=False)

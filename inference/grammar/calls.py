@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from inference.grammar.declared import ANY, Declared
 from inference.grammar.lark import grammar, literal, up_to, value_of
 from inference.grammar.tools import CallableFunction, parameters_of
 
@@ -68,7 +69,7 @@ def gemma_calls(functions: Sequence[CallableFunction], marks: tuple[str, str, st
     are not enforced."""
     begin, end, quote = marks
     values = _Values(quote)
-    bodies = [values.object(dict(function.parameters), 0) for function in functions]
+    bodies = [values.object(Declared(function.parameters), 0) for function in functions]
     rules = values.rules | {
         "call": _any(functions, lambda i, name: f"{literal('call:' + name)} {bodies[i]} {literal(end)}")
     }
@@ -101,6 +102,7 @@ class _Values:
 
     def __init__(self, quote: str) -> None:
         self._quote = quote
+        self._known: dict[int, tuple[Any, str]] = {}  # schemas with their rules, by their identity
         pair, rest = 'KEY ":" any', '("," KEY ":" any)*'
         self.rules: Rules = {
             "text": f"{literal(quote)} said",
@@ -114,34 +116,40 @@ class _Values:
             "BOOLEAN": "/true|false/",
         }
 
-    def object(self, schema: Mapping[str, Any], depth: int) -> str:
-        properties = schema.get("properties")
-        if not isinstance(properties, Mapping) or not properties or depth >= DEPTH_MAX:
+    def object(self, declared: Declared, depth: int) -> str:
+        names = declared.member_names
+        if not names or depth >= DEPTH_MAX:
             return "anyobject"
-        pairs = [f"{literal(key + ':')} {self.value(value, depth + 1)}" for key, value in properties.items()]
+        pairs = [f"{literal(name + ':')} {self.value(declared.member(name), depth + 1)}" for name in names]
         pair = self._rule(" | ".join(pairs))
         return self._rule(f'"{{" ({pair} ("," {pair})*)? "}}"')
 
-    def value(self, schema: Any, depth: int) -> str:
-        if not isinstance(schema, Mapping) or depth >= DEPTH_MAX:
+    def value(self, declared: Declared, depth: int) -> str:
+        """Each schema is followed once: one that contains itself is not followed within itself."""
+        if declared.kinds == ANY or depth >= DEPTH_MAX:
             return "any"
-        if isinstance(options := schema.get("enum"), list) and options and all(isinstance(o, str) for o in options):
-            return self._rule(" | ".join(literal(f"{self._quote}{option}{self._quote}") for option in options))
-        match schema.get("type"):
+        schema = id(declared.schema)
+        if schema not in self._known:
+            self._known[schema] = declared.schema, "any"
+            kinds = sorted(declared.kinds - ({"integer"} if "number" in declared.kinds else set()))
+            rule = self._rule(" | ".join(self._typed(kind, declared, depth) for kind in kinds) or "any")
+            self._known[schema] = declared.schema, rule
+        return self._known[schema][1]
+
+    def _typed(self, kind: str, declared: Declared, depth: int) -> str:
+        match kind:
+            case "string" if options := declared.options:
+                return " | ".join(literal(f"{self._quote}{option}{self._quote}") for option in options)
             case "string":
                 return "text"
-            case "number":
-                return "NUMBER"
-            case "integer":
-                return "INTEGER"
-            case "boolean":
-                return "BOOLEAN"
+            case "null":
+                return '"null"'
             case "array":
-                item = self.value(schema.get("items"), depth + 1)
-                return self._rule(f'"[" ({item} ("," {item})*)? "]"')
+                item = self.value(declared.item, depth + 1)
+                return f'"[" ({item} ("," {item})*)? "]"'
             case "object":
-                return self.object(schema, depth)
-        return "any"
+                return self.object(declared, depth)
+        return kind.upper()
 
     def _rule(self, body: str) -> str:
         name = f"value{len(self.rules)}"

@@ -1,7 +1,7 @@
 """Whether a finished text conforms to a schema or a pattern that the operator of this machine wrote.
 
-Nothing is enforced here, and clients' schemas are never used: those are for grammars (see `schema`). Patterns are
-matched by an automaton, in time linear in the text; lookaround and backreferences are refused.
+Nothing is enforced here. Of clients' schemas, only keywords that concern a single value are used (see `conformance`).
+Patterns are matched by an automaton, in time linear in the text; lookaround and backreferences are refused.
 """
 
 from __future__ import annotations
@@ -43,6 +43,11 @@ class Checked:
         """The same for a parsed value."""
         found = next(self._validator.iter_errors(value), None)
         return None if found is None else f"{found.schema_path[-1]} of {place_in(found.instance_path)}"
+
+    def keyword(self, value: Any) -> str | None:
+        """The keyword that a parsed value violates."""
+        found = next(self._validator.iter_errors(value), None)
+        return None if found is None else str(found.schema_path[-1])
 
 
 class Pattern:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from agents.events import ArgumentsDelta, ItemStarted
 from agents.message import FunctionCall, FunctionCallOutput, Message
 from agents.tool import tool
 from agents.turn import FunctionTool, Turn
@@ -186,9 +187,42 @@ async def test_the_callers_output_continues_the_turn() -> None:
     assert "<tool>rain" in model.prompts[1]
 
 
-async def test_a_broken_call_of_the_callers_function_is_handed_over_as_failed() -> None:
-    ran = await run(
-        ScriptedModel(["<tool_call>" + '{"name": "weather", "arguments": {x}}']), asked(functions=(WEATHER,))
-    )
-    assert [(each.name, each.status) for each in ran.calls] == [("weather", "failed")]
-    assert ran.results == []
+CODE = {"type": "object", "properties": {"code": {"type": "string", "minLength": 3}}, "required": ["code"]}
+LOOK_UP = FunctionTool("look_up", "Look a code up.", CODE, strict=True)
+
+
+def tagged(code: str) -> str:
+    return f"<tool_call>\n<function=look_up>\n<parameter=code>\n{code}\n</parameter>\n</function>\n</tool_call>"
+
+
+async def test_strict_arguments_that_do_not_fit_never_leave() -> None:
+    model = ScriptedModel([tagged("7"), tagged("77812")], chat_template="<function=")
+    ran = await run(model, asked(functions=(LOOK_UP,)))
+    unread, right = ran.calls
+    assert (unread.status, right.arguments, right.status) == ("failed", '{"code": "77812"}', "completed")
+    assert "the arguments of look_up do not fit its schema: minLength of code" in ran.results[0]
+    begun = [event.item for event in ran.events if isinstance(event, ItemStarted)]
+    assert [item.name for item in begun if isinstance(item, FunctionCall)] == [unread.name, "look_up"]
+    assert unread.name != "look_up" and ran.finished.open_calls({"look_up"}) == [right]
+
+
+async def test_arguments_that_a_grammar_enforces_stream() -> None:
+    turn = asked(functions=(LOOK_UP,))
+    ran = await run(ScriptedModel([call("look_up", code="77812")], piece_chars=5), turn)
+    assert sum(isinstance(event, ArgumentsDelta) for event in ran.events) > 2
+
+
+async def test_arguments_with_a_keyword_beyond_grammars_are_sent_once_they_fit() -> None:
+    codes = {"type": "object", "properties": {"codes": {"type": "array", "uniqueItems": True}}}
+    turn = asked(functions=(FunctionTool("look_up", "", codes, strict=True),))
+    ran = await run(ScriptedModel([call("look_up", codes=[1, 1]), call("look_up", codes=[1, 2])]), turn)
+    assert [event.text for event in ran.events if isinstance(event, ArgumentsDelta)] == ["{}", '{"codes": [1, 2]}']
+    assert ran.finished.status == "completed" and "uniqueItems of codes" in ran.results[0]
+
+
+async def test_the_model_tries_again_after_a_broken_call_of_the_callers_function() -> None:
+    broken = '<tool_call>{"name": "weather", "arguments": {x}}'
+    ran = await run(ScriptedModel([broken, call("weather")]), asked(functions=(WEATHER,)))
+    assert [(each.name, each.status) for each in ran.calls] == [("weather", "failed"), ("weather", "completed")]
+    assert len(ran.results) == 1 and "could not be read" in ran.results[0]
+    assert [each.arguments for each in ran.finished.open_calls({"weather"})] == ["{}"]

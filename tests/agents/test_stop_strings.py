@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -50,7 +51,7 @@ def test_the_stop_string_that_was_met_is_told(text: str, met: str | None) -> Non
     assert shown(text, ["END", "STOP"])[1].met == met
 
 
-async def answered(reply: str, *stop: str, template: str = THINKS, piece_chars: int = 3, **rest: object) -> Ran:
+async def answered(reply: str, *stop: str, template: str = THINKS, piece_chars: int = 3, **rest: Any) -> Ran:
     model = ScriptedModel([reply, "Done."], chat_template=template, piece_chars=piece_chars)
     return await run(model, asked(stop=stop, **rest), [double])
 

@@ -15,7 +15,15 @@ from agents.parser.markup import ThoughtMarks, joined
 from agents.tool import function_schema
 
 PROPERTIES = {"city": {"type": "string"}, "days": {"type": "integer"}, "tags": {"type": "array"}}
-SCHEMAS = [function_schema("weather", "Weather", {"type": "object", "properties": PROPERTIES})]
+CODES = {
+    "code": {"anyOf": [{"$ref": "#/$defs/Code"}, {"type": "null"}]},
+    "codes": {"type": "array", "items": {"type": "object", "properties": {"code": {"$ref": "#/$defs/Code"}}}},
+    "list": {"type": "array", "items": {"enum": ["1", "2"]}},
+}
+SCHEMAS = [
+    function_schema("weather", "Weather", {"type": "object", "properties": PROPERTIES}),
+    function_schema("find", "Find", {"properties": CODES, "$defs": {"Code": {"type": "string"}}}),
+]
 
 HERMES = Dialect(Format.HERMES, ThoughtMarks("<think>", "</think>"))
 LLAMA = Dialect(Format.LLAMA)
@@ -85,6 +93,12 @@ ANSWERS: dict[str, tuple[Dialect, str, Said]] = {
         "<parameter=tags>[1, <b>]</parameter></function>",
         Said(calls=(("weather", {"city": "12", "days": True, "tags": "[1, <b>]"}),)),
     ),
+    "qwen coder, declared types": (
+        CODER,
+        "<function=find><parameter=code>77812</parameter><parameter=codes>[{}]</parameter></function>"
+        "<function=find><parameter=code>null</parameter></function>",
+        Said(calls=(("find", {"code": "77812", "codes": [{}]}), ("find", {"code": None}))),
+    ),
     "qwen coder forgets to close": (
         CODER,
         "<tool_call><function=weather><parameter=city>Paris</tool_call>",
@@ -100,6 +114,23 @@ ANSWERS: dict[str, tuple[Dialect, str, Said]] = {
         GEMMA,
         '<|tool_call>call:f{a:[1,{<|"|>b<|"|>:null}],c:{d:true},e:bare}<tool_call|>',
         Said(calls=(("f", {"a": [1, {"b": None}], "c": {"d": True}, "e": "bare"}),)),
+    ),
+    "gemma, declared types": (
+        GEMMA,
+        '<|tool_call>call:find{code:77812,codes:[{code:1,other:2},{code:<|"|>3<|"|>}],list:[1,2],other:4}<tool_call|>',
+        Said(
+            calls=(
+                (
+                    "find",
+                    {
+                        "code": "77812",
+                        "codes": [{"code": "1", "other": 2}, {"code": "3"}],
+                        "list": ["1", "2"],
+                        "other": 4,
+                    },
+                ),
+            )
+        ),
     ),
     "function gemma": (
         FUNCTION_GEMMA,
