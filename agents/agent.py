@@ -45,7 +45,7 @@ from agents.tool import ToolContext
 from agents.toolbox import Toolbox, ToolResult, fit
 from agents.truncation import bytes_of, shortened
 from agents.turn import Turn
-from inference.core import Finish, Generation, Grammar, LanguageModel, Sampling, Segment
+from inference.core import Finish, Generation, Grammar, LanguageModel, Rendered, Sampling, Segment
 from inference.errors import InferenceError, InvalidSchema, TextTooLong
 from inference.trace import Trace, now_ns
 from retrieval.passage import Passage
@@ -391,7 +391,7 @@ class Agent:
         return reading
 
     def _offer(self, turn: Turn, candidate: Candidate) -> AvailableTools:
-        return AvailableTools.of(turn, self._toolbox, holds=candidate.dialect.format is Format.HERMES)
+        return AvailableTools.of(turn, self._toolbox, candidate.dialect)
 
     async def _prepare(self, turn: Turn, trace: Trace, ahead: Prefetch, likely: Candidate) -> Progress:
         """Check the turn and search for passages."""
@@ -547,12 +547,14 @@ class Agent:
             thinking=thinking,
         )
 
-    async def _prompt(self, progress: Progress, candidate: Candidate) -> tuple[list[Segment], list[int]]:
+    async def _prompt(self, progress: Progress, candidate: Candidate) -> tuple[Rendered, list[int]]:
         """The prompt of the next step and its token ids, shortened where allowed until an answer fits."""
         model = candidate.model
         while True:
-            with progress.trace.span("assemble", passages=progress.in_prompt):
+            with progress.trace.span("assemble", passages=progress.in_prompt) as assembling:
                 segments = await self._segments(progress, candidate)
+                if segments.rewrites:
+                    assembling.attributes["rewritten"] = ", ".join(segments.rewrites)
             try:
                 with progress.trace.span("tokenize") as span:
                     prompt = await self._encode(segments, candidate, progress.turn.salt)
@@ -566,10 +568,10 @@ class Agent:
             if excess <= 0 or not await self._shorten(progress, excess, room, count):
                 return segments, prompt
 
-    async def _segments(self, progress: Progress, candidate: Candidate) -> list[Segment]:
+    async def _segments(self, progress: Progress, candidate: Candidate) -> Rendered:
         turn = progress.turn
         if turn.prompt:
-            return list(turn.prompt)
+            return Rendered(turn.prompt)
         conclude = progress.concluding is not None
         return await self._render(turn, candidate, progress.output, progress.passages, conclude=conclude)
 
@@ -632,12 +634,12 @@ class Agent:
         passages: Sequence[Passage] = (),
         *,
         conclude: bool = False,
-    ) -> list[Segment]:
+    ) -> Rendered:
         """The prompt as the chat template writes it. Raises InvalidTurn, InvalidTemplate."""
         known, offer = candidate.model.switches, self._offer(turn, candidate)
         switches = {**candidate.switches, **turn.switches.chosen(known)}
 
-        def work(output: Sequence[Item], passages: Sequence[Passage]) -> list[Segment]:
+        def work(output: Sequence[Item], passages: Sequence[Passage]) -> Rendered:
             messages = assemble(turn, output, passages, conclude=conclude)
             return candidate.model.render(messages, offer.schemas, switches, salt=turn.salt)
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from agents.errors import InvalidTurn
+from agents.parser.choose import HERMES, Dialect, Format
 from agents.tool import function_schema
 from agents.toolbox import Toolbox
 from agents.turn import FunctionTool, Turn
@@ -22,13 +23,15 @@ class AvailableTools:
     schemas: tuple[dict[str, Any], ...]
 
     @classmethod
-    def of(cls, turn: Turn, toolbox: Toolbox, *, holds: bool = True) -> AvailableTools:
-        """`holds`: a grammar can keep the model from calling a tool in the prompt, so tools that are not allowed stay
-        in it, and the prompt is the same as without the restriction. Raises InvalidTurn naming the parameter to change.
+    def of(cls, turn: Turn, toolbox: Toolbox, dialect: Dialect = HERMES) -> AvailableTools:
+        """Where a grammar can keep the model from calling a tool in the prompt, tools that are not allowed stay in it,
+        and the prompt is the same as without the restriction. Raises InvalidTurn naming the parameter to change.
         """
         chosen = _chosen(turn, _distinct(turn, toolbox))
         allowed = chosen if turn.allowed_tools is None else [name for name in chosen if name in turn.allowed_tools]
-        shown = chosen if holds else allowed
+        shown = chosen if dialect.format is Format.HERMES else allowed
+        if shown and not dialect.calls:
+            raise InvalidTurn("The chat template of this model shows no tools: leave them out.", param="tools")
         functions = [function for function in turn.functions if function.name in shown]
         return cls(
             frozenset(turn.server_tools) & frozenset(allowed),

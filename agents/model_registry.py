@@ -66,7 +66,7 @@ class Candidate:
 
     @cached_property
     def dialect(self) -> Dialect:
-        return choose(self.model.chat_template)
+        return choose(self.model.chat_template, self.model.capabilities)
 
     @cached_property
     def call_tokens(self) -> tuple[int, ...]:

@@ -1,12 +1,14 @@
 """Control tokens that are significant in an answer: they mark tool calls and reasoning.
 
 Control tokens have no text in generated output, so that users do not see end-of-turn markers. Those listed here keep
-their text if the model's chat template contains them, for the parser of its tool-call dialect.
+their text if the model's chat template contains them, for the parser of its tool-call dialect. Those of Hermes keep it
+in any case: in that dialect, tools are described to a model whose template has none.
 """
 
 from __future__ import annotations
 
-SIGNIFICANT = frozenset(
+DESCRIBED = frozenset({"<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>"})  # Hermes and Qwen
+SIGNIFICANT = DESCRIBED | frozenset(
     {
         # Llama 3, Mistral
         "<|python_tag|>",
@@ -15,11 +17,7 @@ SIGNIFICANT = frozenset(
         "[CALL_ID]",
         "[THINK]",
         "[/THINK]",
-        # Hermes and Qwen, where a vocabulary has them as control tokens
-        "<tool_call>",
-        "</tool_call>",
-        "<tool_response>",
-        "</tool_response>",
+        # Qwen, DeepSeek and others
         "<think>",
         "</think>",
         # Gemma
@@ -43,4 +41,4 @@ SIGNIFICANT = frozenset(
 
 def significant_tokens(chat_template: str) -> frozenset[str]:
     """The texts of control tokens that an answer of this model may contain."""
-    return frozenset(mark for mark in SIGNIFICANT if mark in chat_template)
+    return frozenset(mark for mark in SIGNIFICANT if mark in DESCRIBED or mark in chat_template)

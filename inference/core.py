@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from enum import IntEnum, StrEnum
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from inference.template_capabilities import Capabilities
 from inference.template_options import NO_OPTIONS, Value
 
 if TYPE_CHECKING:  # it imports NumPy
@@ -416,6 +417,14 @@ class Segment:
     passage_chars: int = 0
 
 
+class Rendered(list[Segment]):
+    """A rendered prompt. `rewrites` names what was changed for a chat template that does not take all messages."""
+
+    def __init__(self, segments: Iterable[Segment] = (), rewrites: Sequence[str] = ()) -> None:
+        super().__init__(segments)
+        self.rewrites = rewrites
+
+
 class LanguageModel(Protocol):
     """What the agent loop needs of a chat model; `inference.model.ChatModel` is the real one.
 
@@ -425,6 +434,7 @@ class LanguageModel(Protocol):
     name: str
     context_length: int
     chat_template: str  # its text determines the format of tool calls
+    capabilities: Capabilities  # of the chat template
     shares_turns: bool  # whether other workers may know turns of its conversations that this one does not
     measures: Mapping[str, int]  # of the model file, in llama.cpp's names: n_ctx_train, n_params, n_vocab, n_embd, size
 
@@ -440,8 +450,10 @@ class LanguageModel(Protocol):
         switches: Mapping[str, Value] = NO_OPTIONS,
         *,
         salt: str = "",
-    ) -> list[Segment]:
-        """Apply the chat template. `tools` are OpenAI function tools: {"type":"function","function":{...}}."""
+    ) -> Rendered:
+        """Apply the chat template. `tools` are OpenAI function tools: {"type":"function","function":{...}}.
+
+        Raises InvalidTemplate."""
         ...
 
     def encode(self, segments: Sequence[Segment], *, salt: str = "") -> list[int]:

@@ -17,17 +17,25 @@ from typing import Any, NoReturn, TypeAlias
 
 import jinja2
 import jinja2.meta
+from jinja2 import nodes
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from inference.core import ChatMessage, Part, Segment, ToolCall
+from inference.core import ChatMessage, Part, Rendered, Segment, ToolCall
 from inference.errors import InvalidTemplate
+from inference.message_fitting import TemplateMessage, fit
+from inference.template_capabilities import Capabilities
 from inference.template_options import NO_OPTIONS, Value
+from inference.template_probe import probe
 
 # Markup needs brackets, bars or the like. Text of only these characters is harmless, and templates compare it
 # ("type" == "string"), so it is passed as it is.
 _PLAIN = re.compile(r"[\w\s.,:;?!()'\"/+*=%&-]*")
 
 OURS = frozenset({"messages", "tools", "__marks"})  # variables that every prompt sets
+COUNT, COUNTED = "count_iteration", "__iterations"  # the filter that each iteration applies, and to what
+# Of a prompt: as many as a template needs that looks at all messages for each of a thousand. They take 0.1 s.
+ITERATIONS_MAX = 1_000_000
+PROBE_ITERATIONS_MAX = 20_000  # of a few short messages
 CALL_ID_CHARS = 9  # Mistral's templates accept no other length
 
 
@@ -43,10 +51,17 @@ class _Marks:
         self._pattern = re.compile(rf"(\x02{self._nonce}:\d+\x03?)")
         self._segments: dict[str, Segment] = {}
 
-    def put(self, text: str, part: Part, ids: tuple[int, ...] | None = None, passage_chars: int = 0) -> str:
+    def keep(self, segment: Segment) -> str:
         mark = f"\x02{self._nonce}:{len(self._segments)}\x03"
-        self._segments[mark] = Segment(text, False, ids, part, passage_chars)
+        self._segments[mark] = segment
         return mark
+
+    def put(self, text: str, part: Part) -> str:
+        return self.keep(Segment(text, False, part=part))
+
+    def written(self, segments: Sequence[Segment]) -> str:
+        """Texts for the template: what is trusted in them as it is."""
+        return "".join(segment.text if segment.trusted else self.keep(segment) for segment in segments)
 
     def shield(self, value: Any, part: Part) -> Any:
         """The same JSON value with every string that could be markup replaced by a mark, including keys."""
@@ -58,7 +73,7 @@ class _Marks:
 
     def unshield(self, value: Any) -> Any:
         if isinstance(value, str):
-            return self._segments[value].text if value in self._segments else value
+            return self._pattern.sub(lambda mark: self._segment(mark[0], Part.TOOLS).text, value)
         if isinstance(value, Mapping):
             return {self.unshield(key): self.unshield(item) for key, item in value.items()}
         return [self.unshield(item) for item in value] if isinstance(value, list | tuple) else value
@@ -109,8 +124,28 @@ def _reject(message: str) -> NoReturn:
     raise InvalidTemplate(f"the model's chat template rejects these messages: {message}")
 
 
+class _Iterations:
+    """Bounds the iterations of loops and the calls of macros: a template is a program out of a file."""
+
+    def __init__(self, left: int) -> None:
+        self.left = left
+
+    def count(self) -> None:
+        self.left -= 1
+        if self.left < 0:
+            raise InvalidTemplate("the model's chat template takes too long for these messages")
+
+
+def _counted(tree: nodes.Template) -> nodes.Template:
+    """A filter is called directly: it takes a tenth of the time of a function, which the sandbox examines."""
+    loops, macros = tree.find_all(nodes.For), tree.find_all(nodes.Macro)
+    for body in [*(loop.body for loop in loops), *(macro.body for macro in macros)]:
+        body.insert(0, nodes.ExprStmt(nodes.Filter(nodes.Name(COUNTED, "load"), COUNT, [], [], None, None)))
+    return tree
+
+
 class ChatTemplate:
-    """Compiled once. Raises InvalidTemplate if the model has none or it does not compile."""
+    """Compiled and probed once. Raises InvalidTemplate if the model has none or it does not compile."""
 
     def __init__(self, source: str | None, *, bos: str = "", eos: str = "") -> None:
         if not source:
@@ -121,13 +156,17 @@ class ChatTemplate:
         environment.globals["raise_exception"] = _reject
         environment.globals["strftime_now"] = lambda pattern: datetime.now().strftime(pattern)
         environment.filters["tojson"] = _tojson
+        environment.filters[COUNT] = _Iterations.count
         self._variables = {"bos_token": bos, "eos_token": eos, "add_generation_prompt": True}
         try:
-            self._template = environment.from_string(source)
-            read = jinja2.meta.find_undeclared_variables(environment.parse(source))
+            tree = environment.parse(source)
+            read = jinja2.meta.find_undeclared_variables(tree)
+            code = environment.compile(_counted(tree))
         except jinja2.TemplateError as error:
             raise InvalidTemplate(f"the model's chat template does not compile: {error}") from error
+        self._template = jinja2.Template.from_code(environment, code, environment.make_globals(None))
         self.switches = frozenset(read - OURS - self._variables.keys() - environment.globals.keys())
+        self.capabilities = probe(self._tried)
 
     def render(
         self,
@@ -135,25 +174,62 @@ class ChatTemplate:
         tools: Sequence[Mapping[str, Any]] = (),
         exact: Exact | None = None,
         switches: Mapping[str, Value] = NO_OPTIONS,
-    ) -> list[Segment]:
+    ) -> Rendered:
         """The prompt up to where the assistant's answer begins. `switches` sets some of `self.switches`.
 
-        Messages whose tokens `exact` returns are rendered with these instead of their text.
-        Raises InvalidTemplate if the template rejects the messages (two system messages, say).
+        Messages that the template does not take are rewritten: see `message_fitting`. Messages whose tokens `exact`
+        returns are rendered with these instead of their text. Raises InvalidTemplate if the template rejects the
+        messages all the same.
         """
+        given = [
+            TemplateMessage.of(message, part, exact(message) if exact is not None else None)
+            for message, part in zip(messages, _parts(messages), strict=True)
+        ]
+        try:
+            return self._fitted(given, tools, switches, self.capabilities)
+        except InvalidTemplate as error:  # for a reason that the probe did not foresee
+            try:
+                return self._fitted(given, tools, switches, self.capabilities.least)
+            except InvalidTemplate:
+                raise error from None
+
+    def _fitted(
+        self,
+        given: Sequence[TemplateMessage],
+        tools: Sequence[Mapping[str, Any]],
+        switches: Mapping[str, Value],
+        can: Capabilities,
+    ) -> Rendered:
+        messages, rewrites = fit(given, tools, can)
+        return Rendered(self._rendered(messages, tools if can.tools else (), can, switches), rewrites)
+
+    def _tried(self, messages: Sequence[TemplateMessage], tools: Sequence[Mapping[str, Any]], can: Capabilities) -> str:
+        segments = self._rendered(messages, tools, can, iterations_max=PROBE_ITERATIONS_MAX)
+        return "".join(segment.text for segment in segments)
+
+    def _rendered(
+        self,
+        messages: Sequence[TemplateMessage],
+        tools: Sequence[Mapping[str, Any]],
+        can: Capabilities,
+        switches: Mapping[str, Value] = NO_OPTIONS,
+        iterations_max: int | None = None,
+    ) -> list[Segment]:
         marks = _Marks()
         switched = marks.shield({name: switches[name] for name in switches if name in self.switches}, Part.SYSTEM)
-        parts = _parts(messages)
-        shown = [
-            _message(message, marks, part, exact(message) if exact is not None else None)
-            for message, part in zip(messages, parts, strict=True)
-        ]
+        shown = [_message(message, marks, can) for message in messages]
         _number_calls(messages, shown, marks)
-        variables = {"messages": shown, "tools": marks.shield(list(tools), Part.TOOLS), "__marks": marks}
+        variables = {
+            "messages": shown,
+            "tools": marks.shield(list(tools), Part.TOOLS) or None,  # some templates introduce even an empty list
+            "__marks": marks,
+            COUNTED: _Iterations(iterations_max or ITERATIONS_MAX),
+        }
         try:
             return marks.cut(self._template.render(switched | variables | self._variables))
-        except (jinja2.TemplateError, TypeError, ValueError, LookupError, ArithmeticError, AttributeError) as error:
-            # A template is a program out of a file: whatever error it raises, these messages do not suit it.
+        except InvalidTemplate:
+            raise
+        except Exception as error:  # a template is foreign code: whatever it raises, these messages do not suit it
             raise InvalidTemplate(f"the model's chat template fails on these messages: {error}") from error
 
 
@@ -169,35 +245,33 @@ def _parts(messages: Sequence[ChatMessage]) -> list[Part]:
     return parts
 
 
-def _message(message: ChatMessage, marks: _Marks, part: Part, ids: tuple[int, ...] | None) -> dict[str, Any]:
-    if ids is not None:
-        return {"role": message.role, "content": marks.put(message.content, part, ids)}
-    content = marks.put(message.content, part, None, message.passage_chars) if message.content else ""
+def _message(message: TemplateMessage, marks: _Marks, can: Capabilities) -> dict[str, Any]:
+    text = marks.written(message.content)
+    content = [{"type": "text", "text": text}] if can.content_parts else text
     shown: dict[str, Any] = {"role": message.role, "content": content}
     if message.reasoning:
-        reasoning = shown["reasoning_content"] = marks.put(message.reasoning, part)
+        reasoning = shown["reasoning_content"] = marks.written(message.reasoning)
         if not message.content:
             shown["thinking"] = reasoning  # gpt-oss: its template refuses both together
-    if message.tool_calls:
-        shown["tool_calls"] = [
-            {
-                "type": "function",
-                "function": {"name": marks.shield(call.name, part), "arguments": _Arguments(call, marks, part)},
-            }
-            for call in message.tool_calls
-        ]
+    if message.calls and not message.is_exact:
+        shown["tool_calls"] = [_call(call, marks, message.part) for call in message.calls]
     return shown
 
 
-def _number_calls(messages: Sequence[ChatMessage], shown: Sequence[dict[str, Any]], marks: _Marks) -> None:
+def _call(call: ToolCall, marks: _Marks, part: Part) -> dict[str, Any]:
+    function = {"name": marks.shield(call.name, part), "arguments": _Arguments(call, marks, part)}
+    return {"type": "function", "function": function}
+
+
+def _number_calls(messages: Sequence[TemplateMessage], shown: Sequence[dict[str, Any]], marks: _Marks) -> None:
     """Give calls and results the ids and names that some templates require. Results are in the order of calls."""
     numbers = count()
     waiting: deque[tuple[str, str]] = deque()
     for message, each in zip(messages, shown, strict=True):
-        ids = [f"{next(numbers):0{CALL_ID_CHARS}d}" for _ in message.tool_calls]
+        ids = [f"{next(numbers):0{CALL_ID_CHARS}d}" for _ in message.calls]
         for id, call in zip(ids, each.get("tool_calls", ()), strict=False):
             call["id"] = id
-        waiting += zip(ids, (call.name for call in message.tool_calls), strict=True)
+        waiting += zip(ids, (call.name for call in message.calls), strict=True)
         if message.role == "tool" and waiting:
             each["tool_call_id"], name = waiting.popleft()
             each["name"] = marks.shield(name, Part.RESULTS)

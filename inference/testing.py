@@ -27,6 +27,7 @@ from inference.core import (
     Miss,
     Part,
     Priority,
+    Rendered,
     Sampling,
     Segment,
     Spent,
@@ -37,6 +38,7 @@ from inference.core import (
 )
 from inference.errors import InferenceError, PromptTooLong, UnknownToken
 from inference.grammar.constraint import Constraint
+from inference.template_capabilities import EVERYTHING, Capabilities
 from inference.template_options import NO_OPTIONS, Value
 from inference.tokenizer import CHARACTER_BYTES, Room
 from inference.trace import now_ns
@@ -142,6 +144,7 @@ class ScriptedModel:
     switches: frozenset[str] = frozenset()  # rendered at the start of the prompt when set
     measures: Mapping[str, int] = field(default_factory=dict)
     logprobs: Sequence[float] = (0.0,)  # of its tokens; the last value applies to all that follow
+    capabilities: Capabilities = EVERYTHING
     chat_template: str = ""  # determines the format of the replies; prompts are rendered as plain text anyway
     prompts: list[str] = field(default_factory=list)
     generations: list[ScriptedGeneration] = field(default_factory=list)
@@ -161,7 +164,7 @@ class ScriptedModel:
         switches: Mapping[str, Value] = NO_OPTIONS,
         *,
         salt: str = "",
-    ) -> list[Segment]:
+    ) -> Rendered:
         self.salts.add(salt)
         segments = [Segment(f"<{name}={value}>", trusted=False) for name, value in switches.items()]
         segments += [Segment(json.dumps(tool) + "\n", trusted=False) for tool in tools]
@@ -171,7 +174,7 @@ class ScriptedModel:
             segments += [Segment(f"<{message.role}>", trusted=True), Segment(message.content, False, part=part)]
             segments += [Segment(f"<call>{call.name} {call.arguments}</call>", False) for call in message.tool_calls]
             segments.append(Segment("\n", trusted=True))
-        return [*segments, Segment("<assistant>", trusted=True)]
+        return Rendered([*segments, Segment("<assistant>", trusted=True)])
 
     def encode(self, segments: Sequence[Segment], *, salt: str = "") -> list[int]:
         self.salts.add(salt)

@@ -10,7 +10,7 @@ from functools import cached_property, partial
 from hashlib import blake2b
 from typing import Any
 
-from inference.core import ChatMessage, Generation, Grammar, Part, Segment, Verdict
+from inference.core import ChatMessage, Generation, Grammar, Part, Rendered, Segment, Verdict
 from inference.engine.detokenizer import TextStream
 from inference.errors import UnknownToken
 from inference.generated_tokens import GeneratedTokens
@@ -46,6 +46,7 @@ class TextModel:
         }
         self._weights = weights
         self._template = ChatTemplate(weights.chat_template, bos=weights.bos_text, eos=weights.eos_text)
+        self.capabilities = self._template.capabilities
         self._pieces, self._end_tokens = weights.pieces(), weights.end_tokens()
         # Control tokens without text in answers, which therefore have empty pieces.
         self._marks = {id: weights.token_text(id).encode() for id, piece in enumerate(self._pieces) if not piece}
@@ -69,7 +70,7 @@ class TextModel:
         switches: Mapping[str, Value] = NO_OPTIONS,
         *,
         salt: str = "",
-    ) -> list[Segment]:
+    ) -> Rendered:
         return self._template.render(messages, tools, partial(self._turns.get, salt=salt), switches)
 
     def encode(self, segments: Sequence[Segment], *, salt: str = "") -> list[int]:

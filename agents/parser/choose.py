@@ -16,6 +16,7 @@ from agents.parser.llama import LlamaParser
 from agents.parser.markup import ThoughtMarks
 from agents.parser.mistral import MistralParser
 from agents.parser.qwen_coder import QwenCoderParser
+from inference.template_capabilities import EVERYTHING, Capabilities
 
 
 class Parser(Protocol):
@@ -66,7 +67,6 @@ THOUGHTS = (
 )
 # Their templates add to the content of a message, so its generated tokens cannot replace the rendered content.
 REWRITTEN = frozenset({Format.MISTRAL, Format.GEMMA, Format.FUNCTION_GEMMA, Format.HARMONY})
-SINGLE_CALLS = "only supports single tool-calls at once"  # the message with which Llama's templates reject two
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +76,7 @@ class Dialect:
     format: Format = Format.HERMES
     thoughts: ThoughtMarks | None = None
     one_call: bool = False  # the template accepts one call per message
+    calls: bool = True  # tools can be shown to the model, and its calls parsed
 
     @property
     def keeps_tokens(self) -> bool:
@@ -114,6 +115,9 @@ class Dialect:
                 return HarmonyParser()
 
 
+HERMES = Dialect()
+
+
 class FormattedParser:
     """For an answer in a required format: its text is taken verbatim, even if it contains marks of calls or reasoning.
     The parser of the dialect handles what precedes the answer.
@@ -137,8 +141,11 @@ class FormattedParser:
         return [] if self._answering else self._dialect.finish()
 
 
-def choose(template: str) -> Dialect:
-    """The dialect of a chat template; Hermes, the most common, for one without calls."""
+def choose(template: str, can: Capabilities = EVERYTHING) -> Dialect:
+    """The dialect of a chat template. For one without tools it is that of Hermes, in which they are described to the
+    model; but in Harmony, answers have a form of their own as well."""
     format = next((format for mark, format in FORMATS if mark in template), Format.HERMES)
+    if format is Format.HARMONY:
+        return Dialect(format, None, not can.parallel_calls, calls=can.tools)
     thoughts = next((marks for marks in THOUGHTS if marks.close in template), None)
-    return Dialect(format, None if format is Format.HARMONY else thoughts, SINGLE_CALLS in template)
+    return Dialect(format if can.tools else Format.HERMES, thoughts, not can.parallel_calls)

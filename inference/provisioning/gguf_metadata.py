@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from inference.errors import InvalidTemplate
 from inference.llama import LlamaModel
+from inference.template import ChatTemplate
+from inference.template_capabilities import Capabilities
 
 # Markers in a chat template that show the format the model was trained on; the first one found counts.
 TEMPLATE_MARKS = {
@@ -16,7 +20,6 @@ TEMPLATE_MARKS = {
     "[INST]": "Mistral",
     "<|assistant|>": "Phi",
 }
-TOOLS = "tools"  # the variable in which templates get them
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +36,7 @@ class GgufMetadata:
     vocabulary: int
     tokenizer: str
     template: str
+    capabilities: Capabilities | None  # of the template
     licence: str
 
 
@@ -53,13 +57,19 @@ def read_metadata(model: LlamaModel) -> GgufMetadata:
         vocabulary=model.vocabulary_size,
         tokenizer=" ".join(kind for kind in kinds if kind),
         template=template_kind(model.chat_template),
+        capabilities=_capabilities(model),
         licence=metadata.get("general.license", "not stated"),
     )
 
 
 def template_kind(template: str | None) -> str:
-    """For display: the family, and whether the model was trained with tools."""
+    """For display."""
     if template is None:
         return "none: not a chat model"
-    family = next((name for mark, name in TEMPLATE_MARKS.items() if mark in template), "of another family")
-    return f"{family}, {'with' if TOOLS in template else 'without'} tools"
+    return next((name for mark, name in TEMPLATE_MARKS.items() if mark in template), "of another family")
+
+
+def _capabilities(model: LlamaModel) -> Capabilities | None:
+    with suppress(InvalidTemplate):
+        return ChatTemplate(model.chat_template, bos=model.bos_text, eos=model.eos_text).capabilities
+    return None

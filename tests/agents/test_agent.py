@@ -14,7 +14,7 @@ from agents.events import ItemFinished, ItemStarted, TextDelta
 from agents.message import FunctionCall, FunctionCallOutput, Message
 from agents.prompt import FAST_ITEMS_MAX, FAST_JSON_CHARS_MAX
 from agents.turn import FunctionTool, Turn
-from inference.core import ChatMessage, Delta, Finish, Sampling, Segment
+from inference.core import ChatMessage, Delta, Finish, Rendered, Sampling, Segment
 from inference.errors import EngineStopped, PromptTooLong, QueueFull
 from inference.testing import ScriptedGeneration, ScriptedModel
 from tests.agents.turns import TENANT, asked, boom, call, double, run
@@ -227,7 +227,7 @@ async def test_a_long_prompt_is_rendered_beside_the_event_loop(long: Turn) -> No
     threads: list[int] = []
 
     class Watching(ScriptedModel):
-        def render(self, *arguments: Any, **options: Any) -> list[Segment]:
+        def render(self, *arguments: Any, **options: Any) -> Rendered:
             threads.append(threading.get_ident())
             return super().render(*arguments, **options)
 

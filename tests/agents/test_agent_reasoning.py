@@ -10,7 +10,7 @@ from agents.message import FunctionCall, FunctionCallOutput, Message, Reasoning
 from agents.payload import from_payload, to_payload
 from agents.prompt import assemble
 from agents.turn import Limits, Turn
-from inference.core import ChatMessage, Sampling, Segment
+from inference.core import ChatMessage, Rendered, Sampling, Segment
 from inference.template_options import NO_OPTIONS, Value
 from inference.testing import ScriptedModel
 from tests.agents.turns import TENANT, asked, call, double, run, user
@@ -84,8 +84,8 @@ async def test_a_prompt_that_opens_a_thought_is_continued() -> None:
             switches: Mapping[str, Value] = NO_OPTIONS,
             *,
             salt: str = "",
-        ) -> list[Segment]:
-            return [*super().render(messages, tools, salt=salt), Segment("<think>\n", trusted=True)]
+        ) -> Rendered:
+            return Rendered([*super().render(messages, tools, salt=salt), Segment("<think>\n", trusted=True)])
 
     ran = await run(Opened(["Hm.</think>Yes."], chat_template=THINKS), asked())
     thought, answer = ran.output

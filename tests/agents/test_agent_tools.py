@@ -117,6 +117,12 @@ async def test_a_tool_that_was_not_offered_does_not_run() -> None:
     assert ran.results == ["Error: there is no tool named 'boom'"]
 
 
+async def test_a_function_that_was_not_offered_is_not_left_to_the_caller() -> None:
+    model = ScriptedModel([call("create_token"), "Well."])
+    ran = await run(model, asked(functions=(WEATHER,)))
+    assert (ran.results, ran.answer) == (["Error: there is no tool named 'create_token'"], "Well.")
+
+
 @pytest.mark.parametrize(
     ("body", "name", "told"),
     [

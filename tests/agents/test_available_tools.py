@@ -30,7 +30,7 @@ def test_what_is_not_allowed_is_shown_but_cannot_be_called() -> None:
 
 
 def test_a_model_that_cannot_be_held_is_shown_only_what_is_allowed() -> None:
-    offer = AvailableTools.of(LIMITED, Toolbox([double]), holds=False)
+    offer = AvailableTools.of(LIMITED, Toolbox([double]), Dialect(Format.LLAMA))
     assert (shown(offer), offer.limited) == (["load"], False)
 
 

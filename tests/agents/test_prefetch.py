@@ -42,7 +42,8 @@ TOOLS = [function_schema("look", "Look a word up", {"type": "object", "propertie
 
 # Where models differ: the system text inside of the first user message, and the tools in front of the last one.
 INSIDE_USER = (
-    "{% for m in messages[1:] %}<start>{{ m.role }}\n{% if loop.first %}{{ messages[0].content }}\n\n{% endif %}"
+    "{% set system = messages[0].role == 'system' %}{% for m in (messages[1:] if system else messages) %}"
+    "<start>{{ m.role }}\n{% if loop.first and system %}{{ messages[0].content }}\n\n{% endif %}"
     "{{ m.content | trim }}<end>\n{% endfor %}<start>model\n"
 )
 TOOLS_LAST = (

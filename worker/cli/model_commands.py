@@ -191,6 +191,7 @@ def _print_facts(facts: GgufMetadata, memory: Memory) -> None:
             "context": f"{facts.context} tokens",
             "tokenizer": f"{facts.tokenizer}, {facts.vocabulary} tokens",
             "template": facts.template,
+            **({"takes": str(facts.capabilities)} if facts.capabilities else {}),
             "licence": facts.licence,
             "memory": memory.text,
         }

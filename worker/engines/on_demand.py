@@ -19,6 +19,7 @@ from inference.core import (
     Generation,
     Grammar,
     Priority,
+    Rendered,
     Sampling,
     Segment,
     Verdict,
@@ -45,6 +46,7 @@ class OnDemandModel:
         self.name = name
         self.context_length = text.context_length
         self.chat_template = text.chat_template
+        self.capabilities = text.capabilities
         self.measures: Mapping[str, int] = text.measures
         self.shares_turns = False
         self.share_loaded = 0.0  # from 0 to 1, while it is loading
@@ -172,7 +174,7 @@ class OnDemandModel:
         switches: Mapping[str, Value] = NO_OPTIONS,
         *,
         salt: str = "",
-    ) -> list[Segment]:
+    ) -> Rendered:
         """If it is loaded, the exact tokens of generated turns are available as well."""
         return (self._model or self._text).render(messages, tools, switches, salt=salt)
 

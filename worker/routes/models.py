@@ -58,7 +58,9 @@ def _models(services: Services) -> list[dict[str, Any]]:
 
 def _card(services: Services, model: LanguageModel) -> dict[str, Any]:
     """Of a chat model; where there are several, with what its engine does."""
-    card = chat_card(abilities(model.chat_template, model.switches), model.context_length, model.measures)
+    card = chat_card(
+        abilities(model.chat_template, model.capabilities, model.switches), model.context_length, model.measures
+    )
     if parameters := model.measures.get("n_params"):
         card["firsttoken_parameters"] = parameters
     engines = services.engines

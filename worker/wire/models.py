@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Mapping
 from typing import Any
 
 from agents.parser.choose import Format, choose
+from inference.template_capabilities import Capabilities
 from inference.template_options import have_effort
 
-TOOLS = re.compile(r"\btools\b")  # the variable by which a chat template gets them
 
-
-def abilities(template: str, switches: frozenset[str]) -> list[str]:
-    """The capabilities of a chat model according to its template. None has vision: images are not supported here."""
-    dialect = choose(template)
+def abilities(template: str, can: Capabilities, switches: frozenset[str]) -> list[str]:
+    """What a chat model offers, according to its template. None has vision: images are not supported here."""
+    dialect = choose(template, can)
     reasons = dialect.thoughts is not None or dialect.format is Format.HARMONY or have_effort(switches)
-    return ["chat", *(["tools"] if TOOLS.search(template) else []), *(["reasoning"] if reasons else [])]
+    return ["chat", *(["tools"] if dialect.calls else []), *(["reasoning"] if reasons else [])]
 
 
 def chat_card(abilities: Collection[str], context: int, measures: Mapping[str, int]) -> dict[str, Any]:

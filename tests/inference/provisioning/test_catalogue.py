@@ -66,7 +66,8 @@ def test_the_facts_of_a_file_come_without_its_weights() -> None:
     facts = read_metadata(model)
     assert (facts.architecture, facts.quantisation, facts.parameters) == ("llama", "Q8_0", 11_408_256)
     assert (facts.context, facts.layers, facts.dimensions, facts.vocabulary) == (2048, 6, 384, 5120)
-    assert facts.template == "ChatML, with tools" and facts.licence == "Apache-2.0"
+    assert facts.template == "ChatML" and facts.licence == "Apache-2.0"
+    assert str(facts.capabilities) == "system messages anywhere; turns: any order; tools: of the template"
     with pytest.raises(ModelNotLoaded, match="without its weights"):  # it would compute with memory that is not there
         LlamaContext(model, slots=1, context=256, rows_max=8, threads=1)
     model.close()
@@ -74,5 +75,5 @@ def test_the_facts_of_a_file_come_without_its_weights() -> None:
 
 def test_template_kinds_are_told_apart() -> None:
     assert template_kind(None).startswith("none")
-    assert template_kind("{{ '<|start_header_id|>' }}") == "Llama 3, without tools"
+    assert template_kind("{{ '<|start_header_id|>' }}") == "Llama 3"
     assert template_kind("{{ messages }}").startswith("of another family")

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import pytest
 
+from inference.template_capabilities import Capabilities
 from worker.wire.models import abilities
 
 QWEN = "{% if tools %}<tool_call>{% endif %}<think></think>"
 
 
 @pytest.mark.parametrize(
-    ("template", "switches", "told"),
+    ("template", "tools", "switches", "told"),
     [
-        ("{{ messages }}", frozenset(), ["chat"]),
-        ("{% if tools %}<tool_call>{% endif %}", frozenset(), ["chat", "tools"]),
-        (QWEN, frozenset(), ["chat", "tools", "reasoning"]),
-        ("{{ messages }}", frozenset({"enable_thinking"}), ["chat", "reasoning"]),
-        ("<|channel|>analysis", frozenset(), ["chat", "reasoning"]),
-        ("mytools_are_none", frozenset(), ["chat"]),
+        ("{{ messages }}", False, frozenset(), ["chat", "tools"]),
+        ("{% if tools %}<tool_call>{% endif %}", True, frozenset(), ["chat", "tools"]),
+        (QWEN, True, frozenset(), ["chat", "tools", "reasoning"]),
+        ("{{ messages }}", False, frozenset({"enable_thinking"}), ["chat", "tools", "reasoning"]),
+        ("<|channel|>analysis", True, frozenset(), ["chat", "tools", "reasoning"]),
+        ("<|channel|>analysis", False, frozenset(), ["chat", "reasoning"]),
     ],
 )
-def test_a_template_tells_what_a_model_can_do(template: str, switches: frozenset[str], told: list[str]) -> None:
-    assert abilities(template, switches) == told
+def test_a_template_tells_what_a_model_can_do(
+    template: str, tools: bool, switches: frozenset[str], told: list[str]
+) -> None:
+    assert abilities(template, Capabilities(tools=tools), switches) == told

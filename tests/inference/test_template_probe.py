@@ -1,0 +1,69 @@
+"""What a template takes is found out when it is loaded, and finding it out never fails a load."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from agents.parser.choose import Format, choose
+from inference.core import ChatMessage
+from inference.errors import InvalidTemplate
+from inference.template import ChatTemplate
+from inference.template_capabilities import EVERYTHING, Capabilities
+from inference.template_options import have_effort
+from tests.inference.families import FAMILIES
+
+DOCS = Path(__file__).resolve().parents[2] / "docs/models.md"
+ENDLESS = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
+DOUBLING = "{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(50) }}"
+FORGETFUL = "{% for m in messages %}{% if m.role == 'user' %}U {% else %}A {% endif %}{{ m.content }} {% endfor %}"
+
+
+def row(family: str) -> str:
+    template = ChatTemplate(FAMILIES[family], bos="<s>", eos="</s>")
+    can, dialect = template.capabilities, choose(FAMILIES[family], template.capabilities)
+    if dialect.format is Format.HARMONY:
+        reasoning = "its own channel"
+    else:
+        reasoning = f"`{dialect.thoughts.open}`".replace("|", r"\|") if dialect.thoughts else "none"
+    if have_effort(template.switches):
+        reasoning += ", can be switched"
+    at_once = "several" if can.parallel_calls else "one"
+    return f"| {family} | {can.system} | {can.turns} | {can.tool_format} | {at_once} | {reasoning} |"
+
+
+def test_the_table_of_families_is_true() -> None:
+    described = DOCS.read_text("utf-8").partition("| family |")[2].partition("\n\n")[0]
+    assert re.findall(r"^\| .*\|$", described, re.MULTILINE) == [row(family) for family in FAMILIES]
+
+
+@pytest.mark.parametrize(
+    "source", [ENDLESS, DOUBLING, "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "{{ 1 / 0 }}"]
+)
+def test_a_template_that_never_ends_or_always_fails_is_loaded_and_refuses_messages(
+    source: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("inference.template.ITERATIONS_MAX", 50_000)
+    template = ChatTemplate(source)
+    assert template.capabilities == EVERYTHING
+    with pytest.raises(InvalidTemplate, match=r"takes too long|fails on these messages"):
+        template.render([ChatMessage("user", "Hi")])
+
+
+def test_a_system_message_that_is_shown_as_an_answer_is_not_taken() -> None:
+    assert ChatTemplate(FORGETFUL).capabilities.system == "nowhere"
+
+
+def test_contents_are_parts_only_where_texts_get_lost() -> None:
+    takes_both = FORGETFUL.replace("m.content", "m.content if m.content is string else m.content[0].text")
+    takes_parts = FORGETFUL.replace("m.content", "m.content[0].text")
+    assert [ChatTemplate(source).capabilities.content_parts for source in (takes_both, takes_parts)] == [False, True]
+
+
+def test_capabilities_are_told_in_words() -> None:
+    told = str(Capabilities(system="first", alternates=True, parallel_calls=False))
+    assert told == "system messages first; turns: alternating; tools: of the template, one call at a time"
+    told = str(Capabilities(begins_with_user=True, tools=False))
+    assert told == "system messages anywhere; turns: the user first; tools: described by the worker"
