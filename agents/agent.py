@@ -527,6 +527,7 @@ class Agent:
                 verbatim=bool(turn.prompt),
                 known=known,
                 stops=StopStrings(turn.stop),
+                forced=self._is_forced(progress),
                 strict=StrictArguments(turn.functions, enforced=candidate.dialect.format is Format.HERMES),
             ),
             RunningCalls(
@@ -597,7 +598,7 @@ class Agent:
         turn, calls_max = progress.turn, self._calls_max(progress, candidate)
         if not calls_max and turn.answer_format is None:
             return sampling if turn.prompt else sampling.without(candidate.call_tokens)
-        stage = Stage(not progress.budget.steps and turn.tool_choice != "auto", calls_max, thinking)
+        stage = Stage(self._is_forced(progress), calls_max, thinking)
         key = (candidate.name, stage)
         if key not in progress.grammars:
             progress.grammars[key] = await asyncio.to_thread(self._grammar, turn, progress.offer, candidate, stage)
@@ -654,10 +655,17 @@ class Agent:
         return await asyncio.to_thread(candidate.model.encode, segments, salt=salt)
 
     @staticmethod
+    def _is_forced(progress: Progress) -> bool:
+        """Whether the step must call a tool: the first one only."""
+        return not progress.budget.steps and progress.turn.tool_choice not in ("auto", "none")
+
+    @staticmethod
     def _calls_max(progress: Progress, candidate: Candidate) -> int:
+        turn = progress.turn
         if progress.concluding or not progress.offer.schemas:
             return 0
-        return CALLS_MAX if progress.turn.parallel_tool_calls and not candidate.dialect.one_call else 1
+        is_named = turn.tool_choice not in ("auto", "none", "required")  # the choice of one call
+        return 1 if is_named or candidate.dialect.one_call or not turn.parallel_tool_calls else CALLS_MAX
 
     def _end(self, progress: Progress, sink: EventSink) -> None:
         """Close the step's items and account for it. Idempotent."""

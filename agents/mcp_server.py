@@ -23,6 +23,7 @@ from mcp.types import CallToolResult, TextContent
 from mcp.types import Tool as RemoteTool
 
 from agents.mcp_config import TOOLS_MAX, ServerTable
+from agents.message import NAME_CHARS_MAX
 from agents.tool import ToolContext, ToolError, function_schema
 
 log = logging.getLogger("firsttoken.mcp")
@@ -30,7 +31,6 @@ log = logging.getLogger("firsttoken.mcp")
 CONNECT_S = 20.0  # a command may have to download its package first
 HTTP_S = 600.0  # between two bytes: calls have limits of their own
 CONNECTION_CLOSED = -32000  # the code with which the SDK reports a lost connection
-NAME_CHARS_MAX = 64  # the limit of the public contract
 DESCRIPTION_CHARS_MAX = 4096  # of a tool: it is part of every prompt
 
 _NOT_IN_NAMES = re.compile(r"[^a-z0-9_]+")

@@ -97,7 +97,7 @@ class _Step:
     results: dict[int, str] = field(default_factory=dict)
 
     def messages(self) -> list[ChatMessage]:
-        calls = tuple(ToolCall(call.name, call.arguments) for call in self.calls)
+        calls = tuple(ToolCall(call.name, call.arguments.strip() or "{}") for call in self.calls)
         results = (self.results.get(i, UNANSWERED) for i in range(len(calls)))
         answer = ChatMessage("assistant", self.content, calls, self.reasoning)
         return [answer, *(ChatMessage("tool", result) for result in results)]

@@ -33,6 +33,8 @@ class Reply:
     verbatim: bool = False  # white space at both ends is a part of the text
     known: Sequence[tuple[str, str]] = ()  # the id and call_id of its first items, which were sent before
     strict: StrictArguments = field(default_factory=StrictArguments)
+    forced: bool = False  # nothing but calls may be written
+    repeats: bool = False  # a forced call was written twice: nothing that follows counts
     stops: StopStrings = field(default_factory=StopStrings)  # once one is met, whatever follows is dropped
     _open: Message | Reasoning | FunctionCall | None = None  # without its text
     _texts: list[str] = field(default_factory=list)  # of the open item
@@ -40,6 +42,9 @@ class Reply:
     _told: tuple[TokenLogprob, ...] = ()  # of tokens whose text is still held back
     _space: str = ""  # white space that is sent only if visible text or a stop string follows
     _written: list[str] = field(default_factory=list)  # all text, if every call is dropped
+    _twins: list[str] = field(default_factory=list)  # arguments of earlier calls that begin like those of the new one
+    _alike: int = 0  # characters of these that the new call has written
+    _name: str = ""  # of the new call, if it is held back
 
     @property
     def calls(self) -> list[FunctionCall]:
@@ -58,6 +63,11 @@ class Reply:
     @property
     def thinking(self) -> bool:
         return isinstance(self._open, Reasoning)
+
+    @property
+    def over(self) -> bool:
+        """Whether the answer has ended, although the model may go on."""
+        return self.repeats or self.stops.met is not None
 
     @property
     def written(self) -> str:
@@ -81,7 +91,7 @@ class Reply:
         """End the step. An open item is incomplete if it was cut off. An empty answer becomes `fallback`. If a stop
         string ended it, the answer is all that precedes it, white space included."""
         status: Status = "incomplete" if cut_off else "completed"
-        rest = self.parser.finish()
+        rest = self.parser.finish(in_call=cut_off and self.forced)
         events = self._map([event for event in rest if not (cut_off and isinstance(event, CallBroken))])
         events += self._release()
         if self.stops.met is not None and self._space and isinstance(self._open, Message):
@@ -99,10 +109,10 @@ class Reply:
         return [event for each in parsed for event in self._on(each)]
 
     def _on(self, event: ParserEvent) -> list[Event]:
+        if self.over:
+            return []
         if not self.stops:
             return self._handle(event)
-        if self.stops.met is not None:
-            return []
         if isinstance(event, Text):
             return self._say_up_to_stop(event.text)
         return [*self._release(), *self._handle(event)]
@@ -127,15 +137,15 @@ class Reply:
                 self.exact = False  # the template decides whether later prompts contain it
                 return self._say(Reasoning, text)
             case CallStarted(_, name):
-                return self._close("completed") if self.strict.may_break(name) else self._start_call(name)
+                self._name, self._alike, self._twins = name, 0, self._calls_of(name)
+                held = self._twins or self.strict.may_break(name)
+                return self._close("completed") if held else self._start_call(name)
+            case CallArguments(_, text) if self._twins and not self.strict.may_break(self._name):
+                return self._differ(text)
             case CallArguments(_, text) if isinstance(self._open, FunctionCall):
                 return self._grow(text)
-            case CallFinished(_, name, arguments) if self.strict.may_break(name):
-                if reason := self.strict.unmet(name, arguments):
-                    return self._break(reason)
-                return [*self._start_call(name), *self._grow(arguments), *self._close("completed")]
-            case CallFinished() if isinstance(self._open, FunctionCall):
-                return self._close("completed")
+            case CallFinished(_, name, arguments):
+                return self._finish_call(name, arguments)
             case CallBroken(_, reason):
                 return self._break(reason)
         return []  # of a dropped call
@@ -159,6 +169,30 @@ class Reply:
             return closed
         call = FunctionCall(new_id("call"), name, "", status="in_progress")
         return [*closed, *self._start(call)]
+
+    def _calls_of(self, name: str) -> list[str]:
+        """The arguments of the earlier calls of a function. A forced call must not be repeated: a small model that may
+        write nothing but calls repeats itself."""
+        return [call.arguments for call in self.calls if call.name == name] if self.forced else []
+
+    def _differ(self, text: str) -> list[Event]:
+        """The next piece of the arguments, which is held back while they are those of an earlier call."""
+        first = self._twins[0]
+        self._twins = [twin for twin in self._twins if twin.startswith(text, self._alike)]
+        alike, self._alike = self._alike, self._alike + len(text)
+        return [] if self._twins else [*self._start_call(self._name), *self._grow(first[:alike] + text)]
+
+    def _finish_call(self, name: str, arguments: str) -> list[Event]:
+        if isinstance(self._open, FunctionCall):
+            return self._close("completed")
+        if arguments in self._calls_of(name):
+            self.repeats, self.exact = True, False
+            return []
+        if not (self._twins or self.strict.may_break(name)):  # it was dropped
+            return []
+        if reason := self.strict.unmet(name, arguments):
+            return self._break(reason)
+        return [*self._start_call(name), *self._grow(arguments), *self._close("completed")]
 
     def _break(self, reason: str) -> list[Event]:
         """A call without a name becomes an item too: its result reports the error to the model."""

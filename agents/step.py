@@ -212,12 +212,10 @@ class Step:
     def feed(self, delta: Delta) -> list[Event]:
         if not self.spans.told_prefill:
             self.spans.prefilled()
-        if not self.reply.stops:
-            return self._feed(delta)
         # The answer ends with the token that completes a stop string, even if the engine has not yet heard of it.
-        parts = delta.parts or (delta,)
-        events = [event for part in parts if self.reply.stops.met is None for event in self._feed(part)]
-        if self.reply.stops.met is not None:
+        parts = delta.parts if delta.parts and self.reply.stops else (delta,)
+        events = [event for part in parts if not self.reply.over for event in self._feed(part)]
+        if self.reply.over:
             self.generation.cancel()
         return events
 
@@ -236,13 +234,12 @@ class Step:
     @property
     def finish(self) -> Finish | None:
         """Why the step ended, if it has."""
-        return self.generation.finish if self.reply.stops.met is None else Finish.STOP
+        return Finish.STOP if self.reply.over else self.generation.finish
 
     @property
     def ids(self) -> Sequence[int]:
-        """The tokens of the step, up to the one that completed a stop string."""
-        ids = self.generation.ids
-        return ids if self.reply.stops.met is None else ids[: self.fed]
+        """The tokens of the step, up to the one that ended the answer."""
+        return self.generation.ids[: self.fed] if self.reply.over else self.generation.ids
 
     def replay(self, texts: Sequence[str]) -> list[Event]:
         """Restore the step of a lost worker from the texts of the tokens that it had generated. Returns the events that

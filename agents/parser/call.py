@@ -1,17 +1,26 @@
 """Parses the JSON object of one tool call while it is being generated.
 
 Detects where the object ends, finds the name, and returns the text of the arguments as it grows. Knows structure
-(strings, nesting, keys of the outermost object) and leaves the rest of JSON to `json.loads` at the end.
+(strings, nesting, keys of the outermost object) and leaves the rest of JSON to `json.loads` at the end. The work is
+linear in the text, however it is cut.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from typing import Any, NoReturn
 
-BODY_CHARS_MAX = 32_768  # limits a model that repeats itself
+from agents.message import NAME_CHARS_MAX
+
+# A megabyte of arguments, such as a file that an agent writes, and what surrounds them: parsing that much at the end
+# takes about 20 ms. It also limits a model that repeats itself.
+BODY_BYTES_MAX = 2**20 + 2**10
+TOO_LONG = f"it is longer than {BODY_BYTES_MAX} bytes"
 DEPTH_MAX = 32
-NAME_CHARS_MAX = 64  # the limit of the public contract
+SPACE = " \t\r\n"
+# Text without any structure, inside of a string and between strings.
+_SAID, _BETWEEN = re.compile(r'[^"\\]+'), re.compile(r'[^"{}\[\]:,<]+')
 
 
 class BrokenCall(ValueError):
@@ -19,7 +28,7 @@ class BrokenCall(ValueError):
 
 
 class CallReader:
-    """Feed characters until `complete`; `take_arguments` returns what is new of the arguments.
+    """Feed text until `complete`; `take_arguments` returns what is new of the arguments.
 
     `keys` are the names that the dialect has for the arguments.
     """
@@ -27,25 +36,26 @@ class CallReader:
     def __init__(self, keys: tuple[str, ...] = ("arguments",)) -> None:
         self.name: str | None = None
         self.complete = False
+        self.used = 0  # characters of the newest text
         self._keys = keys
         self._bare = False  # the name came first, in other markup: the input is only the arguments
         self._body: list[str] = []
+        self._bytes = 0
         self._depth = 0
         self._in_string = False
         self._escaped = False
-        self._string_start = 0
         self._key: str | None = None  # of the outermost object, while its value is being read
-        self._string: str | None = None  # the last string of the outermost object: a key if a colon follows
-        self._arguments_start: int | None = None
-        self._arguments_end: int | None = None
-        self._taken = 0
+        self._open: list[str] | None = None  # the open string of the outermost object
+        self._string: str | None = None  # its last string: a key if a colon follows
+        self._arguments: list[str] | None = None
+        self._in_arguments = False
+        self._taken = 0  # pieces of the arguments
 
     @classmethod
     def named(cls, name: str) -> CallReader:
         """A reader of the bare arguments of a call whose name is known. Raises BrokenCall for an invalid name."""
         reader = cls()
-        for character in f'{{"name": {json.dumps(name)}, "arguments": ':
-            reader.feed(character)
+        reader.feed(f'{{"name": {json.dumps(name)}, "arguments": ')
         reader._bare = True
         return reader
 
@@ -56,32 +66,30 @@ class CallReader:
 
     @property
     def in_arguments(self) -> bool:
-        return self._arguments_start is not None
+        return self._arguments is not None
 
-    def feed(self, character: str) -> None:
-        """Take one character. Raises BrokenCall as soon as the text cannot be a call any more."""
-        if len(self._body) >= BODY_CHARS_MAX:
-            raise BrokenCall(f"it is longer than {BODY_CHARS_MAX} characters")
-        self._body.append(character)
-        if self._in_string:
-            self._feed_string(character)
-        elif self._waits_for_object and character not in "{ \t\r\n":
-            raise BrokenCall("it does not begin with a JSON object")
-        else:
-            self._feed_structure(character)
-        if self._bare and self._arguments_end is not None and not self.complete:
-            self.feed("}")
+    def feed(self, text: str) -> None:
+        """Take the text, up to the end of the call. Raises BrokenCall as soon as it cannot be a call any more: the last
+        of the `used` characters is then the one that broke it."""
+        self.used = 0
+        while self.used < len(text) and not self.complete:
+            free = None if self._escaped else (_SAID if self._in_string else _BETWEEN).match(text, self.used)
+            piece = free[0] if free else text[self.used]
+            if self._waits_for_object and (other := piece.lstrip(SPACE)) and other[0] != "{":
+                self.used += len(piece) - len(other) + 1
+                raise BrokenCall("it does not begin with a JSON object")
+            self._keep(piece)
+            if not free:
+                self._feed_structure(piece)
 
     def take_arguments(self) -> str:
         """The next piece of the arguments, empty until the name is known."""
         if self.name is None:
             return ""
-        if self._arguments_start is None:
+        if self._arguments is None:
             return "{}" if self.complete else ""
-        start = self._arguments_start + self._taken
-        piece = "".join(self._body[start : self._arguments_end])
-        self._taken += len(piece)
-        return piece
+        new, self._taken = self._arguments[self._taken :], len(self._arguments)
+        return "".join(new)
 
     def arguments(self) -> str:
         """The whole arguments, "{}" when there are none. Raises BrokenCall unless the body is a valid call."""
@@ -93,24 +101,59 @@ class CallReader:
             return "{}"
         if not isinstance(given[0], dict):
             raise BrokenCall("its arguments must be a JSON object")
-        return "".join(self._body[self._arguments_start : self._arguments_end])
+        return "".join(self._arguments or ())
 
     @property
     def _waits_for_object(self) -> bool:
         return not self._depth or (self._bare and not self.in_arguments)
+
+    def _keep(self, piece: str) -> None:
+        size = len(piece) if piece.isascii() else len(piece.encode("utf-8", "replace"))
+        room = BODY_BYTES_MAX - self._bytes
+        is_too_long = size > room
+        if is_too_long:
+            piece = piece.encode("utf-8", "replace")[:room].decode("utf-8", "ignore")
+        self._bytes += size
+        self._body.append(piece)
+        if self._in_arguments and self._arguments is not None:
+            self._arguments.append(piece)
+        if self._open is not None:
+            self._open.append(piece)
+        self.used += len(piece) + is_too_long
+        if is_too_long:
+            raise BrokenCall(TOO_LONG)
+
+    def _feed_structure(self, character: str) -> None:
+        if self._in_string:
+            self._feed_string(character)
+            return
+        match character:
+            case '"':
+                self._in_string = True
+                self._open = [character] if self._depth == 1 else None
+            case "{" | "[":
+                self._begin(character)
+            case "}" | "]":
+                self._end()
+            case ":" if self._depth == 1 and self._string is not None:
+                self._key, self._string = self._parse(f'{{"key": {self._string}}}')["key"], None
+            case "," if self._depth == 1:
+                self._key = None
+            case "<":
+                raise self._broken("it is not complete JSON")
 
     def _feed_string(self, character: str) -> None:
         if self._escaped:
             self._escaped = False
         elif character == "\\":
             self._escaped = True
-        elif character == '"':
+        else:
             self._in_string = False
-            if self._depth == 1:
-                self._end_string()
+            if self._open is not None:
+                raw, self._open = "".join(self._open), None
+                self._end_string(raw)
 
-    def _end_string(self) -> None:
-        raw = "".join(self._body[self._string_start :])
+    def _end_string(self, raw: str) -> None:
         if self._key is None:
             self._string = raw
         elif self._key == "name" and self.name is None:
@@ -119,34 +162,27 @@ class CallReader:
                 raise BrokenCall(f"its name must have 1 to {NAME_CHARS_MAX} printable characters")
             self.name = name
 
-    def _feed_structure(self, character: str) -> None:
-        match character:
-            case '"':
-                self._in_string = True
-                self._string_start = len(self._body) - 1
-            case "{" | "[":
-                self._open()
-            case "}" | "]":
-                self._close()
-            case ":" if self._depth == 1 and self._string is not None:
-                self._key, self._string = self._parse(f'{{"key": {self._string}}}')["key"], None
-            case "," if self._depth == 1:
-                self._key = None
-            case "<":
-                raise BrokenCall("it is not complete JSON")
-
-    def _open(self) -> None:
+    def _begin(self, character: str) -> None:
         if self._depth == DEPTH_MAX:
-            raise BrokenCall(f"it is nested deeper than {DEPTH_MAX} levels")
-        if self._depth == 1 and self._key in self._keys and self._arguments_start is None:
-            self._arguments_start = len(self._body) - 1
+            raise self._broken(f"it is nested deeper than {DEPTH_MAX} levels")
+        if self._depth == 1 and self._key in self._keys and self._arguments is None:
+            self._arguments, self._in_arguments = [character], True
         self._depth += 1
 
-    def _close(self) -> None:
+    def _end(self) -> None:
         self._depth -= 1
+        if self._depth == 1 and self._in_arguments:
+            self._in_arguments = False
+            if self._bare:
+                self._body.append("}")
+                self._depth = 0
         self.complete = self._depth == 0
-        if self._depth == 1 and self._arguments_start is not None and self._arguments_end is None:
-            self._arguments_end = len(self._body)
+
+    def _broken(self, reason: str) -> BrokenCall:
+        """The last character is no part of the arguments."""
+        if self._in_arguments and self._arguments:
+            self._arguments.pop()
+        return BrokenCall(reason)
 
     @staticmethod
     def _parse(text: str) -> dict[str, Any]:

@@ -24,7 +24,7 @@ class Parser(Protocol):
 
     def feed(self, text: str) -> list[ParserEvent]: ...
 
-    def finish(self) -> list[ParserEvent]: ...
+    def finish(self, *, in_call: bool = False) -> list[ParserEvent]: ...
 
 
 class Format(Enum):
@@ -137,8 +137,8 @@ class FormattedParser:
             events += said
         return events
 
-    def finish(self) -> list[ParserEvent]:
-        return [] if self._answering else self._dialect.finish()
+    def finish(self, *, in_call: bool = False) -> list[ParserEvent]:
+        return [] if self._answering else self._dialect.finish(in_call=in_call)
 
 
 def choose(template: str, can: Capabilities = EVERYTHING) -> Dialect:

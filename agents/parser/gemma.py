@@ -10,12 +10,13 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
-from agents.parser.call import BODY_CHARS_MAX
+from agents.parser.call import BODY_BYTES_MAX, TOO_LONG
 from agents.parser.deltas import ParserEvent, Text
-from agents.parser.markup import SEAM, MarkupParser, Mode, ThoughtMarks
+from agents.parser.markup import SEAM, MarkupParser, Mode, ThoughtMarks, before_marks
 from inference.grammar.declared import Declared
 
 PREFIX = "call:"
+BARE_CHARS_MAX = 4_096  # of a name, a number or a word
 
 
 class GemmaParser(MarkupParser):
@@ -32,7 +33,8 @@ class GemmaParser(MarkupParser):
         self._around: list[Declared] = []  # the objects and lists that are open
         self._next = Declared({})  # the next value
         self._bare: str | None = None  # the name of the call, or a key or value without quotes; None between calls
-        self._quoted: str | None = None
+        self._quoted: list[str] | None = None
+        self._chars = 0  # of the quoted text
         self._labelled = False  # a thought begins with its label and a line break
 
     def _plain(self, character: str) -> Iterator[ParserEvent]:
@@ -48,7 +50,7 @@ class GemmaParser(MarkupParser):
 
     def _mark(self, mark: str) -> Iterator[ParserEvent]:
         if self._quoted is not None and mark not in (self.quote, self.close):
-            self._quoted += mark
+            self._quoted.append(mark)
         elif mark == self.quote and self._reader is not None:
             yield from self._toggle_quote()
         elif mark == self.close:
@@ -62,9 +64,9 @@ class GemmaParser(MarkupParser):
 
     def _toggle_quote(self) -> Iterator[ParserEvent]:
         if self._quoted is None:
-            self._quoted = ""
+            self._quoted, self._chars = [], 0
         else:
-            text, self._quoted = self._quoted, None
+            text, self._quoted = "".join(self._quoted), None
             yield from self._write(json.dumps(text, ensure_ascii=False))
 
     def _close_call(self) -> Iterator[ParserEvent]:
@@ -74,13 +76,22 @@ class GemmaParser(MarkupParser):
             yield from self._break("it is not complete")
         self._mode = Mode.TEXT
 
+    def _swallow(self, text: str, at: int) -> int:
+        if self._quoted is None:
+            return 0
+        content = before_marks(text, at, BODY_BYTES_MAX - self._chars)
+        self._quoted.append(content)
+        self._chars += len(content)
+        return len(content)
+
     def _hidden(self, character: str) -> Iterator[ParserEvent]:
         if self._bare is None:
             return
-        if len(self._bare) + len(self._quoted or "") > BODY_CHARS_MAX:
-            yield from self._break(f"it is longer than {BODY_CHARS_MAX} characters")
+        if len(self._bare) > BARE_CHARS_MAX or self._chars > BODY_BYTES_MAX:
+            yield from self._break(TOO_LONG)
         elif self._quoted is not None:
-            self._quoted += character
+            self._quoted.append(character)
+            self._chars += 1
         elif self._reader is None:
             yield from self._name(character)
         elif character in "{}[]:,":

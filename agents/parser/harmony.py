@@ -18,7 +18,8 @@ END, CALL, RETURN = "<|end|>", "<|call|>", "<|return|>"
 HEADER_CHARS_MAX = 512  # role, channel, recipient and type are shorter; anything longer is text without a header
 
 _CHANNEL = re.compile(re.escape(CHANNEL) + r"\s*(\w+)")
-_RECIPIENT = re.compile(r"\bto=([^\s<]+)")
+RECIPIENT = "to="
+_RECIPIENT = re.compile(rf"\b{RECIPIENT}([^\s<]+)")
 
 
 class HarmonyParser(MarkupParser):
@@ -59,5 +60,6 @@ class HarmonyParser(MarkupParser):
             yield Text(self._header)
 
     def _rest(self) -> Iterator[ParserEvent]:
-        if not self._marked and self._header and self._mode is Mode.HIDDEN:
+        begins_call = self._in_call or self._header.lstrip().startswith(RECIPIENT)
+        if not (self._marked or begins_call) and self._header and self._mode is Mode.HIDDEN:
             yield Text(self._header)

@@ -22,7 +22,7 @@ class LlamaParser(MarkupParser):
     marks = (PYTHON_TAG,)
     _fresh = True  # a call may begin: nothing was written yet, or a call ended last
     _candidate: CallReader | None = None
-    _seen = ""  # of the candidate
+    _seen: list[str]  # of the candidate
 
     def _passes(self, text: str) -> bool:
         return not self._fresh and self._candidate is None and super()._passes(text)
@@ -37,30 +37,30 @@ class LlamaParser(MarkupParser):
         if self._mode is not Mode.TEXT or not self._fresh:
             yield from super()._plain(character)
         elif character == "{":
-            self._candidate = CallReader(ARGUMENTS)
+            self._candidate, self._seen = CallReader(ARGUMENTS), []
             yield from self._consider(self._candidate, character)
         elif character not in BETWEEN_CALLS or not self._calls:
             self._fresh = character.isspace()
             yield Text(character)
 
     def _consider(self, candidate: CallReader, character: str) -> Iterator[ParserEvent]:
-        self._seen += character
+        self._seen.append(character)
         try:
             candidate.feed(character)
         except BrokenCall:
             yield from self._release()
             return
         if candidate.name is not None and candidate.in_arguments:
-            seen, self._candidate, self._seen = self._seen, None, ""
+            self._candidate = None
             self._open(CallReader(ARGUMENTS))
-            yield from self._write(seen)
+            yield from self._write("".join(self._seen))
         elif candidate.complete or (candidate.key is not None and candidate.key not in KEYS):
             yield from self._release()
 
     def _release(self) -> Iterator[ParserEvent]:
         """The candidate is text."""
-        seen, self._candidate, self._seen, self._fresh = self._seen, None, "", False
-        for character in seen:
+        self._candidate, self._fresh = None, False
+        for character in self._seen:
             yield from self._step(character)
 
     def _mark(self, mark: str) -> Iterator[ParserEvent]:
@@ -72,5 +72,6 @@ class LlamaParser(MarkupParser):
         self._fresh = True
         self._mode = Mode.HIDDEN if broken else Mode.TEXT  # the rest of a broken call is not an answer
 
-    def finish(self) -> list[ParserEvent]:
-        return [*self._release(), *super().finish()]
+    def finish(self, *, in_call: bool = False) -> list[ParserEvent]:
+        seen = [] if self._candidate is None or in_call else list(self._release())
+        return [*seen, *super().finish(in_call=in_call)]

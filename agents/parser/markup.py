@@ -7,8 +7,9 @@ never contain markup or a prefix of it. A dialect defines its marks and their me
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from enum import Enum
+from itertools import groupby
 from typing import ClassVar, NamedTuple
 
 from agents.parser.call import BrokenCall, CallReader
@@ -16,6 +17,7 @@ from agents.parser.deltas import CallArguments, CallBroken, CallFinished, CallSt
 
 # A mark that is cut off at the end is recognised from this length on; anything shorter may be a plain bracket.
 CUT_MARK_CHARS_MIN = 5
+PIECES = (Text, Thought, CallArguments)
 # Replaces a mark that is dropped, lest the text around it forms a new one.
 SEAM = " "
 
@@ -50,19 +52,22 @@ class MarkupParser(ABC):
         self._reader: CallReader | None = None
         self._verbatim = False  # the open call is JSON as the model writes it: marks in it are content
         self._announced = False
+        self._in_call = False  # cut off where only a call could come
 
     def feed(self, text: str) -> list[ParserEvent]:
         """The events of this chunk of text."""
         if text and self._passes(text):
             return [Text(text)]
-        return joined(event for character in text for event in self._step(character))
+        return joined(self._events(text))
 
-    def finish(self) -> list[ParserEvent]:
-        """The events at the end: text that was held back, or the unfinished call."""
+    def finish(self, *, in_call: bool = False) -> list[ParserEvent]:
+        """The events at the end: text that was held back, or the unfinished call. `in_call`: the answer was cut off
+        where only a call could come, so what may begin one is not text."""
         events: list[ParserEvent] = []
+        self._in_call = in_call
         if self._reader is not None:
             events += self._break("it was cut off")
-        elif len(self._held) < CUT_MARK_CHARS_MIN:
+        elif len(self._held) < CUT_MARK_CHARS_MIN and not in_call:
             held, self._held = self._held, ""
             events += [event for character in held for event in self._plain(character)]
         self._held = ""
@@ -88,6 +93,21 @@ class MarkupParser(ABC):
         """Whether the chunk is plain text and nothing else, as nearly all chunks are: parsing it by character takes 18
         times as long."""
         return self._mode is Mode.TEXT and not self._held and self._starts.isdisjoint(text)
+
+    def _events(self, text: str) -> Iterator[ParserEvent]:
+        at = 0
+        while at < len(text):
+            if self._reader is not None and self._verbatim:
+                at += yield from self._write(text[at:])
+            elif taken := 0 if self._held else self._swallow(text, at):
+                at += taken
+            else:
+                yield from self._step(text[at])
+                at += 1
+
+    def _swallow(self, text: str, at: int) -> int:
+        """How many characters of the text from `at` on were taken at once: those of long values without marks."""
+        return 0
 
     def _step(self, character: str) -> Iterator[ParserEvent]:
         if self._reader is not None and self._verbatim:
@@ -144,30 +164,35 @@ class MarkupParser(ABC):
             self._mode = Mode.HIDDEN
             yield from self._break(str(error))
 
-    def _write(self, text: str) -> Iterator[ParserEvent]:
-        """Pass JSON text to the open call. What follows its end is dropped, except for a mark that broke it."""
-        for character in text:
-            if self._reader is None:
-                return
-            try:
-                yield from self._read(self._reader, character)
-            except BrokenCall as error:
-                verbatim = self._verbatim
-                yield from self._break(str(error))
-                if verbatim and any(mark.startswith(character) for mark in self._marks):
-                    self._held = character
+    def _write(self, text: str) -> Generator[ParserEvent, None, int]:
+        """Pass JSON text to the open call, up to its end. Returns the number of characters that were used. If the last
+        one broke the call, a mark may begin with it."""
+        reader = self._reader
+        if reader is None:
+            return len(text)
+        try:
+            reader.feed(text)
+            arguments = reader.arguments() if reader.complete else None
+        except BrokenCall as error:
+            yield from self._news(reader)
+            verbatim, last = self._verbatim, text[reader.used - 1]
+            yield from self._break(str(error))
+            if verbatim and any(mark.startswith(last) for mark in self._marks):
+                self._held = last
+            return reader.used
+        yield from self._news(reader)
+        if arguments is not None:
+            yield CallFinished(self._calls, reader.name or "", arguments)
+            self._leave()
+            self._ended(broken=False)
+        return reader.used
 
-    def _read(self, reader: CallReader, character: str) -> Iterator[ParserEvent]:
-        reader.feed(character)
+    def _news(self, reader: CallReader) -> Iterator[ParserEvent]:
         if reader.name is not None and not self._announced:
             self._announced = True
             yield CallStarted(self._calls, reader.name)
         if piece := reader.take_arguments():
             yield CallArguments(self._calls, piece)
-        if reader.complete:
-            yield CallFinished(self._calls, reader.name or "", reader.arguments())
-            self._leave()
-            self._ended(broken=False)
 
     def _break(self, reason: str) -> Iterator[ParserEvent]:
         yield CallBroken(self._calls, reason)
@@ -179,17 +204,19 @@ class MarkupParser(ABC):
         self._reader, self._verbatim = None, False
 
 
+def before_marks(text: str, at: int, chars_max: int) -> str:
+    """The text from `at` on, up to what may begin a mark."""
+    end = text.find("<", at)
+    return text[at : min(end if end >= 0 else len(text), at + max(0, chars_max))]
+
+
 def joined(events: Iterable[ParserEvent]) -> list[ParserEvent]:
     """Merges neighbouring pieces of the same kind into one event."""
     together: list[ParserEvent] = []
-    for event in events:
-        match together[-1] if together else None, event:
-            case Text(before), Text(after):
-                together[-1] = Text(before + after)
-            case Thought(before), Thought(after):
-                together[-1] = Thought(before + after)
-            case CallArguments(index, before), CallArguments(_, after):
-                together[-1] = CallArguments(index, before + after)
-            case _:
-                together.append(event)
+    for _, group in groupby(events, type):
+        first, *rest = group
+        if rest and isinstance(first, PIECES):
+            first.text += "".join([each.text for each in rest if isinstance(each, PIECES)])
+            rest = []
+        together += [first, *rest]
     return together

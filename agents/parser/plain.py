@@ -11,5 +11,5 @@ class PlainParser:
     def feed(self, text: str) -> list[ParserEvent]:
         return [Text(text)] if text else []
 
-    def finish(self) -> list[ParserEvent]:
+    def finish(self, *, in_call: bool = False) -> list[ParserEvent]:
         return []

@@ -12,10 +12,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
 from typing import Any
 
-from agents.parser.call import BODY_CHARS_MAX
+from agents.parser.call import BODY_BYTES_MAX, TOO_LONG
 from agents.parser.deltas import ParserEvent, Text
 from agents.parser.hermes import CLOSE, OPEN, RESULT_CLOSE, RESULT_OPEN
-from agents.parser.markup import SEAM, MarkupParser, Mode, ThoughtMarks
+from agents.parser.markup import SEAM, MarkupParser, Mode, ThoughtMarks, before_marks
 from inference.grammar.declared import Declared
 
 FUNCTION, FUNCTION_END = "<function=", "</function>"
@@ -45,7 +45,8 @@ class QwenCoderParser(MarkupParser):
         self._parameters = {each["function"]["name"]: each["function"]["parameters"] for each in schemas}
         self._declared = Declared({})  # of the open call
         self._place = Place.OUTSIDE
-        self._taken = ""  # of the name, key or value that is being parsed
+        self._taken: list[str] = []  # of the name, key or value that is being parsed
+        self._chars = 0
         self._function = self._key = ""
         self._written = 0  # parameters of the open call
 
@@ -62,7 +63,8 @@ class QwenCoderParser(MarkupParser):
 
     def _mark_outside(self, mark: str) -> Iterator[ParserEvent]:
         if mark == FUNCTION:
-            self._mode, self._place, self._taken = Mode.HIDDEN, Place.NAME, ""
+            self._mode = Mode.HIDDEN
+            self._begin(Place.NAME)
         elif mark == OPEN:
             self._mode, self._place = Mode.HIDDEN, Place.OUTSIDE
         elif mark == RESULT_OPEN and self._mode is Mode.TEXT:
@@ -78,30 +80,47 @@ class QwenCoderParser(MarkupParser):
                 yield from self._end_value()
             elif self._place is Place.KEY:
                 yield from self._break("the name of a parameter is not closed")
-            self._place, self._taken = (Place.KEY if mark == PARAMETER else Place.INSIDE), ""
+            self._begin(Place.KEY if mark == PARAMETER else Place.INSIDE)
             if mark in (FUNCTION_END, CLOSE) and self._reader is not None:
                 yield from self._write("}")
             if mark == CLOSE:
                 self._mode = Mode.TEXT
         elif self._place is Place.VALUE:
-            self._taken += mark
+            self._take(mark)
+
+    def _begin(self, place: Place) -> str:
+        """Returns what was taken before."""
+        taken, self._place, self._taken, self._chars = "".join(self._taken), place, [], 0
+        return taken
+
+    def _take(self, text: str) -> None:
+        self._taken.append(text)
+        self._chars += len(text)
+
+    def _swallow(self, text: str, at: int) -> int:
+        if self._place is not Place.VALUE:
+            return 0
+        content = before_marks(text, at, BODY_BYTES_MAX - self._chars)
+        self._take(content)
+        return len(content)
 
     def _hidden(self, character: str) -> Iterator[ParserEvent]:
         match self._place:
             case Place.NAME if character == ">":
-                self._function, self._place, self._written = self._taken.strip(), Place.INSIDE, 0
+                self._function, self._written = self._begin(Place.INSIDE).strip(), 0
                 self._declared = Declared(self._parameters.get(self._function))
                 yield from self._open_named(self._function, verbatim=False)
                 yield from self._write("{")
             case Place.KEY if character == ">":
-                self._key, self._place, self._taken = self._taken.strip(), Place.VALUE, ""
+                self._key = self._begin(Place.VALUE).strip()
             case Place.NAME | Place.KEY | Place.VALUE:
-                self._taken += character
-                if len(self._taken) > BODY_CHARS_MAX:
-                    yield from self._break(f"it is longer than {BODY_CHARS_MAX} characters")
+                self._take(character)
+                if self._chars > BODY_BYTES_MAX:
+                    yield from self._break(TOO_LONG)
 
     def _end_value(self) -> Iterator[ParserEvent]:
-        value = self._declared.member(self._key).json_of(self._taken.removeprefix("\n").removesuffix("\n"))
+        bare = "".join(self._taken).removeprefix("\n").removesuffix("\n")
+        value = self._declared.member(self._key).json_of(bare)
         between = ", " if self._written else ""
         self._written += 1
         yield from self._write(f"{between}{json.dumps(self._key, ensure_ascii=False)}: {value}")

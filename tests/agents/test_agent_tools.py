@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
@@ -224,6 +225,59 @@ async def test_arguments_with_a_keyword_beyond_grammars_are_sent_once_they_fit()
     ran = await run(ScriptedModel([call("look_up", codes=[1, 1]), call("look_up", codes=[1, 2])]), turn)
     assert [event.text for event in ran.events if isinstance(event, ArgumentsDelta)] == ["{}", '{"codes": [1, 2]}']
     assert ran.finished.status == "completed" and "uniqueItems of codes" in ran.results[0]
+
+
+PARIS, OSLO, LONGER = (call("weather", city=city) for city in ("Paris", "Oslo", "Paris, France"))
+
+
+@pytest.mark.parametrize("piece_chars", [1, 3, 1000])
+@pytest.mark.parametrize(
+    ("reply", "cities"),
+    [
+        (PARIS * 16, ["Paris"]),
+        (f"{PARIS}\n{OSLO}\n{PARIS}\n{LONGER}", ["Paris", "Oslo"]),
+        (f"{PARIS}\n{LONGER}\n{OSLO}", ["Paris", "Paris, France", "Oslo"]),
+        (f"{LONGER}\n{PARIS}", ["Paris, France", "Paris"]),
+    ],
+)
+async def test_a_forced_call_is_not_repeated(reply: str, cities: list[str], piece_chars: int) -> None:
+    model = ScriptedModel([reply], piece_chars=piece_chars)
+    ran = await run(model, asked(functions=(WEATHER,), tool_choice="required"))
+    assert [json.loads(each.arguments)["city"] for each in ran.calls] == cities
+    assert ran.finished.status == "completed" and all(each.status == "completed" for each in ran.calls)
+
+
+async def test_a_repeated_call_is_the_end_of_its_step() -> None:
+    model = ScriptedModel([PARIS * 16], piece_chars=1)
+    ran = await run(model, asked(functions=(WEATHER,), tool_choice="required"))
+    assert len(model.generations[0].ids) < 2 * len(PARIS) + 2 and model.remembered == []
+    assert ran.finished.usage.output_tokens < 2 * len(PARIS)
+
+
+async def test_calls_of_the_models_own_accord_may_be_equal() -> None:
+    ran = await run(ScriptedModel([PARIS * 3]), asked(functions=(WEATHER,)))
+    assert len(ran.calls) == 3
+
+
+async def test_a_named_tool_is_called_once() -> None:
+    ran = await run(ScriptedModel([PARIS + OSLO]), asked(functions=(WEATHER,), tool_choice="weather"))
+    assert [each.arguments for each in ran.calls] == ['{"city": "Paris"}']
+
+
+@pytest.mark.parametrize("template", ["", "[TOOL_CALLS]", "<function=", "<|tool_call>", "<|channel|>"])
+async def test_a_forced_call_that_was_cut_off_leaves_no_text(template: str) -> None:
+    replies = {
+        "": PARIS,
+        "[TOOL_CALLS]": "[TOOL_CALLS]weather[ARGS]{}",
+        "<function=": "<tool_call>\n<function=weather>",
+        "<|tool_call>": "<|tool_call>call:weather{}",
+        "<|channel|>": " to=functions.weather<|channel|>commentary<|message|>{}",
+    }
+    for cut in range(1, 12):
+        model = ScriptedModel([replies[template]], chat_template=template, piece_chars=1)
+        turn = asked(functions=(WEATHER,), tool_choice="required", sampling=Sampling(max_tokens=cut))
+        ran = await run(model, turn)
+        assert (ran.answer, ran.calls, ran.finished.status) == ("", [], "incomplete"), cut
 
 
 async def test_the_model_tries_again_after_a_broken_call_of_the_callers_function() -> None:

@@ -119,4 +119,4 @@ async def test_an_absent_tool_says_so() -> None:
 
 def test_names_fit_the_public_contract() -> None:
     assert tool_name("far", "Read/File-2") == "far_read_file_2"
-    assert len(tool_name("far", "a" * 100)) == 64
+    assert len(tool_name("far", "a" * 200)) == 128

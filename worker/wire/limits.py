@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from agents.message import NAME_CHARS_MAX
+
 ID_PATTERN = r"^[A-Za-z0-9_-]{1,128}$"  # all ids that we issue match it; nothing else reaches a query
-NAME_PATTERN = r"^[a-zA-Z0-9_-]{1,64}$"  # of functions; models are trained on such names
+NAME_PATTERN = rf"^[a-zA-Z0-9_-]{{1,{NAME_CHARS_MAX}}}$"  # of functions; models are trained on such names
 
 VALUES_MAX = 20_000  # in one body: validating more would noticeably delay all other streams
 LEVELS_MAX = 100  # of nesting in one body: far more than any schema needs, far less than the recursion limit
@@ -19,7 +21,7 @@ TOOLS_MAX = 128
 SCHEMA_DEPTH_MAX = 16  # beyond it neither models nor people follow
 SCHEMA_CHARS_MAX = 32_000  # every character of a schema is prefilled in every step
 DESCRIPTION_CHARS_MAX = 32_000  # coding agents describe a tool on several pages
-ARGUMENTS_CHARS_MAX = 100_000
+ARGUMENTS_CHARS_MAX = 2**20  # as long as those that a model may write
 STORES_MAX = 16  # vector stores of one search
 RESULTS_MAX = 50  # passages of one search
 

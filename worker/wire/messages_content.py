@@ -15,7 +15,7 @@ from worker.wire.images import NoPicture
 from worker.wire.items import CallId
 from worker.wire.lenient import Lenient
 from worker.wire.messages_tools import ToolName
-from worker.wire.parts import FilePart
+from worker.wire.parts import FilePart, as_parts
 from worker.wire.strict import UNSUPPORTED, Echoed, Text
 
 ERROR = "Error"
@@ -76,9 +76,7 @@ class ToolUseBlock(Echoed):
 def _as_parts(content: Any, info: ValidationInfo) -> Any:
     """A text is one block. From here on, documents have the form of the other surfaces, and are read in the same
     way."""
-    if isinstance(content, str):
-        return [{"type": "text", "text": content}]
-    return [_as_part(block, info) for block in content] if isinstance(content, list) else content
+    return [_as_part(block, info) for block in as_parts(content)]
 
 
 def _as_part(block: Any, info: ValidationInfo) -> Any:

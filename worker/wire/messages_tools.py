@@ -8,6 +8,7 @@ from pydantic import AfterValidator, BeforeValidator, StringConstraints, Validat
 from pydantic_core import PydanticOmit
 
 from agents.turn import FunctionTool
+from worker.wire import limits
 from worker.wire.ignored import note, without_effect
 from worker.wire.lenient import SPELLABLE, Lenient
 from worker.wire.schemas import constrainable
@@ -16,7 +17,7 @@ from worker.wire.tools import Description, Schema
 
 # Tools that run on Anthropic's own servers. Coding agents send them along with every request.
 HOSTED = ("web_search_", "web_fetch_", "code_execution_", "tool_search_tool_")
-ToolName: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[a-zA-Z0-9_-]{1,128}$")]  # as in the public contract
+ToolName: TypeAlias = Annotated[str, StringConstraints(pattern=limits.NAME_PATTERN)]
 
 
 def _enforceable(strict: bool | None, info: ValidationInfo) -> bool | None:

@@ -17,6 +17,7 @@ from pydantic import (
     field_validator,
     model_validator,
 )
+from pydantic_core import PydanticCustomError
 
 from retrieval.loaders.formats import MEDIA_TYPES
 from worker.wire import limits
@@ -122,8 +123,14 @@ Part: TypeAlias = Annotated[
 ]
 
 
-def _as_parts(content: Any) -> Any:
-    return [{"type": "input_text", "text": content}] if isinstance(content, str) else content
+def as_parts(content: Any) -> Any:
+    """A string as a list of one text."""
+    if isinstance(content, str):
+        return [{"type": "text", "text": content}]
+    if not isinstance(content, list):
+        got = "null" if content is None else type(content).__name__
+        raise PydanticCustomError("content_type", "Expected a string or a list of parts, but got {got}.", {"got": got})
+    return content
 
 
 def _as_in_responses(content: Any) -> Any:
@@ -138,7 +145,7 @@ def _flattened(part: Any) -> Any:
     return part
 
 
-_Several = (BeforeValidator(_as_parts), Field(max_length=limits.PARTS_MAX))
+_Several = (BeforeValidator(as_parts), Field(max_length=limits.PARTS_MAX))
 Content: TypeAlias = Annotated[list[Part], *_Several]
 ChatContent: TypeAlias = Annotated[list[Part], *_Several, BeforeValidator(_as_in_responses)]
 TextContent: TypeAlias = Annotated[list[Annotated[_Text, _told_apart_by(WRITTEN, ONLY_TEXT)]], *_Several]

@@ -123,7 +123,7 @@ class FileSearchTool(Strict):
 class ServerTool(Strict):
     """A tool that the server runs during the answer."""
 
-    type: Annotated[str, StringConstraints(pattern=r"^firsttoken:[a-z0-9_]{1,64}$")]
+    type: Annotated[str, StringConstraints(pattern=rf"^firsttoken:[a-z0-9_]{{1,{limits.NAME_CHARS_MAX}}}$")]
 
     @property
     def name(self) -> str:

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agents.parser.call import BODY_BYTES_MAX
 from agents.parser.choose import Dialect, Format, choose
 from agents.parser.deltas import CallArguments, CallBroken, CallFinished, CallStarted, ParserEvent, Text, Thought
 from agents.parser.markup import ThoughtMarks, joined
@@ -262,10 +263,12 @@ def test_every_call_ends_once_and_its_pieces_are_its_arguments(given_answer: tup
         (MISTRAL, "[TOOL_CALLS]weather"),
         (CODER, "<tool_call><function=weather></tool_call><function="),
         (CODER, "<function=weather><parameter=city>a</parameter><parameter=city>b</parameter></function>"),
-        (CODER, "<function=weather><parameter=city>" + "a" * 40_000),
+        (CODER, "<function=weather><parameter=city>" + "a" * (BODY_BYTES_MAX + 1)),
         (GEMMA, "<|tool_call>call:f{a:<tool_call|>"),
         (GEMMA, "<|tool_call>call:f{a b:c:d}<tool_call|>"),
-        (GEMMA, '<|tool_call>call:f{a:<|"|>' + "a" * 40_000),
+        (GEMMA, '<|tool_call>call:f{a:<|"|>' + "a" * (BODY_BYTES_MAX + 1)),
+        (GEMMA, "<|tool_call>call:f{a:" + "a" * 5_000),
+        (GEMMA, "<|tool_call>" + "a" * 5_000),
         (HARMONY, "<|channel|>commentary to=functions.f<|message|>5"),
         (HARMONY, '<|channel|>commentary to=functions.f<|message|>{"x": 1<|call|>'),
     ],
@@ -274,6 +277,64 @@ def test_a_malformed_call_is_broken_and_none_of_it_is_shown(dialect: Dialect, an
     part = said(parse(dialect, answer))
     assert part.broken == 1
     assert part.text == ""
+
+
+MEGABYTE = "é <b> {" * (2**20 // 8)
+LONG = json.dumps({"city": MEGABYTE}, ensure_ascii=False)
+LONG_CALLS = [
+    (HERMES, f'<tool_call>{{"name": "weather", "arguments": {LONG}}}</tool_call>'),
+    (LLAMA, f'{{"name": "weather", "parameters": {LONG}}}'),
+    (MISTRAL, f'[TOOL_CALLS][{{"name": "weather", "arguments": {LONG}}}]'),
+    (MISTRAL, f"[TOOL_CALLS]weather[ARGS]{LONG}"),
+    (CODER, f"<tool_call><function=weather><parameter=city>{MEGABYTE}</parameter></function></tool_call>"),
+    (GEMMA, f'<|tool_call>call:weather{{city:<|"|>{MEGABYTE}<|"|>}}<tool_call|>'),
+    (HARMONY, f"<|channel|>commentary to=functions.weather<|message|>{LONG}<|call|>"),
+]
+
+
+@pytest.mark.parametrize(("dialect", "answer"), LONG_CALLS)
+def test_a_megabyte_of_arguments_is_read_whole_or_in_pieces(dialect: Dialect, answer: str) -> None:
+    """In time linear in the text: otherwise this takes minutes."""
+    expected = Said(calls=(("weather", {"city": MEGABYTE}),))
+    assert said(parse(dialect, answer)) == expected
+    assert said(parse(dialect, *(answer[at : at + 1000] for at in range(0, len(answer), 1000)))) == expected
+
+
+def test_long_arguments_stream() -> None:
+    parser = HERMES.parser()
+    parser.feed('<tool_call>{"name": "weather", "arguments": {"city": "')
+    assert parser.feed(MEGABYTE) == [CallArguments(0, MEGABYTE)]
+
+
+@pytest.mark.parametrize("surplus", [0, 1])
+def test_the_limit_of_a_call_counts_bytes(surplus: int) -> None:
+    head, tail = '{"name": "weather", "arguments": {"city": "', '"}}'
+    city = "é" * ((BODY_BYTES_MAX - len(head) - len(tail)) // 2 + surplus)
+    found = said(parse(HERMES, f"<tool_call>{head}{city}{tail}</tool_call>Done."))
+    assert (len(found.calls), found.broken, found.text) == (1 - surplus, surplus, "Done.")
+
+
+def test_names_have_up_to_128_characters() -> None:
+    name = "mcp__a_server__" + "f" * 113
+    for dialect, answer, _ in ANSWERS.values():
+        if "call" not in answer or dialect is LLAMA:
+            found = [
+                event for event in parse(dialect, answer.replace("weather", name)) if isinstance(event, CallStarted)
+            ]
+            assert {event.name for event in found} <= {name, "find", "f"}, dialect
+            assert not any(isinstance(event, CallBroken) for event in parse(dialect, answer.replace("weather", name)))
+
+
+@pytest.mark.parametrize("name", [name for name, (_, _, expected) in ANSWERS.items() if expected.calls])
+def test_nothing_of_a_forced_call_that_was_cut_off_is_text(name: str) -> None:
+    dialect, answer, expected = ANSWERS[name]
+    begin = answer.find(expected.text) + len(expected.text) if expected.text else 0
+    parser = dialect.parser(SCHEMAS)
+    before = parser.feed(answer[:begin])
+    for cut in range(begin, len(answer)):
+        parser = dialect.parser(SCHEMAS)
+        events = joined([*parser.feed(answer[:cut]), *parser.finish(in_call=True)])
+        assert said(events).text == said(before).text, answer[:cut]
 
 
 def test_a_thought_that_the_prompt_opened_ends_at_its_mark() -> None:

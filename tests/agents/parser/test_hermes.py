@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agents.parser.call import BODY_BYTES_MAX
 from agents.parser.deltas import CallArguments, CallBroken, CallFinished, CallStarted, ParserEvent, Text
 from agents.parser.hermes import HermesParser
 
@@ -131,10 +132,10 @@ def test_names_of_inner_objects_are_not_the_name() -> None:
         ('{"name": 5, "arguments": {}}', "no name"),
         ('{"name": "", "arguments": {}}', "printable characters"),
         ('{"name": "\\ud800", "arguments": {}}', "printable characters"),
-        ('{"name": "' + "f" * 65 + '", "arguments": {}}', "printable characters"),
+        ('{"name": "' + "f" * 129 + '", "arguments": {}}', "printable characters"),
         ('{"arguments": {}}', "no name"),
         ('{"name": "f", "arguments": {"x": ' + "[" * 40, "nested deeper"),
-        ('{"name": "f", "arguments": {"x": "' + "a" * 40_000, "longer than"),
+        ('{"name": "f", "arguments": {"x": "' + "a" * BODY_BYTES_MAX, "longer than"),
         ('{"name": "f", "arguments": {"x": "line\nbreak"}}', "not valid JSON"),
     ],
 )
