@@ -28,6 +28,7 @@ test: setup ## Run the linter, type checker and all tests. Options: make test JO
 	@deploy/pooler.sh >/dev/null
 	@deploy/balancer.sh >/dev/null
 	@$(BIN)/python -m deploy.clients
+	@$(BIN)/python -m deploy.weights
 	@$(THREADS) $(BIN)/pytest -q $(SHARED) $(ARGS)
 
 test-long: setup ## Run the fault-injection tests; takes many minutes

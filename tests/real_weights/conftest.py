@@ -1,0 +1,58 @@
+"""A worker that serves the same real weights as six models, and the official clients.
+
+What such a small model says is no test's concern, so its draws are not noted: see tests/margins.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from anthropic import Anthropic
+from openai import OpenAI
+
+from deploy.failure import SetupFailed
+from deploy.weights import weights
+from tests.real_weights.behaviours import MODELS, OWN, TEMPLATES, write_with_template
+from tests.serving import Worker
+
+CONTEXT = 1024  # tokens: the keys and values of one take 46 KB, in two slots of each of six models
+START_TIMEOUT_S = 100.0
+
+
+@pytest.fixture(scope="session")
+def real_worker(make_home: Callable[[], Path]) -> Iterator[Worker]:
+    try:
+        source = weights()
+    except SetupFailed as error:
+        pytest.fail(str(error), pytrace=False)
+    home = make_home()
+    files = {OWN: source, **{name: home / f"{name}.gguf" for name in TEMPLATES}}
+    for name, template in TEMPLATES.items():
+        write_with_template(source, files[name], template)
+    (home / "models.toml").write_text("\n".join(f'[models.{name}]\nmodel = "{files[name]}"' for name in MODELS))
+    small = {"context": CONTEXT, "streams": 1, "resident": 1, "parked-mb": 0, "kv-disk-mb": 0, "docs": ""}
+    options = [f"--{name}={value}" for name, value in small.items()]
+    worker = Worker(home, *options, program="worker.cli.main")
+    worker.wait_until_ready(START_TIMEOUT_S)
+    yield worker
+    assert worker.stop() == 0
+
+
+@pytest.fixture(scope="session")
+def real_server(real_worker: Worker) -> dict[str, Any]:
+    return real_worker.wait_until_ready()
+
+
+@pytest.fixture(scope="session")
+def client(real_server: dict[str, Any]) -> Iterator[OpenAI]:
+    with OpenAI(base_url=f"{real_server['url']}/v1", api_key=real_server["api_key"], max_retries=0) as client:
+        yield client
+
+
+@pytest.fixture(scope="session")
+def anthropic(real_server: dict[str, Any]) -> Iterator[Anthropic]:
+    with Anthropic(base_url=real_server["url"], api_key=real_server["api_key"], max_retries=0) as client:
+        yield client
