@@ -53,7 +53,22 @@ def test_a_template_that_never_ends_or_always_fails_is_loaded_and_refuses_messag
 
 
 def test_a_system_message_that_is_shown_as_an_answer_is_not_taken() -> None:
-    assert ChatTemplate(FORGETFUL).capabilities.system == "nowhere"
+    later = FORGETFUL.replace("{% else %}", "{% elif m.role == 'system' and loop.first %}S {% else %}")
+    assert [ChatTemplate(source).capabilities.system for source in (FORGETFUL, later)] == ["nowhere", "first"]
+
+
+def test_turns_alternate_where_none_of_the_user_may_follow_a_result() -> None:
+    refusing = "{{ raise_exception('no') if loop.previtem is defined and loop.previtem.role == 'tool' }}"
+    source = FAMILIES["Qwen 2.5"].replace("{% elif m.role == 'user' %}", f"{{% elif m.role == 'user' %}}{refusing}")
+    assert ChatTemplate(source).capabilities.alternates
+
+
+def test_the_user_comes_first_where_tools_turn_any_first_message_into_the_users() -> None:
+    named = "<|im_start|>{{ 'user' if tools and loop.first else 'assistant' }}"
+    assert not ChatTemplate(FAMILIES["Qwen 2.5"]).capabilities.begins_with_user
+    source = FAMILIES["Qwen 2.5"].replace("%}<|im_start|>assistant{{ '\n' }}{{ m", f"%}}{named}{{{{ '\n' }}}}{{{{ m")
+    source = source.replace("in messages %}", "in (messages[1:] if messages[0].role == 'system' else messages) %}")
+    assert ChatTemplate(source).capabilities.begins_with_user
 
 
 def test_contents_are_parts_only_where_texts_get_lost() -> None:
