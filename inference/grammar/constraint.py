@@ -83,6 +83,7 @@ class Vocabulary:
         self.pieces = pieces
         self.end_tokens = end_tokens
         self.size = len(pieces)
+        self._containing: dict[bytes, frozenset[int]] = {}
         # The library requires an end token even if the model has none.
         ends = sorted(end_tokens) or [len(pieces)]
         tokens = [*pieces] if end_tokens else [*pieces, b""]
@@ -100,6 +101,12 @@ class Vocabulary:
         if matcher.is_error():
             raise InvalidSchema(f"this schema cannot be compiled to a grammar: {_reason(matcher.get_error())}")
         return Grammar(matcher, self, begins.encode(), foresees=_is_foreseen(grammar))
+
+    def containing(self, byte: bytes) -> frozenset[int]:
+        """The tokens whose text contains this byte."""
+        if byte not in self._containing:
+            self._containing[byte] = frozenset(token for token, piece in enumerate(self.pieces) if byte in piece)
+        return self._containing[byte]
 
     def covering(self, text: bytes) -> list[int]:
         """Some tokens of the text: not the model's tokenisation, but found much faster."""
@@ -120,6 +127,8 @@ class Grammar:
         self._matcher = matcher
         self._vocabulary = vocabulary
         self._begins = begins
+        if begins:
+            vocabulary.containing(begins[:1])  # takes milliseconds once: not for the event loop
         self._foresees = foresees
 
     def start(self) -> Constraint:
@@ -205,15 +214,13 @@ class Help(Constraint):
 
     def __init__(self, matcher: Matcher, vocabulary: Vocabulary, mark: bytes, *, foresees: bool = False) -> None:
         super().__init__(matcher, vocabulary, foresees=foresees)
-        self._mark, self._first = mark, mark[:1]
+        self._mark, self._starts = mark, vocabulary.containing(mark[:1])
         self._near = b""  # the longest end of the text that begins the mark
         self._follows = self._released = False
 
     def allows(self, token: int) -> bool:
-        if not self._follows:
-            piece = self._vocabulary.pieces[token]
-            is_far = not self._near and self._first not in piece  # as nearly all tokens are
-            return is_far or self._may_open(token, self._near + piece)
+        if not self._follows:  # nearly all tokens are far from a mark
+            return (not self._near and token not in self._starts) or self._may_open(token)
         try:
             return super().allows(token)
         except GrammarFailed:
@@ -230,10 +237,8 @@ class Help(Constraint):
             return np.ones(len(tokens), np.bool_)
 
     def accept(self, token: int) -> None:
-        if not self._follows:
-            piece = self._vocabulary.pieces[token]
-            if (not self._near and self._first not in piece) or not self._opens(self._near + piece):
-                return
+        if not self._follows and ((not self._near and token not in self._starts) or not self._opens(token)):
+            return
         try:
             super().accept(token)
         except GrammarFailed:
@@ -242,17 +247,19 @@ class Help(Constraint):
     def forced(self) -> list[int]:
         return super().forced() if self._follows else []
 
-    def _may_open(self, token: int, text: bytes) -> bool:
-        """Whether the text up to the end of this token goes beyond the mark only with what fits."""
+    def _may_open(self, token: int) -> bool:
+        """Whether the text goes beyond the mark with this token only if it fits."""
+        text = self._near + self._vocabulary.pieces[token]
         if self._released or (at := text.find(self._mark)) < 0 or at + len(self._mark) == len(text):
             return True
         tokens = [*self._vocabulary.covering(self._near), token]
         return self._matcher.validate_tokens(tokens) == len(tokens)
 
-    def _opens(self, text: bytes) -> bool:
-        """Whether the text contains the mark: then it is followed from the next token on, which completes the mark."""
+    def _opens(self, token: int) -> bool:
+        """Whether the token completes the mark: then the grammar follows from it on."""
         if self._released:
             return False
+        text = self._near + self._vocabulary.pieces[token]
         if self._mark in text:
             self._follows = True
             self._matcher.consume_tokens(self._vocabulary.covering(self._near))
