@@ -656,8 +656,9 @@ class Agent:
 
     @staticmethod
     def _is_forced(progress: Progress) -> bool:
-        """Whether the step must call a tool: the first one only."""
-        return not progress.budget.steps and progress.turn.tool_choice not in ("auto", "none")
+        """Whether the step must call a tool: until a call of the turn is complete, or the budget is spent."""
+        called = any(isinstance(item, FunctionCall) and item.runs for item in progress.output)
+        return not (called or progress.concluding) and progress.turn.tool_choice not in ("auto", "none")
 
     @staticmethod
     def _calls_max(progress: Progress, candidate: Candidate) -> int:

@@ -52,7 +52,7 @@ class StepConstraint:
 class Stage:
     """The properties by which the constraints of a turn's steps differ.
 
-    A call is forced in the first step only: the answer follows its result.
+    A call is forced until one is complete: the answer follows its result.
     """
 
     forced: bool

@@ -259,6 +259,13 @@ async def test_calls_of_the_models_own_accord_may_be_equal() -> None:
     assert len(ran.calls) == 3
 
 
+async def test_a_call_is_required_until_one_is_complete() -> None:
+    model = ScriptedModel(["<tool_call>{x", "<tool_call>{x", PARIS])
+    ran = await run(model, asked(functions=(WEATHER,), tool_choice="required"))
+    assert [each.sampling.grammar is model.grammars[0] for each in model.generations] == [True, True, True]
+    assert [each.arguments for each in ran.calls if each.runs] == ['{"city": "Paris"}']
+
+
 async def test_a_named_tool_is_called_once() -> None:
     ran = await run(ScriptedModel([PARIS + OSLO]), asked(functions=(WEATHER,), tool_choice="weather"))
     assert [each.arguments for each in ran.calls] == ['{"city": "Paris"}']

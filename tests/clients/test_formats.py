@@ -156,9 +156,9 @@ def test_an_answer_that_breaks_what_no_grammar_holds_fails_and_names_the_keyword
 
 
 @pytest.mark.any_answer("the schema leaves no choice")
-def test_arguments_of_a_strict_function_that_break_it_fail_the_same_way(client: OpenAI) -> None:
+def test_arguments_of_a_strict_function_that_break_it_never_reach_the_caller(client: OpenAI) -> None:
     parameters = {"type": "object", "properties": {"twins": TWINS}, "required": ["twins"]}
-    for strict, status in ((True, "failed"), (False, "completed")):
+    for strict, count in ((True, 0), (False, 1)):
         save: Any = {**SAVE, "parameters": parameters, "strict": strict}
         answer = client.responses.create(
             model=MODEL,
@@ -167,4 +167,5 @@ def test_arguments_of_a_strict_function_that_break_it_fail_the_same_way(client: 
             tool_choice="required",
             parallel_tool_calls=False,
         )
-        assert answer.status == status
+        calls = [item for item in answer.output if item.type == "function_call" and item.status == "completed"]
+        assert (answer.status, len(calls)) == ("completed", count)
