@@ -45,6 +45,7 @@ def tool(name: str = "look_up", strict: bool = False, **properties: Any) -> dict
 WORDS, CITIES = tool("look_up"), tool("get_weather", city={"type": "string", "maxLength": 12})
 BOTH = [WORDS, CITIES]
 FOX: list[Any] = [{"role": "user", "content": "Look up the word fox."}]
+QUICK: dict[str, Any] = {"messages": FOX, "temperature": 0, "reasoning_effort": "none"}
 
 
 def looked_up(name: str, parameter: str, values: Sequence[str]) -> list[Any]:
@@ -64,7 +65,7 @@ def each_answer(client: OpenAI, models: Sequence[str] = MODELS, **asked: Any) ->
     """The greedy answers of the models that take these tools. One that does not says so by the name of the field."""
     for model in models:
         try:
-            answer = client.chat.completions.create(model=model, **{"messages": FOX, "temperature": 0, **asked})
+            answer = client.chat.completions.create(model=model, **(QUICK | asked))
         except BadRequestError as error:
             assert error.param and error.param.startswith("tool"), (model, str(error))
             assert model not in CALLERS
@@ -132,12 +133,10 @@ def test_one_call_at_a_time_is_one_call(client: OpenAI) -> None:
         assert len(calls_of(choice)) == 1, model
 
 
-@pytest.mark.parametrize("model", ["hermes", "coder", "thinking"])
+@pytest.mark.parametrize("model", CALLERS)
 def test_a_tool_that_is_no_longer_offered_is_not_called(client: OpenAI, model: str) -> None:
     asked = looked_up("create_token", "word", ["cat", "dog", "hen", "fox"])
-    ((_, choice),) = each_answer(
-        client, [model], messages=asked, tools=BOTH, reasoning_effort="none", max_tokens=40, **CALL_LIKELY
-    )
+    ((_, choice),) = each_answer(client, [model], messages=asked, tools=BOTH, max_tokens=40, **CALL_LIKELY)
     names = {name for name, _ in calls_of(choice)}
     assert names and names <= {"look_up", "get_weather"}
 
