@@ -44,21 +44,26 @@ CODE = """def total(prices, discount):
             result = result + price
     return result
 """
+FOUND = f"Passages:\n[1] Grey Point: {PASSAGE}\n\nQuestion: "  # as in our prompts
 TASKS = {
     "open questions": (
         "Explain why the sky is blue.",
         "Give me three tips for learning a language.",
         "What is the difference between a virus and a bacterium?",
     ),
-    "questions about a passage": (
-        f"{PASSAGE}\n\nWho built the lighthouse, and when? Answer with the sentence of the text that says so.",
-        f"{PASSAGE}\n\nSummarize the text in two sentences.",
-        f"{PASSAGE}\n\nList all persons of the text with what they did.",
+    "answers from passages": (
+        f"{FOUND}Who built the lighthouse, and when? Answer with the sentence of the text that says so.",
+        f"{FOUND}What happened to the windmill, and what did Agnes do?",
+        f"{FOUND}List all persons of the text with what they did.",
     ),
     "repeating a text": (
         f"Repeat this text word for word:\n\n{PASSAGE}",
         f"Correct the spelling of this text and change nothing else:\n\n{PASSAGE}",
+    ),
+    "edits of code": (
         f"Write this function again, with type hints:\n\n{CODE}",
+        f"Rename `price` to `cost` in this function and write all of it:\n\n{CODE}",
+        f"Write this function again, with 200 in the place of 100:\n\n{CODE}",
     ),
 }
 SYSTEM = "You are the guide of a small museum. This is what you know. " + PASSAGE * 6

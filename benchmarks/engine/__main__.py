@@ -30,7 +30,8 @@ from benchmarks.engine.servers import KEPT_SLOTS, Setup, firsttoken, llama_cpp_p
 from benchmarks.engine.servers import llama_server as llama_server_process
 from benchmarks.engine.synthetic import SHAPES, synthetic
 from benchmarks.engine.target import Endpoint, session
-from benchmarks.engine.workloads import Workload, cold, interrupted, named, returning, warm
+from benchmarks.engine.workloads import Workload, cold, interrupted, named, page_questions, returning, warm
+from deploy.weights import fetch
 from inference.bundled import CHAT_MODEL
 from worker.config import prepare_process
 
@@ -38,11 +39,14 @@ STREAMS = 16
 CONTEXT = 6144  # holds the long prompt, and the chats that run beside it
 RETURNING_CONTEXT = 1024
 INSIDE_CONTEXT = 2048
+REAL_CONTEXT = 2048
 ALL = [cold(8), cold(16), warm(16, 2), warm(8, 2), warm(1, 4), interrupted()]
 QUICK = [cold(8), warm(8, 1)]  # for the larger model: where its size could matter most
 RETURNING = [returning(64, 300, 20), returning(64, 800, 20)]
 DRAFTS = [drafted(1, 32), drafted(4, 16), drafted(8, 12), drafted(16, 8)]
 DRAFT_ROUNDS = 3  # rounds per round of the other workloads: these are short, and differences are small
+REAL = [page_questions()]
+REAL_ROUNDS = 3  # rounds per round of the other workloads: one is two answers
 LOOKUP = [named("lookup", drafted(clients, 4)) for clients in (1, 4, 8)]
 ORIENTATION = [named("llama-cpp-python's server", workload) for workload in (warm(1, 4), warm(8, 1))]
 DETERMINISTIC = [named("deterministic", workload) for workload in (warm(1, 4), warm(8, 2), cold(8))]
@@ -148,6 +152,9 @@ async def measure(options: argparse.Namespace) -> None:
     for name in larger:
         workloads = chosen(QUICK if options.quick else ALL)
         results += await against(Setup(models[name], STREAMS, CONTEXT), STREAMS, name, workloads, options.rounds)
+    if real := chosen(REAL):
+        setup = Setup(await asyncio.to_thread(fetch), 1, REAL_CONTEXT)
+        results += await against(setup, 1 + KEPT_SLOTS, "SmolLM2 135M", real, REAL_ROUNDS * options.rounds)
     lines = await inside(models) if "inside".startswith(only) else []
     if options.json:
         options.json.write_text(json.dumps({"results": list(map(asdict, results)), "inside": lines}, indent=2))
