@@ -10,6 +10,7 @@ from openai import OpenAI
 from tests.real_weights.behaviours import MODELS
 from tests.real_weights.test_tools import WORDS, calls_of
 
+NAMED: Any = {"type": "function", "function": {"name": "look_up"}}
 SYSTEM = "You are the guide of a small museum in the town of Penrose, which has a lighthouse."
 # The start of a turn is rendered again after what the client sent of it: some templates leave reasoning out, or put it
 # into other words.
@@ -51,15 +52,18 @@ def test_a_second_turn_prefills_only_what_is_new(client: OpenAI, model: str, bet
     assert second.usage.prompt_tokens_details.cached_tokens >= known - RENDERED_ANEW_TOKENS
 
 
-@pytest.mark.parametrize("model", ["own", "hermes", "strict", "alternating"])
-def test_a_result_is_added_to_what_is_cached(client: OpenAI, model: str) -> None:
-    messages = begun(model, "tools")
-    first = ask(client, model, messages, tools=[WORDS], tool_choice="required", max_tokens=100)
+@pytest.mark.parametrize(
+    ("model", "choice"),
+    [*((model, NAMED) for model in ("own", "hermes", "strict", "alternating")), ("hermes", "required")],
+)
+def test_a_result_is_added_to_what_is_cached(client: OpenAI, model: str, choice: Any) -> None:
+    messages = begun(model, f"tools {choice == NAMED}")
+    first = ask(client, model, messages, tools=[WORDS], tool_choice=choice, max_tokens=100)
     calls = first.choices[0].message.tool_calls
     assert calls_of(first.choices[0])
     results = [{"role": "tool", "tool_call_id": call.id, "content": "It is red."} for call in calls]
     messages += [first.choices[0].message.to_dict(), *results]
-    second = ask(client, model, messages, tools=[WORDS], tool_choice="required", max_tokens=1)
+    second = ask(client, model, messages, tools=[WORDS], tool_choice=choice, max_tokens=1)
     known = first.usage.total_tokens - RENDERED_ANEW_TOKENS
     assert second.usage.prompt_tokens_details.cached_tokens >= known
 

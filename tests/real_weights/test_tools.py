@@ -28,6 +28,7 @@ STRINGS: Mapping[str, Mapping[str, Any]] = {
 }
 CALL_LIKELY = {"logit_bias": {"7639": -100}}  # without this token, <tool_call> is what is like <tool_response>
 CALLERS = ("hermes", "coder")  # a template for each format of calls
+FORCED = tuple(model for model in MODELS if model != "coder")  # those whose calls are JSON
 
 
 def tool(name: str = "look_up", strict: bool = False, **properties: Any) -> dict[str, Any]:
@@ -61,7 +62,7 @@ def looked_up(name: str, parameter: str, values: Sequence[str]) -> list[Any]:
     return messages[:-2]
 
 
-def each_answer(client: OpenAI, models: Sequence[str] = MODELS, **asked: Any) -> Iterator[tuple[str, Any]]:
+def each_answer(client: OpenAI, models: Sequence[str] = FORCED, **asked: Any) -> Iterator[tuple[str, Any]]:
     """The greedy answers of the models that take these tools. One that does not says so by the name of the field."""
     for model in models:
         try:
@@ -110,7 +111,7 @@ def test_a_named_choice_is_one_call_in_the_other_apis(client: OpenAI, anthropic:
     asked: Any = {"input": FOX, "temperature": 0, "max_output_tokens": 120, "store": False}
     asked |= {"tools": [{"type": "function", **WORDS["function"]}]}
     asked |= {"tool_choice": {"type": "function", "name": "look_up"}}
-    for model in CALLERS:
+    for model in ("hermes", "strict"):
         response = client.responses.create(model=model, **asked)
         assert [(item.type, item.name) for item in response.output] == [("function_call", "look_up")], model
         message = told(anthropic, model, tools=[described()], tool_choice={"type": "tool", "name": "look_up"})
@@ -128,7 +129,7 @@ def test_required_calls_end_by_themselves_and_do_not_repeat(client: OpenAI) -> N
 
 def test_one_call_at_a_time_is_one_call(client: OpenAI) -> None:
     for model, choice in each_answer(
-        client, CALLERS, tools=BOTH, tool_choice="required", parallel_tool_calls=False, max_tokens=120
+        client, tools=BOTH, tool_choice="required", parallel_tool_calls=False, max_tokens=120
     ):
         assert len(calls_of(choice)) == 1, model
 
@@ -159,16 +160,17 @@ def test_arguments_of_other_types_keep_theirs_too(client: OpenAI) -> None:
         "place": {"type": "object", "properties": {"page": {"type": "integer", "minimum": 1, "maximum": 99}}},
     }
     strict = tool(strict=True, **kinds)
-    for _, choice in each_answer(client, CALLERS, tools=[strict], tool_choice="required", max_tokens=200):
+    for _, choice in each_answer(client, tools=[strict], tool_choice="required", max_tokens=200):
         ((_, arguments),) = calls_of(choice)
         jsonschema.validate(arguments, strict["function"]["parameters"])
 
 
 def test_a_tool_with_a_long_name_can_be_called(client: OpenAI, anthropic: Anthropic) -> None:
-    for model, choice in each_answer(client, CALLERS, tools=[tool(LONG_NAME)], tool_choice="required", max_tokens=120):
-        assert {name for name, _ in calls_of(choice)} == {LONG_NAME}
-        message = told(anthropic, model, tools=[described(LONG_NAME)], tool_choice={"type": "any"})
-        assert {block.name for block in message.content if block.type == "tool_use"} == {LONG_NAME}, model
+    asked: Any = {"messages": looked_up(LONG_NAME, "word", ["cat", "dog", "fox"]), "tools": [tool(LONG_NAME)]}
+    for model, choice in each_answer(client, CALLERS, max_tokens=120, **asked, **CALL_LIKELY):
+        assert [name for name, _ in calls_of(choice)] == [LONG_NAME], model
+    message = told(anthropic, "hermes", tools=[described(LONG_NAME)], tool_choice={"type": "tool", "name": LONG_NAME})
+    assert [block.name for block in message.content if block.type == "tool_use"] == [LONG_NAME]
 
 
 @pytest.mark.parametrize("tokens", [1, 2, 3, 5])
@@ -187,7 +189,12 @@ def test_empty_arguments_in_the_history_are_an_empty_object(client: OpenAI) -> N
     assert '"arguments": {}}' in prompt_of(client, "hermes", messages, [tool()])
 
 
-@pytest.mark.parametrize("model", CALLERS)
+def test_a_call_can_be_forced_where_calls_are_no_json(client: OpenAI) -> None:
+    ((_, choice),) = each_answer(client, ["coder"], tools=BOTH, tool_choice="required", max_tokens=120)
+    assert {name for name, _ in calls_of(choice)} & {"look_up", "get_weather"}
+
+
+@pytest.mark.parametrize("model", ["hermes", "strict"])
 def test_a_loop_of_tools_comes_to_an_answer_in_both_clients(client: OpenAI, anthropic: Anthropic, model: str) -> None:
     ((_, choice),) = each_answer(client, [model], tools=[WORDS], tool_choice="required", max_tokens=120)
     results = [{"role": "tool", "tool_call_id": call.id, "content": "It is red."} for call in choice.message.tool_calls]
