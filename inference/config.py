@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from inference.attention import AUTO, F16, KV_TYPES, QUANTISED, Attention, attention
 from inference.bundled import CHAT_MODEL
+from inference.cores import usable_cores
 from inference.speculative.draft_length import DRAFT_TOKENS_MAX, FORCED_TOKENS_MAX
 from inference.weight_placement import GPU, KV_PLACES, LAYER, LOAD_MODES, Split
 
@@ -21,9 +21,8 @@ PREFILL_TOKENS_CPU, PREFILL_TOKENS_GPU = 256, 512
 
 
 def default_threads() -> int:
-    """All cores on a small machine; from four cores on, one is left to the event loop."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return cores if cores < 4 else cores - 1
+    """The most threads that compute a step. How many pay off is measured: see inference.llama.threads."""
+    return usable_cores()
 
 
 @dataclass(frozen=True, slots=True)

@@ -322,7 +322,10 @@ class Config:
     threads: Annotated[
         int,
         About(
-            Group.COMPUTATION, "CPU threads of the chat model; 0 chooses a number for this machine", least=0, most=512
+            Group.COMPUTATION,
+            "most CPU threads for a step of the chat model; how many pay off is measured while serving; 0: all cores",
+            least=0,
+            most=512,
         ),
     ] = 0
     gpu_layers: Annotated[

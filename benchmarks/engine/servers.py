@@ -150,11 +150,12 @@ async def _running(
 
 def _environment(program: Path) -> dict[str, str]:
     """An environment in which the installed wheel's libraries precede the program's own, so that both sides run the
-    same machine code."""
+    same machine code. How its threads wait is left to it."""
     spec = find_spec("llama_cpp")
     assert spec is not None and spec.origin is not None
     libraries = [Path(spec.origin).parent / "lib", program.parent]
-    return {**os.environ, "LD_LIBRARY_PATH": ":".join(map(str, libraries))}
+    inherited = {name: value for name, value in os.environ.items() if name != "GOMP_SPINCOUNT"}
+    return {**inherited, "LD_LIBRARY_PATH": ":".join(map(str, libraries))}
 
 
 async def _ready(endpoint: Endpoint, path: str, process: asyncio.subprocess.Process) -> None:

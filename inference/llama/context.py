@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from inference.attention import AUTO, F16, Q4_0, Q8_0, Attention
 from inference.attention import attention as usual
 from inference.backend import Chunk, Region, Rows
+from inference.cores import physical_cores
 from inference.errors import ModelNotLoaded, OutOfDeviceMemory
 from inference.llama.abort_handler import aborts_reported_to
 from inference.llama.batch import Batch, between
@@ -31,7 +32,7 @@ from inference.llama.library import (
     synchronize,
 )
 from inference.llama.state import fingerprint, regions
-from inference.llama.threads import ThreadChooser
+from inference.llama.threads import ThreadChooser, thread_options
 from inference.llama.weights import LlamaModel
 
 # Copying a token through its saved state costs as much as copying this many cells with their stream; measured.
@@ -90,7 +91,8 @@ class LlamaContext:
             self.close()
             raise ModelNotLoaded(f"{model.path.name} is an encoder: it can embed texts but not generate them")
         self._batch = Batch(rows_max)
-        self._threads = ThreadChooser([threads_min, threads] if not gpu else [threads])
+        self._threads = _chooser(threads_min if not gpu else threads, threads)
+        self._threads_now = 0
         self.streams = not mode.unified
         self.exact = mode.exact and not gpu
         self.slots = slots
@@ -154,9 +156,10 @@ class LlamaContext:
         if outputs > self.outputs_max:
             raise DecodeFailed(f"{outputs} outputs; {self.outputs_max} are possible")
         rows = self._batch.raw.n_tokens
-        threads = self._threads.choose(rows)
-        set_threads(self._context, threads, threads)
         started = perf_counter()
+        if (threads := self._threads.choose(rows, started)) != self._threads_now:
+            self._threads_now = threads
+            set_threads(self._context, threads, threads)
         code = lib.llama_decode(self._context, self._batch.raw)
         if self._on_gpu:  # even if nothing is read: the requests of a step have to pay for its time
             synchronize(self._context)
@@ -238,6 +241,11 @@ class LlamaContext:
         """Raises DecodeFailed where llama.cpp would abort or access freed memory."""
         if not self._context or not 0 <= slot < self.slots:
             raise DecodeFailed(f"no slot {slot}" if self._context else "the context is closed")
+
+
+def _chooser(fewest: int, most: int) -> ThreadChooser:
+    physical = physical_cores()
+    return ThreadChooser(thread_options(fewest, most, physical), physical)
 
 
 def _bytes(array: NDArray[np.uint8]) -> Any:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from inference.attention import ALL, Attention
 from inference.config import EngineConfig, default_threads
+from inference.cores import usable_cores
 from inference.errors import InferenceError
 from inference.llama import Device, LlamaModel, backends, build_features, computing, devices
 from inference.provisioning import attention_bench, barriers, machine, prefill_bench
@@ -74,7 +75,7 @@ def examine(config: EngineConfig, calibrations: Calibrations) -> Iterator[Findin
     of attention are kept for the next start."""
     yield cpu_finding(machine.cpu_name(), machine.cpu_features(), build_features())
     yield backend_finding(devices(), backends(), gpus(), config)
-    yield threads_finding(config.threads or default_threads(), machine.cores())
+    yield threads_finding(config.threads or default_threads(), usable_cores())
     yield _barriers()
     files = list(_files(config))
     yield from files

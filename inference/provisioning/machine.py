@@ -4,20 +4,19 @@ models and conversations may use. Complete on Linux; elsewhere as far as Python 
 
 from __future__ import annotations
 
-import os
 import platform
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from inference.config import EngineConfig
+from inference.control_groups import MOUNT, OWN, control_groups, number_in, text_of
 from inference.llama import Device, computing, devices, has_gpu
 from inference.provisioning.memory import in_words
 from inference.weight_placement import Split
 
 CPUINFO, MEMINFO = Path("/proc/cpuinfo"), Path("/proc/meminfo")
-CGROUP_MOUNT, OWN_CGROUPS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 CGROUP_UNLIMITED_BYTES = 2**60  # version 1 of control groups reports "no limit" as a number of about that size
 # Of free host memory; the rest is for other programs, and for the file cache that keeps everything fast.
 HOST_SHARE = 0.9
@@ -39,11 +38,6 @@ def cpu_features() -> frozenset[str]:
         if name in ("flags", "Features"):
             return frozenset(value.split())
     return frozenset()
-
-
-def cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def memory_available() -> int | None:
@@ -72,61 +66,32 @@ def _lines(path: Path) -> list[tuple[str, str]]:
     return [(name.strip(), value.strip()) for name, _, value in pairs]
 
 
-def cgroup_memory_free(mount: Path = CGROUP_MOUNT, own: Path = OWN_CGROUPS) -> int | None:
+def cgroup_memory_free(mount: Path = MOUNT, own: Path = OWN) -> int | None:
     """Bytes up to the tightest memory limit of this process's control groups (containers, services, slices; Linux).
 
     None without a limit, or if unknown. Limits of parent groups count as well. File cache does not count as used: the
     kernel reclaims it.
     """
     return min(
-        (free for group in _memory_groups(mount, own) if (free := _free_below_limits(group)) is not None), default=None
+        (free for group in control_groups("memory", mount, own) if (free := _free_below_limits(group)) is not None),
+        default=None,
     )
-
-
-def _memory_groups(mount: Path, own: Path) -> Iterator[Path]:
-    """The folders of this process's groups, innermost first. In a container the path may be the host's, and the group
-    itself is the root of the mount."""
-    for line in _text(own).splitlines():
-        _, _, rest = line.partition(":")
-        controllers, _, path = rest.partition(":")
-        if controllers and "memory" not in controllers.split(","):
-            continue
-        root = mount / "memory" if controllers else mount
-        group = root / path.lstrip("/")
-        while group != root and root in group.parents:
-            yield group
-            group = group.parent
-        yield root
 
 
 def _free_below_limits(group: Path) -> int | None:
     """Bytes left below the limits of one group, in the format of version 2 or of version 1."""
-    limits = [
-        int(text) for name in ("memory.max", "memory.high", "memory.limit_in_bytes") if (text := _number(group, name))
-    ]
-    used = _number(group, "memory.current") or _number(group, "memory.usage_in_bytes")
+    names = ("memory.max", "memory.high", "memory.limit_in_bytes")
+    limits = [limit for name in names if (limit := number_in(group / name)) is not None]
+    used = number_in(group / "memory.current") or number_in(group / "memory.usage_in_bytes")
     limit = min(limits, default=CGROUP_UNLIMITED_BYTES)
-    if limit >= CGROUP_UNLIMITED_BYTES or not used:
+    if limit >= CGROUP_UNLIMITED_BYTES or used is None:
         return None
-    return max(0, limit - max(0, int(used) - _file_cache(group)))
+    return max(0, limit - max(0, used - _file_cache(group)))
 
 
 def _file_cache(group: Path) -> int:
-    facts = dict(line.split(" ", 1) for line in _text(group / "memory.stat").splitlines() if " " in line)
+    facts = dict(line.split(" ", 1) for line in text_of(group / "memory.stat").splitlines() if " " in line)
     return sum(int(facts.get(f"total_{name}", facts.get(name, 0))) for name in ("inactive_file", "active_file"))
-
-
-def _number(group: Path, name: str) -> str:
-    """As digits; empty if the file is missing or says "max"."""
-    text = _text(group / name).strip()
-    return text if text.isdigit() else ""
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(errors="replace")
-    except OSError:
-        return ""
 
 
 @dataclass(frozen=True, slots=True)
