@@ -147,9 +147,15 @@ class Branch:
             return self._ranked(present, similarity), cutter
 
     def _ranked(self, candidates: list[Hit], similarity: Scores | None) -> list[Scored[Hit]]:
-        coverage = np.array([candidate.coverage for candidate in candidates], np.float64)
         config = self.config
-        scores = fuse(similarity, coverage, method=config.fusion, lexical_weight=config.lexical_weight)
+        scores = fuse(
+            similarity,
+            np.array([candidate.coverage for candidate in candidates], np.float64),
+            np.array([candidate.exact for candidate in candidates], np.float64),
+            method=config.fusion,
+            lexical_weight=config.lexical_weight,
+            exact_weight=config.exact_weight,
+        )
         scored = [Scored(score, hit) for score, hit in zip(scores.tolist(), candidates, strict=True)]
         return sorted(scored, key=lambda s: (-s.score, s.candidate.key))
 

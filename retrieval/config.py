@@ -36,6 +36,7 @@ class RetrievalConfig:
     # part numbers and names, and its scores cannot be compared with a threshold.
     fusion: Literal["scores", "ranks"] = "scores"
     lexical_weight: float = 0.1  # of the words relative to the cosine
+    exact_weight: float = 0.3  # of a rare identifier or quoted phrase: no cosine of other passages makes up for it
     window_weight: float = 0.7  # of late interaction in the reranked similarity
     # Less context is better: a passage far behind the best one costs its prefill and distracts the model. Questions
     # about two things keep both, since these score alike.

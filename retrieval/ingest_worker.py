@@ -1,5 +1,5 @@
 """Ingests the files that clients put into vector stores: one at a time, beside the chats, whichever worker received
-them.
+them. When no file waits, it brings the words of old chunks to those of this version.
 
 The queue is in Postgres: if a worker dies while reading a file, another one reads it.
 """
@@ -30,6 +30,7 @@ from retrieval.store import Claim, FileQueue, PassageStore, UploadStore
 log = logging.getLogger("firsttoken.intake")
 
 BITE_CHUNKS = 8  # embedded at a time: about a fifth of a second on one core
+REFRESH_CHUNKS = 32  # whose words are rewritten at a time: a tenth of a second, most of it in the index of vectors
 REST_SHARE = 3.0  # pause relative to the time of a bite while a client waits for tokens: a quarter of one core is used
 ATTEMPTS_MAX = 5  # to read one file: workers and databases stop for other reasons too, but not every time
 FILE_S_MAX = 3600.0  # per file: 20,000 chunks beside chats take half of it
@@ -75,9 +76,19 @@ class IngestWorker:
                 await self._take(claim)
                 well()
             well()
+            if await self._refresh():
+                continue
             with suppress(TimeoutError):
                 async with asyncio.timeout(POLL_S):
                     await self._arrived.wait()
+
+    async def _refresh(self) -> bool:
+        """Whether there were chunks whose words an older version wrote; some of them are rewritten."""
+        began = time.monotonic()
+        refreshed = await self._passages.refresh_lexemes(REFRESH_CHUNKS)
+        if refreshed and self._chatting():
+            await asyncio.sleep(REST_SHARE * (time.monotonic() - began))
+        return refreshed > 0
 
     async def _take(self, claim: Claim) -> None:
         """Read one file; any error in it becomes the file's status."""

@@ -24,6 +24,7 @@ from retrieval.candidate import Candidate, Hit, Scored
 
 # The first candidates are rescored within this share of the budget, by estimate; the rest is a margin.
 PLANNED_SHARE = 0.5
+EXACT_HALF = 5.0  # weight of an identifier that gets half of the bonus: one that occurs in 1 of 150 chunks
 RANK_OFFSET = 60  # reciprocal rank fusion's usual constant (Cormack, Clarke and Büttcher, SIGIR 2009)
 
 Scores = NDArray[np.float64]
@@ -70,20 +71,35 @@ def window_similarity(query_tokens: NDArray[np.float32], passages: Sequence[Wind
 
 
 def fuse(
-    similarity: Scores | None, coverage: Scores, *, method: Literal["scores", "ranks"], lexical_weight: float
+    similarity: Scores | None,
+    coverage: Scores,
+    exact: Scores,
+    *,
+    method: Literal["scores", "ranks"],
+    lexical_weight: float,
+    exact_weight: float,
 ) -> Scores:
-    """A score from 0 to 1 for each candidate, from its cosine and the share of the query's words that it contains.
+    """A score from 0 to 1 for each candidate, from its cosine, the share of the query's words that it contains, and
+    what the query's identifiers and phrases in it weigh.
 
     With "scores", a candidate gets its similarity plus up to `lexical_weight`, relative to the candidate with the most
-    words. Without similarity, the share of words is the score.
+    words, plus up to `exact_weight`, relative to the one with the most identifiers: of a rare one nearly all, of a
+    common one little. Without similarity, the share of words is the score.
     """
-    if similarity is None or not len(coverage):
+    if not len(coverage):
         return coverage
+    if similarity is None:
+        return coverage / max(1.0, coverage.max())
     if method == "ranks":
         return _by_rank(similarity, coverage)
-    best = coverage.max()
-    bonus = coverage / best if best > 0 else coverage
-    return np.clip(similarity + lexical_weight * bonus, 0.0, 1.0)
+    rarity = exact.max() / (exact.max() + EXACT_HALF)
+    scores = similarity + lexical_weight * _relative(coverage) + exact_weight * rarity * _relative(exact)
+    return np.clip(scores / max(1.0, scores.max()), 0.0, 1.0)
+
+
+def _relative(values: Scores) -> Scores:
+    best = values.max()
+    return values / best if best > 0 else values
 
 
 def _by_rank(similarity: Scores, coverage: Scores) -> Scores:

@@ -103,8 +103,9 @@ class _Writer:
 
     def __init__(self) -> None:
         self.headings: list[Heading] = []
-        self._blocks: list[str] = []
-        self._length = 0  # of the joined blocks, separators included
+        self._blocks: list[str] = []  # all but the first with the white space before it
+        self._length = 0  # of all blocks
+        self._after_term = False
         self._inline: list[str] = []
         self._preformatted = 0
 
@@ -117,6 +118,7 @@ class _Writer:
             return
         if _BLOCK.fullmatch(tag):
             self._end_block(_HEADINGS.get(tag) if not entering else None)
+            self._after_term |= tag == "dt" and not entering
         if tag == "pre":
             self._preformatted += 1 if entering else -1
         if entering and tag in _BREAKS:
@@ -124,7 +126,7 @@ class _Writer:
 
     def text(self) -> str:
         self._end_block(None)
-        return "\n\n".join(self._blocks)
+        return "".join(self._blocks)
 
     def _end_block(self, heading_level: int | None) -> None:
         raw = "".join(self._inline)
@@ -132,8 +134,11 @@ class _Writer:
         block = raw.strip("\n").rstrip() if self._preformatted else "\n".join(_folded(raw))
         if not block.strip(" -|"):
             return
-        start = self._length + 2 if self._blocks else 0
-        self._blocks.append(block)
+        # A term and what follows stay together wherever a text is cut at its empty lines.
+        space = "" if not self._blocks else "\n" if self._after_term else "\n\n"
+        self._after_term = False
+        start = self._length + len(space)
+        self._blocks.append(space + block)
         self._length = start + len(block)
         if heading_level is not None:
             self.headings.append(Heading(heading_level, clipped(block), start, self._length))

@@ -280,6 +280,12 @@ class PassageStore:
 
         await asyncio.gather(*(one() for _ in range(WARM_CONNECTIONS)))
 
+    async def refresh_lexemes(self, chunks_max: int) -> int:
+        """Rewrite the words of some chunks of any tenant that an older version wrote; returns how many."""
+        async with self._database.anonymous() as connection:
+            refreshed: int = await connection.fetchval("select refresh_lexemes($1)", chunks_max)
+        return refreshed
+
     async def texts(self, tenant_id: UUID, spans: Sequence[SourceSpan]) -> dict[SourceSpan, str]:
         """The text of each span; spans of deleted files are missing."""
         columns = map(list, zip(*spans, strict=True)) if spans else ([], [], [])
@@ -328,6 +334,7 @@ def _candidate(hit: Hit, row: asyncpg.Record) -> Candidate:
         end=hit.end,
         cosine=hit.cosine,
         coverage=hit.coverage,
+        exact=hit.exact,
         model=hit.model,
         filename=row["filename"],
         title=row["title"],

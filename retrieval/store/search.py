@@ -6,8 +6,10 @@ covers the chunks of all tenants: the smaller a store's share of them, the more 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from importlib import resources
+from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
 
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from migrations.pool import Connection
 
 LEXEMES_MAX = 64  # per query; a pasted page would be compared word by word with every hit
+PHRASES_MAX = 8  # per query; each is compared with every hit
 HITS_MAX = 250  # chunks looked up by words: 2 ms; more of them find nothing else
 VISITS_MAX = 40 * HITS_MAX  # most chunks visited for hits that pass a filter: about 10 ms
 NARROW_CHUNKS_MAX = 4 * HITS_MAX  # up to here, weighing all chunks file by file is as fast as an index's hits
@@ -42,6 +45,8 @@ select reltuples::bigint,
  where oid = 'chunks'::regclass
 """
 
+_QUOTED = re.compile('"([^"]+)"|“([^”]+)”|„([^“]+)“|«([^»]+)»|`([^`]+)`')
+
 _SEARCH = resources.files("retrieval.store").joinpath("search.sql").read_text("utf-8")
 # "is true" keeps this a condition on each row: as a join, it would lose the order of the index.
 _ALLOWED = "((vector_store_id, file_id) in (select vector_store_id, file_id from allowed)) is true"
@@ -59,9 +64,9 @@ _IN_ALLOWED = (
 )
 _BY_FILE = """(
         select c.vector_store_id, c.file_id, c.ordinal,
-               (select sum(idf) from telling where c.lexemes @@ word) as weight
+               (select sum(idf * word_weight(c.lexemes, word)) from weighty) as weight
           from allowed cross join lateral (
-            select c.vector_store_id, c.file_id, c.ordinal, strip(c.lexemes) as lexemes from chunks c
+            select c.vector_store_id, c.file_id, c.ordinal, c.lexemes from chunks c
              where c.tenant_id = $1 and c.vector_store_id = allowed.vector_store_id and c.file_id = allowed.file_id
             offset 0) as c
      ) as c"""
@@ -96,7 +101,7 @@ async def search(
     """
     values: list[Any] = [
         *(tenant_id, [store.id for store in stores], query, None if vector is None else vector.tolist()),
-        *(limit, LEXEMES_MAX, sum(store.chunks for store in stores), HITS_MAX),
+        *(limit, LEXEMES_MAX, sum(store.chunks for store in stores), HITS_MAX, phrases(query)),
     ]
     allowed = None if filters is None else condition(filters, "attributes", values)
     chunks = values[6] if filters is None else await _count(connection, tenant_id, stores, filters)
@@ -126,6 +131,11 @@ def statement(allowed: str | None, indexed: int | None, *, narrow: bool = False)
     return _SEARCH.format(filter=allowed or "true", weighed=weighed, searched=searched, distance=distance)
 
 
+def phrases(query: str) -> list[str]:
+    """What stands in quotation marks or backticks, and is meant word for word."""
+    return [match[match.lastindex or 0] for match in islice(_QUOTED.finditer(query), PHRASES_MAX)]
+
+
 async def _count(connection: Connection, tenant_id: UUID, stores: Sequence[VectorStore], filters: Filter) -> int:
     values: list[Any] = [tenant_id, [store.id for store in stores]]
     allowed = condition(filters, "attributes", values)
@@ -144,5 +154,6 @@ def _hit(row: asyncpg.Record, model: str) -> Hit:
         end=row["end_char"],
         cosine=row["cosine"],
         coverage=row["weight"] / row["query_weight"] if row["query_weight"] else 0.0,
+        exact=row["exact_weight"],
         model=model,
     )

@@ -243,3 +243,21 @@ async def test_while_somebody_waits_for_tokens_the_embedder_rests(
     await intake._take(queued)
     assert (await shelf.get(*queued)).status == "completed"
     assert 0 < sum(rests) <= REST_SHARE * (time.monotonic() - began)
+
+
+async def test_when_no_file_waits_the_words_of_old_chunks_are_rewritten_in_bites(
+    store: PassageStore, intake: Intake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left, bites = [70], []
+
+    async def refresh(chunks_max: int) -> int:
+        bites.append(min(chunks_max, left[0]))
+        left[0] -= bites[-1]
+        return bites[-1]
+
+    monkeypatch.setattr(store, "refresh_lexemes", refresh)
+    intake.start()
+    async with asyncio.timeout(30):
+        while bites[-1:] != [0]:  # noqa: ASYNC110  # nobody tells of it
+            await asyncio.sleep(0.01)
+    assert bites == [module.REFRESH_CHUNKS, module.REFRESH_CHUNKS, 70 - 2 * module.REFRESH_CHUNKS, 0]

@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -13,11 +14,19 @@ from numpy.typing import NDArray
 from inference.embedding.windows import Windows, passage_vectors, unit
 from inference.trace import Span
 from retrieval.candidate import Candidate, ChunkKey, Scored
-from retrieval.rank import fuse, in_turns, reordered, window_similarity, within
+from retrieval.rank import Scores, fuse, in_turns, reordered, window_similarity, within
 
 DIMENSIONS = 16
 shares = st.lists(st.tuples(st.floats(-1, 1), st.floats(0, 1)), min_size=1, max_size=30)
 Make = Callable[..., Candidate]
+
+
+def fused(
+    similarity: Scores | None, coverage: Scores, by: Literal["scores", "ranks"] = "scores", exact: float = 0
+) -> Scores:
+    """`exact` is what the first candidate alone holds."""
+    alone = np.array([exact, *[0.0] * (len(coverage) - 1)])[: len(coverage)]
+    return fuse(similarity, coverage, alone, method=by, lexical_weight=0.1, exact_weight=0.3)
 
 
 def random(rows: int, seed: int) -> NDArray[np.float32]:
@@ -93,44 +102,62 @@ def test_a_cross_encoder_leaves_each_models_scores_to_that_models_candidates() -
 
 
 def test_words_add_at_most_their_weight_and_do_so_for_the_best() -> None:
-    scores = fuse(np.array([0.5, 0.5, 0.5]), np.array([0.4, 0.2, 0.0]), method="scores", lexical_weight=0.1)
+    scores = fused(np.array([0.5, 0.5, 0.5]), np.array([0.4, 0.2, 0.0]))
     assert scores == pytest.approx([0.6, 0.55, 0.5])
 
 
 def test_without_words_the_similarity_is_the_score() -> None:
-    scores = fuse(np.array([0.5, 0.3]), np.zeros(2), method="scores", lexical_weight=0.1)
+    scores = fused(np.array([0.5, 0.3]), np.zeros(2))
     assert scores == pytest.approx([0.5, 0.3])
 
 
+def test_a_rare_identifier_outranks_what_is_much_nearer_and_a_common_one_does_not() -> None:
+    similarity, none = np.array([0.45, 0.6]), np.zeros(2)
+    rare, common = fused(similarity, none, exact=9.0), fused(similarity, none, exact=0.5)
+    assert rare[0] > rare[1]
+    assert common[0] < common[1]
+    assert rare[1] == common[1] == pytest.approx(0.6)
+
+
+def test_scores_above_one_keep_their_order() -> None:
+    scores = fused(np.array([0.9, 0.95, 0.2]), np.ones(3), exact=50.0)
+    assert scores[0] == 1.0
+    assert 1.0 > scores[1] > scores[2] > 0.2
+
+
+def test_words_that_stand_out_still_score_at_most_one() -> None:
+    assert fused(None, np.array([0.8, 1.6])) == pytest.approx([0.5, 1.0])
+
+
 def test_without_similarity_the_share_of_words_is_the_score() -> None:
-    scores = fuse(None, np.array([0.2, 0.9]), method="scores", lexical_weight=0.1)
+    scores = fused(None, np.array([0.2, 0.9]))
     assert scores == pytest.approx([0.2, 0.9])
 
 
 def test_the_best_of_both_lists_has_rank_score_one() -> None:
-    scores = fuse(np.array([0.1, 0.9]), np.array([0.0, 0.4]), method="ranks", lexical_weight=0.1)
+    scores = fused(np.array([0.1, 0.9]), np.array([0.0, 0.4]), "ranks")
     assert scores[1] == pytest.approx(1.0)
     assert 0 < scores[0] < 0.5  # in one list only
 
 
 def test_by_rank_a_little_nearer_counts_as_much_as_much_nearer() -> None:
-    near = fuse(np.array([0.50, 0.51]), np.zeros(2), method="ranks", lexical_weight=0.1)
-    far = fuse(np.array([0.10, 0.90]), np.zeros(2), method="ranks", lexical_weight=0.1)
+    near = fused(np.array([0.50, 0.51]), np.zeros(2), "ranks")
+    far = fused(np.array([0.10, 0.90]), np.zeros(2), "ranks")
     assert near == pytest.approx(far)
 
 
 def test_no_candidates_have_no_scores() -> None:
-    assert len(fuse(np.empty(0), np.empty(0), method="scores", lexical_weight=0.1)) == 0
-    assert len(fuse(np.empty(0), np.empty(0), method="ranks", lexical_weight=0.1)) == 0
+    assert len(fused(np.empty(0), np.empty(0))) == 0
+    assert len(fused(np.empty(0), np.empty(0), "ranks")) == 0
 
 
 @given(shares)
 def test_scores_stay_between_zero_and_one(evidence: list[tuple[float, float]]) -> None:
     similarity, coverage = (np.array(side) for side in zip(*evidence, strict=True))
     for scores in (
-        fuse(similarity, coverage, method="scores", lexical_weight=0.1),
-        fuse(similarity, coverage, method="ranks", lexical_weight=0.1),
-        fuse(None, coverage, method="scores", lexical_weight=0.1),
+        fused(similarity, coverage),
+        fused(similarity, coverage, "ranks"),
+        fused(None, coverage),
     ):
         assert len(scores) == len(evidence)
         assert np.all((scores >= 0) & (scores <= 1))
@@ -139,7 +166,7 @@ def test_scores_stay_between_zero_and_one(evidence: list[tuple[float, float]]) -
 @given(shares)
 def test_more_of_both_never_scores_less(evidence: list[tuple[float, float]]) -> None:
     similarity, coverage = (np.array(side) for side in zip(*evidence, strict=True))
-    scores = fuse(similarity, coverage, method="scores", lexical_weight=0.1)
+    scores = fused(similarity, coverage)
     for one in range(len(scores)):
         better = (similarity >= similarity[one]) & (coverage >= coverage[one])
         assert np.all(scores[better] >= scores[one] - 1e-12)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ from worker.errors import StartError
 from worker.home import Home
 from worker.retrieval_models import open_embedders
 
+LINE_EVERY_S = 5.0  # without a terminal, which gets a bar
 INGEST_NICENESS = 10  # a worker on the same machine serves people; the documents can wait
 
 
@@ -40,11 +43,13 @@ async def ingest_files(
         tenant_id = await tenant_of(Keys(database, read_secret(config, home)), tenant)
         os.nice(INGEST_NICENESS)
         with tqdm(unit=" passages", disable=None) as bar:
+            lines = ProgressLines()
 
             def show(progress: Progress) -> None:
-                left = "" if progress.left_s is None else f", {tqdm.format_interval(progress.left_s)} left"
-                bar.set_description(f"{progress.files_done} of {progress.files_total} files{left}")
+                bar.set_description(told(progress))
                 bar.update(progress.chunks - bar.n)
+                if bar.disable and (line := lines.due(progress)):
+                    print(line, file=sys.stderr, flush=True)
 
             report = await ingest(
                 [Path(path) for path in paths if not is_url(path)],
@@ -67,6 +72,26 @@ async def ingest_files(
     )
     if report.errors:
         raise StartError(f"{_counted(len(report.errors), 'file')} could not be read")
+
+
+class ProgressLines:
+    """Progress for a pipe or a file, where a bar cannot move: a line every few seconds. Files that are read faster than
+    that have only the summary at the end."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._due_at = clock() + LINE_EVERY_S
+
+    def due(self, progress: Progress) -> str | None:
+        if self._clock() < self._due_at:
+            return None
+        self._due_at = self._clock() + LINE_EVERY_S
+        return f"{told(progress)}, {_counted(progress.chunks, 'passage')} so far"
+
+
+def told(progress: Progress) -> str:
+    left = "" if progress.left_s is None else f", {tqdm.format_interval(progress.left_s)} left"
+    return f"{progress.files_done} of {progress.files_total} files{left}"
 
 
 def _counted(number: int, what: str) -> str:

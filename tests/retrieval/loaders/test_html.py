@@ -36,6 +36,13 @@ def test_blocks_are_paragraphs_and_headings_make_sections() -> None:
     ]
 
 
+def test_a_term_stays_with_the_first_paragraph_of_its_definition() -> None:
+    page = b"<p>before<dl><dt>one<dt>uno<dd><p>first</p><p>more</p><dt>two<dd>second</dl><h2>next</h2>after"
+    document = load(page, "name")
+    terms = "before\n\none\nuno\nfirst\n\nmore\n\ntwo\nsecond"
+    assert [part for _, part in sections(document)] == [terms, "after"]
+
+
 def test_a_page_without_main_part_or_title_is_read_whole() -> None:
     document = load(b"<h3>First</h3>text", "name")
     assert (document.title, sections(document)) == ("First", [("", "text")])

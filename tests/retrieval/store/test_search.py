@@ -94,7 +94,7 @@ async def test_models_of_the_usual_dimensions_have_an_index(
 @pytest.mark.usefixtures("indexed")
 async def test_row_level_security_leaves_the_index_usable(database: Database, tenant_id: UUID) -> None:
     """As the worker's role: with a condition in place of the order it would not be, as those operators may leak."""
-    values = (tenant_id, ["vs"], "words", vectors(1, 1)[0].tolist(), 5, 64, CHUNKS, 1000)
+    values = (tenant_id, ["vs"], "words", vectors(1, 1)[0].tolist(), 5, 64, CHUNKS, 1000, ["a phrase"])
     async with database.tenant(tenant_id) as connection:
         await connection.execute("set local enable_sort = off")
         rows = await connection.fetch(f"explain {statement(None, DIMENSIONS)}", *values)
@@ -187,6 +187,123 @@ async def test_among_words_with_too_many_hits_those_that_the_filter_lets_through
     monkeypatch.setattr(search, "VISITS_MAX", 5)
     assert (len((await find(store, tenant_id, "ash", None, "red")).candidates) == 1) is (narrow_max > 0)
     await store.delete(tenant_id, opened.id)
+
+
+@pytest.mark.parametrize(
+    ("text", "question"),
+    [
+        ("asyncio.TaskGroup awaits its tasks", "TaskGroup"),
+        ("asyncio.TaskGroup awaits its tasks", "a group of tasks in asyncio"),
+        ("os.path.join puts them together", "path"),
+        ("set max_workers=None", "max_workers"),
+        ("set max_workers=None", "how many workers at most, max?"),
+        ("a BoundedSemaphore holds them", "bounded semaphore"),
+        ("an HTTPServerError is raised", "server error"),
+        ("files of more than 4 GiB", "4GiB"),
+        ("see RFC 4122 for more", "rfc4122"),
+        ("it fails with ORA-00942 then", "ORA00942"),
+        ("the e-mail is sent", "email"),
+        ("std::vector grows", "vector"),
+    ],
+)
+async def test_an_identifier_is_found_whole_and_by_its_parts(
+    store: PassageStore, tenant_id: UUID, text: str, question: str
+) -> None:
+    opened = await store.open(tenant_id, "notes", embedding_model=MODEL, dimensions=DIMENSIONS)
+    await store.put(tenant_id, opened.id, text_file("names", ["something else", text, "nothing"]))
+    assert names(await find(store, tenant_id, question, None)) == {("names", 1)}
+
+
+@pytest.mark.parametrize(
+    ("question", "exact"),
+    [
+        ("what does max_workers mean", {0}),
+        ("maximum of workers", set()),
+        ('where are "workers at the max"', {1}),
+        ("what is `workers at the max` of", {1}),
+        ("„workers at the max“", {1}),
+        ("workers at the max", set()),
+        ('what does "sleep" do', set()),
+        ("does a sleep-worker set/max", set()),
+        ("NOT the workers", set()),
+    ],
+)
+async def test_identifiers_and_quoted_phrases_count_apart_from_words(
+    store: PassageStore, tenant_id: UUID, question: str, exact: set[int]
+) -> None:
+    opened = await store.open(tenant_id, "notes", embedding_model=MODEL, dimensions=DIMENSIONS)
+    texts = ["it sets max_workers here", "NOT all workers at the max of it", "at the max, workers sleep"]
+    await store.put(tenant_id, opened.id, text_file("names", texts))
+    found = (await find(store, tenant_id, question, None)).candidates
+    assert {hit.key.ordinal for hit in found if hit.exact > 0} == exact
+    assert len(found) == len(texts)
+
+
+async def test_the_place_that_a_name_begins_says_the_most_of_it(store: PassageStore, tenant_id: UUID) -> None:
+    opened = await store.open(tenant_id, "notes", embedding_model=MODEL, dimensions=DIMENSIONS)
+    texts = ["If max_workers is none", "One.\n\n- max_workers: how many", "They are max_workers, max_workers each"]
+    await store.put(tenant_id, opened.id, text_file("names", texts))
+    found = (await find(store, tenant_id, "max_workers", None)).candidates
+    assert [hit.key.ordinal for hit in sorted(found, key=lambda hit: -hit.exact)] == [1, 2, 0]
+
+
+@pytest.mark.parametrize("chunks_max", [2, 100])
+async def test_chunks_of_an_older_version_are_found_and_brought_to_this_ones_words(
+    store: PassageStore, tenant_id: UUID, owner_dsn: str, chunks_max: int
+) -> None:
+    while await store.refresh_lexemes(1000):
+        pass  # of other tests
+    texts = [f"asyncio.TaskGroup and {n}" for n in range(5)]
+    opened = await store.open(tenant_id, "notes", embedding_model=MODEL, dimensions=DIMENSIONS)
+    await store.put(tenant_id, opened.id, text_file("names", texts))
+    connection = await asyncpg.connect(owner_dsn)
+    words = "select lexeme, chunks from lexeme_counts where vector_store_id = $1 and chunks > 0 order by 1"
+    right = await connection.fetch(words, opened.id)
+    await _as_before(connection, opened.id)
+    assert await connection.fetch(words, opened.id) != right
+
+    assert len((await find(store, tenant_id, "asyncio.TaskGroup", None)).candidates) == 5
+    assert (await find(store, tenant_id, "TaskGroup", None)).candidates == []
+    refreshed = [await store.refresh_lexemes(chunks_max) for _ in range(4)]
+    assert (sum(refreshed), max(refreshed)) == (5, min(5, chunks_max))
+    assert await connection.fetch(words, opened.id) == right
+    assert len((await find(store, tenant_id, "TaskGroup", None)).candidates) == 5
+    await connection.close()
+
+
+async def _as_before(connection: asyncpg.Connection[asyncpg.Record], store_id: str) -> None:
+    """Write the words of a store as the version before identifiers did."""
+    await connection.execute("set session_replication_role = replica")  # no triggers
+    await connection.execute(
+        "update chunks set lexemes_version = 0, lexemes = to_tsvector('english', heading || ' ' || text) "
+        "where vector_store_id = $1",
+        store_id,
+    )
+    await connection.execute("delete from lexeme_counts where vector_store_id = $1", store_id)
+    await connection.execute(
+        "insert into lexeme_counts (tenant_id, vector_store_id, lexeme, chunks) "
+        "select tenant_id, vector_store_id, lexeme, count(*) "
+        "from chunks cross join unnest(tsvector_to_array(lexemes)) as t(lexeme) where vector_store_id = $1 "
+        "group by 1, 2, 3",
+        store_id,
+    )
+    await connection.execute("set session_replication_role = default")
+
+
+async def test_a_store_that_is_being_written_to_is_refreshed_later(
+    store: PassageStore, tenant_id: UUID, owner_dsn: str
+) -> None:
+    while await store.refresh_lexemes(1000):
+        pass  # of other tests
+    opened = await store.open(tenant_id, "notes", embedding_model=MODEL, dimensions=DIMENSIONS)
+    await store.put(tenant_id, opened.id, text_file("names", ["max_workers"]))
+    connection = await asyncpg.connect(owner_dsn)
+    await _as_before(connection, opened.id)
+    async with connection.transaction():
+        await connection.execute("select from vector_stores where id = $1 for no key update", opened.id)
+        assert await store.refresh_lexemes(10) == 0
+    assert await store.refresh_lexemes(10) == 1
+    await connection.close()
 
 
 async def test_only_the_worker_may_look_words_up(owner_dsn: str) -> None:
