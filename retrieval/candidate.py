@@ -21,8 +21,10 @@ class Hit:
     start: int
     end: int
     cosine: float | None  # to the query; None if the query was not embedded
-    coverage: float  # share of the query's words in the chunk, weighted by how rare they are; above 1 if they stand out
-    exact: float = 0.0  # what the query's identifiers and phrases in the chunk weigh: the rarer, the more
+    coverage: float  # share of the query's words that the chunk contains, weighted by how rare they are; 0 to 1
+    exact: float = (
+        0.0  # the same for its identifiers and phrases alone; more than its share where the chunk defines them
+    )
     model: str = ""  # the model of its vector: cosines of different models are not comparable
 
 

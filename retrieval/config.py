@@ -35,8 +35,8 @@ class RetrievalConfig:
     # "scores" is better by far where the vectors are the stronger side; "ranks" (reciprocal rank) is for corpora of
     # part numbers and names, and its scores cannot be compared with a threshold.
     fusion: Literal["scores", "ranks"] = "scores"
-    lexical_weight: float = 0.1  # of the words relative to the cosine
-    exact_weight: float = 0.3  # of a rare identifier or quoted phrase: no cosine of other passages makes up for it
+    lexical_weight: float = 0.12  # of the words relative to the cosine
+    exact_weight: float = 0.4  # of identifiers and quoted phrases, if the question is about nothing else
     window_weight: float = 0.7  # of late interaction in the reranked similarity
     # Less context is better: a passage far behind the best one costs its prefill and distracts the model. Questions
     # about two things keep both, since these score alike.

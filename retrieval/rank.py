@@ -24,7 +24,6 @@ from retrieval.candidate import Candidate, Hit, Scored
 
 # The first candidates are rescored within this share of the budget, by estimate; the rest is a margin.
 PLANNED_SHARE = 0.5
-EXACT_HALF = 5.0  # weight of an identifier that gets half of the bonus: one that occurs in 1 of 150 chunks
 RANK_OFFSET = 60  # reciprocal rank fusion's usual constant (Cormack, Clarke and Büttcher, SIGIR 2009)
 
 Scores = NDArray[np.float64]
@@ -83,8 +82,8 @@ def fuse(
     what the query's identifiers and phrases in it weigh.
 
     With "scores", a candidate gets its similarity plus up to `lexical_weight`, relative to the candidate with the most
-    words, plus up to `exact_weight`, relative to the one with the most identifiers: of a rare one nearly all, of a
-    common one little. Without similarity, the share of words is the score.
+    words, plus up to `exact_weight` for identifiers and phrases: nearly all of it in a question about nothing else,
+    little where they are common or one of many words. Without similarity, the share of words is the score.
     """
     if not len(coverage):
         return coverage
@@ -92,14 +91,10 @@ def fuse(
         return coverage / max(1.0, coverage.max())
     if method == "ranks":
         return _by_rank(similarity, coverage)
-    rarity = exact.max() / (exact.max() + EXACT_HALF)
-    scores = similarity + lexical_weight * _relative(coverage) + exact_weight * rarity * _relative(exact)
+    best = coverage.max()
+    words = coverage / best if best > 0 else coverage
+    scores = similarity + lexical_weight * words + exact_weight * (1 - np.exp(-np.square(exact)))
     return np.clip(scores / max(1.0, scores.max()), 0.0, 1.0)
-
-
-def _relative(values: Scores) -> Scores:
-    best = values.max()
-    return values / best if best > 0 else values
 
 
 def _by_rank(similarity: Scores, coverage: Scores) -> Scores:

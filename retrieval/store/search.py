@@ -153,7 +153,7 @@ def _hit(row: asyncpg.Record, model: str) -> Hit:
         start=row["start_char"],
         end=row["end_char"],
         cosine=row["cosine"],
-        coverage=row["weight"] / row["query_weight"] if row["query_weight"] else 0.0,
-        exact=row["exact_weight"],
+        coverage=row["weight"] / (row["query_weight"] or 1.0),
+        exact=row["exact_weight"] / (row["query_weight"] or 1.0),
         model=model,
     )

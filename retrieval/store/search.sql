@@ -27,9 +27,10 @@ with words as materialized (
      where chunks > 0 and chunks <= greatest(10, $7::float8 / 5)
     window rarest_first as (order by chunks, lexeme)
 ), weighty as materialized (
-    select word, exact, idf from telling
+    select word, exact, idf, true as in_query from telling
      union all
-    select phrase, true, (select sum(idf) from words where lexeme = any(tsvector_to_array(to_tsvector('english', quoted))))
+    select phrase, true,
+           (select sum(idf) from words where lexeme = any(tsvector_to_array(to_tsvector('english', quoted)))), false
       from unnest($9::text[]) as q(quoted) cross join lateral phraseto_tsquery('english', quoted) as phrase
      where numnode(phrase) > 1
 ), allowed as materialized (
@@ -61,6 +62,6 @@ select c.vector_store_id, c.file_id, c.ordinal, c.start_char, c.end_char,
   join chunks c using (vector_store_id, file_id, ordinal)
  cross join lateral (select c.lexemes || '' as lexemes offset 0) as once  -- unpacked once, not for every word
  cross join lateral (
-    select sum(held) as weight, sum(held) filter (where exact) as exact_weight
-      from (select exact, idf * word_weight(once.lexemes, word) as held from weighty) as each_one) as weighed
+    select sum(idf) filter (where held > 0 and in_query) as weight, sum(held) filter (where exact) as exact_weight
+      from (select exact, in_query, idf, idf * word_weight(once.lexemes, word) as held from weighty) as each_one) as weighed
  where c.tenant_id = $1

@@ -218,7 +218,7 @@ async def test_a_file_replaces_what_was_read_from_the_same_path(
     with pytest.raises(FileNotFound):
         await store.file(tenant_id, old.key.file_id)
     assert (await store.counted(tenant_id, "notes")).files == 1
-    assert await lexeme_counts(owner_dsn, opened.id) == {"new": 1, "lighthous": 1, "part": 1}
+    assert await lexeme_counts(owner_dsn, opened.id) == {"new": 1, "lighthous": 1, "part": 1, "titl": 1}
 
 
 async def test_the_same_content_is_written_once(store: PassageStore, tenant_id: UUID) -> None:

@@ -239,6 +239,13 @@ async def test_identifiers_and_quoted_phrases_count_apart_from_words(
     assert len(found) == len(texts)
 
 
+async def test_the_title_of_a_file_counts_as_words_of_its_chunks(store: PassageStore, tenant_id: UUID) -> None:
+    opened = await store.open(tenant_id, "notes", embedding_model=MODEL, dimensions=DIMENSIONS)
+    await store.put(tenant_id, opened.id, text_file("lighthouses", ["one", "two"]))
+    await store.put(tenant_id, opened.id, text_file("piers", ["one", "two"]))
+    assert names(await find(store, tenant_id, "lighthouse", None)) == {("lighthouses", 0), ("lighthouses", 1)}
+
+
 async def test_the_place_that_a_name_begins_says_the_most_of_it(store: PassageStore, tenant_id: UUID) -> None:
     opened = await store.open(tenant_id, "notes", embedding_model=MODEL, dimensions=DIMENSIONS)
     texts = ["If max_workers is none", "One.\n\n- max_workers: how many", "They are max_workers, max_workers each"]
