@@ -3,8 +3,7 @@
 If nothing is required, calls that the model makes on its own are constrained too, from their opening mark on: so they
 name an existing tool, with arguments of its schema. Text costs nothing then, a call 5 microseconds per token.
 
-A call can be forced only in the dialect of Hermes and Qwen. Models of other dialects are told in words (see `prompt`)
-that a call is wanted, and their answers in a format come without tools.
+Only in the dialect of Hermes and Qwen does one grammar hold both a call and an answer in a format.
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ from agents.errors import InvalidTurn
 from agents.parser.choose import Dialect, Format
 from agents.turn import Turn
 from inference.grammar import calls
+from inference.grammar.calls import Forced
 from inference.grammar.lark import Thought
 from inference.grammar.schema import json_grammar
 from inference.grammar.tools import ANY_OBJECT, OPEN, CallableFunction, tool_grammar
@@ -26,9 +26,8 @@ from inference.grammar.tools import ANY_OBJECT, OPEN, CallableFunction, tool_gra
 # which takes some ms for this many.
 SCHEMA_CHARS_MAX = 8_000
 OFFER_CHARS_MAX = 100_000
-# The mark that opens a call in each dialect, and the grammar of what follows.
-HELP: Mapping[Format, tuple[str, Callable[[Sequence[CallableFunction]], str]]] = {
-    Format.HERMES: (OPEN, tool_grammar),
+# The mark that opens a call in each dialect but that of Hermes, and the grammar of calls.
+CALLS: Mapping[Format, tuple[str, Callable[[Sequence[CallableFunction], Forced | None], str]]] = {
     Format.LLAMA: (calls.PYTHON_TAG, calls.llama_calls),
     Format.MISTRAL: (calls.TOOL_CALLS, calls.mistral_calls),
     Format.QWEN_CODER: (calls.FUNCTION, calls.qwen_coder_calls),
@@ -79,9 +78,11 @@ def constraint_of(
     if not functions:
         return None
     limited = offer.limited or any(function.strict for function in functions)
+    calls_max = stage.calls_max
+    if not holds and stage.forced:
+        return StepConstraint(CALLS[dialect.format][1](functions, Forced(calls_max, thought)))
     if not holds or (not stage.forced and schema is None and not limited):
         return _helping(functions, dialect.format)
-    calls_max = stage.calls_max
     return StepConstraint(
         tool_grammar(functions, calls_max=calls_max, required=stage.forced, answer_schema=schema, thought=thought)
     )
@@ -95,8 +96,10 @@ def _helping(functions: list[CallableFunction], format: Format) -> StepConstrain
         replace(function, parameters=ANY_OBJECT if count > most else function.parameters, strict=False)
         for function, count in zip(functions, chars, strict=True)
     ]
-    mark, grammar = HELP[format]
-    return StepConstraint(grammar(helped), begins=mark)
+    if format is Format.HERMES:
+        return StepConstraint(tool_grammar(helped), begins=OPEN)
+    mark, grammar = CALLS[format]
+    return StepConstraint(grammar(helped, None), begins=mark)
 
 
 def _can_hold(dialect: Dialect, *, tools: bool) -> bool:

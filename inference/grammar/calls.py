@@ -1,48 +1,84 @@
-"""Grammars of tool calls that a model makes of its own accord amid free text, in the dialects that differ from Hermes.
+"""Grammars of tool calls in the dialects that differ from Hermes: the name is that of a function, and the arguments fit
+its schema.
 
-Each applies from the marker that starts a call: the name is that of a function, and the arguments fit its schema. The
-text around calls is free, and a call in a form that is not foreseen here stays as the model writes it.
+Of calls that a model makes of its own accord amid free text, each applies from the marker that starts the call. The
+text around calls is free, and a call in a form that is not foreseen here stays as the model writes it. Forced calls are
+the whole answer.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from inference.grammar.declared import ANY, Declared
-from inference.grammar.lark import grammar, literal, up_to, value_of
-from inference.grammar.tools import CallableFunction, parameters_of
+from inference.grammar.lark import Thought, grammar, literal, up_to, value_of
+from inference.grammar.tools import CALLS_MAX, CLOSE, OPEN, CallableFunction, parameters_of
 
 # The markers that start a call, end it, and enclose texts.
 GEMMA = ("<|tool_call>", "<tool_call|>", '<|"|>')
 FUNCTION_GEMMA = ("<start_function_call>", "<end_function_call>", "<escape>")
 PYTHON_TAG, TOOL_CALLS, CHANNEL, FUNCTION = "<|python_tag|>", "[TOOL_CALLS]", "<|channel|>", "<function="
+COMMA = literal(", ")
+PARAMETER_END = "\n</parameter>\n"
+TEXT_CHARS_MAX = 1_000  # of a text whose length is held: the automaton has a state for each character
+FREE_PARAMETERS_MAX = 16  # of a function that declares none
 DEPTH_MAX = 8  # of values whose schema is followed; deeper ones are unconstrained
 
 Rules = dict[str, str]
 
 
-def llama_calls(functions: Sequence[CallableFunction]) -> str:
+@dataclass(frozen=True, slots=True)
+class Forced:
+    """The answer consists of one to `calls_max` calls, after reasoning if the model may produce it."""
+
+    calls_max: int
+    thought: Thought | None = None
+
+    def grammar(self, call: str, rules: Mapping[str, str], between: str = "") -> str:
+        return grammar(self.several("made", between), {**rules, "made": call}, self.thought)
+
+    def several(self, call: str, between: str = "") -> str:
+        """One call or more, with `between` two of them."""
+        more = min(self.calls_max, CALLS_MAX) - 1
+        return f"{call} ({between} {call}){{0,{more}}}" if more > 0 else call
+
+
+def llama_calls(functions: Sequence[CallableFunction], forced: Forced | None = None) -> str:
     """`<|python_tag|>{"name": ..., "parameters": {...}}`. Without the tag, an object is text until it turns out to be a
-    call, so it is not constrained."""
+    call, so it is not constrained; forced calls have none, and a semicolon between them."""
     rules = _arguments(functions) | {"call": _any(functions, lambda i, name: _object(i, name, "parameters"))}
-    return _amid_text(PYTHON_TAG, rules)
+    return forced.grammar("call", rules, between='"; "') if forced else _amid_text(PYTHON_TAG, rules)
 
 
-def mistral_calls(functions: Sequence[CallableFunction]) -> str:
+def mistral_calls(functions: Sequence[CallableFunction], forced: Forced | None = None) -> str:
     """`[TOOL_CALLS][{"name": ..., "arguments": {...}}, ...]`, or `[TOOL_CALLS]name[ARGS]{...}`."""
     rules = _arguments(functions) | {
-        "call": '" "? "[" object (", " object)* "]" | named',
+        "call": '" "? list | named',
+        "list": f'"[" {forced.several("object", COMMA) if forced else f"object ({COMMA} object)*"} "]"',
         "object": _any(functions, lambda i, name: _object(i, name, "arguments", end="ID? ")),
         "named": _any(functions, lambda i, name: f"{literal(name)} CALL_ID? {literal('[ARGS]')} arguments{i}"),
         "ID": '/, "id": "[A-Za-z0-9]{1,64}"/',
         "CALL_ID": r"/\[CALL_ID\][A-Za-z0-9]{1,64}/",
     }
-    return _amid_text(TOOL_CALLS, rules)
+    if forced is None:
+        return _amid_text(TOOL_CALLS, rules)
+    mark = literal(TOOL_CALLS)
+    rules["made"] = f"{forced.several(f'{mark} named')} | {mark} list"
+    return grammar("made", rules, forced.thought)
 
 
-def qwen_coder_calls(functions: Sequence[CallableFunction]) -> str:
-    """`<function=name><parameter=key>value</parameter></function>`: values are plain text, so only names are held."""
+def qwen_coder_calls(functions: Sequence[CallableFunction], forced: Forced | None = None) -> str:
+    """`<function=name><parameter=key>value</parameter></function>`: values are plain text. In calls that the model
+    makes of its own accord, only names are held; in forced ones parameters too, in the order of the schema."""
+    if forced:
+        written = _Parameters()
+        bodies = [written.of(Declared(function.parameters), function) for function in functions]
+        call = _any(functions, lambda i, name: f"{literal(name + '>' + chr(10))} {bodies[i]}")
+        rules = written.rules | {"call": call}
+        head, tail = literal(f"{OPEN}\n{FUNCTION}"), literal(f"</function>\n{CLOSE}")
+        return forced.grammar(f"{head} call {tail}", rules, between='"\\n"')
     rules = {
         "before[lazy]": up_to(FUNCTION),
         "name": _any(functions, lambda i, name: literal(name + ">")),
@@ -52,19 +88,33 @@ def qwen_coder_calls(functions: Sequence[CallableFunction]) -> str:
     return grammar("(before name body)* (before name)? rest", rules)
 
 
-def harmony_calls(functions: Sequence[CallableFunction]) -> str:
-    """`<|channel|>commentary to=functions.name <|constrain|>json<|message|>{...}`."""
+def harmony_calls(functions: Sequence[CallableFunction], forced: Forced | None = None) -> str:
+    """`<|channel|>commentary to=functions.name <|constrain|>json<|message|>{...}`: a message has one call. A forced one
+    may follow a message of reasoning."""
     rules = _arguments(functions) | {
+        "recipient": _any(functions, lambda i, name: f"{literal(name)} TYPE arguments{i}"),
+        "TYPE": r"/ ?(<\|constrain\|>)?(json|code)?<\|message\|>/",
+    }
+    if forced:
+        head = literal(f"{CHANNEL}commentary to=functions.")
+        types = {"recipient": rules["recipient"].replace("TYPE", literal(" <|constrain|>json<|message|>"))}
+        del rules["TYPE"]
+        thought = Thought(f"{CHANNEL}analysis<|message|>", "<|end|>")
+        rules |= types | {"thinking[lazy]": up_to(thought.close, thought.open)}
+        return grammar(f"(thinking {literal('<|start|>assistant')})? {head} recipient", rules)
+    rules |= {
         "call": "PLAIN | CHANNEL recipient",
         "PLAIN": r"/[a-z]{1,32}( ?<\|constrain\|>[a-z]{1,32}| [a-z]{1,32})?<\|message\|>/",
         "CHANNEL": "/(analysis|commentary|final) to=functions\\./",
-        "recipient": _any(functions, lambda i, name: f"{literal(name)} TYPE arguments{i}"),
-        "TYPE": r"/ ?(<\|constrain\|>)?(json|code)?<\|message\|>/",
     }
     return _amid_text(CHANNEL, rules)
 
 
-def gemma_calls(functions: Sequence[CallableFunction], marks: tuple[str, str, str] = GEMMA) -> str:
+def gemma_calls(
+    functions: Sequence[CallableFunction],
+    forced: Forced | None = None,
+    marks: tuple[str, str, str] = GEMMA,
+) -> str:
     """`<|tool_call>call:name{key:<|"|>text<|"|>,other:3}<tool_call|>`: keys are bare and in any order; required ones
     are not enforced."""
     begin, end, quote = marks
@@ -73,11 +123,11 @@ def gemma_calls(functions: Sequence[CallableFunction], marks: tuple[str, str, st
     rules = values.rules | {
         "call": _any(functions, lambda i, name: f"{literal('call:' + name)} {bodies[i]} {literal(end)}")
     }
-    return _amid_text(begin, rules)
+    return forced.grammar(f"{literal(begin)} call", rules) if forced else _amid_text(begin, rules)
 
 
-def function_gemma_calls(functions: Sequence[CallableFunction]) -> str:
-    return gemma_calls(functions, FUNCTION_GEMMA)
+def function_gemma_calls(functions: Sequence[CallableFunction], forced: Forced | None = None) -> str:
+    return gemma_calls(functions, forced, FUNCTION_GEMMA)
 
 
 def _amid_text(mark: str, rules: Mapping[str, str]) -> str:
@@ -153,5 +203,47 @@ class _Values:
 
     def _rule(self, body: str) -> str:
         name = f"value{len(self.rules)}"
+        self.rules[name] = body
+        return name
+
+
+class _Parameters:
+    """Rules of Qwen3-Coder's parameters. Of a schema, their names, types, texts and lengths are followed; what is no
+    text is JSON."""
+
+    def __init__(self) -> None:
+        self.rules: Rules = {
+            "text[lazy]": f"ANYTHING {literal(PARAMETER_END)}",
+            "free": f"{literal('<parameter=')} KEY {literal('>' + chr(10))} text",
+            "KEY": r"/[^<>\n]{1,64}/",
+        }
+
+    def of(self, declared: Declared, function: CallableFunction) -> str:
+        names = declared.member_names
+        if not names:
+            return f"free{{0,{FREE_PARAMETERS_MAX}}}"
+        required = function.parameters.get("required")
+        needed = set(required) if isinstance(required, list) else set()
+        return self._rule(" ".join(self._pair(declared, name) + ("" if name in needed else "?") for name in names))
+
+    def _pair(self, declared: Declared, name: str) -> str:
+        member = declared.member(name)
+        return self._rule(f"{literal(f'<parameter={name}>' + chr(10))} {self._value(member)}")
+
+    def _value(self, member: Declared) -> str:
+        if member.options and member.kinds == {"string"}:
+            return "(" + " | ".join(literal(option + PARAMETER_END) for option in member.options) + ")"
+        if "string" in member.kinds or not member.kinds:
+            most = member.schema.get("maxLength") if isinstance(member.schema, Mapping) else None
+            return self._text(most) if isinstance(most, int) and 0 <= most <= TEXT_CHARS_MAX else "text"
+        return f"{self._rule(value_of({'type': sorted(member.kinds)}))} {literal(PARAMETER_END)}"
+
+    def _text(self, chars_max: int) -> str:
+        name = f"text{chars_max}"
+        self.rules[f"{name}[lazy]"] = f"/(?s:.{{0,{chars_max}}})/ {literal(PARAMETER_END)}"
+        return name
+
+    def _rule(self, body: str) -> str:
+        name = f"parameter{len(self.rules)}"
         self.rules[name] = body
         return name

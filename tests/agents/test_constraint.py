@@ -70,12 +70,10 @@ async def test_calls_that_nobody_asked_for_are_held_from_their_mark_on() -> None
     ],
 )
 async def test_calls_of_other_dialects_are_held_from_their_own_mark_on(template: str, mark: str) -> None:
-    for turn in (
-        asked(functions=(SAVE,), server_tools=("double",)),
-        asked(functions=(LOOSE,), server_tools=("double",), tool_choice="required"),
-    ):
+    for function in (SAVE, LOOSE):
+        turn = asked(functions=(function,), server_tools=("double",))
         (grammar,) = await grammars(turn, template=template, begins=mark)
-        assert "save" in grammar and "double" in grammar
+        assert function.name in grammar and "double" in grammar
         assert await grammars(turn, template=template) == []
 
 
@@ -135,7 +133,12 @@ async def test_a_dialect_that_cannot_be_held_to_a_format_refuses_it() -> None:
             await grammars(turn, template=template)
         assert refused.value.param == "text.format"
     assert len(await grammars(asked(answer_format=AS_NUMBER), template="[TOOL_CALLS]")) == 1
-    assert await grammars(asked(functions=(SAVE,), tool_choice="required"), template="[TOOL_CALLS]") == []
+
+
+@pytest.mark.parametrize("mark", ["[TOOL_CALLS]", "<function=", "<|tool_call>", "<|python_tag|>", "<|channel|>"])
+async def test_a_call_is_forced_in_every_dialect(mark: str) -> None:
+    for choice in ("required", SAVE.name):
+        assert len(await grammars(asked(functions=(SAVE,), tool_choice=choice), template=mark)) == 1
 
 
 async def test_a_schema_that_cannot_be_held_is_refused_before_the_turn_starts() -> None:

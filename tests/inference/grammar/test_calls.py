@@ -1,4 +1,4 @@
-"""Calls that a model makes of its own accord, in the dialects that differ from Hermes: held, and read as they are."""
+"""Calls in the dialects that differ from Hermes, of the model's own accord or forced: held, and read as they are."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from agents.parser.choose import Dialect, Format
 from agents.parser.deltas import CallBroken, CallFinished
 from inference.bundled import CHAT_MODEL
 from inference.grammar.calls import (
+    Forced,
     function_gemma_calls,
     gemma_calls,
     harmony_calls,
@@ -20,6 +21,7 @@ from inference.grammar.calls import (
     qwen_coder_calls,
 )
 from inference.grammar.constraint import Vocabulary
+from inference.grammar.lark import Thought
 from inference.grammar.tools import CallableFunction
 from inference.llama import LlamaModel
 
@@ -46,7 +48,7 @@ WEATHER = CallableFunction(
 CLOCK = CallableFunction("get-time", {"type": "object", "properties": {}})
 
 Q, E = '<|"|>', "<escape>"
-Calls = Callable[[Sequence[CallableFunction]], str]
+Calls = Callable[[Sequence[CallableFunction], Forced | None], str]
 DIALECTS: list[tuple[Format, Calls, list[str], list[str]]] = [
     (
         Format.LLAMA,
@@ -161,7 +163,7 @@ def _tokens(text: str) -> list[int]:
 def test_a_call_names_a_tool_that_is_there_with_arguments_of_its_schema(
     format: Format, calls: Calls, right: list[str], wrong: list[str]
 ) -> None:
-    grammar = calls([WEATHER, CLOCK])
+    grammar = calls([WEATHER, CLOCK], None)
     for text in right:
         assert fits(grammar, text), text
     for text in wrong:
@@ -183,7 +185,7 @@ def test_what_is_held_is_read_as_the_calls_that_it_is(
 
 @pytest.mark.parametrize(("format", "calls", "right", "wrong"), DIALECTS, ids=IDS)
 def test_text_around_calls_is_free(format: Format, calls: Calls, right: list[str], wrong: list[str]) -> None:
-    grammar = calls([WEATHER, CLOCK])
+    grammar = calls([WEATHER, CLOCK], None)
     for text in TEXTS.get(format, ["", "Plain {text} [with] <marks> ä\n\n"]):
         assert fits(grammar, text), text
 
@@ -192,7 +194,7 @@ def test_text_around_calls_is_free(format: Format, calls: Calls, right: list[str
 def test_it_is_followed_from_the_mark_on(format: Format, calls: Calls, right: list[str], wrong: list[str]) -> None:
     mark = next(mark for mark in MARKS if right[0].startswith(mark))
     for spelt in ([len(PIECES) - len(MARKS) + MARKS.index(mark)], _tokens(mark)):
-        place = VOCABULARY.compile(calls([WEATHER]), mark).start()
+        place = VOCABULARY.compile(calls([WEATHER], None), mark).start()
         free = _tokens("anything")[0]
         assert place.allowed(np.array([free])).all()
         for token in spelt:
@@ -200,3 +202,77 @@ def test_it_is_followed_from_the_mark_on(format: Format, calls: Calls, right: li
             place.accept(token)
         (no,) = _tokens("%")
         assert not place.allows(no)
+
+
+FORCED: dict[Format, list[str]] = {  # one call, then two, of which the second is a clock
+    Format.LLAMA: [
+        '{"name": "weather", "parameters": {"city": "Ulm"}}',
+        '{"name": "weather", "parameters": {"city": "Ulm"}}; {"name": "get-time", "parameters": {}}',
+    ],
+    Format.MISTRAL: [
+        '[TOOL_CALLS]weather[ARGS]{"city": "Ulm"}',
+        '[TOOL_CALLS][{"name": "weather", "arguments": {"city": "Ulm"}}, {"name": "get-time", "arguments": {}}]',
+        '[TOOL_CALLS]weather[ARGS]{"city": "Ulm"}[TOOL_CALLS]get-time[ARGS]{}',
+    ],
+    Format.GEMMA: [
+        f"<|tool_call>call:weather{{city:{Q}Ulm{Q}}}<tool_call|>",
+        f"<|tool_call>call:weather{{city:{Q}Ulm{Q}}}<tool_call|><|tool_call>call:get-time{{}}<tool_call|>",
+    ],
+    Format.FUNCTION_GEMMA: [
+        f"<start_function_call>call:weather{{city:{E}Ulm{E}}}<end_function_call>",
+        f"<start_function_call>call:weather{{city:{E}Ulm{E}}}<end_function_call>"
+        "<start_function_call>call:get-time{}<end_function_call>",
+    ],
+    Format.HARMONY: [
+        '<|channel|>commentary to=functions.weather <|constrain|>json<|message|>{"city": "Ulm"}',
+        "<|channel|>analysis<|message|>hm<|end|><|start|>assistant"
+        "<|channel|>commentary to=functions.get-time <|constrain|>json<|message|>{}",
+    ],
+    Format.QWEN_CODER: [
+        "<tool_call>\n<function=weather>\n<parameter=city>\nUlm, <b>\n</parameter>\n<parameter=days>\n3\n</parameter>\n"
+        "<parameter=unit>\nC\n</parameter>\n</function>\n</tool_call>",
+        "<tool_call>\n<function=weather>\n<parameter=city>\nUlm\n</parameter>\n</function>\n</tool_call>\n"
+        "<tool_call>\n<function=get-time>\n<parameter=any>\nthing\n</parameter>\n</function>\n</tool_call>",
+    ],
+}
+
+
+@pytest.mark.parametrize(("format", "calls", "right", "wrong"), DIALECTS, ids=IDS)
+def test_forced_calls_are_the_whole_answer(format: Format, calls: Calls, right: list[str], wrong: list[str]) -> None:
+    one, several = (calls([WEATHER, CLOCK], Forced(calls_max)) for calls_max in (1, 2))
+    for text in FORCED[format]:
+        parser = Dialect(format).parser([])
+        made = [event.name for event in (*parser.feed(text), *parser.finish()) if isinstance(event, CallFinished)]
+        assert 1 <= len(made) <= 2 and fits(several, text), text
+        assert fits(one, text) is (len(made) == 1), text
+        assert not fits(several, f"Well, {text}") and not fits(several, text[:-1]) and not fits(several, f"{text} so")
+        assert not fits(several, text.replace("weather", "wether").replace("get-time", "time")), text
+    for text in ("", "Hello", *wrong):
+        assert not fits(several, text), text
+
+
+@pytest.mark.parametrize("format", [Format.MISTRAL, Format.GEMMA, Format.QWEN_CODER])
+def test_a_thought_may_precede_forced_calls(format: Format) -> None:
+    calls = next(each[1] for each in DIALECTS if each[0] is format)
+    text = FORCED[format][0]
+    grammar = calls([WEATHER, CLOCK], Forced(1, Thought("<think>", "</think>")))
+    assert fits(grammar, text) and fits(grammar, f"<think>hm</think>\n\n{text}")
+    assert not fits(grammar, f"<think>hm</think>Well, {text}")
+
+
+@pytest.mark.parametrize(
+    "value", ["<parameter=days>\nsoon\n</parameter>\n", "<parameter=unit>\nK\n</parameter>\n", "<parameter=town>\nX"]
+)
+def test_parameters_of_forced_calls_have_the_names_and_types_of_the_schema(value: str) -> None:
+    head = "<tool_call>\n<function=weather>\n<parameter=city>\nUlm\n</parameter>\n"
+    assert not fits(qwen_coder_calls([WEATHER], Forced(1)), f"{head}{value}</function>\n</tool_call>")
+    without = "<tool_call>\n<function=weather>\n<parameter=days>\n3\n</parameter>\n</function>\n</tool_call>"
+    assert not fits(qwen_coder_calls([WEATHER], Forced(1)), without)
+
+
+def test_a_text_of_a_forced_call_has_no_more_characters_than_the_schema_lets_it() -> None:
+    save = CallableFunction("save", {"type": "object", "properties": {"city": {"type": "string", "maxLength": 5}}})
+    grammar = qwen_coder_calls([save], Forced(1))
+    for city, is_short in (("", True), ("Ulm", True), ("Kölns", True), ("Berlin", False)):
+        call = f"<tool_call>\n<function=save>\n<parameter=city>\n{city}\n</parameter>\n</function>\n</tool_call>"
+        assert fits(grammar, call) is is_short, city
