@@ -151,6 +151,7 @@ class Agent:
         """Restore the turn and its newest step from the checkpoint. Returns the events that were sent of both."""
         turn, written = progress.turn, checkpoint.written
         asked = turn.sampling.at_most(progress.budget.remaining_tokens)
+        asked = asked.completed(candidate.model.usual_sampling.values)
         sampling = await self._constrained(asked, progress, candidate, checkpoint.thinking)
         over = checkpoint.finish or (Finish.LENGTH if len(written) >= sampling.max_tokens else None)
         try:
@@ -474,7 +475,7 @@ class Agent:
         thinking = candidate.dialect.opens_thought(end)
         if turn.file_search and not progress.output:
             progress.output = [found(progress.query, progress.passages)]
-        asked = turn.sampling.at_most(budget.remaining_tokens)
+        asked = turn.sampling.at_most(budget.remaining_tokens).completed(candidate.model.usual_sampling.values)
         sampling = await self._constrained(
             judged(asked, decision) if trial and decision else asked, progress, candidate, thinking
         )
@@ -641,7 +642,8 @@ class Agent:
         switches = {**candidate.switches, **turn.switches.chosen(known)}
 
         def work(output: Sequence[Item], passages: Sequence[Passage]) -> Rendered:
-            messages = assemble(turn, output, passages, conclude=conclude)
+            default = candidate.model.default_system
+            messages = assemble(turn, output, passages, conclude=conclude, default_system=default)
             return candidate.model.render(messages, offer.schemas, switches, salt=turn.salt)
 
         if renders_fast(turn, output):

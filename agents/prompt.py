@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import orjson
@@ -19,7 +19,6 @@ from agents.turn import Turn
 from inference.core import ChatMessage, ToolCall
 from retrieval.passage import Passage
 
-DEFAULT_SYSTEM = "You are a helpful assistant."
 # The line on which the bundled model was trained; larger models understand it as well.
 CONCLUDE = "Tool budget exhausted. Answer now with what you have."
 SUMMARY = "Summary of the conversation so far:"
@@ -37,17 +36,23 @@ _SOFT_BREAKS = re.compile(r"\s*\n\s*(?![-*+|#>\s]|\d+[.)] )")
 
 
 def assemble(
-    turn: Turn, output: Sequence[Item] = (), passages: Sequence[Passage] = (), *, conclude: bool = False
+    turn: Turn,
+    output: Sequence[Item] = (),
+    passages: Sequence[Passage] = (),
+    *,
+    conclude: bool = False,
+    default_system: Callable[[], str] = str,
 ) -> list[ChatMessage]:
     """The messages of the next step: system text, history, input, and the output of this turn so far.
 
-    Raises InvalidTurn when an output has no call, or when all of them are empty.
+    `default_system` is the model's own: called where there is no other, but hints, which it then precedes. Raises
+    InvalidTurn when an output has no call, or when all of them are empty.
     """
     messages = _grouped((*turn.history, *turn.input, *output))
     if not messages:
         raise InvalidTurn("There is nothing to answer: the input is empty.")
     leading = next((i for i, message in enumerate(messages) if message.role != "system"), len(messages))
-    messages = [_system(turn, messages[:leading]), *messages[leading:]]
+    messages = [*_system(turn, messages[:leading], default_system), *messages[leading:]]
     if passages:
         _give_passages(messages, passages)
     if conclude:
@@ -160,17 +165,26 @@ def _flat(entry: ChatMessage | _Step) -> list[ChatMessage]:
     return entry.messages() if isinstance(entry, _Step) else [entry]
 
 
-def _system(turn: Turn, leading: Sequence[ChatMessage]) -> ChatMessage:
-    """Instructions and the leading system messages as one message: most templates allow exactly one, the first."""
-    parts = [turn.instructions or "", *(message.content for message in leading)]
-    parts = [part for part in parts if part] or [DEFAULT_SYSTEM]
+def _system(turn: Turn, leading: Sequence[ChatMessage], default: Callable[[], str]) -> list[ChatMessage]:
+    """Instructions, the leading system messages and hints as one message: most templates allow exactly one, the first.
+    None if there is nothing to say: then the model's own default applies."""
+    parts = [part for part in (turn.instructions or "", *(message.content for message in leading)) if part]
+    hints = _hints(turn) if turn.hints else []
+    if hints and not parts:
+        parts = [part for part in (default(),) if part]
+    return [ChatMessage("system", "\n\n".join([*parts, *hints]))] if parts or hints else []
+
+
+def _hints(turn: Turn) -> list[str]:
+    """What the model is told of the constraints on its answer: it answers better than one that is only held to them."""
+    hints = []
     if turn.answer_format:
-        parts.append(f"Answer with JSON only. Its schema: {json.dumps(turn.answer_format.schema, ensure_ascii=False)}")
+        hints.append(f"Answer with JSON only. Its schema: {json.dumps(turn.answer_format.schema, ensure_ascii=False)}")
     if turn.tool_choice == "required":
-        parts.append("Call a tool before you answer.")
+        hints.append("Call a tool before you answer.")
     elif turn.tool_choice not in ("auto", "none"):
-        parts.append(f"Call the tool {turn.tool_choice} before you answer.")
-    return ChatMessage("system", "\n\n".join(parts))
+        hints.append(f"Call the tool {turn.tool_choice} before you answer.")
+    return hints
 
 
 def _give_passages(messages: list[ChatMessage], passages: Sequence[Passage]) -> None:

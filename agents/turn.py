@@ -146,6 +146,7 @@ class Turn:
     sampling: Sampling = field(default_factory=Sampling)
     stop: tuple[str, ...] = ()  # end the answer where its visible text contains one of these, and are not part of it
     switches: TemplateOptions = field(default_factory=TemplateOptions)
+    hints: bool = True  # tell the model of the format of its answer and of a required tool
     caps: Caps = field(default_factory=Caps)  # the limits of the request
     limits: Limits = field(default_factory=Limits)  # the limits in effect
     priority: Priority = Priority.STANDARD

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from inference.template_capabilities import Capabilities
 from inference.template_options import NO_OPTIONS, Value
+from inference.usual_sampling import UsualSampling
 
 if TYPE_CHECKING:  # it imports NumPy
     from inference.grammar.constraint import Constraint
@@ -86,6 +87,14 @@ class Sampling:
     ignore_eos: bool = False  # generate up to `max_tokens`: benchmarks need answers of equal length
     top_logprobs: int | None = None  # number of alternatives per token; None: no log probabilities at all
     grammar: Grammar | None = None
+    open: frozenset[str] = frozenset()  # names of parameters that the model chooses: see `completed`
+
+    def completed(self, usual: Mapping[str, float]) -> Sampling:
+        """A copy with the model's usual values of the parameters that were left open."""
+        if not self.open:
+            return self
+        chosen: dict[str, Any] = {name: usual[name] for name in self.open if name in usual}
+        return replace(self, **chosen, open=frozenset())
 
     def at_most(self, tokens: int) -> Sampling:
         """A copy with `max_tokens` limited to `tokens`."""
@@ -436,6 +445,7 @@ class LanguageModel(Protocol):
     chat_template: str  # its text determines the format of tool calls
     capabilities: Capabilities  # of the chat template
     shares_turns: bool  # whether other workers may know turns of its conversations that this one does not
+    usual_sampling: UsualSampling  # of the model file
     measures: Mapping[str, int]  # of the model file, in llama.cpp's names: n_ctx_train, n_params, n_vocab, n_embd, size
 
     @property
@@ -454,6 +464,10 @@ class LanguageModel(Protocol):
         """Apply the chat template. `tools` are OpenAI function tools: {"type":"function","function":{...}}.
 
         Raises InvalidTemplate."""
+        ...
+
+    def default_system(self) -> str:
+        """The system message that the chat template writes if there is none; empty if it writes none."""
         ...
 
     def encode(self, segments: Sequence[Segment], *, salt: str = "") -> list[int]:

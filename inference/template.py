@@ -36,6 +36,7 @@ COUNT, COUNTED = "count_iteration", "__iterations"  # the filter that each itera
 # Of a prompt: as many as a template needs that looks at all messages for each of a thousand. They take 0.1 s.
 ITERATIONS_MAX = 1_000_000
 PROBE_ITERATIONS_MAX = 20_000  # of a few short messages
+ANY = "<any>"  # stands for any system message
 CALL_ID_CHARS = 9  # Mistral's templates accept no other length
 
 
@@ -231,6 +232,23 @@ class ChatTemplate:
             raise
         except Exception as error:  # a template is foreign code: whatever it raises, these messages do not suit it
             raise InvalidTemplate(f"the model's chat template fails on these messages: {error}") from error
+
+    def default_system(self) -> str:
+        """The system text that a prompt without a system message has; empty if none is found. Not cached: it may have
+        the date."""
+        question = ChatMessage("user", "?")
+        try:
+            told = _text(self.render([ChatMessage("system", ANY), question]))
+            bare = _text(self.render([question]))
+        except InvalidTemplate:
+            return ""
+        before, _, behind = told.partition(ANY)
+        is_there = len(before) + len(behind) <= len(bare) and bare.startswith(before) and bare.endswith(behind)
+        return bare[len(before) : len(bare) - len(behind)].strip() if is_there else ""
+
+
+def _text(segments: Sequence[Segment]) -> str:
+    return "".join(segment.text for segment in segments)
 
 
 def _parts(messages: Sequence[ChatMessage]) -> list[Part]:

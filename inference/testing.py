@@ -42,6 +42,7 @@ from inference.template_capabilities import EVERYTHING, Capabilities
 from inference.template_options import NO_OPTIONS, Value
 from inference.tokenizer import CHARACTER_BYTES, Room
 from inference.trace import now_ns
+from inference.usual_sampling import UsualSampling
 
 
 @dataclass(frozen=True)
@@ -142,6 +143,7 @@ class ScriptedModel:
     piece_chars: int = 3
     fills: bool = False  # whether it supports infill
     switches: frozenset[str] = frozenset()  # rendered at the start of the prompt when set
+    usual_sampling: UsualSampling = field(default_factory=UsualSampling)
     measures: Mapping[str, int] = field(default_factory=dict)
     logprobs: Sequence[float] = (0.0,)  # of its tokens; the last value applies to all that follow
     capabilities: Capabilities = EVERYTHING
@@ -175,6 +177,9 @@ class ScriptedModel:
             segments += [Segment(f"<call>{call.name} {call.arguments}</call>", False) for call in message.tool_calls]
             segments.append(Segment("\n", trusted=True))
         return Rendered([*segments, Segment("<assistant>", trusted=True)])
+
+    def default_system(self) -> str:
+        return ""
 
     def encode(self, segments: Sequence[Segment], *, salt: str = "") -> list[int]:
         self.salts.add(salt)

@@ -20,6 +20,7 @@ from inference.llama import LlamaModel
 from inference.template import ChatTemplate
 from inference.template_options import NO_OPTIONS, Value
 from inference.tokenizer import Room, Tokenizer
+from inference.usual_sampling import UsualSampling
 
 
 class TextModel:
@@ -44,6 +45,7 @@ class TextModel:
             "n_embd": weights.dimensions,
             "size": weights.weight_bytes,
         }
+        self.usual_sampling = UsualSampling.read(weights.metadata())
         self._weights = weights
         self._template = ChatTemplate(weights.chat_template, bos=weights.bos_text, eos=weights.eos_text)
         self.capabilities = self._template.capabilities
@@ -72,6 +74,9 @@ class TextModel:
         salt: str = "",
     ) -> Rendered:
         return self._template.render(messages, tools, partial(self._turns.get, salt=salt), switches)
+
+    def default_system(self) -> str:
+        return self._template.default_system()
 
     def encode(self, segments: Sequence[Segment], *, salt: str = "") -> list[int]:
         return self._tokenizer.encode(segments, salt=salt)

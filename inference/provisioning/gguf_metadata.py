@@ -10,6 +10,7 @@ from inference.errors import InvalidTemplate
 from inference.llama import LlamaModel
 from inference.template import ChatTemplate
 from inference.template_capabilities import Capabilities
+from inference.usual_sampling import UsualSampling
 
 # Markers in a chat template that show the format the model was trained on; the first one found counts.
 TEMPLATE_MARKS = {
@@ -37,6 +38,8 @@ class GgufMetadata:
     tokenizer: str
     template: str
     capabilities: Capabilities | None  # of the template
+    system: str  # the default of the template
+    sampling: UsualSampling
     licence: str
 
 
@@ -58,8 +61,17 @@ def read_metadata(model: LlamaModel) -> GgufMetadata:
         tokenizer=" ".join(kind for kind in kinds if kind),
         template=template_kind(model.chat_template),
         capabilities=_capabilities(model),
+        system=default_system(model.chat_template),
+        sampling=UsualSampling.read(metadata),
         licence=metadata.get("general.license", "not stated"),
     )
+
+
+def default_system(template: str | None) -> str:
+    try:
+        return ChatTemplate(template).default_system()
+    except InvalidTemplate:
+        return ""
 
 
 def template_kind(template: str | None) -> str:

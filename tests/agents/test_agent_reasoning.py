@@ -106,7 +106,7 @@ def test_the_template_is_given_the_thoughts_with_their_message() -> None:
     history = (user("Go"), Reasoning("Hm."), Message("assistant", "Wait."), FunctionCall("c", "f", "{}"))
     output = FunctionCallOutput("c", "1")
     turn = Turn(TENANT, (output,), history)
-    (_, _, answer, _) = assemble(turn)
+    (_, answer, _) = assemble(turn)
     assert (answer.content, answer.reasoning, len(answer.tool_calls)) == ("Wait.", "Hm.", 1)
 
 

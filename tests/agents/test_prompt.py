@@ -6,23 +6,19 @@ import pytest
 
 from agents.errors import InvalidTurn
 from agents.message import FileSearchCall, FunctionCall, FunctionCallOutput, Item, Message
-from agents.prompt import CONCLUDE, DEFAULT_SYSTEM, UNANSWERED, assemble, numbered, question
-from agents.turn import ToolChoice, Turn
+from agents.prompt import CONCLUDE, UNANSWERED, assemble, numbered, question
+from agents.turn import AnswerFormat, ToolChoice, Turn
 from inference.core import ChatMessage, ToolCall
 from tests.agents.turns import TENANT, asked, passage, user
 
-SYSTEM = ChatMessage("system", DEFAULT_SYSTEM)
-
 
 def messages(*history: Item) -> list[ChatMessage]:
-    """The messages behind the system text."""
-    return assemble(Turn(TENANT, (), history))[1:]
+    return assemble(Turn(TENANT, (), history))
 
 
 def test_history_stands_before_the_input_and_output_behind_it() -> None:
     turn = Turn(TENANT, (user("two"),), (user("one"), Message("assistant", "1")))
     assert assemble(turn, [Message("assistant", "2")]) == [
-        SYSTEM,
         ChatMessage("user", "one"),
         ChatMessage("assistant", "1"),
         ChatMessage("user", "two"),
@@ -104,7 +100,7 @@ def test_nothing_to_answer_is_refused() -> None:
 def test_passages_stand_in_the_newest_user_message_only() -> None:
     turn = Turn(TENANT, (user("How?"),), (user("Hi"), Message("assistant", "Hello.")))
     found = [passage(1, title="Guide"), passage(2, text="Two\n\n\n  lines. ", title="Notes")]
-    assert assemble(turn, passages=found)[1:] == [
+    assert assemble(turn, passages=found) == [
         ChatMessage("user", "Hi"),
         ChatMessage("assistant", "Hello."),
         ChatMessage("user", "Passages:\n[1] Guide: Fact 1.\n[2] Notes: Two lines.\n\nQuestion: How?", passage_chars=52),
@@ -129,6 +125,23 @@ def test_without_a_result_a_system_message_tells_it() -> None:
 @pytest.mark.parametrize(("choice", "told"), [("required", "Call a tool"), ("look_up", "Call the tool look_up")])
 def test_a_demanded_call_is_asked_for(choice: ToolChoice, told: str) -> None:
     assert told in assemble(asked(tool_choice=choice))[0].content
+
+
+def test_nothing_is_said_in_place_of_the_model_s_own_system_message() -> None:
+    assert assemble(asked("Hi"), default_system=lambda: "I am Ada.") == [ChatMessage("user", "Hi")]
+
+
+def test_hints_follow_the_model_s_own_system_message() -> None:
+    required = asked("Hi", tool_choice="required")
+    [system, _] = assemble(required, default_system=lambda: "I am Ada.")
+    assert system == ChatMessage("system", "I am Ada.\n\nCall a tool before you answer.")
+    [system, _] = assemble(replace(required, instructions="Be brief."), default_system=lambda: "I am Ada.")
+    assert system.content == "Be brief.\n\nCall a tool before you answer."
+
+
+def test_hints_can_be_left_out() -> None:
+    silent = asked("Hi", tool_choice="required", answer_format=AnswerFormat({"type": "object"}, "text"), hints=False)
+    assert assemble(silent, default_system=lambda: "I am Ada.") == [ChatMessage("user", "Hi")]
 
 
 def test_the_question_is_the_newest_user_message() -> None:

@@ -56,6 +56,40 @@ def template(weights: LlamaModel) -> ChatTemplate:
     return ChatTemplate(weights.chat_template, bos=weights.bos_text, eos=weights.eos_text)
 
 
+CHATML = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+NAMED = "{% if messages[0].role != 'system' %}<|im_start|>system\nYou are Ada.\nBe kind.<|im_end|>\n{% endif %}"
+DATED = (
+    "<|system|>Knowledge: 2024\nToday: {{ strftime_now('%d %B %Y') }}\n\n"
+    "{% if messages[0].role == 'system' %}{{ messages[0].content }}{% set rest = messages[1:] %}"
+    "{% else %}You are Ada.{% set rest = messages %}{% endif %}<|end|>"
+    "{% for m in rest %}<|{{ m.role }}|>{{ m.content }}<|end|>{% endfor %}"
+)
+JOINED = "{{ messages[0].content + '\n\n' if messages[1] else '' }}<start_of_turn>user\n{{ messages[-1].content }}"
+STRICT = "{% if messages[0].role == 'system' %}{{ raise_exception('no system') }}{% endif %}{{ messages[0].content }}"
+
+
+@pytest.mark.parametrize(
+    ("source", "default"),
+    [
+        (CHATML, ""),
+        (NAMED + CHATML, "You are Ada.\nBe kind."),
+        (DATED, "You are Ada."),
+        (JOINED, ""),
+        (STRICT, ""),
+    ],
+)
+def test_the_default_system_message_of_a_template_is_found(source: str, default: str) -> None:
+    assert ChatTemplate(source).default_system() == default
+
+
+def test_the_bundled_model_has_the_system_message_of_its_training(template: ChatTemplate) -> None:
+    default, question = template.default_system(), ChatMessage("user", "Hi")
+    assert default == "You are a helpful assistant."
+    for tools in ((), (tool("Looks up."),)):
+        bare = text(template.render([question], tools))
+        assert bare == text(template.render([ChatMessage("system", default), question], tools))
+
+
 def test_a_conversation_with_tools_renders_as_the_model_was_trained(template: ChatTemplate) -> None:
     arguments = '{"city":  "Oslo"}'  # spacing as the model wrote it
     messages = [

@@ -11,6 +11,12 @@ import numpy as np
 
 TOKENS, KINDS, TEMPLATE = "tokenizer.ggml.tokens", "tokenizer.ggml.token_type", "tokenizer.chat_template"
 
+KINDS_OF_FACTS = {
+    float: gguf.GGUFValueType.FLOAT32,
+    int: gguf.GGUFValueType.UINT32,
+    str: gguf.GGUFValueType.STRING,
+}
+
 
 def fact(path: Path, name: str) -> Any:
     """A value of a file's header."""
@@ -18,7 +24,7 @@ def fact(path: Path, name: str) -> Any:
 
 
 def write_variant(source: Path, target: Path, facts: Mapping[str, Any], *, rows: int | None = None) -> None:
-    """A copy of `source` with other facts; the matrices with a row a token get `rows` rows, new ones of zeros."""
+    """A copy of `source` with other or more facts; the matrices with a row a token get `rows` rows, new ones zeros."""
     reader = gguf.GGUFReader(source)
     tokens = len(reader.fields[TOKENS].data)
     writer = gguf.GGUFWriter(target, fact(source, "general.architecture"))
@@ -27,6 +33,8 @@ def write_variant(source: Path, target: Path, facts: Mapping[str, Any], *, rows:
             continue
         element = field.types[-1] if field.types[0] == gguf.GGUFValueType.ARRAY else None
         writer.add_key_value(name, facts.get(name, field.contents()), field.types[0], sub_type=element)
+    for name in facts.keys() - reader.fields.keys():
+        writer.add_key_value(name, facts[name], KINDS_OF_FACTS[type(facts[name])])
     for tensor in reader.tensors:
         data = tensor.data
         if rows is not None and tensor.data.shape[0] == tokens:

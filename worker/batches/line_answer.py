@@ -66,7 +66,8 @@ async def _response(services: Services, principal: Principal, raw: bytes, trace:
     for name in ("stream", "background", "store"):
         _refuse(name, getattr(body, name))
     _refuse("conversation", body.conversation)  # lines are answered in any order, some of them more than once
-    frame = ResponseFrame(body.model_copy(update={"store": False}), check_model(body.model, services))
+    model, usual = check_model(body.model, services), services.usual_sampling(body.model)
+    frame = ResponseFrame(body.model_copy(update={"store": False}), model, usual=usual)
     turn = await hydrate(services, principal, frame)
     ledger = Ledger(services, principal, trace, frame.id, None, frame.model, body.metadata, Priority.BATCH)
     with ledger.recording() as outcome:

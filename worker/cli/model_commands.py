@@ -192,6 +192,8 @@ def _print_facts(facts: GgufMetadata, memory: Memory) -> None:
             "tokenizer": f"{facts.tokenizer}, {facts.vocabulary} tokens",
             "template": facts.template,
             **({"takes": str(facts.capabilities)} if facts.capabilities else {}),
+            "system": " ".join(facts.system.split()) or "no default",
+            "sampling": str(facts.sampling),
             "licence": facts.licence,
             "memory": memory.text,
         }

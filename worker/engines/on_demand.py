@@ -47,6 +47,7 @@ class OnDemandModel:
         self.context_length = text.context_length
         self.chat_template = text.chat_template
         self.capabilities = text.capabilities
+        self.usual_sampling = text.usual_sampling
         self.measures: Mapping[str, int] = text.measures
         self.shares_turns = False
         self.share_loaded = 0.0  # from 0 to 1, while it is loading
@@ -177,6 +178,9 @@ class OnDemandModel:
     ) -> Rendered:
         """If it is loaded, the exact tokens of generated turns are available as well."""
         return (self._model or self._text).render(messages, tools, switches, salt=salt)
+
+    def default_system(self) -> str:
+        return self._text.default_system()
 
     def encode(self, segments: Sequence[Segment], *, salt: str = "") -> list[int]:
         return self._text.encode(segments, salt=salt)

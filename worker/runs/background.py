@@ -66,7 +66,8 @@ class Backlog:
         """
         services = self._services
         body = entitled(body, principal.best_class)
-        frame = ResponseFrame(body, check_model(body.model, services), id, dialect=dialect)
+        model, usual = check_model(body.model, services), services.usual_sampling(body.model)
+        frame = ResponseFrame(body, model, id, dialect=dialect, usual=usual)
         turn = await hydrate(services, principal, frame)
         await services.agent.count(turn.turn)
         caller = {"via": principal.via, "subject": principal.subject, "dialect": dialect.value}

@@ -132,7 +132,8 @@ class Runs:
         services = self.services
         body = entitled(body, principal.best_class)
         model = check_model(body.model, services)
-        frame = ResponseFrame(body, model, id or new_id("resp"), dialect=dialect)
+        usual = services.usual_sampling(body.model)
+        frame = ResponseFrame(body, model, id or new_id("resp"), dialect=dialect, usual=usual)
         conversation_id = body.conversation.id if body.conversation else None
         priority = priority_of(body.service_tier, watched=principal.is_watching)
         ledger = Ledger(services, principal, trace, frame.id, conversation_id, model, body.metadata, priority)

@@ -80,6 +80,10 @@ class RunServices:
         named = self.aliases.model_of(name)
         return self.model_registry.best(self.agent_registry.of(named).model or named).model
 
+    def usual_sampling(self, name: str | None) -> Mapping[str, float]:
+        """Of the model that answers a request which names this model, route, agent or alias."""
+        return self.model_of(name).usual_sampling.values
+
     def definition(self, model: str, asked: str | None) -> Definition:
         """What the model that a request names adds to its turns. `model` is what it stands for, `asked` what it says:
         nothing leaves the choice to the surface and to the worker."""

@@ -33,6 +33,7 @@ from worker.wire.options import (
     asks_for_same_bytes,
     caps_of,
     priority_of,
+    wants_hints,
 )
 from worker.wire.response_request import ShortKey
 from worker.wire.strict import Strict, Unsupported, only
@@ -146,6 +147,7 @@ class ChatRequest(GenerationParameters):
             sampling=self._sampling,
             stop=tuple(self.stop or ()),
             switches=self.switches,
+            hints=wants_hints(self.metadata),
             caps=replace(caps_of(self.metadata), tokens=self._tokens_max),
             priority=priority_of(self.service_tier, watched=watched),
         )

@@ -67,14 +67,15 @@ class GenerationParameters(Strict):
 
     @property
     def drawn(self) -> Sampling:
-        """The sampling parameters that both surfaces have in common."""
-        return Sampling(
-            temperature=1.0 if self.temperature is None else self.temperature,
-            top_p=1.0 if self.top_p is None else self.top_p,
-            top_k=max(0, self.top_k or 0),
-            min_p=self.min_p or 0.0,
-            presence_penalty=self.presence_penalty or 0.0,
-            frequency_penalty=self.frequency_penalty or 0.0,
-            repeat_penalty=self.repetition_penalty or 1.0,
-            ignore_eos=bool(self.ignore_eos),
-        )
+        """The sampling parameters that both surfaces have in common. Those that are missing are left to the model."""
+        named: dict[str, Any] = {
+            "temperature": self.temperature,
+            "top_p": self.top_p,
+            "top_k": None if self.top_k is None else max(0, self.top_k),
+            "min_p": self.min_p,
+            "presence_penalty": self.presence_penalty,
+            "frequency_penalty": self.frequency_penalty,
+            "repeat_penalty": self.repetition_penalty,
+        }
+        given = {name: value for name, value in named.items() if value is not None}
+        return Sampling(**given, ignore_eos=bool(self.ignore_eos), open=frozenset(named.keys() - given.keys()))

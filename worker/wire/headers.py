@@ -11,13 +11,14 @@ from worker.wire.chat_request import ChatRequest
 from worker.wire.completion_request import CompletionRequest
 from worker.wire.limits import METADATA_PAIRS_MAX
 from worker.wire.messages_request import MessagesRequest
-from worker.wire.options import DETERMINISTIC, LATE, SURFACE
+from worker.wire.options import DETERMINISTIC, HINTS, LATE, SURFACE
 from worker.wire.response_request import ResponseRequest
 
 IN_METADATA = {
     "X-Firsttoken-Deterministic": DETERMINISTIC,
     "X-Firsttoken-Surface": SURFACE,
     "X-Firsttoken-Late": LATE,
+    "X-Firsttoken-Hints": HINTS,
 }
 Body = TypeVar("Body", ChatRequest, CompletionRequest, MessagesRequest, ResponseRequest)
 
@@ -29,6 +30,7 @@ def with_headers(body: Body, headers: Mapping[str, str], surfaces: Collection[st
         DETERMINISTIC: ("true", "false"),
         SURFACE: surfaces,
         LATE: (REFUSE, WAIT),
+        HINTS: ("true", "false"),
     }
     said: dict[str, str] = {}
     for header, pair in IN_METADATA.items():

@@ -27,7 +27,7 @@ from worker.wire.ignored import note, without_effect
 from worker.wire.lenient import Lenient
 from worker.wire.messages_content import BILLING, MessageParam, SystemContent, items_of, said
 from worker.wire.messages_tools import MessagesTool, MessagesToolChoice
-from worker.wire.options import Metadata, asks_for_same_bytes, caps_of, priority_of
+from worker.wire.options import Metadata, asks_for_same_bytes, caps_of, priority_of, wants_hints
 from worker.wire.strict import Unsupported
 from worker.wire.tools import check_given, distinct
 
@@ -160,7 +160,8 @@ class MessagesRequest(MessagesInput):
     def turn(self, tenant_id: UUID, *, watched: bool = False) -> Turn:
         turn = super().turn(tenant_id, watched=watched)
         caps = replace(caps_of(self.metadata), tokens=self.max_tokens)
-        return replace(turn, sampling=self._sampling, stop=tuple(self.stop_sequences or ()), caps=caps)
+        stop = tuple(self.stop_sequences or ())
+        return replace(turn, sampling=self._sampling, stop=stop, caps=caps, hints=wants_hints(self.metadata))
 
     @property
     def _sampling(self) -> Sampling:

@@ -35,6 +35,7 @@ WITHOUT_EFFECT = frozenset(
 # Keys of `metadata` that are options of our own.
 DETERMINISTIC = "deterministic"  # "true": the same prompt and seed give the same bytes
 SURFACE = "firsttoken:surface"  # where the answer is used, from a header
+HINTS = "firsttoken:hints"  # "false": the prompt gets no words about the format or a required tool, from a header
 LATE = "firsttoken:late"  # the policy for a request whose first token will be late, from a header
 STEPS, SECONDS, COST = "max_steps", "max_seconds", "max_cost"  # budgets of the turn that have no field of their own
 
@@ -116,6 +117,10 @@ Metadata: TypeAlias = Annotated[
 
 def asks_for_same_bytes(metadata: dict[str, str] | None) -> bool:
     return (metadata or {}).get(DETERMINISTIC) == "true"
+
+
+def wants_hints(metadata: dict[str, str] | None) -> bool:
+    return (metadata or {}).get(HINTS) != "false"
 
 
 def caps_of(metadata: dict[str, str] | None) -> Caps:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
@@ -38,6 +38,7 @@ class ResponseFrame:
     id: str = field(default_factory=lambda: new_id("resp"))
     created_at: int = field(default_factory=lambda: int(time.time()))
     dialect: Dialect = Dialect.OPENAI
+    usual: Mapping[str, float] = field(default_factory=dict)  # sampling of the model, where the request sets none
 
     def queued(self) -> dict[str, Any]:
         return self.snapshot("queued", ())
@@ -64,7 +65,7 @@ class ResponseFrame:
         return snapshot
 
     def snapshot(self, status: Status, output: Sequence[dict[str, Any]]) -> dict[str, Any]:
-        request = self.request
+        request, sampling = self.request, self.request.drawn.completed(self.usual)
         return {
             "id": self.id,
             "object": "response",
@@ -84,10 +85,10 @@ class ResponseFrame:
             "max_tool_calls": request.max_tool_calls,
             "truncation": request.truncation or "disabled",
             "text": {"format": request.format.echo()},
-            "temperature": 1.0 if request.temperature is None else request.temperature,
-            "top_p": 1.0 if request.top_p is None else request.top_p,
-            "presence_penalty": request.presence_penalty or 0.0,
-            "frequency_penalty": request.frequency_penalty or 0.0,
+            "temperature": sampling.temperature,
+            "top_p": sampling.top_p,
+            "presence_penalty": sampling.presence_penalty,
+            "frequency_penalty": sampling.frequency_penalty,
             "top_logprobs": request.top_logprobs or 0,
             "reasoning": {"effort": request.switches.effort, "summary": None},
             "usage": None,

@@ -36,6 +36,7 @@ from worker.wire.options import (
     asks_for_same_bytes,
     caps_of,
     priority_of,
+    wants_hints,
 )
 from worker.wire.strict import Id, Strict, Text, Unsupported
 from worker.wire.tools import AUTO, Choice, FileSearchTool, FunctionToolParam, ServerTool, Tool, check_given, distinct
@@ -189,6 +190,7 @@ class ResponseRequest(GenerationParameters):
             answer_format=self.format.answer("text.format"),
             sampling=self._sampling,
             switches=self.switches,
+            hints=wants_hints(self.metadata),
             caps=replace(caps_of(self.metadata), calls=self.max_tool_calls, tokens=self.max_output_tokens),
             priority=priority_of(self.service_tier, watched=watched),
             compacting=Compacting(self.context_management[0].compact_threshold) if self.context_management else None,

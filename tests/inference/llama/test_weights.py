@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import closing
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from inference.backend import Rows
 from inference.bundled import DRAFT_MODEL
 from inference.llama import LlamaContext, LlamaModel, weights
+from tests.inference.variants import write_variant
 
 
 @pytest.fixture
@@ -27,6 +29,14 @@ def test_a_model_without_layers_on_the_gpu_gets_the_attention_of_a_cpu(layers: i
     ):
         assert model.on_gpu is on_gpu
         assert (context.streams, context.exact) == (not on_gpu, not on_gpu)
+
+
+def test_every_token_that_the_file_declares_as_an_end_is_one(tmp_path: Path) -> None:
+    facts = {"tokenizer.ggml.eos_token_id": 0, "tokenizer.ggml.eot_token_id": 5, "tokenizer.ggml.eom_token_id": 6}
+    write_variant(DRAFT_MODEL, tmp_path / "ends.gguf", facts)
+    with closing(LlamaModel.load(tmp_path / "ends.gguf", weights=False)) as model:
+        named = {model.token_text(token) for token in model.end_tokens()} & {"<|im_end|>"}  # known by its text
+        assert model.end_tokens() >= {0, 5, 6} and named
 
 
 def test_without_a_gpu_the_place_of_the_kv_cache_changes_nothing() -> None:

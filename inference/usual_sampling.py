@@ -1,0 +1,65 @@
+"""The sampling parameters that a model's publisher recommends, as llama.cpp's converter writes them into its file.
+
+They apply where a request leaves a parameter open. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import isfinite
+from typing import NamedTuple, Self
+
+PREFIX = "general.sampling."
+
+
+class _Parameter(NamedTuple):
+    name: str  # in `Sampling`
+    least: float
+    most: float  # as of a request
+
+
+PARAMETERS: Mapping[str, _Parameter] = {
+    "temp": _Parameter("temperature", 0.0, 2.0),
+    "top_k": _Parameter("top_k", 0, 1_000_000),
+    "top_p": _Parameter("top_p", 0.0, 1.0),
+    "min_p": _Parameter("min_p", 0.0, 1.0),
+    "penalty_repeat": _Parameter("repeat_penalty", 0.01, 2.0),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class UsualSampling:
+    """`values` by their names in `Sampling`; `others` are keys of the file that have no effect here: samplers that this
+    engine does not have, and values that no request could set."""
+
+    values: Mapping[str, float] = field(default_factory=dict)
+    others: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, metadata: Mapping[str, str]) -> Self:
+        given = {key.removeprefix(PREFIX): text for key, text in metadata.items() if key.startswith(PREFIX)}
+        values: dict[str, float] = {}
+        others: dict[str, str] = {}
+        for key in [*PARAMETERS, *sorted(given.keys() - PARAMETERS.keys())]:  # a file has them in any order
+            if (text := given.get(key)) is None:
+                continue
+            parameter, number = PARAMETERS.get(key), _number(text)
+            if parameter is not None and number is not None and parameter.least <= number <= parameter.most:
+                values[parameter.name] = int(number) if parameter.name == "top_k" else number
+            elif number != 0:  # these samplers are off at 0
+                others[key] = text
+        return cls(values, others)
+
+    def __str__(self) -> str:
+        told = [f"{name} {value:g}" for name, value in self.values.items()] or ["none of its own"]
+        ignored = [f"{key} {text} has no effect" for key, text in self.others.items()]
+        return ", ".join([*told, *ignored])
+
+
+def _number(text: str) -> float | None:
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    return number if isfinite(number) else None
