@@ -27,6 +27,7 @@ from inference.speculative.draft_model import same_vocabulary
 from inference.weight_placement import Split
 
 SELF_TEST_TIMEOUT_S = 120.0
+OTHER_MODEL = "fetch its file again, or choose another: see `firsttoken models list`"
 REBUILD = "rebuild it for this CPU: python3 -m deploy.setup --force"
 BUILD = "build for it: FIRSTTOKEN_BACKEND=auto make setup, which says what to install first"
 # What a build needs besides itself, by llama.cpp's name of its backend.
@@ -225,7 +226,8 @@ def self_test(model: Path) -> Finding:
     try:
         printed = run_isolated("inference.provisioning.selftest", str(model), timeout_s=SELF_TEST_TIMEOUT_S)
     except RunFailed as failure:
-        return Finding("self-test", Level.PROBLEM, str(failure), REBUILD)
+        is_build = failure.crashed or str(failure).startswith(AssertionError.__name__)
+        return Finding("self-test", Level.PROBLEM, str(failure), REBUILD if is_build else OTHER_MODEL)
     return Finding("self-test", Level.OK, printed.strip())
 
 

@@ -211,7 +211,7 @@ def test_a_model_that_cannot_chat_is_a_problem() -> None:
 
 def test_a_self_test_that_fails_becomes_a_finding() -> None:
     finding = self_test(EMBEDDER)
-    assert finding.level is Level.PROBLEM and "encoder" in finding.text and finding.todo
+    assert finding.level is Level.PROBLEM and "encoder" in finding.text and "models list" in finding.todo
 
 
 def test_a_native_crash_is_named_by_its_signal() -> None:

@@ -1,0 +1,77 @@
+"""The self-test tells kernels that round differently from those that compute something else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import gguf
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from deploy.weights import weights
+from inference.backend import Rows
+from inference.bundled import CHAT_MODEL
+from inference.errors import InferenceError
+from inference.llama import LlamaContext
+from inference.provisioning.selftest import DISAGREEMENT_MAX, check, disagreement
+
+LOGITS = np.random.default_rng(1).normal(0, 3, 5_000).astype(np.float32)
+NOISE = np.random.default_rng(2).normal(0, 1, LOGITS.size).astype(np.float32)
+
+
+def test_rounding_an_offset_and_another_scale_are_no_disagreement() -> None:
+    assert disagreement(LOGITS, LOGITS) == pytest.approx(0)
+    assert disagreement(LOGITS + 0.1 * NOISE + 0.3, LOGITS) < DISAGREEMENT_MAX / 10
+    assert disagreement(10 * LOGITS, 10 * LOGITS + NOISE) < DISAGREEMENT_MAX
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        np.roll(LOGITS, 1),
+        -LOGITS,
+        LOGITS * np.tile([1, 1, 1, 0], LOGITS.size // 4),
+        np.zeros_like(LOGITS),
+        LOGITS * np.nan,
+    ],
+    ids=["shifted", "negative", "a quarter missing", "nothing", "not finite"],
+)
+def test_other_logits_are_a_disagreement(wrong: NDArray[np.float32]) -> None:
+    assert disagreement(wrong.astype(np.float32), LOGITS) > DISAGREEMENT_MAX
+
+
+def test_real_weights_in_four_bits_pass() -> None:
+    check(weights())
+
+
+Spoil = Callable[[NDArray[np.float32]], NDArray[np.float32]]
+
+
+@pytest.mark.parametrize("rows", [1, 5])
+@pytest.mark.parametrize("spoil", [lambda logits: logits[..., ::-1], lambda logits: logits * np.nan])
+def test_kernels_for_few_rows_that_compute_something_else_are_found(
+    monkeypatch: pytest.MonkeyPatch, rows: int, spoil: Spoil
+) -> None:
+    """As the recipe for AMX without its flag did for one row: its numbers were other ones, or none."""
+    decode = LlamaContext.decode
+
+    def spoilt(context: LlamaContext, batch: Sequence[Rows]) -> NDArray[np.float32]:
+        logits = decode(context, batch)
+        return spoil(logits) if rows // 2 < len(batch[0].tokens) <= rows else logits
+
+    monkeypatch.setattr(LlamaContext, "decode", spoilt)
+    with pytest.raises(AssertionError, match=f"^{rows} rows at a time"):
+        check(CHAT_MODEL)
+
+
+def test_a_damaged_tensor_is_blamed_on_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "damaged.gguf"
+    path.write_bytes(CHAT_MODEL.read_bytes())
+    reader = gguf.GGUFReader(path, "r+")
+    norm = next(tensor for tensor in reader.tensors if tensor.name == "output_norm.weight")
+    norm.data[:] = np.nan
+    reader.data.flush()
+    with pytest.raises(InferenceError, match="damaged"):
+        check(path)
