@@ -69,4 +69,4 @@ def test_instructions_after_the_question_keep_its_passages(client: OpenAI, handb
         store=False,
     )
     assert answer.output[0].type == "file_search_call"
-    assert answer.usage.input_tokens > 60
+    assert answer.usage.input_tokens > 40  # without passages about 25
