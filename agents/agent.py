@@ -18,7 +18,7 @@ from agents.answer_lookup import AnswerLookup, LookupQuery
 from agents.available_tools import AvailableTools
 from agents.budget import FREE, Budget, Prices
 from agents.checkpoint import CannotResume, Checkpoint, Marks
-from agents.constraint import Stage, constraint_of
+from agents.constraint import Extent, Stage, constraint_of
 from agents.errors import Interrupted, InvalidTurn
 from agents.events import Event, EventSink, ItemFinished, ItemStarted, SourcesFound, TurnFinished
 from agents.inflight import InFlight
@@ -606,17 +606,23 @@ class Agent:
         return replace(sampling, grammar=progress.grammars[key])
 
     def _grammar(
-        self, turn: Turn, offer: AvailableTools, candidate: Candidate, stage: Stage, *, loosely: bool = False
+        self,
+        turn: Turn,
+        offer: AvailableTools,
+        candidate: Candidate,
+        stage: Stage,
+        extents: Sequence[Extent] = tuple(Extent),
     ) -> Grammar | None:
         """Raises InvalidTurn, and InvalidSchema for a strict schema that no grammar can enforce."""
-        to = constraint_of(turn, offer, candidate.dialect, stage, loosely=loosely)
+        extent, *less = extents
+        to = constraint_of(turn, offer, candidate.dialect, stage, extent)
         if to is None:
             return None
         try:
             return candidate.model.prepare(to.grammar, to.begins)
         except InvalidSchema as error:
-            if not loosely:  # it may be the schema of a function that is not strict
-                return self._grammar(turn, offer, candidate, stage, loosely=True)
+            if less:  # it may be a schema that nobody insists on
+                return self._grammar(turn, offer, candidate, stage, less)
             if to.begins:
                 return None
             error.param = turn.answer_format.param if turn.answer_format else None

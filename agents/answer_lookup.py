@@ -38,8 +38,8 @@ class LookupQuery:
         """The cache key of this prompt; None if its answer must not be reused."""
         turn = self.turn
         strict = [function.strict for function in turn.functions]
-        schema = turn.answer_format.schema if turn.answer_format else None
-        held = (sorted(self.offer.callable), turn.tool_choice, strict, schema, self.calls_max, turn.stop)
+        form = (turn.answer_format.schema, turn.answer_format.strict) if turn.answer_format else None
+        held = (sorted(self.offer.callable), turn.tool_choice, strict, form, self.calls_max, turn.stop)
         model = f"{self.candidate.name} {self.candidate.version}"
         return AnswerCache.key(turn.salt, model, prompt, self.sampling, repr((held, bool(self.steps))))
 

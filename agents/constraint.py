@@ -11,20 +11,22 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Any
 
 from agents.available_tools import AvailableTools
 from agents.errors import InvalidTurn
 from agents.parser.choose import Dialect, Format
-from agents.turn import Turn
+from agents.turn import AnswerFormat, Turn
 from inference.grammar import calls
 from inference.grammar.calls import Forced
-from inference.grammar.lark import Thought
-from inference.grammar.schema import json_grammar
+from inference.grammar.lark import Thought, grammar, value_of
+from inference.grammar.schema import restated
 from inference.grammar.tools import ANY_OBJECT, OPEN, CallableFunction, tool_grammar
 
 # Of a schema that the client did not ask to enforce, and of all such schemas together: each turn compiles them anew,
 # which takes some ms for this many.
-SCHEMA_CHARS_MAX = 8_000
+SCHEMA_CHARS_MAX = 32_000
 OFFER_CHARS_MAX = 100_000
 # The mark that opens a call in each dialect but that of Hermes, and the grammar of calls.
 CALLS: Mapping[Format, tuple[str, Callable[[Sequence[CallableFunction], Forced | None], str]]] = {
@@ -35,6 +37,14 @@ CALLS: Mapping[Format, tuple[str, Callable[[Sequence[CallableFunction], Forced |
     Format.FUNCTION_GEMMA: (calls.FUNCTION_GEMMA[0], calls.function_gemma_calls),
     Format.HARMONY: (calls.CHANNEL, calls.harmony_calls),
 }
+
+
+class Extent(Enum):
+    """How much of the schemas that nobody insists on is enforced."""
+
+    POSSIBLE = "possible"  # all that a grammar can hold
+    OUTLINE = "outline"  # names, types and enums
+    NOTHING = "nothing"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,31 +70,30 @@ class Stage:
 
 
 def constraint_of(
-    turn: Turn, offer: AvailableTools, dialect: Dialect, stage: Stage, *, loosely: bool = False
+    turn: Turn, offer: AvailableTools, dialect: Dialect, stage: Stage, extent: Extent = Extent.POSSIBLE
 ) -> StepConstraint | None:
-    """The constraint of a step, or None for unconstrained text. `loosely`: functions that are not strict accept any
-    object. Takes milliseconds for large schemas.
+    """The constraint of a step, or None for unconstrained text. Takes milliseconds for large schemas.
 
     Raises InvalidSchema, and InvalidTurn for a constraint that the model's dialect does not support.
     """
-    schema = turn.answer_format.schema if turn.answer_format else None
+    answer = _answer_schema(turn.answer_format, extent) if turn.answer_format else None
     thought = Thought(dialect.thoughts.open, dialect.thoughts.close, stage.thinking) if dialect.thoughts else None
-    functions = _functions(turn, offer, loosely) if stage.calls_max else []
+    functions = _functions(turn, offer, extent) if stage.calls_max else []
     if turn.answer_format and not _can_hold(dialect, tools=bool(functions)):
         raise InvalidTurn("This model cannot be held to a format here: leave it out.", param=turn.answer_format.param)
     holds = dialect.format is Format.HERMES
-    if schema is not None and not (functions and holds):
-        return StepConstraint(json_grammar(schema, thought))
+    if answer is not None and not (functions and holds):
+        return StepConstraint(grammar("value", {"value": value_of(answer)}, thought))
     if not functions:
         return None
     limited = offer.limited or any(function.strict for function in functions)
     calls_max = stage.calls_max
     if not holds and stage.forced:
         return StepConstraint(CALLS[dialect.format][1](functions, Forced(calls_max, thought)))
-    if not holds or (not stage.forced and schema is None and not limited):
+    if not holds or (not stage.forced and answer is None and not limited):
         return _helping(functions, dialect.format)
     return StepConstraint(
-        tool_grammar(functions, calls_max=calls_max, required=stage.forced, answer_schema=schema, thought=thought)
+        tool_grammar(functions, calls_max=calls_max, required=stage.forced, answer=answer, thought=thought)
     )
 
 
@@ -98,8 +107,8 @@ def _helping(functions: list[CallableFunction], format: Format) -> StepConstrain
     ]
     if format is Format.HERMES:
         return StepConstraint(tool_grammar(helped), begins=OPEN)
-    mark, grammar = CALLS[format]
-    return StepConstraint(grammar(helped, None), begins=mark)
+    mark, grammar_of = CALLS[format]
+    return StepConstraint(grammar_of(helped, None), begins=mark)
 
 
 def _can_hold(dialect: Dialect, *, tools: bool) -> bool:
@@ -107,7 +116,13 @@ def _can_hold(dialect: Dialect, *, tools: bool) -> bool:
     return dialect.format is Format.HERMES or (dialect.format is not Format.HARMONY and not tools)
 
 
-def _functions(turn: Turn, offer: AvailableTools, loosely: bool) -> list[CallableFunction]:
+def _answer_schema(answer_format: AnswerFormat, extent: Extent) -> dict[str, Any]:
+    """As a grammar takes it. Raises InvalidSchema for a strict one that cannot be enforced."""
+    loose = not answer_format.strict
+    return restated(answer_format.schema, loose=loose, outline=loose and extent is not Extent.POSSIBLE)
+
+
+def _functions(turn: Turn, offer: AvailableTools, extent: Extent) -> list[CallableFunction]:
     strict = {function.name for function in turn.functions if function.strict}
     described = [schema["function"] for schema in offer.schemas]
     functions = [
@@ -115,4 +130,7 @@ def _functions(turn: Turn, offer: AvailableTools, loosely: bool) -> list[Callabl
         for each in described
         if each["name"] in offer.callable
     ]
-    return [replace(each, parameters=ANY_OBJECT) if loosely and not each.strict else each for each in functions]
+    if extent is Extent.POSSIBLE:
+        return functions
+    less = {"outline": True} if extent is Extent.OUTLINE else {"parameters": ANY_OBJECT}
+    return [each if each.strict else replace(each, **less) for each in functions]

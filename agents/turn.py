@@ -40,10 +40,13 @@ class FileSearch:
 
 @dataclass(frozen=True, slots=True)
 class AnswerFormat:
-    """The answer is JSON that fits a schema; `param` names the part of the request that asked for it."""
+    """The answer is JSON that fits a schema; `param` names the part of the request that asked for it. If not `strict`,
+    only as far as a grammar can enforce it.
+    """
 
     schema: Mapping[str, Any]
     param: str
+    strict: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from inference.grammar.keywords import KEYWORDS
+from inference.grammar.keywords import KEYWORDS, asserted
 from inference.grammar.references import References, Target, base_of
 from inference.grammar.validation import Checked, Unusable, place_in
 
@@ -67,7 +67,8 @@ class Conformance:
 
     def _checked(self, schema: Mapping[str, Any]) -> Checked | None:
         if id(schema) not in self._single:
-            single = {keyword: schema[keyword] for keyword in SINGLE & schema.keys()}
+            said = asserted(schema)
+            single = {keyword: said[keyword] for keyword in SINGLE & said.keys()}
             try:
                 self._single[id(schema)] = Checked(single) if single else None
             except Unusable:  # a pattern that only backtracking could match, for example

@@ -8,7 +8,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from inference.grammar.keywords import KEYWORDS
+from inference.grammar.keywords import KEYWORDS, asserted
 from inference.grammar.references import References, Target, base_of
 
 ANY = frozenset(KEYWORDS)
@@ -100,7 +100,8 @@ class Declared:
         known[id(schema)] = ANY  # in case it refers to itself
         base = base_of(schema, target.base)
         kinds = ANY
-        if types := [each for each in _list(schema.get("type")) or [schema.get("type")] if isinstance(each, str)]:
+        said = asserted(schema).get("type")
+        if types := [each for each in _list(said) or [said] if isinstance(each, str)]:
             kinds &= {*types, *(["integer"] if "number" in types else [])}
         if (constants := _constants(schema)) is not None:
             kinds &= set(map(kind_of, constants))

@@ -39,5 +39,3 @@ FORMATS = {
     "ipv6": f"(?:{_GROUP}:){{7}}{_GROUP}|(?:{_GROUP}:){{1,6}}:(?:{_GROUP})?|::(?:{_GROUP})?",
     "uri": f"[a-z][a-z0-9+]{{1,10}}://{_HOST}(?::[1-9][0-9]{{1,3}})?(?:/{_PATH})?(?:[?]{_QUERY})?(?:#{_QUERY})?",
 }
-# Formats that describe the meaning of a text, not its form.
-NOTES = frozenset({"password", "binary", "byte", "path", "file-path", "directory-path"})

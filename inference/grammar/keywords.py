@@ -6,11 +6,14 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from inference.errors import InvalidSchema
+from inference.grammar.formats import FORMATS
 
 # Keywords that do not constrain the value. Neither does anything that starts with x-.
 ANNOTATIONS = frozenset(
     {"title", "description", "default", "examples", "example", "deprecated", "readOnly", "writeOnly", "discriminator"}
     | {"$schema", "$id", "$comment", "$anchor", "$defs", "definitions", "contentEncoding", "contentMediaType"}
+    | {"components", "externalDocs", "xml"}  # of OpenAPI
+    | {"markdownDescription", "enumDescriptions", "enumNames"}  # of editors and forms
 )
 KEYWORDS: dict[str, frozenset[str]] = {
     "object": frozenset(
@@ -31,9 +34,22 @@ LENGTH_MAX = 20_000  # of anything counted: each position is a state of its own
 
 
 def asserted(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """The keywords that constrain the value."""
+    """The keywords that constrain the value, as the newest draft writes them. A `format` that is not among `FORMATS`,
+    such as int32, says what a value means, not which ones fit.
+    """
     said = {key: value for key, value in schema.items() if key not in ANNOTATIONS and not key.startswith("x-")}
-    return {key: value for key, value in said.items() if EMPTY.get(key, said) != value}
+    said = {key: value for key, value in said.items() if EMPTY.get(key, said) != value}
+    if isinstance(format := said.get("format"), str) and format not in FORMATS:
+        del said["format"]
+    for bound, exclusive in (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")):
+        if isinstance(said.get(exclusive), bool):  # draft 4, and OpenAPI 3.0
+            is_exclusive = said.pop(exclusive)
+            if is_exclusive and bound in said:
+                said[exclusive] = said.pop(bound)
+    if said.pop("nullable", None) is True and "type" in said:  # OpenAPI 3.0
+        kinds = said["type"]
+        said["type"] = [*(kinds if isinstance(kinds, list) else [kinds]), "null"]
+    return said
 
 
 def types_of(said: Mapping[str, Any], path: str) -> list[str]:

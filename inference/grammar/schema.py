@@ -5,6 +5,9 @@ Every keyword is either enforced, known not to constrain the value, recorded for
 as well. What the resulting grammar allows fits the schema except for what is recorded. The converse does not hold:
 properties come in the order of the schema, without unlisted ones, and texts of a format are of its common form.
 
+Where nobody insists on the schema, what would be refused is left out instead, and only that: the value becomes any of
+its type, and everything around it stays.
+
 The walk is linear in the size of the schema, and stops before llguidance would exhaust a thread's stack.
 """
 
@@ -12,23 +15,33 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from inference.errors import InvalidSchema
 from inference.grammar.disjoint import are_disjoint
-from inference.grammar.formats import FORMATS, NOTES
+from inference.grammar.formats import FORMATS
 from inference.grammar.keywords import KEYWORDS, UNENFORCED, asserted, at, is_a, lengths, refuse_beyond, types_of
 from inference.grammar.lark import Thought, grammar, value_of
 from inference.grammar.numbers import decimal, integer
 from inference.grammar.pattern import translated
+from inference.grammar.references import References, Target, base_of
 
-# Nesting of schemas, references included: llguidance recurses, with 8 kB of its thread's stack per level.
-DEPTH_MAX = 128
+# Nesting of schemas, references included: llguidance recurses, with 8 kB of its thread's stack per level, and so do we,
+# with up to nine calls. OpenAI allows ten objects within each other.
+DEPTH_MAX = 64
 BRANCHES_MAX = 256  # of one union: all may have to be followed at once
+# OpenAI's limit, of all objects together: llguidance takes 50 µs for each that is required.
+PROPERTIES_MAX = 5_000
+OPTIONAL_MAX = 1_000  # of one object: each may follow any of those before it, and a thousand take llguidance 60 ms
+TOLD_CHARS_MAX = 100  # of a name or a reference, in the reason for a refusal
 COUNTS = ("minProperties", "maxProperties")
 ANY_AT_ALL = r"[\s\S]"
 IN_PLACE = ("$ref", "allOf", "anyOf", "oneOf")  # they apply to the same value
+# The keywords that are left of a schema that cannot be held, until one of these sets can.
+OUTLINE = ("type", "enum", "const", "properties", "required", "items", "prefixItems")
+LOOSER = (OUTLINE, ("type", "properties", "items"), ("properties",), ("type",))
 _NUMBERED = re.compile(r"\x7f|(?<!\\)(?:\\\\)*\\u")  # characters that JSON writes as numeric escapes, in JSON
 # One space where models write one. No line breaks and no indentation: at temperature 1 they might never end. And no
 # numeric escapes: U+0000 cannot be stored, and half a surrogate pair is not text.
@@ -45,17 +58,27 @@ def json_grammar(schema: object, thought: Thought | None = None) -> str:
     return grammar("value", {"value": value_of(restated(schema))}, thought)
 
 
-def restated(schema: Any) -> dict[str, Any]:
-    """The schema as a document of its own, with its definitions and the style of its JSON. Raises InvalidSchema."""
-    return _Restating(schema).document()
+def restated(schema: Any, *, loose: bool = False, outline: bool = False) -> dict[str, Any]:
+    """The schema as a document of its own, with its definitions and the style of its JSON.
+
+    `loose`: what no grammar can hold is left out. `outline`: so is everything but names, types and enums, which costs
+    less to compile. Raises InvalidSchema if it is neither.
+    """
+    return _Restating(schema, loose=loose or outline, outline=outline).document()
 
 
 class _Restating:
-    def __init__(self, schema: Any) -> None:
+    def __init__(self, schema: Any, *, loose: bool, outline: bool) -> None:
         self._schema = schema
+        self._loose = loose
+        self._outline = outline
+        self._references = References(schema)
+        self._base = ""  # to which references are relative at the moment
         self._definitions: dict[str, Any] = {}
-        self._names: dict[tuple[str, bool], str] = {}  # of definitions, by the text of their origin
-        self._leading: tuple[str, ...] = ()  # references followed since the last character of text
+        self._names: dict[Hashable, str] = {}  # of definitions, by what they are made of
+        self._leading: tuple[int, ...] = ()  # what references have led to since the last character of text
+        self._nested: dict[tuple[int, str], dict[str, Any]] = {}  # what was converted, by the identity of its origin
+        self._properties = 0
 
     def document(self) -> dict[str, Any]:
         root = self._convert(self._schema, "", 0, open=False)
@@ -63,88 +86,126 @@ class _Restating:
 
     def _convert(self, schema: Any, path: str, depth: int, *, open: bool) -> dict[str, Any]:
         """`open`: another schema applies to the same object, so it may have properties that this one does not list."""
-        if depth > DEPTH_MAX:
-            raise InvalidSchema(f"a schema may be nested at most {DEPTH_MAX} levels deep", path)
+        if depth > DEPTH_MAX or not (schema is True or isinstance(schema, Mapping)):
+            if self._loose:
+                return {}
+            reason = f"a schema may be nested at most {DEPTH_MAX} levels deep"
+            raise InvalidSchema(reason if depth > DEPTH_MAX else "a schema must be an object", path)
         if schema is True:
             return {}
-        if not isinstance(schema, Mapping):
-            raise InvalidSchema("a schema must be an object", path)
+        outer, self._base = self._base, base_of(schema, self._base)
         said = asserted(schema)
+        if self._outline:
+            said = {keyword: value for keyword, value in said.items() if keyword in OUTLINE or keyword in IN_PLACE}
         applied = [keyword for keyword in IN_PLACE if keyword in said]
         rest = {keyword: value for keyword, value in said.items() if keyword not in applied}
         together = open or len(applied) + bool(rest) > 1
-        parts = [self._own(rest, path, depth, open=together)] if rest or not applied else []
-        parts += [self._applied(keyword, said[keyword], path, depth, open=together) for keyword in applied]
-        return parts[0] if len(parts) == 1 else {"allOf": parts}
+        own = self._loosened if self._loose else self._own
+        parts = [own(rest, path, depth, open=together)] if rest or not applied else []
+        for keyword in applied:
+            try:
+                parts.append(self._applied(keyword, said[keyword], path, depth, open=together))
+            except InvalidSchema:
+                if not self._loose:
+                    raise
+        self._base = outer
+        return parts[0] if len(parts) == 1 else {"allOf": parts} if parts else {}
 
     def _applied(self, keyword: str, value: Any, path: str, depth: int, *, open: bool) -> dict[str, Any]:
         if keyword == "$ref":
             return self._reference(value, path, depth, open=open)
         if not isinstance(value, list) or not 1 <= len(value) <= BRANCHES_MAX:
             raise InvalidSchema(f"{keyword} must be a list of 1 to {BRANCHES_MAX} schemas", at(path, keyword))
-        if keyword == "oneOf" and not are_disjoint([self._resolved(branch, path) for branch in value]):
+        possible = {i: each for i, each in enumerate(value) if keyword == "allOf" or not _is_never(each)}
+        if not possible:
+            raise InvalidSchema("no value fits", at(path, keyword))
+        exclusive = keyword == "oneOf" and not self._loose
+        if exclusive and not are_disjoint([self._resolved(branch, path) for branch in possible.values()]):
             reason = "the branches of oneOf must differ in their type, or in a required property with a constant"
             raise InvalidSchema(reason, at(path, keyword))
         open = open or (keyword == "allOf" and len(value) > 1)
-        parts = [self._convert(each, at(path, f"{keyword}[{i}]"), depth + 1, open=open) for i, each in enumerate(value)]
+        parts = [self._part(each, at(path, f"{keyword}[{i}]"), depth, open=open) for i, each in possible.items()]
         return parts[0] if len(parts) == 1 else {"allOf" if keyword == "allOf" else "anyOf": parts}
 
     def _reference(self, reference: Any, path: str, depth: int, *, open: bool) -> dict[str, Any]:
-        if not isinstance(reference, str) or not (reference + "/").startswith("#/"):
-            raise InvalidSchema("a reference must lead into the same schema: '#/$defs/name'", at(path, "$ref"))
-        if reference in self._leading:
-            raise InvalidSchema(f"'{reference}' leads to itself", at(path, "$ref"))
-        if (reference, open) not in self._names:
-            target = self._find(reference, path)
-            name = self._define((reference, open), {})
-            leading, self._leading = self._leading, (*self._leading, reference)
-            self._definitions[name] = self._convert(target, reference, depth + 1, open=open)
-            self._leading = leading
-        return {"$ref": f"#/$defs/{self._names[reference, open]}"}
+        target = self._find(reference, path)
+        if id(target.schema) in self._leading:
+            raise InvalidSchema(f"'{reference[:TOLD_CHARS_MAX]}' leads to itself", at(path, "$ref"))
+        return self._definition(target, reference, depth, open=open)
 
-    def _define(self, origin: tuple[str, bool], schema: dict[str, Any]) -> str:
+    def _part(self, schema: Any, path: str, depth: int, *, open: bool) -> dict[str, Any]:
+        """A schema within another. If references lead to it, it is a definition here too: otherwise each schema around
+        it to which references lead as well would repeat it."""
+        if id(schema) not in self._references.targets:
+            return self._convert(schema, path, depth + 1, open=open)
+        if id(schema) in self._leading:
+            raise InvalidSchema("this leads to itself", path)
+        return self._definition(Target(schema, self._base), path, depth, open=open)
+
+    def _definition(self, target: Target, path: str, depth: int, *, open: bool) -> dict[str, Any]:
+        """A reference to the definition that all references to this schema share."""
+        place = id(target.schema)
+        origin = (place, target.base, open)
+        if origin not in self._names:
+            name = self._define(origin, {})
+            base, self._base = self._base, target.base
+            leading, self._leading = self._leading, (*self._leading, place)
+            self._definitions[name] = self._convert(target.schema, path, depth + 1, open=open)
+            self._leading, self._base = leading, base
+        return {"$ref": f"#/$defs/{self._names[origin]}"}
+
+    def _define(self, origin: Hashable, schema: dict[str, Any]) -> str:
         name = self._names[origin] = str(len(self._definitions))
         self._definitions[name] = schema
         return name
 
     def _shared(self, schema: dict[str, Any]) -> dict[str, Any]:
         """A definition shared by all places with the same schema, so that llguidance does the work only once."""
-        origin = (json.dumps(schema), False)
+        origin = json.dumps(schema)
         name = self._names.get(origin) or self._define(origin, schema)
         return {"$ref": f"#/$defs/{name}"}
 
     def _resolved(self, schema: Any, path: str) -> Any:
         """The schema, or the target of its reference, followed once."""
         reference = schema.get("$ref") if isinstance(schema, Mapping) else None
-        return self._find(reference, path) if isinstance(reference, str) else schema
+        return self._find(reference, path).schema if isinstance(reference, str) else schema
 
-    def _find(self, reference: str, path: str) -> Any:
-        found = self._schema
-        for step in reference[1:].split("/")[1:]:
-            key = step.replace("~1", "/").replace("~0", "~")
-            if not isinstance(found, Mapping) or key not in found:
-                raise InvalidSchema(f"there is nothing at '{reference}'", at(path, "$ref"))
-            found = found[key]
+    def _find(self, reference: Any, path: str) -> Target:
+        if not isinstance(reference, str):
+            raise InvalidSchema("a reference must be a string", at(path, "$ref"))
+        found = self._references.find(reference, self._base)
+        if found is None:
+            reason = f"there is nothing at '{reference[:TOLD_CHARS_MAX]}' in this schema, and no other one is read"
+            raise InvalidSchema(reason, at(path, "$ref"))
         return found
 
     def _inside(self, schema: Any, path: str, depth: int) -> dict[str, Any]:
         """A schema nested in an object or an array, so that some text precedes its own."""
-        leading, self._leading = self._leading, ()
-        converted = self._convert(schema, path, depth + 1, open=False)
-        self._leading = leading
-        return converted
+        origin = (id(schema), self._base)
+        if origin not in self._nested:
+            leading, self._leading = self._leading, ()
+            self._nested[origin] = self._part(schema, path, depth, open=False)
+            self._leading = leading
+        return self._nested[origin]
 
     def _own(self, said: Mapping[str, Any], path: str, depth: int, *, open: bool) -> dict[str, Any]:
         """The schema's own keywords, without those that apply other schemas."""
         if "const" in said or "enum" in said:
             return self._constants(said, path)
         kinds = types_of(said, path)
-        refuse_beyond({"type"}.union(*(KEYWORDS[kind] for kind in kinds)), said, path)
+        refuse_beyond({"type", "format"}.union(*(KEYWORDS[kind] for kind in kinds)), said, path)
         parts = [self._typed(kind, said, path, depth, open=open) for kind in kinds]
         return parts[0] if len(parts) == 1 else {"anyOf": parts} if parts else {}
 
+    def _loosened(self, said: Mapping[str, Any], path: str, depth: int, *, open: bool) -> dict[str, Any]:
+        """As many of them as can be held. Whatever is nested in them was converted by the first attempt."""
+        for kept in (said.keys(), *LOOSER):
+            with suppress(InvalidSchema):
+                return self._own({name: said[name] for name in said if name in kept}, path, depth, open=open)
+        return {}
+
     def _constants(self, said: Mapping[str, Any], path: str) -> dict[str, Any]:
-        refuse_beyond({"const", "enum", "type"}, said, path)
+        refuse_beyond({"const", "enum", "type", "format"}, said, path)
         values = said["enum"] if "enum" in said else [said["const"]]
         if not isinstance(values, list):
             raise InvalidSchema("enum must be a list of values", at(path, "enum"))
@@ -192,12 +253,16 @@ class _Restating:
         if open and isinstance(others, Mapping):
             raise InvalidSchema("this is not supported together with other schemas", at(path, "additionalProperties"))
         unnamed = {name: others for name in required if name not in properties and not (open and others)}
-        if False in unnamed.values():
-            raise InvalidSchema(f"'{next(iter(unnamed))}' is required and not allowed", at(path, "required"))
-        held = {
-            name: self._inside(schema, at(path, f"properties.{name}"), depth)
-            for name, schema in {**properties, **unnamed}.items()
-        }
+        needed, held = set(required), dict[str, Any]()
+        for name, schema in {**properties, **unnamed}.items():
+            if not _is_never(schema):
+                held[name] = self._inside(schema, at(path, f"properties.{name}"), depth)
+            elif name in needed:
+                raise InvalidSchema(f"'{name[:TOLD_CHARS_MAX]}' is required and not allowed", at(path, "required"))
+        self._properties += len(held)
+        if len(held.keys() - needed) > OPTIONAL_MAX or self._properties > PROPERTIES_MAX:
+            reason = f"there may be {PROPERTIES_MAX} properties in all, and {OPTIONAL_MAX} optional ones in one object"
+            raise InvalidSchema(reason, at(path, "properties"))
         closed = {} if open and others else {"additionalProperties": False}
         counts = _noted(lengths(said, *COUNTS, path))
         return {"type": "object", "properties": held, "required": required, **closed, **counts}
@@ -263,9 +328,9 @@ class _Restating:
         places = said["prefixItems"]
         if not isinstance(places, list) or not 1 <= len(places) <= BRANCHES_MAX:
             raise InvalidSchema(f"prefixItems must be a list of 1 to {BRANCHES_MAX} schemas", at(path, "prefixItems"))
-        held["prefixItems"] = [
-            self._inside(schema, at(path, f"prefixItems[{i}]"), depth) for i, schema in enumerate(places)
-        ]
+        held["prefixItems"] = []
+        for i, schema in enumerate(places):
+            held["prefixItems"].append(self._inside(schema, at(path, f"prefixItems[{i}]"), depth))
         if "items" not in said:  # more items are not mentioned: such schemas mean exactly these, no more and no fewer
             items = False
             held.setdefault("minItems", min(len(places), held.get("maxItems", len(places))))
@@ -284,14 +349,12 @@ class _Restating:
             raise InvalidSchema("a pattern must be a string", at(path, "pattern"))
         if format is not None and not isinstance(format, str):
             raise InvalidSchema("a format must be a string", at(path, "format"))
-        if format in FORMATS:
+        if format is not None:
             formatted = held | {"pattern": f"^(?:{FORMATS[format]})$"}
             also = None if pattern is None else _translated_or_none(pattern)
             return self._shared({"allOf": [formatted, {"type": "string", "pattern": also}]} if also else formatted)
         if pattern is not None:
             return self._shared(held | {"pattern": translated(pattern, at(path, "pattern"))})
-        if format is not None and format not in NOTES:
-            raise InvalidSchema(f"the supported formats are {', '.join(FORMATS)}", at(path, "format"))
         return held
 
 
@@ -308,6 +371,13 @@ def _named(pattern: str, values: Any) -> dict[str, Any]:
 
 def _noted(keywords: dict[str, Any]) -> dict[str, Any]:
     return {UNENFORCED: keywords} if keywords else {}
+
+
+def _is_never(schema: Any) -> bool:
+    """Whether no value fits, as zod and TypeBox write what is undefined."""
+    if not isinstance(schema, Mapping):
+        return schema is False
+    return "not" in schema and asserted(schema) in ({"not": {}}, {"not": True})
 
 
 def _is_writable(value: Any) -> bool:

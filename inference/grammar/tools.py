@@ -20,11 +20,13 @@ ANY_OBJECT = {"type": "object"}
 
 @dataclass(frozen=True, slots=True)
 class CallableFunction:
-    """A function with the schema of its arguments. If not `strict`, it falls back to any object."""
+    """A function with the schema of its arguments. If not `strict`, what no grammar can hold of it is left out, and
+    with `outline` everything but names, types and enums."""
 
     name: str
     parameters: Mapping[str, Any]
     strict: bool = False
+    outline: bool = False
 
 
 def tool_grammar(
@@ -32,11 +34,11 @@ def tool_grammar(
     *,
     calls_max: int = CALLS_MAX,
     required: bool = False,
-    answer_schema: Any = None,
+    answer: Mapping[str, Any] | None = None,
     thought: Thought | None = None,
 ) -> str:
-    """Calls of these functions if `required`; else calls or an answer: text that may contain calls, or JSON of
-    `answer_schema`. Raises InvalidSchema with the function and the position in its schema."""
+    """Calls of these functions if `required`; else calls or an answer: text that may contain calls, or JSON of the
+    converted schema `answer`. Raises InvalidSchema with the function and the position in its schema."""
     rules = {"body": " | ".join(f"body{i}" for i in range(len(functions))), "call": f"{literal(OPEN)} body"}
     for i, function in enumerate(functions):
         head = f'\n{{"name": {json.dumps(function.name, ensure_ascii=False)}, "arguments": '
@@ -46,8 +48,8 @@ def tool_grammar(
     calls = f'call ("\\n" call){{0,{more}}}' if more > 0 else "call"
     if required:
         return grammar(calls, rules, thought)
-    if answer_schema is not None:
-        return grammar("calls | value", rules | {"calls": calls, "value": value_of(restated(answer_schema))}, thought)
+    if answer is not None:
+        return grammar("calls | value", rules | {"calls": calls, "value": value_of(answer)}, thought)
     rules |= {"before[lazy]": up_to(OPEN), "rest": "ANYTHING"}
     return grammar("(before body)* rest", rules, thought)
 
@@ -55,8 +57,8 @@ def tool_grammar(
 def parameters_of(function: CallableFunction) -> dict[str, Any]:
     """The converted schema of the arguments. Raises InvalidSchema if that of a strict function cannot be enforced."""
     try:
-        return restated(function.parameters)
+        held = restated(function.parameters, loose=not function.strict, outline=function.outline)
     except InvalidSchema as error:
-        if function.strict:
-            raise InvalidSchema(error.reason, f"{function.name}.parameters.{error.path}".rstrip(".")) from None
-        return restated(ANY_OBJECT)
+        raise InvalidSchema(error.reason, f"{function.name}.parameters.{error.path}".rstrip(".")) from None
+    is_any = held.keys() <= {"$defs", "x-guidance"}
+    return restated(ANY_OBJECT) if is_any else held

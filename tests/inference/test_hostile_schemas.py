@@ -6,6 +6,7 @@ import asyncio
 import json
 import weakref
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from time import thread_time
 from typing import Any
 
@@ -17,7 +18,8 @@ from hypothesis import strategies as st
 from inference.config import EngineConfig
 from inference.core import ChatMessage, Finish, Sampling
 from inference.errors import GrammarFailed, InvalidSchema
-from inference.grammar.schema import json_grammar
+from inference.grammar.lark import grammar, value_of
+from inference.grammar.schema import json_grammar, restated
 from inference.model import ChatModel
 from tests.inference.grammar.test_grammar import END, MODEL, VOCABULARY
 
@@ -35,10 +37,40 @@ def objects_of_constants(count: int, names: int) -> dict[str, Any]:
 
 def many_references(count: int) -> dict[str, Any]:
     """Each would be a definition of its own, though they lead to the same place."""
+
+    def spelt(name: str, i: int) -> str:
+        return "".join(f"%{ord(letter):02x}" if i >> place & 1 else letter for place, letter in enumerate(name))
+
     return {
-        "$defs": {"x": {"type": "array", "items": {"type": "string", "pattern": "^[a-z]{1,50}$"}}},
-        "properties": {f"p{i}": {"$ref": f"#{i}/$defs/x"} for i in range(count)},
+        "$defs": {"place-of-all": {"type": "array", "items": {"type": "string", "pattern": "^[a-z]{1,50}$"}}},
+        "properties": {f"p{i}": {"$ref": f"#/$defs/{spelt('place-of-all', i)}"} for i in range(count)},
     }
+
+
+def referred_to_at_every_level(levels: int, names: int) -> dict[str, Any]:
+    """Whatever is at the end would be repeated for each reference to what surrounds it."""
+    schema: dict[str, Any] = {"enum": [f"name {i}" for i in range(names)]}
+    for _ in range(levels):
+        schema = {"properties": {"c": schema}}
+    schema["properties"] |= {f"r{i}": {"$ref": "#" + "/properties/c" * i} for i in range(1, levels)}
+    return schema
+
+
+def wrong_at_every_level(levels: int) -> dict[str, Any]:
+    """Each level is tried several times, where nobody insists on it."""
+    schema: dict[str, Any] = {"type": "string"}
+    for i in range(levels):
+        wrong = {"minProperties": "many", "required": "all", "additionalProperties": 1, "type": f"kind {i}"}
+        schema = {**wrong, "properties": {"a": schema}, "items": schema if i > levels - 10 else {}}
+    return schema
+
+
+def uris_upon_uris(levels: int) -> dict[str, Any]:
+    """Each makes the ones within it longer."""
+    schema: dict[str, Any] = {"$anchor": "end"}
+    for i in range(levels):
+        schema = {"$id": f"{'a' * 200}/", "$anchor": f"n{i}", "properties": {"a": schema, "b": {"$ref": "#end"}}}
+    return {"$id": "https://example.com/", **schema}
 
 
 def chain(length: int) -> dict[str, Any]:
@@ -53,12 +85,22 @@ ATTACKS: dict[str, Any] = {
     "60 kB of constants that differ nowhere": {"oneOf": [{"enum": [f"v{j}" for j in range(200)]}] * 40},
     "references to one place by many names": many_references(600),
     "a chain of references": chain(700),
+    "references to all that surrounds a place": referred_to_at_every_level(28, 500),
+    "wrong at every level": wrong_at_every_level(28),
+    "URIs upon URIs": uris_upon_uris(28),
+    "thousands of anchors": {
+        "$defs": {f"d{i}": {"$anchor": f"a{i}", "$id": f"b{i}"} for i in range(3000)},
+        "properties": {f"p{i}": {"$ref": f"b{i % 3000}#a{i}"} for i in range(900)},
+    },
     "references in a circle": {"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}},
     "a pattern of exponentially many states": {"type": "string", "pattern": "(a|b)*a(a|b){30}"},
     "stars within stars": {"type": "string", "pattern": "((a*)*)*b", "maxLength": 2000},
     "repetitions of repetitions": {"type": "string", "pattern": "((.{1000}){1000}){1000}"},
     "many ways to skip": {"type": "string", "pattern": "^" + "x.*" * 30 + "$", "maxLength": 3000},
     "groups as deep as can be": {"type": "string", "pattern": "(" * 900 + "a" + ")" * 900},
+    "six thousand properties": {
+        "properties": {f"{i}": {"properties": {f"{j}": {} for j in range(600)}} for i in range(10)}
+    },
     "a hundred million items": {"type": "array", "items": {"type": "integer"}, "minItems": 10**8},
     "texts of a gigabyte": {"type": "string", "minLength": 10**9},
     "steps of four billion": {"type": "integer", "multipleOf": 4_294_967_295},
@@ -87,6 +129,25 @@ def test_an_attack_costs_little_to_refuse_or_to_follow(schema: Any) -> None:
         assert slowest_token_s(grammar, seed=1) < 200 * ordinary
     except InvalidSchema as error:
         assert len(str(error)) < 500
+
+
+@pytest.mark.parametrize("schema", ATTACKS.values(), ids=ATTACKS)
+def test_an_attack_costs_little_where_nobody_insists_on_the_schema(schema: Any) -> None:
+    """What is left of it is at most a few times as long."""
+    ordinary = min(compile_s(json_grammar({"properties": {"a": {"type": "integer"}}})) for _ in range(5))
+    for outline in (False, True):
+        started = thread_time()
+        grammar = grammar_of(restated(schema, loose=True, outline=outline))
+        assert thread_time() - started < 300 * ordinary
+        assert len(grammar) < 10 * len(json.dumps(schema)) + 10_000
+        try:
+            assert compile_s(grammar) < 1_000 * ordinary
+        except InvalidSchema as error:
+            assert len(str(error)) < 500
+
+
+def grammar_of(document: dict[str, Any]) -> str:
+    return grammar("value", {"value": value_of(document)})
 
 
 def compile_s(grammar: str) -> float:
@@ -261,9 +322,13 @@ NEAR_SCHEMAS = st.recursive(
 @settings(max_examples=300, deadline=None)
 @given(schema=NEAR_SCHEMAS | ANYTHING, seed=st.integers(0, 2**32 - 1))
 def test_any_schema_is_refused_or_held(schema: Any, seed: int) -> None:
-    """And what is held and comes to its end is JSON."""
+    """And what is held and comes to its end is JSON. Where nobody insists on it, it is never refused."""
+    loose = restated(schema, loose=True)
+    restated(schema, outline=True)
+    with suppress(InvalidSchema):
+        assert restated(schema) == loose
     try:
-        grammar = VOCABULARY.compile(json_grammar(schema))
+        grammar = VOCABULARY.compile(grammar_of(loose))
     except InvalidSchema:
         return
     random, place, text = np.random.default_rng(seed), grammar.start(), b""

@@ -5,18 +5,20 @@ The two surfaces spell the last one differently.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
-from pydantic import AfterValidator, Discriminator, Field, Tag
+from pydantic import AfterValidator, Discriminator, Field, Tag, ValidationInfo, field_validator
 
 from agents.turn import AnswerFormat
+from worker.wire.ignored import note
 from worker.wire.items import Name
 from worker.wire.schemas import bounded, constrainable
 from worker.wire.strict import UNSUPPORTED, Strict
 from worker.wire.tools import Description
 
 ANY_OBJECT = {"type": "object"}
-AnswerSchema: TypeAlias = Annotated[dict[str, Any], AfterValidator(bounded), AfterValidator(constrainable)]
+BoundedSchema: TypeAlias = Annotated[dict[str, Any], AfterValidator(bounded)]
+AnswerSchema: TypeAlias = Annotated[BoundedSchema, AfterValidator(constrainable)]
 
 
 class PlainText(Strict):
@@ -40,21 +42,37 @@ class AnyJson(Strict):
 
 
 class NamedSchema(Strict):
-    """Answers always match the schema, with or without `strict`."""
+    """With `strict`, answers always match the schema, or it is refused. Otherwise what no grammar can enforce of it is
+    ignored, and reported as that."""
+
+    place: ClassVar[str] = "response_format.json_schema.schema"
 
     name: Name
-    body: AnswerSchema = Field(alias="schema")
+    strict: bool | None = None  # before the schema, whose validation depends on it
+    body: BoundedSchema = Field(alias="schema")
     description: Description | None = None
-    strict: bool | None = None
+
+    @field_validator("body")
+    @classmethod
+    def _is_enforced(cls, body: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
+        try:
+            return constrainable(body)
+        except ValueError:
+            if info.data.get("strict"):
+                raise
+            note(info, cls.place)
+            return body
 
 
 class SchemaFormat(NamedSchema):
     """The format of /v1/responses."""
 
+    place: ClassVar[str] = "text.format.schema"
+
     type: Literal["json_schema"]
 
     def answer(self, param: str) -> AnswerFormat | None:
-        return AnswerFormat(self.body, param)
+        return AnswerFormat(self.body, param, strict=bool(self.strict))
 
     def echo(self) -> dict[str, Any]:
         return {
@@ -73,7 +91,7 @@ class NestedSchemaFormat(Strict):
     json_schema: NamedSchema
 
     def answer(self, param: str) -> AnswerFormat | None:
-        return AnswerFormat(self.json_schema.body, param)
+        return AnswerFormat(self.json_schema.body, param, strict=bool(self.json_schema.strict))
 
 
 def _kind(format: Any) -> str | None:

@@ -18,8 +18,8 @@ FILES_MAX = 16  # of one request; each is read before the first token
 FILENAME_CHARS_MAX = 255  # the limit of file systems
 
 TOOLS_MAX = 128
-SCHEMA_DEPTH_MAX = 16  # beyond it neither models nor people follow
-SCHEMA_CHARS_MAX = 32_000  # every character of a schema is prefilled in every step
+SCHEMA_DEPTH_MAX = 64  # containers within containers: an object takes two, and six with a list in a union
+SCHEMA_BYTES_MAX = 400_000  # the most properties that a grammar takes, each with a sentence about it
 DESCRIPTION_CHARS_MAX = 32_000  # coding agents describe a tool on several pages
 ARGUMENTS_CHARS_MAX = 2**20  # as long as those that a model may write
 STORES_MAX = 16  # vector stores of one search

@@ -24,8 +24,8 @@ def bounded(schema: dict[str, Any]) -> dict[str, Any]:
         ]
     if level:
         raise ValueError(f"a schema may be nested at most {limits.SCHEMA_DEPTH_MAX} levels deep")
-    if len(orjson.dumps(schema)) > limits.SCHEMA_CHARS_MAX:
-        raise ValueError(f"a schema may be at most {limits.SCHEMA_CHARS_MAX} bytes long")
+    if len(orjson.dumps(schema)) > limits.SCHEMA_BYTES_MAX:
+        raise ValueError(f"a schema may be at most {limits.SCHEMA_BYTES_MAX} bytes long")
     return schema
 
 

@@ -13,7 +13,7 @@ from inference.bundled import CHAT_MODEL
 from inference.errors import InvalidSchema
 from inference.grammar.constraint import Vocabulary
 from inference.grammar.lark import Thought, by_token, grammar, up_to
-from inference.grammar.schema import json_grammar
+from inference.grammar.schema import json_grammar, restated
 from inference.grammar.tools import CallableFunction, tool_grammar
 from inference.llama import LlamaModel
 
@@ -77,6 +77,29 @@ def tagged(kind: str) -> Any:
         ({"type": "string", "pattern": "^[A-Z]{2}-\\d+$"}, ["AB-1", "XY-2024"], ["ab-1", "AB-", "AB-1x"]),
         ({"required": ["a"], "properties": {"a": {}, "b": {}}}, [{"a": 1}, {"a": [], "b": {}}], [{}, {"b": 1}]),
         (True, [1, "a", None, [{}]], []),
+        ({"type": "integer", "format": "int32"}, [1], ["1"]),
+        ({"type": ["number", "null"], "format": "float"}, [1.5, None], ["1"]),
+        (
+            {"type": "object", "properties": {"a": {"type": "boolean", "format": "x"}}, "format": "y"},
+            [{"a": True}],
+            [[]],
+        ),
+        ({"type": "array", "items": {"type": "null", "format": "date"}, "format": "table"}, [[None]], [["2024-02-29"]]),
+        ({"type": "string", "format": "phone"}, ["any"], [1]),
+        ({"type": ["string", "integer"], "format": "date"}, ["2024-02-29", 3], ["any"]),
+        ({"format": "int64"}, [1, "a"], []),
+        ({"format": "date"}, ["2024-02-29"], ["any"]),
+        ({"enum": ["2024-02-30"], "format": "date"}, ["2024-02-30"], ["2024-02-29"]),
+        ({"type": "string", "nullable": True, "enum": ["a", None]}, ["a", None], ["b"]),
+        ({"type": ["string", "integer"], "nullable": True}, ["a", 1, None], [True]),
+        ({"type": "string", "nullable": False}, ["a"], [None]),
+        (
+            {"type": "number", "minimum": 1, "exclusiveMinimum": True, "maximum": 3, "exclusiveMaximum": False},
+            [2, 3],
+            [1, 4],
+        ),
+        ({"properties": {"a": False, "b": {}}, "required": ["b"]}, [{"b": 1}], [{"a": 1, "b": 1}]),
+        ({"oneOf": [{"not": {}}, {"type": "string"}, {"type": "null"}]}, ["a", None], [1]),
     ],
 )
 def test_a_schema_lets_through_what_fits_it(schema: Any, good: list[Any], bad: list[Any]) -> None:
@@ -131,7 +154,9 @@ def test_a_schema_may_contain_itself() -> None:
         ({"type": "string", "minLength": -1}, "minLength"),
         ({"type": "number", "minimum": "0"}, "minimum"),
         ({"type": "integer", "minimum": 1e30}, ""),
-        ({"type": "string", "format": "phone"}, "format"),
+        ({"type": "string", "format": 5}, "format"),
+        ({"properties": {"a": {"not": {}}}, "required": ["a"]}, "required"),
+        ({"anyOf": [False, {"not": True}]}, "anyOf"),
         ({"required": ["a"], "additionalProperties": False}, "required"),
         ({"properties": {"a": []}}, "properties.a"),
     ],
@@ -195,15 +220,26 @@ def test_one_call_is_all_where_only_one_may_be_made() -> None:
 
 
 def test_an_answer_in_a_format_may_be_a_call_instead() -> None:
-    grammar = tool_grammar([ADD], answer_schema={"const": 1})
+    grammar = tool_grammar([ADD], answer=restated({"const": 1}))
     assert fits(grammar, "1") and fits(grammar, CALL) and not fits(grammar, "Hello")
 
 
-def test_a_function_that_is_not_strict_takes_any_object_where_its_schema_cannot_be_held() -> None:
-    odd = {"type": "object", "properties": {"a": {"type": "array", "contains": {}}}}
-    assert fits(tool_grammar([CallableFunction("add", odd)], required=True), CALL)
-    with pytest.raises(InvalidSchema, match=r"add.parameters.properties.a.contains"):
+def test_a_function_that_is_not_strict_is_held_to_what_a_grammar_can_hold() -> None:
+    odd = {"type": "object", "properties": {"a": {"type": "integer", "not": {"const": 2}}}, "required": ["a"]}
+    loose = tool_grammar([CallableFunction("add", odd)], required=True)
+    assert (
+        fits(loose, CALL)
+        and not fits(loose, CALL.replace("1", '"one"'))
+        and not fits(loose, CALL.replace('"a"', '"b"'))
+    )
+    with pytest.raises(InvalidSchema, match=r"add.parameters.properties.a.not"):
         tool_grammar([CallableFunction("add", odd, strict=True)])
+
+
+@pytest.mark.parametrize("parameters", [{}, {"not": {}}, {"$ref": "#/nowhere"}, {"description": "what you like"}])
+def test_arguments_are_an_object_whatever_the_schema_says(parameters: dict[str, Any]) -> None:
+    grammar = tool_grammar([CallableFunction("add", parameters)], required=True)
+    assert fits(grammar, CALL) and not fits(grammar, CALL.replace('{"a": 1}', "1"))
 
 
 def test_a_thought_may_come_first() -> None:

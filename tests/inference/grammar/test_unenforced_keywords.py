@@ -9,6 +9,7 @@ import pytest
 from pydantic import BaseModel, Field, TypeAdapter
 
 from inference.errors import InvalidSchema, SchemaUnmet
+from inference.grammar.lark import grammar, value_of
 from inference.grammar.schema import json_grammar, restated
 from inference.grammar.unenforced_keywords import check, unenforced
 from tests.inference.grammar.test_grammar import fits
@@ -56,6 +57,24 @@ TABLE: list[tuple[str, Any, list[Any], list[tuple[Any, str]]]] = [
         [({"a": [], "b": [1, 1]}, "b")],
     ),
     ("by reference", {"$ref": "#/$defs/a", "$defs": {"a": UNIQUE}}, [[1]], [([1, 1], "the whole")]),
+    (
+        "by a reference into a list, and an anchor",
+        {
+            "type": "object",
+            "properties": {
+                "a": {"anyOf": [{"type": "null"}, UNIQUE]},
+                "b": {"$ref": "#/properties/a/anyOf/1"},
+                "c": {"$ref": "#few%20of"},
+                "d": {"$ref": "https://example.com/x#/x-of"},
+            },
+            "$defs": {
+                "few": {"$anchor": "few of", "type": "object", "properties": {"n": {}, "m": {}}, "maxProperties": 1},
+                "x": {"$id": "https://example.com/x", "x-of": {"items": {"$ref": "#/x-of/x-1"}, "x-1": UNIQUE}},
+            },
+        },
+        [{"a": None, "b": [1], "c": {"n": 1}, "d": [[1]]}],
+        [({"a": [1, 1]}, "a"), ({"b": [1, 1]}, "b"), ({"c": {"n": 1, "m": 1}}, "c"), ({"d": [[], [1, 1]]}, "d[1]")],
+    ),
     (
         "a tuple of sets",
         {"type": "array", "prefixItems": [UNIQUE, {}], "items": UNIQUE},
@@ -124,6 +143,12 @@ def test_a_deep_text_of_a_schema_that_leads_to_itself_is_looked_at_once() -> Non
     check(document, "[" * 500 + "]" * 500)
     with pytest.raises(SchemaUnmet):
         check(document, "[" * 500 + "1,1" + "]" * 500)
+
+
+def test_what_nobody_insists_on_is_not_looked_for_where_several_schemas_speak_about_a_value() -> None:
+    document = restated({"anyOf": [UNIQUE, {}]}, loose=True)
+    check(document, "[1, 1]")
+    assert fits(grammar("value", {"value": value_of(document)}), "[1, 1]")
 
 
 def test_a_text_that_was_cut_is_left_alone() -> None:

@@ -59,7 +59,7 @@ def refused(model: type[Strict], body: Any) -> ApiError:
         ({"tools": [{**FUNCTION, "parameters": {"type": "array"}}]}, "tools[0].parameters", "invalid_value"),
         ({"tools": [{**FUNCTION, "strict": True, "parameters": ODD}]}, "tools[0].strict", "invalid_value"),
         (
-            {"text": {"format": {"type": "json_schema", "name": "f", "schema": ODD}}},
+            {"text": {"format": {"type": "json_schema", "name": "f", "strict": True, "schema": ODD}}},
             "text.format.schema",
             "invalid_value",
         ),
@@ -143,7 +143,7 @@ def test_values_that_ask_for_nothing_pass() -> None:
         (
             {
                 "messages": [{"role": "user", "content": "x"}],
-                "response_format": {"type": "json_schema", "json_schema": {"name": "f", "schema": ODD}},
+                "response_format": {"type": "json_schema", "json_schema": {"name": "f", "strict": True, "schema": ODD}},
             },
             "response_format.json_schema.schema",
         ),
@@ -155,11 +155,13 @@ def test_a_chat_request_is_refused_by_the_name_of_its_field(body: Any, param: st
 
 
 def test_a_schema_is_refused_with_the_place_that_stands_against_it() -> None:
-    formats = {"text": {"format": {"type": "json_schema", "name": "f", "schema": ODD}}}
+    formats = {"text": {"format": {"type": "json_schema", "name": "f", "strict": True, "schema": ODD}}}
     assert "properties.a.contains" in refused(ResponseRequest, formats).message
     tools = {"tools": [{**FUNCTION, "strict": True, "parameters": ODD}]}
     assert "parameters.properties.a.contains" in refused(ResponseRequest, tools).message
     assert parse(ResponseRequest, orjson.dumps({"tools": [{**FUNCTION, "parameters": ODD}]})).tools
+    loose = {"text": {"format": {"type": "json_schema", "name": "f", "schema": ODD}}}
+    assert parse(ResponseRequest, orjson.dumps(loose)).format.answer("text.format")
 
 
 def test_a_conversation_takes_twenty_items_at_a_time() -> None:
