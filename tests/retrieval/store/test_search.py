@@ -223,7 +223,7 @@ async def test_an_identifier_is_found_whole_and_by_its_parts(
         ("what is `workers at the max` of", {1}),
         ("„workers at the max“", {1}),
         ("workers at the max", set()),
-        ('what does "sleep" do', set()),
+        ('what do "workers" do', set()),
         ("does a sleep-worker set/max", set()),
         ("NOT the workers", set()),
     ],
