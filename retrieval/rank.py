@@ -88,13 +88,13 @@ def fuse(
     if not len(coverage):
         return coverage
     if similarity is None:
-        return coverage / max(1.0, coverage.max())
+        return np.asarray(coverage / max(1.0, coverage.max()), np.float64)
     if method == "ranks":
         return _by_rank(similarity, coverage)
     best = coverage.max()
     words = coverage / best if best > 0 else coverage
     scores = similarity + lexical_weight * words + exact_weight * (1 - np.exp(-np.square(exact)))
-    return np.clip(scores / max(1.0, scores.max()), 0.0, 1.0)
+    return np.asarray(np.clip(scores / max(1.0, scores.max()), 0.0, 1.0), np.float64)
 
 
 def _by_rank(similarity: Scores, coverage: Scores) -> Scores:
