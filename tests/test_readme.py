@@ -38,6 +38,7 @@ def test_the_decision_log_is_what_binds_today_and_no_more() -> None:
     entries = re.split(r"^## (?!Area:)", (ROOT / "docs/LOG.md").read_text("utf-8"), flags=re.MULTILINE)[1:]
     assert len(entries) <= ENTRIES_MAX
     texts = {entry.splitlines()[0]: list(filter(None, entry.splitlines()[2:])) for entry in entries}
+    assert len(texts) == len(entries)
     assert [heading for heading, (date, *_) in texts.items() if not re.match(r"\*20\d\d-\d\d-\d\d", date)] == []
     assert [heading for heading, (_, *lines) in texts.items() if len(lines) > ENTRY_LINES_MAX] == []
 
