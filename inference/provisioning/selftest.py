@@ -58,9 +58,10 @@ def disagreement(one: NDArray[np.float32], other: NDArray[np.float32]) -> float:
 
 def _last_logits(context: LlamaContext, slot: int, tokens: Sequence[int], rows: int) -> NDArray[np.float32]:
     """Of the last token, computed with this many rows a step."""
+    logits = np.empty(0, np.float32)
     for start in range(0, len(tokens), rows):
         logits = context.decode([Rows(slot, start, list(tokens[start : start + rows]))])[0]
-    return logits.copy()
+    return np.array(logits, np.float32)
 
 
 def place(found: Sequence[Device]) -> str:

