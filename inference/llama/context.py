@@ -37,6 +37,9 @@ from inference.llama.weights import LlamaModel
 
 # Copying a token through its saved state costs as much as copying this many cells with their stream; measured.
 STATE_COST = 4
+# llama.cpp aligns tensors to 32 bytes, one after the other, and the first ones hold a number of four bytes per row or
+# output. With a multiple of so many, all others begin with a cache line; otherwise matrices cross them everywhere.
+ALIGNMENT = 16
 _KV_TYPES = {F16: lib.GGML_TYPE_F16, Q8_0: lib.GGML_TYPE_Q8_0, Q4_0: lib.GGML_TYPE_Q4_0}
 
 
@@ -70,9 +73,9 @@ class LlamaContext:
         mode = attention or usual(AUTO, AUTO, gpu=gpu)
         parameters = lib.llama_context_default_params()
         parameters.n_ctx = slots * context
-        parameters.n_batch = parameters.n_ubatch = rows_max
+        parameters.n_batch = parameters.n_ubatch = _aligned(rows_max)
         parameters.n_seq_max = slots
-        parameters.n_outputs_max = self.outputs_max
+        parameters.n_outputs_max = _aligned(self.outputs_max)
         parameters.kv_unified = mode.unified
         parameters.flash_attn_type = (
             lib.LLAMA_FLASH_ATTN_TYPE_ENABLED if mode.flash else lib.LLAMA_FLASH_ATTN_TYPE_DISABLED
@@ -241,6 +244,10 @@ class LlamaContext:
         """Raises DecodeFailed where llama.cpp would abort or access freed memory."""
         if not self._context or not 0 <= slot < self.slots:
             raise DecodeFailed(f"no slot {slot}" if self._context else "the context is closed")
+
+
+def _aligned(count: int) -> int:
+    return -(-count // ALIGNMENT) * ALIGNMENT
 
 
 def _chooser(fewest: int, most: int) -> ThreadChooser:

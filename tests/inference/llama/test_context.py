@@ -14,6 +14,7 @@ from inference.attention import ALL, Attention
 from inference.backend import Rows
 from inference.bundled import DRAFT_MODEL
 from inference.llama import LlamaContext, LlamaModel, build_features
+from inference.llama.library import lib
 
 SLOTS, CONTEXT = 4, 96
 LONG = 60  # tokens: so many that a fork copies a stream
@@ -41,6 +42,15 @@ def context(request: pytest.FixtureRequest, model: LlamaModel) -> Iterator[Llama
 
 def new_context(model: LlamaModel, attention: Attention) -> LlamaContext:
     return LlamaContext(model, slots=SLOTS, context=CONTEXT, rows_max=CONTEXT, threads=1, attention=attention)
+
+
+def test_the_rows_of_a_step_fill_cache_lines_so_that_all_tensors_behind_them_are_aligned(
+    model: LlamaModel,
+) -> None:
+    made = LlamaContext(model, slots=2, context=256, rows_max=33, threads=1)
+    rows = lib.llama_n_ubatch(made._context)
+    made.close()
+    assert rows >= 33 and rows * 4 % 64 == 0
 
 
 def text(seed: int, tokens: int = LONG) -> list[int]:
