@@ -273,7 +273,7 @@ def _holding_two(model: ChatModel, samplings: list[Sampling]) -> list[Sampling]:
 
 
 async def _beside_one_that_leaves(model: ChatModel, samplings: list[Sampling]) -> list[Said]:
-    prompt = model.encode(model.render([ChatMessage("user", "My name is Ada.")]))
+    prompt = model.encode(model.render([ChatMessage("user", "I am Grace, 36 years old.")]))
 
     async def say(sampling: Sampling, tokens_max: int = 1000) -> Said:
         generation, text, logprobs = model.generate(prompt, sampling), "", list[float]()
