@@ -247,7 +247,7 @@ async def test_thinking_is_switched_where_the_template_has_a_switch(database: Da
         ):
             async with client.post(URL, json={**ASK, **more}) as answer:
                 assert "output_config" not in answer.headers.get("X-Firsttoken-Ignored", "")
-    begun = [prompt.partition("<system>")[0] for prompt in model.prompts]
+    begun = [prompt.partition("<user>")[0] for prompt in model.prompts]
     assert begun == [
         "",
         "<reasoning_effort=medium><enable_thinking=True>",
