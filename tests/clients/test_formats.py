@@ -120,7 +120,7 @@ def test_a_strict_function_that_must_be_called_gets_fitting_arguments(client: Op
 
 
 def test_a_schema_that_cannot_be_held_is_refused_with_its_place(client: OpenAI) -> None:
-    odd: Any = {"type": "json_schema", "name": "odd", "schema": {"properties": {"a": {"contains": {}}}}}
+    odd: Any = {"type": "json_schema", "name": "odd", "strict": True, "schema": {"properties": {"a": {"contains": {}}}}}
     with pytest.raises(openai.BadRequestError, match=r"properties\.a\.contains") as refused:
         client.responses.create(model=MODEL, input="hello", text={"format": odd})
     assert refused.value.param == "text.format.schema"

@@ -148,7 +148,7 @@ async def test_as_many_inputs_as_openai_takes_are_embedded_in_their_order(client
 
 async def test_models_say_what_they_are_for(client: Client) -> None:
     chat, embedder = (await get(client, "/v1/models"))[1]["data"]
-    assert (chat["capabilities"], chat["context_length"]) == (["chat"], 100_000)
+    assert (chat["capabilities"], chat["context_length"]) == (["chat", "tools"], 100_000)
     assert (embedder["capabilities"], embedder["dimensions"]) == (["embeddings"], 384)
 
 
