@@ -54,7 +54,7 @@ Spoil = Callable[[NDArray[np.float32]], NDArray[np.float32]]
 def test_kernels_for_few_rows_that_compute_something_else_are_found(
     monkeypatch: pytest.MonkeyPatch, rows: int, spoil: Spoil
 ) -> None:
-    """As the recipe for AMX without its flag did for one row: its numbers were other ones, or none."""
+    """Simulated, by spoiling the logits of such steps."""
     decode = LlamaContext.decode
 
     def spoilt(context: LlamaContext, batch: Sequence[Rows]) -> NDArray[np.float32]:
