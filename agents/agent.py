@@ -47,6 +47,7 @@ from agents.truncation import bytes_of, shortened
 from agents.turn import Turn
 from inference.core import Finish, Generation, Grammar, LanguageModel, Rendered, Sampling, Segment
 from inference.errors import InferenceError, InvalidSchema, TextTooLong
+from inference.tokenizer import count_all
 from inference.trace import Trace, now_ns
 from retrieval.passage import Passage
 from retrieval.query import Searcher
@@ -351,15 +352,27 @@ class Agent:
                 self._router.wrote(turn, candidate)
 
     async def count(self, turn: Turn) -> int:
-        """Tokens of the first prompt of this turn, without passages. Raises InvalidTurn, InvalidTemplate."""
+        """Tokens of the first prompt of this turn, without passages.
+
+        Raises InvalidTurn, InvalidTemplate, TextTooLong.
+        """
         return len(await self.tokens(turn))
 
+    async def count_all(self, turn: Turn) -> int:
+        """The same, however long the prompt is: takes a thread a second for each megabyte."""
+        progress, likely = await self._unread(turn)
+        segments, model = await self._segments(progress, likely), likely.model
+        return await asyncio.to_thread(count_all, segments, model.tokenize, model.encode([Segment("", trusted=True)]))
+
     async def tokens(self, turn: Turn) -> list[int]:
-        """The first prompt of this turn, without passages. Raises InvalidTurn, InvalidTemplate."""
+        """The first prompt of this turn, without passages. Raises InvalidTurn, InvalidTemplate, TextTooLong."""
+        return (await self._prompt(*await self._unread(turn)))[1]
+
+    async def _unread(self, turn: Turn) -> tuple[Progress, Candidate]:
+        """The turn before its first step, without passages, and the model that would likely run it."""
         trace, likely = Trace(), self._router.likely(turn)
         unread = Prefetch(likely.model, trace)
-        progress = await self._prepare(replace(turn, file_search=None), trace, unread, likely)
-        return (await self._prompt(progress, likely))[1]
+        return await self._prepare(replace(turn, file_search=None), trace, unread, likely), likely
 
     async def warm(self, turn: Turn) -> Generation | None:
         """Prefill what precedes the next question, if that helps; this turn has no question yet. Starts to load a model

@@ -149,6 +149,25 @@ class Tokenizer:
             self._kept_bytes -= _bytes(*self._kept.popitem(last=False))
 
 
+class Tokenize(Protocol):
+    """`LanguageModel.tokenize`."""
+
+    def __call__(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]: ...
+
+
+def count_all(segments: Sequence[Segment], tokenize: Tokenize, bos: Sequence[int]) -> int:
+    """The tokens of a prompt as `Tokenizer.encode` returns them, but of any length, and none of them cached. `bos`: the
+    model's beginning-of-sequence token, if it needs one."""
+    count = 0
+    for index, segment in enumerate(segments):
+        ids: Sequence[int] = segment.ids or ()
+        if segment.ids is None:
+            ids = tokenize(segment.text, add_special=False, parse_special=segment.trusted)
+            count += len(bos) if index == 0 and [*ids[: len(bos)]] != [*bos] else 0
+        count += len(ids)
+    return count
+
+
 def _bytes(piece: Piece, ids: tuple[int, ...]) -> int:
     """Upper bound for the size of a cached piece."""
     return PIECE_BYTES + CHARACTER_BYTES * len(piece.text) + ID_BYTES * len(ids)

@@ -42,7 +42,7 @@ async def embed_inputs(
         embedder = await services.embedders.get(body.model)
         texts = await embedder.texts(body.inputs)
         vectors = await (embedder.embed(texts) if time_slice is None else _in_bites(embedder, texts, time_slice))
-    tokens = await embedder.count_all(texts)
+    tokens = await embedder.count_embedded(texts)
     trace.finish()
     services.telemetry.record(TurnRecord(trace, tenant_id, "completed", "embeddings", embedder.name))
     return {

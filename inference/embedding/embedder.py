@@ -116,6 +116,10 @@ class Embedder:
         """Total tokens of the texts, counted on a thread: megabytes take a second. Raises EngineStopped."""
         return await asyncio.to_thread(lambda: sum(map(self.count, texts)))
 
+    async def count_embedded(self, texts: Sequence[str]) -> int:
+        """The same, of what `embed` reads of them."""
+        return await asyncio.to_thread(lambda: sum(min(self.count(text), self._tokens_max) for text in texts))
+
     async def texts(self, inputs: Sequence[str | Sequence[int]]) -> list[str]:
         """Each input as a text; some are ids from the model's own tokenizer, with its special tokens at both ends.
 

@@ -13,7 +13,7 @@ from inference.bundled import CHAT_MODEL
 from inference.core import Segment
 from inference.errors import TextTooLong
 from inference.llama import LlamaModel
-from inference.tokenizer import PIECE_BYTES, Room, Tokenizer
+from inference.tokenizer import PIECE_BYTES, Room, Tokenizer, count_all
 
 
 class Letters:
@@ -49,6 +49,26 @@ def test_the_beginning_of_sequence_is_added_once() -> None:
     assert tokenizer.encode([Segment("a", True)]) == [-1, 97]
     assert tokenizer.encode([Segment("#a", True)]) == [-1, 97]
     assert tokenizer.encode([Segment("", True, ids=(97, 98))]) == [97, 98]  # exact tokens begin as they are
+
+
+@pytest.mark.parametrize("bos", [None, -1])
+@pytest.mark.parametrize(
+    "segments",
+    [
+        [Segment("a", True), Segment("#b", False)],
+        [Segment("#a", True), Segment("b", False)],
+        [Segment("", True, ids=(97, 98)), Segment("c", False)],
+        [Segment("a", True), Segment("", True, ids=(97, 98))],
+    ],
+)
+def test_the_tokens_of_a_prompt_that_no_context_holds_are_counted_like_others(
+    bos: int | None, segments: list[Segment]
+) -> None:
+    def tokenize(text: str, *, add_special: bool, parse_special: bool) -> list[int]:
+        return Letters().tokenize(text, parse_special=parse_special)
+
+    whole = Tokenizer(Letters(bos)).encode(segments)
+    assert count_all(segments, tokenize, Tokenizer(Letters(bos)).encode([Segment("", True)])) == len(whole)
 
 
 def test_what_one_tenant_sent_is_tokenised_again_for_another() -> None:

@@ -13,6 +13,7 @@ from worker.canary.canaries import first_question
 from worker.checks import check_model, in_param
 from worker.errors import ClientGone
 from worker.json_response import json_response
+from worker.prompt_tokens import prompt_tokens
 from worker.request_keys import BODY, IGNORED, PRINCIPAL, TRACE
 from worker.route_docs import EVENTS, JSON, RouteDocs
 from worker.runs.choice import Choice, whole_of
@@ -62,7 +63,7 @@ async def count_tokens(request: web.Request) -> web.Response:
     body = await parsed(MessagesInput, request[BODY], request[IGNORED])
     with in_param("messages"):
         turn = await _turn(request, body, check_model(body.model, services))
-        return json_response({"input_tokens": await services.agent.count(turn)})
+        return json_response({"input_tokens": await prompt_tokens(services, turn)})
 
 
 async def _turn(request: web.Request, body: MessagesInput, model: str) -> Turn:

@@ -8,6 +8,7 @@ from worker.auth.access import needs
 from worker.auth.scope import Scope
 from worker.checks import INCLUDE, check_model, includes_results, path_id
 from worker.json_response import json_response
+from worker.prompt_tokens import prompt_tokens
 from worker.request_keys import BODY, PRINCIPAL
 from worker.route_docs import RouteDocs
 from worker.runs.manager import RUNS
@@ -69,5 +70,5 @@ async def input_tokens(request: web.Request) -> web.Response:
     body = await parsed(ResponseRequest, request[BODY])
     model = check_model(body.model, services)
     turn = await hydrate(services, principal, ResponseFrame(body, model))
-    count = await services.agent.count(turn.turn)
+    count = await prompt_tokens(services, turn.turn)
     return json_response({"object": "response.input_tokens", "input_tokens": count})

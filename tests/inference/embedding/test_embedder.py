@@ -45,7 +45,8 @@ async def test_no_texts_give_no_vectors(embedder: Embedder) -> None:
 
 async def test_of_a_text_that_is_too_long_the_beginning_counts(embedder: Embedder) -> None:
     beginning = "apples and pears " * TOKENS_MAX
-    assert embedder.count(beginning) > TOKENS_MAX
+    assert embedder.count(beginning) > TOKENS_MAX == await embedder.count_embedded([beginning])
+    assert await embedder.count_embedded(["one", "two words"]) == await embedder.count_all(["one", "two words"])
     first, second = await embedder.embed([beginning, beginning + "the end of the story"])
     assert first @ second > 0.99999
 

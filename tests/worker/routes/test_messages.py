@@ -336,6 +336,23 @@ async def test_the_tokens_of_a_prompt_are_counted(database: Database) -> None:
     assert refused["type"] == "error"
 
 
+async def test_the_tokens_of_a_prompt_that_no_context_holds_are_counted_too(database: Database) -> None:
+    """Without a system message, the prompt is one of its length and the tokens around the message."""
+    model = ScriptedModel(["x"], name=MODEL, context_length=500)
+    async with answering(database, model=model) as client:
+
+        async def counted(chars: int) -> int:
+            body = {"model": MODEL, "messages": [{"role": "user", "content": "a" * chars}]}
+            return int((await post(client, f"{URL}/count_tokens", body))["input_tokens"])
+
+        fitting, far, farther = [await counted(chars) for chars in (100, 9_000, 90_000)]
+        body = {"model": MODEL, "input": "a" * 90_000, "instructions": None}
+        of_response = await post(client, "/v1/responses/input_tokens", body)
+        await post(client, URL, {"model": MODEL, "max_tokens": 5, "messages": [{**USER, "content": "a" * 9_000}]}, 400)
+    assert (far - fitting, farther - fitting) == (8_900, 89_900)
+    assert of_response["input_tokens"] == farther
+
+
 async def test_an_answer_that_breaks_ends_with_an_error(database: Database) -> None:
     model = StallingModel(["Half "], name=MODEL)
     async with (
