@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import groupby
 
 from worker.config import settings
+from worker.setting import Setting
 
 INTRODUCTION = """\
 # Settings
@@ -20,17 +21,16 @@ def settings_page() -> str:
     page = INTRODUCTION
     for title, members in groupby(settings(), key=lambda setting: setting.about.group):
         rows = (
-            f"| `{setting.flag}` | `{setting.variable}` | {_default(setting.default_text, setting.about.fallback)} "
-            f"| {setting.about.help} |"
+            f"| `{setting.flag}` | `{setting.variable}` | {_default(setting)} | {setting.about.help} |"
             for setting in members
         )
         page += "\n".join([f"\n## {title}\n", HEAD, *rows, ""])
     return page
 
 
-def _default(text: str | None, in_words: str | None) -> str:
-    """The default of a setting: a value as code, an explanation as plain text."""
-    return in_words or ("" if text is None else f"`{text}`")
+def _default(setting: Setting) -> str:
+    """A value as code, an explanation as plain text."""
+    return setting.default_text if setting.about.fallback or setting.default is None else f"`{setting.default_text}`"
 
 
 if __name__ == "__main__":

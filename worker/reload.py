@@ -11,9 +11,9 @@ from time import monotonic
 
 from agents.errors import AgentError
 from inference.errors import InferenceError
-from worker.config import ConfigError
 from worker.engines.active_engines import Check, Reload, Warm
 from worker.errors import StartError
+from worker.setting import ConfigError
 
 # ConfigError: a table may conflict with the worker's own settings.
 FORESEEN = (StartError, ConfigError, AgentError, InferenceError, OSError)

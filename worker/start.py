@@ -48,7 +48,7 @@ from worker.batches.batch_worker import BatchWorker
 from worker.batches.line_answer import answer_body
 from worker.canary.canaries import Canaries
 from worker.canary.store import CanaryStore
-from worker.config import VERSION, Config, ConfigError
+from worker.config import VERSION, Config
 from worker.database import open_database, open_replica
 from worker.engines.active_engines import ActiveEngines, open_engines
 from worker.engines.model_file import ModelFile
@@ -71,6 +71,7 @@ from worker.runs.presence import Presence
 from worker.runs.queue_store import QueueStore
 from worker.runs.running_store import RunningStore
 from worker.services import Services
+from worker.setting import ConfigError
 from worker.supervisor import Supervisor
 from worker.telemetry import Telemetry
 from worker.tool_servers import ToolServers, open_tool_servers

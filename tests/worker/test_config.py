@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from worker.config import CUSTOMARY, Config, ConfigError, add_settings, load, settings
+from worker.cli.argument_parser import add_settings
+from worker.config import CUSTOMARY, Config, load, settings
+from worker.setting import ConfigError
 
 
 def test_a_flag_wins_over_a_variable_and_a_variable_over_the_default() -> None:
@@ -44,19 +46,19 @@ def test_the_home_is_absolute() -> None:
         ({"turns": "0"}, {}, "--turns must be at least 1, not 0"),
         ({"drain_s": "nan"}, {}, "--drain-s must be at least 0, not nan"),
         ({"drain_s": "-1"}, {}, "--drain-s must be at least 0, not -1"),
-        ({"log_level": "loud"}, {}, "--log-level must be one of"),
+        ({"log_level": "loud"}, {}, "--log-level must be debug, info, warning or error, not 'loud'"),
         ({"kv_layout": "pool"}, {}, "--kv-layout must be auto, streams or unified"),
         ({"flash_attention": "yes"}, {}, "--flash-attention must be auto, off or on"),
         ({"draft_tokens": "17"}, {}, "--draft-tokens must be between 0 and 16, not 17"),
         ({"draft_tokens": "3", "draft_tokens_min": "4"}, {}, "--draft-tokens-min must be at most --draft-tokens, 3"),
-        ({"kv_type": "q5_0"}, {}, "--kv-type must be auto, f16 or q8_0 or q4_0"),
+        ({"kv_type": "q5_0"}, {}, "--kv-type must be auto, f16, q8_0 or q4_0"),
         ({"kv_type": "q4_0", "flash_attention": "off"}, {}, "--kv-type q4_0 needs flash attention"),
         ({"kv_place": "auto"}, {}, "--kv-place must be gpu or host, not 'auto'"),
         ({"gpu_split": "rows"}, {}, "--gpu-split must be layer, row, none, or with shares as in layer:3,1"),
         ({"gpu_split": "layer:1,x"}, {}, "--gpu-split has shares that are no numbers"),
         ({"gpu_split": "row:0,0"}, {}, "--gpu-split takes 1 to 16 shares, not negative and not all zero"),
         ({"gpu_split": "none:1"}, {}, "--gpu-split takes no shares with none"),
-        ({"load_mode": "lock"}, {}, "--load-mode must be auto, mmap or mlock or read"),
+        ({"load_mode": "lock"}, {}, "--load-mode must be auto, mmap, mlock or read"),
         ({"kv_type": "q8_0", "flash_attention": "off"}, {}, "--kv-type q8_0 needs flash attention"),
         ({"targets": "chat=fast"}, {}, "--targets must look like chat=500/100, not 'chat=fast'"),
         ({"cors_origins": "example.com"}, {}, "--cors-origins must be \\* or origins such as"),

@@ -13,8 +13,9 @@ from inference.testing import ScriptedModel
 from migrations.pool import Database
 from tests.worker.answering import MODEL, get, post, services_with
 from tests.worker.sharing import signed_in
-from worker.config import Config, ConfigError
+from worker.config import Config
 from worker.model_aliases import ALIASES_MAX, ModelAliases
+from worker.setting import ConfigError
 
 ASK = [{"role": "user", "content": "hello"}]
 

@@ -6,10 +6,10 @@ import asyncio
 
 import pytest
 
-from worker.config import ConfigError
 from worker.engines.active_engines import Check, Warm
 from worker.errors import StartError
 from worker.reload import Reloader
+from worker.setting import ConfigError
 
 
 class File:

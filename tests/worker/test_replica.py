@@ -15,10 +15,11 @@ from inference.trace import Trace
 from migrations.embedded import EmbeddedPostgres
 from migrations.pool import Database
 from tests.worker.test_telemetry import member, turn
-from worker.config import Config, ConfigError
+from worker.config import Config
 from worker.database import open_replica
 from worker.errors import StartError
 from worker.latency.answer_list import Search
+from worker.setting import ConfigError
 from worker.traces import Traces
 
 

@@ -29,10 +29,11 @@ from worker.auth.jwks import Jwks, KeysUnavailable
 from worker.auth.keys import Keys
 from worker.auth.scope import ALL
 from worker.auth.secret import Secret
-from worker.config import Config, ConfigError, load
+from worker.config import Config, load
 from worker.ready_file import Ready
 from worker.request_keys import PRINCIPAL
 from worker.services import Services
+from worker.setting import ConfigError
 
 MARK = "s3cr3tm4rk"
 CONFIG = Config(

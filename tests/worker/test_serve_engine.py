@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from worker.config import Config, ConfigError
+from worker.config import Config
 from worker.engines.address import Address, engines_in
 from worker.engines.listen_socket import listen_socket
 from worker.engines.shared_token import read_token
 from worker.errors import StartError
 from worker.serve_engine import serve_engine
+from worker.setting import ConfigError
 
 
 async def test_a_network_is_not_served_without_a_token(tmp_path: Path) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
+from itertools import groupby
 from typing import Any, NoReturn
 
 from agents.config_error import did_you_mean
@@ -41,6 +42,20 @@ class Parser(argparse.ArgumentParser):
             raise argparse.ArgumentError(
                 action, error.message + did_you_mean(str(value), map(str, action.choices or ()))
             ) from None
+
+
+def add_settings(parser: argparse.ArgumentParser, *, also: Collection[str] | None = None) -> None:
+    """Add one flag per setting to the parser; flags that are not given stay out of the namespace.
+
+    All settings; with `also`, only those that every command takes and those named in it.
+    """
+    shown = [s for s in settings() if s.about.every or also is None or s.name in also]
+    for title, members in groupby(shown, key=lambda setting: setting.about.group):
+        group = parser.add_argument_group(title)
+        for setting in members:
+            metavar = setting.name.rsplit("_", 1)[-1].upper()
+            text = setting.help.replace("%", "%%")
+            group.add_argument(setting.flag, default=argparse.SUPPRESS, metavar=metavar, help=text)
 
 
 class Help(argparse.HelpFormatter):

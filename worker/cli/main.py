@@ -14,9 +14,10 @@ from typing import Any
 from migrations.embedded.errors import remedy
 from worker.cli.argument_parser import SETTING_NAMES
 from worker.cli.parser import SERVE, parser
-from worker.config import VERSION, Config, ConfigError, load, prepare_process
+from worker.config import VERSION, Config, load, prepare_process
 from worker.crew.member import Member
 from worker.errors import StartError
+from worker.setting import ConfigError
 
 EXIT_FAILED, EXIT_INTERRUPTED, EXIT_UNREAD = 1, 130, 141
 LOG_FORMAT = "%(asctime)s %(levelname)-7s {who}%(name)s: %(message)s"

@@ -10,8 +10,8 @@ from typing import Any
 
 from worker.auth.scope import Scope
 from worker.cli import argument_types
-from worker.cli.argument_parser import SETTING_NAMES, Parser
-from worker.config import VERSION, add_settings, is_for_engines
+from worker.cli.argument_parser import SETTING_NAMES, Parser, add_settings
+from worker.config import VERSION, is_for_engines
 
 SERVE = "worker.serve.serve"  # commands are named by the paths of their functions, which are imported when they run
 ENGINE_SETTINGS = frozenset(filter(is_for_engines, SETTING_NAMES))
