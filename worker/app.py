@@ -98,7 +98,7 @@ def build_app(services: Services, runs: Runs, batch_worker: BatchWorker) -> web.
     app[LEAVING] = asyncio.Event()
     app[REQUESTS] = InFlight()
     app[CHECKERS] = HealthProbes()
-    app[BUDGET] = Budget(config.request_mb * 2**20, config.tenant_request_mb * 2**20)
+    app[BUDGET] = Budget(config.request_mb * 2**20, config.request_mb * 2**19)  # half: no tenant keeps out the others
     app[SOCKETS] = Sockets()
     app[PULSE] = Heartbeat()
     app.on_response_prepare.extend([add_headers, cors.add_headers])

@@ -170,12 +170,6 @@ class Config:
         least=0,
         most=DRAFT_TOKENS_MAX,
     )
-    draft_tokens_min: int = _models(
-        0,
-        "minimum length of a draft in tokens, even if it does not pay off; for measurements",
-        least=0,
-        most=DRAFT_TOKENS_MAX,
-    )
     embedder: Path | None = _models(
         None, "default embedding model: a GGUF file or a model name", fallback="the bundled minilm-l6-v2", every=True
     )
@@ -332,11 +326,9 @@ class Config:
     file_mb: int = _limits(64, "maximum size of an uploaded file in megabytes", least=1)
     request_mb: int = _limits(
         256,
-        "megabytes of buffered requests (bodies, files, waiting messages); beyond that, requests get status 429",
+        "megabytes of buffered requests (bodies, files, waiting messages), of which a tenant may have half; beyond "
+        "that, requests get status 429",
         least=1,
-    )
-    tenant_request_mb: int = _limits(
-        128, "megabytes of buffered requests per tenant; beyond that, requests get status 429", least=1
     )
     connections: int | None = _limits(
         None,
@@ -427,10 +419,8 @@ class Config:
             raise ConfigError("--database-replica-url needs --database-url, the URL of the primary")
         if self.semantic_cache and not self.answer_cache_mb:
             raise ConfigError("--semantic-cache needs --answer-cache-mb: answers are kept there")
-        if self.file_mb > self.tenant_request_mb or self.tenant_request_mb > self.request_mb:
-            raise ConfigError("--file-mb must be at most --tenant-request-mb, and that at most --request-mb")
-        if self.draft_tokens_min > self.draft_tokens:
-            raise ConfigError(f"--draft-tokens-min must be at most --draft-tokens, {self.draft_tokens}")
+        if 2 * self.file_mb > self.request_mb:
+            raise ConfigError("--file-mb must be at most half of --request-mb, which a tenant may have")
         if self.kv_type in QUANTISED and self.flash_attention == "off":
             raise ConfigError(f"--kv-type {self.kv_type} needs flash attention: leave out --flash-attention off")
         if (self.oidc_issuer is None) != (self.oidc_client_id is None):
@@ -444,7 +434,7 @@ def settings() -> tuple[Setting, ...]:
     return tuple(Setting.of(each, hints[each.name]) for each in fields(Config))
 
 
-OF_ENGINES = frozenset({"model", "draft", "draft_tokens", "draft_tokens_min", "queue", "drain_s"})
+OF_ENGINES = frozenset({"model", "draft", "draft_tokens", "queue", "drain_s"})
 
 
 def is_for_engines(name: str) -> bool:

@@ -44,7 +44,6 @@ def engine_config(config: Config) -> EngineConfig:
         draft_path=draft if config.draft_tokens else None,
         lookup=lookup,
         draft_max=config.draft_tokens,
-        draft_min=config.draft_tokens_min,
         threads=config.threads,
         kv_layout=config.kv_layout,
         flash_attention=config.flash_attention,

@@ -11,8 +11,8 @@ from worker.engine_config import engine_config
 
 
 def test_a_draft_model_is_found_by_its_name(tmp_path: Path) -> None:
-    engine = engine_config(Config(home=tmp_path, draft=Path("demo-draft"), draft_tokens=6, draft_tokens_min=2))
-    assert (engine.draft_path, engine.draft_max, engine.draft_min, engine.lookup) == (DRAFT_MODEL, 6, 2, False)
+    engine = engine_config(Config(home=tmp_path, draft=Path("demo-draft"), draft_tokens=6))
+    assert (engine.draft_path, engine.draft_max, engine.lookup) == (DRAFT_MODEL, 6, False)
 
 
 def test_lookup_needs_no_model(tmp_path: Path) -> None:

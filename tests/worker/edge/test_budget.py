@@ -16,7 +16,7 @@ from worker.edge.budget import BUDGET, Budget
 from worker.errors import ApiError
 
 ONE, OTHER = UUID(int=1), UUID(int=2)
-SMALL = Config(file_mb=1, tenant_request_mb=1, request_mb=1)
+SMALL = Config(file_mb=1, request_mb=2)
 
 
 def held(client: Client) -> int:
