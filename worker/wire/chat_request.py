@@ -35,6 +35,7 @@ from worker.wire.options import (
     priority_of,
     wants_hints,
 )
+from worker.wire.prompt_cache import PromptCacheOptions
 from worker.wire.response_request import ShortKey
 from worker.wire.strict import Strict, Unsupported, only
 from worker.wire.tools import as_choice, check_given, distinct
@@ -92,7 +93,7 @@ class ChatRequest(GenerationParameters):
     service_tier: ServiceTier | None = None
     modalities: Annotated[list[str] | None, only(None, ["text"])] = None
     prompt_cache_retention: CacheRetention = None
-    prompt_cache_options: Unsupported = None
+    prompt_cache_options: PromptCacheOptions | None = None
     audio: Unsupported = None
     function_call: Unsupported = None
     functions: Unsupported = None

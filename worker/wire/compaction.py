@@ -14,6 +14,7 @@ from agents.payload import to_payload
 from worker.wire import limits
 from worker.wire.items import InputItem, as_items
 from worker.wire.options import CacheRetention, ServiceTier
+from worker.wire.prompt_cache import PromptCacheOptions
 from worker.wire.response import usage_object
 from worker.wire.response_request import ResponseRequest, ShortKey
 from worker.wire.strict import Id, Strict, Text, Unsupported
@@ -27,7 +28,7 @@ class CompactRequest(Strict):
     prompt_cache_key: ShortKey | None = None
     service_tier: ServiceTier | None = None
     prompt_cache_retention: CacheRetention = None
-    prompt_cache_options: Unsupported = None
+    prompt_cache_options: PromptCacheOptions | None = None
     image: Unsupported = None
 
     @property

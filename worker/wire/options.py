@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, Protocol, Self, TypeAlias, TypeVar
 
-from pydantic import AfterValidator, Field, StringConstraints
+from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints
 
 from agents.turn import Caps
 from inference.core import Priority
@@ -50,7 +50,16 @@ CacheRetention: TypeAlias = Annotated[
     Literal["in_memory", "24h"] | None, without_effect("prompt_cache_retention", "in_memory")
 ]
 TopLogprobs: TypeAlias = Annotated[int, Field(ge=0, le=TOP_MAX)]
-ServiceTier: TypeAlias = Literal["auto", "default", "flex", "priority"]
+# Names of the public contract for tiers that are one here. The answer names the tier that it got.
+SAME_TIER = {"fast": "priority", "ultrafast": "priority", "scale": "default"}
+Served: TypeAlias = Literal["auto", "default", "flex", "priority"]
+ServiceTier: TypeAlias = Annotated[
+    Served,
+    BeforeValidator(
+        lambda asked: SAME_TIER.get(asked, asked) if isinstance(asked, str) else asked,
+        json_schema_input_type=Literal[Served, "fast", "ultrafast", "scale"],
+    ),
+]
 
 
 def tier_used(requested: ServiceTier | None) -> ServiceTier:

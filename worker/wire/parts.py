@@ -23,6 +23,7 @@ from retrieval.loaders.formats import MEDIA_TYPES
 from worker.wire import limits
 from worker.wire.ignored import without_effect
 from worker.wire.images import NoPicture
+from worker.wire.prompt_cache import PromptCacheBreakpoint
 from worker.wire.strict import UNSUPPORTED, Echoed, Id, Strict, Text, Unsupported
 
 SUFFIXES = {**MEDIA_TYPES, "text/plain": ".txt"}  # by the media type in a data URL, if the name has none
@@ -33,7 +34,7 @@ class TextPart(Strict):
 
     type: Literal["input_text", "text"]
     text: Text
-    prompt_cache_breakpoint: Unsupported = None
+    prompt_cache_breakpoint: PromptCacheBreakpoint = None
     cache_control: Annotated[Any, without_effect("cache_control")] = None  # for other servers: ours needs no marks
 
 
@@ -62,7 +63,7 @@ class FilePart(Strict):
     file_id: Id | None = None
     file_url: Unsupported = None  # nothing is fetched on a client's behalf
     detail: Annotated[Any, without_effect("detail")] = None
-    prompt_cache_breakpoint: Unsupported = None
+    prompt_cache_breakpoint: PromptCacheBreakpoint = None
 
     @field_validator("file_data")
     @classmethod

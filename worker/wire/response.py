@@ -99,5 +99,6 @@ class ResponseFrame:
             "metadata": request.metadata or {},
             "safety_identifier": request.safety_identifier,
             "prompt_cache_key": request.prompt_cache_key,
+            **({"prompt_cache_options": options.echo()} if (options := request.prompt_cache_options) else {}),
             "user": request.user,
         }

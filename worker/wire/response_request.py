@@ -38,6 +38,7 @@ from worker.wire.options import (
     priority_of,
     wants_hints,
 )
+from worker.wire.prompt_cache import PromptCacheOptions
 from worker.wire.strict import Id, Strict, Text, Unsupported
 from worker.wire.tools import AUTO, Choice, FileSearchTool, FunctionToolParam, ServerTool, Tool, check_given, distinct
 
@@ -64,6 +65,15 @@ class Reasoning(Strict):
     generate_summary: Annotated[Summary | None, without_effect("reasoning.generate_summary")] = None
 
 
+class BackgroundOptions(Strict):
+    """When a background response should be ready. It starts as soon as there is room, which meets every window."""
+
+    completion_window: Annotated[
+        Literal["soonest", "2h", "8h"] | None, without_effect("background_options.completion_window", "soonest")
+    ] = None
+    continuation_id: Annotated[ShortKey | None, without_effect("background_options.continuation_id")] = None
+
+
 class StreamOptions(Strict):
     include_obfuscation: Obfuscation = None
 
@@ -87,6 +97,7 @@ class ResponseRequest(GenerationParameters):
     conversation: Annotated[ConversationReference, BeforeValidator(_as_reference)] | None = None
     previous_response_id: Id | None = None
     background: bool | None = None
+    background_options: BackgroundOptions | None = None
     store: bool | None = None
     metadata: Metadata | None = None
     include: Include | None = None
@@ -110,7 +121,7 @@ class ResponseRequest(GenerationParameters):
     truncation: Literal["auto", "disabled"] | None = None
     service_tier: ServiceTier | None = None
     prompt_cache_retention: CacheRetention = None
-    prompt_cache_options: Unsupported = None
+    prompt_cache_options: PromptCacheOptions | None = None
     context_management: Annotated[list[ContextManagement], Field(max_length=1)] | None = None
     moderation: Unsupported = None
     prompt: Unsupported = None
@@ -123,6 +134,15 @@ class ResponseRequest(GenerationParameters):
     def _stands_alone(cls, value: str | None, info: ValidationInfo) -> str | None:
         if value is not None and info.data.get("conversation") is not None:
             raise ValueError("give either previous_response_id or conversation, not both")
+        return value
+
+    @field_validator("background_options")
+    @classmethod
+    def _delays_only_the_background(
+        cls, value: BackgroundOptions | None, info: ValidationInfo
+    ) -> BackgroundOptions | None:
+        if value and value.completion_window in ("2h", "8h") and not info.data.get("background"):
+            raise ValueError("a completion_window of 2h or 8h requires background to be true")
         return value
 
     @field_validator("store")

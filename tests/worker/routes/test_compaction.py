@@ -113,7 +113,7 @@ async def test_another_tenant_cannot_use_it(client: Client, database: Database) 
         ({"input": []}, 400, "input"),
         ({"input": None}, 400, "input"),
         ({"previous_response_id": "resp_0"}, 404, "previous_response_id"),
-        ({"prompt_cache_options": {}}, 400, "prompt_cache_options"),
+        ({"prompt_cache_options": {"prewarm": True}}, 400, "prompt_cache_options.prewarm"),
         ({"colour": "red"}, 400, "colour"),
     ],
 )

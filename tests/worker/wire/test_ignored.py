@@ -17,6 +17,7 @@ from worker.wire.response_request import ResponseRequest
 
 TENANT = UUID(int=7)
 QUESTION: dict[str, Any] = {"messages": [{"role": "user", "content": "x"}]}
+MARK: dict[str, Any] = {"prompt_cache_breakpoint": {"mode": "explicit", "ttl": "12h"}}
 FUNCTION: dict[str, Any] = {"type": "function", "name": "f", "parameters": {"type": "object"}}
 
 
@@ -43,6 +44,19 @@ def test_a_request_that_is_honoured_in_full_has_no_header() -> None:
         ({"client_metadata": {"id": "7"}}, "client_metadata"),
         ({"stream_options": {"include_obfuscation": True}}, "stream_options.include_obfuscation"),
         ({"prompt_cache_retention": "24h"}, "prompt_cache_retention"),
+        ({"prompt_cache_options": {"mode": "implicit", "ttl": "30m"}}, ""),
+        (
+            {"prompt_cache_options": {"mode": "explicit", "ttl": "12h"}},
+            "prompt_cache_options.mode,prompt_cache_options.ttl",
+        ),
+        (
+            {"background": True, "background_options": {"completion_window": "2h", "continuation_id": "a"}},
+            "background_options.completion_window,background_options.continuation_id",
+        ),
+        (
+            {"input": [{"role": "user", "content": [{"type": "input_text", "text": "x", **MARK}]}]},
+            "prompt_cache_breakpoint",
+        ),
         (
             {"tools": [{"type": "tool_search"}, {"type": "image_generation"}]},
             "tools.tool_search,tools.image_generation",
@@ -70,6 +84,10 @@ def test_a_response_names_what_it_ignores(body: Any, header: str) -> None:
         (
             {"messages": [{"role": "user", "content": [{"type": "text", "text": "x", "cache_control": {}}]}]},
             "cache_control",
+        ),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "text", "text": "x", **MARK}]}]},
+            "prompt_cache_breakpoint",
         ),
     ],
 )

@@ -27,6 +27,9 @@ CHAT = {"messages": [{"role": "user", "content": "x"}]}
         ("default", Priority.STANDARD, Priority.INTERACTIVE),
         ("flex", Priority.BATCH, Priority.BATCH),
         ("priority", Priority.INTERACTIVE, Priority.INTERACTIVE),
+        ("fast", Priority.INTERACTIVE, Priority.INTERACTIVE),
+        ("ultrafast", Priority.INTERACTIVE, Priority.INTERACTIVE),
+        ("scale", Priority.STANDARD, Priority.INTERACTIVE),
     ],
 )
 @pytest.mark.parametrize("of_chat", [False, True])
@@ -56,7 +59,13 @@ async def test_the_answer_names_the_tier_that_was_used(database: Database, asked
 
 @pytest.mark.parametrize(
     ("asked", "standard", "batch"),
-    [(None, None, "flex"), ("flex", "flex", "flex"), ("default", "default", "flex"), ("priority", "default", "flex")],
+    [
+        (None, None, "flex"),
+        ("flex", "flex", "flex"),
+        ("default", "default", "flex"),
+        ("priority", "default", "flex"),
+        ("ultrafast", "default", "flex"),
+    ],
 )
 def test_a_key_gets_no_better_tier_than_its_class(asked: str | None, standard: str | None, batch: str) -> None:
     request = parse(ResponseRequest, orjson.dumps({"input": "x", "service_tier": asked}))
