@@ -29,7 +29,7 @@ from agents.parser.choose import Format, FormattedParser, Parser
 from agents.parser.plain import PlainParser
 from agents.prefetch import Prefetch, before_missing, before_question
 from agents.progress import Progress
-from agents.prompt import answer_message, assemble, question, renders_fast
+from agents.prompt import answer_message, assemble, question, question_is_last, renders_fast
 from agents.query_rewriting import Rewriting, rewritten
 from agents.queue_position import report_position
 from agents.reply import CALLS_MAX, Reply
@@ -96,7 +96,7 @@ class Agent:
                     progress = await self._prepare(turn, trace, ahead, likely)
                     progress.held, progress.marks = held, marks
                     progress.same(likely)
-                    await self._next(progress)
+                    await (self._read(progress, likely) if turn.only_reads else self._next(progress))
             return await self._run_begun(progress, sink)
 
     async def resume(
@@ -240,6 +240,8 @@ class Agent:
 
     async def _go_on(self, progress: Progress, sink: EventSink) -> None:
         """Run steps until the model answers or the budget is exhausted."""
+        if progress.turn.only_reads:
+            return await progress.read()
         while True:
             if not progress.step.ended:
                 await self._run_step(progress, sink)
@@ -252,6 +254,26 @@ class Agent:
                 progress.concluding = progress.budget.spent(now_ns())
                 await sink.drain()
                 await self._next(progress)
+
+    async def _read(self, progress: Progress, candidate: Candidate) -> None:
+        """Submit the prompt of a turn that is only read, or what will precede its question where it has none. Every
+        engine generates at least one token, which is thrown away. Raises what `_begin` raises."""
+        turn = progress.turn
+        asked = turn if question_is_last(turn) else replace(turn, input=(*turn.input, Message("user", "?")))
+        segments: Sequence[Segment] = await self._render(asked, candidate)
+        if asked is not turn:
+            segments = before_question(segments) or segments
+        prompt = await self._encode(segments, candidate, turn.salt)
+        generation = candidate.model.generate(
+            prompt,
+            Sampling(max_tokens=1, deterministic=turn.sampling.deterministic),
+            salt=turn.salt,
+            priority=turn.priority,
+            due=turn.due,
+            deadline_ns=progress.budget.deadline_ns(concluding=False),
+            traceparent=progress.trace.traceparent,
+        )
+        progress.step = self._step(progress, candidate, generation, prompt, False, segments)
 
     async def _next(self, progress: Progress) -> None:
         """Choose the model of the next step and submit it. Raises what `_begin` raises."""

@@ -97,6 +97,16 @@ class Progress:
         self.budget.add_step(usage, step.candidate.own_price)
         self.usage += usage
 
+    async def read(self) -> None:
+        """Wait until the prompt of a turn that is only read has been prefilled, and account for it."""
+        step = self.step
+        await step.generation.stream(lambda _: None)
+        step.ended = True
+        usage = replace(self._usage(step), output_tokens=0)
+        self.budget.add_step(usage, step.candidate.own_price)
+        self.usage += usage
+        self.trace.attributes["firsttoken.prewarm"] = True
+
     def give_up(self, step: Step) -> None:
         """Account for a step that another model has taken over: its tokens cost, but are not sent."""
         spent = step.generation.spent + self.ahead.spent
@@ -154,6 +164,8 @@ class Progress:
 
     def finished(self) -> TurnFinished:
         """The last event after the last step, which either answered or reached a limit."""
+        if self.turn.only_reads and self.step.finish in (Finish.STOP, Finish.LENGTH):
+            return self._finished("completed")
         match self.step.finish:
             case Finish.STOP if not self.step.needs_another_step:
                 return replace(self._finished("completed"), stop_string=self.step.reply.stops.met)

@@ -79,6 +79,12 @@ def question(turn: Turn) -> str:
     return next((item.text for item in items if isinstance(item, Message) and item.role == "user"), "").strip()
 
 
+def question_is_last(turn: Turn) -> bool:
+    """Whether the turn ends with something to answer: a message of the user, or the result of a call."""
+    last = next(reversed((*turn.history, *turn.input)), None)
+    return isinstance(last, FunctionCallOutput) or (isinstance(last, Message) and last.role == "user")
+
+
 def numbered(passages: Iterable[tuple[int, Passage]]) -> str:
     """Passages as in the prompt: `[1] Title: text`, without blank lines, which end the list."""
     return "\n".join(

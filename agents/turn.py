@@ -155,6 +155,7 @@ class Turn:
     priority: Priority = Priority.STANDARD
     due: Due = NO_DEADLINE
     tells_place: bool = False  # report its position in the queue, while it waits for the model
+    only_reads: bool = False  # prefill the prompt for the turn that continues this one, and answer nothing
     compacting: Compacting | None = None
     truncates: bool = False  # the oldest turns may be dropped when the context is too small
     arm: Arm | None = None

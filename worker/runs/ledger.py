@@ -33,6 +33,11 @@ class Outcome:
     status: str = REFUSED
 
 
+def _is_unanswered(trace: Trace) -> bool:
+    """Whether the prompt was only read, as the request wanted: then no answer was on time or late."""
+    return "firsttoken.prewarm" in trace.attributes
+
+
 @dataclass(frozen=True, slots=True)
 class Ledger:
     """The identity of one turn, and the two places where it is recorded."""
@@ -89,7 +94,7 @@ class Ledger:
 
     def applied(self, turn: Turn) -> Turn:
         """The turn within the limits of its surface and of this worker. Call this last."""
-        if turn.arm is not None:
+        if turn.arm is not None and not turn.only_reads:  # it has no answer to judge
             note_arm(self.trace, turn.arm)
         turn = self._policy.applied(turn)
         limits = turn.limits.capped(self.services.caps, Owner.SERVER)
@@ -176,7 +181,7 @@ class Ledger:
             self.conversation_id,
             ttft,
             tpot,
-            self.services.targets.met(surface, status, ttft, tpot),
+            None if _is_unanswered(trace) else self.services.targets.met(surface, status, ttft, tpot),
             self.services.agent_registry.name_of(self.model),
             self.principal.subject if self.principal.via == "api_key" else "",
         )

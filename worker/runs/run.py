@@ -317,7 +317,8 @@ class Run:
         """Errors before the turn is accepted refuse the request."""
         try:
             turn, trace = self._ledger.applied(self.turn.turn), self._ledger.trace
-            if self._job is not None and turn.compacting is None and turn.sampling.top_logprobs is None:
+            resumes = turn.compacting is None and turn.sampling.top_logprobs is None and not turn.only_reads
+            if self._job is not None and resumes:
                 self._journal.continuation = Continuation(self._job, self._marks, lambda: self._unsettled is None)
             if self._interrupted is not None:
                 turn = replace(turn, tells_place=False)

@@ -105,7 +105,7 @@ async def run_turn(
     services: RunServices, turn: Turn, trace: Trace, sink: EventSink, marks: Marks | None = None
 ) -> TurnFinished:
     """Run the turn to its end, after compaction of its history where that is requested. Raises what refuses it."""
-    if turn.compacting is None:
+    if turn.compacting is None or turn.only_reads:
         return await services.agent.run(turn, trace, sink, marks)
     seal = partial(sealed, services.seals, turn.tenant_id)
     model = services.model_of(turn.model)

@@ -31,3 +31,7 @@ class PromptCacheOptions(Strict):
 
     def echo(self) -> dict[str, Any]:
         return {"mode": self.mode or USUAL_MODE, "ttl": self.ttl or USUAL_TTL}
+
+
+class ResponseCacheOptions(PromptCacheOptions):
+    prewarm: bool | None = None  # only read the prompt

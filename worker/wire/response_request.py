@@ -38,7 +38,7 @@ from worker.wire.options import (
     priority_of,
     wants_hints,
 )
-from worker.wire.prompt_cache import PromptCacheOptions
+from worker.wire.prompt_cache import ResponseCacheOptions
 from worker.wire.strict import Id, Strict, Text, Unsupported
 from worker.wire.tools import AUTO, Choice, FileSearchTool, FunctionToolParam, ServerTool, Tool, check_given, distinct
 
@@ -121,7 +121,7 @@ class ResponseRequest(GenerationParameters):
     truncation: Literal["auto", "disabled"] | None = None
     service_tier: ServiceTier | None = None
     prompt_cache_retention: CacheRetention = None
-    prompt_cache_options: PromptCacheOptions | None = None
+    prompt_cache_options: ResponseCacheOptions | None = None
     context_management: Annotated[list[ContextManagement], Field(max_length=1)] | None = None
     moderation: Unsupported = None
     prompt: Unsupported = None
@@ -164,6 +164,11 @@ class ResponseRequest(GenerationParameters):
         return bool(self.stream) and not self.background
 
     @property
+    def only_reads(self) -> bool:
+        """Whether the prompt is only read, for the request that continues this one."""
+        return bool(self.prompt_cache_options and self.prompt_cache_options.prewarm)
+
+    @property
     def choice(self) -> Choice:
         return self.tool_choice or AUTO
 
@@ -203,7 +208,7 @@ class ResponseRequest(GenerationParameters):
             instructions=self.instructions,
             functions=tuple(tool.function for tool in tools if isinstance(tool, FunctionToolParam)),
             server_tools=tuple(tool.name for tool in tools if isinstance(tool, ServerTool)),
-            file_search=self._file_search,
+            file_search=None if self.only_reads else self._file_search,
             tool_choice=self.choice.wanted,
             allowed_tools=allowed,
             parallel_tool_calls=self.parallel_tool_calls is not False,
@@ -213,6 +218,7 @@ class ResponseRequest(GenerationParameters):
             hints=wants_hints(self.metadata),
             caps=replace(caps_of(self.metadata), calls=self.max_tool_calls, tokens=self.max_output_tokens),
             priority=priority_of(self.service_tier, watched=watched),
+            only_reads=self.only_reads,
             compacting=Compacting(self.context_management[0].compact_threshold) if self.context_management else None,
             truncates=self.truncation == "auto",
         )

@@ -18,12 +18,16 @@ class CreateMessage(ResponseRequest):
     type: Literal["response.create"]
     stream: Annotated[bool | None, only(None, True)] = None
     background: Annotated[bool | None, only(None, False)] = None
-    generate: Annotated[bool | None, only(None, True)] = None
+    generate: bool | None = None
     stream_id: Unsupported = None
 
     @property
     def streamed(self) -> bool:
         return True
+
+    @property
+    def only_reads(self) -> bool:
+        return self.generate is False or super().only_reads
 
 
 def error_event(error: ApiError) -> dict[str, Any]:

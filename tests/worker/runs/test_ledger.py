@@ -15,6 +15,7 @@ from tests.worker.answering import MODEL, StallingModel, answering
 from tests.worker.harness import Client
 from worker.config import Config
 
+READ = {"prompt_cache_options": {"prewarm": True}}
 USER = {"role": "user", "content": "hi"}
 ROUTES: Mapping[str, dict[str, Any]] = {"/v1/responses": {"input": "hi"}, "/v1/chat/completions": {"messages": [USER]}}
 
@@ -79,3 +80,13 @@ async def test_an_operator_may_have_all_wait(database: Database) -> None:
             assert answer.status == 200
         async with client.post("/v1/responses", json={"input": "hi"}, headers={"x-firsttoken-late": "refuse"}) as late:
             assert late.status == 503
+
+
+async def test_a_prompt_that_is_only_read_is_neither_late_nor_on_time_but_counts(database: Database) -> None:
+    model = ScriptedModel(["Hello."], name=MODEL)
+    async with answering(database, model=model, config=Config(tenant_turns=1)) as client:
+        async with client.post("/v1/responses", json={"input": "hi", **READ}) as answer:
+            read = await answer.json()
+        row = await surface(client)
+    assert (read["status"], read["output"], read["usage"]["output_tokens"]) == ("completed", [], 0)
+    assert (row["requests"], row["judged"]) == (1, 0)

@@ -115,7 +115,7 @@ async def test_a_response_continues_one_that_is_stored(client: Client, socket: C
     [
         ({"stream": False}, "stream"),
         ({"background": True}, "background"),
-        ({"generate": False}, "generate"),
+        ({"generate": "no"}, "generate"),
         ({"stream_id": "a"}, "stream_id"),
         ({"type": "response.steer"}, "type"),
         ({"colour": "red"}, "colour"),
@@ -130,6 +130,37 @@ async def test_what_is_wrong_is_named_and_the_connection_goes_on(
     assert (await refusal(socket, **body))["param"] == param
     await send(socket)
     assert (await answer(socket)).texts == {0: "Hello there, friend."}
+
+
+@pytest.mark.parametrize("asked", [{"generate": False}, {"prompt_cache_options": {"prewarm": True}}])
+@pytest.mark.parametrize("stored", [False, True])
+async def test_a_prompt_is_read_without_an_answer_and_continued(
+    database: Database, asked: dict[str, Any], stored: bool
+) -> None:
+    model = ScriptedModel(["Good day."], name=MODEL)
+    async with answering(database, model=model) as client, client.ws_connect(URL) as socket:
+        await send(socket, input="who are you", instructions="Be terse.", store=stored, **asked)
+        read = (await answer(socket)).final
+        assert read is not None and (read["status"], read["output"]) == ("completed", [])
+        assert read["usage"]["input_tokens"] > 0 and read["usage"]["output_tokens"] == 0
+        last = {"previous_response_id": read["id"], "instructions": "Be terse.", "store": stored}
+        await send(socket, input="and where", **last)
+        final = await answer(socket)
+        assert final.texts == {0: "Good day."}
+    first, second = model.prompts
+    assert second.startswith(first.removesuffix("<assistant>")) and "<user>who are you\n<user>and where" in second
+
+
+async def test_without_a_question_what_precedes_it_is_read(database: Database) -> None:
+    model = ScriptedModel(["Good day."], name=MODEL)
+    async with answering(database, model=model) as client, client.ws_connect(URL) as socket:
+        await send(socket, input=[], instructions="Be terse.", generate=False)
+        read = (await answer(socket)).final
+        assert read is not None and read["status"] == "completed"
+        await send(socket, input="hello", instructions="Be terse.", previous_response_id=read["id"])
+        await answer(socket)
+    first, second = model.prompts
+    assert first and "?" not in first and second.startswith(first)
 
 
 @pytest.mark.parametrize("obfuscated", [False, True])

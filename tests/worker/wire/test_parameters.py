@@ -129,6 +129,7 @@ HONOURED = [
     Row("service_tier", "ultrafast", {"priority": Priority.INTERACTIVE}, {"service_tier": "priority"}),
     Row("service_tier", "scale", {"priority": Priority.STANDARD}, {"service_tier": "default"}),
     Row("prompt_cache_options", {}, says={"prompt_cache_options": {"mode": "implicit", "ttl": "30m"}}),
+    Row("prompt_cache_options", {"prewarm": True}, {"only_reads": True}),
     Row(
         "prompt_cache_options",
         {"mode": "explicit", "ttl": "12h"},
@@ -184,6 +185,7 @@ REFUSED = [
     Refusal("prompt_cache_key", "k" * 65, LONG),
     Refusal("prompt_cache_retention", "for ever", "invalid_value"),
     Refusal("prompt_cache_options", {"mode": "none"}, "invalid_value", "prompt_cache_options.mode"),
+    Refusal("prompt_cache_options", {"prewarm": 1}, "invalid_type", "prompt_cache_options.prewarm"),
     Refusal("prompt_cache_options", {"ttl": "1h"}, "invalid_value", "prompt_cache_options.ttl"),
     Refusal("prompt_cache_options", {"size": 1}, "unknown_parameter", "prompt_cache_options.size"),
     Refusal("safety_identifier", "s" * 65, LONG),
