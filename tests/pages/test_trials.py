@@ -16,9 +16,8 @@ from worker.auth.audit import Actor
 from worker.auth.keys import Keys
 from worker.auth.scope import ALL, USUAL
 from worker.canary.canaries import Canaries
-from worker.canary.proposal import Proposal
 from worker.canary.store import CanaryStore
-from worker.canary.trial import State
+from worker.canary.trial import Proposal, State
 from worker.canary.verdict import Answer
 
 ME = Actor("command", "tester")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from worker.cli.argument_parser import add_settings
+from worker.cli.arguments import add_settings
 from worker.config import CUSTOMARY, Config, load, settings
 from worker.setting import ConfigError
 
@@ -76,7 +76,7 @@ def test_a_value_that_cannot_be_used_is_named(flags: dict[str, str], environment
 
 def test_every_setting_has_a_flag_a_variable_and_a_text() -> None:
     parser = argparse.ArgumentParser()
-    add_settings(parser)
+    add_settings(parser, {setting.name for setting in settings()})
     text = " ".join(parser.format_help().split())
     for setting in settings():
         assert setting.flag in text

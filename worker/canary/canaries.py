@@ -18,13 +18,12 @@ from agents.turn import Arm, Turn
 from inference.trace import Trace
 from migrations.pool import DATABASE_AWAY
 from worker.auth.audit import WORKER, Actor
-from worker.canary.canary_report import canary_report
-from worker.canary.trial import DECIDED_IN, Canary, State
+from worker.canary.trial import DECIDED_IN, Canary, State, canary_report
 from worker.canary.verdict import Answer, Decision, Vote, judge
 
 if TYPE_CHECKING:
-    from worker.canary.proposal import Proposal
     from worker.canary.store import CanaryStore
+    from worker.canary.trial import Proposal
     from worker.runs.record import TurnRecord
     from worker.supervisor import Supervised, Supervisor, Well
 

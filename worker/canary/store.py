@@ -12,8 +12,7 @@ import asyncpg
 from agents.store.answered import Answered
 from migrations.pool import Database
 from worker.auth.audit import Act, Actor, note
-from worker.canary.proposal import Proposal
-from worker.canary.trial import Canary, State
+from worker.canary.trial import Canary, Proposal, State
 from worker.canary.verdict import Answer, Evidence, Vote
 
 # Of one canary: with more it would hardly become clearer, and judging this many takes some hundredths of a second.

@@ -5,21 +5,28 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from math import isnan
+from pathlib import Path
 from uuid import UUID
 
 import orjson
+from tqdm import tqdm
 
+from agents.store.answered import Answered
 from worker.agent_files import read_agents
 from worker.auth.keys import LOCAL_TENANT
-from worker.canary.canary_report import canary_report
-from worker.canary.proposal import Proposal
 from worker.canary.store import AlreadyExists, CanaryStore
-from worker.canary.trial import DECIDED_IN, Canary, State
-from worker.canary.verdict import Evidence, Finding, findings, judge
-from worker.cli.command_actor import command_actor
-from worker.cli.tenant import open_tenant
+from worker.canary.trial import DECIDED_IN, Canary, Proposal, State, canary_report
+from worker.canary.verdict import Evidence, Finding, Vote, findings, judge
+from worker.cli.suite_command import open_side
+from worker.cli.tenant import command_actor, open_tenant
 from worker.config import Config
 from worker.errors import StartError
+from worker.evals.answer import Answer
+from worker.evals.eval_client import session
+from worker.evals.eval_runner import Judge
+from worker.evals.eval_target import eval_target
+from worker.evals.stored_cases import case_of, said_in
+from worker.evals.suite import Case, Suite
 
 HEAD = f"{'':12}  {'CONTROL':>10}  {'TREATMENT':>10}  {'DIFFERENCE':^16}  {'MARGIN':>6}  {'PAIRS':>5}  VERDICT"
 
@@ -125,3 +132,40 @@ async def _opened(config: Config) -> AsyncIterator[tuple[CanaryStore, UUID]]:
     """The store, and the tenant whose audit log records the changes."""
     async with open_tenant(config, LOCAL_TENANT) as (database, auditor):
         yield CanaryStore(database), auditor
+
+
+CRITERION = (
+    "It does what was asked, or says what stands in the way. Nothing in it contradicts the conversation or itself, and "
+    "it claims nothing that nobody can know from the conversation."
+)
+
+
+async def grade_canary(
+    config: Config, *, name: str, judge: str, key_file: Path | None, limit: int, criterion: str | None, tenant: str
+) -> None:
+    """What cannot be graded, such as an answer about files, is skipped."""
+    asked = eval_target("--judge", judge, key_file)
+    async with open_tenant(config, tenant) as (database, tenant_id), session() as http:
+        store = CanaryStore(database)
+        canary = await store.named(name)
+        if canary is None:
+            raise missing(name)
+        if canary.state is not State.RUNNING:
+            raise StartError(f"canary {name} is {canary.state.replace('_', ' ')}")
+        asking = criterion or CRITERION
+        found = await store.ungraded(tenant_id, canary, limit)
+        cases = [(unit, case, answer) for unit, answer in found if (case := _case(answer, asking)) is not None]
+        if not cases:
+            raise StartError(f"tenant {tenant} has no ungraded stored answers of canary {name}")
+        async with open_side(http, asked, config, Suite(())) as client:
+            grader, scores = Judge(client), list[float]()
+            for unit, case, answer in tqdm(cases, unit=" answers", disable=None):
+                score = await grader.judged(case, Answer(said_in(answer)))
+                await store.vote([(canary.id, unit, Vote(False, "graded", 1 - score))])  # stored with its arm
+                scores.append(score)
+    print(f"{len(scores)} answers graded, {sum(scores):.0f} of them correct: see `firsttoken canary status {name}`")
+
+
+def _case(answer: Answered, criterion: str) -> Case | None:
+    told = case_of(answer, judged=True)
+    return None if told is None else Case.model_validate({**told, "expect": {"judge": criterion}, "stores": []})

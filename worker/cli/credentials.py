@@ -18,8 +18,7 @@ from worker.auth.scope import ALL, USUAL, Scope
 from worker.auth.secret import Secret
 from worker.auth.secret_file import SIGNS_AFTER_S, SecretFile, read_secret
 from worker.auth.session import Sessions
-from worker.cli.command_actor import command_actor
-from worker.cli.tenant import checked, known_tenant, tenant_of
+from worker.cli.tenant import checked, command_actor, known_tenant, tenant_of
 from worker.config import Config
 from worker.database import open_database
 from worker.errors import StartError

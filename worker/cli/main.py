@@ -12,7 +12,7 @@ from importlib import import_module
 from typing import Any
 
 from migrations.embedded.errors import remedy
-from worker.cli.argument_parser import SETTING_NAMES
+from worker.cli.arguments import SETTING_NAMES
 from worker.cli.parser import SERVE, parser
 from worker.config import VERSION, Config, load, prepare_process
 from worker.crew.member import Member
@@ -54,17 +54,31 @@ def _run(command: str, config: Config, options: dict[str, Any], member: Member |
     `--help` at once."""
     import uvloop
 
-    from worker.cli.failures import FAILURES
-
     module, _, function = command.rpartition(".")
     try:
         uvloop.run(_stoppable(getattr(import_module(module), function)(config, **options)))
     except BrokenPipeError:  # the reader of the output has closed the pipe: not an error
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_UNREAD
-    except FAILURES as error:
+    except _failures() as error:
         return _fail(error, member)
     return 0
+
+
+def _failures() -> tuple[type[BaseException], ...]:
+    """Errors that a person can act on: a command that ends with one prints a line. Anything else is a bug and keeps its
+    traceback."""
+    import asyncpg
+
+    from agents.errors import AgentError
+    from inference.errors import InferenceError
+    from migrations.embedded import EmbeddedPostgresError
+    from migrations.pool import DATABASE_AWAY, UnsafeRole
+    from migrations.runner import MigrationError
+    from retrieval.errors import RetrievalError
+
+    ours = (StartError, EmbeddedPostgresError, MigrationError, UnsafeRole, InferenceError, RetrievalError, AgentError)
+    return (*ours, asyncpg.PostgresError, *DATABASE_AWAY)
 
 
 def _run_crew(config: Config, flags: dict[str, str], began: float) -> int:

@@ -18,8 +18,7 @@ from inference.provisioning.fit import CannotServe, allow
 from inference.provisioning.gguf_metadata import GgufMetadata, read_metadata
 from inference.provisioning.machine import room_of
 from inference.provisioning.memory import Footprint, Proportions, in_words
-from worker.cli.download import Download, Fetched
-from worker.cli.pip_download import unpack
+from worker.cli.download import Download, Fetched, unpack
 from worker.config import Config
 from worker.engine_config import engine_config
 from worker.errors import StartError

@@ -14,21 +14,18 @@ import orjson
 from tqdm import tqdm
 
 from agents.store.answered import Answered, answered
-from worker.cli.command_actor import EVERYBODY
 from worker.cli.suite_command import open_side
-from worker.cli.tenant import open_tenant
+from worker.cli.tenant import EVERYBODY, open_tenant
 from worker.config import Config
 from worker.errors import StartError
 from worker.evals import replay_report
 from worker.evals.answer import Answer
-from worker.evals.case import Case
 from worker.evals.eval_client import EvalClient, session
 from worker.evals.eval_runner import run_cases
 from worker.evals.eval_target import LocalWorker, Recording, eval_target
-from worker.evals.fine_tuning_examples import example_of
 from worker.evals.replay_report import ReplayedTurn, totals
-from worker.evals.stored_cases import case_of, said_in
-from worker.evals.suite import Suite
+from worker.evals.stored_cases import case_of, example_of, said_in
+from worker.evals.suite import Case, Suite
 from worker.home import write_atomically
 from worker.latency.accepted_answers import WHYS, Why, accepted_answers
 from worker.traces import Traces

@@ -14,13 +14,10 @@ from tqdm import tqdm
 from worker.config import Config
 from worker.errors import StartError
 from worker.evals.eval_client import EvalClient, session
-from worker.evals.eval_runner import run_cases
-from worker.evals.eval_target import Endpoint, EvalTarget, LocalWorker, Recording, eval_target
-from worker.evals.judge import Judge
+from worker.evals.eval_runner import Judge, run_cases
+from worker.evals.eval_target import NOTHING, Endpoint, EvalTarget, LocalWorker, Recording, eval_target, started
 from worker.evals.outcome import Outcome, Result
-from worker.evals.private_worker import NOTHING, started
-from worker.evals.recording import as_json, read_recorded
-from worker.evals.report import markdown, picture, table
+from worker.evals.report import as_json, markdown, picture, read_recorded, table
 from worker.evals.suite import Suite, read_suites
 from worker.home import KEY_CHARS_MAX, Home, write_atomically
 
@@ -36,7 +33,9 @@ async def evaluate_suite(
     candidate: str,
     against: str | None,
     judge: str | None,
-    key_files: tuple[Path | None, Path | None, Path | None],
+    model_key_file: Path | None,
+    against_key_file: Path | None,
+    judge_key_file: Path | None,
     margin: float,
     slower: float | None,
     at_once: int,
@@ -45,9 +44,9 @@ async def evaluate_suite(
 ) -> None:
     """Prints the table, writes the reports, then raises Worse. Raises StartError if the suite cannot run."""
     suite = await asyncio.to_thread(read_suites, files)
-    one = eval_target("--model", candidate, key_files[0])
-    other = eval_target("--against", against, key_files[1]) if against is not None else None
-    judges = eval_target("--judge", judge, key_files[2]) if judge is not None else None
+    one = eval_target("--model", candidate, model_key_file)
+    other = eval_target("--against", against, against_key_file) if against is not None else None
+    judges = eval_target("--judge", judge, judge_key_file) if judge is not None else None
     if isinstance(one, Recording):
         raise StartError("--model must be a model or a server: give the earlier run as --against")
     if suite.asks_judge and judges is None:

@@ -1,13 +1,18 @@
-"""The tenant that a command is about."""
+"""The tenant that a command is about, and who gave the command."""
 
 from __future__ import annotations
 
+import os
+import pwd
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from uuid import UUID
 
 from migrations.pool import Database
+from worker.auth.audit import Actor
 from worker.auth.keys import LOCAL_TENANT, Keys
+from worker.auth.principal import NOBODY, Principal
+from worker.auth.scope import Scope
 from worker.auth.secret_file import read_secret
 from worker.config import Config
 from worker.database import open_database
@@ -45,3 +50,15 @@ def checked(name: str, what: str) -> str:
     if not 1 <= len(name) <= NAME_CHARS_MAX:
         raise StartError(f"{what} must have 1 to {NAME_CHARS_MAX} characters")
     return name
+
+
+EVERYBODY = Principal(NOBODY, "command", frozenset({Scope.OPS}), "api_key")
+
+
+def command_actor() -> Actor:
+    """The account on this machine, whatever the environment says."""
+    try:
+        name = pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:  # a container may run as an account without a name
+        name = f"uid {os.getuid()}"
+    return Actor("command", name)

@@ -12,7 +12,7 @@ import tomli_w
 from agents.routing.policy import Cascade
 from agents.routing.refusal import REFUSALS
 from worker.evals.cascade_curve import Fit, Point
-from worker.evals.tables import aligned, in_markdown
+from worker.evals.report import aligned, in_markdown
 
 WIDTH, HEIGHT, LEFT, TOP = 520, 300, 70, 30
 DIGITS = 4  # of a threshold

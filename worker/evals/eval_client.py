@@ -17,7 +17,7 @@ import orjson
 from inference.remote.answer_stream import DONE, Events
 from worker.errors import BUSY, StartError
 from worker.evals.answer import Answer, Called, Found, Usage
-from worker.evals.case import Case
+from worker.evals.suite import Case
 
 ANSWER_S_MAX = 600.0  # a slow machine and a long answer
 LOOK_S_MAX = 30.0

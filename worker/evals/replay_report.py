@@ -9,7 +9,7 @@ from statistics import fmean, median
 from typing import Any
 
 from agents.text_similarity import overlap
-from worker.evals.tables import aligned, in_markdown, plain
+from worker.evals.report import aligned, in_markdown, plain
 
 SPANS_MAX = 40  # names of a table; tools name their spans
 TURNS_SHOWN_MAX = 20

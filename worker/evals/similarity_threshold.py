@@ -64,7 +64,7 @@ class _Nearest:
     is_repeated: bool
 
 
-def fit(questions: Sequence[Question], wrong_max: float) -> Threshold:
+def fit_threshold(questions: Sequence[Question], wrong_max: float) -> Threshold:
     """The lowest threshold at which at most this share of the hits is wrong, fitted on one half of the expectations and
     validated on the other. A thousand cases take about a second."""
     names = sorted({question.expected for question in questions})

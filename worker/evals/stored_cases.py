@@ -1,16 +1,49 @@
-"""Turns stored answers into cases: the request, and the expectation that a new answer resembles the accepted one.
-Pure."""
+"""Stored answers of a tenant as cases, and as examples for fine-tuning in the format of chat completions. Pure.
+
+What may identify somebody or grant access is removed, as far as its format reveals it. Names of people have no format:
+read a file before handing it on.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 import orjson
 
 from agents.store.answered import Answered
-from worker.evals.case import CALLS_MAX, TOKENS
-from worker.evals.redaction import redacted
+from worker.evals.suite import CALLS_MAX, TOKENS
+
+CHARS_MAX = 100_000  # of one text; the rest is cut off
+# Linear in the length of the text: no part of a pattern can match in two ways.
+_KINDS = (
+    ("url", re.compile(r"\b[a-z][a-z0-9+.-]{1,15}://\S{1,2000}", re.IGNORECASE)),
+    ("email", re.compile(r"[A-Za-z0-9._%+-]{1,64}@[A-Za-z0-9-]{1,63}(?:\.[A-Za-z0-9-]{1,63}){1,8}")),
+    ("key", re.compile(r"\b(?:sk|pk|ft|ghp|xox[abp])[-_][A-Za-z0-9_-]{12,}")),
+    ("id", re.compile(r"\b[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}\b")),
+    ("account", re.compile(r"\b[A-Z]{2}\d{2}(?: ?[A-Z0-9]{4}){3,7}(?: ?[A-Z0-9]{1,4})?\b")),
+    ("address", re.compile(r"\b\d{1,3}(?:\.\d{1,3}){3}\b")),
+    ("number", re.compile(r"(?<![\w.])\+?+\(?+\d{1,4}+\)?+(?:[ /.-]?+\(?+\d{1,5}+\)?+){1,7}+(?!\w)")),
+    ("token", re.compile(r"\b(?=[A-Za-z_-]{0,64}\d)[A-Za-z0-9_-]{32,}")),
+)
+_DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
+DIGITS_MIN = 7  # of a phone number or a card; dates and prices have fewer
+
+
+def redacted(text: str) -> str:
+    """With placeholders such as [email] for what was removed."""
+    text = text[:CHARS_MAX]
+    for name, form in _KINDS:
+        text = form.sub(lambda found, name=name: _mark(name, found[0]), text)  # type: ignore[misc]
+    return text
+
+
+def _mark(name: str, found: str) -> str:
+    if name == "number" and (sum(map(str.isdigit, found)) < DIGITS_MIN or _DATE.fullmatch(found)):
+        return found
+    return f"[{name}]"
+
 
 ASKING = ("user", "system", "assistant", "developer")
 
@@ -93,3 +126,30 @@ def cleaned(text: str) -> Any:
         return clean(orjson.loads(text or "{}"))
     except orjson.JSONDecodeError:
         return {}
+
+
+def example_of(answer: Answered) -> dict[str, Any] | None:
+    """Redacted; None for an answer that does not follow from its messages alone, because of passages or server tools,
+    or with anything but text in it."""
+    case = case_of(answer, judged=False)
+    if case is None or "stores" in case:
+        return None
+    tools = case.get("tools") or []
+    calls = [item for item in answer.body.get("output") or () if item["type"] == "function_call"]
+    if any(call["name"] not in {tool["name"] for tool in tools} for call in calls):
+        return None
+    wrote: dict[str, Any] = {"role": "assistant", "content": said_in(answer) or None}
+    if calls:
+        wrote["tool_calls"] = [
+            {
+                "id": f"call_{number}",
+                "type": "function",
+                "function": {"name": call["name"], "arguments": orjson.dumps(cleaned(call["arguments"])).decode()},
+            }
+            for number, call in enumerate(calls, 1)
+        ]
+    system = [{"role": "system", "content": case["instructions"]}] if "instructions" in case else []
+    example: dict[str, Any] = {"messages": [*system, *case["messages"], wrote]}
+    if tools:
+        example["tools"] = [{"type": "function", "function": tool} for tool in tools]
+    return example

@@ -1,4 +1,14 @@
-"""Files of cases: JSON lines, or TOML with a table [[case]] for each."""
+"""Files of cases, JSON lines or TOML: a case is a request, and what a right answer must have.
+
+[[case]]
+id = "refund"
+input = "How long do I have to send something back?"
+stores = ["handbook"]
+
+[case.expect]
+pattern = "(?i)14 days"
+cites = [{ file = "returns.md", says = ["14 days"] }]
+"""
 
 from __future__ import annotations
 
@@ -7,14 +17,189 @@ import tomllib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
 import orjson
-from pydantic import ValidationError
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, field_validator, model_validator
 
 from agents.config_error import describe_error, keys_of
+from inference.grammar.validation import Checked, Pattern
 from worker.errors import StartError
-from worker.evals.case import Case, Defaults
+
+TEXT_CHARS_MAX = 200_000  # a prompt beyond any context that is served here
+MESSAGES_MAX, TOOLS_MAX, STORES_MAX = 256, 128, 8
+CALLS_MAX = 16  # they are matched pairwise
+PATTERN_CHARS_MAX = 2_000
+NAME_CHARS_MAX = 200
+ANSWERS_MAX = 64  # that are all right
+TOKENS = 256  # of an answer, by default
+REPEAT_MAX = 100
+
+Name: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=NAME_CHARS_MAX)]
+Text: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=TEXT_CHARS_MAX)]
+Texts: TypeAlias = Annotated[list[Text], Field(min_length=1, max_length=ANSWERS_MAX)]
+
+
+class Table(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class Tool(Table):
+    """A function that the model may call; it is not run."""
+
+    name: Name
+    description: str = ""
+    parameters: dict[str, Any] = Field(default_factory=lambda: {"type": "object", "properties": {}})
+    strict: bool = False
+
+
+class ExpectedCall(Table):
+    """`also`: further accepted values of an argument. `optional`: arguments that may be omitted."""
+
+    name: Name
+    arguments: dict[str, Any] = Field(default_factory=dict)
+    also: dict[str, list[Any]] = Field(default_factory=dict)
+    optional: list[Name] = Field(default_factory=list)
+
+
+class ExpectedCitation(Table):
+    """The answer cites this file, whatever else it cites. `says`: each text occurs in the answer and in the cited
+    passage of that file. Without it, the passage must support the sentence that cites it."""
+
+    file: Name
+    says: Annotated[list[Text], Field(max_length=ANSWERS_MAX)] = Field(default_factory=list)
+
+
+class Place(Table):
+    """A passage of this file, with this text if one is given; white space and case may differ."""
+
+    file: Name
+    text: Text | None = None
+
+
+class Expected(Table):
+    """At least one expectation; all of them must be met."""
+
+    exact: Text | Texts | None = None
+    pattern: Annotated[str, StringConstraints(min_length=1, max_length=PATTERN_CHARS_MAX)] | None = None
+    json_schema: Annotated[dict[str, Any] | None, Field(alias="schema")] = None
+    calls: Annotated[list[ExpectedCall], Field(max_length=CALLS_MAX)] | None = None  # empty: none may be made
+    ordered: bool = False  # whether calls must come in this order
+    cites: Annotated[list[ExpectedCitation], Field(min_length=1, max_length=ANSWERS_MAX)] | None = None
+    finds: Annotated[list[Place], Field(min_length=1, max_length=ANSWERS_MAX)] | None = None
+    like: Text | None = None  # an answer that was right
+    judge: Text | None = None  # a statement that a judge model must find true of the answer
+
+    @field_validator("pattern")
+    @classmethod
+    def _can_be_matched(cls, value: str | None) -> str | None:
+        if value is not None:
+            Pattern(value)
+        return value
+
+    @field_validator("json_schema")
+    @classmethod
+    def _is_a_schema(cls, value: dict[str, Any] | None) -> dict[str, Any] | None:
+        if value is not None:
+            Checked(value)
+        return value
+
+    @model_validator(mode="after")
+    def _expects_something(self) -> Expected:
+        if not self.graders:
+            raise ValueError(f"say what a correct answer has: one or more of {', '.join(GRADERS)}")
+        return self
+
+    @property
+    def graders(self) -> tuple[str, ...]:
+        return tuple(name for name in GRADERS if getattr(self, FIELDS.get(name, name)) is not None)
+
+    @property
+    def only_finds(self) -> bool:
+        """Whether the case only searches: nothing has to be generated."""
+        return self.graders == ("finds",)
+
+    @property
+    def texts(self) -> list[str]:
+        """The answers that are exactly right."""
+        return [self.exact] if isinstance(self.exact, str) else list(self.exact or ())
+
+
+GRADERS = ("exact", "pattern", "schema", "calls", "cites", "finds", "like", "judge")
+FIELDS = {"schema": "json_schema"}
+
+
+class Defaults(Table):
+    """Defaults for the cases of a file. `documents`: a folder beside the file, which a worker that is started for the
+    suite ingests into the store `docs`."""
+
+    name: Name | None = None
+    instructions: Text | None = None
+    tools: Annotated[list[Tool], Field(max_length=TOOLS_MAX)] = Field(default_factory=list)
+    stores: Annotated[list[Name], Field(max_length=STORES_MAX)] = Field(default_factory=list)
+    max_tokens: Annotated[int, Field(ge=1, le=32_768)] = TOKENS
+    documents: Name | None = None
+
+
+class Case(Table):
+    id: Name | None = None
+    group: Name | None = None  # reported separately
+    input: Text | None = None
+    messages: Annotated[list[dict[str, Any]], Field(min_length=1, max_length=MESSAGES_MAX)] | None = None
+    instructions: Text | None = None
+    tools: Annotated[list[Tool], Field(max_length=TOOLS_MAX)] | None = None
+    stores: Annotated[list[Name], Field(max_length=STORES_MAX)] | None = None
+    max_tokens: Annotated[int, Field(ge=1, le=32_768)] | None = None
+    repeat: Annotated[int, Field(ge=1, le=REPEAT_MAX)] = 1  # its score is the mean
+    expect: Expected
+
+    @field_validator("messages")
+    @classmethod
+    def _are_messages(cls, value: list[dict[str, Any]] | None) -> list[dict[str, Any]] | None:
+        """The format of chat completions; everything else is left to the server."""
+        for message in value or ():
+            if message.get("role") not in ROLES:
+                raise ValueError(f"each message must have a role, one of {', '.join(ROLES)}")
+            if not isinstance(message.get("content") or "", str):
+                raise ValueError("the content of a message must be a string")
+        return value
+
+    @model_validator(mode="after")
+    def _asks_something(self) -> Case:
+        if (self.input is None) == (self.messages is None):
+            raise ValueError("give either input or messages")
+        if self.stores and any(message["role"] not in ("user", "assistant", "system") for message in self.said):
+            raise ValueError("a case with stores cannot have tool messages")
+        return self
+
+    def with_defaults(self, defaults: Defaults, id: str) -> Case:
+        """The case with every required field set. Raises ValueError."""
+        stores = defaults.stores if self.stores is None else self.stores
+        if not stores and (self.expect.cites or self.expect.finds):
+            raise ValueError("stores: name what is searched, since a citation or a passage is expected")
+        return self.model_copy(
+            update={
+                "id": self.id or id,
+                "group": self.group or defaults.name,
+                "instructions": self.instructions or defaults.instructions,
+                "tools": defaults.tools if self.tools is None else self.tools,
+                "stores": stores,
+                "max_tokens": self.max_tokens or defaults.max_tokens,
+            }
+        )
+
+    @property
+    def said(self) -> list[dict[str, Any]]:
+        return self.messages or [{"role": "user", "content": self.input}]
+
+    @property
+    def question(self) -> str:
+        """The user's last message."""
+        return next((str(each.get("content")) for each in reversed(self.said) if each["role"] == "user"), "")
+
+
+ROLES: tuple[Literal["system", "user", "assistant", "tool"], ...] = ("system", "user", "assistant", "tool")
+
 
 T = TypeVar("T", Case, Defaults)
 

@@ -25,9 +25,8 @@ from worker.auth.audit import Actor, AuditLog
 from worker.auth.keys import Keys
 from worker.auth.scope import ALL, Scope
 from worker.canary.canaries import Canaries, first_question, note_arm
-from worker.canary.proposal import Proposal
 from worker.canary.store import ANSWERS_MAX, AlreadyExists, CanaryStore
-from worker.canary.trial import KNOWN_BY_CHARS, Canary, State
+from worker.canary.trial import KNOWN_BY_CHARS, Canary, Proposal, State
 from worker.canary.verdict import Answer, Evidence, Vote
 from worker.runs.record import TurnRecord
 from worker.services import Services

@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
-from worker.canary.betting import interval
-from worker.canary.verdict import ALPHA, MEASURES, Answer, Decision, Evidence, Vote, findings, judge
+from worker.canary.verdict import ALPHA, MEASURES, Answer, Decision, Evidence, Vote, findings, interval, judge
 
 TRIALS = 1000
 CONVERSATIONS = 400

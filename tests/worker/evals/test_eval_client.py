@@ -12,10 +12,10 @@ import pytest
 from aiohttp import web
 
 from worker.errors import StartError
-from worker.evals.case import Case, Defaults
 from worker.evals.eval_client import EvalClient
+from worker.evals.eval_runner import Judge
 from worker.evals.graders import grade
-from worker.evals.judge import Judge
+from worker.evals.suite import Case, Defaults
 
 
 def case(**asked: Any) -> Case:

@@ -9,8 +9,8 @@ import pytest
 
 from agents.text_similarity import overlap
 from worker.evals.answer import Answer, Called, Found
-from worker.evals.case import Case, Defaults, ExpectedCall, Tool
 from worker.evals.graders import grade, score
+from worker.evals.suite import Case, Defaults, ExpectedCall, Tool
 
 WEATHER = Tool.model_validate(
     {

@@ -11,11 +11,10 @@ import pytest
 
 from worker.errors import StartError
 from worker.evals.answer import Answer, Usage
-from worker.evals.case import Case, Defaults
 from worker.evals.eval_runner import fingerprint
 from worker.evals.outcome import GradedAnswer, Outcome, Result
-from worker.evals.recording import as_json, read_recorded
-from worker.evals.report import markdown, picture, table
+from worker.evals.report import as_json, markdown, picture, read_recorded, table
+from worker.evals.suite import Case, Defaults
 
 
 def results(scores: Sequence[float], first_ms: float = 100.0, text: str = "Red.") -> list[Result]:

@@ -14,9 +14,8 @@ from migrations.pool import Database
 from tests.agents.store.test_stores import record, save
 from tests.worker.latency.test_rollups import turn
 from worker.auth.audit import Actor
-from worker.canary.proposal import Proposal
 from worker.canary.store import CanaryStore
-from worker.canary.trial import State
+from worker.canary.trial import Proposal, State
 from worker.cli.parser import parser
 from worker.latency.accepted_answers import WHYS, Why, accepted_answers
 from worker.runs.running_store import RunningStore

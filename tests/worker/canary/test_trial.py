@@ -1,10 +1,10 @@
-"""What is wrong with a canary is said before the database would."""
+"""None"""
 
 from __future__ import annotations
 
 import pytest
 
-from worker.canary.proposal import SHARE_MIN, Proposal
+from worker.canary.trial import SHARE_MIN, Proposal
 
 
 @pytest.mark.parametrize("share", [1e-300, 1e-46, SHARE_MIN / 2, 1 - SHARE_MIN / 2, 0.99999999999])

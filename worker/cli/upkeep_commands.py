@@ -1,4 +1,4 @@
-"""`firsttoken reload`: make the worker of this home folder reload models.toml."""
+"""`firsttoken migrate` and `reload`: bring the database, or a running worker, up to date."""
 
 from __future__ import annotations
 
@@ -9,13 +9,22 @@ import signal
 import orjson
 
 from inference.llama import model_name
+from migrations.runner import migrate
 from worker.agent_files import check_names, read_agents
 from worker.config import Config
+from worker.database import open_owner_dsn
 from worker.engines.model_file import ModelFile, read_models
 from worker.errors import StartError
 from worker.home import Home
 from worker.model_aliases import ModelAliases
 from worker.retrieval_models import embedder_files
+
+
+async def migrate_database(config: Config) -> None:
+    Home(config.home).prepare()
+    async with open_owner_dsn(config) as (owner_dsn, _):
+        applied = await migrate(owner_dsn)
+    print("\n".join(f"applied {version}" for version in applied) or "the database is up to date")
 
 
 async def reload_models(config: Config) -> None:
