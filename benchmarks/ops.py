@@ -32,10 +32,8 @@ from worker.auth.principal import Principal
 from worker.auth.scope import Scope
 from worker.latency import answer_list, rollups
 from worker.latency.answer_list import Search
-from worker.latency.slice import Slice
+from worker.latency.slice import DAY_S, HOUR_S, Slice, TimeRange, Visibility
 from worker.latency.summary import facets, series, summary
-from worker.latency.time_range import DAY_S, HOUR_S, TimeRange
-from worker.latency.visibility import Visibility
 
 GOAL_MS = 100.0  # of the server's CPU time, for any view
 ROLLED_UP_BY = "0027_latency"

@@ -7,8 +7,7 @@ import asyncio
 from aiohttp import web
 
 from agents.inflight import InFlight
-from worker.auth.revocation import end_with_credential
-from worker.auth.sign_in import sign_in
+from worker.auth.credential_middleware import end_with_credential, sign_in
 from worker.batches.batch_worker import BATCHES, BatchWorker
 from worker.cors import Cors
 from worker.cors_middleware import CorsMiddleware

@@ -21,8 +21,7 @@ from worker.config import PROJECT, Config
 from worker.crew.member import Member
 from worker.drain import drain, first_of, make_room
 from worker.edge.listener import listening
-from worker.engines.address import Address
-from worker.engines.listen_socket import listen_socket
+from worker.engines.address import Address, listen_socket
 from worker.gc_tuning import freeze
 from worker.home import Home, write_atomically
 from worker.load_progress import LoadProgress

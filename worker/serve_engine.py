@@ -11,9 +11,8 @@ from worker.config import VERSION, Config
 from worker.crew.member import Member
 from worker.edge.listener import listening
 from worker.engines.active_engines import open_model
-from worker.engines.address import Address
+from worker.engines.address import Address, listen_socket
 from worker.engines.engine_app import build_engine_app, drain
-from worker.engines.listen_socket import listen_socket
 from worker.engines.shared_token import read_token
 from worker.errors import StartError
 from worker.gc_tuning import freeze

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from retrieval.store import FileQueue, PassageStore, UploadStore
     from worker.batches.batch_store import BatchStore
     from worker.config import Config
-    from worker.engines.model_state import ModelStates
+    from worker.engines.on_demand import ModelStates
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

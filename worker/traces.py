@@ -14,8 +14,8 @@ from worker.latency.answer_list import CACHE_CLASS, Search
 from worker.latency.measures import key_of
 from worker.latency.queries import LatencyQueries
 from worker.latency.rollups import Rollups
+from worker.latency.slice import Visibility
 from worker.latency.spending import Spending
-from worker.latency.visibility import Visibility
 from worker.runs.record import TurnRecord
 
 Grouping: TypeAlias = Literal["surface", "tenant_id", "model", "cache"]

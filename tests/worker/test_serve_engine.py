@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from worker.config import Config
-from worker.engines.address import Address, engines_in
-from worker.engines.listen_socket import listen_socket
+from worker.engines.address import Address, engines_in, listen_socket
 from worker.engines.shared_token import read_token
 from worker.errors import StartError
 from worker.serve_engine import serve_engine

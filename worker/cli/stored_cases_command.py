@@ -27,7 +27,7 @@ from worker.evals.replay_report import ReplayedTurn, totals
 from worker.evals.stored_cases import case_of, example_of, said_in
 from worker.evals.suite import Case, Suite
 from worker.home import write_atomically
-from worker.latency.accepted_answers import WHYS, Why, accepted_answers
+from worker.latency.answer_list import WHYS, Why, accepted_answers
 from worker.traces import Traces
 
 READ_FIRST = (

@@ -28,8 +28,7 @@ from worker.engines.address import engines_in
 from worker.engines.exchange import EngineTransport
 from worker.engines.model_file import ModelFile, ModelTable, read_models
 from worker.engines.model_pool import ModelPool, phases
-from worker.engines.model_state import State
-from worker.engines.on_demand import OnDemandModel
+from worker.engines.on_demand import OnDemandModel, State
 from worker.engines.shared_token import read_token
 from worker.errors import StartError
 from worker.home import Home

@@ -14,8 +14,7 @@ from inference.remote.frames import PROTOCOL
 from inference.remote.request_body import PATH
 from inference.remote.transport import Answer, Exchange, Receiver
 from worker.engines.address import Address
-from worker.engines.channel import Channel
-from worker.engines.dial import dial, keep_alive
+from worker.engines.channel import Channel, dial, keep_alive
 from worker.engines.http_response import BadResponse, HttpResponseParser
 
 ANSWER_BYTES_MAX = 16 * 2**20  # of one that is forwarded in full: metrics have labels of many tenants

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from time import monotonic
-from typing import Any
+from typing import Any, Literal, Protocol, TypeAlias
 
 from inference.core import (
     NO_DEADLINE,
@@ -28,7 +28,27 @@ from inference.errors import EngineStopped, InferenceError, ModelAway, NoRoom
 from inference.model import ChatModel
 from inference.template_options import NO_OPTIONS, Value
 from inference.text_model import TextModel
-from worker.engines.model_state import State
+from inference.trace import Trace
+
+State: TypeAlias = Literal["loaded", "loading", "not_loaded"]
+
+
+class ModelStates(Protocol):
+    """The states of all models by name; implemented by `engines.at_work`."""
+
+    @property
+    def states(self) -> Mapping[str, State]: ...
+
+    @property
+    def loading(self) -> float | None:
+        """The progress of the models that are loading, from 0 to 1; None while none is."""
+        ...
+
+    @property
+    def starts(self) -> Mapping[str, Trace]:
+        """The newest load of each, by its phases."""
+        ...
+
 
 log = logging.getLogger("firsttoken.models")
 

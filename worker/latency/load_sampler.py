@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from migrations.pool import Database
-from worker.latency.time_range import MINUTE_S
+from worker.latency.slice import MINUTE_S
 from worker.supervisor import Supervised, Supervisor, Well
 
 LOOK_S = 0.5  # a loop that is blocked for longer than this is always noticed

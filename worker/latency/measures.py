@@ -15,8 +15,7 @@ from datetime import UTC, datetime
 from typing import TypeAlias
 
 from worker.latency.histogram import AMOUNT, bucket, encode
-from worker.latency.slice import COMPLETED, LATE, NOT_ANSWERED, length_of
-from worker.latency.time_range import MINUTE_S
+from worker.latency.slice import COMPLETED, LATE, MINUTE_S, NOT_ANSWERED, length_of
 from worker.runs.record import TurnRecord
 
 SPAN = "span:"

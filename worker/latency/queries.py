@@ -1,24 +1,60 @@
-"""The queries of the latency page over the roll-ups. Operators see all tenants; others see their own."""
+"""The queries of the latency page over the roll-ups. Operators see all tenants; others see their own.
+
+A query that several viewers send at the same time is computed once, and cached for a moment.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from migrations.pool import Database
 from worker.auth.principal import Principal
 from worker.latency import rollups
-from worker.latency.comparison import compared
 from worker.latency.histogram import Tally
 from worker.latency.rollups import Group
-from worker.latency.single_flight import SingleFlight
-from worker.latency.slice import Slice
-from worker.latency.summary import facets, series, summary, usual
-from worker.latency.time_range import DAY_S, TimeRange
-from worker.latency.visibility import Visibility
+from worker.latency.slice import DAY_S, Slice, TimeRange, Visibility
+from worker.latency.spending import Spending, per_thousand
+from worker.latency.summary import compared, facets, series, summary, usual
+
+KEPT_S = 2.0  # shorter than the polling interval of the pages
+KEPT_MAX = 64  # results of some kilobytes; beyond it the oldest are evicted
+
+
+@dataclass(frozen=True, slots=True)
+class CachedResult:
+    asked_at: float
+    answer: asyncio.Task[Any]
+
+
+class SingleFlight:
+    def __init__(self, kept_s: float = KEPT_S) -> None:
+        self._kept_s = kept_s
+        self._kept: dict[Hashable, CachedResult] = {}
+
+    async def get(self, key: Hashable, compute: Callable[[], Awaitable[Any]]) -> Any:
+        """A caller that is cancelled does not cancel the query for the others. Failures are not cached."""
+        now = time.monotonic()
+        kept = self._kept.get(key)
+        if kept is None or now - kept.asked_at >= self._kept_s or _failed(kept.answer):
+            self._kept.pop(key, None)
+            while len(self._kept) >= KEPT_MAX:
+                self._kept.pop(next(iter(self._kept)))
+            kept = self._kept[key] = CachedResult(now, asyncio.create_task(_result(compute), name="latency view"))
+        return await asyncio.shield(kept.answer)
+
+
+async def _result(compute: Callable[[], Awaitable[Any]]) -> Any:
+    return await compute()
+
+
+def _failed(answer: asyncio.Task[Any]) -> bool:
+    return answer.done() and (answer.cancelled() or answer.exception() is not None)
+
 
 USUAL_S = DAY_S  # the usual values are those of the last day
 USUAL_KEPT_S = 30.0
@@ -143,3 +179,31 @@ def _columns(workers: list[dict[str, Any]], at: list[int]) -> Mapping[str, Any]:
         name: [by_point[moment][name] if moment in by_point else None for moment in at]
         for name in ("running", "waiting", "loop_lag_ms", "kv_use")
     }
+
+
+QUANTILES = (0.5, 0.95)
+
+
+async def cost_summary(database: Database, principal: Principal, asked: LatencyQuery) -> list[dict[str, Any]]:
+    """The groups with the most responses first; empty for slices without stored costs. Costs are stored per hour, so
+    the hours at both ends count in full."""
+    if not asked.slice.has_costs:
+        return []
+    time_range = asked.time_range(time.time())
+    async with Visibility.of(principal).open(database) as connection:
+        groups = await rollups.groups(connection, time_range, asked.slice)
+    spent = await Spending(database).board(principal, asked.slice, start=time_range.start, end=time_range.end)
+    return await asyncio.to_thread(board, spent, groups)
+
+
+def board(spent: Sequence[Mapping[str, Any]], groups: Sequence[Group]) -> list[dict[str, Any]]:
+    """Pure."""
+    pieces: dict[tuple[str, str, str], list[bytes]] = defaultdict(list)
+    for group in groups:
+        pieces[group.surface, group.model, group.agent].append(group.measures)
+    rows = []
+    for row in spent:
+        tally = Tally(b"".join(pieces[row["surface"], row["model"], row["agent"]]))
+        p50, p95 = tally.percentiles(QUANTILES, "ttft")
+        rows.append({**row, **per_thousand(row), "ttft_ms": {"p50": p50, "p95": p95}})
+    return rows

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from worker.latency.measures import Measures
-from worker.latency.slice import Slice
-from worker.latency.time_range import TimeRange
+from worker.latency.slice import Slice, TimeRange
 from worker.runs.record import TurnRecord
 
 if TYPE_CHECKING:

@@ -9,9 +9,7 @@ from uuid import UUID
 
 from migrations.pool import Database
 from worker.auth.principal import Principal
-from worker.latency.slice import NOT_ANSWERED, Slice
-from worker.latency.time_range import HOUR_S
-from worker.latency.visibility import Visibility
+from worker.latency.slice import HOUR_S, NOT_ANSWERED, Slice, Visibility
 from worker.runs.record import TurnCost, TurnRecord
 
 if TYPE_CHECKING:

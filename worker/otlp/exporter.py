@@ -10,13 +10,58 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeAlias
+
+from prometheus_client import Metric
 
 from worker.batch_writer import BatchWriter, NotStored
-from worker.otlp.meter import Collect, Meter
+from worker.otlp.measurements import OtelMetric, metrics_of
 from worker.otlp.spans import spans_of
 from worker.runs.record import TurnRecord
-from worker.supervisor import Supervisor
+from worker.supervisor import Supervised, Supervisor, Well
+
+log = logging.getLogger("firsttoken.otlp")
+
+Collect: TypeAlias = Callable[[], Iterable[Metric]]
+Send: TypeAlias = Callable[[Sequence[OtelMetric]], bool]
+
+EVERY_S = 60.0  # the default of OpenTelemetry's own readers
+
+
+class Meter:
+    """`collect` takes milliseconds and `send` waits for the network: both run in a thread. A failed export is made up
+    for by the next one, since all counters are cumulative.
+    """
+
+    def __init__(self, collect: Collect, send: Send) -> None:
+        self._collect = collect
+        self._send = send
+        self._task: Supervised | None = None
+
+    def start(self, supervisor: Supervisor) -> None:
+        self._task = supervisor.start("otlp", self._run, expected=(NotStored,))
+
+    async def close(self) -> None:
+        """Export the metrics once more, then stop."""
+        if self._task:
+            await self._task.stop()
+        try:
+            await self.tell()
+        except NotStored:
+            log.warning("the last metrics could not be sent to the collector")
+
+    async def tell(self) -> None:
+        """Raises NotStored if the collector does not accept them."""
+        if not await asyncio.to_thread(lambda: self._send(metrics_of(self._collect()))):
+            raise NotStored("metrics at the collector")
+
+    async def _run(self, well: Well) -> None:
+        while True:
+            await asyncio.sleep(EVERY_S)
+            await self.tell()
+            well()
+
 
 log = logging.getLogger("firsttoken.otlp")
 

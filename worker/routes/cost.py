@@ -9,7 +9,7 @@ from aiohttp import web
 from worker.auth.access import needs
 from worker.auth.scope import Scope
 from worker.json_response import json_response
-from worker.latency.cost_summary import cost_summary
+from worker.latency.queries import cost_summary
 from worker.request_keys import PRINCIPAL
 from worker.route_docs import RouteDocs
 from worker.routes.ops import WindowQuery

@@ -14,7 +14,7 @@ from migrations.pool import DATABASE_AWAY
 from worker.auth.access import EVERYBODY, declare
 from worker.config import VERSION
 from worker.edge.guard import remote_of
-from worker.engines.model_state import State
+from worker.engines.on_demand import State
 from worker.json_response import json_response
 from worker.services import CHECKERS, DRAINING, SERVICES, Services
 from worker.supervisor import VITAL

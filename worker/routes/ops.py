@@ -24,8 +24,7 @@ from worker.config import VERSION
 from worker.edge.budget import BUDGET
 from worker.errors import ApiError
 from worker.json_response import json_response
-from worker.latency import turn_content
-from worker.latency.answer_list import Order, Search
+from worker.latency.answer_list import Order, Search, calls_of, questions_of
 from worker.latency.queries import LatencyQuery
 from worker.latency.slice import COMPLETED, LATE, Cache, Length, Slice, Status
 from worker.otlp.spans import otlp_json, spans_of
@@ -245,7 +244,7 @@ async def list_traces(request: web.Request) -> web.Response:
     found = await services.telemetry.traces.list(principal, replace(search, limit=query.limit + 1))
     turns = found[: query.limit]
     asked = [turn["response_id"] for turn in turns if turn["response_id"] and _may_read(principal, turn)]
-    questions = await turn_content.questions(services.database, principal.tenant_id, asked)
+    questions = await questions_of(services.database, principal.tenant_id, asked)
     surfaces = {turn["surface"] for turn in turns}
     return json_response(
         {
@@ -274,9 +273,9 @@ async def get_trace(request: web.Request) -> web.Response:
         return json_response(otlp_json(spans_of(trace), VERSION))
     said: dict[str, Any] = {"question": None, "calls": []}
     if (response_id := trace["response_id"]) and _may_read(principal, trace):
-        questions = await turn_content.questions(services.database, principal.tenant_id, [response_id])
+        questions = await questions_of(services.database, principal.tenant_id, [response_id])
         said["question"] = questions.get(response_id)
-        said["calls"] = await turn_content.calls(services.database, principal.tenant_id, response_id)
+        said["calls"] = await calls_of(services.database, principal.tenant_id, response_id)
     usual = await traces.views.usual(principal, trace["surface"])
     return json_response({**trace, **said, "usual": usual, "target": _target(services, trace["surface"])})
 

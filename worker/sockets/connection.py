@@ -7,13 +7,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import OrderedDict
+from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
+from struct import pack
 from typing import Any
 
 import orjson
 from aiohttp import WSCloseCode, WSMsgType, web
 
-from agents.message import Item
+from agents.message import Compaction, FileSearchCall, FunctionCall, Item
 from worker.auth.access import needs
 from worker.auth.principal import Principal
 from worker.auth.scope import Scope
@@ -26,19 +30,84 @@ from worker.middleware import join_trace
 from worker.request_keys import PRINCIPAL
 from worker.route_docs import RouteDocs
 from worker.runs.disconnect import HEADER, Disconnect
-from worker.runs.event_stream import HEARTBEAT_S
+from worker.runs.event_stream import HEARTBEAT_S, Stream
 from worker.runs.manager import RUNS, Runs
 from worker.runs.reader import read_run
 from worker.runs.run import Run
 from worker.services import DRAINING, SERVICES
-from worker.sockets.memory import Memory
 from worker.sockets.register import SOCKETS
-from worker.sockets.stream import SocketStream
+from worker.wire import limits, sse
 from worker.wire.dialect import Dialect
 from worker.wire.headers import with_headers
 from worker.wire.parse import parsed
 from worker.wire.response_request import ResponseRequest
 from worker.wire.socket_message import CreateMessage, error_event
+
+TEXT = 0x81  # a complete text message in one frame (RFC 6455, section 5.2)
+LENGTH_16, LENGTH_64 = 126, 127
+
+
+class SocketStream(Stream):
+    """Its frames go directly to the transport, in one piece, so that pings and closes from aiohttp never interleave
+    with them. aiohttp also reports whether the client is still connected.
+    """
+
+    async def open(self) -> None:
+        """Nothing to send: the handshake has opened the stream."""
+
+    def _encoded(self, frames: Sequence[bytes]) -> bytes:
+        return b"".join([message(sse.data_of(frame)) for frame in frames])
+
+
+def message(data: bytes) -> bytes:
+    """A frame as servers send it: without a mask."""
+    size = len(data)
+    if size < LENGTH_16:
+        return b"%c%c%b" % (TEXT, size, data)
+    if size < 2**16:
+        return pack("!BBH", TEXT, LENGTH_16, size) + data
+    return pack("!BBQ", TEXT, LENGTH_64, size) + data
+
+
+RESPONSES_MAX = 16  # a client continues the newest one, or one that it branches from
+CHARS_MAX = limits.TEXT_CHARS_MAX  # of all of them: more than any supported context holds
+
+
+@dataclass(slots=True)
+class Memory:
+    """Maps an id to everything up to and including a response, oldest first. Evicts the least recently used."""
+
+    _kept: OrderedDict[str, tuple[Item, ...]] = field(default_factory=OrderedDict)
+    _chars: int = 0
+
+    def keep(self, response_id: str, items: Sequence[Item]) -> None:
+        self.take(response_id)
+        self._kept[response_id] = tuple(items)
+        self._chars += _chars(items)
+        while len(self._kept) > RESPONSES_MAX or self._chars > CHARS_MAX:
+            self.take(next(iter(self._kept)))
+
+    def take(self, response_id: str) -> tuple[Item, ...] | None:
+        """Remove and return what is kept under this id; None if there is nothing."""
+        items = self._kept.pop(response_id, None)
+        self._chars -= _chars(items or ())
+        return items
+
+
+def _chars(items: Sequence[Item]) -> int:
+    return sum(map(_size, items))
+
+
+def _size(item: Item) -> int:
+    match item:
+        case FunctionCall():
+            return len(item.arguments)
+        case Compaction():
+            return 2 * len(item.sealed)  # and its content
+        case FileSearchCall():
+            return sum(len(result.text) for result in item.results)
+    return len(getattr(item, "text", "") or getattr(item, "output", ""))
+
 
 log = logging.getLogger("firsttoken.sockets")
 

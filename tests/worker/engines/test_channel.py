@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import socket
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -35,6 +36,7 @@ from inference.remote.request_body import PATH as PLAIN_PATH
 from inference.remote.transport import Answer
 from tests.worker.engines.conftest import TOKEN
 from worker.engines import served_channel
+from worker.engines.channel import KEEPALIVE_PROBES, KEEPALIVE_S, keep_alive
 from worker.engines.exchange import EngineTransport
 from worker.engines.served_channel import ServedChannel, SharedReply
 
@@ -360,3 +362,17 @@ async def running(address: str) -> float:
     """Requests that the engine computes."""
     text = (await EngineTransport(TOKEN).get(address, "/metrics", 5)).body.decode()
     return float(re.findall(r"^firsttoken_engine_running (.+)$", text, re.MULTILINE)[0])
+
+
+async def test_its_end_is_noticed_in_time_also_where_something_is_under_way_to_it() -> None:
+    """Probes are sent while nothing is: a request that nobody acknowledges needs a limit of its own."""
+    server = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0)
+    async with server:
+        address = server.sockets[0].getsockname()
+        transport, _ = await asyncio.get_running_loop().create_connection(asyncio.Protocol, *address)
+        keep_alive(transport)
+        connection: socket.socket = transport.get_extra_info("socket")
+        idle_s = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE)
+        unacknowledged_ms = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)
+        transport.abort()
+    assert (idle_s, unacknowledged_ms) == (KEEPALIVE_S, 1000 * KEEPALIVE_S * (1 + KEEPALIVE_PROBES))

@@ -18,8 +18,7 @@ from worker.latency.histogram import Tally
 from worker.latency.load_sampler import LoadSampler, Peak
 from worker.latency.measures import OTHER_SPAN, SPAN_NAMES_MAX, Measures
 from worker.latency.queries import LatencyQueries, LatencyQuery
-from worker.latency.slice import Slice
-from worker.latency.time_range import DAY_S, HOUR_S
+from worker.latency.slice import DAY_S, HOUR_S, Slice
 from worker.runs.record import TurnRecord
 from worker.traces import Traces
 

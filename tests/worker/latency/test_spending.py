@@ -12,11 +12,9 @@ import pytest
 from migrations.pool import Database
 from tests.worker.latency.test_rollups import principal, turn
 from worker.auth.scope import Scope
-from worker.latency.cost_summary import cost_summary
-from worker.latency.queries import LatencyQuery
-from worker.latency.slice import Slice
+from worker.latency.queries import LatencyQuery, cost_summary
+from worker.latency.slice import HOUR_S, Slice
 from worker.latency.spending import Spending, cells, per_thousand
-from worker.latency.time_range import HOUR_S
 from worker.runs.record import TurnRecord
 from worker.traces import Traces
 

@@ -18,8 +18,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from tests.pages.past import answer
 from worker.batch_writer import NotStored
-from worker.otlp.exporter import WAITING_MAX, Exporter
-from worker.otlp.meter import Meter
+from worker.otlp.exporter import WAITING_MAX, Exporter, Meter
 from worker.otlp.spans import spans_of
 from worker.prometheus import Metrics
 from worker.runs.record import TurnRecord

@@ -20,7 +20,7 @@ from tests.worker.harness import Client
 from worker.runs import choice
 from worker.runs import event_stream as stream
 from worker.runs.event_stream import PULSE, ROOM_BYTES, Stream
-from worker.sockets.stream import message
+from worker.sockets.connection import message
 
 RECEIVE_BYTES = 4096  # the kernel's part is kept small, so that waiting begins soon
 PIECE_CHARS = 2000

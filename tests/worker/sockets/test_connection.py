@@ -27,7 +27,7 @@ from worker.config import Config
 from worker.services import DRAINING
 from worker.sockets import connection as connections
 from worker.sockets import register
-from worker.sockets.memory import RESPONSES_MAX, Memory
+from worker.sockets.connection import RESPONSES_MAX, Memory
 from worker.wire import limits
 
 URL = "/v1/responses"

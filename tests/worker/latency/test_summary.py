@@ -6,9 +6,9 @@ import random
 
 import pytest
 
-from worker.latency.comparison import Estimate, compared, difference, estimate
 from worker.latency.histogram import Tally, bucket, encode
 from worker.latency.measures import SPAN
+from worker.latency.summary import Estimate, compared, difference, estimate
 
 
 def tally(*values_ms: float, name: str = "ttft") -> Tally:
