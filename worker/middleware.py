@@ -18,10 +18,9 @@ from worker.auth.access import EVERYBODY, VISITORS, access_of
 from worker.edge.body import is_gone, read_body
 from worker.edge.budget import BUDGET
 from worker.edge.guard import guard_of, remote_of
-from worker.error_mapping import to_api_error
+from worker.error_mapping import to_api_error, unknown_path
 from worker.errors import ApiError, ClientGone
 from worker.json_response import json_response
-from worker.not_found import unknown_path
 from worker.request_keys import BODY, IGNORED, PRINCIPAL, REQUEST_ID, TRACE
 from worker.services import DRAINING, LEAVING, REQUESTS, SERVICES
 from worker.wire import messages_error

@@ -13,8 +13,7 @@ from prometheus_client.metrics import MetricWrapperBase
 from prometheus_client.process_collector import ProcessCollector
 
 from inference.trace import Attribute, Trace
-from worker.burn_rate import BurnRate
-from worker.goodput import OBJECTIVE
+from worker.goodput import OBJECTIVE, BurnRate
 from worker.memory_ledger import MemoryLedger
 from worker.runs.record import TurnRecord
 from worker.supervisor import Supervisor

@@ -64,8 +64,7 @@ from worker.prometheus import Metrics
 from worker.reload import Reloader
 from worker.retrieval_models import open_embedders, open_reranker
 from worker.runs.admission import Admission
-from worker.runs.idempotency_claims import IdempotencyClaims
-from worker.runs.idempotency_store import IdempotencyStore
+from worker.runs.idempotency_store import IdempotencyClaims, IdempotencyStore
 from worker.runs.manager import Runs
 from worker.runs.presence import Presence
 from worker.runs.queue_store import QueueStore

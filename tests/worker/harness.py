@@ -42,8 +42,7 @@ from worker.edge.listener import Listener
 from worker.goodput import WAIT, Targets
 from worker.prometheus import Metrics
 from worker.runs.admission import Admission
-from worker.runs.idempotency_claims import IdempotencyClaims
-from worker.runs.idempotency_store import IdempotencyStore
+from worker.runs.idempotency_store import IdempotencyClaims, IdempotencyStore
 from worker.runs.manager import Runs
 from worker.runs.presence import Presence
 from worker.runs.queue_store import QueueStore

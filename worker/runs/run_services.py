@@ -27,8 +27,7 @@ if TYPE_CHECKING:
     from worker.auth.seals import Seals
     from worker.goodput import Targets
     from worker.runs.admission import Admission
-    from worker.runs.idempotency_claims import IdempotencyClaims
-    from worker.runs.idempotency_store import IdempotencyStore
+    from worker.runs.idempotency_store import IdempotencyClaims, IdempotencyStore
     from worker.runs.presence import Presence
     from worker.runs.queue_store import QueueStore
     from worker.runs.running_store import RunningStore

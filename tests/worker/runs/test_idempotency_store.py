@@ -6,8 +6,7 @@ import asyncio
 from typing import cast
 from uuid import UUID, uuid4
 
-from worker.runs.idempotency_claims import IdempotencyClaims
-from worker.runs.idempotency_store import IdempotencyStore
+from worker.runs.idempotency_store import IdempotencyClaims, IdempotencyStore
 
 TENANT = UUID(int=1)
 
