@@ -28,7 +28,7 @@ from worker.load_progress import LoadProgress
 from worker.loading_app import serving_progress
 from worker.port import bind, join, url_of
 from worker.ready_file import FIRST_START, Ready, ready_files
-from worker.routes.private import beside
+from worker.routes.metrics import beside
 from worker.runs.manager import RUNS
 from worker.services import CREW, REQUESTS, Services
 from worker.start import open_services

@@ -25,7 +25,6 @@ EMPTY_PARTS: Mapping[str, Any] = {
 }
 OPENING = ["response.created", "response.in_progress"]
 OPENING_LATER = ["response.created", "response.queued", "response.in_progress"]  # of one in the background
-DELTAS = {"response.output_text.delta", "response.reasoning_text.delta", "response.function_call_arguments.delta"}
 TERMINAL = {"response.completed", "response.incomplete", "response.failed"}
 
 

@@ -22,8 +22,8 @@ from tests.worker.cli.test_main import complaint, firsttoken
 from tests.worker.harness import SECRET, Client, serving
 from tests.worker.reader import Reader
 from worker.agent_files import read_agents
-from worker.auth.key_limits import KeyLimits
 from worker.auth.keys import ApiKey, Keys
+from worker.auth.principal import KeyLimits
 from worker.cli.policies import policy
 from worker.config import Config
 from worker.goodput import Targets

@@ -10,7 +10,7 @@ from uuid import UUID
 
 from migrations.pool import Database
 from worker.auth.audit import WORKER, Act, Actor, note
-from worker.auth.key_limits import KeyLimits
+from worker.auth.principal import KeyLimits
 from worker.auth.scope import USUAL, Scope, known
 from worker.auth.secret import Secret
 

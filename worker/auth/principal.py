@@ -1,16 +1,27 @@
-"""The authenticated caller."""
+"""The authenticated caller, and the limits of an API key: for each turn, its class, its rates, its cost per day."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 from uuid import UUID
 
-from agents.definition import CLASSES
+from pydantic import Field
+
+from agents.definition import CLASSES, Bounds, ClassName
 from agents.turn import Owner, Turn
 from inference.core import Priority
-from worker.auth.key_limits import KeyLimits
 from worker.auth.scope import Scope
+
+
+class KeyLimits(Bounds):
+    """Rates hold for each worker by itself, the cost of a day for all of them. None: no limit."""
+
+    requests_per_minute: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
+    tokens_per_minute: Annotated[int, Field(ge=1, le=1_000_000_000)] | None = None  # input and output tokens
+    cost_per_day: Annotated[float, Field(gt=0, le=1e12)] | None = None  # in the units of the prices; days of UTC
+    best_class: Annotated[ClassName | None, Field(alias="class")] = None
+
 
 NOBODY = UUID(int=0)  # the tenant of the worker's own work
 

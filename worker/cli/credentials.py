@@ -12,8 +12,8 @@ from pydantic import ValidationError
 from agents.config_error import describe_error
 from migrations.pool import Database
 from worker.auth.audit import Act, AuditLog, note
-from worker.auth.key_limits import KeyLimits
 from worker.auth.keys import LOCAL_TENANT, ApiKey, Keys, sign_in_link
+from worker.auth.principal import KeyLimits
 from worker.auth.scope import ALL, USUAL, Scope
 from worker.auth.secret import Secret
 from worker.auth.secret_file import SIGNS_AFTER_S, SecretFile, read_secret

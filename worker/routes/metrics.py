@@ -1,4 +1,5 @@
-"""GET /metrics for Prometheus; for operators, since it counts every tenant's turns."""
+"""GET /metrics for Prometheus; for operators, since it counts every tenant's turns. And the private sockets of a crew's
+members, for this account alone: whether they are ready, and their own numbers."""
 
 from __future__ import annotations
 
@@ -11,8 +12,10 @@ from worker.auth.access import needs
 from worker.auth.scope import Scope
 from worker.crew.scrape import scrape_all
 from worker.engines.exchange import EngineTransport
+from worker.json_response import json_response
 from worker.route_docs import PLAIN, RouteDocs
-from worker.services import CREW, SERVICES
+from worker.routes.health import ready
+from worker.services import CREW, DRAINING, SERVICES
 
 TEXT = {"Content-Type": CONTENT_TYPE_LATEST}
 
@@ -36,3 +39,18 @@ async def scrape(request: web.Request) -> web.Response:
     if crew is not None:
         text = await scrape_all(crew, text, EngineTransport())
     return web.Response(body=text, headers=TEXT)
+
+
+def beside(app: web.Application) -> web.Application:
+    """The private application of the worker whose public one this is."""
+
+    async def scrape(_: web.Request) -> web.Response:
+        return web.Response(body=await numbers(app), headers=TEXT)
+
+    async def live(_: web.Request) -> web.Response:
+        return json_response({"status": "ok"})
+
+    private = web.Application()
+    private[SERVICES], private[DRAINING] = app[SERVICES], app[DRAINING]
+    private.add_routes([web.get("/healthz", live), web.get("/readyz", ready), web.get("/metrics", scrape)])
+    return private

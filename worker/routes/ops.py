@@ -1,4 +1,4 @@
-"""The operators' data: recent turns, one turn span by span, percentiles over a window; and the audit log.
+"""The operators' data: recent turns, one turn span by span, percentiles and costs over a window; and the audit log.
 
 The scope ops sees the latencies of all tenants; everybody else sees those of their own turns. The audit log is that of
 the tenant.
@@ -25,7 +25,7 @@ from worker.edge.budget import BUDGET
 from worker.errors import ApiError
 from worker.json_response import json_response
 from worker.latency.answer_list import Order, Search, calls_of, questions_of
-from worker.latency.queries import LatencyQuery
+from worker.latency.queries import LatencyQuery, cost_summary
 from worker.latency.slice import COMPLETED, LATE, Cache, Length, Slice, Status
 from worker.otlp.spans import otlp_json, spans_of
 from worker.request_keys import PRINCIPAL
@@ -174,6 +174,7 @@ def routes() -> list[web.RouteDef]:
             web.get("/ops/api/summary", summary),
             web.get("/ops/api/series", series),
             web.get("/ops/api/comparison", comparison),
+            web.get("/ops/api/cost", cost),
             web.get("/ops/api/traces", list_traces),
             web.get("/ops/api/traces/{id}", get_trace),
         ),
@@ -323,3 +324,13 @@ def _note_object(note: Note) -> dict[str, Any]:
         "of": note.object,
         "detail": note.detail,
     }
+
+
+@RouteDocs(query=WindowQuery.parameters())
+async def cost(request: web.Request) -> web.Response:
+    """Totals by surface, model and agent, with the cost per thousand answers and their time to first token."""
+    query = WindowQuery.model_validate(dict(request.query))
+    services = request.app[SERVICES]
+    await services.telemetry.flush()
+    data: list[dict[str, Any]] = await cost_summary(services.database, request[PRINCIPAL], query.asked)
+    return json_response({"object": "list", "data": data})

@@ -9,8 +9,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from worker.auth.daily_budget import DailyBudgets
-from worker.auth.key_limits import KeyLimits
-from worker.auth.principal import Principal
+from worker.auth.principal import KeyLimits, Principal
 from worker.errors import ApiError
 
 TENANT = uuid4()

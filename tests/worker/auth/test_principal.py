@@ -10,8 +10,7 @@ from agents.definition import Bounds, Definition
 from agents.turn import Caps, Limits, Owner
 from inference.core import Priority
 from tests.agents.turns import TENANT, asked
-from worker.auth.key_limits import KeyLimits
-from worker.auth.principal import Principal
+from worker.auth.principal import KeyLimits, Principal
 
 
 def guest(bounds: KeyLimits | None) -> Principal:

@@ -12,9 +12,8 @@ from inference.testing import ScriptedModel
 from migrations.pool import Database
 from tests.worker.answering import MODEL, post, services_with
 from tests.worker.harness import SECRET, serving
-from worker.auth.key_limits import KeyLimits
 from worker.auth.keys import Keys
-from worker.auth.principal import Principal
+from worker.auth.principal import KeyLimits, Principal
 from worker.errors import ApiError
 from worker.runs.rate_limits import KEYS_MAX, RateLimits, duration
 
