@@ -20,7 +20,6 @@ from worker.routes import (
     compaction,
     completions,
     conversations,
-    description,
     embeddings,
     files,
     health,
@@ -28,6 +27,7 @@ from worker.routes import (
     metrics,
     models,
     oidc,
+    openapi,
     ops,
     pages,
     rerank,
@@ -72,7 +72,7 @@ RESOURCES = (
     trials,
     metrics,
     health,
-    description,
+    openapi,
     pages,
 )
 

@@ -24,7 +24,7 @@ from tests.serving import Worker
 from tests.worker.cli.test_main import firsttoken
 from worker.app import RESOURCES
 from worker.auth.scope import Scope
-from worker.openapi import Operation, document, operations
+from worker.routes.openapi import Operation, document, operations
 
 EXAMPLES = 5  # of each operation: all of them together take half a minute
 TIMEOUT_S = 60

@@ -1,7 +1,9 @@
-"""The OpenAPI 3.1 description of the API, generated from the routes and the models of their bodies. Pure."""
+"""/openapi.json: the OpenAPI 3.1 description of every route of this worker, generated from the routes and the models of
+their bodies, for programs that make clients, tests and pages of it."""
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -9,15 +11,17 @@ from http import HTTPStatus
 from inspect import getdoc
 from typing import Any, TypeAlias
 
+import orjson
 from aiohttp import web
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from worker.auth.access import EVERYBODY, VISITORS, Access
+from worker.auth.access import EVERYBODY, VISITORS, Access, declare
 from worker.auth.scope import Scope
+from worker.config import VERSION
 from worker.route_docs import JSON, RouteDocs, Schema, docs_of
 
-VERSION = "3.1.0"
+OPENAPI = "3.1.0"
 COMPONENTS = "#/components/schemas/{model}"
 Models: TypeAlias = Mapping[type[BaseModel], Schema]  # where each is described
 BEARER = "credentials"
@@ -117,7 +121,7 @@ def document(operations: Iterable[Operation], version: str) -> Schema:
     for each in told:
         paths.setdefault(each.path, {})[each.method.lower()] = each.object(models)
     return {
-        "openapi": VERSION,
+        "openapi": OPENAPI,
         "info": {"title": "Firsttoken", "version": version},
         "paths": paths,
         "components": {
@@ -135,3 +139,23 @@ def document(operations: Iterable[Operation], version: str) -> Schema:
 
 def _error(description: str) -> Schema:
     return {"description": description, "content": {JSON: {"schema": {"$ref": COMPONENTS.format(model="Error")}}}}
+
+
+def routes() -> list[web.RouteDef]:
+    return declare(EVERYBODY, web.get("/openapi.json", Description().read))
+
+
+class Description:
+    """Made when somebody reads it first, beside the event loop: the schemas take a moment."""
+
+    def __init__(self) -> None:
+        self._body: bytes | None = None
+        self._making = asyncio.Lock()
+
+    async def read(self, request: web.Request) -> web.Response:
+        """This description of the API, in OpenAPI 3.1."""
+        async with self._making:
+            if self._body is None:
+                routed = operations(request.app.router.routes())
+                self._body = await asyncio.to_thread(lambda: orjson.dumps(document(routed, VERSION)))
+        return web.Response(body=self._body, content_type="application/json")
