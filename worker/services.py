@@ -14,6 +14,7 @@ from agents.inflight import InFlight
 from worker.crew.member import Member
 from worker.edge.health_probes import HealthProbes
 from worker.prewarm import PrewarmLimits
+from worker.runs.cache_diagnostics import RecentPrompts
 from worker.runs.run_services import RunServices
 
 if TYPE_CHECKING:
@@ -56,6 +57,7 @@ class Services(RunServices):
     reranker: Reranker | None = None
     speculative_search: SpeculativeSearch | None = None
     prewarm_limits: PrewarmLimits = field(default_factory=PrewarmLimits)
+    recent_prompts: RecentPrompts = field(default_factory=RecentPrompts)
     reload: Callable[[], None] = lambda: None  # reload models.toml
     started_at: float = field(default_factory=time.time)
 

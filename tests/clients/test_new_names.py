@@ -1,11 +1,13 @@
-"""What the official clients of today name: service tiers and the options of the prompt cache."""
+"""What the official clients of today name: service tiers, options of the prompt cache, and its diagnostics."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import openai
 import pytest
+from anthropic import Anthropic
 from openai import AsyncOpenAI, OpenAI
 from openai.types.responses import Response
 
@@ -15,6 +17,12 @@ GREEDY: Any = {"model": MODEL, "temperature": 0}
 HELLO: Any = {"messages": [{"role": "user", "content": "hello"}], **GREEDY}
 MARKED: Any = {"type": "input_text", "text": "hello", "prompt_cache_breakpoint": {"mode": "explicit", "ttl": "12h"}}
 RULES = "You answer questions about ships and harbours, briefly and with care, and you name where you know it from."
+WEATHER: Any = {
+    "type": "function",
+    "name": "get_weather",
+    "description": "Get the weather for a city.",
+    "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+}
 OF_THE_END = 6  # tokens that close a prompt, which a prompt that goes on does not have
 IGNORED = "x-firsttoken-ignored"
 
@@ -81,3 +89,56 @@ async def test_the_first_request_of_a_socket_only_reads_as_coding_agents_ask(asy
         final = await ask(input="hello", previous_response_id=read.id)
     assert final.output_text and read.usage is not None and final.usage is not None
     assert final.usage.input_tokens_details.cached_tokens >= read.usage.input_tokens
+
+
+@pytest.mark.any_answer("only the prompts are compared")
+def test_a_response_says_why_it_could_not_go_on_from_another(client: OpenAI) -> None:
+    def ask(other: Response | None = None, question: Any = f"Say hello. {RULES}", **more: Any) -> Any:
+        told: Any = {"instructions": RULES, "tools": [WEATHER], **GREEDY, **more}
+        options: Any = {"comparison_response_id": other.id} if other else {}
+        return client.responses.create(input=question, prompt_cache_options=options, **told)
+
+    first = ask()
+    assert first.prompt_cache_diagnostics is None
+    assert ask(first, "thanks", previous_response_id=first.id).prompt_cache_diagnostics.type == "cache_hit"
+    for reason, change in (
+        ("tools_changed", {"tools": []}),
+        ("text_format_changed", {"text": {"format": {"type": "json_object"}}, "tools": [], "max_output_tokens": 9}),
+        ("input_changed", {"instructions": f"Changed: {RULES}"}),
+    ):
+        told = ask(ask(tools=[]) if "format" in reason else first, **change).prompt_cache_diagnostics
+        assert (told.type, told.reason) == ("cache_miss", reason)
+        assert told.cache_missed_tokens > 0 and told.comparison_reusable_tokens is not None
+    echoed = ask(first).prompt_cache_options
+    assert echoed is not None and echoed.comparison_response_id == first.id
+    nobody = first.model_copy(update={"id": "resp_0"})
+    assert ask(nobody).prompt_cache_diagnostics.type == "comparison_response_not_found"
+
+
+@pytest.mark.any_answer("only the prompts are compared")
+@pytest.mark.parametrize("streamed", [False, True])
+def test_a_message_says_why_it_could_not_go_on_from_another(server: Mapping[str, Any], streamed: bool) -> None:
+    system, said = f"{streamed} {RULES}", {"role": "user", "content": f"Say hello. {RULES}"}
+    tool = {"name": WEATHER["name"], "input_schema": WEATHER["parameters"], "description": WEATHER["description"]}
+
+    def ask(previous_id: str | None, **more: Any) -> Any:
+        asked: Any = {"system": system, "messages": [said], "tools": [tool], "max_tokens": 9, **more}
+        asked |= {"model": MODEL, "diagnostics": {"previous_message_id": previous_id}}
+        if not streamed:
+            return client.messages.create(**asked)
+        with client.messages.stream(**asked) as stream:
+            return stream.get_final_message()
+
+    with Anthropic(base_url=server["url"], api_key=server["api_key"], max_retries=0) as client:
+        first = ask(None)
+        assert first.diagnostics is None
+        goes_on = [said, {"role": "assistant", "content": first.content}, {"role": "user", "content": "thanks"}]
+        assert ask(first.id, messages=goes_on).diagnostics is None
+        for reason, change in (
+            ("system_changed", {"system": f"Changed: {system}"}),
+            ("tools_changed", {"tools": [{**tool, "description": "Changed."}]}),
+            ("messages_changed", {"messages": [{"role": "user", "content": f"Changed: {RULES} {RULES}"}]}),
+        ):
+            told = ask(first.id, **change).diagnostics.cache_miss_reason
+            assert told.type == reason and told.cache_missed_input_tokens > 0
+        assert ask("msg_0").diagnostics.cache_miss_reason.type == "previous_message_not_found"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import nullcontext
+from dataclasses import replace
 
 from aiohttp import web
 
@@ -16,6 +18,7 @@ from worker.json_response import json_response
 from worker.prompt_tokens import prompt_tokens
 from worker.request_keys import BODY, IGNORED, PRINCIPAL, TRACE
 from worker.route_docs import EVENTS, JSON, RouteDocs
+from worker.runs.cache_diagnostics import MessageDiagnosis, PromptDigest
 from worker.runs.choice import Choice, whole_of
 from worker.runs.event_stream import EventStream
 from worker.runs.idempotency import Once
@@ -52,8 +55,17 @@ async def _create(request: web.Request, body: MessagesRequest, answer: Reply) ->
         turn = ledger.applied(await _turn(request, body, answer.model))
         places = entered.pop_all()
     with places:
+        if body.diagnostics is not None:
+            diagnosis = await _diagnosis(request, turn, answer, body.diagnostics.previous_message_id)
+            answer = replace(answer, diagnose=diagnosis.tell)
         choice = Choice.of(services, principal, request[TRACE], turn, answer)
         return await (_stream if body.stream else _whole)(request, answer, choice)
+
+
+async def _diagnosis(request: web.Request, turn: Turn, answer: Reply, previous_id: str | None) -> MessageDiagnosis:
+    prompt = await asyncio.to_thread(PromptDigest.of, turn, answer.model)
+    recent, tenant_id = request.app[SERVICES].recent_prompts, request[PRINCIPAL].tenant_id
+    return MessageDiagnosis(recent, tenant_id, request[TRACE], answer.id, prompt, previous_id)
 
 
 @RouteDocs(MessagesInput)

@@ -22,6 +22,7 @@ from agents.message import Item
 from migrations.pool import DATABASE_AWAY, certain
 from worker.error_mapping import refusal, to_api_error
 from worker.errors import BROKE
+from worker.runs.cache_diagnostics import diagnosed
 from worker.runs.continuation import Continuation
 from worker.runs.disconnect import GO_ON, STOP, Disconnect
 from worker.runs.event_log import EventLog, Journal
@@ -96,6 +97,7 @@ class Run:
         self._first_token: int | None = None if interrupted is None else 0  # the number of its frame
         self._marked = interrupted is not None  # in the trace, once that frame was sent
         self._over = False  # its terminal event was published
+        self._diagnosis: dict[str, Any] | None = None  # why its prompt was not cached, if the request asks for it
         self._kept = asyncio.Event()  # more events are stored
         self._readers = 0
         self._unread: asyncio.TimerHandle | None = None  # while there is no reader: when the run is cancelled
@@ -327,7 +329,9 @@ class Run:
                 )
             marks = self._marks if self._journal.continuation else None
             await learn_turns(self._services, turn)
-            return await run_turn(self._services, turn, trace, self, marks)
+            finished = await run_turn(self._services, turn, trace, self, marks)
+            self._diagnosis = await diagnosed(self._services, self.turn, trace)
+            return finished
         except Exception:  # the boundary: an accepted turn always ends with a terminal event
             if not self._accepted.done():
                 raise
@@ -370,6 +374,8 @@ class Run:
             await asyncio.wait([self._settling])
         with self._ledger.trace.span("flush"):
             snapshot = self.turn.snapshot(finished)
+            if self._diagnosis is not None:
+                snapshot["prompt_cache_diagnostics"] = self._diagnosis
             record = replace(record_of(self.turn, snapshot, finished.output), remembered=finished.remembered)
             held = self._held_back_frames()
             end = self._encoded_end(snapshot)

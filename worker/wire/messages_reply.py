@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
@@ -39,6 +39,9 @@ class Reply:
     request: MessagesRequest
     model: str
     id: str = field(default_factory=lambda: new_id("msg"))
+    diagnose: Callable[[], dict[str, Any] | None] | None = (
+        None  # the diagnostics, from the first token on, if asked for
+    )
 
     @property
     def metadata(self) -> Mapping[str, str] | None:
@@ -108,6 +111,7 @@ class Reply:
             "stop_reason": reason,
             "stop_sequence": stop_sequence,
             "usage": usage_object(usage),
+            **({"diagnostics": self.diagnose()} if self.diagnose else {}),
         }
 
 
@@ -119,8 +123,22 @@ class MessageEventEncoder:
         self._index = -1  # of the newest block
         self._open: str | None = None  # the id of its item
         self._delta: sse.Template | None = None  # of the open block
+        self._held: TurnStarted | None = None  # until its diagnostics are known
 
     def frames(self, event: Event) -> list[bytes]:
+        if isinstance(event, TurnStarted) and self._reply.diagnose:
+            self._held = event
+            return []
+        frames = self._frames(event)
+        return frames if isinstance(event, Queued) else self._behind_start(frames)
+
+    def _behind_start(self, frames: list[bytes]) -> list[bytes]:
+        if self._held is None or not frames:
+            return frames
+        held, self._held = self._held, None
+        return [*self._frames(held), *frames]
+
+    def _frames(self, event: Event) -> list[bytes]:
         match event:
             case TextDelta() | ReasoningDelta() | ArgumentsDelta():
                 begun = [] if event.item_id == self._open else self._begun(event)
@@ -142,7 +160,7 @@ class MessageEventEncoder:
         reply = self._reply
         delta = {"stop_reason": reply.stop_reason(finished), "stop_sequence": reply.stop_sequence(finished)}
         end = {"type": "message_delta", "delta": delta, "usage": usage_object(finished.usage), **cut(finished)}
-        return [sse.encode(end), sse.encode({"type": "message_stop"})]
+        return self._behind_start([sse.encode(end), sse.encode({"type": "message_stop"})])
 
     def _begun(self, event: TextDelta | ReasoningDelta | ArgumentsDelta) -> list[bytes]:
         """The block of a text begins with its first piece. Pieces of items that are not shown have none."""

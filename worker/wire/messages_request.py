@@ -28,7 +28,7 @@ from worker.wire.lenient import Lenient
 from worker.wire.messages_content import BILLING, MessageParam, SystemContent, items_of, said
 from worker.wire.messages_tools import MessagesTool, MessagesToolChoice
 from worker.wire.options import Metadata, asks_for_same_bytes, caps_of, priority_of, wants_hints
-from worker.wire.strict import Unsupported
+from worker.wire.strict import Id, Unsupported
 from worker.wire.tools import check_given, distinct
 
 STOPS_MAX = 16  # clients of this API send more than four; each is searched for in every chunk of text
@@ -141,12 +141,19 @@ class MessagesInput(GenerationParameters, Lenient):
         return self.output_format.answer("output_format.schema") if self.output_format else None
 
 
+class Diagnostics(Lenient):
+    """Without an id, the message may only be named by a later one."""
+
+    previous_message_id: Id | None = None
+
+
 class MessagesRequest(MessagesInput):
     max_tokens: OutputTokens
     stream: bool | None = None
     stop_sequences: Annotated[list[StopSequence], Field(max_length=STOPS_MAX)] | None = None
     metadata: Annotated[Metadata, BeforeValidator(without_nulls)] | None = None
     service_tier: Literal["auto", "standard_only"] | None = None
+    diagnostics: Diagnostics | None = None
 
     container: Unsupported = None
     mcp_servers: Unsupported = None

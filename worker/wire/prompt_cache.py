@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal, TypeAlias
 
 from worker.wire.ignored import without_effect
-from worker.wire.strict import Strict
+from worker.wire.strict import Id, Strict
 
 USUAL_MODE, USUAL_TTL = "implicit", "30m"  # of the public contract
 Ttl: TypeAlias = Literal["30m", "12h"]
@@ -35,3 +35,8 @@ class PromptCacheOptions(Strict):
 
 class ResponseCacheOptions(PromptCacheOptions):
     prewarm: bool | None = None  # only read the prompt
+    comparison_response_id: Id | None = None  # see `worker.runs.cache_diagnostics`
+
+    def echo(self) -> dict[str, Any]:
+        compared = {"comparison_response_id": self.comparison_response_id} if self.comparison_response_id else {}
+        return {**super().echo(), **compared}

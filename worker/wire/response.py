@@ -66,6 +66,7 @@ class ResponseFrame:
 
     def snapshot(self, status: Status, output: Sequence[dict[str, Any]]) -> dict[str, Any]:
         request, sampling = self.request, self.request.drawn.completed(self.usual)
+        verbosity = request.switches.verbosity
         return {
             "id": self.id,
             "object": "response",
@@ -84,7 +85,7 @@ class ResponseFrame:
             "parallel_tool_calls": request.parallel_tool_calls is not False,
             "max_tool_calls": request.max_tool_calls,
             "truncation": request.truncation or "disabled",
-            "text": {"format": request.format.echo()},
+            "text": {"format": request.format.echo(), **({"verbosity": verbosity} if verbosity else {})},
             "temperature": sampling.temperature,
             "top_p": sampling.top_p,
             "presence_penalty": sampling.presence_penalty,
