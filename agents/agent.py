@@ -44,8 +44,8 @@ from agents.strict_arguments import StrictArguments
 from agents.tool import ToolContext
 from agents.toolbox import Toolbox, ToolResult, fit
 from agents.truncation import bytes_of, shortened
-from agents.turn import Turn
-from inference.core import Finish, Generation, Grammar, LanguageModel, Rendered, Sampling, Segment
+from agents.turn import TOKENS_MAX, Turn
+from inference.core import Finish, Generation, Grammar, LanguageModel, Rendered, Sampling, Segment, ThoughtLimit
 from inference.errors import InferenceError, InvalidSchema, TextTooLong
 from inference.tokenizer import count_all
 from inference.trace import Trace, now_ns
@@ -153,6 +153,7 @@ class Agent:
         turn, written = progress.turn, checkpoint.written
         asked = turn.sampling.at_most(progress.budget.remaining_tokens)
         asked = asked.completed(candidate.model.usual_sampling.values)
+        asked = replace(asked, thought=_thought_of(progress, candidate, checkpoint.thinking))
         sampling = await self._constrained(asked, progress, candidate, checkpoint.thinking)
         over = checkpoint.finish or (Finish.LENGTH if len(written) >= sampling.max_tokens else None)
         try:
@@ -511,6 +512,7 @@ class Agent:
         if turn.file_search and not progress.output:
             progress.output = [found(progress.query, progress.passages)]
         asked = turn.sampling.at_most(budget.remaining_tokens).completed(candidate.model.usual_sampling.values)
+        asked = replace(asked, thought=_thought_of(progress, candidate, thinking))
         sampling = await self._constrained(
             judged(asked, decision) if trial and decision else asked, progress, candidate, thinking
         )
@@ -551,6 +553,8 @@ class Agent:
         known: Sequence[tuple[str, str]] = (),
     ) -> Step:
         turn, model = progress.turn, candidate.model
+        if turn.answer_now:
+            turn.answer_now.follow(generation)
         return Step(
             candidate,
             generation,
@@ -718,7 +722,8 @@ class Agent:
             return
         sink.write(step.end(fallback=_fallback(progress)))
         progress.add(step)
-        if step.is_whole and step.finish is not None:
+        hurried = progress.turn.answer_now is not None and progress.turn.answer_now.wanted
+        if step.is_whole and step.finish is not None and not hurried:
             self._known.keep(step.cache_slot, CachedAnswer("".join(step.heard), tuple(step.ids), step.finish))
         self._router.learn(step.candidate, progress.turn, step.reply.items, step.generation)
         if step.reply.exact and not progress.turn.stop:  # the ids contain the stop string, the text does not
@@ -735,6 +740,15 @@ class Agent:
         count = partial(model.count, salt=progress.turn.salt)
         index, item = progress.add_result(call, fit(result.output, share, count))
         sink.write([ItemStarted(index, replace(item, output="", status="in_progress")), ItemFinished(index, item)])
+
+
+def _thought_of(progress: Progress, candidate: Candidate, begun: bool) -> ThoughtLimit | None:
+    """How the reasoning of the next step is ended, after what is left of the turn's budget."""
+    limit, most = candidate.thought, progress.turn.limits.thought_tokens
+    if limit is None or progress.turn.prompt:
+        return None
+    left = max(0, most - progress.usage.reasoning_tokens) if most < TOKENS_MAX else None
+    return replace(limit, begun=begun, tokens=left)
 
 
 def _item_event(index: int, item: Item) -> Event:

@@ -134,3 +134,6 @@ class CachedGeneration:
 
     def cancel(self) -> None:
         self.finish = self.finish or Finish.CANCELLED
+
+    def end_thought(self) -> None:
+        """Without effect: all of it is there."""

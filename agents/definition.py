@@ -38,6 +38,7 @@ class Bounds(Table):
     steps: Annotated[int, Field(ge=1, le=64)] | None = None
     calls: Annotated[int, Field(ge=0, le=256)] | None = None
     tokens: Annotated[int, Field(ge=1, le=131_072)] | None = None
+    thought_tokens: Annotated[int, Field(ge=0, le=131_072)] | None = None
     seconds: Annotated[float, Field(gt=0, le=86_400)] | None = None
     tool_seconds: Annotated[float, Field(gt=0, le=600)] | None = None
     retrieval_ms: Annotated[float, Field(gt=0, le=60_000)] | None = None
@@ -50,6 +51,7 @@ class Bounds(Table):
             calls=self.calls,
             wall_clock_s=self.seconds,
             tokens=self.tokens,
+            thought_tokens=self.thought_tokens,
             tool_timeout_s=self.tool_seconds,
             retrieval_ms=self.retrieval_ms,
             cost=self.cost,

@@ -13,7 +13,7 @@ from agents.budget import ANSWER_TOKENS
 from agents.parser.choose import Dialect, choose
 from agents.routing.policy import Fixed, Policy, named_by
 from agents.routing.speed import Speed
-from inference.core import LanguageModel
+from inference.core import LanguageModel, ThoughtLimit
 from inference.template_options import NO_OPTIONS, Value
 from inference.trace import Trace
 
@@ -74,6 +74,14 @@ class Candidate:
         marks = self.dialect.call_marks
         spelled = [self.model.tokenize(mark, add_special=False, parse_special=True) for mark in marks]
         return tuple(ids[0] for ids in spelled if len(ids) == 1)
+
+    @cached_property
+    def thought(self) -> ThoughtLimit | None:
+        """How its reasoning is ended; None for a model without marks of reasoning that are known."""
+        if (marks := self.dialect.thoughts) is None:
+            return None
+        ends = self.model.tokenize(marks.close, add_special=False, parse_special=True)
+        return ThoughtLimit(marks.open, marks.close, tuple(ends)) if ends else None
 
     @property
     def answer_tokens(self) -> int:

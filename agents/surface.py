@@ -35,6 +35,7 @@ class Surface(Table):
     tool_s: Annotated[float, Field(gt=0, le=600)] | None = None  # each call of a tool
     retrieval_ms: Annotated[float, Field(gt=0, le=60_000)] | None = None  # the search before the answer
     tokens: Annotated[int, Field(ge=1, le=131_072)] | None = None  # the longest answer
+    thought_tokens: Annotated[int, Field(ge=0, le=131_072)] | None = None  # the longest reasoning before it
     best_class: Annotated[ClassName | None, Field(alias="class")] = None
     late: Literal["refuse", "wait"] | None = None  # the policy for late requests that set none; None: see --late
     instructions: Annotated[str, StringConstraints(max_length=INSTRUCTIONS_CHARS_MAX)] = ""
@@ -44,6 +45,7 @@ class Surface(Table):
         caps = Caps(
             wall_clock_s=self.answer_s,
             tokens=self.tokens,
+            thought_tokens=self.thought_tokens,
             tool_timeout_s=self.tool_s,
             retrieval_ms=self.retrieval_ms,
         )

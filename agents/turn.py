@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias
 from uuid import UUID
 
 from agents.message import Item
-from inference.core import NO_DEADLINE, Due, Priority, Sampling, Segment
+from inference.core import NO_DEADLINE, Due, Generation, Priority, Sampling, Segment
 from inference.template_options import TemplateOptions
 from retrieval.filter import Filter
 
@@ -64,6 +64,7 @@ class Caps:
     calls: int | None = None
     wall_clock_s: float | None = None
     tokens: int | None = None
+    thought_tokens: int | None = None
     tool_timeout_s: float | None = None
     retrieval_ms: float | None = None
     cost: float | None = None
@@ -96,6 +97,7 @@ class Limits:
     calls: int = 16  # tool calls in total
     wall_clock_s: float = 120.0
     tokens: int = 4096  # generated, over all steps
+    thought_tokens: int = TOKENS_MAX  # of reasoning, over all steps; then the answer begins
     tool_timeout_s: float = 20.0
     retrieval_ms: float = inf  # of the search before the answer, in addition to the budgets of its stages
     tool_result_chars: int = 8000  # longer results are cut, with a note to the model
@@ -130,6 +132,25 @@ class Arm:
     unit: str
 
 
+@dataclass(slots=True, eq=False)
+class AnswerNow:
+    """Whoever reads a turn may end its reasoning, that of the running step and of all later ones."""
+
+    wanted: bool = False
+    _generation: Generation | None = None
+
+    def follow(self, generation: Generation) -> None:
+        """The step that runs from here on."""
+        self._generation = generation
+        if self.wanted:
+            generation.end_thought()
+
+    def ask(self) -> None:
+        self.wanted = True
+        if self._generation is not None:
+            self._generation.end_thought()
+
+
 @dataclass(frozen=True, slots=True)
 class Turn:
     """`history` precedes the input: the items of the conversation or of previous responses, oldest first."""
@@ -158,6 +179,7 @@ class Turn:
     only_reads: bool = False  # prefill the prompt for the turn that continues this one, and answer nothing
     compacting: Compacting | None = None
     truncates: bool = False  # the oldest turns may be dropped when the context is too small
+    answer_now: AnswerNow | None = None  # if somebody may ask for it
     arm: Arm | None = None
     model: str | None = None  # a model or a route of the worker; None: its agent, its surface or the worker chooses
 

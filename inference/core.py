@@ -63,6 +63,18 @@ class Grammar(Protocol):
     def start(self) -> Constraint: ...
 
 
+@dataclass(frozen=True, slots=True)
+class ThoughtLimit:
+    """How the reasoning between two marks is ended: by the tokens `ends` of its closing mark, after `tokens` of it, or
+    when the caller says so. `begun`: the prompt ends within it."""
+
+    open: str
+    close: str
+    ends: tuple[int, ...]
+    begun: bool = False
+    tokens: int | None = None  # None: no limit
+
+
 BIAS_MIN = -100.0  # the lowest bias that the API accepts; the logits of one position differ by a few dozen
 
 
@@ -87,6 +99,7 @@ class Sampling:
     ignore_eos: bool = False  # generate up to `max_tokens`: benchmarks need answers of equal length
     top_logprobs: int | None = None  # number of alternatives per token; None: no log probabilities at all
     grammar: Grammar | None = None
+    thought: ThoughtLimit | None = None  # None: of a model that does not reason
     open: frozenset[str] = frozenset()  # names of parameters that the model chooses: see `completed`
 
     def completed(self, usual: Mapping[str, float]) -> Sampling:
@@ -387,6 +400,10 @@ class Generation(Protocol):
         ...
 
     def cancel(self) -> None: ...
+
+    def end_thought(self) -> None:
+        """End the reasoning that runs, and all that follows, at the next token; without effect if an engine cannot."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from enum import StrEnum
 from inference.core import Acceptance, CacheScope, Finish, Forecast, Miss, Priority, Spent, Stamps, Steps
 from inference.engine.detokenizer import TextStream
 from inference.engine.sampler import Sampler
+from inference.engine.thought import Thought
 
 # A prompt row computed alone differs in its last bits from the same row in a batch, so exact requests avoid it.
 EXACT_ROWS_MIN = 2
@@ -50,6 +51,7 @@ class Request:
     keeps_slot: bool = False  # never preempted: see FLOOR_NS in inference.engine.load
     deadline_ns: int | None = None  # monotonic; ends it then, waiting or running
     cancelled: bool = False
+    thought: Thought | None = None
     finish: Finish | None = None
 
     def ending(self, now_ns: int) -> Finish | None:
@@ -58,6 +60,11 @@ class Request:
             return Finish.CANCELLED
         late = self.deadline_ns is not None and now_ns >= self.deadline_ns
         return Finish.DEADLINE if late else None
+
+    @property
+    def takes_most_likely(self) -> bool:
+        """Whether its next token is the most likely one, whatever else holds: then the sampler need not be asked."""
+        return self.sampler.takes_most_likely and not (self.thought and self.thought.interferes)
 
     def spare_s(self, now_ns: int) -> float:
         """Seconds until the next token of a paced stream is due; negative if it is late."""

@@ -80,6 +80,8 @@ class ScriptedGeneration:
         self.place: int | None = None
         self.ids: list[int] = list(written)
         self.finish: Finish | None = None
+        self._piece_chars = piece_chars
+        self._ends_thought = False
         self._pieces = [text[i : i + piece_chars] for i in range(0, len(text), piece_chars)]
         self.sampling = sampling
         self._sure = logprobs
@@ -89,6 +91,22 @@ class ScriptedGeneration:
     def cancel(self) -> None:
         self._cancelled.set()
 
+    def end_thought(self) -> None:
+        """Go on with the closing mark, now or as soon as there is a thought."""
+        self._ends_thought = True
+
+    def _end_thought(self) -> None:
+        """End the thought that is being told if it is to end. It has as many tokens as pieces."""
+        limit, written = self.sampling.thought, len(self.ids)
+        told, left = "".join(self._pieces[:written]), "".join(self._pieces[written:])
+        if limit is None or limit.close in told or limit.close not in left or not (limit.begun or limit.open in told):
+            return
+        mark = 0 if limit.begun else len(limit.open)
+        spent = (len(told) - mark) // self._piece_chars
+        if self._ends_thought or (limit.tokens is not None and spent >= limit.tokens):
+            left, chars = left[left.index(limit.close) :], self._piece_chars
+            self._pieces[written:] = [left[at : at + chars] for at in range(0, len(left), chars)]
+
     @property
     def cancelled(self) -> bool:
         return self._cancelled.is_set()
@@ -97,7 +115,7 @@ class ScriptedGeneration:
         self.miss = Miss(0)
         self.stamps.admitted_ns = self.stamps.prefilled_ns = self.stamps.first_token_ns = now_ns()
         self.reading.count = self.reading.requests = 1
-        for piece in self._pieces[len(self.ids) :]:
+        while len(self.ids) < len(self._pieces):
             await asyncio.sleep(0)  # a step: other coroutines run between two tokens
             if self._cancelled.is_set():
                 self.finish = Finish.CANCELLED
@@ -108,6 +126,8 @@ class ScriptedGeneration:
             if len(self.ids) == self.sampling.max_tokens:
                 self.finish = Finish.LENGTH
                 return
+            self._end_thought()
+            piece = self._pieces[len(self.ids)]
             self.ids.append(len(self.ids))
             self.writing.count = self.writing.requests = len(self.ids)
             self.stamps.last_token_ns = now_ns()

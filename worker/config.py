@@ -309,6 +309,12 @@ class Config:
         fallback="as many as the context holds",
         least=1,
     )
+    thought_tokens: int | None = _limits(
+        None,
+        "maximum number of tokens of reasoning before an answer, which then begins; 0 for answers at once",
+        fallback="as many as the answer",
+        least=0,
+    )
     answer_s: float = _limits(
         HOUR_S, "seconds after which an answer is cut off, with its wait in the queue", least=1, most=DAY_S
     )

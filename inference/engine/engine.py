@@ -23,6 +23,7 @@ from inference.engine.forecast import Forecasts
 from inference.engine.handle import Handle, Outbox, TokenUpdate
 from inference.engine.sampler import Sampler
 from inference.engine.scheduler import AHEAD_TOKENS_MIN, Scheduler
+from inference.engine.thought import Thought
 from inference.errors import (
     EmptyPrompt,
     EngineStopped,
@@ -128,9 +129,10 @@ class Engine:
                 "deterministic answers need a CPU, a model that is not recurrent, and a worker that was started with "
                 "--kv-layout streams --flash-attention off"
             )
-        unknown = next((token for token in sampling.logit_bias if not 0 <= token < len(self._pieces)), None)
+        ends = sampling.thought.ends if sampling.thought else ()
+        unknown = next((token for token in (*sampling.logit_bias, *ends) if not 0 <= token < len(self._pieces)), None)
         if unknown is not None:
-            raise UnknownToken(f"the logit bias names token {unknown}; this model has {len(self._pieces)} tokens")
+            raise UnknownToken(f"the request names token {unknown}; this model has {len(self._pieces)} tokens")
         scope = CacheScope(salt, sampling.deterministic)
         uncached = max(1, len(prompt) - self._scheduler.slots.longest(prompt, scope))
         self._check_queue(len(prompt), salt)
@@ -146,6 +148,7 @@ class Engine:
             pace_s=due.pace_s,
             forecast=self._forecasts.check(uncached, due, salt, priority, now_ns()),
             deadline_ns=deadline_ns,
+            thought=Thought(sampling.thought, self._pieces) if sampling.thought else None,
         )
         for token in written:
             request.text.push(token)

@@ -105,7 +105,7 @@ class Executor:
         """The most likely token of each row if the whole step needs no more than that: one argmax over all rows takes
         half as long as one per row."""
         for each in work:
-            if each.outputs > 1 or (each.outputs and not each.request.sampler.takes_most_likely):
+            if each.outputs > 1 or (each.outputs and not each.request.takes_most_likely):
                 return None
         return logits.argmax(axis=1).tolist() if len(logits) else None
 
@@ -157,7 +157,10 @@ class Executor:
 
     def _draw(self, request: Request, logits: NDArray[np.float32]) -> None:
         try:
-            token = request.sampler.draw(logits)
+            due = request.thought.due(request.generated) if request.thought else None
+            token = request.sampler.draw(logits, due)
+            if request.thought and due is not None and token != due:
+                request.thought.refuse()
         except InferenceError as error:
             self._finish(request, Finish.ERROR, error)
         except Exception as error:  # isolation: one request's settings must not end the others

@@ -89,6 +89,10 @@ class Handle(DeltaStream):
             self._request.cancelled = True
             self._wake()
 
+    def end_thought(self) -> None:
+        if self._request.thought is not None:
+            self._request.thought.ending = True
+
     def take(self, news: TokenUpdate) -> bool:
         """Apply the result of a step. Returns whether the caller has to schedule `flush`."""
         token, text = news.token, news.text

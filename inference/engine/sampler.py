@@ -146,14 +146,14 @@ class Sampler:
         stretch["state"]["counter"] = np.array([0, self._place, 0, 0], np.uint64)
         self._random.bit_generator.state = stretch
 
-    def draw(self, logits: NDArray[np.float32]) -> int:
-        """Sample from logits [vocabulary], left unchanged -> token id. Raises GrammarFailed if no token fits the
-        grammar."""
+    def draw(self, logits: NDArray[np.float32], due: int | None = None) -> int:
+        """Sample from logits [vocabulary], left unchanged -> token id: that which is `due`, if the grammar allows it.
+        Raises GrammarFailed if no token fits the grammar."""
         if self._repeats:
             self._turn_to_place()
         self._place += 1
         row = logits if self._adjusts_seldom else self._adjusted(logits)
-        token = self._pick(row)
+        token = self._pick(row) if due is None else due
         if self._adjusts_seldom and token in self.never:
             token = self._pick(self._adjusted(logits))
         if self._constraint:

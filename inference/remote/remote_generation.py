@@ -110,6 +110,9 @@ class RemoteGeneration(DeltaStream):
             self._end(Finish.CANCELLED)
             self._changed.set()
 
+    def end_thought(self) -> None:
+        """Without effect: an engine takes nothing more of a request that it has begun."""
+
     @property
     def waits(self) -> bool:
         """Whether it waits for its first token."""

@@ -6,7 +6,7 @@ The object "firsttoken" holds what only our own engine supports; vLLM ignores it
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import orjson
@@ -60,7 +60,8 @@ class Ask:
         s = self.sampling
         penalises = s.presence_penalty or s.frequency_penalty or s.repeat_penalty != 1.0
         drawn = s.temperature > 0 and s.seed is not None
-        return not (penalises or drawn or s.grammar or s.deterministic)
+        limited = s.thought is not None and s.thought.tokens is not None
+        return not (penalises or drawn or limited or s.grammar or s.deterministic)
 
     def body(
         self, now_ns: int, generated: Sequence[int] = (), deadline_ns: int | None = None, *, ours: bool = True
@@ -99,6 +100,7 @@ class Ask:
             "ahead": self.priority is Priority.AHEAD or None,
             "shared": self.shared or None,
             "written": len(generated) or None,
+            "thought": asdict(s.thought) if s.thought and s.thought.tokens is not None else None,
             "marked_grammar": {"text": grammar.text, "begins": grammar.begins} if grammar and grammar.begins else None,
         }
         body = {

@@ -89,13 +89,16 @@ class Stream:
             await self._response.write(data[start : start + self.piece_bytes])
             await asyncio.sleep(0)
 
-    async def think(self, text: str) -> None:
+    async def think(self, text: str, until: asyncio.Event | None = None) -> None:
+        """The thought goes on `until` somebody ends it."""
         self._output_index += 1
         place = {"output_index": self._output_index}
         item = {"id": "rs_1", "type": "reasoning", "summary": [], "status": "in_progress", "content": []}
         part = {"type": "reasoning_text", "text": text}
         await self.send("response.output_item.added", **place, item=item)
         await self.send("response.reasoning_text.delta", **place, item_id="rs_1", content_index=0, delta=text)
+        if until is not None:
+            await until.wait()
         done = {**item, "status": "completed", "content": [part]}
         await self.send("response.output_item.done", **place, item=done)
 
@@ -180,6 +183,7 @@ class ScriptedWorker:
     found: list[dict[str, Any]] = field(default_factory=list)
     shared: bool = False
     cancelled: list[str] = field(default_factory=list)
+    hurried: asyncio.Event = field(default_factory=asyncio.Event)  # the answer is wanted now
     reason: dict[str, str] = field(default_factory=dict)  # of the refusals, where it matters: {message, code}
     signed_in: bool = True
     sessions: list[dict[str, Any]] = field(default_factory=list)
@@ -218,6 +222,7 @@ class ScriptedWorker:
             web.post("/v1/responses", self.respond),
             web.get("/v1/responses/{id}", self.retrieve),
             web.post("/v1/responses/{id}/cancel", self.cancel),
+            web.post("/v1/responses/{id}/answer_now", self.answer_now),
             web.post("/v1/responses/{id}/feedback", self.rate),
             *pages.routes(),
         ]
@@ -382,6 +387,10 @@ class ScriptedWorker:
     async def rate(self, request: web.Request) -> web.Response:
         self.ratings.append({"response": request.match_info["id"], **await request.json()})
         return web.json_response({"object": "response.feedback"})
+
+    async def answer_now(self, request: web.Request) -> web.Response:
+        self.hurried.set()
+        return web.json_response({"response": request.match_info["id"]}, status=202)
 
     async def cancel(self, request: web.Request) -> web.Response:
         self.cancelled.append(request.match_info["id"])

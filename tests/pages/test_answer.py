@@ -191,6 +191,23 @@ async def test_thoughts_are_folded_away_above_the_answer(open_page: OpenPage, sc
     await expect(page.locator(".thought pre")).to_have_text("Hm, easy.")
 
 
+async def test_whoever_waits_may_have_the_answer_now(open_page: OpenPage, scripted: ScriptedWorker) -> None:
+    async def answer(stream: Stream) -> None:
+        await stream.think("Hm, not easy.", until=scripted.hurried)
+        await stream.begin_text()
+        await stream.text("Yes.")
+        await stream.end_text("Yes.")
+        await stream.complete()
+
+    scripted.script = answer
+    page = await open_page(scripted.url)
+    await ask(page, "Is it?")
+    button = page.get_by_role("button", name="Answer now")
+    await button.click()
+    await expect(page.locator(".prose")).to_have_text("Yes.")
+    await expect(button).to_be_hidden()
+
+
 async def test_sources_that_an_answer_does_not_cite_are_pointed_at(
     open_page: OpenPage, scripted: ScriptedWorker
 ) -> None:

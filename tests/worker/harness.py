@@ -122,7 +122,7 @@ def make_services(database: Database, config: Config | None = None) -> Services:
             tenant_traces=config.tenant_traces,
         ),
         targets=Targets.parse(config.targets),
-        caps=Caps(wall_clock_s=config.answer_s, tokens=config.answer_tokens),
+        caps=Caps(wall_clock_s=config.answer_s, tokens=config.answer_tokens, thought_tokens=config.thought_tokens),
         waits=config.late == WAIT,
         supervisor=supervisor,
     )

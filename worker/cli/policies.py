@@ -20,6 +20,7 @@ NAMES = {
     "steps": "steps",
     "calls": "calls",
     "tokens": "tokens",
+    "thought_tokens": "thought_tokens",
     "wall_clock_s": "seconds",
     "tool_timeout_s": "tool_seconds",
     "retrieval_ms": "retrieval_ms",
@@ -61,7 +62,8 @@ def policy(key: ApiKey, surface: Surface, config: Config) -> str:
     bounds = KeyLimits.model_validate(dict(key.bounds))
     principal = Principal(NOBODY, key.id, key.scopes, "api_key", bounds)
     turn = surface.applied(principal.bounded(Turn(NOBODY, (), priority=Priority.INTERACTIVE)))
-    limits = turn.limits.capped(Caps(wall_clock_s=config.answer_s, tokens=config.answer_tokens), Owner.SERVER)
+    caps = Caps(wall_clock_s=config.answer_s, tokens=config.answer_tokens, thought_tokens=config.thought_tokens)
+    limits = turn.limits.capped(caps, Owner.SERVER)
     rates = [f"{getattr(bounds, name)} {name.replace('_', ' ')}" for name in RATES if getattr(bounds, name)]
     last = [f"late {surface.late or config.late}", *rates]
     return ", ".join([f"class {turn.priority.name.lower()}", *_limits(limits), *last])

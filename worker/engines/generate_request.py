@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 from pydantic import ConfigDict, Field, StringConstraints
 
-from inference.core import Grammar, Priority, Sampling
+from inference.core import Grammar, Priority, Sampling, ThoughtLimit
 from worker.wire import limits
 from worker.wire.strict import Strict, Unsupported, only
 
@@ -62,6 +62,20 @@ class MarkedGrammar(Strict):
     begins: Annotated[str, StringConstraints(min_length=1, max_length=256)]
 
 
+class Thinking(Strict):
+    """A limit of the reasoning: see `ThoughtLimit`."""
+
+    open: Annotated[str, StringConstraints(min_length=1, max_length=64)]
+    close: Annotated[str, StringConstraints(min_length=1, max_length=64)]
+    ends: Annotated[list[Annotated[int, Field(ge=0, le=9_999_999)]], Field(min_length=1, max_length=64)]
+    begun: bool = False
+    tokens: Annotated[int, Field(ge=0, le=limits.OUTPUT_TOKENS_MAX)]
+
+    @property
+    def limit(self) -> ThoughtLimit:
+        return ThoughtLimit(self.open, self.close, tuple(self.ends), self.begun, self.tokens)
+
+
 class Own(Strict):
     """The first token is due in `due_ms`, each further one `pace_ms` after the last; a request that `waits` is accepted
     however late it will be. `ahead`: only prefill the prompt. The first `shared` tokens contain no tenant's data, and
@@ -76,6 +90,7 @@ class Own(Strict):
     shared: Annotated[int, Field(ge=0, le=PROMPT_TOKENS_MAX)] = 0
     written: Annotated[int, Field(ge=0, lt=PROMPT_TOKENS_MAX)] = 0
     marked_grammar: MarkedGrammar | None = None
+    thought: Thinking | None = None
 
 
 class StreamOptions(Strict):
@@ -123,4 +138,5 @@ class GenerateRequest(Strict):
             deterministic=self.firsttoken.deterministic,
             top_logprobs=params.logprobs,
             grammar=grammar,
+            thought=self.firsttoken.thought.limit if self.firsttoken.thought else None,
         )

@@ -31,6 +31,7 @@ DIMENSIONS = ("surface", "model", "agent", "tenant_id")
 ORDER = (
     *("edge", "auth", "jwks", "hydrate", "retrieve", "open", "embed", "search", "fuse", "rerank", "read", "reread"),
     *("compress", "prefill_prefix", "assemble", "tokenize", "connect", "queue", "prefill", "first_token"),
+    "first_answer",
     *("decode", "engine", "tools", "tool:", "flush"),
 )
 

@@ -27,6 +27,7 @@ def routes() -> list[web.RouteDef]:
         Scope.CHAT,
         web.post("/v1/responses/input_tokens", input_tokens),
         web.post("/v1/responses/{id}/cancel", cancel),
+        web.post("/v1/responses/{id}/answer_now", answer_now),
         web.post("/v1/responses/{id}/feedback", rate),
         web.get("/v1/responses/{id}/input_items", input_items),
     )
@@ -36,6 +37,14 @@ async def cancel(request: web.Request) -> web.Response:
     """Cancel a response at whichever worker generates it, and return its final state. A finished one is unchanged."""
     body = await request.app[RUNS].cancel(request[PRINCIPAL].tenant_id, path_id(request, "response"))
     return json_response(public_response(body))
+
+
+@RouteDocs(status=202)
+async def answer_now(request: web.Request) -> web.Response:
+    """End the reasoning of a response in progress, at whichever worker generates it: its answer begins."""
+    response_id = path_id(request, "response")
+    await request.app[RUNS].answer_now(request[PRINCIPAL].tenant_id, response_id)
+    return json_response({"object": "response.answer_now", "response": response_id}, status=202)
 
 
 @RouteDocs(Feedback)

@@ -21,7 +21,7 @@ from worker.auth.principal import Principal
 from worker.errors import BROKE, ApiError
 from worker.runs.event_stream import EventStream
 from worker.runs.ledger import Ledger
-from worker.runs.record import mark_first_token
+from worker.runs.record import FirstTokens
 from worker.runs.run_services import RunServices
 from worker.wire.options import ServiceTier, priority_of
 
@@ -134,10 +134,9 @@ class ChoiceSink:
     def __init__(self, stream: EventStream, encoder: ChoiceEncoder, trace: Trace) -> None:
         self._stream = stream
         self._encoder = encoder
-        self._trace = trace
         self._waiting: list[Event] = []
         self._waiting_bytes = 0
-        self._marked = False  # the first token, in the trace
+        self._first = FirstTokens(trace)
 
     async def open(self) -> None:
         await self._stream.open()
@@ -173,32 +172,23 @@ class ChoiceSink:
     def _send(self, events: Sequence[Event]) -> None:
         if frames := [frame for event in events for frame in self._encoder.frames(event)]:
             self._stream.send(frames)
-        if not self._marked and _has_token(events):
-            self._marked = True
-            mark_first_token(self._trace)
+        self._first.sent(events)
 
 
 class DiscardingSink:
-    """A sink for an answer that is sent as a whole: it records only the time of the first token."""
+    """A sink for an answer that is sent as a whole: it records only the times of the first tokens."""
 
     def __init__(self, trace: Trace) -> None:
-        self._trace = trace
-        self._marked = False
+        self._first = FirstTokens(trace)
 
     async def open(self) -> None:
         pass
 
     def write(self, events: Sequence[Event]) -> None:
-        if not self._marked and _has_token(events):
-            self._marked = True
-            mark_first_token(self._trace)
+        self._first.sent(events)
 
     async def drain(self) -> None:
         pass
-
-
-def _has_token(events: Sequence[Event]) -> bool:
-    return any(isinstance(event, TOKENS) for event in events)
 
 
 def bytes_of(events: Sequence[Event]) -> int:

@@ -74,6 +74,7 @@ class Runs:
     async def start(self) -> None:
         presence = self.services.presence
         presence.on_cancel.append(self._cancel_if_here)
+        presence.on_answer = self._hurry_if_here
         presence.on_queued = self.backlog.look
         supervisor = self.services.supervisor
         await presence.start(supervisor)
@@ -206,6 +207,14 @@ class Runs:
                         page = await self.services.running.read(tenant_id, response_id, NO_EVENTS)
         return page.body
 
+    async def answer_now(self, tenant_id: UUID, response_id: str) -> None:
+        """End the reasoning of a response on any worker; without effect if it does not reason. Raises NotFound."""
+        run = self.get(tenant_id, response_id)
+        if run is not None:
+            run.answer_now.ask()
+        elif not (await self.services.running.read(tenant_id, response_id, NO_EVENTS)).sealed:
+            await self.services.presence.request_answer(response_id)
+
     async def _request_cancel(self, tenant_id: UUID, response_id: str, news: asyncio.Event) -> None:
         """Cancel it in the queue or at its worker. Returns when there are new events, or after ASK_AGAIN_S."""
         if await self.services.queue.cancel(tenant_id, response_id):
@@ -219,6 +228,10 @@ class Runs:
     def _cancel_if_here(self, response_id: str) -> None:
         if response_id in self._runs:
             self._runs[response_id].cancel()
+
+    def _hurry_if_here(self, response_id: str) -> None:
+        if response_id in self._runs:
+            self._runs[response_id].answer_now.ask()
 
     async def _give_up(self, owned: OwnedResponse) -> None:
         """For a response of a lost worker, or of this one without a run: an answer of the database was lost. Then no

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     Connection = asyncpg.Connection[asyncpg.Record]
 
-CANCEL = "cancel"
+CANCEL, ANSWER = "cancel", "answer"
 FOLLOW = "follow"
 FOLLOWED_S = 10.0  # a follower renews this after each pause without notifications
 BATCH = "batch"
@@ -37,6 +37,7 @@ class Presence:
     def __init__(self, database: Database) -> None:
         self.worker = secrets.randbits(62) + 1
         self.on_cancel: list[Callable[[str], None]] = []
+        self.on_answer: Callable[[str], None] = lambda _: None
         self.on_queued: Callable[[], None] = lambda: None
         self.on_batch: Callable[[], None] = lambda: None
         self._database = database
@@ -64,6 +65,10 @@ class Presence:
 
     async def request_cancel(self, response_id: str) -> None:
         await self._notify(CANCEL, response_id)
+
+    async def request_answer(self, response_id: str) -> None:
+        """Ask the worker that runs it to end its reasoning."""
+        await self._notify(ANSWER, response_id)
 
     async def follow(self, response_id: str) -> None:
         """Ask the worker that runs it to notify of new events. It notifies only for followers, since commits with
@@ -124,6 +129,8 @@ class Presence:
         if word == CANCEL:
             for cancel in self.on_cancel:
                 cancel(response_id)
+        elif word == ANSWER:
+            self.on_answer(response_id)
         elif word == FOLLOW:
             self._note_follower(response_id)
         elif word == NEWS:

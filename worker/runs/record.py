@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 from uuid import UUID
 
+from agents.events import TOKENS, Event, TextDelta
 from inference.trace import Span, Trace, now_ns
 
 FAILED = ("failed", "refused")
@@ -19,6 +21,32 @@ def mark_first_token(trace: Trace) -> None:
     now = now_ns()
     prefilled = next((span.end_ns for span in reversed(trace.spans) if span.name == "prefill"), now)
     trace.add("first_token", prefilled, now)
+
+
+def mark_first_answer(trace: Trace) -> None:
+    """Call this when the first text of an answer is sent, where reasoning or a call came before it: adds the span
+    `first_answer`, from the arrival of the request on."""
+    trace.add("first_answer", trace.start_ns, now_ns(), lane="answer")
+
+
+class FirstTokens:
+    """Marks in a trace when the first token of a turn was sent, and the first one of its answer."""
+
+    def __init__(self, trace: Trace) -> None:
+        self._trace = trace
+        self._has_begun = self._has_answered = False
+
+    def sent(self, events: Sequence[Event]) -> None:
+        if self._has_answered:  # nearly always
+            return
+        tokens = [event for event in events if isinstance(event, TOKENS)]
+        if tokens and not self._has_begun:
+            self._has_begun = True
+            self._has_answered = isinstance(tokens[0], TextDelta)
+            mark_first_token(self._trace)
+        if not self._has_answered and any(isinstance(event, TextDelta) for event in tokens):
+            self._has_answered = True
+            mark_first_answer(self._trace)
 
 
 def ttft_ms(trace: Trace) -> float | None:

@@ -17,8 +17,9 @@ from typing import Any, Protocol
 
 from agents.checkpoint import Marks
 from agents.errors import NotFound
-from agents.events import TOKENS, Event, TurnFinished, TurnStarted, Usage
+from agents.events import TOKENS, Event, TextDelta, TurnFinished, TurnStarted, Usage
 from agents.message import Item
+from agents.turn import AnswerNow
 from migrations.pool import DATABASE_AWAY, certain
 from worker.error_mapping import refusal, to_api_error
 from worker.errors import BROKE
@@ -28,7 +29,7 @@ from worker.runs.disconnect import GO_ON, STOP, Disconnect
 from worker.runs.event_log import EventLog, Journal
 from worker.runs.interrupted import InterruptedResponse
 from worker.runs.ledger import Ledger
-from worker.runs.record import mark_first_token
+from worker.runs.record import mark_first_answer, mark_first_token
 from worker.runs.replay import completed_items
 from worker.runs.run_services import RunServices
 from worker.runs.running_store import ResponseEnd
@@ -85,6 +86,7 @@ class Run:
         self.snapshot: dict[str, Any] = turn.frame.started()
         self.error: Exception | None = None
         self.on_disconnect: Disconnect = STOP
+        self.answer_now = AnswerNow()
         self._services = services
         self._ledger = ledger
         self._event_log = event_log
@@ -96,6 +98,8 @@ class Run:
         self._settling: asyncio.Task[None] | None = None
         self._first_token: int | None = None if interrupted is None else 0  # the number of its frame
         self._marked = interrupted is not None  # in the trace, once that frame was sent
+        self._first_answer = self._first_token  # the same for the first text of the answer
+        self._answered = self._marked
         self._over = False  # its terminal event was published
         self._diagnosis: dict[str, Any] | None = None  # why its prompt was not cached, if the request asks for it
         self._kept = asyncio.Event()  # more events are stored
@@ -217,6 +221,8 @@ class Run:
         self._moved.set()
         if not self._marked and self._first_token is not None and sent > self._first_token:
             self._mark_first_token()
+        if not self._answered and self._first_answer is not None and sent > self._first_answer:
+            self._mark_first_answer()
 
     async def open(self) -> None:
         """Store that the response has begun, before any event is sent. Meanwhile the engine prefills the prompt."""
@@ -318,7 +324,7 @@ class Run:
     async def _run_turn(self) -> TurnFinished:
         """Errors before the turn is accepted refuse the request."""
         try:
-            turn, trace = self._ledger.applied(self.turn.turn), self._ledger.trace
+            turn, trace = replace(self._ledger.applied(self.turn.turn), answer_now=self.answer_now), self._ledger.trace
             resumes = turn.compacting is None and turn.sampling.top_logprobs is None and not turn.only_reads
             if self._job is not None and resumes:
                 self._journal.continuation = Continuation(self._job, self._marks, lambda: self._unsettled is None)
@@ -350,11 +356,20 @@ class Run:
                 self._first_token = len(self.frames) + len(frames) - 1
                 if not self.turn.frame.request.streamed:  # not sent by itself: it counts when it was generated
                     self._mark_first_token()
+            if self._first_answer is None and isinstance(event, TextDelta):
+                self._first_answer = len(self.frames) + len(frames) - 1
+                if not self.turn.frame.request.streamed:
+                    self._mark_first_answer()
         return frames
 
     def _mark_first_token(self) -> None:
         self._marked = True
         mark_first_token(self._ledger.trace)
+
+    def _mark_first_answer(self) -> None:
+        self._answered = True
+        if self._first_answer != self._first_token:
+            mark_first_answer(self._ledger.trace)
 
     def _publish(self, frames: list[bytes], *, last: bool = False) -> None:
         self.frames += frames

@@ -149,7 +149,7 @@ class ChatRequest(GenerationParameters):
             stop=tuple(self.stop or ()),
             switches=self.switches,
             hints=wants_hints(self.metadata),
-            caps=replace(caps_of(self.metadata), tokens=self._tokens_max),
+            caps=replace(caps_of(self.metadata), tokens=self._tokens_max, thought_tokens=self.thought_tokens),
             priority=priority_of(self.service_tier, watched=watched),
         )
 

@@ -16,6 +16,7 @@ from worker.wire.strict import Strict
 Penalty: TypeAlias = Annotated[float, Field(ge=-2, le=2)]
 Verbosity: TypeAlias = Literal["low", "medium", "high"]
 Variable: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,63}$")]
+ThoughtTokens: TypeAlias = Annotated[int, Field(ge=-1, le=limits.OUTPUT_TOKENS_MAX)]
 Value: TypeAlias = bool | int | float | Annotated[str, StringConstraints(max_length=limits.METADATA_VALUE_MAX)]
 
 
@@ -42,6 +43,9 @@ class GenerationParameters(Strict):
         | None
     ) = None
     ignore_eos: bool | None = None  # for benchmarks
+    # As llama.cpp and vLLM name the most tokens of reasoning, after which the answer begins; -1: as many as it takes.
+    reasoning_budget: ThoughtTokens | None = None
+    thinking_token_budget: ThoughtTokens | None = None
 
     EFFORT_PARAM: ClassVar[str]  # the path of the effort in a request
     VERBOSITY_PARAM: ClassVar[str]
@@ -55,6 +59,12 @@ class GenerationParameters(Strict):
     def effort_params(self) -> Sequence[str]:
         """The parameters that determine the effort."""
         return (self.EFFORT_PARAM,)
+
+    @property
+    def thought_tokens(self) -> int | None:
+        """The most tokens of reasoning; None: no limit of the request."""
+        given = self.reasoning_budget if self.thinking_token_budget is None else self.thinking_token_budget
+        return None if given == -1 else given
 
     def note_ignored(self, known: frozenset[str], ignored: Ignored) -> None:
         """Report parameters that a template with these variables does not support."""

@@ -37,10 +37,10 @@ OutputTokens: TypeAlias = Annotated[int, Field(ge=1, le=limits.OUTPUT_TOKENS_MAX
 
 
 class Thinking(Lenient):
-    """Whether the model reasons before it answers. A budget has no effect."""
+    """Whether the model reasons before it answers, and with how many tokens at most."""
 
     type: Literal["enabled", "adaptive", "between_tools", "disabled"]
-    budget_tokens: Annotated[int | None, without_effect("thinking.budget_tokens")] = None
+    budget_tokens: Annotated[int, Field(ge=0, le=limits.OUTPUT_TOKENS_MAX)] | None = None
     display: Literal["summarized", "omitted"] | None = None
 
 
@@ -161,12 +161,17 @@ class MessagesRequest(MessagesInput):
     thread: Unsupported = None
 
     @property
+    def thought_tokens(self) -> int | None:
+        given = self.thinking.budget_tokens if self.thinking else None
+        return super().thought_tokens if given is None else given
+
+    @property
     def shows_thoughts(self) -> bool:
         return not (self.thinking and self.thinking.display == "omitted")
 
     def turn(self, tenant_id: UUID, *, watched: bool = False) -> Turn:
         turn = super().turn(tenant_id, watched=watched)
-        caps = replace(caps_of(self.metadata), tokens=self.max_tokens)
+        caps = replace(caps_of(self.metadata), tokens=self.max_tokens, thought_tokens=self.thought_tokens)
         stop = tuple(self.stop_sequences or ())
         return replace(turn, sampling=self._sampling, stop=stop, caps=caps, hints=wants_hints(self.metadata))
 

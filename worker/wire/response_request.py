@@ -62,6 +62,8 @@ class TextConfig(Strict):
 class Reasoning(Strict):
     effort: Effort | None = None
     summary: Annotated[Summary | None, without_effect("reasoning.summary")] = None  # reasoning is always sent in full
+    # Not of OpenAI's: gateways have it.
+    max_tokens: Annotated[int, Field(ge=0, le=limits.OUTPUT_TOKENS_MAX)] | None = None
     generate_summary: Annotated[Summary | None, without_effect("reasoning.generate_summary")] = None
 
 
@@ -182,6 +184,11 @@ class ResponseRequest(GenerationParameters):
         return TemplateOptions(effort, self.text.verbosity if self.text else None, self.chat_template_kwargs or {})
 
     @property
+    def thought_tokens(self) -> int | None:
+        given = self.reasoning.max_tokens if self.reasoning else None
+        return super().thought_tokens if given is None else given
+
+    @property
     def stored(self) -> bool:
         return self.store is not False
 
@@ -216,7 +223,12 @@ class ResponseRequest(GenerationParameters):
             sampling=self._sampling,
             switches=self.switches,
             hints=wants_hints(self.metadata),
-            caps=replace(caps_of(self.metadata), calls=self.max_tool_calls, tokens=self.max_output_tokens),
+            caps=replace(
+                caps_of(self.metadata),
+                calls=self.max_tool_calls,
+                tokens=self.max_output_tokens,
+                thought_tokens=self.thought_tokens,
+            ),
             priority=priority_of(self.service_tier, watched=watched),
             only_reads=self.only_reads,
             compacting=Compacting(self.context_management[0].compact_threshold) if self.context_management else None,

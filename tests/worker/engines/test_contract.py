@@ -14,7 +14,7 @@ import pytest
 
 from inference.bundled import CHAT_MODEL
 from inference.config import EngineConfig
-from inference.core import Cause, ChatMessage, Delta, Finish, Sampling, Segment
+from inference.core import Cause, ChatMessage, Delta, Finish, Sampling, Segment, ThoughtLimit
 from inference.engine.handle import Handle
 from inference.errors import InvalidSchema, NotDeterministic, PromptTooLong, QueueFull, Refused, UnknownToken
 from inference.grammar.schema import json_grammar
@@ -232,6 +232,14 @@ async def test_an_answer_stays_within_its_schema(any_model: Model) -> None:
     sampling = Sampling(max_tokens=200, seed=1, grammar=any_model.prepare(json_grammar(PERSON)))
     generation = any_model.generate(prompt_of(any_model), sampling)
     assert json.loads(text_of(await read(generation))).keys() == {"name", "age"}
+
+
+async def test_a_thought_ends_at_its_limit(model: Model) -> None:
+    ends = tuple(model.tokenize("</think>", add_special=False, parse_special=True))
+    limited = replace(GREEDY, thought=ThoughtLimit("<think>", "</think>", ends, begun=True, tokens=3))
+    free, held = [text_of(await read(model.generate(prompt_of(model), each))) for each in (GREEDY, limited)]
+    thought, mark, answer = held.partition("</think>")
+    assert mark and answer and free.startswith(thought) and free != thought
 
 
 async def test_a_forced_call_is_a_call(any_model: Model) -> None:

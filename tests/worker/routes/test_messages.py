@@ -224,7 +224,6 @@ async def test_what_coding_agents_send_is_taken_and_named(database: Database) ->
         "cache_control",
         "tools.web_search_20250305",
         "thinking",
-        "thinking.budget_tokens",
         "output_config.effort",
         "context_management",
         "one_of_tomorrow",

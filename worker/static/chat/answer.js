@@ -23,7 +23,11 @@ export class Answer {
     this.thoughts = new Map(); // item id -> Thought
     this.lost = false;
     this.timed = false;
-    this.waiting = el("p", { class: "waiting" }, el("span", { class: "pulse" }), el("span", {}, "Thinking"));
+    this.hurry = null; // () => Promise: end the reasoning, while that is possible
+    this.stage = el("span", {}, "Thinking");
+    this.now = el("button", { type: "button", class: "button", click: () => this.answerNow() }, "Answer now");
+    this.now.hidden = true;
+    this.waiting = el("p", { class: "waiting" }, el("span", { class: "pulse" }), this.stage, this.now);
     this.body = el("div", { class: "answer-body" });
     this.foot = el("div", { class: "answer-foot" });
     const parts = [this.sources.node, this.body, this.waiting, this.foot];
@@ -31,7 +35,7 @@ export class Answer {
   }
 
   wait(text) {
-    this.waiting.lastChild.textContent = text;
+    this.stage.textContent = text;
     this.waiting.hidden = false;
   }
 
@@ -69,6 +73,12 @@ export class Answer {
     this.thoughts.set(itemId, thought);
     this.body.append(thought.node);
     this.wait("Thinking");
+    this.now.hidden = this.hurry === null;
+  }
+
+  answerNow() {
+    this.now.hidden = true;
+    this.hurry().catch(() => (this.now.hidden = this.waiting.hidden));
   }
 
   think(itemId, delta) {
@@ -97,6 +107,7 @@ export class Answer {
 
   finishItem(item) {
     if (item.type === "message") this.finishText(item.id);
+    if (item.type === "reasoning") this.now.hidden = true;
     if (item.type === "function_call") this.steps.called(item);
     if (item.type === "function_call_output") {
       this.steps.returned(item.call_id, item.output);

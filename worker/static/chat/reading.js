@@ -69,6 +69,11 @@ export async function stop(id) {
   await request("POST", path(id, "/cancel"), { signal }).catch(() => {});
 }
 
+/** End the reasoning of a response: its answer begins. */
+export async function answerNow(id) {
+  await request("POST", path(id, "/answer_now"), { signal: AbortSignal.timeout(5000) });
+}
+
 function pause(ms, signal) {
   return new Promise((resolve, reject) => {
     const timer = setTimeout(resolve, ms);

@@ -1,7 +1,7 @@
 // One turn: send a question, and hand each event of the stream to the answer that shows it.
 
 import { ApiError, request } from "../shared/api.js";
-import { GRACE_S, Reading, stop } from "./reading.js";
+import { answerNow, GRACE_S, Reading, stop } from "./reading.js";
 import * as running from "./running.js";
 import { promptFields, turnFields } from "./settings.js";
 
@@ -37,6 +37,7 @@ async function show(reading, response, { conversation, question, begun }, answer
       if (event.type === "response.created") {
         running.begun(conversation, reading.id, question);
         begun(reading.id);
+        answer.hurry = () => answerNow(reading.id);
       }
       answer.connected();
       complete = apply(event, answer) || complete;

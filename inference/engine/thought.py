@@ -1,0 +1,65 @@
+"""The end of reasoning: when the tokens of a thought are spent, or an answer is wanted at once, the tokens of the
+closing mark come next in place of drawn ones. Used by the engine's thread; only `ending` is set from elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from inference.core import ThoughtLimit
+
+
+class Thought:
+    """Where the reasoning of one answer stands. Marks are found in the text of the tokens, as they may be spelled in
+    several; the text after the last mark is all that is kept of it."""
+
+    def __init__(self, limit: ThoughtLimit, pieces: Sequence[bytes]) -> None:
+        self._limit = limit
+        self._open, self._close = limit.open.encode(), limit.close.encode()
+        self._pieces = pieces
+        self._within = limit.begun
+        self._spent = 0  # tokens of reasoning, over all thoughts of the answer
+        self._read = 0  # tokens of the answer that were looked at
+        self._tail = b""  # the newest text, as long as a mark could begin in it
+        self._next: list[int] = []  # of the closing mark
+        self._refused = False
+        self.ending = False  # an answer is wanted: every thought ends at once
+
+    @property
+    def interferes(self) -> bool:
+        """Whether the next token may be another than the drawn one."""
+        return (self._limit.tokens is not None or self.ending) and not self._refused
+
+    def due(self, generated: Sequence[int]) -> int | None:
+        """The token that must come behind the `generated` ones; None: any that is drawn."""
+        if not self.interferes:
+            return None
+        for token in generated[self._read :]:
+            self._take(self._pieces[token])
+        self._read = len(generated)
+        if not self._next and self._within and self._is_over:
+            self._next = self._rest_of_mark(generated)
+        return self._next.pop(0) if self._next else None
+
+    def _rest_of_mark(self, generated: Sequence[int]) -> list[int]:
+        """Without the tokens that are there already, of an answer that was begun elsewhere."""
+        ends, beyond = self._limit.ends, self._spent - (self._limit.tokens or 0)
+        begun = min(beyond, len(ends)) if self._limit.tokens is not None else 0
+        return list(ends[begun:] if begun and tuple(generated[-begun:]) == ends[:begun] else ends)
+
+    def refuse(self) -> None:
+        """A grammar does not allow the mark: the thought goes on."""
+        self._refused = True
+
+    @property
+    def _is_over(self) -> bool:
+        return self.ending or (self._limit.tokens is not None and self._spent >= self._limit.tokens)
+
+    def _take(self, piece: bytes) -> None:
+        self._spent += self._within
+        mark = self._close if self._within else self._open
+        text = self._tail + piece
+        if mark in text:
+            self._within = not self._within
+            text = text.rpartition(mark)[2]
+        self._tail = text[-max(len(self._open), len(self._close)) :]
