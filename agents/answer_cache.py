@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 
-from inference.core import Delta, Finish, Forecast, Hop, Miss, Sampling, Spent, Stamps, Steps
+from inference.core import Delta, Finish, Forecast, Hop, Likelihoods, Miss, Sampling, Spent, Stamps, Steps
 from inference.trace import now_ns
 
 KEY_BYTES = 32
@@ -111,6 +111,7 @@ class CachedGeneration:
         self.reading, self.writing = Steps(), Steps()
         self.spent = Spent()
         self.hops: tuple[Hop, ...] = ()
+        self.scores: Sequence[Likelihoods] = ()
         self.ids: list[int] = []
         self.finish: Finish | None = None
         self._answer = answer

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Literal, Protocol, TypeAlias
 
 from agents.message import Compaction, FileSearchCall, FunctionCall, FunctionCallOutput, Item, Message, Reasoning
-from inference.core import Spent, TokenLogprob
+from inference.core import Likelihoods, Spent, TokenLogprob
 from retrieval.passage import Passage
 
 TurnStatus: TypeAlias = Literal["completed", "incomplete", "failed", "cancelled"]
@@ -110,6 +110,14 @@ class ItemFinished:
 
 
 @dataclass(frozen=True, slots=True)
+class ScoredPrompt:
+    """The tokens of a raw prompt, and the log probabilities of all but the first, each with the likeliest there."""
+
+    ids: Sequence[int]
+    scores: Sequence[Likelihoods]
+
+
+@dataclass(frozen=True, slots=True)
 class TurnFinished:
     """`cut` says what ended an incomplete turn: `context`, or a limit as `owner.tokens` or `owner.seconds` (see
     `turn.Limits`). None: the number of tokens that the request asked for."""
@@ -122,6 +130,7 @@ class TurnFinished:
     error_code: str | None = None
     error_message: str | None = None
     stop_string: str | None = None  # that ended the answer
+    prompt: ScoredPrompt | None = None  # if the turn asks for it
     remembered: tuple[tuple[bytes, tuple[int, ...]], ...] = ()  # exact tokens of its turns, by their digests
 
     def open_calls(self, functions: Collection[str]) -> list[FunctionCall]:

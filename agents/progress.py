@@ -11,7 +11,16 @@ from agents.checkpoint import Marks
 from agents.citations import count_unknown
 from agents.constraint import Stage
 from agents.errors import Interrupted
-from agents.events import Event, RetrievalStarted, SourcesFound, TurnFinished, TurnStarted, TurnStatus, Usage
+from agents.events import (
+    Event,
+    RetrievalStarted,
+    ScoredPrompt,
+    SourcesFound,
+    TurnFinished,
+    TurnStarted,
+    TurnStatus,
+    Usage,
+)
 from agents.message import FileSearchCall, FunctionCall, FunctionCallOutput, Item, Message
 from agents.model_registry import Candidate
 from agents.prefetch import Prefetch
@@ -210,5 +219,9 @@ class Progress:
             "firsttoken.citations": sum(len(message.citations) for message in messages),
             "firsttoken.citations_unknown": sum(count_unknown(m.text, self.context.sources) for m in messages),
         }
-        remembered = tuple(self.remembered)
-        return TurnFinished(status, tuple(self.output), self.usage, cut, self.concluding, remembered=remembered)
+        scored = ScoredPrompt(self.step.prompt, self.step.generation.scores)
+        return TurnFinished(
+            *(status, tuple(self.output), self.usage, cut, self.concluding),
+            prompt=scored if self.turn.sampling.scores_prompt else None,
+            remembered=tuple(self.remembered),
+        )

@@ -96,6 +96,9 @@ class Reply:
         events += self._release()
         if self.stops.met is not None and self._space and isinstance(self._open, Message):
             events += self._grow(self._space)
+        if self.verbatim and self._told and self.stops.met is None:  # the end, which has no text
+            events += [] if isinstance(self._open, Message) else self._start(_empty(Message))
+            events += self._grow("")
         events += self._close(status)
         if all(isinstance(item, Reasoning) for item in self.items):
             self.exact = False

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum, StrEnum
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 from inference.template_capabilities import Capabilities
 from inference.template_options import NO_OPTIONS, Value
@@ -98,6 +98,7 @@ class Sampling:
     deterministic: bool = False
     ignore_eos: bool = False  # generate up to `max_tokens`: benchmarks need answers of equal length
     top_logprobs: int | None = None  # number of alternatives per token; None: no log probabilities at all
+    scores_prompt: bool = False  # log probabilities of the prompt's tokens too, which are then all computed
     grammar: Grammar | None = None
     thought: ThoughtLimit | None = None  # None: of a model that does not reason
     open: frozenset[str] = frozenset()  # names of parameters that the model chooses: see `completed`
@@ -229,6 +230,9 @@ class TokenLogprob:
         return self if len(self.top) <= count else replace(self, top=self.top[:count])
 
 
+Likelihoods: TypeAlias = Sequence[tuple[int, float]]  # a token with its log probability, then the most likely ones
+
+
 class Delta(NamedTuple):
     """A piece of generated text (never half a character) and its token count.
 
@@ -330,6 +334,7 @@ class Generation(Protocol):
     stamps: Stamps
     ids: list[int]  # generated token ids, without the end-of-turn token; `written` ones come first
     finish: Finish | None
+    scores: Sequence[Likelihoods]  # of each prompt token but the first, if requested; complete at the first delta
 
     @property
     def forecast(self) -> Forecast | None:
@@ -464,6 +469,7 @@ class LanguageModel(Protocol):
     shares_turns: bool  # whether other workers may know turns of its conversations that this one does not
     usual_sampling: UsualSampling  # of the model file
     measures: Mapping[str, int]  # of the model file, in llama.cpp's names: n_ctx_train, n_params, n_vocab, n_embd, size
+    ends: tuple[str, str]  # the marks of the tokens for the beginning and the end of a text; empty without one
 
     @property
     def switches(self) -> frozenset[str]:

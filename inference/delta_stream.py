@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 
-from inference.core import Delta, Finish
+from inference.core import Delta, Finish, Likelihoods
 
 
 class DeltaStream:
@@ -23,6 +23,7 @@ class DeltaStream:
         self._due = False  # a call of `flush` is scheduled
         self.ids: list[int] = []
         self.finish: Finish | None = None
+        self.scores: Sequence[Likelihoods] = ()
 
     async def stream(self, receive: Callable[[Delta], None]) -> None:
         self._receive = receive

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from inference.core import Acceptance, CacheScope, Finish, Forecast, Miss, Priority, Spent, Stamps, Steps
+from inference.core import Acceptance, CacheScope, Finish, Forecast, Likelihoods, Miss, Priority, Spent, Stamps, Steps
 from inference.engine.detokenizer import TextStream
 from inference.engine.sampler import Sampler
 from inference.engine.thought import Thought
@@ -44,6 +44,8 @@ class Request:
     writing: Steps = field(default_factory=Steps)
     spent: Spent = field(default_factory=Spent)
     generated: list[int] = field(default_factory=list)
+    scores_top: int | None = None  # alternatives with each score of a prompt token; None: no scores
+    scores: list[Likelihoods] = field(default_factory=list)  # of the prompt's tokens from the second on
     due_ns: int | None = None  # monotonic; when its first token is due
     pace_s: float | None = None  # longest time between two tokens; None: no limit
     forecast: Forecast | None = None
@@ -118,8 +120,16 @@ class Request:
 
     @property
     def recomputed(self) -> int:
-        """Tokens at the end of the prompt that are always computed, even if they are cached."""
+        """Tokens at the end of the prompt that are always computed, even if they are cached: all that have to be
+        scored, because the cache has no logits."""
+        if self.is_unscored:
+            return len(self.prompt)
         return EXACT_ROWS_MIN if self.exact else 1
+
+    @property
+    def is_unscored(self) -> bool:
+        """Whether tokens of its prompt are still to be scored."""
+        return self.scores_top is not None and len(self.scores) < len(self.prompt) - 1
 
     @property
     def reusable(self) -> list[int]:

@@ -24,6 +24,7 @@ from inference.core import (
     Forecast,
     Generation,
     Hop,
+    Likelihoods,
     Miss,
     Part,
     Priority,
@@ -76,6 +77,7 @@ class ScriptedGeneration:
         self.spent = Spent()
         self.miss: Miss | None = None
         self.hops: Sequence[Hop] = ()
+        self.scores: Sequence[Likelihoods] = ()
         self.forecast: Forecast | None = None
         self.place: int | None = None
         self.ids: list[int] = list(written)
@@ -165,6 +167,7 @@ class ScriptedModel:
     switches: frozenset[str] = frozenset()  # rendered at the start of the prompt when set
     usual_sampling: UsualSampling = field(default_factory=UsualSampling)
     measures: Mapping[str, int] = field(default_factory=dict)
+    ends: tuple[str, str] = "", ""
     logprobs: Sequence[float] = (0.0,)  # of its tokens; the last value applies to all that follow
     capabilities: Capabilities = EVERYTHING
     chat_template: str = ""  # determines the format of the replies; prompts are rendered as plain text anyway

@@ -47,6 +47,7 @@ class TextModel:
         }
         self.usual_sampling = UsualSampling.read(weights.metadata())
         self._weights = weights
+        self.ends = weights.bos_text, weights.eos_text
         self._template = ChatTemplate(weights.chat_template, bos=weights.bos_text, eos=weights.eos_text)
         self.capabilities = self._template.capabilities
         self._pieces, self._end_tokens = weights.pieces(), weights.end_tokens()

@@ -134,7 +134,8 @@ class Engine:
         if unknown is not None:
             raise UnknownToken(f"the request names token {unknown}; this model has {len(self._pieces)} tokens")
         scope = CacheScope(salt, sampling.deterministic)
-        uncached = max(1, len(prompt) - self._scheduler.slots.longest(prompt, scope))
+        known = 0 if sampling.scores_prompt else self._scheduler.slots.longest(prompt, scope)
+        uncached = max(1, len(prompt) - known)
         self._check_queue(len(prompt), salt)
         request = Request(
             prompt=list(prompt),
@@ -142,6 +143,7 @@ class Engine:
             sampler=Sampler(sampling, constraint, written),
             text=TextStream(self._pieces),
             generated=list(written),
+            scores_top=(sampling.top_logprobs or 0) if sampling.scores_prompt else None,
             scope=scope,
             priority=priority,
             due_ns=due.at_ns,
@@ -381,15 +383,19 @@ class Engine:
         stamps.last_token_ns = now_ns()
         stamps.first_token_ns = stamps.first_token_ns or stamps.last_token_ns
         if token in self._end_tokens:
+            if request.scores_top is not None:  # the end is scored like what precedes it
+                self._tell(request, None, "")
             self._finish(request, Finish.STOP)
             return
         request.generated.append(token)
         self.totals["generated_tokens"] += 1
-        text = request.text.push(token)
-        logprobs = request.sampler.logprobs_of(self._pieces)
-        self._news.append(TokenUpdate(self._handles[request], token, text, logprobs=logprobs))
+        self._tell(request, token, request.text.push(token))
         if len(request.generated) >= request.max_tokens:
             self._finish(request, Finish.LENGTH)
+
+    def _tell(self, request: Request, token: int | None, text: str) -> None:
+        logprobs = request.sampler.logprobs_of(self._pieces)
+        self._news.append(TokenUpdate(self._handles[request], token, text, logprobs=logprobs))
 
     def _finish(self, request: Request, finish: Finish, error: InferenceError | None = None) -> None:
         request.finish = finish

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from inference.backend import Backend
 from inference.core import Finish
+from inference.engine.sampler import likelihoods
 from inference.engine.scheduler import Plan, Scheduler, Work
 from inference.errors import InferenceError
 from inference.kvcache.slots import Placement
@@ -85,19 +86,22 @@ class Executor:
             steps = request.writing if request.stamps.prefilled_ns else request.reading
             steps.count += 1
             steps.requests += together
-            if not each.outputs:
+            if each.scored:
+                _score(each, logits[row : row + each.scored])
+                row += each.scored
+            if not each.sampled:
                 continue
             if not request.stamps.prefilled_ns:
                 request.stamps.prefilled_ns = computed_ns
-            if request.ahead:
+            if request.ahead or not request.max_tokens:
                 self._finish(request, Finish.LENGTH, None)
             elif most_likely is not None and most_likely[row] not in request.sampler.never:
                 self._accept(request, most_likely[row])
-            elif each.outputs == 1:
+            elif each.sampled == 1:
                 self._draw(request, logits[row])
             else:
-                self._verify(each, logits[row : row + each.outputs], row_ns)
-            row += each.outputs
+                self._verify(each, logits[row : row + each.sampled], row_ns)
+            row += each.sampled
         return computed_ns - started_ns
 
     @staticmethod
@@ -170,6 +174,14 @@ class Executor:
             self._accept(request, token)
 
 
+def _score(work: Work, rows: NDArray[np.float32]) -> None:
+    """Record the log probabilities of the prompt tokens that follow these rows, unless they were computed before."""
+    request = work.request
+    for place, row in enumerate(rows, start=work.position + 1):
+        if place == len(request.scores) + 1:
+            request.scores.append(likelihoods(row, request.prompt[place], request.scores_top or 0))
+
+
 def _charge(work: Sequence[Work], step_ns: int) -> int:
     """Charge the time of a step to its requests, in proportion to their rows; returns the time per row."""
     row_ns = step_ns // sum([len(each.tokens) for each in work])
@@ -180,11 +192,11 @@ def _charge(work: Sequence[Work], step_ns: int) -> int:
 
 def _charge_drafting(work: Sequence[Work], drafting_ns: int) -> None:
     """Charge the time spent on drafting, accepted or not, to the requests with a draft, in proportion to its length."""
-    drafted = sum([max(0, each.outputs - 1) for each in work])
+    drafted = sum([max(0, each.sampled - 1) for each in work])
     if not drafted:
         return
     for each in work:
-        if each.outputs > 1:
-            share_ns = drafting_ns * (each.outputs - 1) // drafted
+        if each.sampled > 1:
+            share_ns = drafting_ns * (each.sampled - 1) // drafted
             each.request.spent.engine_ns += share_ns
             each.request.spent.speculation_ns += share_ns

@@ -40,6 +40,7 @@ class Handle(DeltaStream):
         self.stamps = request.stamps
         self.hops: Sequence[Hop] = ()
         self.ids = list(request.generated)
+        self.scores = request.scores
 
     @property
     def prompt_tokens(self) -> int:
@@ -99,7 +100,7 @@ class Handle(DeltaStream):
         if token is not None:
             self.ids.append(token)
             self._deltas.append(Delta(text, 1, news.logprobs))
-        elif text:
+        elif text or news.logprobs:
             self._deltas.append(Delta(text, 0, news.logprobs))
         if news.finish is not None:
             self.finish, self._error = news.finish, news.error or self._error

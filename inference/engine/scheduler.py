@@ -73,8 +73,9 @@ AHEAD_TOKENS_MIN = 64
 @dataclass(slots=True)  # not frozen: that takes three times as long to construct, and there is one per token
 class Work:
     """Tokens of one request to compute in this step. `outputs` counts the rows whose logits are needed: 0 in the middle
-    of a prompt, 1 where a token is sampled, and one more for each drafted token. `forced`: the draft consists of tokens
-    for which the grammar leaves no choice.
+    of a prompt, 1 where a token is sampled, one more for each drafted token, and before these the `scored` ones, of
+    prompt tokens whose log probabilities are wanted. `forced`: the draft consists of tokens for which the grammar
+    leaves no choice.
 
     `apart`: prompt tokens of an exact request (see EXACT_ROWS_MIN). They are computed in a batch of their own, in which
     no other stream determines how their rows are split.
@@ -87,10 +88,16 @@ class Work:
     outputs: int
     apart: bool = False
     forced: bool = False
+    scored: int = 0
+
+    @property
+    def sampled(self) -> int:
+        """Rows from which a token may be sampled."""
+        return self.outputs - self.scored
 
     @property
     def draft(self) -> Sequence[int]:
-        return self.tokens[len(self.tokens) - self.outputs + 1 :] if self.outputs > 1 else ()
+        return self.tokens[len(self.tokens) - self.sampled + 1 :] if self.sampled > 1 else ()
 
     def with_draft(self, draft: Sequence[int], *, forced: bool = False) -> Work:
         return replace(self, tokens=[*self.tokens, *draft], outputs=1 + len(draft), forced=forced)
@@ -117,6 +124,8 @@ class Plan:
         """Whether its duration says how long other steps with as many rows take. `parted`: slots have KV streams of
         their own, so drafts of different lengths are computed in parts (see
         inference.speculative.draft_length.step_parts)."""
+        if any(work.scored for work in self.work):  # their logits take longer than the rows
+            return False
         return not parted or len({work.outputs or 1 for work in self.work}) == 1
 
 
@@ -199,8 +208,13 @@ class Scheduler:
             patience_s = self._patience_s(streams, prefilling, now_ns)
             within_s = min(within_s, patience_s, self._batch_step_s(computing, now_ns))
             chunk = self.prefill_chunk(len(streams), new, within_s)
+            outputs = self._config.outputs_max - len(computing)
             for request, tokens in divide(chunk, prefilling):
-                self._take(plan, request, tokens)
+                if request.is_unscored:
+                    tokens = _whole(request, min(tokens, max(0, outputs)))
+                    outputs -= tokens
+                if tokens:
+                    self._take(plan, request, tokens)
         plan.work.sort(key=attrgetter("slot"))
         return plan
 
@@ -273,7 +287,7 @@ class Scheduler:
     def computed(self, done: Sequence[Work]) -> None:
         """Record that this work is in the KV cache. Drafted tokens are left out: they count once accepted."""
         for work in done:
-            self.advance(work.request, len(work.tokens) - max(0, work.outputs - 1))
+            self.advance(work.request, len(work.tokens) - max(0, work.sampled - 1))
 
     def advance(self, request: Request, tokens: int) -> None:
         """Record that this many more tokens of a request are in the KV cache."""
@@ -442,8 +456,10 @@ class Scheduler:
         assert request.slot is not None
         chunk = request.uncomputed[:tokens]
         self.load.read(request, len(chunk))
-        outputs, apart = int(len(chunk) == request.remaining), request.exact and len(chunk) > 1
-        plan.work.append(Work(request, request.slot, request.computed, chunk, outputs, apart))
+        sampled, apart = int(len(chunk) == request.remaining), request.exact and len(chunk) > 1
+        scored = len(chunk) - sampled if request.is_unscored else 0
+        work = Work(request, request.slot, request.computed, chunk, scored + sampled, apart, scored=scored)
+        plan.work.append(work)
 
 
 def divide(budget: int, prefilling: Sequence[Request]) -> list[tuple[Request, int]]:

@@ -162,7 +162,7 @@ class Tiers:
 
     def hold(self, request: Request, token_s: float | None) -> bool:
         """Whether the request has to wait because the disk has more of its prompt than memory."""
-        if self._arrivals is None:
+        if self._arrivals is None or request.is_unscored:
             return False
         held = self._slots.longest(request.prompt, request.scope)
         reading = self._arrivals.hold(request, held, token_s, now_ns())

@@ -15,7 +15,7 @@ from inference.config import CONTEXT_DEFAULT
 from inference.control_tokens import significant_tokens
 from inference.core import NO_DEADLINE, Due, Priority, Sampling
 from inference.engine.scheduler import AHEAD_TOKENS_MIN
-from inference.errors import EmptyPrompt, EnginesAway, InferenceError, TooManyTokens, UnknownToken
+from inference.errors import EmptyPrompt, EnginesAway, InferenceError, Refused, TooManyTokens, UnknownToken
 from inference.grammar.lark import by_token
 from inference.kvcache.shared_prefixes import SharedPrefixes
 from inference.llama import LlamaModel
@@ -131,6 +131,9 @@ class RemoteModel(TextModel):
             raise EmptyPrompt
         if room < 1 + len(written):
             raise TooManyTokens(len(prompt), self.context_length)
+        if sampling.scores_prompt or not sampling.max_tokens:
+            what = "echo with logprobs" if sampling.scores_prompt else "max_tokens of 0"
+            raise Refused(f"engines in processes of their own support no {what}", 400, "unsupported_value", "model")
         unknown = next((token for token in sampling.logit_bias if not 0 <= token < len(self._pieces)), None)
         if unknown is not None:
             raise UnknownToken(f"the logit bias names token {unknown}; this model has {len(self._pieces)} tokens")

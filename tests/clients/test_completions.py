@@ -60,7 +60,7 @@ def test_what_cannot_be_honoured_is_refused_by_name(client: OpenAI) -> None:
     for more, param in (
         ({"suffix": "."}, "suffix"),
         ({"best_of": 3}, "best_of"),
-        ({"echo": True, "logprobs": 1}, "echo"),
+        ({"echo": True, "logprobs": 6}, "echo"),
         ({"prompt": [10**9]}, "prompt"),
         ({"prompt": []}, "prompt"),
         ({"prompt": ""}, "prompt is empty"),

@@ -66,6 +66,7 @@ class OnDemandModel:
         self.name = name
         self.context_length = text.context_length
         self.chat_template = text.chat_template
+        self.ends = text.ends
         self.capabilities = text.capabilities
         self.usual_sampling = text.usual_sampling
         self.measures: Mapping[str, int] = text.measures

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 
+import orjson
 from aiohttp import web
 
+from agents.events import TurnFinished
 from agents.turn import Turn
 from inference.core import LanguageModel, Part, Segment
 from inference.errors import UnknownToken
@@ -15,7 +18,7 @@ from worker.auth.access import needs
 from worker.auth.scope import Scope
 from worker.checks import check_model, in_param
 from worker.errors import ApiError, ClientGone
-from worker.json_response import json_response
+from worker.json_response import json_bytes
 from worker.request_keys import BODY, IGNORED, PRINCIPAL, TRACE
 from worker.route_docs import EVENTS, JSON, RouteDocs
 from worker.runs.choice import Choice, all_of, whole_of
@@ -54,12 +57,12 @@ async def create(request: web.Request) -> web.StreamResponse:
 async def _create(request: web.Request, body: CompletionRequest, model: str) -> web.StreamResponse:
     services, principal = request.app[SERVICES], request[PRINCIPAL]
     completion = TextCompletion(body, model)
-    ledger = Choice.ledger_of(services, principal, request[TRACE], completion)
+    ledger, reader = Choice.ledger_of(services, principal, request[TRACE], completion), services.model_of(model)
     with ledger.entering(len(body.prompts) * body.choices) as entered:
-        read = [await _read(services.model_of(model), body, prompt) for prompt in body.prompts]
+        read = [await _read(reader, body, prompt) for prompt in body.prompts]
         places = entered.pop_all()
     with places:
-        completion = replace(completion, texts=[text for text, _ in read])
+        completion = replace(completion, texts=[text for text, _ in read], token_bytes=reader.token_bytes)
         agent = services.definition(model, body.model)
         turns = [
             ledger.applied(principal.bounded(agent.applied(turn)))
@@ -109,7 +112,14 @@ async def _stream(request: web.Request, completion: TextCompletion, turns: list[
 
 async def _whole(request: web.Request, completion: TextCompletion, turns: list[Turn]) -> web.Response:
     finished = await whole_of(_choices(request, completion, turns))
-    return json_response(completion.whole(finished), headers={"Server-Timing": server_timing(request[TRACE])})
+    whole = await asyncio.to_thread(_encoded, completion, finished)
+    return json_bytes(whole, headers={"Server-Timing": server_timing(request[TRACE])})
+
+
+def _encoded(completion: TextCompletion, finished: Sequence[TurnFinished]) -> bytes:
+    """The scores of long prompts are many: between two choices, other threads get the GIL."""
+    told = completion.whole(finished)
+    return orjson.dumps({**told, "choices": [orjson.Fragment(orjson.dumps(each)) for each in told["choices"]]})
 
 
 def _choices(request: web.Request, completion: TextCompletion, turns: list[Turn]) -> list[Choice]:

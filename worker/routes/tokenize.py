@@ -1,4 +1,4 @@
-"""POST /tokenize and /detokenize: texts as the chat model's tokens, and back. Nothing of it is on the event loop."""
+"""Texts as tokens of a chat model, and back; and how its texts begin and end. Nothing of it is on the event loop."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from inference.errors import UnknownToken
 from worker.auth.access import needs
 from worker.auth.scope import Scope
 from worker.checks import check_model, in_param
-from worker.json_response import json_bytes
+from worker.json_response import json_bytes, json_response
 from worker.request_keys import BODY, PRINCIPAL
 from worker.route_docs import RouteDocs
 from worker.services import SERVICES
@@ -25,7 +25,12 @@ from worker.wire.tokenize_request import DetokenizeRequest, TokenizeRequest
 
 
 def routes() -> list[web.RouteDef]:
-    return needs(Scope.CHAT, web.post("/tokenize", tokenize), web.post("/detokenize", detokenize))
+    return needs(
+        Scope.CHAT,
+        web.post("/tokenize", tokenize),
+        web.post("/detokenize", detokenize),
+        web.get("/tokenizer_info", describe),
+    )
 
 
 @RouteDocs(TokenizeRequest)
@@ -52,6 +57,17 @@ async def detokenize(request: web.Request) -> web.Response:
         return {"content": text, "prompt": text}
 
     return await _apart(request, body.model, answer)
+
+
+async def describe(request: web.Request) -> web.Response:
+    """The tokenizer of the model that the query names, for evaluation harnesses that count tokens by it."""
+    name, services = request.query.get("model"), request.app[SERVICES]
+    check_model(name, services)
+    model = services.model_of(name)
+    begin, end = (mark or None for mark in model.ends)
+    return json_response(
+        {"bos_token": begin, "eos_token": end, "pad_token": None, "chat_template": model.chat_template}
+    )
 
 
 async def _prompt(request: web.Request, chat: ChatRequest, model: str | None) -> list[int]:

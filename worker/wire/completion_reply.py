@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from codecs import getincrementaldecoder
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from itertools import accumulate
+from typing import Any, TypeAlias
 
-from agents.events import Event, Queued, TextDelta, TurnFinished, TurnStarted, Usage
+from agents.events import Event, Queued, ScoredPrompt, TextDelta, TurnFinished, TurnStarted, Usage
 from agents.message import Message, new_id
 from inference.core import TokenLogprob
 from worker.wire import sse
@@ -15,6 +17,9 @@ from worker.wire.chat_completion import failure, usage_object, usage_of
 from worker.wire.completion_request import CompletionRequest
 from worker.wire.events import QUEUED, cut, waiting
 from worker.wire.options import ServiceTier
+
+# A token, its log probability (None: nothing precedes it), and the most likely ones in its place.
+Place: TypeAlias = tuple[bytes, float | None, Sequence[tuple[bytes, float]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +29,7 @@ class TextCompletion:
     request: CompletionRequest
     model: str
     texts: Sequence[str] = ()
+    token_bytes: Callable[[Sequence[int]], Sequence[bytes]] = lambda ids: ()  # of tokens of the model
     id: str = field(default_factory=lambda: new_id("cmpl"))
     created: int = field(default_factory=lambda: int(time.time()))
 
@@ -57,9 +63,19 @@ class TextCompletion:
 
     def _choice(self, index: int, finished: TurnFinished) -> dict[str, Any]:
         messages = [item for item in finished.output if isinstance(item, Message)]
-        text = self.echo(index) + "".join(message.text for message in messages)
-        told = [each for message in messages for each in message.logprobs]
-        return {**choice(index, text, logprobs_object(told), finish_reason(finished)), **cut(finished)}
+        echo, text = self.echo(index), "".join(message.text for message in messages)
+        places = self._places(finished.prompt) if finished.prompt else []
+        # What the tokenizer puts in front of a text, such as a mark of its beginning, is not in the echo.
+        ahead = len(b"".join(token for token, _, _ in places).decode("utf-8", "replace")) - len(echo) if places else 0
+        places += places_of([each for message in messages for each in message.logprobs])
+        logprobs = logprobs_object(places, -ahead)
+        return {**choice(index, echo + text, logprobs, finish_reason(finished)), **cut(finished)}
+
+    def _places(self, prompt: ScoredPrompt) -> list[Place]:
+        ids = [*dict.fromkeys([*prompt.ids, *(token for score in prompt.scores for token, _ in score)])]
+        names = dict(zip(ids, self.token_bytes(ids), strict=True))
+        scores = [[(names[token], logprob) for token, logprob in score] for score in prompt.scores]
+        return [(names[prompt.ids[0]], None, ()), *((*own, top) for own, *top in scores)]
 
     def _used(self, finished: Sequence[TurnFinished]) -> Usage:
         """The choices of one prompt share it."""
@@ -91,7 +107,7 @@ class TextChunkEncoder:
             case TextDelta(text=text, logprobs=()):
                 return [self._text.filled(text)]
             case TextDelta():
-                told = logprobs_object(event.logprobs, self._told)
+                told = logprobs_object(places_of(event.logprobs), self._told)
                 self._told += len(event.text)
                 return [self._frame(choice(self._index, event.text, told))]
             case Queued():  # the choices are queued together: one of them reports
@@ -117,18 +133,32 @@ def finish_reason(finished: TurnFinished) -> str:
     return "length" if finished.status == "incomplete" else "stop"
 
 
-def logprobs_object(told: Sequence[TokenLogprob], offset: int = 0) -> dict[str, Any] | None:
-    """`offset` is where the first token begins, in characters of the choice."""
-    if not told:
+def places_of(told: Sequence[TokenLogprob]) -> list[Place]:
+    return [(each.token, each.logprob, each.top) for each in told]
+
+
+def logprobs_object(places: Sequence[Place], offset: int = 0) -> dict[str, Any] | None:
+    """`offset` is where the first token begins, in characters of the choice; tokens in front of it begin with it."""
+    if not places:
         return None
-    texts = [_shown(each.token) for each in told]
-    offsets = [offset + sum(map(len, texts[:at])) for at in range(len(texts))]
+    decoder = getincrementaldecoder("utf-8")("replace")
+    begins = accumulate((len(decoder.decode(token)) for token, _, _ in places[:-1]), initial=offset)
     return {
-        "tokens": texts,
-        "token_logprobs": [each.logprob for each in told],
-        "top_logprobs": [{_shown(token): logprob for token, logprob in each.top} for each in told],
-        "text_offset": offsets,
+        "tokens": [_shown(token) for token, _, _ in places],
+        "token_logprobs": [logprob for _, logprob, _ in places],
+        "top_logprobs": [_top(*place) for place in places],
+        "text_offset": [max(0, begin) for begin in begins],
     }
+
+
+def _top(token: bytes, logprob: float | None, top: Sequence[tuple[bytes, float]]) -> dict[str, float] | None:
+    """The most likely tokens, and the token itself. Of several that look the same, the most likely one counts."""
+    if logprob is None:
+        return None
+    named: dict[str, float] = {}
+    for each, number in (*top, (token, logprob)):
+        named.setdefault(_shown(each), number)
+    return named
 
 
 def _shown(token: bytes) -> str:

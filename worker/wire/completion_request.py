@@ -20,7 +20,7 @@ from agents.turn import Turn
 from inference.core import Sampling, Segment
 from inference.template_options import TemplateOptions
 from worker.wire import limits
-from worker.wire.chat_request import SEED_MODULUS, Bias, ChatStreamOptions, OutputTokens, Stop, TokenId, apart, as_list
+from worker.wire.chat_request import SEED_MODULUS, Bias, ChatStreamOptions, Stop, TokenId, apart, as_list
 from worker.wire.generation import GenerationParameters
 from worker.wire.options import TOP_MAX, Metadata, asks_for_same_bytes, caps_of, priority_of
 from worker.wire.strict import Text
@@ -29,6 +29,7 @@ from worker.wire.token_arrays import Token, form, together
 TOKENS_USUAL = 16  # the default of the public contract
 PROMPT_TOKENS_MAX = 262_144  # of all token arrays together: more than any supported context
 PROMPTS_MAX = 32  # each of them, times `n`, is a turn in progress
+ECHOED_TOP_MAX = 5  # likely tokens at each position of an echoed prompt, the limit of the public contract
 
 TokenIds: TypeAlias = Annotated[list[Token], Field(min_length=1, max_length=PROMPT_TOKENS_MAX, fail_fast=True)]
 
@@ -62,7 +63,7 @@ class CompletionRequest(GenerationParameters):
     suffix: Text | None = None
     parse_special: bool | None = None
 
-    max_tokens: OutputTokens | None = None
+    max_tokens: Annotated[int, Field(ge=0, le=limits.OUTPUT_TOKENS_MAX)] | None = None  # 0: only the prompt
     seed: int | None = None
     logit_bias: Annotated[dict[TokenId, Bias], Field(max_length=limits.BIAS_MAX)] | None = None
     stop: Annotated[list[Stop], BeforeValidator(as_list), Field(max_length=limits.STOPS_MAX)] | None = None
@@ -85,9 +86,16 @@ class CompletionRequest(GenerationParameters):
 
     @field_validator("echo")
     @classmethod
-    def _knows_no_likelihoods(cls, value: bool | None, info: ValidationInfo) -> bool | None:
-        if value and info.data.get("logprobs") is not None:
-            raise ValueError("the echoed prompt has no log probabilities: leave out echo or logprobs")
+    def _scores_few(cls, value: bool | None, info: ValidationInfo) -> bool | None:
+        if value and (info.data.get("logprobs") or 0) > ECHOED_TOP_MAX:
+            raise ValueError(f"with echo, logprobs may be at most {ECHOED_TOP_MAX}")
+        return value
+
+    @field_validator("stream")
+    @classmethod
+    def _scores_whole(cls, value: bool | None, info: ValidationInfo) -> bool | None:
+        if value and info.data.get("echo") and info.data.get("logprobs") is not None:
+            raise ValueError("the log probabilities of a prompt come at once: leave out stream, echo or logprobs")
         return value
 
     @field_validator("n")
@@ -130,7 +138,12 @@ class CompletionRequest(GenerationParameters):
 
     @property
     def _tokens_max(self) -> int:
-        return self.max_tokens or TOKENS_USUAL
+        return TOKENS_USUAL if self.max_tokens is None else self.max_tokens
+
+    @property
+    def scores_prompt(self) -> bool:
+        """Whether the log probabilities of the prompt's tokens are wanted."""
+        return bool(self.echo) and self.logprobs is not None
 
     @property
     def _sampling(self) -> Sampling:
@@ -141,4 +154,5 @@ class CompletionRequest(GenerationParameters):
             seed=None if self.seed is None else self.seed % SEED_MODULUS,
             logit_bias={int(token): bias for token, bias in (self.logit_bias or {}).items()},
             top_logprobs=self.logprobs,
+            scores_prompt=self.scores_prompt,
         )

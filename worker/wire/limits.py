@@ -27,7 +27,7 @@ RESULTS_MAX = 50  # passages of one search
 
 OUTPUT_TOKENS_MAX = 1_000_000  # the model's context is the real limit; this one excludes absurd numbers
 CHOICES_MAX = 8  # of one completion; each occupies KV cache while it is generated
-STOPS_MAX = 4
+STOPS_MAX = 16  # agents and evaluation harnesses send more than OpenAI's four; each is searched for in every delta
 STOP_CHARS_MAX = 256  # so much of an answer may be held back
 TOP_K_MAX = 1_000_000  # above every vocabulary
 TEMPLATE_VARIABLES_MAX = 16  # that a request sets; templates have one to three

@@ -31,7 +31,6 @@ from worker.wire.options import Metadata, asks_for_same_bytes, caps_of, priority
 from worker.wire.strict import Id, Unsupported
 from worker.wire.tools import check_given, distinct
 
-STOPS_MAX = 16  # clients of this API send more than four; each is searched for in every chunk of text
 StopSequence: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=limits.STOP_CHARS_MAX)]
 OutputTokens: TypeAlias = Annotated[int, Field(ge=1, le=limits.OUTPUT_TOKENS_MAX)]
 
@@ -150,7 +149,7 @@ class Diagnostics(Lenient):
 class MessagesRequest(MessagesInput):
     max_tokens: OutputTokens
     stream: bool | None = None
-    stop_sequences: Annotated[list[StopSequence], Field(max_length=STOPS_MAX)] | None = None
+    stop_sequences: Annotated[list[StopSequence], Field(max_length=limits.STOPS_MAX)] | None = None
     metadata: Annotated[Metadata, BeforeValidator(without_nulls)] | None = None
     service_tier: Literal["auto", "standard_only"] | None = None
     diagnostics: Diagnostics | None = None

@@ -15,7 +15,7 @@ from inference.model import ChatModel
 
 
 def work(rows: int, outputs: int = 1) -> Any:
-    return SimpleNamespace(request=SimpleNamespace(spent=Spent()), tokens=[0] * rows, outputs=outputs)
+    return SimpleNamespace(request=SimpleNamespace(spent=Spent()), tokens=[0] * rows, sampled=outputs)
 
 
 def test_a_step_is_divided_by_rows() -> None:
