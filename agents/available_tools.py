@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,13 +29,13 @@ class AvailableTools:
         and the prompt is the same as without the restriction. Raises InvalidTurn naming the parameter to change.
         """
         chosen = _chosen(turn, _distinct(turn, toolbox))
-        allowed = chosen if turn.allowed_tools is None else [name for name in chosen if name in turn.allowed_tools]
-        shown = chosen if dialect.format is Format.HERMES else allowed
+        allowed = frozenset(chosen if turn.allowed_tools is None else turn.allowed_tools.intersection(chosen))
+        shown = set(chosen if dialect.format is Format.HERMES else allowed)
         if shown and not dialect.calls:
             raise InvalidTurn("The chat template of this model shows no tools: leave them out.", param="tools")
         functions = [function for function in turn.functions if function.name in shown]
         return cls(
-            frozenset(turn.server_tools) & frozenset(allowed),
+            allowed.intersection(turn.server_tools),
             frozenset(function.name for function in functions if function.name in allowed),
             (*toolbox.schemas([name for name in turn.server_tools if name in shown]), *map(_schema, functions)),
         )
@@ -55,8 +56,8 @@ def _distinct(turn: Turn, toolbox: Toolbox) -> list[str]:
         if name not in toolbox.names:
             available = ", ".join(toolbox.names) or "none"
             raise InvalidTurn(f"There is no server tool '{name}'. Available: {available}.", param="tools")
-    for name in names:
-        if names.count(name) > 1:
+    for name, count in Counter(names).items():
+        if count > 1:
             raise InvalidTurn(f"Two tools are named '{name}'.", param="tools")
     return names
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import Discriminator, Field, StringConstraints, Tag, field_validator, model_validator
+from pydantic import Discriminator, StringConstraints, Tag, field_validator, model_validator
 
 from agents.message import FunctionCall, FunctionCallOutput, Item, Message
 from worker.wire import limits
 from worker.wire.items import Arguments, CallId, Name
 from worker.wire.parts import ChatContent, SaidContent, TextContent, joined
-from worker.wire.strict import Echoed, Strict, Unsupported
+from worker.wire.strict import Echoed, Strict, Unsupported, up_to
 
 
 class CalledFunction(Echoed):
@@ -46,7 +46,7 @@ class AssistantMessage(Echoed):
 
     role: Literal["assistant"]
     content: SaidContent | None = None
-    tool_calls: Annotated[list[ToolCall], Field(max_length=limits.TOOLS_MAX)] | None = None
+    tool_calls: Annotated[list[ToolCall], up_to(limits.TOOLS_MAX)] | None = None
     name: Annotated[str, StringConstraints(max_length=64)] | None = None
     audio: Unsupported = None
     function_call: Unsupported = None

@@ -37,7 +37,7 @@ from worker.wire.options import (
 )
 from worker.wire.prompt_cache import PromptCacheOptions
 from worker.wire.response_request import ShortKey
-from worker.wire.strict import Strict, Unsupported, only
+from worker.wire.strict import Strict, Unsupported, only, up_to
 from worker.wire.tools import as_choice, check_given, distinct
 
 SEED_MODULUS = 2**64  # the sampler takes unsigned seeds; clients may send any integer
@@ -64,8 +64,8 @@ class ChatRequest(GenerationParameters):
     VERBOSITY_PARAM: ClassVar = "verbosity"
 
     model: Annotated[str, StringConstraints(min_length=1, max_length=200)] | None = None
-    messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=limits.ITEMS_MAX)]
-    tools: Annotated[list[ChatTool], Field(max_length=limits.TOOLS_MAX), AfterValidator(distinct)] | None = None
+    messages: Annotated[list[ChatMessage], up_to(limits.ITEMS_MAX, least=1)]
+    tools: Annotated[list[ChatTool], up_to(limits.TOOLS_MAX), AfterValidator(distinct)] | None = None
     tool_choice: Annotated[ChatToolChoice, BeforeValidator(as_choice)] | None = None
     parallel_tool_calls: bool | None = None
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, model_validator
 
 from agents.turn import FunctionTool
 from worker.wire import limits
 from worker.wire.items import Name
-from worker.wire.strict import Strict, only
+from worker.wire.strict import Strict, only, up_to
 from worker.wire.tools import NO_PARAMETERS, Description, Schema, enforceable
 
 
@@ -46,7 +46,7 @@ class FunctionReference(Strict):
 
 class AllowedTools(Strict):
     mode: Literal["auto", "required"]
-    tools: Annotated[list[FunctionReference], Field(min_length=1, max_length=limits.TOOLS_MAX)]
+    tools: Annotated[list[FunctionReference], up_to(limits.TOOLS_MAX, least=1)]
 
 
 class ChatToolChoice(Strict):

@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field, StringConstraints
+from pydantic import BeforeValidator, StringConstraints
 
 from agents.events import Usage
 from agents.message import Item
@@ -17,12 +17,12 @@ from worker.wire.options import CacheRetention, ServiceTier
 from worker.wire.prompt_cache import PromptCacheOptions
 from worker.wire.response import usage_object
 from worker.wire.response_request import ResponseRequest, ShortKey
-from worker.wire.strict import Id, Strict, Text, Unsupported
+from worker.wire.strict import Id, Strict, Text, Unsupported, up_to
 
 
 class CompactRequest(Strict):
     model: Annotated[str, StringConstraints(min_length=1, max_length=200)]
-    input: Annotated[list[InputItem], BeforeValidator(as_items), Field(max_length=limits.ITEMS_MAX)] | None = None
+    input: Annotated[list[InputItem], up_to(limits.ITEMS_MAX), BeforeValidator(as_items)] | None = None
     instructions: Text | None = None
     previous_response_id: Id | None = None
     prompt_cache_key: ShortKey | None = None

@@ -9,7 +9,7 @@ from pydantic import Discriminator, Field, StringConstraints, Tag
 from agents.message import Compaction, FileSearchCall, FunctionCall, FunctionCallOutput, Item, Message, Reasoning
 from worker.wire import limits
 from worker.wire.parts import Content, joined
-from worker.wire.strict import UNSUPPORTED, Echoed, Id, Strict, Text, Unsupported
+from worker.wire.strict import UNSUPPORTED, Echoed, Id, Strict, Text, Unsupported, up_to
 
 Name: TypeAlias = Annotated[str, StringConstraints(pattern=limits.NAME_PATTERN)]
 CallId: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=128)]
@@ -45,7 +45,7 @@ class ReasoningItem(Echoed):
 
     type: Literal["reasoning"]
     id: Id | None = None
-    content: Annotated[list[ReasoningPart], Field(max_length=limits.PARTS_MAX)] | None = None
+    content: Annotated[list[ReasoningPart], up_to(limits.PARTS_MAX)] | None = None
     status: ItemStatus = None
 
     def item(self) -> Item:
@@ -85,7 +85,7 @@ class FileSearchCallItem(Echoed):
 
     type: Literal["file_search_call"]
     id: Id | None = None
-    queries: Annotated[list[Text], Field(max_length=limits.PARTS_MAX)] = Field(default_factory=list)
+    queries: Annotated[list[Text], up_to(limits.PARTS_MAX)] = Field(default_factory=list)
     status: Literal["in_progress", "searching", "completed", "incomplete", "failed"] | None = None
 
     def item(self) -> Item:

@@ -7,17 +7,18 @@ from agents.message import NAME_CHARS_MAX
 ID_PATTERN = r"^[A-Za-z0-9_-]{1,128}$"  # all ids that we issue match it; nothing else reaches a query
 NAME_PATTERN = rf"^[a-zA-Z0-9_-]{{1,{NAME_CHARS_MAX}}}$"  # of functions; models are trained on such names
 
-VALUES_MAX = 20_000  # in one body: validating more would noticeably delay all other streams
+VALUES_MAX = 200_000  # in one body: 10,000 items with calls and results; validating them takes a thread a second
+KEYS_MAX = 10_000  # of one object: each unknown one is an error to describe; a schema has 5,000 properties at most
 LEVELS_MAX = 100  # of nesting in one body: far more than any schema needs, far less than the recursion limit
 TEXT_CHARS_MAX = 1_000_000  # about a quarter of a million tokens: more than any supported context
-ITEMS_MAX = 1_000  # items or messages of one request; longer histories belong in a conversation
+ITEMS_MAX = 10_000  # items or messages of one request: days of an agent's work, more than any context holds
 ITEMS_ADD_MAX = 20  # items of one call to a conversation, the limit of the public contract
 PARTS_MAX = 256  # content parts of one message
 SEALED_CHARS_MAX = 4 * TEXT_CHARS_MAX  # of a summary that comes back with its recent turns
 FILES_MAX = 16  # of one request; each is read before the first token
 FILENAME_CHARS_MAX = 255  # the limit of file systems
 
-TOOLS_MAX = 128
+TOOLS_MAX = 10_000  # as in catalogues of Anthropic; OpenAI allows 128. The context of a model takes far fewer
 SCHEMA_DEPTH_MAX = 64  # containers within containers: an object takes two, and six with a list in a union
 SCHEMA_BYTES_MAX = 400_000  # the most properties that a grammar takes, each with a sentence about it
 DESCRIPTION_CHARS_MAX = 32_000  # coding agents describe a tool on several pages

@@ -16,7 +16,7 @@ from worker.wire.items import CallId
 from worker.wire.lenient import Lenient
 from worker.wire.messages_tools import ToolName
 from worker.wire.parts import FilePart, as_parts
-from worker.wire.strict import UNSUPPORTED, Echoed, Text
+from worker.wire.strict import UNSUPPORTED, Echoed, Text, up_to
 
 ERROR = "Error"
 # A line for Anthropic's accounting that a coding agent puts in front of its system prompt. It means nothing to a model,
@@ -136,7 +136,7 @@ _Said: TypeAlias = (
     | Annotated[RedactedThinkingBlock, Tag("redacted_thinking")]
     | Annotated[ToolUseBlock, Tag("tool_use")]
 )
-_SEVERAL = (BeforeValidator(_as_parts), Field(max_length=limits.PARTS_MAX))
+_SEVERAL = (up_to(limits.PARTS_MAX), BeforeValidator(_as_parts))
 _BY_USER = _among(("text", "input_file", "tool_result"), ONLY_USERS)
 _BY_ASSISTANT = _among(("text", "thinking", "redacted_thinking", "tool_use"), ONLY_SAID)
 ResultContent: TypeAlias = Annotated[list[Annotated[TextBlock, NoPicture]], *_SEVERAL]

@@ -28,7 +28,7 @@ from worker.wire.lenient import Lenient
 from worker.wire.messages_content import BILLING, MessageParam, SystemContent, items_of, said
 from worker.wire.messages_tools import MessagesTool, MessagesToolChoice
 from worker.wire.options import Metadata, asks_for_same_bytes, caps_of, priority_of, wants_hints
-from worker.wire.strict import Id, Unsupported
+from worker.wire.strict import Id, Unsupported, up_to
 from worker.wire.tools import check_given, distinct
 
 StopSequence: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=limits.STOP_CHARS_MAX)]
@@ -64,9 +64,9 @@ class MessagesInput(GenerationParameters, Lenient):
     VERBOSITY_PARAM: ClassVar = "verbosity"
 
     model: Annotated[str, StringConstraints(min_length=1, max_length=200)] | None = None
-    messages: Annotated[list[MessageParam], Field(min_length=1, max_length=limits.ITEMS_MAX)]
+    messages: Annotated[list[MessageParam], up_to(limits.ITEMS_MAX, least=1)]
     system: SystemContent | None = None
-    tools: Annotated[list[MessagesTool], Field(max_length=limits.TOOLS_MAX), AfterValidator(distinct)] | None = None
+    tools: Annotated[list[MessagesTool], up_to(limits.TOOLS_MAX), AfterValidator(distinct)] | None = None
     tool_choice: MessagesToolChoice | None = None
     thinking: Thinking | None = None
     output_config: OutputConfig | None = None

@@ -81,6 +81,9 @@ def survey(body: dict[str, Any]) -> None:
         if values > limits.VALUES_MAX:
             message = f"The body has more than {limits.VALUES_MAX} values; most of them in '{param}'."
             raise ApiError(400, message, param=param, code="array_above_max_length")
+        if isinstance(value, dict) and len(value) > limits.KEYS_MAX:
+            message = f"An object has more than {limits.KEYS_MAX} keys."
+            raise ApiError(400, message, param=param, code=VALUE_CODE)
         if level >= limits.LEVELS_MAX:
             message = f"The body nests more than {limits.LEVELS_MAX} levels deep."
             raise ApiError(400, message, param=param, code=VALUE_CODE)

@@ -11,7 +11,6 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import (
     BeforeValidator,
     Discriminator,
-    Field,
     StringConstraints,
     Tag,
     field_validator,
@@ -24,7 +23,7 @@ from worker.wire import limits
 from worker.wire.ignored import without_effect
 from worker.wire.images import NoPicture
 from worker.wire.prompt_cache import PromptCacheBreakpoint
-from worker.wire.strict import UNSUPPORTED, Echoed, Id, Strict, Text, Unsupported
+from worker.wire.strict import UNSUPPORTED, Echoed, Id, Strict, Text, Unsupported, up_to
 
 SUFFIXES = {**MEDIA_TYPES, "text/plain": ".txt"}  # by the media type in a data URL, if the name has none
 
@@ -146,7 +145,7 @@ def _flattened(part: Any) -> Any:
     return part
 
 
-_Several = (BeforeValidator(as_parts), Field(max_length=limits.PARTS_MAX))
+_Several = (up_to(limits.PARTS_MAX), BeforeValidator(as_parts))
 Content: TypeAlias = Annotated[list[Part], *_Several]
 ChatContent: TypeAlias = Annotated[list[Part], *_Several, BeforeValidator(_as_in_responses)]
 TextContent: TypeAlias = Annotated[list[Annotated[_Text, _told_apart_by(WRITTEN, ONLY_TEXT)]], *_Several]

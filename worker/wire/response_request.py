@@ -39,7 +39,7 @@ from worker.wire.options import (
     wants_hints,
 )
 from worker.wire.prompt_cache import ResponseCacheOptions
-from worker.wire.strict import Id, Strict, Text, Unsupported
+from worker.wire.strict import Id, Strict, Text, Unsupported, up_to
 from worker.wire.tools import AUTO, Choice, FileSearchTool, FunctionToolParam, ServerTool, Tool, check_given, distinct
 
 Summary: TypeAlias = Literal["auto", "concise", "detailed"]
@@ -92,9 +92,7 @@ class ResponseRequest(GenerationParameters):
     VERBOSITY_PARAM: ClassVar = "text.verbosity"
 
     model: Annotated[str, StringConstraints(min_length=1, max_length=200)] | None = None
-    input: Annotated[list[InputItem], BeforeValidator(as_items), Field(max_length=limits.ITEMS_MAX)] = Field(
-        default_factory=list
-    )
+    input: Annotated[list[InputItem], up_to(limits.ITEMS_MAX), BeforeValidator(as_items)] = Field(default_factory=list)
     instructions: Text | None = None
     conversation: Annotated[ConversationReference, BeforeValidator(_as_reference)] | None = None
     previous_response_id: Id | None = None
@@ -104,7 +102,7 @@ class ResponseRequest(GenerationParameters):
     metadata: Metadata | None = None
     include: Include | None = None
 
-    tools: Annotated[list[Tool], Field(max_length=limits.TOOLS_MAX), AfterValidator(distinct)] | None = None
+    tools: Annotated[list[Tool], up_to(limits.TOOLS_MAX), AfterValidator(distinct)] | None = None
     tool_choice: Choice | None = None
     parallel_tool_calls: bool | None = None
     max_tool_calls: Annotated[int, Field(ge=1)] | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, TypeAlias
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, StringConstraints, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, model_validator
 from pydantic_core import PydanticCustomError
 
 from worker.wire import limits
@@ -44,6 +44,11 @@ def only(*neutral: object) -> AfterValidator:
         raise PydanticCustomError(UNSUPPORTED, "This server does not support it yet: {advice}", {"advice": advice})
 
     return AfterValidator(check)
+
+
+def up_to(count: int, least: int = 0) -> Any:
+    """The length of a list. The first of its values that is wrong is described, the others are not looked at."""
+    return Field(min_length=least, max_length=count, fail_fast=True)
 
 
 Unsupported: TypeAlias = Annotated[Any, only(None)]

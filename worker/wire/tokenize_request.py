@@ -11,7 +11,7 @@ from worker.wire.chat_messages import ChatMessage
 from worker.wire.chat_request import ChatRequest
 from worker.wire.chat_tools import ChatTool
 from worker.wire.completion_request import TokenIds
-from worker.wire.strict import Strict, Text, only
+from worker.wire.strict import Strict, Text, only, up_to
 from worker.wire.tools import distinct
 
 Model = Annotated[str, StringConstraints(min_length=1, max_length=200)]
@@ -24,8 +24,8 @@ class TokenizeRequest(Strict):
     model: Model | None = None
     content: Text | None = None
     prompt: Text | None = None
-    messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=limits.ITEMS_MAX)] | None = None
-    tools: Annotated[list[ChatTool], Field(max_length=limits.TOOLS_MAX), AfterValidator(distinct)] | None = None
+    messages: Annotated[list[ChatMessage], up_to(limits.ITEMS_MAX, least=1)] | None = None
+    tools: Annotated[list[ChatTool], up_to(limits.TOOLS_MAX), AfterValidator(distinct)] | None = None
 
     add_special: bool | None = None
     add_special_tokens: bool | None = None

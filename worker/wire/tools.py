@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from typing import Annotated, Any, Literal, Protocol, TypeAlias, TypeVar
 
@@ -23,7 +24,7 @@ from worker.wire import limits
 from worker.wire.ignored import note
 from worker.wire.items import Name
 from worker.wire.schemas import bounded, constrainable
-from worker.wire.strict import UNSUPPORTED, Strict, Unsupported, only
+from worker.wire.strict import UNSUPPORTED, Strict, Unsupported, only, up_to
 
 SERVER_PREFIX = "firsttoken:"
 # Coding agents send them along with every request.
@@ -172,9 +173,8 @@ N = TypeVar("N", bound=Named)
 
 def distinct(tools: list[N]) -> list[N]:
     """Raises ValueError for two tools of one name: the model could not tell them apart."""
-    names = [tool.name for tool in tools]
-    for name in names:
-        if names.count(name) > 1:
+    for name, count in Counter(tool.name for tool in tools).items():
+        if count > 1:
             raise ValueError(f"two tools are named '{name}'")
     return tools
 
@@ -206,7 +206,7 @@ class ToolChoice(Strict):
     type: Annotated[str, StringConstraints(min_length=1, max_length=80)]
     name: Name | None = None
     mode: Literal["auto", "required", "none"] | None = None
-    tools: Annotated[list[ToolReference], Field(min_length=1, max_length=limits.TOOLS_MAX)] | None = None
+    tools: Annotated[list[ToolReference], up_to(limits.TOOLS_MAX, least=1)] | None = None
 
     @model_validator(mode="after")
     def _is_one_of_the_forms(self) -> ToolChoice:

@@ -10,7 +10,7 @@ import orjson
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pydantic import field_validator
+from pydantic import ValidationError, field_validator
 
 from worker.errors import ApiError
 from worker.wire import limits
@@ -35,6 +35,16 @@ def refused(model: type[Strict], body: Any) -> ApiError:
     assert caught.value.status == 400
     assert str(caught.value.param) in caught.value.message or caught.value.param is None or "NUL" in str(caught.value)
     return caught.value
+
+
+def test_many_small_messages_are_taken_and_many_wrong_ones_cost_one_error() -> None:
+    said = {"role": "user", "content": [{"type": "input_text", "text": "hello"}]}
+    assert len(parse(ResponseRequest, orjson.dumps({"input": [said] * limits.ITEMS_MAX})).input) == limits.ITEMS_MAX
+    assert refused(ResponseRequest, {"input": [said] * (limits.ITEMS_MAX + 1)}).code == "array_above_max_length"
+    with pytest.raises(ValidationError) as wrong:
+        ResponseRequest.model_validate({"input": [{"role": "user", "content": 7}] * limits.ITEMS_MAX})
+    assert wrong.value.error_count() == 1
+    assert refused(ResponseRequest, {f"k{n}": 1 for n in range(limits.KEYS_MAX + 1)}).param is None
 
 
 @pytest.mark.parametrize(
