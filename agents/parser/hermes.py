@@ -13,7 +13,7 @@ from agents.parser.deltas import ParserEvent, Text
 from agents.parser.markup import SEAM, MarkupParser, Mode
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
-# A tool result that the model makes up is not text for the user either.
+# Behind a call, a tool result that the model makes up is not text for the user. Without one, it is the answer.
 RESULT_OPEN, RESULT_CLOSE = "<tool_response>", "</tool_response>"
 
 
@@ -29,5 +29,5 @@ class HermesParser(MarkupParser):
             self._open(CallReader())
         elif not self._until:
             yield Text(SEAM)
-            if mark == RESULT_OPEN:
+            if mark == RESULT_OPEN and self._calls:
                 self._mode, self._until = Mode.HIDDEN, RESULT_CLOSE

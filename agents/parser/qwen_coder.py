@@ -26,6 +26,7 @@ class Place(Enum):
     """The position of the parser between the marks."""
 
     OUTSIDE = "outside"
+    CALL = "call"  # before its function
     NAME = "name"
     INSIDE = "inside"  # a function, between its parameters
     KEY = "key"
@@ -66,11 +67,11 @@ class QwenCoderParser(MarkupParser):
             self._mode = Mode.HIDDEN
             self._begin(Place.NAME)
         elif mark == OPEN:
-            self._mode, self._place = Mode.HIDDEN, Place.OUTSIDE
-        elif mark == RESULT_OPEN and self._mode is Mode.TEXT:
+            self._mode, self._place = Mode.HIDDEN, Place.CALL
+        elif mark == RESULT_OPEN and self._mode is Mode.TEXT and self._calls:
             self._mode, self._place = Mode.HIDDEN, Place.RESULT
         elif mark == CLOSE or (mark == FUNCTION_END and self._place is Place.NAME):
-            if self._place is Place.NAME:
+            if self._place in (Place.CALL, Place.NAME):
                 yield from self._break("it has no name")
             self._mode, self._place = Mode.TEXT, Place.OUTSIDE
 
@@ -129,5 +130,5 @@ class QwenCoderParser(MarkupParser):
         self._place = Place.OUTSIDE
 
     def _rest(self) -> Iterator[ParserEvent]:
-        if self._place is Place.NAME:
+        if self._place in (Place.CALL, Place.NAME):
             yield from self._break("it was cut off")

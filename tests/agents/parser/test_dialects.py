@@ -199,6 +199,14 @@ def test_an_answer_says_what_it_says(name: str) -> None:
     assert said(parse(dialect, answer)) == expected
 
 
+@pytest.mark.parametrize("dialect", [each for each in MARKS if each != HARMONY], ids=lambda each: each.format)
+def test_a_mark_that_comes_alone_takes_no_answer_with_it(dialect: Dialect) -> None:
+    """What follows it is text, reasoning, or a call that is reported as broken."""
+    for mark in MARKS[dialect]:
+        part = said(parse(dialect, f"{mark}thought\nThe answer is 42."))
+        assert "42" in part.text + part.thought or part.broken == 1, mark
+
+
 @pytest.mark.parametrize("name", ANSWERS)
 def test_it_says_the_same_when_cut_at_any_position(name: str) -> None:
     dialect, answer, _ = ANSWERS[name]

@@ -167,8 +167,10 @@ def test_a_missing_closing_tag_does_not_hide_the_next_call() -> None:
     assert events == [*called(0, "f", "{}"), *called(1, "g", "{}")]
 
 
-def test_a_result_that_the_model_made_up_is_not_shown() -> None:
-    assert parse("It is <tool_response>\n42\n</tool_response>fine.") == [Text("It is  fine.")]
+def test_a_result_that_the_model_made_up_is_shown_unless_a_call_precedes_it() -> None:
+    made_up = "<tool_response>\n42\n</tool_response>fine."
+    assert parse(made_up) == [Text(" \n42\n fine.")]
+    assert parse('<tool_call>{"name": "f"}</tool_call>' + made_up) == [*called(0, "f", "{}"), Text(" fine.")]
 
 
 @given(answers, st.data())
