@@ -728,9 +728,9 @@ class Agent:
         self._router.learn(step.candidate, progress.turn, step.reply.items, step.generation)
         if step.reply.exact and not progress.turn.stop:  # the ids contain the stop string, the text does not
             message = answer_message(step.reply.items)
-            digest = step.candidate.model.remember(message, step.generation.ids, salt=progress.turn.salt)
+            digest = step.candidate.model.remember(message, step.said_ids, salt=progress.turn.salt)
             if digest is not None:
-                progress.remembered.append((digest, tuple(step.generation.ids)))
+                progress.remembered.append((digest, tuple(step.said_ids)))
 
     def _answer(self, progress: Progress, call: FunctionCall, result: ToolResult, sink: EventSink) -> None:
         """Write the result as an item, cut to its share of the free context."""

@@ -10,6 +10,7 @@ from agents.events import ArgumentsDelta, Event, ItemFinished, ItemStarted, Reas
 from agents.message import FunctionCall, Item, Message, Reasoning, Status, new_id, storable
 from agents.parser.choose import Parser
 from agents.parser.deltas import CallArguments, CallBroken, CallFinished, CallStarted, ParserEvent, Text, Thought
+from agents.parser.markup import MarkupParser
 from agents.stop_strings import StopStrings
 from agents.strict_arguments import StrictArguments
 from inference.core import TokenLogprob
@@ -68,6 +69,11 @@ class Reply:
     def over(self) -> bool:
         """Whether the answer has ended, although the model may go on."""
         return self.repeats or self.stops.met is not None
+
+    @property
+    def is_outside(self) -> bool:
+        """Whether the text so far ends outside of calls, reasoning and marks."""
+        return isinstance(self.parser, MarkupParser) and self.parser.is_outside
 
     @property
     def written(self) -> str:
@@ -189,7 +195,7 @@ class Reply:
         if isinstance(self._open, FunctionCall):
             return self._close("completed")
         if arguments in self._calls_of(name):
-            self.repeats, self.exact = True, False
+            self.repeats = True
             return []
         if not (self._twins or self.strict.may_break(name)):  # it was dropped
             return []

@@ -182,6 +182,7 @@ class Step:
     is_whole: bool = False  # all of the generation was received
     ended: bool = False
     fed: int = 0  # tokens of the generation that were processed
+    outside: int = 0  # those that precede the newest call or mark
     reasoning_tokens: int = 0
     decided: asyncio.Event = field(default_factory=asyncio.Event)
     prompt: Sequence[int] = ()  # for another model or worker that continues it
@@ -213,7 +214,8 @@ class Step:
         if not self.spans.told_prefill:
             self.spans.prefilled()
         # The answer ends with the token that completes a stop string, even if the engine has not yet heard of it.
-        parts = delta.parts if delta.parts and self.reply.stops else (delta,)
+        apart = self.reply.stops or self.reply.forced
+        parts = delta.parts if delta.parts and apart else (delta,)
         events = [event for part in parts if not self.reply.over for event in self._feed(part)]
         if self.reply.over:
             self.generation.cancel()
@@ -229,12 +231,19 @@ class Step:
             events = self._tried(delta, self.trial)
         if self.reply.thinking:
             self.reasoning_tokens += delta.tokens
+        if self.reply.forced and self.reply.is_outside:
+            self.outside = self.fed
         return events
 
     @property
     def finish(self) -> Finish | None:
         """Why the step ended, if it has."""
         return Finish.STOP if self.reply.over else self.generation.finish
+
+    @property
+    def said_ids(self) -> Sequence[int]:
+        """The tokens of what counts: not those of a call that repeats another one."""
+        return self.generation.ids[: self.outside] if self.reply.repeats else self.generation.ids
 
     @property
     def ids(self) -> Sequence[int]:

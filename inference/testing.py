@@ -174,6 +174,7 @@ class ScriptedModel:
     prompts: list[str] = field(default_factory=list)
     generations: list[ScriptedGeneration] = field(default_factory=list)
     remembered: list[ChatMessage] = field(default_factory=list)
+    spelled: list[tuple[int, ...]] = field(default_factory=list)  # the tokens of what it remembered
     ahead: list[str] = field(default_factory=list)  # prefixes that were prefilled ahead
     shared: list[str] = field(default_factory=list)
     grammars: list[ScriptedGrammar] = field(default_factory=list)  # prepared
@@ -292,6 +293,7 @@ class ScriptedModel:
     def remember(self, message: ChatMessage, ids: Sequence[int], *, salt: str = "") -> bytes | None:
         self.salts.add(salt)
         self.remembered.append(message)
+        self.spelled.append(tuple(ids))
         return self._digest(message, salt) if self.shares_turns else None
 
     def unknown(self, messages: Sequence[ChatMessage], *, salt: str = "") -> list[bytes]:

@@ -73,6 +73,11 @@ class MarkupParser(ABC):
         self._held = ""
         return joined([*events, *self._rest()])
 
+    @property
+    def is_outside(self) -> bool:
+        """Whether what was fed ends outside of calls, reasoning and marks."""
+        return self._mode is Mode.TEXT and self._reader is None and not self._held
+
     @abstractmethod
     def _mark(self, mark: str) -> Iterator[ParserEvent]:
         """The effect of a mark of the dialect, anywhere except in JSON and in marked reasoning."""

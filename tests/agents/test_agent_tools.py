@@ -250,7 +250,9 @@ async def test_a_forced_call_is_not_repeated(reply: str, cities: list[str], piec
 async def test_a_repeated_call_is_the_end_of_its_step() -> None:
     model = ScriptedModel([PARIS * 16], piece_chars=1)
     ran = await run(model, asked(functions=(WEATHER,), tool_choice="required"))
-    assert len(model.generations[0].ids) < 2 * len(PARIS) + 2 and model.remembered == []
+    assert len(model.generations[0].ids) < 2 * len(PARIS) + 2
+    assert [len(message.tool_calls) for message in model.remembered] == [1]
+    assert model.spelled == [tuple(range(len(PARIS)))]  # without those of the repeated call
     assert ran.finished.usage.output_tokens < 2 * len(PARIS)
 
 
