@@ -1,6 +1,5 @@
-"""The sampling parameters that a model's publisher recommends, as llama.cpp's converter writes them into its file.
-
-They apply where a request leaves a parameter open. Pure.
+"""The sampling parameters that apply where a request leaves them open: what a model's publisher recommends, as
+llama.cpp's converter writes it into the model's file, and llama.cpp's own defaults for the rest. Pure.
 """
 
 from __future__ import annotations
@@ -11,6 +10,8 @@ from math import isfinite
 from typing import NamedTuple, Self
 
 PREFIX = "general.sampling."
+# Of llama-server, parameter by parameter. Small models draw noise at temperature 1 from the whole vocabulary.
+DEFAULTS: Mapping[str, float] = {"temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.05}
 
 
 class _Parameter(NamedTuple):
@@ -30,11 +31,16 @@ PARAMETERS: Mapping[str, _Parameter] = {
 
 @dataclass(frozen=True, slots=True)
 class UsualSampling:
-    """`values` by their names in `Sampling`; `others` are keys of the file that have no effect here: samplers that this
-    engine does not have, and values that no request could set."""
+    """`stated` in the file, by their names in `Sampling`; `others` are keys of the file that have no effect here:
+    samplers that this engine does not have, and values that no request could set."""
 
-    values: Mapping[str, float] = field(default_factory=dict)
+    stated: Mapping[str, float] = field(default_factory=dict)
     others: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def values(self) -> Mapping[str, float]:
+        """All that apply."""
+        return {**DEFAULTS, **self.stated}
 
     @classmethod
     def read(cls, metadata: Mapping[str, str]) -> Self:
@@ -52,9 +58,10 @@ class UsualSampling:
         return cls(values, others)
 
     def __str__(self) -> str:
-        told = [f"{name} {value:g}" for name, value in self.values.items()] or ["none of its own"]
-        ignored = [f"{key} {text} has no effect" for key, text in self.others.items()]
-        return ", ".join([*told, *ignored])
+        default = [f"{name} {value:g}" for name, value in DEFAULTS.items() if name not in self.stated]
+        told = [f"{name} {value:g}" for name, value in self.stated.items()]
+        told += [f"by default {', '.join(default)}"] if default else []
+        return "; ".join([", ".join(told), *(f"{key} {text} has no effect" for key, text in self.others.items())])
 
 
 def _number(text: str) -> float | None:

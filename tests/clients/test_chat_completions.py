@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import openai
 import pytest
 from openai import AsyncOpenAI, OpenAI
-from openai.types.chat import ChatCompletionMessageParam, ChatCompletionToolParam
+from openai.types.chat import ChatCompletion, ChatCompletionMessageParam, ChatCompletionToolParam
 
 from tests.clients.conftest import MODEL
 
 HELLO: list[ChatCompletionMessageParam] = [{"role": "user", "content": "hello"}]
+VARIED: Any = {"temperature": 2, "top_p": 1, "extra_body": {"top_k": 0, "min_p": 0}}  # of the whole vocabulary
 ASK: ChatCompletionMessageParam = {"role": "user", "content": "Get the weather for Oslo."}
 WEATHER: ChatCompletionToolParam = {
     "type": "function",
@@ -89,7 +91,7 @@ def test_stop_seed_and_bias_reach_the_sampler(client: OpenAI) -> None:
     stopped = client.chat.completions.create(model=MODEL, messages=HELLO, temperature=0, stop=[word])
     assert stopped.choices[0].message.content == plain[: plain.index(word)]
     seeded = [
-        client.chat.completions.create(model=MODEL, messages=HELLO, temperature=1.5, seed=-7).choices[0].message.content
+        client.chat.completions.create(model=MODEL, messages=HELLO, seed=-7, **VARIED).choices[0].message.content
         for _ in range(2)
     ]
     assert seeded[0] == seeded[1]
@@ -104,17 +106,17 @@ def test_stop_seed_and_bias_reach_the_sampler(client: OpenAI) -> None:
 
 
 def test_choices_differ_by_their_seed_and_share_their_prompt(client: OpenAI) -> None:
-    whole = client.chat.completions.create(model=MODEL, messages=HELLO, temperature=2, seed=3, n=3, max_tokens=16)
+    whole = client.chat.completions.create(model=MODEL, messages=HELLO, seed=3, n=3, max_tokens=16, **VARIED)
     assert [choice.index for choice in whole.choices] == [0, 1, 2]
     texts = [choice.message.content for choice in whole.choices]
     assert len(set(texts)) > 1
-    one = client.chat.completions.create(model=MODEL, messages=HELLO, temperature=2, seed=4, max_tokens=16)
+    one = client.chat.completions.create(model=MODEL, messages=HELLO, seed=4, max_tokens=16, **VARIED)
     assert one.choices[0].message.content == texts[1]
     assert one.usage is not None and whole.usage is not None
     assert whole.usage.prompt_tokens == one.usage.prompt_tokens
     streamed = ["", "", ""]
     for chunk in client.chat.completions.create(
-        model=MODEL, messages=HELLO, temperature=2, seed=3, n=3, max_tokens=16, stream=True
+        model=MODEL, messages=HELLO, seed=3, n=3, max_tokens=16, stream=True, **VARIED
     ):
         for piece in chunk.choices:
             streamed[piece.index] += piece.delta.content or ""
@@ -123,8 +125,8 @@ def test_choices_differ_by_their_seed_and_share_their_prompt(client: OpenAI) -> 
 
 def test_a_header_makes_an_answer_deterministic(client: OpenAI) -> None:
     def said(**headers: str) -> str | None:
-        told = client.chat.completions.create(
-            model=MODEL, messages=HELLO, temperature=1.5, max_tokens=12, extra_headers=headers
+        told: ChatCompletion = client.chat.completions.create(
+            model=MODEL, messages=HELLO, max_tokens=12, extra_headers=headers, **VARIED
         )
         return told.choices[0].message.content
 

@@ -22,13 +22,14 @@ def test_a_file_recommends_sampling(tmp_path: Path) -> None:
     facts = {"general.sampling.temp": 0.6, "general.sampling.top_k": 20, "general.sampling.top_p": 0.95}
     write_variant(DRAFT_MODEL, tmp_path / "own.gguf", facts)
     usual = read_metadata(LlamaModel.load(tmp_path / "own.gguf", weights=False)).sampling
-    assert usual.values == pytest.approx({"temperature": 0.6, "top_k": 20, "top_p": 0.95})
-    assert str(usual) == "temperature 0.6, top_k 20, top_p 0.95"
+    assert usual.stated == pytest.approx({"temperature": 0.6, "top_k": 20, "top_p": 0.95})
+    assert str(usual) == "temperature 0.6, top_k 20, top_p 0.95, by default min_p 0.05"
 
 
-def test_a_file_need_not_recommend_anything() -> None:
-    assert str(read()) == "none of its own"
-    assert UsualSampling.read({"general.name": "x"}).values == {}
+def test_what_a_file_does_not_recommend_is_llama_cpp_s_default() -> None:
+    assert UsualSampling.read({"general.name": "x"}) == UsualSampling()
+    assert UsualSampling().values == {"temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.05}
+    assert read(top_k="0").values == {"temperature": 0.8, "top_k": 0, "top_p": 0.95, "min_p": 0.05}
 
 
 @pytest.mark.parametrize("text", ["-1", "2.5", "nan", "inf", "", "warm"])
@@ -38,8 +39,8 @@ def test_what_no_request_could_ask_for_has_no_effect(text: str) -> None:
 
 def test_samplers_that_are_not_there_are_told_unless_they_are_off() -> None:
     usual = read(temp="0.7", penalty_repeat="1.05", mirostat="2", xtc_probability="0.000000", sequence="k;p")
-    assert usual.values == {"temperature": 0.7, "repeat_penalty": 1.05}
-    assert str(usual).endswith("mirostat 2 has no effect, sequence k;p has no effect")
+    assert usual.stated == {"temperature": 0.7, "repeat_penalty": 1.05}
+    assert str(usual).endswith("; mirostat 2 has no effect; sequence k;p has no effect")
 
 
 def test_a_request_leaves_to_the_model_what_it_does_not_set() -> None:

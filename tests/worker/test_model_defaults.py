@@ -40,8 +40,9 @@ async def test_sampling_that_a_request_leaves_open_is_the_model_s(
         await post(client, path, APIS[path])
         await post(client, path, {**APIS[path], "temperature": 1, "top_k": 0})
     left, set_by_request = (each.sampling for each in model.generations)
-    assert (left.temperature, left.top_k, left.top_p, left.min_p) == (0.6, 20, 0.95, 0.0)
+    assert (left.temperature, left.top_k, left.top_p, left.min_p) == (0.6, 20, 0.95, 0.05)
     assert (set_by_request.temperature, set_by_request.top_k, set_by_request.top_p) == (1, 0, 0.95)
+    assert set_by_request.min_p == 0.05
 
 
 async def test_a_response_tells_how_it_was_sampled(database: Database, model: ScriptedModel) -> None:
