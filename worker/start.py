@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from socket import gethostname
 from typing import Any, TypeVar, cast
 
@@ -22,6 +23,7 @@ from agents.tools import builtin_toolbox
 from agents.turn import Caps
 from inference.embedding.cross_encoder import CrossEncoder
 from inference.embedding.registry import Embedders
+from inference.provisioning.catalogue import names_of
 from inference.trace import Trace
 from migrations.pool import Database
 from retrieval.config import RetrievalConfig
@@ -50,7 +52,7 @@ from worker.canary.canaries import Canaries
 from worker.canary.store import CanaryStore
 from worker.config import VERSION, Config
 from worker.database import open_database, open_replica
-from worker.engines.active_engines import ActiveEngines, open_engines
+from worker.engines.active_engines import ActiveEngines, files_of, open_engines
 from worker.engines.model_file import ModelFile
 from worker.engines.model_pool import phases
 from worker.goodput import WAIT, Targets
@@ -160,6 +162,8 @@ def _reloader(services: Services, engines: ActiveEngines) -> Reloader:
         nonlocal found
         found = ModelAliases.parse(services.config.alias or "").beside(file.aliases)
         check_names(agent_registry, found, file.names, beside)
+        served = [*file.names, *agent_registry.models, *beside]
+        found = found.completed(served, _names_of(files_of(file, services.config)))
 
     async def warm(candidate: Candidate) -> None:
         begins = agent_registry.beside(services.model_registry.names[1:])
@@ -171,6 +175,10 @@ def _reloader(services: Services, engines: ActiveEngines) -> Reloader:
 def _beside(embedders: Embedders, reranker: Reranker | None) -> list[str]:
     """The models that never run a turn."""
     return [*embedders.names, *([reranker.name] if reranker else [])]
+
+
+def _names_of(files: Mapping[str, Path]) -> dict[str, Collection[str]]:
+    return {model: names_of(path) for model, path in files.items()}
 
 
 def _exporter(config: Config) -> Exporter | None:
@@ -217,7 +225,9 @@ def _assemble(
     toolbox = builtin_toolbox(retriever)
     model_registry = engines.model_registry
     aliases = ModelAliases.parse(config.alias or "").beside(engines.aliases)
-    check_names(agent_registry, aliases, model_registry.names, _beside(embedders, reranker), toolbox.names)
+    beside = _beside(embedders, reranker)
+    check_names(agent_registry, aliases, model_registry.names, beside, toolbox.names)
+    served = [*model_registry.names, *agent_registry.models, *beside]
     servers.attach(toolbox, agent_registry)
     return Services(
         config=config,
@@ -270,7 +280,7 @@ def _assemble(
         waits=config.late == WAIT,
         agent_registry=agent_registry,
         canaries=Canaries(CanaryStore(database), partial(keys.tenant, LOCAL_TENANT)),
-        aliases=aliases,
+        aliases=aliases.completed(served, _names_of(engines.files)),
         supervisor=supervisor,
         reranker=reranker,
     )

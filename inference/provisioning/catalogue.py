@@ -284,6 +284,13 @@ def preset(name: str) -> Preset | None:
     return next((model for model in PRESETS if model.name == name), None)
 
 
+def names_of(path: Path) -> list[str]:
+    """What people call the model of this file: its names in this catalogue, and the file with and without extension."""
+    listed = [model.name for model in BUNDLED if model.path == path]
+    listed += [model.name for model in PRESETS if model.file_name == path.name]
+    return [*listed, path.stem, path.name]
+
+
 def files_in(folder: Path) -> list[Path]:
     """The models in a folder, by name."""
     return sorted(folder.glob("*.gguf"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,10 @@ TEMPLATE_MARKS = {
     "[INST]": "Mistral",
     "<|assistant|>": "Phi",
 }
+
+
+# A digest, such as a folder of a download cache has, or what exporters call their output.
+NO_TITLE = re.compile(r"|[0-9a-f]{16,}|((checkpoint|model|output|merged|hf|tmp)[ _-]?\d*)+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +55,7 @@ def read_metadata(model: LlamaModel) -> GgufMetadata:
     return GgufMetadata(
         path=model.path,
         file_bytes=model.path.stat().st_size,
-        title=metadata.get("general.name", model.name),
+        title=title(metadata.get("general.name", ""), model.name),
         architecture=metadata.get("general.architecture", "unknown"),
         parameters=model.parameters,
         quantisation=model.quantisation,
@@ -65,6 +70,16 @@ def read_metadata(model: LlamaModel) -> GgufMetadata:
         sampling=UsualSampling.read(metadata),
         licence=metadata.get("general.license", "not stated"),
     )
+
+
+def title(stated: str, file_name: str) -> str:
+    """The title that the file states, unless its converter took it from the folder of a training run or a download.
+
+    Such a title has the words of the file's name, and more that the name does not have; or it is no name at all.
+    """
+    words, known = (set(re.findall(r"[a-z0-9.]+", text.lower())) for text in (stated, file_name))
+    is_of_a_run = words & known and len(words - known) > len(words & known)
+    return file_name if is_of_a_run or NO_TITLE.fullmatch(stated.strip().lower()) else stated
 
 
 def default_system(template: str | None) -> str:

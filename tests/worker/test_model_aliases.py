@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from agents.agent_registry import AgentRegistry
 from agents.definition import Definition
+from inference.provisioning.catalogue import names_of
 from inference.testing import ScriptedModel
 from migrations.pool import Database
 from tests.worker.answering import MODEL, get, post, services_with
@@ -59,3 +61,35 @@ async def test_a_request_reaches_the_model_that_a_name_stands_for(database: Data
     assert {name: models[name]["root"] for name in aliases.by_name} == aliases.by_name
     assert models["gpt-4o"]["context_length"] == models["gpt-4o"]["max_model_len"] == model.context_length
     assert models["text-embedding-3-small"]["capabilities"] == ["embeddings"]
+
+
+async def test_a_model_answers_to_the_names_of_its_file_in_any_capitals(database: Database) -> None:
+    """All addresses that take a model do, and the list has the names."""
+    of_file = names_of(Path("models/SmolLM2-135M-Instruct.Q4_1.gguf"))
+    aliases = ModelAliases({"gpt-4o": MODEL}).completed([MODEL, "embedder"], {MODEL: of_file})
+    services = replace(services_with(database, ScriptedModel(["Hello."], name=MODEL)), aliases=aliases)
+    async with signed_in(database, services) as client:
+        for name in (*of_file, "SMOLLM2-135M", "smollm2-135m-instruct.q4_1", "GPT-4o", MODEL.upper()):
+            assert (await post(client, "/v1/chat/completions", {"model": name, "messages": ASK}))["model"] == MODEL
+            assert (await get(client, f"/v1/models/{name}"))["root"] == MODEL
+        await post(client, "/v1/embeddings", {"model": "Embedder", "input": "hello", "dimensions": 4}, 400)
+        absent = await post(client, "/v1/responses", {"model": "smollm2", "input": "hello"}, 404)
+        models = {each["id"]: each for each in (await get(client, "/v1/models"))["data"]}
+    assert absent["error"]["message"].endswith(f"Available: {MODEL}, gpt-4o.")
+    assert of_file == ["smollm2-135m", "SmolLM2-135M-Instruct.Q4_1", "SmolLM2-135M-Instruct.Q4_1.gguf"]
+    assert models[MODEL]["aliases"] == ["gpt-4o", *of_file]
+
+
+def test_a_name_that_could_mean_two_models_means_none_unless_it_is_written_exactly() -> None:
+    files = {"one": ["same", "One-Q4"], "two": ["same", "ALPHA"], "Alpha": ["alpha-q8"]}
+    aliases = ModelAliases({"B": "one", "b": "two"}).completed(["one", "two", "Alpha"], files)
+    reached = {name: aliases.model_of(name) for name in ("same", "one-q4", "B", "b", "alpha", "ALPHA", "Two")}
+    assert reached == {
+        "same": "same",
+        "one-q4": "one",
+        "B": "one",
+        "b": "two",
+        "alpha": "Alpha",
+        "ALPHA": "Alpha",
+        "Two": "two",
+    }

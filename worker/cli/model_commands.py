@@ -12,8 +12,18 @@ import orjson
 from tqdm import tqdm
 
 from inference.config import EngineConfig
-from inference.llama import LlamaModel
-from inference.provisioning.catalogue import BUNDLED, HUB_FILE, PRESETS, Preset, bundled, files_in, find, preset
+from inference.llama import LlamaModel, model_name
+from inference.provisioning.catalogue import (
+    BUNDLED,
+    HUB_FILE,
+    PRESETS,
+    Preset,
+    bundled,
+    files_in,
+    find,
+    names_of,
+    preset,
+)
 from inference.provisioning.fit import CannotServe, allow
 from inference.provisioning.gguf_metadata import GgufMetadata, read_metadata
 from inference.provisioning.machine import room_of
@@ -185,6 +195,7 @@ def _print_facts(facts: GgufMetadata, memory: Memory) -> None:
         {
             "file": f"{facts.path}, {in_words(facts.file_bytes)}",
             "title": facts.title,
+            "names": ", ".join(dict.fromkeys([model_name(facts.path), *names_of(facts.path)])),
             "architecture": f"{facts.architecture}, {facts.layers} layers of width {facts.dimensions}",
             "parameters": f"{facts.parameters / 1e6:,.1f} million, {facts.quantisation}",
             "context": f"{facts.context} tokens",

@@ -50,10 +50,12 @@ log = logging.getLogger("firsttoken.start")
 
 @dataclass(frozen=True)
 class ActiveEngines:
-    """`models` by name, those of a `model_registry`; `aliases` are further names that their file defines."""
+    """`models` by name, those of a `model_registry`, and the file of each; `aliases` are further names that models.toml
+    defines."""
 
     model_registry: ModelRegistry
     models: Mapping[str, Served]
+    files: Mapping[str, Path]
     aliases: Mapping[str, str] = field(default_factory=dict)
     starts: Mapping[str, Trace] = field(default_factory=dict)  # the newest load of each, by its phases
     unloads: Callable[[], int] = int
@@ -131,13 +133,16 @@ async def open_engines(
         async with _open_several(config, file, secret, supervisor, tell) as engines:
             yield engines
         return
+    path = await asyncio.to_thread(load_for, "--model", partial(find, folder=Home(config.home).models), config.model)
     if config.engines is not None:
         async with open_remote(config, secret, supervisor) as remote:
-            yield ActiveEngines(ModelRegistry.of(remote), {remote.name: remote})
+            yield ActiveEngines(ModelRegistry.of(remote), {remote.name: remote}, {remote.name: path})
         return
     trace = Trace()
     async with open_model(config, supervisor, tell, trace) as model:
-        yield ActiveEngines(ModelRegistry.of(model), {model.name: model}, starts={model.name: trace})
+        yield ActiveEngines(
+            ModelRegistry.of(model), {model.name: model}, {model.name: path}, starts={model.name: trace}
+        )
 
 
 @asynccontextmanager
@@ -168,9 +173,16 @@ async def _open_several(
         served = {name: models[name] for name in file.models}
         several = _Several(config, file, pool, _lineup(file, served), served)
         yield ActiveEngines(
-            *(several.model_registry, served, file.aliases, pool.starts, lambda: pool.unloads),
+            *(several.model_registry, served, files_of(file, config)),
+            *(file.aliases, pool.starts, lambda: pool.unloads),
             reload=several.reload,
         )
+
+
+def files_of(file: ModelFile, config: Config) -> dict[str, Path]:
+    """The file of each model. Raises ModelNotLoaded."""
+    folder = Home(config.home).models
+    return {name: find(table.applied(config).model, folder) for name, table in file.models.items()}
 
 
 def _lineup(file: ModelFile, models: Mapping[str, Served]) -> ModelRegistry:

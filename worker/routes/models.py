@@ -26,10 +26,11 @@ async def list_models(request: web.Request) -> web.Response:
 
 async def get_model(request: web.Request) -> web.Response:
     id = request.match_info["id"]
-    models = _models(request.app[SERVICES])
-    found = next((model for model in models if model["id"] == id), None)
+    services = request.app[SERVICES]
+    models = {model["id"]: model for model in _models(services)}
+    found = models.get(id) or models.get(services.aliases.model_of(id))
     if found is None:
-        names = ", ".join(model["id"] for model in models)
+        names = ", ".join(models)
         raise ApiError(
             404,
             f"There is no model '{id}' on this worker. Available: {names}.",
@@ -44,6 +45,7 @@ def _models(services: Services) -> list[dict[str, Any]]:
     chat = {name: _card(services, services.model_of(name)) for name in services.model_registry.candidates}
     named = (*services.model_registry.names, *services.agent_registry.models)
     cards: dict[str, Mapping[str, Any]] = {name: chat[services.model_of(name).name] for name in named}
+    cards |= {name: {**card, "aliases": services.aliases.besides(name)} for name, card in chat.items()}
     cards |= {name: {**cards[name], "firsttoken_agent": True} for name in services.agent_registry.models}
     for name in services.embedders.names:
         cards[name] = embedding_card(services.embedders.dimensions(name))

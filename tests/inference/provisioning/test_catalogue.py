@@ -10,7 +10,7 @@ from inference.bundled import CHAT_MODEL, DRAFT_MODEL, EMBEDDER
 from inference.errors import ModelNotLoaded
 from inference.llama import LlamaContext, LlamaModel
 from inference.provisioning.catalogue import BUNDLED, HUB_FILE, PRESETS, find, preset
-from inference.provisioning.gguf_metadata import read_metadata, template_kind
+from inference.provisioning.gguf_metadata import read_metadata, template_kind, title
 
 
 def test_names_are_unique_and_drafts_exist() -> None:
@@ -77,3 +77,18 @@ def test_template_kinds_are_told_apart() -> None:
     assert template_kind(None).startswith("none")
     assert template_kind("{{ '<|start_header_id|>' }}") == "Llama 3"
     assert template_kind("{{ messages }}").startswith("of another family")
+
+
+@pytest.mark.parametrize(
+    ("stated", "shown"),
+    [
+        ("Smollm2 135M 8k Lc100K Mix1 Ep2", "SmolLM2-135M-Instruct"),  # the folder of a training run
+        ("7ae557604adf67be50417f59c2c2f167def9a775", "SmolLM2-135M-Instruct"),  # that of a download
+        ("Checkpoint 3000", "SmolLM2-135M-Instruct"),
+        ("", "SmolLM2-135M-Instruct"),
+        ("SmolLM2 135M Instruct", "SmolLM2 135M Instruct"),
+        ("A Model of Mine", "A Model of Mine"),
+    ],
+)
+def test_a_title_that_a_converter_made_of_a_folder_is_not_shown(stated: str, shown: str) -> None:
+    assert title(stated, "SmolLM2-135M-Instruct") == shown
