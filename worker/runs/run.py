@@ -405,6 +405,8 @@ class Run:
                 finished, snapshot = self._failed(finished, error)
                 end = self._encoded_end(snapshot)
         self.snapshot = snapshot
+        if self._first_token is not None and not self._marked and self._followers:
+            self._mark_first_token()  # no event was stored before the end: it goes out below, together with that
         trace = self._encoder.trace(self._ledger.payload(finished.status)) if self._encoder.tells_trace else []
         self._publish([*held, *map(sse.encode, trace), *end], last=True)
         if self.error is not None:

@@ -8,9 +8,10 @@ import pytest
 
 from inference.testing import ScriptedModel
 from migrations.pool import Database
-from tests.worker.answering import MODEL, answering, stream
+from tests.worker.answering import MODEL, answering, events_of, stream
 from worker.runs import record
 from worker.runs import run as runs
+from worker.runs.event_log import EventLog
 from worker.runs.event_stream import Stream
 
 CHAT = {"messages": [{"role": "user", "content": "x"}]}
@@ -49,3 +50,16 @@ async def test_the_first_token_counts_when_it_is_sent(
     assert marks == [True]
     [trace] = [event["trace"] for event in events if event["type"] == "firsttoken:trace"]
     assert trace["ttft_ms"] > 0
+
+
+async def test_an_answer_that_is_stored_at_once_has_the_time_of_its_first_token(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its client may come back, so no event is sent before it is stored: with a short answer, that is its end."""
+    monkeypatch.setattr(EventLog, "note", lambda *_, **__: None)
+    async with answering(database, model=ScriptedModel(["Hello, you."], name=MODEL)) as client:
+        body, headers = {**RESPONSE, "stream": True}, {"X-Firsttoken-On-Disconnect": "20"}
+        async with client.post("/v1/responses", json=body, headers=headers) as answer:
+            events = events_of(await answer.text())
+    [trace] = [event["trace"] for event in events if event["type"] == "firsttoken:trace"]
+    assert 0 < trace["ttft_ms"] <= trace["duration_ms"]

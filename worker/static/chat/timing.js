@@ -61,7 +61,7 @@ function legend(pieces, totalMs) {
 
 function numbers(trace) {
   const parts = [
-    ["First token", duration(trace.ttft_ms)],
+    ["First token", trace.ttft_ms === null ? null : duration(trace.ttft_ms)],
     ["", pace(trace.tpot_ms)],
     ["Total", duration(trace.duration_ms)],
   ];
