@@ -81,6 +81,7 @@ class Bundle:
         writer.add_author(AUTHOR)
         writer.add_license(LICENCE)
         writer.add_description(DESCRIPTION)
+        writer.add_sampling_temp(0.0)  # what it was trained to copy and compute has one right next token
         writer.add_context_length(shape.ctx)
         writer.add_embedding_length(shape.d_model)
         writer.add_block_count(shape.n_layer)

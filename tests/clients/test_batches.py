@@ -30,7 +30,9 @@ def line(custom_id: str, url: str = COMPLETIONS, **body: Any) -> dict[str, Any]:
 
 def asks(custom_id: str, **more: Any) -> dict[str, Any]:
     question = [{"role": "user", "content": f"Say something about {custom_id}."}]
-    return line(custom_id, **{"model": MODEL, "messages": question, "max_completion_tokens": 8, **more})
+    return line(
+        custom_id, **{"model": MODEL, "messages": question, "max_completion_tokens": 8, "temperature": 1, **more}
+    )
 
 
 def send(client: OpenAI, lines: Iterable[dict[str, Any] | str], endpoint: Endpoint = COMPLETIONS) -> Batch:

@@ -45,25 +45,31 @@ def test_responses_parse_into_the_callers_model(client: OpenAI) -> None:
 
 def test_chat_completions_parse_into_the_callers_model(client: OpenAI) -> None:
     completion = client.chat.completions.parse(
-        model=MODEL, messages=[{"role": "user", "content": "Plan my day."}], response_format=Plan
+        model=MODEL, messages=[{"role": "user", "content": "Plan my day."}], response_format=Plan, temperature=1
     )
     assert isinstance(completion.choices[0].message.parsed, Plan)
 
 
 async def test_the_helpers_parse_the_same_asynchronously(async_client: AsyncOpenAI) -> None:
-    parsed = await async_client.responses.parse(model=MODEL, input="Plan my day.", text_format=Plan)
+    parsed = await async_client.responses.parse(model=MODEL, input="Plan my day.", text_format=Plan, temperature=1)
     assert isinstance(parsed.output_parsed, Plan)
     completion = await async_client.chat.completions.parse(
-        model=MODEL, messages=[{"role": "user", "content": "Plan my day."}], response_format=Plan
+        model=MODEL, messages=[{"role": "user", "content": "Plan my day."}], response_format=Plan, temperature=1
     )
     assert isinstance(completion.choices[0].message.parsed, Plan)
-    async with async_client.responses.stream(model=MODEL, input="Plan my day.", text_format=Plan) as stream:
+    async with async_client.responses.stream(
+        model=MODEL, input="Plan my day.", text_format=Plan, temperature=1
+    ) as stream:
         assert isinstance((await stream.get_final_response()).output_parsed, Plan)
 
 
 def test_parsed_arguments_of_a_function_are_an_object_of_its_class(client: OpenAI) -> None:
     response = client.responses.parse(
-        model=MODEL, input="Plan my day.", tools=[openai.pydantic_function_tool(Plan)], tool_choice="required"
+        model=MODEL,
+        input="Plan my day.",
+        tools=[openai.pydantic_function_tool(Plan)],
+        tool_choice="required",
+        temperature=1,
     )
     call = response.output[0]
     assert call.type == "function_call" and isinstance(call.parsed_arguments, Plan)
@@ -71,7 +77,7 @@ def test_parsed_arguments_of_a_function_are_an_object_of_its_class(client: OpenA
 
 def test_a_chat_stream_in_a_format_adds_up_to_it(client: OpenAI) -> None:
     with client.chat.completions.stream(
-        model=MODEL, messages=[{"role": "user", "content": "Plan my day."}], response_format=Plan
+        model=MODEL, messages=[{"role": "user", "content": "Plan my day."}], response_format=Plan, temperature=1
     ) as stream:
         text = "".join(event.delta for event in stream if event.type == "content.delta")
         final = stream.get_final_completion()
@@ -79,7 +85,7 @@ def test_a_chat_stream_in_a_format_adds_up_to_it(client: OpenAI) -> None:
 
 
 def test_a_stream_in_a_format_adds_up_to_it(client: OpenAI) -> None:
-    with client.responses.stream(model=MODEL, input="Plan my day.", text_format=Plan) as stream:
+    with client.responses.stream(model=MODEL, input="Plan my day.", text_format=Plan, temperature=1) as stream:
         text = "".join(event.delta for event in stream if event.type == "response.output_text.delta")
         final = stream.get_final_response()
     assert final.output_parsed == Plan.model_validate_json(text)
@@ -95,6 +101,7 @@ def test_any_json_object_can_be_asked_for(client: OpenAI) -> None:
         messages=[{"role": "user", "content": "hello"}],
         response_format={"type": "json_object"},
         max_completion_tokens=20,
+        temperature=1,
     )
     assert (completion.choices[0].message.content or "").startswith("{")
 

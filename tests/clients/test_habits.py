@@ -92,6 +92,7 @@ def test_the_body_of_a_benchmark_is_taken(server: Mapping[str, Any]) -> None:
         "model": MODEL,
         "messages": [{"role": "user", "content": [{"type": "text", "text": "hello"}]}],
         "max_completion_tokens": 24,  # more than an answer to this has by itself
+        "temperature": 1,
         "ignore_eos": True,
         "stream": True,
         "stream_options": {"include_usage": True, "continuous_usage_stats": True},

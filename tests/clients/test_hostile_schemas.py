@@ -34,7 +34,11 @@ async def test_others_go_on_while_a_schema_is_compiled_and_followed(
     async def write() -> None:
         nonlocal written
         stream = await async_client.chat.completions.create(
-            model=MODEL, messages=[{"role": "user", "content": "Tell me about Ada."}], max_tokens=200, stream=True
+            model=MODEL,
+            messages=[{"role": "user", "content": "Tell me about Ada."}],
+            max_tokens=200,
+            temperature=1,
+            stream=True,
         )
         async for _ in stream:
             written += 1
@@ -42,7 +46,7 @@ async def test_others_go_on_while_a_schema_is_compiled_and_followed(
     async def attack() -> None:
         format: Any = {"type": "json_schema", "name": "odd", "schema": schema}
         await async_client.responses.create(
-            model=MODEL, input="hello", text={"format": format}, max_output_tokens=120, timeout=ANSWER_S
+            model=MODEL, input="hello", text={"format": format}, temperature=1, max_output_tokens=120, timeout=ANSWER_S
         )
 
     other, attacks = asyncio.create_task(write()), [asyncio.create_task(attack()) for _ in range(3)]

@@ -39,8 +39,7 @@ async def test_a_conversation_keeps_its_settings_and_a_new_one_has_the_usual_one
         assert turn["instructions"] == INSTRUCTIONS.strip()
         assert (turn["temperature"], turn["max_output_tokens"]) == (0.7, 200)
         assert turn["reasoning"] == {"effort": "low"}
-    assert elsewhere["temperature"] == 0
-    assert not elsewhere.keys() & {"instructions", "max_output_tokens", "reasoning"}
+    assert not elsewhere.keys() & {"temperature", "top_p", "instructions", "max_output_tokens", "reasoning"}
     assert all(len(value) <= 512 for value in scripted.conversations["conv_1"]["metadata"].values())
 
 
@@ -108,3 +107,19 @@ async def test_settings_are_kept_by_a_name_and_chosen_again(open_page: OpenPage,
     await panel.click()
     await page.get_by_role("button", name="Delete this preset").click()
     await expect(page.locator("#preset")).to_be_disabled()
+
+
+async def test_the_lowest_positions_leave_sampling_to_the_model(open_page: OpenPage, scripted: ScriptedWorker) -> None:
+    """Beside them, a temperature of 0 and a top p of 1 are choices like any other."""
+    page = await open_page(scripted.url)
+    panel = page.get_by_role("button", name="Settings of this conversation")
+    await panel.click()
+    await expect(page.locator("#settings-temperature")).to_have_text("model default")
+    await expect(page.locator("#settings-top-p")).to_have_text("model default")
+    await page.get_by_label("Temperature").fill("0")
+    await page.get_by_label("Top p").fill("1")
+    await expect(page.locator("#settings-temperature")).to_have_text("0, repeatable")
+    await page.get_by_role("button", name="Done").click()
+    await ask(page, "Hello?")
+    await expect(page.locator(".prose")).to_have_text("Hello.")
+    assert (scripted.turns[0]["temperature"], scripted.turns[0]["top_p"]) == (0, 1)

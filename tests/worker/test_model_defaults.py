@@ -6,6 +6,9 @@ from typing import Any
 
 import pytest
 
+from inference.bundled import CHAT_MODEL
+from inference.llama import LlamaModel
+from inference.provisioning.gguf_metadata import read_metadata
 from inference.testing import ScriptedModel
 from inference.usual_sampling import UsualSampling
 from migrations.pool import Database
@@ -43,6 +46,12 @@ async def test_sampling_that_a_request_leaves_open_is_the_model_s(
     assert (left.temperature, left.top_k, left.top_p, left.min_p) == (0.6, 20, 0.95, 0.05)
     assert (set_by_request.temperature, set_by_request.top_k, set_by_request.top_p) == (1, 0, 0.95)
     assert set_by_request.min_p == 0.05
+
+
+def test_the_bundled_model_recommends_the_most_likely_token() -> None:
+    """It computes and copies: a drawn digit would be a wrong one."""
+    usual = read_metadata(LlamaModel.load(CHAT_MODEL, weights=False)).sampling
+    assert usual.stated == {"temperature": 0.0}
 
 
 async def test_a_response_tells_how_it_was_sampled(database: Database, model: ScriptedModel) -> None:

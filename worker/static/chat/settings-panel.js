@@ -59,10 +59,10 @@ export class SettingsPanel {
     const { fields } = this;
     if (model !== null && ![...fields.model.options].some(({ value }) => value === model)) fields.model.append(option(model, model));
     fields.store.value = [...fields.store.options].some(({ value }) => value === store) ? store : "";
-    fields.topP.value = String(topP ?? 1);
+    fields.topP.value = String(topP ?? fields.topP.min);
     fields.model.value = model ?? "";
     fields.instructions.value = instructions ?? "";
-    fields.temperature.value = String(temperature ?? 0);
+    fields.temperature.value = String(temperature ?? fields.temperature.min);
     fields.maxTokens.value = maxTokens === null ? "" : String(maxTokens);
     fields.effort.value = effort ?? "";
     this.say();
@@ -71,8 +71,8 @@ export class SettingsPanel {
   say() {
     const { temperature, topP, instructions } = this.fields;
     const { length } = instructions.value;
-    byId("settings-temperature").textContent = Number(temperature.value) === 0 ? "0, repeatable" : temperature.value;
-    byId("settings-top-p").textContent = Number(topP.value) === 1 ? "1, all tokens" : topP.value;
+    tell(temperature, "settings-temperature", { 0: "0, repeatable" });
+    tell(topP, "settings-top-p", { 1: "1, all tokens" });
     byId("settings-left").textContent = length === 0 ? "" : `${length} of ${INSTRUCTIONS_CHARS_MAX}`;
     this.presets.show();
   }
@@ -84,8 +84,8 @@ export class SettingsPanel {
       model: model.value || null,
       instructions: instructions.value.trim() || null,
       store: store.value || null,
-      temperature: Number(temperature.value) || null,
-      topP: Number(topP.value) < 1 ? Number(topP.value) : null,
+      temperature: chosenIn(temperature),
+      topP: chosenIn(topP),
       maxTokens: tokens >= 1 ? tokens : null,
       effort: effort.value || null,
     };
@@ -95,6 +95,18 @@ export class SettingsPanel {
     const { chosen } = this;
     if (JSON.stringify(chosen) !== JSON.stringify({ ...chosen, ...this.settings })) this.changed(chosen);
   }
+}
+
+/** The lowest position of a slider leaves the choice to the model. */
+function chosenIn({ value, min }) {
+  return Number(value) === Number(min) ? null : Number(value);
+}
+
+function tell(slider, id, meanings) {
+  const chosen = chosenIn(slider);
+  const text = chosen === null ? "model default" : meanings[chosen] ?? slider.value;
+  byId(id).textContent = text;
+  slider.setAttribute("aria-valuetext", text);
 }
 
 function option(value, text) {

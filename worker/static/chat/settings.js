@@ -41,7 +41,7 @@ export function turnFields(settings) {
   const { temperature, topP, maxTokens } = settings;
   return {
     ...promptFields(settings),
-    temperature: temperature ?? 0,
+    ...(temperature !== null && { temperature }),
     ...(topP !== null && { top_p: topP }),
     ...(maxTokens !== null && { max_output_tokens: maxTokens }),
   };
