@@ -4,7 +4,8 @@ Pure except for `here` and `gpu_layers`, which query the machine.
 Settings of the user are kept or refused. Of the others, the least important is reduced first: the slots of idle
 conversations (they are restored from host memory at a thousandth of the cost of prefill), then context beyond what an
 agent needs, then streams, then the memory for parked conversations, and last the precision of keys and values. On a GPU
-all of these are reduced before a single layer is: a layer computed by the CPU slows every token.
+all of these are reduced before a single layer is: a layer computed by the CPU slows every token. On a CPU, slots of idle
+conversations leave most of the memory to the other programs of a laptop, even where they would fit.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
-from math import isinf
+from math import inf, isinf
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,8 @@ from inference.provisioning.memory import Footprint, Proportions, in_words
 CONTEXT_FLOOR = 4096
 CONTEXT_STEP = 512  # about a question and its answer
 ALL_LAYERS = -1
+# Of the free memory of a CPU, for a KV cache with slots of idle conversations: it is occupied from the start, used or not.
+IDLE_KV_SHARE = 0.25
 
 
 def gpu_layers(config: EngineConfig) -> int:
@@ -100,7 +103,8 @@ class Allowance:
         if not self.is_less:
             return ""
         wanted = self.need_wanted.total + self.need_wanted.parked_max
-        return f"{described(self.wanted)} would take {in_words(wanted)}; {self.room}"
+        change = "to choose otherwise, set --streams, --resident, --context or --kv-type"
+        return f"{described(self.wanted)} would take {in_words(wanted)}; {self.room}; {change}"
 
     def __str__(self) -> str:
         layers = f", {self.config.gpu_layers} layers on the GPU" if self.config.gpu_layers > 0 else ""
@@ -138,6 +142,8 @@ def allow(wanted: EngineConfig, model: Proportions, draft: Proportions | None, r
     steps = list(rungs(wanted, takes_quantised=takes_quantised))
     for config in _placed(steps, model.layers, need, room):
         needed = need(config)
+        if config.resident and "resident" in wanted.adjustable and needed.kv_cache > _idle_kv_max(room):
+            continue
         on_host, on_device = split(needed, model.layers, config.gpu_layers if on_gpu else 0, room.gpus)
         left = room.left_on_host(on_host, on_device)
         if left >= 0 and on_device <= room.gpu:
@@ -146,6 +152,11 @@ def allow(wanted: EngineConfig, model: Proportions, draft: Proportions | None, r
             wanted = replace(wanted, parked_bytes_max=parked_max)
             return Allowance(config, wanted, need(config), need(wanted), room, model.layers)
     raise _refusal(steps[-1], need(steps[-1]), room, takes_quantised=takes_quantised)
+
+
+def _idle_kv_max(room: Room) -> float:
+    """Bytes of a KV cache with slots of idle conversations. Memory of a GPU, and what was given, has no other use."""
+    return inf if room.gpu_free is not None or room.given else IDLE_KV_SHARE * room.left_on_host(0, 0)
 
 
 def here(wanted: EngineConfig) -> Allowance:

@@ -36,24 +36,24 @@ CHAT = [entry for entry in PRESETS if "not for chat" not in entry.note]
 
 LAPTOPS_GB = (4, 8, 16, 24)
 SERVED = {  # on each of them
-    "smollm2-135m": ("8 x 8192", "8+8 x 8192", "8+8 x 8192", "8+8 x 8192"),
-    "qwen3-0.6b": ("2 x 4096", "8 x 4096", "8+2 x 8192", "8+8 x 8192"),
-    "qwen3-1.7b": ("1 x 4096 q8_0", "5 x 4096", "8+1 x 8192", "8+4 x 8192"),
-    "qwen3-4b": ("no", "3 x 4096", "8 x 6144", "8+2 x 8192"),
-    "qwen3-4b-instruct": ("no", "3 x 4096", "8 x 6144", "8+2 x 8192"),
-    "qwen3-8b": ("no", "no", "8 x 4096", "8+1 x 8192"),
+    "smollm2-135m": ("8 x 8192", "8 x 8192", "8+4 x 8192", "8+8 x 8192"),
+    "qwen3-0.6b": ("2 x 4096", "8 x 4096", "8 x 8192", "8 x 8192"),
+    "qwen3-1.7b": ("1 x 4096 q8_0", "5 x 4096", "8 x 8192", "8 x 8192"),
+    "qwen3-4b": ("no", "3 x 4096", "8 x 6144", "8 x 8192"),
+    "qwen3-4b-instruct": ("no", "3 x 4096", "8 x 6144", "8 x 8192"),
+    "qwen3-8b": ("no", "no", "8 x 4096", "8 x 8192"),
     "qwen3-14b": ("no", "no", "1 x 4096", "8 x 5120"),
     "qwen3-30b-a3b-instruct": ("no", "no", "no", "no"),
-    "llama-3.2-1b": ("6 x 4096", "8+4 x 8192", "8+8 x 8192", "8+8 x 8192"),
-    "llama-3.2-3b": ("1 x 4096 q8_0", "5 x 4096", "8 x 8192", "8+4 x 8192"),
-    "llama-3.1-8b": ("no", "1 x 4096 q8_0", "8 x 4608", "8+2 x 8192"),
-    "gemma-3-270m": ("8+1 x 8192", "8+8 x 8192", "8+8 x 8192", "8+8 x 8192"),
-    "gemma-3-4b": ("no", "3 x 4096", "8 x 6656", "8+2 x 8192"),
-    "smollm3-3b": ("1 x 4096", "8 x 4096", "8+4 x 8192", "8+8 x 8192"),
-    "phi-4-mini": ("no", "3 x 4096", "8 x 7168", "8+4 x 8192"),
-    "granite-4.0-micro": ("1 x 4096 q8_0", "6 x 4096", "8+2 x 8192", "8+8 x 8192"),
+    "llama-3.2-1b": ("6 x 4096", "8 x 8192", "8+2 x 8192", "8+4 x 8192"),
+    "llama-3.2-3b": ("1 x 4096 q8_0", "5 x 4096", "8 x 8192", "8 x 8192"),
+    "llama-3.1-8b": ("no", "1 x 4096 q8_0", "8 x 4608", "8 x 8192"),
+    "gemma-3-270m": ("8 x 8192", "8 x 8192", "8+8 x 8192", "8+8 x 8192"),
+    "gemma-3-4b": ("no", "3 x 4096", "8 x 6656", "8 x 8192"),
+    "smollm3-3b": ("1 x 4096", "8 x 4096", "8 x 8192", "8 x 8192"),
+    "phi-4-mini": ("no", "3 x 4096", "8 x 7168", "8 x 8192"),
+    "granite-4.0-micro": ("1 x 4096 q8_0", "6 x 4096", "8 x 8192", "8 x 8192"),
     "gpt-oss-20b": ("no", "no", "no", "8 x 8192"),
-    "mistral-7b": ("no", "1 x 4096", "8 x 5120", "8+2 x 8192"),
+    "mistral-7b": ("no", "1 x 4096", "8 x 5120", "8 x 8192"),
 }
 NEED = Footprint(weights=8 * GB, kv_cache=GB, working=0, draft=0, parked_max=0)  # of 8 layers and the output
 
@@ -105,6 +105,15 @@ def test_what_a_gpu_does_not_hold_must_fit_the_host() -> None:
     assert allowed("qwen3-14b", Room(2 * GB, 14 * GB)) is not None
 
 
+def test_idle_conversations_take_what_was_given_or_set_but_little_of_a_laptop() -> None:
+    """The KV cache is occupied from the start, and a state comes back from host memory at once."""
+    small, free = "smollm2-135m", Room(6 * GB)
+    assert served(allowed(small, free)) == "8 x 8192"
+    assert served(allowed(small, Room(6 * GB, given=6 * GB))) == "8+8 x 8192"
+    assert served(allowed(small, free, replace(WANTED, adjustable=ADJUSTABLE - {"resident"}))) == "8+8 x 8192"
+    assert served(allowed(small, free, replace(WANTED, context=2048))) == "8+8 x 2048"
+
+
 def test_the_bundled_model_gets_all_it_wants_where_anything_runs() -> None:
     """And a draft its share."""
     allowance = here(replace(WANTED, draft_path=DRAFT_MODEL, memory_bytes_max=GB))
@@ -113,8 +122,9 @@ def test_the_bundled_model_gets_all_it_wants_where_anything_runs() -> None:
 
 
 def test_a_model_like_its_draft_is_served_with_fewer_conversations() -> None:
-    alone = allow(WANTED, of("qwen3-4b"), None, Room(20 * GB)).config
-    drafting = allow(WANTED, of("qwen3-4b"), of("qwen3-0.6b"), Room(20 * GB)).config
+    room = Room(20 * GB, given=20 * GB)
+    alone = allow(WANTED, of("qwen3-4b"), None, room).config
+    drafting = allow(WANTED, of("qwen3-4b"), of("qwen3-0.6b"), room).config
     assert drafting.slots < alone.slots
 
 
@@ -123,7 +133,8 @@ def test_what_is_less_than_usual_says_so_and_why() -> None:
     assert str(allowance) == "2 streams of 4096 tokens in f16"
     assert allowance.reason == (
         "8 streams and 8 resident slots of 8192 tokens in f16 would take 22.7 GB; "
-        "4.9 GB of the 6.0 GB of memory that are free may be used"
+        "4.9 GB of the 6.0 GB of memory that are free may be used; "
+        "to choose otherwise, set --streams, --resident, --context or --kv-type"
     )
 
 
