@@ -188,6 +188,7 @@ class ScriptedWorker:
     signed_in: bool = True
     sessions: list[dict[str, Any]] = field(default_factory=list)
     parameters: int = 11_000_000
+    tools_shown: str = "of_template"
     stores: list[dict[str, Any]] = field(default_factory=lambda: [STORE])
     documented: set[str] = field(default_factory=lambda: {"vs_1"})  # stores that have the answer to the example
 
@@ -309,7 +310,12 @@ class ScriptedWorker:
         return web.json_response(self.conversations[request.match_info["id"]])
 
     async def list_models(self, request: web.Request) -> web.Response:
-        model = {"id": "demo-chat", "object": "model", "firsttoken_parameters": self.parameters}
+        model = {
+            "id": "demo-chat",
+            "object": "model",
+            "firsttoken_parameters": self.parameters,
+            "firsttoken_tools": self.tools_shown,
+        }
         return web.json_response({"object": "list", "data": [model]})
 
     async def trace(self, request: web.Request) -> web.Response:

@@ -8,11 +8,11 @@ from tests.pages.conftest import OpenPage
 from tests.pages.scripted import STORE, ScriptedWorker
 
 
-async def test_a_small_model_is_said_to_be_small_and_how_to_get_a_better_one(
+async def test_a_tiny_model_is_said_to_be_tiny_and_how_to_get_a_better_one(
     open_page: OpenPage, scripted: ScriptedWorker
 ) -> None:
     page = await open_page(scripted.url)
-    await expect(page.locator("#ability")).to_contain_text("demo-chat is a very small model (11 million parameters)")
+    await expect(page.locator("#ability")).to_contain_text("demo-chat (11 million parameters) is a tiny model")
     await expect(page.locator("#better")).to_contain_text("--model qwen3-4b-instruct")
 
 
@@ -21,6 +21,17 @@ async def test_a_large_model_is_not_talked_down(open_page: OpenPage, scripted: S
     page = await open_page(scripted.url)
     await expect(page.locator("#ability")).to_contain_text("4.02 billion parameters")
     await expect(page.locator("#better")).to_be_hidden()
+
+
+async def test_a_model_that_was_not_trained_to_use_tools_is_not_asked_to(
+    open_page: OpenPage, scripted: ScriptedWorker
+) -> None:
+    scripted.parameters, scripted.tools_shown = 134_515_008, "described"
+    page = await open_page(scripted.url)
+    await expect(page.locator("#ability")).to_contain_text("It chats, but it knows little")
+    await expect(page.locator("#ability")).to_contain_text("It was not trained to use tools.")
+    await expect(page.get_by_role("button", name="What is a database?")).to_be_visible()
+    await expect(page.get_by_role("button", name="What is 127 * 49?")).to_be_hidden()
 
 
 async def test_documents_are_an_example_only_where_the_chosen_store_can_answer(

@@ -63,6 +63,7 @@ def _card(services: Services, model: LanguageModel) -> dict[str, Any]:
     card = chat_card(
         abilities(model.chat_template, model.capabilities, model.switches), model.context_length, model.measures
     )
+    card["firsttoken_tools"] = "of_template" if model.capabilities.tools else "described"
     if parameters := model.measures.get("n_params"):
         card["firsttoken_parameters"] = parameters
     engines = services.engines

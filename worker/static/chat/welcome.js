@@ -10,6 +10,7 @@ const USUAL = {
   flush: 4,
 };
 const SMALL_PARAMETERS = 1e9; // a model below this knows little by heart
+const TINY_PARAMETERS = 5e7; // and one below this only says what it was trained to say
 const BETTER = 'make run ARGS="--model qwen3-4b-instruct"';
 const SAMPLE = "How long are traces kept?"; // of this project's own documentation
 
@@ -32,13 +33,13 @@ export class Welcome {
 
   async load() {
     const { data: [model] } = await json("GET", "/v1/models");
-    const { id, firsttoken_parameters: parameters } = model;
-    const small = parameters < SMALL_PARAMETERS;
+    const { id, firsttoken_parameters: parameters, firsttoken_tools: shown } = model;
+    for (const example of this.node.querySelectorAll("[data-with-tools]")) {
+      example.hidden = (example.dataset.withTools === "true") === (shown === "described");
+    }
     if (parameters === undefined) return;
-    byId("ability").textContent = small
-      ? `${id} is a very small model (${size(parameters)} parameters). It makes small talk, uses tools and finds answers in documents, but it knows little about the world and makes mistakes.`
-      : `${id} (${size(parameters)} parameters) answers, uses tools and cites your documents.`;
-    byId("better").hidden = !small;
+    byId("ability").textContent = ability(id, parameters, shown !== "described");
+    byId("better").hidden = parameters >= SMALL_PARAMETERS;
     byId("better").replaceChildren("For real work, start the worker with a larger model: ", el("code", {}, BETTER));
   }
 
@@ -54,6 +55,17 @@ export class Welcome {
     this.documentExample.querySelector("b").textContent = SAMPLE;
     this.documentExample.hidden = false;
   }
+}
+
+/** What a model of this size does, and what not. `tools`: whether it was trained to call them. */
+function ability(id, parameters, tools) {
+  const named = `${id} (${size(parameters)} parameters)`;
+  if (parameters < TINY_PARAMETERS) {
+    return `${named} is a tiny model, for trying things out. It answers questions like those below with tools and documents. It cannot really chat, and it knows nothing about the world.`;
+  }
+  const untrained = tools ? "" : " It was not trained to use tools.";
+  if (parameters < SMALL_PARAMETERS) return `${named} is a very small model. It chats, but it knows little and makes mistakes.${untrained}`;
+  return `${named} answers${tools ? ", uses tools" : ""} and cites your documents.${untrained}`;
 }
 
 /** 11 million, 4.02 billion. */
