@@ -55,6 +55,10 @@ LONGER_MAX = 4.0
 # Prompts of different lengths are computed in parts: their common length together, then the rest of the longer ones. A
 # part with few rows costs two or three times as much per row, so no prompt gets a part of fewer tokens than this.
 MIN_CHUNK = 16
+# With a stream per slot, all rows of a step read a multiple of so many cells, and mask those that they must not see. A
+# chunk of a prompt that runs into further cells makes all of its rows read them, so it ends before them if it then
+# still has so many rows that another step costs less than what is saved.
+CELLS_READ, WITHIN_CELLS_MIN = 256, 32
 # Waiting requests considered per step: each may have to wait for a prefix that another one computes.
 CANDIDATES_MAX = 32
 # Batch requests pause for at most this many consecutive steps: a steady flow of more urgent prompts must not stop them
@@ -138,6 +142,7 @@ class Scheduler:
             config.slots, parked=parked, shared_prefixes=self.shared_prefixes, rewinds=rewinds, streams=streams
         )
         self.cost = StepCost()
+        self._streams = streams
         alone = config.prefill_tokens_alone
         self._chunks = [chunk for chunk in PREFILL_CHUNKS if chunk <= alone] or [alone]
         self._shares = Shares()
@@ -209,6 +214,8 @@ class Scheduler:
             within_s = min(within_s, patience_s, self._batch_step_s(computing, now_ns))
             chunk = self.prefill_chunk(len(streams), new, within_s)
             outputs = self._config.outputs_max - len(computing)
+            if self._streams and not streams and len(prefilling) == 1:
+                chunk = within_cells(chunk, prefilling[0])
             for request, tokens in divide(chunk, prefilling):
                 if request.is_unscored:
                     tokens = _whole(request, min(tokens, max(0, outputs)))
@@ -460,6 +467,12 @@ class Scheduler:
         scored = len(chunk) - sampled if request.is_unscored else 0
         work = Work(request, request.slot, request.computed, chunk, scored + sampled, apart, scored=scored)
         plan.work.append(work)
+
+
+def within_cells(chunk: int, request: Request) -> int:
+    """The chunk of a prompt that is computed alone, or less if it does not complete the prompt: see CELLS_READ."""
+    within = chunk - (request.computed + chunk) % CELLS_READ
+    return within if chunk < request.batchable and within >= WITHIN_CELLS_MIN else chunk
 
 
 def divide(budget: int, prefilling: Sequence[Request]) -> list[tuple[Request, int]]:

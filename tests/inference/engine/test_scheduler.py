@@ -22,6 +22,7 @@ from inference.engine.scheduler import (
     Scheduler,
     Work,
     divide,
+    within_cells,
 )
 from inference.kvcache.slots import SHARED_PREFILL_MIN
 from inference.request import Phase
@@ -42,6 +43,26 @@ def test_a_prompt_has_the_machine_to_itself_when_nobody_streams() -> None:
     machine = Machine()
     machine.scheduler.add(request([2, 3] * 20))
     assert machine.step() == [16]
+
+
+def test_a_prompt_that_is_read_alone_is_parted_where_attention_reads_more_cells() -> None:
+    machine = Machine(EngineConfig(parallel=3, resident=2, prefill_tokens_alone=256))
+    machine.scheduler.add(short := request([2] * 50, max_tokens=1))
+    machine.finish(short)
+    machine.scheduler.add(long := request([2] * 50 + [3] * 300, max_tokens=1))
+    assert [machine.step() for _ in range(2)] == [[206], [94]]
+    assert long.phase is Phase.FINISHED
+
+
+@pytest.mark.parametrize(("computed", "tokens"), [(0, 256), (50, 206), (224, 32), (225, 256), (400, 112)])
+def test_no_part_of_a_prompt_is_so_short_that_it_saves_nothing(computed: int, tokens: int) -> None:
+    (long := request([2] * 1000)).computed = computed
+    assert within_cells(256, long) == tokens
+
+
+def test_what_completes_a_prompt_is_not_parted() -> None:
+    (nearly_read := request([2] * 300)).computed = 50
+    assert within_cells(256, nearly_read) == 256
 
 
 def test_several_short_prompts_share_a_step() -> None:
