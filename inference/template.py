@@ -31,6 +31,10 @@ from inference.template_probe import probe
 # ("type" == "string"), so it is passed as it is.
 _PLAIN = re.compile(r"[\w\s.,:;?!()'\"/+*=%&-]*")
 
+# What may be a mark: `_Marks` knows its own by their nonce. A pattern with the nonce would be compiled for each prompt,
+# which takes longer than the template, and would drive others out of the cache of patterns.
+_MARK = re.compile(r"(\x02[0-9a-f]{16}:\d+\x03?)")
+
 OURS = frozenset({"messages", "tools", "__marks"})  # variables that every prompt sets
 COUNT, COUNTED = "count_iteration", "__iterations"  # the filter that each iteration applies, and to what
 # Of a prompt: as many as a template needs that looks at all messages for each of a thousand. They take 0.1 s.
@@ -49,7 +53,6 @@ class _Marks:
 
     def __init__(self) -> None:
         self._nonce = secrets.token_hex(8)
-        self._pattern = re.compile(rf"(\x02{self._nonce}:\d+\x03?)")
         self._segments: dict[str, Segment] = {}
 
     def keep(self, segment: Segment) -> str:
@@ -74,7 +77,7 @@ class _Marks:
 
     def unshield(self, value: Any) -> Any:
         if isinstance(value, str):
-            return self._pattern.sub(lambda mark: self._segment(mark[0], Part.TOOLS).text, value)
+            return _MARK.sub(lambda mark: self._segment(mark[0], Part.TOOLS).text, value)
         if isinstance(value, Mapping):
             return {self.unshield(key): self.unshield(item) for key, item in value.items()}
         return [self.unshield(item) for item in value] if isinstance(value, list | tuple) else value
@@ -83,7 +86,7 @@ class _Marks:
         """Text of the template belongs to the part that it introduces; at the end, to the part that it closes."""
         segments: list[Segment] = []
         part = self._last
-        for piece in reversed(self._pattern.split(rendered)):
+        for piece in reversed(_MARK.split(rendered)):
             segments.append(self._segment(piece, part))
             part = segments[-1].part
         return [segment for segment in reversed(segments) if segment.text or segment.ids]
