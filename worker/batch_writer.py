@@ -22,9 +22,11 @@ class BatchWriter:
     returns whether there was anything; when it raises, it is called again.
     """
 
-    def __init__(self, part: Part, store: Callable[[], Awaitable[bool]]) -> None:
+    def __init__(self, part: Part, store: Callable[[], Awaitable[bool]], *, gather_s: float | None = None) -> None:
+        """`gather_s`: how long a batch accumulates; None: GATHER_S."""
         self._part = part
         self._store = store
+        self._gather_s = gather_s
         self._notified = asyncio.Event()
         self._hurried = asyncio.Event()
         self._writing = asyncio.Lock()
@@ -69,6 +71,6 @@ class BatchWriter:
 
     async def _gather(self) -> None:
         with suppress(TimeoutError):
-            async with asyncio.timeout(GATHER_S):
+            async with asyncio.timeout(GATHER_S if self._gather_s is None else self._gather_s):
                 await self._hurried.wait()
                 await asyncio.sleep(HURRY_S)

@@ -26,6 +26,8 @@ Export: TypeAlias = Callable[[TurnRecord], None]
 
 WAITING_MAX = 4096  # traces of a few kilobytes, while the database is unavailable; beyond that the oldest are dropped
 BATCH_MAX = 128
+# Four statements and a commit, of which nobody waits for the result: on a machine without idle cores, the model waits.
+GATHER_S = 1.0
 ROLL_UP_EVERY_S = 300.0  # until an hour is rolled up, it is read minute by minute
 FORGET_EVERY_S = 3600.0
 NOT_TOKEN = re.compile(r"[^A-Za-z0-9_.-]")
@@ -45,7 +47,7 @@ class Telemetry:
         self._export = export
         self._waiting: deque[TurnRecord] = deque()
         self._done_at: dict[str, float] = {}
-        self._writer = BatchWriter("telemetry", self._store_waiting)
+        self._writer = BatchWriter("telemetry", self._store_waiting, gather_s=GATHER_S)
         self.dropped = 0
 
     def start(self, supervisor: Supervisor) -> None:

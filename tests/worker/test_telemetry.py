@@ -315,6 +315,28 @@ async def test_turns_that_end_while_others_are_being_stored_are_gathered_for_the
     assert len(await telemetry.traces.list(member(tenant_id), recent())) == 132
 
 
+async def test_turns_are_stored_less_often_than_events(
+    database: Database, tenant_id: UUID, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody waits for a trace, and small transactions would take the cores from the model."""
+    monkeypatch.setattr("worker.batch_writer.GATHER_S", 0.0)
+    monkeypatch.setattr(worker.telemetry, "GATHER_S", 3600.0)
+    telemetry, write, sizes = make_telemetry(database), Traces.write, list[int]()
+
+    async def counted(traces: Traces, tenant_id: UUID, records: Sequence[TurnRecord]) -> None:
+        sizes.append(len(records))
+        await write(traces, tenant_id, records)
+
+    monkeypatch.setattr(Traces, "write", counted)
+    telemetry.start(Supervisor())
+    for _ in range(3):
+        record(telemetry, make_trace(edge=1), tenant_id)
+        for _ in range(10):  # a writer that does not wait stores after the first few
+            await asyncio.sleep(0)
+    await telemetry.close()
+    assert sizes == [3]
+
+
 async def test_a_full_queue_lets_the_oldest_go_and_counts_it(
     database: Database, tenant_id: UUID, monkeypatch: pytest.MonkeyPatch
 ) -> None:
