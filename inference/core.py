@@ -254,6 +254,11 @@ class Acceptance:
     _hits: float = PRIOR * PRIOR_TOKENS
     _looks: float = PRIOR_TOKENS
 
+    @classmethod
+    def believed(cls, per_token: float) -> Acceptance:
+        """Acceptance of which more is known in advance than the usual prior."""
+        return cls(_hits=per_token * PRIOR_TOKENS)
+
     def observe(self, drafted: int, accepted: int) -> None:
         """Record a verification: the first `accepted` of `drafted` tokens were right, the next one, if any, was not."""
         self.drafted += drafted

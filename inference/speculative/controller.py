@@ -29,6 +29,7 @@ class Drafting(Protocol):
     """Guesses the next tokens: a `DraftModel`, or a `PromptLookup`."""
 
     cost: StepCost  # of drafting one more token for each stream in a step
+    watches: bool  # whether it knows its acceptance without drafting, from the tokens that the model writes
 
     def look(self, wanted: Sequence[tuple[Request, int]]) -> list[Stream]:
         """Requests, and the room for their drafts -> expected acceptance and possible length of a draft for each."""
@@ -62,6 +63,7 @@ class SpeculationController:
         self.length = DraftLength(longest, min(config.draft_min, longest), cost, parted=parted)
         if drafter:
             self.length.draft_cost = drafter.cost
+            self.length.tries = not drafter.watches
         self._rewinds = rewinds
         self._forced = 0  # accepted tokens of forced drafts
         self._failures = 0  # in a row

@@ -27,6 +27,8 @@ TRIALS_FIRST = 4
 # Steps until the next trial. A trial costs the time of a few steps, so each one without a gain doubles the wait.
 PATIENCE_MIN, PATIENCE_MAX = 100, 3200
 REST_STEPS = 8  # while drafts are a loss, they are not reconsidered at every step: that costs time too
+# Where acceptance is known without trials, it can change with any token. Deciding takes some 15 microseconds a stream.
+REST_STREAMS = 8  # streams for each step of rest
 TRIAL_READS = 8  # most tokens the drafter may have to prefill for a trial, per generated token: its prefill is fast
 
 
@@ -51,7 +53,8 @@ class Stream:
 class DraftLength:
     """Chooses k between `shortest` and `longest`; 0 means no draft. The costs are those of the model and the drafter.
 
-    `parted`: whether the model computes a step in parts (see `step_parts`).
+    `parted`: whether the model computes a step in parts (see `step_parts`). `tries`: whether acceptance is only learned
+    from drafts, so that some must be made for that alone.
     """
 
     longest: int
@@ -59,6 +62,7 @@ class DraftLength:
     cost: StepCost = field(default_factory=StepCost)
     draft_cost: StepCost = field(default_factory=StepCost)
     parted: bool = False
+    tries: bool = True
     _trials: Counter[int] = field(default_factory=Counter)  # by number of streams
     _waited: int = 0
     _patience: int = PATIENCE_MIN
@@ -80,7 +84,7 @@ class DraftLength:
         if not self.longest or not any(stream.room for stream in streams):
             return 0
         length = max(self.shortest, self._best(streams, pace_s))
-        self.rest(0 if length else REST_STEPS)
+        self.rest(0 if length else REST_STEPS if self.tries else len(streams) // REST_STREAMS)
         return length
 
     def _best(self, streams: Sequence[Stream], pace_s: float) -> int:
@@ -97,7 +101,7 @@ class DraftLength:
             return 0
         if best:
             self._waited, self._patience = 0, PATIENCE_MIN
-        elif self._wants_trial(able):
+        elif self.tries and self._wants_trial(able):
             return min(TRIAL, self.longest)
         return best
 

@@ -44,6 +44,8 @@ class DraftModel:
     `vocabulary` is the number of tokens that both models have: others are neither drafted nor prefilled.
     """
 
+    watches = False
+
     def __init__(self, backend: Backend, vocabulary: int = sys.maxsize) -> None:
         self._backend = backend
         self._vocabulary = vocabulary

@@ -45,6 +45,21 @@ def test_no_drafts_where_rows_cost_as_much_as_steps() -> None:
     assert chosen[0] >= 195  # and a trial now and then
 
 
+def test_what_is_known_without_drafts_is_not_tried() -> None:
+    length = replace(costs(1.0, 1.0, 0.1), tries=False)
+    assert settled(length, [stream(0.7)]) == {0: 200}
+
+
+def test_what_changes_with_any_token_is_reconsidered_at_every_step_of_few_streams() -> None:
+    """A copy begins: a rest would miss its first tokens."""
+    length = replace(costs(1.0, 0.1, 0.0), tries=False)
+    assert length.choose([stream(0.01)]) == 0
+    assert not length.rests()
+    assert length.choose([stream(0.95)]) > 0
+    assert length.choose([stream(0.01, slot=slot) for slot in range(32)]) == 0
+    assert [length.rests() for _ in range(5)] == [True] * 4 + [False]
+
+
 def test_shorter_drafts_for_a_worse_draft_model() -> None:
     good = settled(costs(1.0, 0.1, 0.05), [stream(0.95)]).most_common(1)[0][0]
     poor = settled(costs(1.0, 0.1, 0.05), [stream(0.5)]).most_common(1)[0][0]
