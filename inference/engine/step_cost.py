@@ -6,7 +6,7 @@ from bisect import bisect_right
 from dataclasses import dataclass
 from operator import attrgetter
 
-SMOOTHING = 0.2  # weight of the newest step
+SMOOTHING = 0.2  # weight of the newest step; of the first ones, the mean counts
 # An observation counts as at most this many times the usual step: more means that the machine did something else in
 # between. Steps that have become so much slower for good are learned after a few.
 PAUSE = 2.0
@@ -21,6 +21,7 @@ class _Known:
 
     rows: float
     seconds: float
+    steps: int = 1
 
 
 _rows = attrgetter("rows")
@@ -44,8 +45,11 @@ class StepCost:
         if known is None:
             known = self._known[rows.bit_length()] = _Known(rows, seconds)
             self._ordered = [self._known[size] for size in sorted(self._known)]
-        known.rows += SMOOTHING * (rows - known.rows)
-        known.seconds += SMOOTHING * (min(seconds, PAUSE * known.seconds) - known.seconds)
+            return
+        known.steps += 1
+        weight = max(SMOOTHING, 1 / known.steps)
+        known.rows += weight * (rows - known.rows)
+        known.seconds += weight * (min(seconds, PAUSE * known.seconds) - known.seconds)
 
     def predict(self, rows: int) -> float | None:
         """Seconds for a step of that many rows; None if no step of that size or smaller was seen.

@@ -27,8 +27,11 @@ TRIALS_FIRST = 4
 # Steps until the next trial. A trial costs the time of a few steps, so each one without a gain doubles the wait.
 PATIENCE_MIN, PATIENCE_MAX = 100, 3200
 REST_STEPS = 8  # while drafts are a loss, they are not reconsidered at every step: that costs time too
-# Where acceptance is known without trials, it can change with any token. Deciding takes some 15 microseconds a stream.
+# Where acceptance is known without drafts, it changes with any token. Deciding takes some 15 microseconds a stream.
 REST_STREAMS = 8  # streams for each step of rest
+# Trials then only correct a wrong idea of what more rows cost. They wait for drafts that promise as many tokens as this
+# for each stream.
+PROMISING = 2.0
 TRIAL_READS = 8  # most tokens the drafter may have to prefill for a trial, per generated token: its prefill is fast
 
 
@@ -53,8 +56,8 @@ class Stream:
 class DraftLength:
     """Chooses k between `shortest` and `longest`; 0 means no draft. The costs are those of the model and the drafter.
 
-    `parted`: whether the model computes a step in parts (see `step_parts`). `tries`: whether acceptance is only learned
-    from drafts, so that some must be made for that alone.
+    `parted`: whether the model computes a step in parts (see `step_parts`). `tries`: whether acceptance is learned from
+    drafts alone, so that some must be made for that.
     """
 
     longest: int
@@ -101,7 +104,7 @@ class DraftLength:
             return 0
         if best:
             self._waited, self._patience = 0, PATIENCE_MIN
-        elif self.tries and self._wants_trial(able):
+        elif (self.tries or sum(_yields(TRIAL, streams)) >= PROMISING * len(streams)) and self._wants_trial(able):
             return min(TRIAL, self.longest)
         return best
 

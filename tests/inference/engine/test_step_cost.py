@@ -38,9 +38,18 @@ def test_the_prediction_follows_the_machine() -> None:
 
 def test_a_pause_of_the_machine_says_little_of_the_next_step() -> None:
     cost = StepCost()
-    cost.observe(8, 0.01)
+    for _ in range(5):
+        cost.observe(8, 0.01)
     cost.observe(8, 2.0)
     assert cost.predict(8) == pytest.approx(0.012)
+
+
+def test_of_the_first_steps_the_mean_counts() -> None:
+    """The first step of a size often pays for what all later ones use."""
+    cost = StepCost()
+    for seconds in (0.09, 0.01, 0.02):
+        cost.observe(8, seconds)
+    assert cost.predict(8) == pytest.approx(0.04)
 
 
 def test_the_time_between_two_steps_is_a_mean_that_one_long_pause_hardly_moves() -> None:

@@ -45,9 +45,22 @@ def test_no_drafts_where_rows_cost_as_much_as_steps() -> None:
     assert chosen[0] >= 195  # and a trial now and then
 
 
-def test_what_is_known_without_drafts_is_not_tried() -> None:
-    length = replace(costs(1.0, 1.0, 0.1), tries=False)
-    assert settled(length, [stream(0.7)]) == {0: 200}
+def test_what_is_known_without_drafts_is_tried_only_where_it_would_pay_off_by_far() -> None:
+    assert settled(replace(costs(1.0, 1.0, 0.1), tries=False), [stream(0.7)]) == {0: 200}
+    dear = replace(costs(1.0, 1.0, 0.1), tries=False)
+    assert 0 < sum(dear.choose([stream(0.97)]) > 0 for _ in range(200)) < 10
+
+
+def test_one_slow_step_does_not_end_drafts_for_good() -> None:
+    """The first step of each size may be slow; no draft, no other step of that size."""
+    length = DraftLength(8, tries=False)
+    for _ in range(20):
+        length.cost.observe(1, 1.0)
+    length.cost.observe(3, 20.0)
+    for _ in range(400):
+        if drafted := length.choose([stream(0.97)]):
+            length.cost.observe(1 + drafted, 1.0 + 0.1 * drafted)
+    assert length.choose([stream(0.97)]) >= 3
 
 
 def test_what_changes_with_any_token_is_reconsidered_at_every_step_of_few_streams() -> None:
