@@ -1,11 +1,11 @@
-"""What drafts, prompt lookup and the cache gain with trained weights, whose predictions are not noise.
+"""What the cache gains with trained weights, whose predictions are not noise.
 
-    python -m benchmarks.real_model FILE [--draft FILE] [--rounds 3] [--tokens 96] [--json FILE]
+    python -m benchmarks.real_model FILE [--rounds 3] [--json FILE]
 
-For example with the model that `firsttoken models pull smollm2-135m` downloads. All sides are engines in this process
-that alternate question by question; one stream, greedy. Then the TTFT of a second turn: with the cache recomputed, in
-its slot, in host memory (parked), and on disk after a restart; whether the tokens stay the same, for normal and
-deterministic requests, and how close the two most likely tokens were where they differ. Prints two Markdown tables.
+For example with the model that `firsttoken models pull smollm2-135m` downloads. The TTFT of a second turn, greedy: with
+the cache recomputed, in its slot, in host memory (parked), and on disk after a restart; whether the tokens stay the
+same, for normal and deterministic requests, and how close the two most likely tokens were where they differ. Prints a
+Markdown table. For drafts, see benchmarks.engine.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import argparse
 import asyncio
 import json
 import tempfile
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 from pathlib import Path
@@ -35,42 +35,10 @@ PASSAGE = (
     "lens by hand. Since 1988 nobody has lived there; the light is switched on and off from the harbour office in "
     "Penrose."
 )
-CODE = """def total(prices, discount):
-    result = 0
-    for price in prices:
-        if price > 100:
-            result = result + price * (1 - discount)
-        else:
-            result = result + price
-    return result
-"""
-FOUND = f"Passages:\n[1] Grey Point: {PASSAGE}\n\nQuestion: "  # as in our prompts
-TASKS = {
-    "open questions": (
-        "Explain why the sky is blue.",
-        "Give me three tips for learning a language.",
-        "What is the difference between a virus and a bacterium?",
-    ),
-    "answers from passages": (
-        f"{FOUND}Who built the lighthouse, and when? Answer with the sentence of the text that says so.",
-        f"{FOUND}What happened to the windmill, and what did Agnes do?",
-        f"{FOUND}List all persons of the text with what they did.",
-    ),
-    "repeating a text": (
-        f"Repeat this text word for word:\n\n{PASSAGE}",
-        f"Correct the spelling of this text and change nothing else:\n\n{PASSAGE}",
-    ),
-    "edits of code": (
-        f"Write this function again, with type hints:\n\n{CODE}",
-        f"Rename `price` to `cost` in this function and write all of it:\n\n{CODE}",
-        f"Write this function again, with 200 in the place of 100:\n\n{CODE}",
-    ),
-}
 SYSTEM = "You are the guide of a small museum. This is what you know. " + PASSAGE * 6
 FIRST_QUESTION = "Who are you, and what do you know?"
 QUESTIONS = ("Who was Agnes?", "When was it built, and by whom?", "What did the lamp burn?", "Where is the office?")
 SECOND_TOKENS = 24
-WITHOUT = "nothing"
 ANEW, SLOT, MEMORY, DISK = "computed anew", "from its slot", "from memory", "from disk, after a restart"
 
 
@@ -108,67 +76,8 @@ async def running(config: EngineConfig) -> AsyncIterator[ChatModel]:
         await model.close()
 
 
-async def said(model: ChatModel, messages: list[ChatMessage], tokens: int, salt: str) -> Handle:
-    prompt = model.encode(model.render(messages))
-    generation = model.generate(prompt, Sampling(temperature=0, max_tokens=tokens), salt=salt)
-    async for _ in generation:
-        pass
-    return generation
-
-
-def milliseconds(generation: Handle) -> float:
-    """Milliseconds that the answer took after its first token."""
-    stamps = generation.stamps
-    return (stamps.last_token_ns - stamps.first_token_ns) / 1e6
-
-
 def ttft_ms(generation: Handle) -> float:
     return (generation.stamps.first_token_ns - generation.stamps.submitted_ns) / 1e6
-
-
-async def drafts(sides: Mapping[str, EngineConfig], rounds: int, tokens: int) -> list[dict[str, object]]:
-    """One row per kind of task and side, except the first side, which the others are compared with."""
-    rows: list[dict[str, object]] = []
-    async with AsyncExitStack() as stack:
-        models = {name: await stack.enter_async_context(running(config)) for name, config in sides.items()}
-        for kind, questions in TASKS.items():
-            took: dict[str, list[float]] = {name: [] for name in models}
-            before = {name: counts(model) for name, model in models.items()}
-            same = dict.fromkeys(models, 0)
-            for number in range(rounds):
-                for question in questions:
-                    answers = {}
-                    for name, model in models.items():
-                        messages = [ChatMessage("user", question)]
-                        answers[name] = await said(model, messages, tokens, f"{kind} {number}")
-                        took[name].append(milliseconds(answers[name]))
-                        same[name] += answers[name].ids == answers[WITHOUT].ids
-            for name, model in models.items():
-                if name == WITHOUT:
-                    continue
-                drafted, accepted, steps, generated = (
-                    after - early for after, early in zip(counts(model), before[name], strict=True)
-                )
-                rows.append(
-                    {
-                        "task": kind,
-                        "drafts by": name,
-                        "drafted a step": drafted / steps,
-                        "accepted": accepted / max(1, drafted),
-                        "tokens a step": generated / steps,
-                        "speed": median(a / b for a, b in zip(took[WITHOUT], took[name], strict=True)),
-                        "same answers": f"{same[name]} of {rounds * len(questions)}",
-                    }
-                )
-    return rows
-
-
-def counts(model: ChatModel) -> tuple[int, int, int, int]:
-    """Drafted and accepted tokens, steps, and generated tokens so far."""
-    stats = model.stats()
-    names = ("drafted_total", "accepted_total", "steps_total", "generated_tokens_total")
-    drafted, accepted, steps, generated = (int(stats[name]) for name in names)
-    return drafted, accepted, steps, generated
 
 
 async def second_turns(config: EngineConfig, rounds: int) -> list[dict[str, object]]:
@@ -251,23 +160,16 @@ def _cell(value: object) -> str:
 
 async def measure(options: argparse.Namespace) -> None:
     plain = EngineConfig(model_path=options.model, parallel=1, resident=1, context=CONTEXT)
-    sides = {WITHOUT: plain, "lookup": replace(plain, lookup=True)}
-    if options.draft:
-        sides[options.draft.stem] = replace(plain, draft_path=options.draft)
-    rows = await drafts(sides, options.rounds, options.tokens)
-    print(table(rows), end="\n\n", flush=True)
     turns = await second_turns(plain, options.rounds)
     print(table(turns))
     if options.json:
-        options.json.write_text(json.dumps({"drafts": rows, "second turns": turns}, indent=1))
+        options.json.write_text(json.dumps({"second turns": turns}, indent=1))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", type=Path, metavar="FILE", help="a GGUF file")
-    parser.add_argument("--draft", type=Path, help="a draft model with the same vocabulary")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--tokens", type=int, default=96, help="maximum tokens per answer (default 96)")
     parser.add_argument("--json", type=Path, help="also write the numbers to this file")
     prepare_process()
     asyncio.run(measure(parser.parse_args()))

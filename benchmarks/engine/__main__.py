@@ -1,6 +1,6 @@
 """The engine compared with llama-server, and with itself without drafts.
 
-    python -m benchmarks.engine [--quick] [--rounds 3] [--only NAME ...] [--json FILE]
+    python -m benchmarks.engine [--rounds 3] [--only NAME ...] [--json FILE]
 
 Both sides use the same libraries, model file and threads, alternate within every round, and get the same requests. The
 whole worker is measured, through POST /v1/chat/completions. llama-server counts with flash attention on or off,
@@ -22,11 +22,11 @@ from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 
-from benchmarks.engine.drafts import BUNDLED, drafted, pair
+from benchmarks.engine.drafts import BUNDLED, TASKS, drafted, pair, quoting
 from benchmarks.engine.inside import idle_bytes, python_share, resume_ratio
-from benchmarks.engine.peer import cache_folder, llama_server, python_server_needs
+from benchmarks.engine.peer import cache_folder, llama_server
 from benchmarks.engine.rounds import Result, compare
-from benchmarks.engine.servers import KEPT_SLOTS, Setup, firsttoken, llama_cpp_python
+from benchmarks.engine.servers import KEPT_SLOTS, SPECULATION, Setup, firsttoken
 from benchmarks.engine.servers import llama_server as llama_server_process
 from benchmarks.engine.synthetic import SHAPES, synthetic
 from benchmarks.engine.target import Endpoint, session
@@ -41,14 +41,13 @@ RETURNING_CONTEXT = 1024
 INSIDE_CONTEXT = 2048
 REAL_CONTEXT = 2048
 ALL = [cold(8), cold(16), warm(16, 2), warm(8, 2), warm(1, 4), interrupted()]
-QUICK = [cold(8), warm(8, 1)]  # for the larger model: where its size could matter most
 RETURNING = [returning(64, 300, 20), returning(64, 800, 20)]
 DRAFTS = [drafted(1, 32), drafted(4, 16), drafted(8, 12), drafted(16, 8)]
 DRAFT_ROUNDS = 3  # rounds per round of the other workloads: these are short, and differences are small
 REAL = [page_questions()]
 REAL_ROUNDS = 3  # rounds per round of the other workloads: one is two answers
-LOOKUP = [named("lookup", drafted(clients, 4)) for clients in (1, 4, 8)]
-ORIENTATION = [named("llama-cpp-python's server", workload) for workload in (warm(1, 4), warm(8, 1))]
+LOOKUP = [quoting(task, clients, 2) for clients in (1, 4, 8) for task in TASKS]
+LOOKUP_STREAMS = 8
 DETERMINISTIC = [named("deterministic", workload) for workload in (warm(1, 4), warm(8, 2), cold(8))]
 HEAD = "| model | workload | other side | measure | theirs | ours | ratio | goal |\n|---|---|---|---|---|---|---|---|"
 
@@ -90,14 +89,23 @@ async def with_drafts(setup: Setup, name: str, workloads: Sequence[Workload], ro
         return [_shown(await compare(name, workload, ours, [without], rounds)) for workload in workloads]
 
 
-async def beside_python_server(setup: Setup, name: str, workloads: Sequence[Workload], rounds: int) -> list[Result]:
+async def beside_lookup(setup: Setup, name: str, workloads: Sequence[Workload], rounds: int) -> list[Result]:
+    """Compare our prompt lookup with our worker without it, and with llama-server's drafts that need no model."""
+    results: list[Result] = []
     if not workloads:
-        return []
-    needs = await asyncio.to_thread(python_server_needs, cache_folder())
-    async with session() as http, firsttoken(setup, http) as ours, llama_cpp_python(needs, setup, http) as theirs:
-        for side in (ours, theirs):
-            await warm(1, 1).run(side, "nothing is measured yet")
-        return [_shown(await compare(name, workload, ours, [theirs], rounds)) for workload in workloads]
+        return results
+    program = await asyncio.to_thread(llama_server, cache_folder())
+    async with session() as http, AsyncExitStack() as running:
+        ours = await running.enter_async_context(firsttoken(setup, http))
+        without = await running.enter_async_context(firsttoken(replace(setup, lookup=False), http))
+        start = partial(llama_server_process, program, setup, http, slots=setup.streams, flash=False)
+        peers = [await running.enter_async_context(start(speculation=kind)) for kind in SPECULATION]
+        for side in (ours, without, *peers):
+            await drafted(1, 2).run(side, "nothing is measured yet")
+        for workload in workloads:
+            results.append(_shown(await compare(name, workload, ours, [replace(without, name="no drafts")], rounds)))
+            results.append(_shown(await compare(name, workload, ours, peers, rounds, after=rounds)))
+    return results
 
 
 async def deterministic(setup: Setup, name: str, workloads: Sequence[Workload], rounds: int) -> list[Result]:
@@ -145,13 +153,13 @@ async def measure(options: argparse.Namespace) -> None:
     returning_setup = Setup(models[small], 1, RETURNING_CONTEXT)
     results += await against(returning_setup, 1 + KEPT_SLOTS, small, chosen(RETURNING), options.rounds)
     setup = Setup(models[small], STREAMS, CONTEXT)
-    results += await with_drafts(replace(setup, lookup=True), small, chosen(LOOKUP), options.rounds)
-    results += await beside_python_server(setup, small, chosen(ORIENTATION), options.rounds)
+    if lookup := chosen(LOOKUP):
+        quotes = Setup(await asyncio.to_thread(fetch), LOOKUP_STREAMS, REAL_CONTEXT, lookup=True)
+        results += await beside_lookup(quotes, "SmolLM2 135M", lookup, options.rounds)
     results += await deterministic(setup, small, chosen(DETERMINISTIC), options.rounds)
     results += await against(setup, STREAMS, small, chosen(ALL), options.rounds)
     for name in larger:
-        workloads = chosen(QUICK if options.quick else ALL)
-        results += await against(Setup(models[name], STREAMS, CONTEXT), STREAMS, name, workloads, options.rounds)
+        results += await against(Setup(models[name], STREAMS, CONTEXT), STREAMS, name, chosen(ALL), options.rounds)
     if real := chosen(REAL):
         setup = Setup(await asyncio.to_thread(fetch), 1, REAL_CONTEXT)
         results += await against(setup, 1 + KEPT_SLOTS, "SmolLM2 135M", real, REAL_ROUNDS * options.rounds)
@@ -167,7 +175,6 @@ def _shown(result: Result) -> Result:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="the larger model only where it matters: 12 minutes")
     parser.add_argument("--rounds", type=int, default=3, help="rounds of every workload (default 3)")
     parser.add_argument("--only", nargs="+", default=[""], help="prefixes of workload names; also: inside")
     parser.add_argument(

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from benchmarks.engine.measures import GAP_P95, THROUGHPUT, TPOT, TTFT, TTFT_P95
+from benchmarks.engine.measures import CHARACTERS, GAP_P95, THROUGHPUT, TPOT, TTFT, TTFT_P95
 from benchmarks.engine.workloads import LONG_TTFT
 
-RATES = {THROUGHPUT}
+RATES = {THROUGHPUT, CHARACTERS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,10 +30,10 @@ GOALS = {
     "warm, 1 ": [Goal(THROUGHPUT, 1.0), Goal(TTFT, 1.0)],
     "a 4000-token": [Goal(GAP_P95, 0.5), Goal(LONG_TTFT, 1.2)],
     "64 conversations": [Goal(TTFT, 0.1)],
-    "draft, 1 ": [Goal(THROUGHPUT, 1.5)],
-    "draft, 4": [Goal(THROUGHPUT, 1.1)],
-    "draft, 8": [Goal(THROUGHPUT, 1.0)],
-    "draft, 16": [Goal(THROUGHPUT, 1.0)],
+    "draft": [Goal(CHARACTERS, 0.98)],
+    "lookup: nothing": [Goal(CHARACTERS, 0.98)],
+    **{f"lookup: {task}, 1 ": [Goal(CHARACTERS, 1.3)] for task in ("a passage", "an edit of code", "a tool result")},
+    "lookup": [Goal(CHARACTERS, 0.98)],
 }
 
 

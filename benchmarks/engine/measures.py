@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 THROUGHPUT = "tokens/s"
+CHARACTERS, CHARACTER_MS = "characters/s", "ms/character p50"
 TTFT, TTFT_P95, TPOT, GAP_P95 = "TTFT p50", "TTFT p95", "TPOT p50", "gap p95"  # milliseconds
 
 

@@ -1,7 +1,6 @@
-"""The other sides: llama-server, compiled from the source distribution of llama-cpp-python that this project pins, and
-the server that comes with llama-cpp-python.
+"""The other side: llama-server, compiled from the source distribution of llama-cpp-python that this project pins.
 
-Both run on the libraries of the installed wheel (see `servers`), so all sides compute with the same machine code.
+It runs on the libraries of the installed wheel (see `servers`), so both sides compute with the same machine code.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-from importlib.metadata import requires
 from pathlib import Path
 
 from deploy.setup import ROOT
@@ -43,24 +41,6 @@ def llama_server(cache: Path) -> Path:
         with tempfile.TemporaryDirectory(prefix="firsttoken-peer-") as scratch:
             _build(_source(version, Path(scratch)), keys[key], folder)
     return program
-
-
-def python_server_needs(cache: Path) -> Path:
-    """A folder with what llama-cpp-python's own server needs in addition to the wheel, filled at the first call.
-
-    Raises CalledProcessError.
-    """
-    folder = cache / "llama-cpp-python-server"
-    if not folder.exists():
-        needs = [line.partition("; ") for line in requires(PACKAGE) or ()]
-        wanted = [need for need, _, when in needs if when == 'extra == "server"']
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix="firsttoken-peer-", dir=folder.parent) as scratch:
-            whole = Path(scratch, "whole")
-            what = ["--quiet", "--target", str(whole), *wanted]
-            subprocess.run([sys.executable, "-m", "pip", "install", *what], check=True)
-            whole.rename(folder)
-    return folder
 
 
 def _source(version: str, folder: Path) -> Path:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-import sys
 import tempfile
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -23,6 +22,7 @@ from inference.model import ChatModel
 START_MAX_S = 120.0
 OURS = "firsttoken"
 TURNS = 128  # concurrent turns; all clients are one tenant here, whose default limit is 32
+SPECULATION = ("ngram-simple", "ngram-cache", "ngram-map-k")  # llama-server's drafts without a model
 KEPT_SLOTS = EngineConfig().resident  # slots for idle conversations, always more than streams
 
 
@@ -34,7 +34,7 @@ class Setup:
     streams: int
     context: int  # tokens of a conversation
     draft: Path | None = None  # a draft model, for ours alone
-    lookup: bool = False  # drafts by prompt lookup, for ours alone
+    lookup: bool = False  # drafts by prompt lookup; llama-server has several kinds of its own, see `SPECULATION`
     gpu_layers: int = -1  # -1: all
 
     @property
@@ -52,6 +52,7 @@ async def firsttoken(setup: Setup, http: aiohttp.ClientSession, *more: str) -> A
         "context": setup.context,
         "threads": setup.threads,
         "gpu-layers": setup.gpu_layers,
+        **({"draft": "lookup"} if setup.lookup else {}),
         "turns": TURNS,
         "tenant-turns": TURNS,
     }
@@ -82,12 +83,20 @@ async def bare(setup: Setup) -> AsyncIterator[Bare]:
 
 @asynccontextmanager
 async def llama_server(
-    program: Path, setup: Setup, http: aiohttp.ClientSession, *, slots: int, flash: bool, host_cache: bool = True
+    program: Path,
+    setup: Setup,
+    http: aiohttp.ClientSession,
+    *,
+    slots: int,
+    flash: bool,
+    host_cache: bool = True,
+    speculation: str = "",
 ) -> AsyncIterator[Endpoint]:
     """Run llama-server with its defaults, which are its best settings, except for flash attention, which makes it
     slower on some machines.
 
-    `host_cache`: whether it keeps conversations in host memory after they lost their slot.
+    `host_cache`: whether it keeps conversations in host memory after they lost their slot. `speculation`: one of
+    `SPECULATION`.
     """
     port = _free_port()
     flash_attention = "on" if flash else "off"
@@ -103,32 +112,14 @@ async def llama_server(
     }
     if not host_cache:
         options["--cache-ram"] = 0
+    if speculation:
+        options["--spec-type"] = speculation
     if not setup.gpu_layers:  # with a device, results of steps and large matrices would be offloaded all the same
         options["--device"] = "none"
     command = [str(program), "--no-webui", *(str(part) for option in options.items() for part in option)]
-    endpoint = Endpoint(
-        f"-fa {flash_attention}" + ("" if host_cache else " --cache-ram 0"), f"http://127.0.0.1:{port}", http
-    )
+    name = f"-fa {flash_attention}{'' if host_cache else ' --cache-ram 0'}{speculation and f' {speculation}'}"
+    endpoint = Endpoint(name, f"http://127.0.0.1:{port}", http)
     async with _running(command, _environment(program), endpoint, "/health"):
-        yield endpoint
-
-
-@asynccontextmanager
-async def llama_cpp_python(needs: Path, setup: Setup, http: aiohttp.ClientSession) -> AsyncIterator[Endpoint]:
-    """Run llama-cpp-python's own server. It answers one request at a time; by default, a new one aborts the running
-    one."""
-    port = _free_port()
-    options: dict[str, object] = {
-        "--model": setup.model,
-        "--n_threads": setup.threads,
-        "--n_threads_batch": setup.threads,
-        "--n_ctx": setup.context,
-        "--interrupt_requests": False,
-        "--port": port,
-    }
-    command = [sys.executable, "-m", "llama_cpp.server", *(str(part) for option in options.items() for part in option)]
-    endpoint = Endpoint("llama-cpp-python", f"http://127.0.0.1:{port}", http)
-    async with _running(command, {**os.environ, "PYTHONPATH": str(needs)}, endpoint, "/v1/models"):
         yield endpoint
 
 
