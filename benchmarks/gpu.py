@@ -1,0 +1,187 @@
+"""What a GPU gives: everything that depends on the device, within ten minutes, as one table and one JSON file.
+
+    python -m benchmarks.gpu [--json gpu.json] [--shape 1B] [--only PART ...]
+
+Needs a build of llama.cpp for a GPU (`make setup` makes one where there is a GPU and its compiler) and a device. Each
+part runs in a process of its own, for at most its share of the time: a driver that crashes, or a device that is too
+slow, costs the rest of that part. On a software GPU (Mesa's llvmpipe) the numbers say nothing about speed: see
+docs/hardware.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from datetime import date
+from pathlib import Path
+from statistics import median
+from typing import TypeAlias
+
+from benchmarks.engine import prompts
+from benchmarks.engine.drafts import BUNDLED, drafted, pair
+from benchmarks.engine.inside import python_share
+from benchmarks.engine.measures import CHARACTERS, THROUGHPUT, TPOT
+from benchmarks.engine.peer import cache_folder
+from benchmarks.engine.servers import Setup, bare
+from benchmarks.engine.synthetic import ALL_SHAPES, Shape, synthetic
+from benchmarks.engine.target import Listener
+from benchmarks.engine.workloads import warm
+from deploy.builds import Result
+from deploy.setup import ROOT
+from inference.llama import backends, computing, devices
+from inference.weight_placement import Split
+from worker.config import prepare_process
+
+SOFTWARE = "llvmpipe"  # the name by which Mesa's software GPU describes itself
+STREAMS = (1, 2, 4, 8, 16, 32, 64)
+CONTEXT = 1024  # the prompt of a warm client, and its answer
+LENGTHS = (64, 256, 1024, 4096)  # of prompts, in tokens
+LONG_CONTEXT = 6144
+REPEATS = 3
+ANSWER_TOKENS = 32
+SHARES = (1, 8, 32)  # streams at which Python's share of a step is measured
+DRAFTED = (1, 4, 8)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    part: str
+    case: str
+    value: str
+
+
+Rows: TypeAlias = AsyncIterator[tuple[str, str]]  # case, value
+
+
+async def curve(path: Path) -> Rows:
+    async with bare(Setup(path, max(STREAMS), CONTEXT)) as engine:
+        await warm(1, 1, ANSWER_TOKENS).run(engine, "nothing is measured yet")
+        for streams in STREAMS:
+            numbers = await warm(streams, 1, ANSWER_TOKENS).run(engine, f"curve {streams}")
+            yield f"{streams} streams", f"{numbers[THROUGHPUT]:.1f} tokens/s, {numbers[TPOT]:.2f} ms a token"
+
+
+async def first_tokens(path: Path) -> Rows:
+    async with bare(Setup(path, 1, LONG_CONTEXT)) as engine:
+        await warm(1, 1, ANSWER_TOKENS).run(engine, "nothing is measured yet")
+        for tokens in LENGTHS:
+            times = [
+                (await Listener().listen(engine, prompts.alone(f"{tokens}/{number}", tokens), 1)).ttft_s
+                for number in range(REPEATS)
+            ]
+            yield f"prompt of {tokens} tokens", f"{median(times) * 1e3:.1f} ms"
+
+
+async def drafts(_: Path) -> Rows:
+    """The bundled pair, whose answers have meaning: noise accepts no draft."""
+    async with pair(BUNDLED) as (ours, without):
+        for side in (ours, without):
+            await drafted(1, 2).run(side, "nothing is measured yet")
+        for clients in DRAFTED:
+            rates = [(await drafted(clients, 2).run(side, ""))[CHARACTERS] for side in (ours, without)]
+            yield f"{clients} streams", f"{rates[0] / rates[1]:.2f} of the speed without"
+
+
+async def python(path: Path) -> Rows:
+    for streams in SHARES:
+        share = await python_share(Setup(path, streams, CONTEXT), warm(streams, 1, ANSWER_TOKENS))
+        yield f"{streams} streams", f"{share:.2f} % of a step"
+
+
+async def contract(_: Path) -> Rows:
+    """What a model promises, asked of one in its own process: a wrong kernel shows here."""
+    what = ["-q", "-p", "no:cacheprovider", "-k", "inside", "tests/worker/engines/test_contract.py"]
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "pytest", *what, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+    output = (await process.communicate())[0]
+    yield "tests of a model's promises", Result.of(output.decode(errors="replace"), process.returncode or 0).summary
+
+
+# Each part, and its share of the ten minutes in seconds.
+PARTS: dict[str, tuple[Callable[[Path], Rows], int]] = {
+    "batch curve": (curve, 180),
+    "TTFT": (first_tokens, 90),
+    "drafts": (drafts, 90),
+    "Python": (python, 90),
+    "contract": (contract, 120),
+}
+
+
+def missing() -> str | None:
+    """What this machine or build lacks, in a line; None if there is a GPU to compute on."""
+    if computing(devices(), Split()):
+        return None
+    built = [name for name in backends() if name != "CPU"]
+    if built:
+        return f"this build of llama.cpp is for {' and '.join(built)}, which finds no device: is its driver installed?"
+    return "this build of llama.cpp is for the CPU alone: FIRSTTOKEN_BACKEND=cuda (or vulkan) make setup builds another"
+
+
+def rows_of(part: str, command: Sequence[str], limit_s: float) -> Iterator[Row]:
+    """Run a part that prints its rows, one JSON list a line. The last row tells why there are no more, if there should
+    be."""
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
+        try:
+            output, why = process.communicate(timeout=limit_s)[0], ""
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)  # with what it started
+            output, why = process.communicate()[0], f"stopped after {limit_s:g} s"
+    for line in output.splitlines():
+        case, value = json.loads(line)
+        yield Row(part, case, value)
+    if why or process.returncode:
+        died = f"ended by {signal.Signals(-process.returncode).name}" if process.returncode < 0 else "failed"
+        yield Row(part, "the rest", why or died)
+
+
+def table(rows: Sequence[Row]) -> str:
+    return "\n".join(
+        ["| part | case | result |", "|---|---|---|", *(f"| {r.part} | {r.case} | {r.value} |" for r in rows)]
+    )
+
+
+async def _print_rows(part: str, path: Path) -> None:
+    async for row in PARTS[part][0](path):
+        print(json.dumps(row), flush=True)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", type=Path, default=Path("gpu.json"), help="where the rows go (default gpu.json)")
+    parser.add_argument("--shape", choices=ALL_SHAPES, help="size of the synthetic model (default 1B; llvmpipe 0.02B)")
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS))
+    parser.add_argument("--part", choices=PARTS, help=argparse.SUPPRESS)  # how it calls itself
+    options = parser.parse_args()
+    prepare_process()
+    if (lacking := missing()) is not None:
+        print(f"gpu: {lacking}", file=sys.stderr)
+        return 1
+    device = computing(devices(), Split())[0]
+    shape: Shape = ALL_SHAPES[options.shape or ("0.02B" if SOFTWARE in device.description else "1B")]
+    path = synthetic(shape, cache_folder() / "models")
+    if options.part:
+        asyncio.run(_print_rows(options.part, path))
+        return 0
+    itself = [sys.executable, "-m", "benchmarks.gpu", "--shape", shape.name, "--part"]
+    rows: list[Row] = []
+    print(f"{device.description}, {device.backend}, {shape.name}, {date.today()}", flush=True)
+    for part in options.only:
+        for row in rows_of(part, [*itself, part], PARTS[part][1]):
+            print(f"{row.part} | {row.case} | {row.value}", file=sys.stderr, flush=True)
+            rows.append(row)
+    print(table(rows))
+    told = {"device": device.description, "backend": device.backend, "model": shape.name, "date": str(date.today())}
+    options.json.write_text(json.dumps({**told, "rows": [asdict(row) for row in rows]}, indent=1))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
