@@ -29,9 +29,11 @@ PATIENCE_MIN, PATIENCE_MAX = 100, 3200
 REST_STEPS = 8  # while drafts are a loss, they are not reconsidered at every step: that costs time too
 # Where acceptance is known without drafts, it changes with any token. Deciding takes some 15 microseconds a stream.
 REST_STREAMS = 8  # streams for each step of rest
-# Trials then only correct a wrong idea of what more rows cost. They wait for drafts that promise as many tokens as this
-# for each stream.
+# Trials then only correct a wrong idea of what more rows cost. They wait for a step in which each stream may be drafted
+# for, as that says what so many rows cost, and which promises as many tokens as this for each.
 PROMISING = 2.0
+# What a draft must promise: its price is an estimate, which leaves out that tokens of its rows are drawn one by one.
+MARGIN = 1.1
 TRIAL_READS = 8  # most tokens the drafter may have to prefill for a trial, per generated token: its prefill is fast
 
 
@@ -98,13 +100,13 @@ class DraftLength:
         if pace_s < inf:
             slowest_s = max(pace_s, len(streams) / rates[0])
             rates = {k: rate for k, rate in rates.items() if not k or self._pace_s(k, streams) <= slowest_s}
-        best = max(rates, key=lambda k: (rates[k], -k))
+        best = max(rates, key=lambda k: (rates[k] / MARGIN if k else rates[0], -k))
         able = [stream for stream in streams if stream.room]
         if best and not self._pays(able, 1 / rates[0] - 1 / rates[best]):
             return 0
         if best:
             self._waited, self._patience = 0, PATIENCE_MIN
-        elif (self.tries or sum(_yields(TRIAL, streams)) >= PROMISING * len(streams)) and self._wants_trial(able):
+        elif (self.tries or _promising(streams)) and self._wants_trial(able):
             return min(TRIAL, self.longest)
         return best
 
@@ -152,6 +154,11 @@ class DraftLength:
                 return None
             total_s += seconds
         return total_s
+
+
+def _promising(streams: Sequence[Stream]) -> bool:
+    even = all(stream.room >= TRIAL for stream in streams)
+    return even and sum(_yields(TRIAL, streams)) >= PROMISING * len(streams)
 
 
 def _yields(k: int, streams: Iterable[Stream]) -> list[float]:

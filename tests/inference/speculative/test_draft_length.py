@@ -51,6 +51,12 @@ def test_what_is_known_without_drafts_is_tried_only_where_it_would_pay_off_by_fa
     assert 0 < sum(dear.choose([stream(0.97)]) > 0 for _ in range(200)) < 10
 
 
+@pytest.mark.parametrize(("more_s", "drafts"), [(0.43, False), (0.3, True)])
+def test_a_gain_that_an_estimate_cannot_tell_from_a_loss_is_none(more_s: float, drafts: bool) -> None:
+    length = replace(costs(1.0, more_s, 0.0), tries=False, longest=1)
+    assert (length.choose([replace(stream(0.5), acceptance=Acceptance.believed(0.5))]) > 0) is drafts
+
+
 def test_one_slow_step_does_not_end_drafts_for_good() -> None:
     """The first step of each size may be slow; no draft, no other step of that size."""
     length = DraftLength(8, tries=False)
