@@ -45,7 +45,17 @@ from agents.tool import ToolContext
 from agents.toolbox import Toolbox, ToolResult, fit
 from agents.truncation import bytes_of, shortened
 from agents.turn import TOKENS_MAX, Turn
-from inference.core import Finish, Generation, Grammar, LanguageModel, Rendered, Sampling, Segment, ThoughtLimit
+from inference.core import (
+    Finish,
+    Generation,
+    Grammar,
+    LanguageModel,
+    PromptTokens,
+    Rendered,
+    Sampling,
+    Segment,
+    ThoughtLimit,
+)
 from inference.errors import InferenceError, InvalidSchema, TextTooLong
 from inference.tokenizer import count_all
 from inference.trace import Trace, now_ns
@@ -496,7 +506,7 @@ class Agent:
             prefix = await self._encode(before_missing(segments, missing), candidate, turn.salt)
             progress.ahead.read(prefix, salt=turn.salt, exact=turn.sampling.deterministic)
 
-    async def _prefix(self, turn: Turn, candidate: Candidate) -> list[int]:
+    async def _prefix(self, turn: Turn, candidate: Candidate) -> PromptTokens:
         return await self._encode(before_question(await self._render(turn, candidate)), candidate, turn.salt)
 
     async def _begin(self, progress: Progress, candidate: Candidate, decision: Decision | None = None) -> Step:
@@ -588,7 +598,7 @@ class Agent:
             thinking=thinking,
         )
 
-    async def _prompt(self, progress: Progress, candidate: Candidate) -> tuple[Rendered, list[int]]:
+    async def _prompt(self, progress: Progress, candidate: Candidate) -> tuple[Rendered, PromptTokens]:
         """The prompt of the next step and its token ids, shortened where allowed until an answer fits."""
         model = candidate.model
         while True:
@@ -696,7 +706,7 @@ class Agent:
         return await asyncio.to_thread(work, tuple(output), tuple(passages))
 
     @staticmethod
-    async def _encode(segments: Sequence[Segment], candidate: Candidate, salt: str) -> list[int]:
+    async def _encode(segments: Sequence[Segment], candidate: Candidate, salt: str) -> PromptTokens:
         if sum(len(segment.text) for segment in segments) < ENCODE_CHARS_MAX:
             return candidate.model.encode(segments, salt=salt)
         return await asyncio.to_thread(candidate.model.encode, segments, salt=salt)

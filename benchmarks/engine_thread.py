@@ -75,9 +75,12 @@ class IdleDevice:
         self._loop.call_soon_threadsafe(self._delivered.set)
         self._delivered.wait()
 
-    def fork(self, source: int, target: int, length: int) -> None: ...
+    def fork(self, source: int, target: int, length: int, checkpoint: NDArray[np.uint8] | None = None) -> None: ...
 
-    def truncate(self, slot: int, length: int) -> None: ...
+    def truncate(self, slot: int, length: int, checkpoint: NDArray[np.uint8] | None = None) -> None: ...
+
+    def checkpoint(self, slot: int) -> NDArray[np.uint8]:
+        return np.zeros(0, np.uint8)
 
     def save(self, slot: int) -> NDArray[np.uint8]:
         return np.zeros(1, np.uint8)

@@ -68,7 +68,7 @@ class Backend(Protocol):
     rows_max: int  # tokens per step
     exact: bool  # whether a row's result does not depend on the other rows of its batch
     streams: bool  # whether rows are computed together only for runs of consecutive slots
-    rewinds: bool  # whether `truncate` can keep a part of a slot; false for recurrent and hybrid models
+    rewinds: bool  # whether a part of a slot can be kept; recurrent and hybrid models need a checkpoint for that
 
     def decode(self, chunks: Sequence[Chunk]) -> NDArray[np.float32]:
         """Compute chunks (sorted by slot, one per slot); returns logits [outputs, vocabulary] in chunk order, valid
@@ -76,12 +76,19 @@ class Backend(Protocol):
         undefined."""
         ...
 
-    def fork(self, source: int, target: int, length: int) -> None:
-        """Make `target` hold the first `length` tokens of `source`. Raises InferenceError."""
+    def fork(self, source: int, target: int, length: int, checkpoint: NDArray[np.uint8] | None = None) -> None:
+        """Make `target` hold the first `length` tokens of `source`; `checkpoint` as in `truncate`. Raises
+        InferenceError."""
         ...
 
-    def truncate(self, slot: int, length: int) -> None:
-        """Drop the content of a slot from token `length` on. Raises InferenceError if `rewinds` is false."""
+    def truncate(self, slot: int, length: int, checkpoint: NDArray[np.uint8] | None = None) -> None:
+        """Drop the content of a slot from token `length` on. If `rewinds` is false, anything but nothing or all of it
+        is kept only with the `checkpoint` of these `length` tokens. Raises InferenceError."""
+        ...
+
+    def checkpoint(self, slot: int) -> NDArray[np.uint8]:
+        """What `truncate` cannot bring back by itself: the state of the recurrent layers, as bytes. It is the same in
+        all slots. Raises InferenceError."""
         ...
 
     def save(self, slot: int) -> NDArray[np.uint8]:

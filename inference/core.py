@@ -288,13 +288,23 @@ class Spent:
 
 @dataclass(frozen=True, slots=True)
 class Miss:
-    """What the cache had of a prompt. After the reused tokens the prompt has `wanted`, and the closest entry `held`: a
-    few tokens of each. `held` is empty if that entry ends there."""
+    """What the cache had of a prompt. After the tokens that it had, the prompt has `wanted`, and the closest entry
+    `held`: a few tokens of each. `held` is empty if that entry ends there.
+
+    The first `cached` tokens were reused. As many as `stateless` follow in the cache that were computed again, because
+    no checkpoint of the model's recurrent layers belongs to them.
+    """
 
     cached: int
     seen: int = 0  # tokens of the longest prefix that was ever prefilled, in blocks
     wanted: tuple[int, ...] = ()
     held: tuple[int, ...] = ()
+    stateless: int = 0
+
+    @property
+    def known(self) -> int:
+        """Tokens that the cache had, whether they were reused or not."""
+        return self.cached + self.stateless
 
 
 class Cause(StrEnum):
@@ -304,6 +314,7 @@ class Cause(StrEnum):
     EDITED = "edited"  # there was another text in its place
     EVICTED = "evicted"  # it was in the cache and was evicted
     RETOKENISED = "retokenised"  # the same text, split into other tokens
+    NO_CHECKPOINT = "no_checkpoint"  # it was in the cache, but no state of the recurrent layers belongs to it
 
 
 @dataclass(frozen=True, slots=True)
@@ -453,6 +464,20 @@ class Segment:
     passage_chars: int = 0
 
 
+class PromptTokens(list[int]):
+    """The ids of a prompt. Other prompts may begin with the tokens before one of its `boundaries`, and go on from
+    there: behind the instructions and the tools, before and behind the question with its passages, at each turn."""
+
+    def __init__(self, ids: Iterable[int] = (), boundaries: Sequence[int] = ()) -> None:
+        super().__init__(ids)
+        self.boundaries = boundaries
+
+    @staticmethod
+    def boundaries_of(prompt: Sequence[int]) -> Sequence[int]:
+        """None are known of a prompt that was not made from segments."""
+        return prompt.boundaries if isinstance(prompt, PromptTokens) else ()
+
+
 class Rendered(list[Segment]):
     """A rendered prompt. `rewrites` names what was changed for a chat template that does not take all messages."""
 
@@ -498,7 +523,7 @@ class LanguageModel(Protocol):
         """The system message that the chat template writes if there is none; empty if it writes none."""
         ...
 
-    def encode(self, segments: Sequence[Segment], *, salt: str = "") -> list[int]:
+    def encode(self, segments: Sequence[Segment], *, salt: str = "") -> PromptTokens:
         """Raises TextTooLong if the text is too long whatever its tokens; it is then not tokenised."""
         ...
 

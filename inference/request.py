@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -49,6 +50,7 @@ class Request:
     due_ns: int | None = None  # monotonic; when its first token is due
     pace_s: float | None = None  # longest time between two tokens; None: no limit
     forecast: Forecast | None = None
+    boundaries: Sequence[int] = ()  # of the prompt: where the state of a recurrent model is worth a checkpoint
     preempted: bool = False  # at least once
     keeps_slot: bool = False  # never preempted: see FLOOR_NS in inference.engine.load
     deadline_ns: int | None = None  # monotonic; ends it then, waiting or running
@@ -113,10 +115,12 @@ class Request:
 
     @property
     def batchable(self) -> int:
-        """Tokens that may be computed in one batch. An exact request that lost its slot recomputes its prompt, then its
-        answer token by token, as it was first computed: in one batch, the rows would differ in their last bits."""
+        """Tokens that may be computed in one batch: up to the next boundary. An exact request that lost its slot
+        recomputes its prompt, then its answer token by token, as it was first computed: in one batch, the rows would
+        differ in their last bits."""
         left = len(self.prompt) - self.computed
-        return self.remaining if not self.exact or not self.generated else max(1, left)
+        whole = self.remaining if not self.exact or not self.generated else max(1, left)
+        return next((at - self.computed for at in self.boundaries if at > self.computed), whole)
 
     @property
     def recomputed(self) -> int:

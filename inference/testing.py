@@ -28,6 +28,7 @@ from inference.core import (
     Miss,
     Part,
     Priority,
+    PromptTokens,
     Rendered,
     Sampling,
     Segment,
@@ -205,10 +206,10 @@ class ScriptedModel:
     def default_system(self) -> str:
         return ""
 
-    def encode(self, segments: Sequence[Segment], *, salt: str = "") -> list[int]:
+    def encode(self, segments: Sequence[Segment], *, salt: str = "") -> PromptTokens:
         self.salts.add(salt)
         self._room.check(segments)
-        return [id for segment in segments for id in (segment.ids or map(ord, segment.text))]
+        return PromptTokens(id for segment in segments for id in (segment.ids or map(ord, segment.text)))
 
     def count(self, text: str, *, salt: str = "") -> int:
         self.salts.add(salt)
@@ -365,18 +366,27 @@ class ScriptedBackend:
         row[scripted_token(prefix, self.vocabulary)] = 5.0
         return row
 
-    def fork(self, source: int, target: int, length: int) -> None:
-        assert self.rewinds, "a part of a state was forked"
+    def fork(self, source: int, target: int, length: int, checkpoint: NDArray[np.uint8] | None = None) -> None:
         if length > len(self.cells[source]):
             raise InferenceError(f"slot {source} holds {len(self.cells[source])} tokens, not {length}")
-        self.cells[target] = self.cells[source][:length]
+        self.cells[target] = list(self.cells[source])
+        self.truncate(target, length, checkpoint)
 
-    def truncate(self, slot: int, length: int) -> None:
+    def truncate(self, slot: int, length: int, checkpoint: NDArray[np.uint8] | None = None) -> None:
         cells = self.cells.setdefault(slot, [])
         assert length <= len(cells), f"slot {slot} holds {len(cells)} tokens, cannot keep {length}"
-        if not self.rewinds and length not in (0, len(cells)):
+        if checkpoint is not None:
+            assert self._agree(_cells(checkpoint), cells[:length]), "a checkpoint of other tokens"
+        elif not self.rewinds and length not in (0, len(cells)):
             raise InferenceError(f"slot {slot} cannot go back to {length} tokens")
         del cells[length:]
+
+    def _agree(self, state: list[int], cells: list[int]) -> bool:
+        return state == cells
+
+    def checkpoint(self, slot: int) -> NDArray[np.uint8]:
+        assert not self.rewinds, "this model needs none"
+        return self.save(slot)
 
     def save(self, slot: int) -> NDArray[np.uint8]:
         return np.frombuffer(np.array(self.cells[slot], np.int32).tobytes(), np.uint8)
@@ -385,7 +395,7 @@ class ScriptedBackend:
         if self.refuse_next:
             self.refuse_next, self.cells[slot] = False, []
             raise InferenceError("scripted refusal")
-        self.cells[slot] = np.frombuffer(state.tobytes(), np.int32).tolist()
+        self.cells[slot] = _cells(state)
 
     def regions(self, state: NDArray[np.uint8], tokens: int) -> Sequence[Region]:
         return [Region(0, 1, state.nbytes, 4 * tokens)]
@@ -398,3 +408,8 @@ class ScriptedBackend:
 
     def close(self) -> None:
         self.cells.clear()
+
+
+def _cells(state: NDArray[np.uint8]) -> list[int]:
+    cells: list[int] = np.frombuffer(state.tobytes(), np.int32).tolist()
+    return cells

@@ -10,7 +10,7 @@ from functools import cached_property, partial
 from hashlib import blake2b
 from typing import Any
 
-from inference.core import ChatMessage, Generation, Grammar, Part, Rendered, Segment, Verdict
+from inference.core import ChatMessage, Generation, Grammar, Part, PromptTokens, Rendered, Segment, Verdict
 from inference.engine.detokenizer import TextStream
 from inference.errors import UnknownToken
 from inference.generated_tokens import GeneratedTokens
@@ -79,7 +79,7 @@ class TextModel:
     def default_system(self) -> str:
         return self._template.default_system()
 
-    def encode(self, segments: Sequence[Segment], *, salt: str = "") -> list[int]:
+    def encode(self, segments: Sequence[Segment], *, salt: str = "") -> PromptTokens:
         return self._tokenizer.encode(segments, salt=salt)
 
     def count(self, text: str, *, salt: str = "") -> int:

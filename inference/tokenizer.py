@@ -13,10 +13,10 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import accumulate, chain
 from typing import NamedTuple, Protocol
 
-from inference.core import Extent, Part, Segment
+from inference.core import Extent, Part, PromptTokens, Segment
 from inference.errors import TextTooLong
 
 CACHE_BYTES_MAX = 32 * 2**20  # some hundred long conversations with their tools
@@ -82,7 +82,7 @@ class Tokenizer:
         self._lock = threading.Lock()  # long prompts are encoded on a worker thread
         self.hits = self.misses = 0
 
-    def encode(self, segments: Sequence[Segment], *, salt: str = "") -> list[int]:
+    def encode(self, segments: Sequence[Segment], *, salt: str = "") -> PromptTokens:
         """The ids of a whole prompt, with the model's beginning-of-sequence token if it needs one. A prompt that starts
         with exact tokens starts with these.
 
@@ -90,10 +90,12 @@ class Tokenizer:
         """
         if self._room:
             self._room.check(segments)
-        ids = list(chain.from_iterable(self._ids(segment, salt) for segment in segments))
-        if segments and segments[0].ids is not None:
-            return ids
-        return [self._bos, *ids] if self._bos is not None and ids[:1] != [self._bos] else ids
+        pieces = [self._ids(segment, salt) for segment in segments]
+        start: list[int] = []
+        if self._bos is not None and not (segments and segments[0].ids is not None):
+            start = [self._bos] if next(chain.from_iterable(pieces), None) != self._bos else []
+        starts = accumulate(map(len, pieces), initial=len(start))
+        return PromptTokens(chain(start, *pieces), _boundaries(segments, list(starts)))
 
     def outline(self, segments: Sequence[Segment], *, salt: str = "") -> list[Extent]:
         """The parts of the tokens that `encode` returns for the same segments. A token that spans a passage and the
@@ -147,6 +149,18 @@ class Tokenizer:
         self._kept[piece] = ids
         while self._kept_bytes > CACHE_BYTES_MAX:
             self._kept_bytes -= _bytes(*self._kept.popitem(last=False))
+
+
+def _boundaries(segments: Sequence[Segment], starts: Sequence[int]) -> tuple[int, ...]:
+    """Where prompts part that begin alike: before the first text of each part (another conversation has the same
+    instructions, an edit or a later turn another question or no passages), and behind the last text (what follows is
+    not kept of a turn whose reasoning is dropped, or that is generated again). `starts`: the positions of the segments,
+    and the end of the prompt.
+    """
+    texts = [at for at, segment in enumerate(segments) if not segment.trusted or segment.ids is not None]
+    parts = [segments[at].part for at in texts]
+    firsts = [starts[at] for at, part, last in zip(texts, parts, [None, *parts], strict=False) if part is not last]
+    return (*firsts, *(starts[at + 1] for at in texts[-1:]))
 
 
 class Tokenize(Protocol):

@@ -13,7 +13,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from inference.core import CacheScope, Finish, Generation, Sampling, Segment
+from inference.core import CacheScope, Finish, Generation, PromptTokens, Sampling, Segment
 from inference.engine.detokenizer import TextStream
 from inference.engine.engine import SWITCH_INTERVAL_S
 from inference.engine.handle import Handle, Outbox, TokenUpdate
@@ -50,9 +50,9 @@ class PacedModel(ScriptedModel):
         self._outbox = Outbox(asyncio.get_running_loop())
         threading.Thread(target=self._run, name="engine", daemon=True).start()
 
-    def encode(self, segments: Sequence[Segment], **_: Any) -> list[int]:
+    def encode(self, segments: Sequence[Segment], **_: Any) -> PromptTokens:
         """A byte is a token: the cost of tokenization is not measured here."""
-        return [*"".join([segment.text for segment in segments]).encode()]
+        return PromptTokens("".join([segment.text for segment in segments]).encode())
 
     def generate(self, prompt: Sequence[int], sampling: Sampling, **_: Any) -> Any:
         request = Request(list(prompt), sampling.max_tokens, Sampler(sampling), TextStream([]), CacheScope(""))

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 from inference.backend import Backend
 from inference.config import EngineConfig
-from inference.core import NO_DEADLINE, CacheScope, Due, Finish, Priority, Sampling
+from inference.core import NO_DEADLINE, CacheScope, Due, Finish, Priority, PromptTokens, Sampling
 from inference.engine.detokenizer import TextStream
 from inference.engine.executor import Executor
 from inference.engine.fairness import within_share
@@ -151,6 +151,7 @@ class Engine:
             forecast=self._forecasts.check(uncached, due, salt, priority, now_ns()),
             deadline_ns=deadline_ns,
             thought=Thought(sampling.thought, self._pieces) if sampling.thought else None,
+            boundaries=PromptTokens.boundaries_of(prompt),
         )
         for token in written:
             request.text.push(token)
@@ -181,6 +182,7 @@ class Engine:
             text=TextStream(self._pieces),
             scope=CacheScope(salt, exact),
             priority=Priority.AHEAD,
+            boundaries=PromptTokens.boundaries_of(prompt),
         )
         return self._enter(request)
 

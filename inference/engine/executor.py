@@ -90,6 +90,7 @@ class Executor:
                 _score(each, logits[row : row + each.scored])
                 row += each.scored
             if not each.sampled:
+                self._tiers.keep_checkpoint(each.slot)
                 continue
             if not request.stamps.prefilled_ns:
                 request.stamps.prefilled_ns = computed_ns

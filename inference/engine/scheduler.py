@@ -29,6 +29,7 @@ from inference.engine.fairness import Shares, in_turns
 from inference.engine.load import Load, admit_by_ns, is_starved
 from inference.engine.row_fairness import RowFairness, Share
 from inference.engine.step_cost import StepCost
+from inference.kvcache.checkpoints import CHECKPOINT_SHARE, Checkpoints
 from inference.kvcache.host_cache import HostCache
 from inference.kvcache.shared_prefixes import SharedPrefixes
 from inference.kvcache.slots import Placement, Slots
@@ -137,9 +138,14 @@ class Scheduler:
     def __init__(self, config: EngineConfig, *, rewinds: bool = True, streams: bool = True) -> None:
         self._config = config
         self.shared_prefixes = SharedPrefixes()
-        parked = HostCache(config.parked_bytes_max, self.shared_prefixes)
+        checkpoint_bytes = 0 if rewinds else int(CHECKPOINT_SHARE * config.parked_bytes_max)
         self.slots = Slots(
-            config.slots, parked=parked, shared_prefixes=self.shared_prefixes, rewinds=rewinds, streams=streams
+            config.slots,
+            parked=HostCache(config.parked_bytes_max - checkpoint_bytes, self.shared_prefixes),
+            checkpoints=Checkpoints(checkpoint_bytes, self.shared_prefixes),
+            shared_prefixes=self.shared_prefixes,
+            rewinds=rewinds,
+            streams=streams,
         )
         self.cost = StepCost()
         self._streams = streams
@@ -436,7 +442,11 @@ class Scheduler:
 
     def _place(self, plan: Plan, request: Request) -> None:
         placement = self.slots.place(
-            request.reusable, request.scope, recomputed=request.recomputed, ahead=request.ahead
+            request.reusable,
+            request.scope,
+            recomputed=request.recomputed,
+            ahead=request.ahead,
+            boundaries=request.boundaries,
         )
         assert placement is not None, "fewer requests run than there are slots"
         self._waiting.remove(request)
@@ -444,6 +454,7 @@ class Scheduler:
         if request.miss is None:
             request.reused, request.miss = placement.reused, placement.miss
         request.slot, request.computed = placement.slot, placement.reused
+        request.boundaries = self.slots[placement.slot].boundaries
         self.load.place(request)
         plan.placements.append((request, placement))
 

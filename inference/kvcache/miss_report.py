@@ -11,6 +11,7 @@ from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 
 from inference.core import CacheScope, Cause, Extent, Miss, Part, Verdict
+from inference.kvcache.checkpoints import CHECKPOINT_TOKENS_MIN
 
 # Tokens of a part that must match for the rest to count as edited: any two texts may start with "You are a".
 EDITED_SHARED_MIN = 8
@@ -24,14 +25,16 @@ SEEN_BLOCK_BYTES = 130  # a hash, and an entry of an ordered dictionary
 def judge(outline: Sequence[Extent], miss: Miss, pieces: Sequence[bytes]) -> Verdict:
     """`outline` covers the prompt in order; `pieces` are the bytes of every token."""
     tokens = sum(extent.tokens for extent in outline)
-    if miss.cached >= tokens - 1:
+    if miss.stateless >= CHECKPOINT_TOKENS_MIN:
+        return Verdict(miss.cached, tokens, _place(outline, miss.cached)[0], Cause.NO_CHECKPOINT)
+    if miss.known >= tokens - 1:
         return Verdict(miss.cached, tokens)
-    part, shared = _place(outline, miss.cached)
+    part, shared = _place(outline, miss.known)
     return Verdict(miss.cached, tokens, part, _cause(miss, part, shared, pieces))
 
 
 def _cause(miss: Miss, part: Part, shared: int, pieces: Sequence[bytes]) -> Cause:
-    if miss.seen > miss.cached:
+    if miss.seen > miss.known:
         return Cause.EVICTED
     if not miss.held:
         return Cause.FIRST_USE

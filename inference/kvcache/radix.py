@@ -85,10 +85,22 @@ class RadixIndex:
         length -= int(length > common)  # the scope is not a token
         return (set(holders), length) if length else (set(), 0)
 
+    def within(self, tokens: Sequence[int], scope: CacheScope) -> list[int]:
+        """The keys whose tokens are all a prefix of these, the longest first."""
+        rest, node, depth = self._path(tokens, scope)[0], self._root, 0
+        found: list[int] = []
+        while rest and (child := node.children.get(rest[0])):
+            if common_length(rest, child.edge) < len(child.edge):
+                break
+            depth += len(child.edge)
+            found += [key for key in child.holders if len(self._held[key]) == depth]
+            node, rest = child, rest[len(child.edge) :]
+        return found[::-1]
+
     def _path(self, tokens: Sequence[int], scope: CacheScope) -> tuple[list[Step], int]:
-        """The tokens with the scope inserted, and its position."""
+        """The tokens with the scope inserted, and its position. What all tenants share needs none."""
         common = self._shared_prefixes.length(tokens, scope)
-        return [*tokens[:common], scope, *tokens[common:]], common
+        return ([*tokens[:common], scope, *tokens[common:]] if common < len(tokens) else list(tokens)), common
 
     @staticmethod
     def _split(parent: _Node, child: _Node, at: int) -> _Node:

@@ -8,10 +8,14 @@ parked in host memory first.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
+import numpy as np
+from numpy.typing import NDArray
+
 from inference.core import CacheScope, Miss
+from inference.kvcache.checkpoints import CHECKPOINT_TOKENS_MIN, Checkpoint, Checkpoints, spaced
 from inference.kvcache.host_cache import PARK_TOKENS_MIN, Entry, HostCache
 from inference.kvcache.miss_report import SeenPrompts
 from inference.kvcache.radix import RadixIndex
@@ -49,6 +53,7 @@ class Slot:
     live: bool = False
     ahead: bool = False  # used by a prefill ahead of its request
     parking: Parking = Parking.DUE
+    boundaries: tuple[int, ...] = ()  # where its state is to be kept, if the model cannot rewind
     used: int = 0  # order of last use
 
     @property
@@ -60,13 +65,15 @@ class Slot:
 @dataclass(frozen=True, slots=True)
 class Placement:
     """Put a prompt into `slot`. Its first `reused` tokens come from slot `source` (the same slot: nothing to copy) or
-    from `restored`, which may have left host memory by then. `saves`: what to copy from the slot to host memory first.
+    from `restored`, which may have left host memory by then; with a `checkpoint`, there may be more tokens. `saves`:
+    what to copy from the slot to host memory first.
     """
 
     slot: int
     source: int
     reused: int
     restored: Entry | None = None
+    checkpoint: Checkpoint | None = None
     saves: Saved | None = None
     miss: Miss | None = field(default=None, compare=False)  # why no more tokens are reused
 
@@ -82,11 +89,17 @@ class Saved:
 
 @dataclass(frozen=True, slots=True)
 class _Prefix:
-    """Where a prefix of a prompt is available: in a slot, or in a parked entry."""
+    """Where a prefix of a prompt is available: in a slot, or in a parked entry; `checkpoint` if it does not end with
+    the prefix and cannot rewind. `cached`: tokens of the prompt that slots or host memory have at all."""
 
     tokens: int = 0
     slot: Slot | None = None
     entry: int | None = None
+    checkpoint: Checkpoint | None = None
+    cached: int = 0
+
+
+NOTHING = _Prefix()
 
 
 def _scattered(number: int, live: set[int]) -> tuple[int, int]:
@@ -98,7 +111,7 @@ class Slots:
     """Pure bookkeeping; the engine applies each placement to the cache.
 
     `rewinds` is false for recurrent and hybrid models, whose state cannot be truncated: there, a slot can only be
-    continued from its exact end.
+    continued from its exact end, or from a checkpoint.
     """
 
     def __init__(
@@ -106,6 +119,7 @@ class Slots:
         count: int,
         *,
         parked: HostCache | None = None,
+        checkpoints: Checkpoints | None = None,
         shared_prefixes: SharedPrefixes | None = None,
         rewinds: bool = True,
         streams: bool = True,
@@ -117,6 +131,7 @@ class Slots:
         self._seen = SeenPrompts()
         self._clock = 0
         self.parked = HostCache(0) if parked is None else parked
+        self.checkpoints = Checkpoints(0) if checkpoints is None else checkpoints
 
     def __repr__(self) -> str:
         live = sum(slot.live for slot in self._slots)
@@ -153,18 +168,24 @@ class Slots:
         beginning = prompt[:-recomputed]
         keys, matched = self._index.match(beginning, scope)
         holders = [self._slots[key] for key in keys]
-        leading = {slot.number for slot in holders if slot.worth_waiting}
-        if not leading or not self._rewinds or matched < SHARED_PREFILL_MIN:
+        usable = {slot.number: self._coming(slot, matched) for slot in holders if slot.worth_waiting}
+        if max(usable.values(), default=0) < SHARED_PREFILL_MIN:
             return set()
-        missing = matched - self._prefix(beginning, scope, holders, matched).tokens
-        return leading if missing >= SHARED_PREFILL_MIN else set()
+        cached = self._prefix(beginning, scope, holders, matched).tokens
+        return {number for number, tokens in usable.items() if tokens - cached >= SHARED_PREFILL_MIN}
 
     def place(
-        self, prompt: Sequence[int], scope: CacheScope, *, recomputed: int = 1, ahead: bool = False
+        self,
+        prompt: Sequence[int],
+        scope: CacheScope,
+        *,
+        recomputed: int = 1,
+        ahead: bool = False,
+        boundaries: Sequence[int] = (),
     ) -> Placement | None:
         """Choose and claim a slot; None if every slot is live. The last `recomputed` tokens are computed in any case:
         the first new token is sampled from the logits of the very last one. `ahead`: a prefill ahead of its request,
-        which may take long, so no request waits for it."""
+        which may take long, so no request waits for it. `boundaries`: positions from which other prompts may go on."""
         beginning = prompt[:-recomputed]
         keys, matched = self._index.match(beginning, scope)
         holders = [self._slots[key] for key in keys]
@@ -172,7 +193,7 @@ class Slots:
         if (
             prefix.tokens < recomputed
         ):  # a single row of an exact prompt: it may have been a whole prompt, computed alone
-            prefix = _Prefix()
+            prefix = replace(NOTHING, cached=prefix.cached)
         target = self._target(prefix)
         if target is None:
             return None
@@ -182,13 +203,22 @@ class Slots:
             reused=prefix.tokens,
             miss=self._miss(prompt, scope, keys, matched, prefix),
             restored=None if prefix.entry is None else self.parked[prefix.entry],
+            checkpoint=prefix.checkpoint,
             saves=self._saves(target, prefix),
         )
+        if prefix.checkpoint:
+            self.checkpoints.use(prefix.checkpoint)
         target.tokens, target.computed, target.scope = list(prompt), prefix.tokens, scope
         target.live, target.ahead, target.parking = True, ahead, Parking.DUE
+        target.boundaries = self._boundaries(beginning, scope, prefix, boundaries)
         self._index.insert(target.number, target.tokens, scope)
         self._touch(target)
         return placement
+
+    def keep_checkpoint(self, number: int, state: NDArray[np.uint8]) -> None:
+        """Keep the recurrent state of a live slot, which is that behind its computed tokens."""
+        slot = self._slots[number]
+        self.checkpoints.put(slot.tokens[: slot.computed], slot.scope, state)
 
     def advance(self, number: int, tokens: int) -> None:
         """Record that this many more tokens of a live slot are in the cache."""
@@ -227,19 +257,50 @@ class Slots:
 
     def _prefix(self, beginning: Sequence[int], scope: CacheScope, holders: list[Slot], matched: int) -> _Prefix:
         """The longest computed prefix; of equal ones an idle slot is preferred, then a live one, then host memory."""
-        if not self._rewinds:
-            holders = [slot for slot in holders if not slot.live and slot.computed == matched]
         slot = max(holders, key=lambda slot: (slot.computed, not slot.live, -slot.number), default=None)
         tokens = min(slot.computed, matched) if slot else 0
-        entry, held = self.parked.match(beginning, scope)
-        usable = entry is not None and (self._rewinds or held == len(self.parked[entry].tokens))
-        if usable and held >= tokens + PARK_TOKENS_MIN:
-            return _Prefix(held, entry=entry)
-        return _Prefix(tokens, slot=slot) if tokens else _Prefix()
+        entry, parked = self.parked.match(beginning, scope)
+        cached = max(tokens, parked)
+        if self._rewinds:
+            found = [_Prefix(parked, entry=entry), _Prefix(tokens, slot=slot)]
+        else:
+            found = self._ends(holders, matched, entry, parked)
+            if checkpoint := self.checkpoints.longest(beginning[:cached], scope):
+                kept = len(checkpoint.tokens)
+                where = _Prefix(kept, slot=slot) if kept <= tokens else _Prefix(kept, entry=entry)
+                found.append(replace(where, checkpoint=checkpoint))
+        best = max(found, key=lambda each: each.tokens - PARK_TOKENS_MIN * (each.entry is not None), default=NOTHING)
+        worth = best.tokens >= (1 if best.entry is None else PARK_TOKENS_MIN)
+        return replace(best if worth else NOTHING, cached=cached)
+
+    def _ends(self, holders: list[Slot], matched: int, entry: int | None, parked: int) -> list[_Prefix]:
+        """The slots and the parked entry that end with what they share with a prompt: any model can go on there."""
+        found = [_Prefix(matched, slot=slot) for slot in holders if not slot.live and slot.computed == matched]
+        if entry is not None and len(self.parked[entry].tokens) == parked:
+            return [_Prefix(parked, entry=entry), *found]
+        return found
+
+    def _coming(self, slot: Slot, matched: int) -> int:
+        """How many of the tokens that a prompt shares with a live slot it will be able to go on from."""
+        if self._rewinds:
+            return matched
+        return max((at for at in slot.boundaries if slot.computed < at <= matched), default=0)
+
+    def _boundaries(
+        self, beginning: Sequence[int], scope: CacheScope, prefix: _Prefix, boundaries: Sequence[int]
+    ) -> tuple[int, ...]:
+        """Where to keep the state of a prompt that goes on from this prefix: also at its end, unless it is a checkpoint
+        or near one. That costs no step, and nothing else will hold the state there once the prompt is computed."""
+        if self._rewinds or not self.checkpoints.keeps:
+            return ()
+        behind = spaced([at for at in boundaries if at <= len(beginning)], prefix.tokens)
+        last = self.checkpoints.longest(beginning[: prefix.tokens], scope)
+        is_near = prefix.tokens - (len(last.tokens) if last else 0) < CHECKPOINT_TOKENS_MIN
+        return behind if is_near else (prefix.tokens, *behind)
 
     def _miss(self, prompt: Sequence[int], scope: CacheScope, keys: set[int], matched: int, prefix: _Prefix) -> Miss:
         """What follows the reused tokens: in the prompt, and in the closest entry."""
-        cached = prefix.tokens
+        cached = prefix.tokens if self._rewinds else prefix.cached
         holders: list[Slot | Entry] = []
         if prefix.entry is not None:
             holders = [self.parked[prefix.entry]]
@@ -250,7 +311,8 @@ class Slots:
         held = () if ends or not closest else tuple(closest[0][cached : cached + MISS_TOKENS])
         wanted = tuple(prompt[cached : cached + MISS_TOKENS])
         same = held[:1] == wanted[:1]  # an entry that continues like the prompt, but is not worth copying
-        return Miss(cached, self._seen.match(prompt, scope), wanted, () if same else held)
+        seen = self._seen.match(prompt, scope)
+        return Miss(prefix.tokens, seen, wanted, () if same else held, cached - prefix.tokens)
 
     def _target(self, prefix: _Prefix) -> Slot | None:
         """A slot close to the live ones: the one with the prefix if it can be continued in place, then an empty one,

@@ -199,13 +199,26 @@ class Tiers:
         """Prepare a slot for its new request: save, then restore, truncate or fork. Raises InferenceError."""
         if placement.saves:
             self._save(placement.saves)
+        state = placement.checkpoint.state if placement.checkpoint else None
         if placement.restored is not None:
             self._restore(placement, placement.restored)
         elif placement.source == placement.slot:
-            self._backend.truncate(placement.slot, placement.reused)
+            self._backend.truncate(placement.slot, placement.reused, state)
         else:
-            self._backend.fork(placement.source, placement.slot, placement.reused)
+            self._backend.fork(placement.source, placement.slot, placement.reused, state)
+        self.totals["checkpoints_used"] += placement.checkpoint is not None
         self._keep_root(request, placement)
+        self.keep_checkpoint(placement.slot)
+
+    def keep_checkpoint(self, number: int) -> None:
+        """Keep the recurrent state of a slot if it is at a boundary."""
+        slot = self._slots[number]
+        if slot.computed not in slot.boundaries:
+            return
+        try:
+            self._slots.keep_checkpoint(number, self._backend.checkpoint(number))
+        except (InferenceError, MemoryError) as error:  # a missing one may cost a prefill, but no answer
+            log.error("the state at a boundary could not be kept: %s", error)
 
     def close(self) -> None:
         """Write what is worth keeping to disk, most recently used first. Takes a few seconds at most."""
@@ -237,6 +250,9 @@ class Tiers:
         return {
             "parked": len(self.parked),
             "parked_bytes": self.parked.bytes,
+            "checkpoints": len(self._slots.checkpoints),
+            "checkpoint_bytes": self._slots.checkpoints.bytes,
+            "checkpoints_used_total": self.totals["checkpoints_used"],
             "prompt_index_bytes": self._slots.index_bytes,
             "restored_total": self.totals["restored"],
             "restored_tokens_total": self.totals["restored_tokens"],
@@ -268,7 +284,8 @@ class Tiers:
         except InferenceError:
             self.parked.discard(entry)
             raise
-        self._backend.truncate(placement.slot, placement.reused)
+        state = placement.checkpoint.state if placement.checkpoint else None
+        self._backend.truncate(placement.slot, placement.reused, state)
         self.totals["restored"] += 1
         self.totals["restored_tokens"] += placement.reused
         self.totals["restore_ns"] += now_ns() - started

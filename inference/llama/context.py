@@ -176,13 +176,15 @@ class LlamaContext:
         pointer = get_logits(self._context)  # may move between steps
         return np.ctypeslib.as_array((ctypes.c_float * (outputs * shape[1])).from_address(pointer)).reshape(shape)
 
-    def fork(self, source: int, target: int, length: int) -> None:
-        """Make `target` hold the first `length` tokens of `source`. Raises DecodeFailed."""
+    def fork(self, source: int, target: int, length: int, checkpoint: NDArray[np.uint8] | None = None) -> None:
+        """Make `target` hold the first `length` tokens of `source`; `checkpoint` as in `truncate`. Raises
+        DecodeFailed."""
         if source == target or not 0 <= length <= self.length(source):
             raise DecodeFailed(f"slot {target} cannot take {length} tokens of slot {source}")
         self.truncate(target, 0)
         if not self.streams:
             memory_copy(self._memory, source, target, 0, length)
+            self.truncate(target, length, checkpoint)
             return
         # A stream cannot be copied in part, and copying it takes all of its cells, however few are in use.
         if STATE_COST * self.length(source) < self.context or not self.rewinds:  # `_copy` truncates
@@ -190,13 +192,30 @@ class LlamaContext:
         else:
             memory_copy(self._memory, source, target, -1, -1)
             self._copies[target] = source
-        self.truncate(target, length)
+        self.truncate(target, length, checkpoint)
 
-    def truncate(self, slot: int, length: int) -> None:
-        """Drop the content of a slot from token `length` on. Raises DecodeFailed."""
+    def truncate(self, slot: int, length: int, checkpoint: NDArray[np.uint8] | None = None) -> None:
+        """Drop the content of a slot from token `length` on. A model with recurrent layers goes back only to nothing,
+        or to the `checkpoint` of these tokens. Raises DecodeFailed; with a checkpoint, the content is then undefined.
+        """
         self._check(slot)
-        if length < 0 or not memory_remove(self._memory, slot, length or -1, -1):
+        restored = checkpoint is None or lib.llama_state_seq_set_data_ext(
+            self._context, _bytes(checkpoint), checkpoint.nbytes, slot, lib.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY
+        )
+        if not restored or length < 0 or not memory_remove(self._memory, slot, length or -1, -1):
             raise DecodeFailed(f"slot {slot} cannot go back to {length} tokens")
+        if checkpoint is not None and self.length(slot) != length:
+            raise DecodeFailed(f"slot {slot} has a checkpoint of other than its first {length} tokens")
+
+    def checkpoint(self, slot: int) -> NDArray[np.uint8]:
+        """The state of a slot's recurrent layers, as bytes. Raises DecodeFailed."""
+        self._check(slot)
+        partial = lib.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY
+        state = np.empty(lib.llama_state_seq_get_size_ext(self._context, slot, partial), np.uint8)
+        written = lib.llama_state_seq_get_data_ext(self._context, _bytes(state), state.nbytes, slot, partial)
+        if written != state.nbytes:
+            raise DecodeFailed(f"the recurrent state of slot {slot} could not be saved")
+        return state
 
     def save(self, slot: int) -> NDArray[np.uint8]:
         """The state of a slot as bytes. Only a context of the same model and settings can restore it.

@@ -4,8 +4,8 @@ Pure except for `here` and `gpu_layers`, which query the machine.
 Settings of the user are kept or refused. Of the others, the least important is reduced first: the slots of idle
 conversations (they are restored from host memory at a thousandth of the cost of prefill), then context beyond what an
 agent needs, then streams, then the memory for parked conversations, and last the precision of keys and values. On a GPU
-all of these are reduced before a single layer is: a layer computed by the CPU slows every token. On a CPU, slots of idle
-conversations leave most of the memory to the other programs of a laptop, even where they would fit.
+all of these are reduced before a single layer is: a layer computed by the CPU slows every token. On a CPU, slots of
+idle conversations leave most of the memory to the other programs of a laptop, even where they would fit.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from inference.provisioning.memory import Footprint, Proportions, in_words
 CONTEXT_FLOOR = 4096
 CONTEXT_STEP = 512  # about a question and its answer
 ALL_LAYERS = -1
-# Of the free memory of a CPU, for a KV cache with slots of idle conversations: it is occupied from the start, used or not.
+# Of the free memory of a CPU, for a KV cache with slots of idle conversations: it is occupied from the start.
 IDLE_KV_SHARE = 0.25
 
 

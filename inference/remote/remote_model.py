@@ -13,7 +13,7 @@ import orjson
 
 from inference.config import CONTEXT_DEFAULT
 from inference.control_tokens import significant_tokens
-from inference.core import NO_DEADLINE, Due, Priority, Sampling
+from inference.core import NO_DEADLINE, Due, Priority, PromptTokens, Sampling
 from inference.engine.scheduler import AHEAD_TOKENS_MIN
 from inference.errors import EmptyPrompt, EnginesAway, InferenceError, Refused, TooManyTokens, UnknownToken
 from inference.grammar.lark import by_token
@@ -194,6 +194,7 @@ class RemoteModel(TextModel):
             salt=self._digest(salt),
             priority=priority,
             shared=self._shared.longest(prompt),
+            boundaries=PromptTokens.boundaries_of(prompt),
             due=due,
             traceparent=traceparent,
             end_tokens=self._end_tokens,

@@ -19,6 +19,7 @@ MODELS_PATH = "/v1/models"
 # vLLM's default limit. It counts the sampled token among the alternatives, so one more is requested while the limit
 # allows.
 LOGPROBS_MAX = 20
+BOUNDARIES_MAX = 16  # of a prompt: more than it has parts
 TOP_P_MIN = 1e-6  # vLLM rejects 0, which leaves only the most likely token; so does this
 
 
@@ -39,8 +40,8 @@ class SentGrammar:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """The first `shared` tokens of the prompt contain no tenant's data. `salt` is not the tenant's name. `end_tokens`
-    are sent to engines that may know only some of them."""
+    """The first `shared` tokens of the prompt contain no tenant's data. `boundaries`: see `PromptTokens`. `salt`
+    is not the tenant's name. `end_tokens` are sent to engines that may know only some of them."""
 
     id: str
     prompt: Sequence[int]
@@ -48,6 +49,7 @@ class Ask:
     salt: str
     priority: Priority
     shared: int = 0
+    boundaries: Sequence[int] = ()
     due: Due = NO_DEADLINE
     traceparent: str = ""  # a header: see `Transport.post`
     end_tokens: Collection[int] = ()
@@ -99,6 +101,7 @@ class Ask:
             "deterministic": s.deterministic or None,
             "ahead": self.priority is Priority.AHEAD or None,
             "shared": self.shared or None,
+            "boundaries": list(self.boundaries[-BOUNDARIES_MAX:]) or None,
             "written": len(generated) or None,
             "thought": asdict(s.thought) if s.thought and s.thought.tokens is not None else None,
             "marked_grammar": {"text": grammar.text, "begins": grammar.begins} if grammar and grammar.begins else None,

@@ -36,7 +36,7 @@ def write_encoder(
     writer.add_layer_norm_eps(EPSILON)
     writer.add_causal_attention(False)
     writer.add_pooling_type(pooling)
-    words = _copy_vocabulary(bundled, writer)
+    words = copy_vocabulary(bundled, writer)
     for name, tensor in _tensors(words, dimensions, context, seed).items():
         writer.add_tensor(name, tensor)
     writer.write_header_to_file()
@@ -46,7 +46,7 @@ def write_encoder(
     return path
 
 
-def _copy_vocabulary(source: gguf.GGUFReader, writer: gguf.GGUFWriter) -> int:
+def copy_vocabulary(source: gguf.GGUFReader, writer: gguf.GGUFWriter) -> int:
     """The number of its words."""
     for name, field in source.fields.items():
         if name.startswith("tokenizer."):

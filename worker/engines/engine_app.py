@@ -21,7 +21,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.process_collector import ProcessCollector
 
 from agents.inflight import InFlight
-from inference.core import Due, Generation, Grammar, Priority
+from inference.core import Due, Generation, Grammar, Priority, PromptTokens
 from inference.errors import EngineStopped, GrammarFailed, InvalidSchema
 from inference.model import ChatModel
 from inference.remote.answer_stream import spell_nothing
@@ -265,7 +265,7 @@ async def _grammar(asked: GenerateRequest, model: ChatModel) -> Grammar | None:
 def _submitted(asked: GenerateRequest, model: ChatModel, grammar: Grammar | None) -> Generation | None:
     """None if there is nothing to do. Raises InferenceError and ApiError 400."""
     own, end = asked.firsttoken, len(asked.token_ids) - asked.firsttoken.written
-    prompt, written = asked.token_ids[:end], asked.token_ids[end:]
+    prompt, written = PromptTokens(asked.token_ids[:end], own.boundaries), asked.token_ids[end:]
     if end < 1:
         raise ApiError(400, "Invalid 'firsttoken.written': nothing is left of the prompt.", param="firsttoken.written")
     if own.shared:

@@ -10,6 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 from pydantic import ConfigDict, Field, StringConstraints
 
 from inference.core import Grammar, Priority, Sampling, ThoughtLimit
+from inference.remote.request_body import BOUNDARIES_MAX
 from worker.wire import limits
 from worker.wire.strict import Strict, Unsupported, only
 
@@ -26,6 +27,7 @@ Penalty: TypeAlias = Annotated[float, Field(ge=-2, le=2)]
 Share: TypeAlias = Annotated[float, Field(ge=0, le=1)]
 GrammarText: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=GRAMMAR_CHARS_MAX)]
 TokenId: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[0-9]{1,7}$")]
+Boundary: TypeAlias = Annotated[int, Field(ge=0, le=PROMPT_TOKENS_MAX)]
 Bias: TypeAlias = Annotated[float, Field(ge=-100, le=100)]
 
 
@@ -79,7 +81,8 @@ class Thinking(Strict):
 class Own(Strict):
     """The first token is due in `due_ms`, each further one `pace_ms` after the last; a request that `waits` is accepted
     however late it will be. `ahead`: only prefill the prompt. The first `shared` tokens contain no tenant's data, and
-    the last `written` ones of `token_ids` belong to the response, which continues after them."""
+    the last `written` ones of `token_ids` belong to the response, which continues after them. Other prompts may part
+    from this one at its `boundaries`."""
 
     deadline_ms: Annotated[float, Field(gt=0, le=DEADLINE_MS_MAX)] | None = None
     due_ms: Annotated[float, Field(gt=0, le=DEADLINE_MS_MAX)] | None = None
@@ -89,6 +92,7 @@ class Own(Strict):
     ahead: bool = False
     shared: Annotated[int, Field(ge=0, le=PROMPT_TOKENS_MAX)] = 0
     written: Annotated[int, Field(ge=0, lt=PROMPT_TOKENS_MAX)] = 0
+    boundaries: Annotated[tuple[Boundary, ...], Field(max_length=BOUNDARIES_MAX)] = ()
     marked_grammar: MarkedGrammar | None = None
     thought: Thinking | None = None
 

@@ -19,6 +19,7 @@ from inference.core import (
     Generation,
     Grammar,
     Priority,
+    PromptTokens,
     Rendered,
     Sampling,
     Segment,
@@ -203,7 +204,7 @@ class OnDemandModel:
     def default_system(self) -> str:
         return self._text.default_system()
 
-    def encode(self, segments: Sequence[Segment], *, salt: str = "") -> list[int]:
+    def encode(self, segments: Sequence[Segment], *, salt: str = "") -> PromptTokens:
         return self._text.encode(segments, salt=salt)
 
     def count(self, text: str, *, salt: str = "") -> int:

@@ -31,13 +31,13 @@ POISON = VOCABULARY + 1
 ALONE = 1000  # added to a cell
 # Without making a failure smaller: that takes minutes, and a test may take two.
 STAGES = (Stage.explicit, Stage.reuse, Stage.generate)
-# Room for two conversations: 4 bytes a token.
+# Room for two conversations: 4 bytes a token. It is too little for a checkpoint, whose tokens take 44 bytes each.
 TIGHT = replace(CONFIG, parked_bytes_max=1000, prefill_tokens_first=16)
 CRAMPED = replace(TIGHT, parallel=2, resident=0)
 # Where rows are dear, a tenant may have so many steps to itself between two with the rows of all: in 0.1 s, or as long
 # as one with sixteen rows of prompt takes.
 STEP_S, ROW_S, STILL_MAX = 0.03, 0.005, 4
-CONFIGS = [TIGHT, CRAMPED, replace(DRAFTING, parked_bytes_max=1000)]
+CONFIGS = [TIGHT, CRAMPED, replace(DRAFTING, parked_bytes_max=1000), replace(TIGHT, parked_bytes_max=60_000)]
 
 
 class Incident(StrEnum):
@@ -73,6 +73,7 @@ class Arrival(NamedTuple):
         exact = self.exact and machine.backend.rewinds
         asked = request([*beginning, *self.own], self.max_tokens, self.tenant, self.priority, exact=exact)
         asked.deadline_ns = None if self.patience is None else machine.clock + self.patience
+        asked.boundaries = (self.shared, len(beginning))
         return asked
 
 
@@ -110,6 +111,9 @@ class Telling(ScriptedBackend):
     def _logits(self, prefix: Sequence[int]) -> NDArray[np.float32]:
         return super()._logits([cell % ALONE for cell in prefix])
 
+    def _agree(self, state: list[int], cells: list[int]) -> bool:
+        return [cell % ALONE for cell in state] == [cell % ALONE for cell in cells]
+
 
 class Watched(Machine):
     """Checks every plan before it is carried out, and the cells afterwards."""
@@ -136,8 +140,9 @@ class Watched(Machine):
         return plan
 
     def _check_rows(self, served: set[Request], streams: Sequence[Request]) -> None:
+        before, self.stood_still = self.stood_still, Counter()  # one that lost its slot begins anew
         for stream in streams:
-            self.stood_still[stream] = 0 if stream in served else self.stood_still[stream] + 1
+            self.stood_still[stream] = 0 if stream in served else before[stream] + 1
             allowed = YIELDS_MAX * (1 + self._still_max) if stream.priority is Priority.BATCH else self._still_max
             assert self.stood_still[stream] <= allowed, "a stream has no row"
 
@@ -197,7 +202,7 @@ def check(r: Request, machine: Watched) -> None:
 
 
 @settings(max_examples=100, deadline=None, phases=STAGES)
-@given(st.sampled_from(CONFIGS), arrivals, st.sampled_from([True, True, False]), st.booleans())
+@given(st.sampled_from(CONFIGS), arrivals, st.booleans(), st.booleans())
 def test_every_answer_is_that_of_an_undisturbed_run(
     config: EngineConfig, plan: list[Arrival], rewinds: bool, dear: bool
 ) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from agents.step import StepSpans
 from inference.bundled import CHAT_MODEL
-from inference.core import Delta, Due, Finish, Sampling
+from inference.core import ChatMessage, Delta, Due, Finish, Sampling
 from inference.errors import EnginesAway, InferenceError, PromptTooLong, QueueFull, Refused
 from inference.remote import remote_generation, remote_model
 from inference.remote.fleet import EngineInfo
@@ -441,6 +441,13 @@ async def test_only_engines_of_others_are_told_what_ours_know(model: RemoteModel
     ours = network.last.body["sampling_params"]
     assert "stop_token_ids" not in ours and ours["logprobs"] == 3
     assert ours["structured_outputs"] == {"grammar": 'start: "<tool_call>"'}
+
+
+async def test_an_engine_is_told_where_other_prompts_may_go_on(model: RemoteModel, network: Network) -> None:
+    prompt = model.encode(model.render([ChatMessage("system", "Be kind."), ChatMessage("user", "Hello")]))
+    model.generate(prompt, Sampling())
+    told = network.last.body["firsttoken"]["boundaries"]
+    assert told == list(prompt.boundaries) and 0 < told[-1] < len(prompt)
 
 
 async def test_a_full_engine_passes_a_request_on_and_stays_in_use(model: RemoteModel, network: Network) -> None:

@@ -76,6 +76,7 @@ def own(**fields: Any) -> dict[str, Any]:
         (own(deadline_ms=0), "firsttoken.deadline_ms"),
         (own(shared=-1), "firsttoken.shared"),
         (own(written=-1), "firsttoken.written"),
+        (own(boundaries=[1] * 17), "firsttoken.boundaries"),
         (own(written=len(GOOD["token_ids"])), "firsttoken.written"),
         (
             {**sampling(structured_outputs={"grammar": 'start: "x"'}), "firsttoken": {"written": 1}},

@@ -111,6 +111,7 @@ const PARTS = {
 const CAUSES = {
   edited: (part) => `The cache matched up to ${part}, which changed since the last turn.`,
   evicted: (part) => `The cache matched up to ${part}; the rest was evicted to make room.`,
+  no_checkpoint: (part) => `The cache goes on within ${part}, but the model's recurrent state was not kept there.`,
   retokenised: (part) => `The cache matched up to ${part}, where the same text has different tokens.`,
 };
 

@@ -1,0 +1,107 @@
+"""Checkpoints of recurrent and hybrid models: the state of the recurrent layers where other prompts may go on.
+
+Keys and values of a prompt can be cut anywhere, a recurrent state only says what all tokens before it add up to. So it
+is kept at the few positions that are worth it, and found by these tokens: together with the keys and values of any slot
+or parked conversation that begins with them, it is what a new prompt goes on from.
+
+All states of a model have one size, however many tokens they stand for. When there are too many, the one goes that
+saves least: each counts the tokens that would have to be computed again without it, as often as it was used, and what
+is not used grows old (GreedyDual-Size-Frequency, Cherkasova, HPL-98-69).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inference.core import CacheScope
+from inference.kvcache.host_cache import INDEX_TOKEN_BYTES
+from inference.kvcache.pages import pages
+from inference.kvcache.radix import RadixIndex
+from inference.kvcache.shared_prefixes import SharedPrefixes
+
+# A prompt is computed in one more step for each checkpoint, and as many tokens as this cost about as much as a step.
+CHECKPOINT_TOKENS_MIN = 32
+# Of the host memory for conversations. A parked one has a state too, and without either the other is worth nothing.
+CHECKPOINT_SHARE = 0.5
+
+
+@dataclass(slots=True, eq=False)
+class Checkpoint:
+    """The recurrent `state` behind these tokens; `saves` of them it spares a prompt that begins like this."""
+
+    tokens: tuple[int, ...]
+    state: NDArray[np.uint8]
+    saves: int
+    worth: float = 0.0
+    uses: int = 0
+
+    @property
+    def bytes(self) -> int:
+        return self.state.nbytes + INDEX_TOKEN_BYTES * len(self.tokens)
+
+
+class Checkpoints:
+    """Pure bookkeeping with a capacity in bytes."""
+
+    def __init__(self, bytes_max: int, shared_prefixes: SharedPrefixes | None = None) -> None:
+        self._bytes_max = bytes_max
+        self._held: dict[int, Checkpoint] = {}
+        self._index = RadixIndex(shared_prefixes)
+        self._number = 0
+        self._age = 0.0  # the worth of what was dropped last
+        self.bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def __repr__(self) -> str:
+        return f"<Checkpoints {len(self)} | {self.bytes} of {self._bytes_max} bytes>"
+
+    @property
+    def keeps(self) -> bool:
+        """Whether any are kept at all."""
+        return self._bytes_max > 0
+
+    def longest(self, tokens: Sequence[int], scope: CacheScope) -> Checkpoint | None:
+        """The checkpoint of the longest prefix of these tokens."""
+        keys = self._index.within(tokens, scope)
+        return self._held[keys[0]] if keys else None
+
+    def use(self, checkpoint: Checkpoint) -> None:
+        checkpoint.uses += 1
+        checkpoint.worth = self._age + (1 + checkpoint.uses) * checkpoint.saves
+
+    def put(self, tokens: Sequence[int], scope: CacheScope, state: NDArray[np.uint8]) -> None:
+        """Keep a state, unless there is one for these tokens already; others may be dropped for it."""
+        before = self.longest(tokens, scope)
+        known = len(before.tokens) if before else 0
+        made = Checkpoint(tuple(tokens), state, saves=len(tokens) - known)
+        if not made.saves or made.bytes > self._bytes_max:
+            return
+        made.state, made.worth = pages(state.nbytes), self._age + made.saves
+        made.state[...] = state
+        self._number += 1
+        self._held[self._number] = made
+        self._index.insert(self._number, made.tokens, scope)
+        self.bytes += made.bytes
+        while self.bytes > self._bytes_max:
+            self._drop(min(self._held, key=lambda key: (self._held[key].worth, key)))
+
+    def _drop(self, key: int) -> None:
+        gone = self._held.pop(key)
+        self._index.remove(key)
+        self._age = max(self._age, gone.worth)
+        self.bytes -= gone.bytes
+
+
+def spaced(boundaries: Sequence[int], computed: int) -> tuple[int, ...]:
+    """The boundaries behind the computed tokens that are far enough apart to be worth a step each."""
+    kept = [computed]
+    for boundary in sorted(boundaries):
+        if boundary - kept[-1] >= CHECKPOINT_TOKENS_MIN:
+            kept.append(boundary)
+    return tuple(kept[1:])
