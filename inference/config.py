@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from inference.adapter import Adapter
 from inference.attention import AUTO, F16, KV_TYPES, QUANTISED, Attention, attention
 from inference.bundled import CHAT_MODEL
 from inference.cores import usable_cores
@@ -28,6 +29,7 @@ def default_threads() -> int:
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
     model_path: Path = CHAT_MODEL
+    adapters: tuple[Adapter, ...] = ()  # LoRA, of the model; a draft model drafts without
     draft_path: Path | None = None  # a small model with the same vocabulary; None: no draft model
     lookup: bool = False  # prompt lookup decoding if there is no draft model
     draft_max: int = 8  # most tokens per draft; how many pay off is measured, and it may be none

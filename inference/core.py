@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from enum import IntEnum, StrEnum
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
+from inference.adapter import Adapter
 from inference.template_capabilities import Capabilities
 from inference.template_options import NO_OPTIONS, Value
 from inference.usual_sampling import UsualSampling
@@ -498,6 +499,7 @@ class LanguageModel(Protocol):
     capabilities: Capabilities  # of the chat template
     shares_turns: bool  # whether other workers may know turns of its conversations that this one does not
     usual_sampling: UsualSampling  # of the model file
+    adapters: Sequence[Adapter]  # LoRA
     measures: Mapping[str, int]  # of the model file, in llama.cpp's names: n_ctx_train, n_params, n_vocab, n_embd, size
     ends: tuple[str, str]  # the marks of the tokens for the beginning and the end of a text; empty without one
 

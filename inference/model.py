@@ -14,7 +14,7 @@ from inference.engine.engine import Engine
 from inference.engine.handle import Handle
 from inference.errors import ModelNotLoaded, OutOfDeviceMemory
 from inference.kvcache.disk import DiskTier
-from inference.llama import LlamaContext, LlamaModel, Progress
+from inference.llama import LlamaContext, LlamaModel, Progress, load_weights
 from inference.provisioning.fit import are_all, fewer_layers, gpu_layers
 from inference.provisioning.memory import Footprint, Proportions
 from inference.speculative.controller import Drafting
@@ -38,6 +38,7 @@ class ChatModel(TextModel):
         draft: LlamaModel | None = None,
     ) -> None:
         super().__init__(weights, backend.fingerprint, backend.context)
+        self.adapters = config.adapters
         self._draft = draft
         self._on_gpu = weights.on_gpu
         self._footprint = Footprint.of(Proportions.of(weights), config, gpu=self._on_gpu)
@@ -68,7 +69,7 @@ class ChatModel(TextModel):
     @classmethod
     def _loaded(cls, config: EngineConfig, layers: int, progress: Progress | None) -> ChatModel:
         with ExitStack() as undo:
-            weights = LlamaModel.load(
+            weights = load_weights(
                 config.model_path,
                 gpu_layers=layers,
                 split=Split.parse(config.gpu_split),
@@ -202,6 +203,7 @@ def _backend_of(weights: LlamaModel, config: EngineConfig, context: int) -> Llam
         attention=config.attention(gpu=weights.on_gpu),
         kv_type=config.kv_type,
         kv_on_gpu=config.kv_place == GPU,
+        adapters=config.adapters,
     )
 
 
@@ -214,7 +216,7 @@ def _load_drafter(
     """
     if config.draft_path is None or not config.draft_max:
         return (PromptLookup() if config.lookup else None), None
-    draft = LlamaModel.load(
+    draft = load_weights(
         config.draft_path,
         gpu_layers=config.gpu_layers if weights.on_gpu else 0,
         split=Split.parse(config.gpu_split),

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from inference.adapter import Adapter
 from inference.backend import Chunk, Region
 from inference.core import (
     NO_DEADLINE,
@@ -167,6 +168,7 @@ class ScriptedModel:
     fills: bool = False  # whether it supports infill
     switches: frozenset[str] = frozenset()  # rendered at the start of the prompt when set
     usual_sampling: UsualSampling = field(default_factory=UsualSampling)
+    adapters: Sequence[Adapter] = ()
     measures: Mapping[str, int] = field(default_factory=dict)
     ends: tuple[str, str] = "", ""
     logprobs: Sequence[float] = (0.0,)  # of its tokens; the last value applies to all that follow

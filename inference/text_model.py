@@ -10,6 +10,7 @@ from functools import cached_property, partial
 from hashlib import blake2b
 from typing import Any
 
+from inference.adapter import Adapter
 from inference.core import ChatMessage, Generation, Grammar, Part, PromptTokens, Rendered, Segment, Verdict
 from inference.engine.detokenizer import TextStream
 from inference.errors import UnknownToken
@@ -30,6 +31,7 @@ class TextModel:
     Raises InvalidTemplate for a model without a usable chat template.
     """
 
+    adapters: Sequence[Adapter] = ()  # LoRA; those of remote engines are not known here
     shares_turns = False  # whether other workers may know turns of its conversations that this one does not
 
     def __init__(self, weights: LlamaModel, fingerprint: bytes, context: int) -> None:

@@ -15,6 +15,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, get_type_hints
 
+from inference.adapter import adapters_in
 from inference.attention import AUTO, FLASH, KV_TYPES, LAYOUTS, QUANTISED
 from inference.speculative.draft_length import DRAFT_TOKENS_MAX
 from inference.weight_placement import GPU, KV_PLACES, LAYER, LOAD_MODES, Split
@@ -157,6 +158,11 @@ class Config:
     )
     alias: str | None = _models(
         None, "aliases of models and agents, such as gpt-4o=demo-chat, separated by commas", check=ModelAliases.parse
+    )
+    lora: str | None = _models(
+        None,
+        "LoRA adapters of the chat model, separated by commas: FILE.gguf or FILE.gguf:SCALE each",
+        check=adapters_in,
     )
     draft: Path | None = _models(
         None,
@@ -440,7 +446,7 @@ def settings() -> tuple[Setting, ...]:
     return tuple(Setting.of(each, hints[each.name]) for each in fields(Config))
 
 
-OF_ENGINES = frozenset({"model", "draft", "draft_tokens", "queue", "drain_s"})
+OF_ENGINES = frozenset({"model", "lora", "draft", "draft_tokens", "queue", "drain_s"})
 
 
 def is_for_engines(name: str) -> bool:

@@ -6,9 +6,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+from inference.adapter import Adapter, adapters_in
 from inference.attention import AUTO
 from inference.config import EngineConfig
 from inference.errors import InvalidTemplate, ModelNotLoaded
@@ -41,6 +43,7 @@ def engine_config(config: Config) -> EngineConfig:
     fixed: dict[str, Any] = {name: value for name, value in wished.items() if value is not None}
     engine = EngineConfig(
         model_path=find(config.model, models),
+        adapters=_adapters(config.lora, models),
         draft_path=draft if config.draft_tokens else None,
         lookup=lookup,
         draft_max=config.draft_tokens,
@@ -61,6 +64,18 @@ def engine_config(config: Config) -> EngineConfig:
         **fixed,
     )
     return Calibrations(home.calibrations).applied(engine)
+
+
+def _adapters(setting: str | None, models: Path) -> tuple[Adapter, ...]:
+    """Raises ModelNotLoaded when there is no such file, there or in the folder of models."""
+    found = []
+    for adapter in adapters_in(setting or ""):
+        path = adapter.path.expanduser()
+        file = next((each for each in (path, models / path) if each.is_file()), None)
+        if file is None:
+            raise ModelNotLoaded(f"no adapter file at {path}: give a GGUF file or one of {models}")
+        found.append(replace(adapter, path=file, file_bytes=file.stat().st_size))
+    return tuple(found)
 
 
 def load_for(setting: str, load: Callable[[Loaded], T], what: Loaded) -> T:

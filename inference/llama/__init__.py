@@ -5,6 +5,7 @@ from inference.llama.device import Device, backends, build_features, computing, 
 from inference.llama.encoder import EmbeddingContext, RankContext
 from inference.llama.library import DecodeFailed, has_gpu
 from inference.llama.quantizer import QUANTISATIONS, quantize
+from inference.llama.shared_weights import are_loaded, load_weights
 from inference.llama.weights import LlamaModel, Progress, model_name
 
 __all__ = [
@@ -16,11 +17,13 @@ __all__ = [
     "LlamaModel",
     "Progress",
     "RankContext",
+    "are_loaded",
     "backends",
     "build_features",
     "computing",
     "devices",
     "has_gpu",
+    "load_weights",
     "model_name",
     "quantize",
 ]

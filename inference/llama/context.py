@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from inference.adapter import Adapter
 from inference.attention import AUTO, F16, Q4_0, Q8_0, Attention
 from inference.attention import attention as usual
 from inference.backend import Chunk, Region, Rows
@@ -31,6 +32,7 @@ from inference.llama.library import (
     set_threads,
     synchronize,
 )
+from inference.llama.lora import LoadedAdapters
 from inference.llama.state import fingerprint, regions
 from inference.llama.threads import ThreadChooser, thread_options
 from inference.llama.weights import LlamaModel
@@ -65,6 +67,7 @@ class LlamaContext:
         attention: Attention | None = None,
         kv_type: str = F16,
         kv_on_gpu: bool = True,
+        adapters: Sequence[Adapter] = (),
     ) -> None:
         if not model.has_weights:  # llama.cpp would compute with unallocated memory
             raise ModelNotLoaded(f"{model.path.name} was opened without its weights")
@@ -84,15 +87,22 @@ class LlamaContext:
         parameters.offload_kqv = kv_on_gpu  # only affects layers that are on a GPU
         parameters.swa_full = True  # without it, a sliding-window model cannot be truncated to a shared prefix
         parameters.no_perf = True
+        self._adapters = LoadedAdapters(model, adapters)
         with complaints() as said:
             self._context = lib.llama_init_from_model(model.handle, parameters)
         if not self._context:
+            self._adapters.close()
             text = f"not enough memory for {slots} sequences of {context} tokens with {model.path.name}"
             raise OutOfDeviceMemory(text) if gpu and no_memory(said) else ModelNotLoaded(text)
         self._memory = lib.llama_get_memory(self._context)
         if not self._memory:  # decoding would abort
             self.close()
             raise ModelNotLoaded(f"{model.path.name} is an encoder: it can embed texts but not generate them")
+        try:
+            self._adapters.apply(self._context)
+        except ModelNotLoaded:
+            self.close()
+            raise
         self._batch = Batch(rows_max)
         self._threads = _chooser(threads_min if not gpu else threads, threads)
         self._threads_now = 0
@@ -104,7 +114,7 @@ class LlamaContext:
         self.rows_max = rows_max
         self.rewinds = not (lib.llama_model_is_recurrent(model.handle) or lib.llama_model_is_hybrid(model.handle))
         self.vocabulary_size = model.vocabulary_size
-        self.fingerprint = fingerprint(model.path, parameters)
+        self.fingerprint = fingerprint(model.path, parameters, adapters)
 
     def surviving(self, tell: Callable[[str], None]) -> AbstractContextManager[None]:
         """If the device is lost or llama.cpp aborts, `tell` is called instead of ending the process."""
@@ -116,6 +126,7 @@ class LlamaContext:
     def close(self) -> None:
         if self._context:
             lib.llama_free(self._context)
+            self._adapters.close()
             self._context = None
 
     def decode(self, chunks: Sequence[Chunk]) -> NDArray[np.float32]:

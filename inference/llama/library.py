@@ -29,6 +29,8 @@ log = logging.getLogger("firsttoken.llama")
 _ERROR = 4
 _LEVELS = {1: logging.DEBUG, 2: logging.DEBUG, 3: logging.WARNING, _ERROR: logging.ERROR}
 _NO_MEMORY = re.compile(r"alloc|memory", re.IGNORECASE)
+# Told of each matrix of an adapter on a CPU that has weights in another order; the adapter stays as it is.
+_HARMLESS = "cannot use buft"
 _complaint = ""
 _hearing: list[list[str]] = []
 
@@ -45,7 +47,7 @@ def _forward_log(level: int, text: bytes, _user_data: object) -> None:
         _complaint = said
         for heard in _hearing:
             heard.append(said)
-    log.log(_LEVELS.get(level, logging.DEBUG), "%s", said)
+    log.log(logging.DEBUG if _HARMLESS in said else _LEVELS.get(level, logging.DEBUG), "%s", said)
 
 
 def last_complaint() -> str:

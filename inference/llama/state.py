@@ -11,7 +11,7 @@ there is one row per dimension, after their type, the bytes per number and the n
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from inference.adapter import Adapter
 from inference.backend import Region
 from inference.llama.device import build_features
 from inference.llama.library import lib
@@ -90,14 +91,16 @@ class _Reader:
         return numbers
 
 
-def fingerprint(model: Path, parameters: Any) -> bytes:
-    """32 bytes for this model, this cache layout (`parameters` of the context) and this build, whose kernels determine
-    the last bits. A state may only be restored into a context with the same fingerprint."""
+def fingerprint(model: Path, parameters: Any, adapters: Sequence[Adapter] = ()) -> bytes:
+    """32 bytes for this model with its adapters, this cache layout (`parameters` of the context) and this build, whose
+    kernels determine the last bits. A state may only be restored into a context with the same fingerprint."""
     streams = 1 if parameters.kv_unified else parameters.n_seq_max
     layout = (streams, parameters.flash_attn_type, parameters.type_k, parameters.type_v)
     library = Path(lib._lib._name).stat()
     build = (library.st_size, library.st_mtime_ns, sorted(build_features().items()))
-    return sha256(_digest_of_weights(model) + repr((FORMAT, layout, build)).encode()).digest()
+    changes = [(_digest_of_weights(adapter.path), adapter.scale) for adapter in adapters]
+    facts = (FORMAT, layout, build, *([changes] if changes else []))
+    return sha256(_digest_of_weights(model) + repr(facts).encode()).digest()
 
 
 def _digest_of_weights(model: Path) -> bytes:

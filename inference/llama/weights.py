@@ -47,8 +47,17 @@ def model_name(path: Path) -> str:
 class LlamaModel:
     """Weights and vocabulary. Tokenising is thread-safe; contexts are created from it."""
 
-    def __init__(self, handle: Any, path: Path, *, weights: bool = True, on_gpu: bool = False) -> None:
+    def __init__(
+        self,
+        handle: Any,
+        path: Path,
+        *,
+        weights: bool = True,
+        on_gpu: bool = False,
+        free: Callable[[Any], None] = lib.llama_model_free,
+    ) -> None:
         self.handle = handle
+        self._free = free
         self.path = path
         self.has_weights = weights
         self.on_gpu = on_gpu  # whether at least some of its layers are
@@ -107,7 +116,7 @@ class LlamaModel:
 
     def close(self) -> None:
         if self.handle:
-            lib.llama_model_free(self.handle)
+            self._free(self.handle)
             self.handle = None
 
     @property

@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 
+from inference.adapter import Adapter
 from inference.attention import ALL, Attention
 from inference.config import EngineConfig, default_threads
 from inference.cores import usable_cores
-from inference.errors import InferenceError
+from inference.errors import InferenceError, ModelNotLoaded
 from inference.llama import Device, LlamaModel, backends, build_features, computing, devices
 from inference.provisioning import attention_bench, barriers, machine, prefill_bench
 from inference.provisioning.attention_bench import Pace
@@ -81,7 +82,7 @@ def examine(config: EngineConfig, calibrations: Calibrations) -> Iterator[Findin
     files = list(_files(config))
     yield from files
     if not any(finding.level is Level.PROBLEM for finding in files):
-        yield self_test(config.model_path)
+        yield self_test(config.model_path, config.adapters)
         yield speed(config)
         yield attention(config, calibrations)
         if _on_gpu(config):
@@ -221,11 +222,14 @@ def _numbers(need: Footprint, room: Room) -> dict[str, float]:
     return numbers if room.host_free is None else {**numbers, "available_bytes": room.host_free}
 
 
-def self_test(model: Path) -> Finding:
+def self_test(model: Path, adapters: Sequence[Adapter] = ()) -> Finding:
     """Decode 1, 5 and 64 rows in a process where a crash does no harm."""
+    files = [str(model), *map(str, adapters)]
     try:
-        printed = run_isolated("inference.provisioning.selftest", str(model), timeout_s=SELF_TEST_TIMEOUT_S)
+        printed = run_isolated("inference.provisioning.selftest", *files, timeout_s=SELF_TEST_TIMEOUT_S)
     except RunFailed as failure:
+        if (reason := str(failure).rpartition(f"{ModelNotLoaded.__name__}: ")[2]) and "adapter" in reason:
+            return Finding("self-test", Level.PROBLEM, reason, "correct or leave out --lora")
         is_build = failure.crashed or str(failure).startswith(AssertionError.__name__)
         return Finding("self-test", Level.PROBLEM, str(failure), REBUILD if is_build else OTHER_MODEL)
     return Finding("self-test", Level.OK, printed.strip())

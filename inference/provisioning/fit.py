@@ -21,7 +21,7 @@ from inference.attention import F16, Q8_0
 from inference.config import ADJUSTABLE, EngineConfig
 from inference.errors import InferenceError
 from inference.kvcache.host_cache import default_bytes
-from inference.llama import LlamaModel, has_gpu
+from inference.llama import LlamaModel, are_loaded, has_gpu
 from inference.provisioning.machine import Room, room_of
 from inference.provisioning.memory import Footprint, Proportions, in_words
 
@@ -164,7 +164,8 @@ def here(wanted: EngineConfig) -> Allowance:
     with ExitStack() as stack:
 
         def proportions(path: Path) -> Proportions:
-            return Proportions.of(stack.enter_context(closing(LlamaModel.load(path, weights=False))))
+            found = Proportions.of(stack.enter_context(closing(LlamaModel.load(path, weights=False))))
+            return replace(found, weight_bytes=0) if are_loaded(path) else found
 
         model = proportions(wanted.model_path)
         draft = proportions(wanted.draft_path) if wanted.draft_path else None

@@ -75,19 +75,26 @@ class Footprint:
     draft: int  # everything that the draft model needs
     parked_max: int  # conversations in host memory, once there are any
     kv_on_host: int = 0  # part of the KV cache that stays on the host even if a GPU computes its layers
+    adapters: int = 0
 
     @property
     def total(self) -> int:
         """Everything that is allocated at start."""
-        return self.weights + self.kv_cache + self.working + self.draft
+        return self.weights + self.adapters + self.kv_cache + self.working + self.draft
 
     @property
     def divided(self) -> int:
         """What is placed on a GPU layer by layer."""
-        return self.weights + self.kv_cache - self.kv_on_host
+        return self.weights + self.adapters + self.kv_cache - self.kv_on_host
 
     def __str__(self) -> str:
-        parts = {"weights": self.weights, "KV cache": self.kv_cache, "steps": self.working, "draft": self.draft}
+        parts = {
+            "weights": self.weights,
+            "adapters": self.adapters,
+            "KV cache": self.kv_cache,
+            "steps": self.working,
+            "draft": self.draft,
+        }
         listed = ", ".join(f"{name} {in_words(size)}" for name, size in parts.items() if size)
         parked = f", and up to {in_words(self.parked_max)} for parked conversations" if self.parked_max else ""
         return f"{in_words(self.total)} ({listed}){parked}"
@@ -106,6 +113,7 @@ class Footprint:
             draft=0 if draft is None else _of_draft(draft, config, context, config.attention_of_draft(gpu=gpu)),
             parked_max=config.parked_bytes_max,
             kv_on_host=kv_cache if config.kv_place == HOST else 0,
+            adapters=sum(adapter.file_bytes for adapter in config.adapters),
         )
 
 

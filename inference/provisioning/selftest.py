@@ -1,4 +1,4 @@
-"""`python -m inference.provisioning.selftest [MODEL]`: does this build of llama.cpp compute on this machine?
+"""`python -m inference.provisioning.selftest [MODEL [ADAPTER:SCALE ...]]`: does llama.cpp compute on this machine?
 
 Run in a subprocess: a build with instructions that the CPU lacks or the compiler got wrong does not fail, it crashes.
 Decodes 1, 5 and 64 rows, because each uses different kernels. Exit code 0: all logits are finite, and the results
@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from inference.adapter import Adapter
 from inference.backend import Rows
 from inference.bundled import CHAT_MODEL
 from inference.config import default_threads
@@ -28,11 +29,11 @@ ROWS = 64
 DISAGREEMENT_MAX = 0.02
 
 
-def check(path: Path) -> None:
+def check(path: Path, adapters: Sequence[Adapter] = ()) -> None:
     """Raises AssertionError for a build that computes wrongly, and InferenceError for a model that cannot be computed;
     may crash the process, which is what this is meant to find out."""
     model = LlamaModel.load(path, gpu_layers=-1)
-    context = LlamaContext(model, slots=3, context=256, rows_max=ROWS, threads=default_threads())
+    context = LlamaContext(model, slots=3, context=256, rows_max=ROWS, threads=default_threads(), adapters=adapters)
     tokens = [t % model.vocabulary_size for t in range(5, 5 + ROWS)]
     found = {rows: _last_logits(context, slot, tokens, rows) for slot, rows in enumerate((ROWS, 1, 5))}
     context.close()
@@ -72,5 +73,5 @@ def place(found: Sequence[Device]) -> str:
 
 
 if __name__ == "__main__":
-    check(Path(sys.argv[1]) if len(sys.argv) > 1 else CHAT_MODEL)
+    check(Path(sys.argv[1]) if len(sys.argv) > 1 else CHAT_MODEL, [Adapter.parse(text) for text in sys.argv[2:]])
     print(f"1, 5 and 64 rows agree on {place(devices())}")

@@ -26,7 +26,7 @@ from worker.config import VERSION, is_for_engines
 SERVE = "worker.serve.serve"  # commands are named by the paths of their functions, which are imported when they run
 ENGINE_SETTINGS = frozenset(filter(is_for_engines, SETTING_NAMES))
 MEMORY_SETTINGS = frozenset(
-    {"draft", "draft_tokens", "context", "streams", "resident", "parked_mb", "kv_type", "memory_mb"}
+    {"lora", "draft", "draft_tokens", "context", "streams", "resident", "parked_mb", "kv_type", "memory_mb"}
     | {"gpu_layers", "kv_place", "gpu_split"}
 )
 SPEED_SETTINGS = frozenset({"threads", "gpu_layers"})

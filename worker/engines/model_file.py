@@ -33,6 +33,7 @@ from agents.definition import Name, Table
 from agents.errors import AgentError
 from agents.routing.policy import Policy, named_by, names
 from agents.toml_file import line_of, read_toml
+from inference.adapter import adapters_in
 from inference.template_options import Value
 from worker.config import Config
 from worker.engines.address import engines_in
@@ -68,6 +69,7 @@ class ModelTable(Table):
     """One configuration of an engine. None: the value of the setting of the same name."""
 
     model: Name | None = None  # a GGUF file or a name of the catalogue
+    lora: Annotated[str, StringConstraints(min_length=1, max_length=10_000)] | None = None
     draft: Name | None = None
     context: Annotated[int, Field(ge=0, le=10_000_000)] | None = None
     streams: Annotated[int, Field(ge=1, le=128)] | None = None
@@ -125,6 +127,10 @@ class ModelFile(Table):
                 engines_in(table.engines) if table.engines is not None else None
             except ValueError as error:
                 found.append((("models", name, "engines"), f"{error}."))
+            try:
+                adapters_in(table.lora or "")
+            except ValueError as error:
+                found.append((("models", name, "lora"), f"{error}."))
         return found
 
     def elsewhere(self) -> Mapping[str, ModelTable]:

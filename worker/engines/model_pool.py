@@ -14,6 +14,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from time import monotonic
 
 from inference.config import EngineConfig
@@ -43,10 +44,19 @@ log = logging.getLogger("firsttoken.models")
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """`needs` is in bytes, including the conversations that it may park in host memory."""
+    """`needs` is in bytes and includes the conversations that it may park in host memory, but not the `weights`: models
+    on one `file` share them."""
 
     model: OnDemandModel
     needs: int
+    file: Path
+    weights: int
+
+
+def taken(loaded: Iterable[Loaded]) -> int:
+    """Bytes of all of them together. Pure."""
+    held = list(loaded)
+    return sum(each.needs for each in held) + sum({each.file: each.weights for each in held}.values())
 
 
 def leaving(loaded: Iterable[Loaded]) -> Loaded | None:
@@ -96,6 +106,7 @@ class ModelPool:
         wanted = self._wanted(name, table)
         weights = LlamaModel.load(wanted.model_path, weights=False)
         text = TextModel(weights, b"", wanted.context_of(weights.context_length))
+        text.adapters = wanted.adapters
         return OnDemandModel(name, text, partial(self._open, table))
 
     async def start(self) -> None:
@@ -176,7 +187,9 @@ class ModelPool:
             except BaseException:
                 await opened.close()
                 raise
-            self._loaded[model] = Loaded(model, allowance.need.total + allowance.need.parked_max)
+            need, file = allowance.need, allowance.config.model_path
+            own = need.total + need.parked_max - need.weights
+            self._loaded[model] = Loaded(model, own, file, file.stat().st_size)
             trace.finish()
             self.starts[model.name] = trace
             log.info("the model %s is loaded in %.1f s: %s", model.name, trace.duration_ms / 1e3, phases(trace))
@@ -207,7 +220,7 @@ class ModelPool:
         wanted = self._wanted(name, table)
         if not wanted.memory_bytes_max:
             return wanted
-        left = wanted.memory_bytes_max - sum(each.needs for each in self._loaded.values())
+        left = wanted.memory_bytes_max - taken(self._loaded.values())
         return replace(wanted, memory_bytes_max=max(1, left))
 
     async def _unload_one(self) -> bool:

@@ -70,6 +70,7 @@ class OnDemandModel:
         self.ends = text.ends
         self.capabilities = text.capabilities
         self.usual_sampling = text.usual_sampling
+        self.adapters = text.adapters
         self.measures: Mapping[str, int] = text.measures
         self.shares_turns = False
         self.share_loaded = 0.0  # from 0 to 1, while it is loading

@@ -66,6 +66,8 @@ def _card(services: Services, model: LanguageModel) -> dict[str, Any]:
     card["firsttoken_tools"] = "of_template" if model.capabilities.tools else "described"
     if parameters := model.measures.get("n_params"):
         card["firsttoken_parameters"] = parameters
+    if model.adapters:
+        card["firsttoken_lora"] = [adapter.card for adapter in model.adapters]
     engines = services.engines
     if engines is not None and len(engines.states) > 1:
         card["firsttoken_state"] = engines.states[model.name]

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from inference.adapter import Adapter
 from inference.backend import Rows
 from inference.bundled import CHAT_MODEL, DRAFT_MODEL, EMBEDDER
 from inference.config import ADJUSTABLE, EngineConfig
@@ -35,6 +36,7 @@ from inference.provisioning.isolated_process import RunFailed, run_isolated
 from inference.provisioning.machine import Room
 from inference.provisioning.memory import Footprint, Proportions
 from inference.provisioning.prefill_bench import SIZES
+from tests.inference.adapters import random_changes, write_adapter
 
 AVX2_CPU = frozenset(["sse3", "avx2", "fma", "f16c"])
 AVX2_BUILD = {"AVX2": "1", "FMA": "1", "F16C": "1", "OPENMP": "1"}
@@ -232,3 +234,11 @@ def _findings(config: EngineConfig) -> dict[str, Finding]:
 
 def _last(config: EngineConfig) -> Finding:
     return list(_findings(config).values())[-1]
+
+
+def test_an_adapter_of_another_model_is_told_with_what_to_correct(tmp_path: Path) -> None:
+    adapter = Adapter(write_adapter(tmp_path / "support.gguf", random_changes(DRAFT_MODEL)))
+    assert self_test(DRAFT_MODEL, [adapter]).level is Level.OK
+    finding = self_test(CHAT_MODEL, [adapter])
+    assert finding.level is Level.PROBLEM and "--lora" in finding.todo
+    assert finding.text.startswith("the adapter support.gguf does not fit demo-chat")

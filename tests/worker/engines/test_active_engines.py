@@ -13,11 +13,13 @@ import pytest
 
 from agents.agent_registry import AgentRegistry
 from agents.definition import Definition
+from agents.model_registry import Candidate
 from inference.bundled import CHAT_MODEL, DRAFT_MODEL
 from inference.core import ChatMessage, Finish, Sampling
-from inference.errors import ModelAway, NoRoom
+from inference.errors import ModelAway, ModelNotLoaded, NoRoom
 from inference.provisioning.fit import here
 from migrations.pool import Database
+from tests.inference.adapters import random_changes, write_adapter
 from tests.worker.answering import get, post, services_with
 from tests.worker.harness import SECRET, Client, serving
 from worker.auth.keys import Keys
@@ -131,6 +133,56 @@ async def test_a_worker_answers_with_two_models_and_by_a_third_name(tmp_path: Pa
             assert "Available: small, large, auto, agent/support" in wrong["error"]["message"]
             tokens = await post(client, "/tokenize", {"content": "Hello!", "model": "best"})
             assert tokens["max_model_len"] == 1024
+
+
+@ANY_ANSWER
+async def test_an_agent_names_a_model_with_an_adapter_on_the_weights_of_another(
+    tmp_path: Path, database: Database
+) -> None:
+    write_adapter(tmp_path / "support.gguf", random_changes(DRAFT_MODEL))
+    text = f"""
+    [models.base]
+    model = "demo-draft"
+    [models.support]
+    model = "demo-draft"
+    lora = "{tmp_path}/support.gguf:0.5"
+    """
+    async with opened(settings(tmp_path, text)) as engines:
+        agent_registry = AgentRegistry({"support": Definition(model="support"), "plain": Definition(model="base")})
+        async with client_of(database, engines, agent_registry=agent_registry) as client:
+            listed = {each["id"]: each for each in (await get(client, "/v1/models"))["data"]}
+            assert listed["support"]["firsttoken_lora"] == [{"file": "support.gguf", "scale": 0.5}]
+            assert listed["agent/support"]["firsttoken_lora"] == listed["support"]["firsttoken_lora"]
+            assert "firsttoken_lora" not in listed["base"]
+            body = {"input": "Hello!", "max_output_tokens": 16, "temperature": 0, "ignore_eos": True}
+            said = {
+                name: (await post(client, "/v1/responses", {**body, "model": name}))["output"][0]["content"][0]["text"]
+                for name in ("base", "agent/plain", "support", "agent/support")
+            }
+            assert said["base"] == said["agent/plain"] != said["support"] == said["agent/support"]
+
+
+@ANY_ANSWER
+async def test_a_reload_refuses_an_adapter_that_does_not_fit_and_serves_on(tmp_path: Path) -> None:
+    write_adapter(tmp_path / "support.gguf", random_changes(DRAFT_MODEL))
+    lora = f'lora = "{tmp_path}/support.gguf"'
+    config = settings(tmp_path, f'[models.support]\nmodel = "demo-draft"\n{lora}')
+    async with opened(config) as engines:
+        assert engines.reload is not None
+        before = on_demand(engines, "support")
+        settings(tmp_path, f'[models.support]\nmodel = "demo-chat"\n{lora}')
+        with pytest.raises(ModelAway) as refused:
+            await engines.reload(lambda file: None, _nothing)
+        assert "support.gguf does not fit demo-chat" in str(refused.value.__cause__)
+        settings(tmp_path, f'[models.support]\nmodel = "demo-draft"\nlora = "{tmp_path}/absent.gguf"')
+        with pytest.raises(ModelNotLoaded, match=r"no adapter file at .*absent\.gguf"):
+            await engines.reload(lambda file: None, _nothing)
+        assert on_demand(engines, "support") is before
+        assert await say(before) is not None
+
+
+async def _nothing(_: Candidate) -> None:
+    pass
 
 
 async def trace_of(client: Client, response_id: str) -> dict[str, object]:

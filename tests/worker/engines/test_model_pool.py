@@ -11,7 +11,7 @@ import pytest
 from inference.provisioning.fit import Allowance, here
 from worker.config import load
 from worker.engine_config import engine_config
-from worker.engines.model_pool import Loaded, ModelPool, is_much_less, leaving
+from worker.engines.model_pool import Loaded, ModelPool, is_much_less, leaving, taken
 from worker.engines.on_demand import OnDemandModel
 
 
@@ -22,10 +22,11 @@ class Model:
     name: str
     used_at: float
     is_idle: bool = True
+    file: str = "chat.gguf"
 
 
 def loaded(*models: Model) -> list[Loaded]:
-    return [Loaded(cast(OnDemandModel, model), 1) for model in models]
+    return [Loaded(cast(OnDemandModel, model), 10, Path(model.file), 100) for model in models]
 
 
 def test_of_those_that_are_idle_the_one_that_was_not_used_for_longest_leaves() -> None:
@@ -37,6 +38,13 @@ def test_of_those_that_are_idle_the_one_that_was_not_used_for_longest_leaves() -
 def test_nobody_leaves_who_is_waited_for() -> None:
     assert leaving(loaded(Model("busy", 1.0, is_idle=False))) is None
     assert leaving([]) is None
+
+
+def test_the_weights_of_a_file_are_counted_once() -> None:
+    base, adapted = Model("base", 1.0), Model("adapted", 2.0)
+    assert taken(loaded(base, adapted)) == 120
+    assert taken(loaded(adapted)) == 110
+    assert taken(loaded(base, Model("other", 3.0, file="other.gguf"))) == 220
 
 
 @pytest.mark.parametrize(
