@@ -134,7 +134,8 @@ GEMMA_4 = (
     "<|turn>{{ 'model' if m.role == 'assistant' else m.role }}{{ '\n' }}"
     "{% if m.reasoning_content %}{{ '<|channel>thought\n' + m.reasoning_content + '<channel|>' }}{% endif %}"
     "{{ m.content }}{% for c in m.tool_calls or [] %}<|tool_call>call:{{ c.function.name }}{{ '{' }}"
-    '{% for key, value in c.function.arguments.items() %}{{ key }}:<|"|>{{ value }}<|"|>'
+    "{% for key, value in c.function.arguments.items() %}{{ key }}:"
+    "{{ '<|\"|>' + value + '<|\"|>' if value is string else value | tojson }}"
     "{% if not loop.last %},{% endif %}{% endfor %}}<tool_call|>{% endfor %}"
     "{{ '<turn|>\n' }}{% endif %}{% endfor %}{{ '<|turn>model\n' }}"
 )
