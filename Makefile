@@ -47,8 +47,8 @@ screenshots: setup ## Retake the screenshots in docs/images
 	@deploy/browser.sh >/dev/null
 	@$(BIN)/pytest -q -m screenshots tests/pages/test_screenshots.py
 
-bench: setup ## Measure where the time of a turn goes
-	@$(BIN)/python -m benchmarks.turn $(ARGS)
+bench: setup ## Compare with llama-server on this machine within ten minutes; the first time compiles it
+	@$(BIN)/python -m benchmarks.engine.today $(ARGS)
 
 format: setup ## Format the code
 	@$(BIN)/ruff check --fix --quiet . || true

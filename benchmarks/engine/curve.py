@@ -61,19 +61,26 @@ async def sides(setup: Setup, http: aiohttp.ClientSession) -> AsyncIterator[list
 
 async def measured(setup: Setup, device: str, streams: Sequence[int], rounds: int, tokens: int) -> list[Point]:
     """Measure every number of streams on both sides."""
-    points = []
     async with session() as http, sides(setup, http) as pair:
-        for count in streams:
-            found: dict[str, list[dict[str, float]]] = {}
-            for number in range(rounds):
-                for name, side in pair:
-                    numbers = await warm(count, 1, tokens).run(side, f"{device}/{count}/{number}")
-                    found.setdefault(name, []).append(numbers)
-                    told = f"{numbers[THROUGHPUT]:.1f} tokens/s, {numbers[TPOT]:.1f} ms"
-                    print(f"{device} | {count} | {name} | {told}", file=sys.stderr, flush=True)
-            for name, rows in found.items():
-                tokens_per_s, tpot_ms = (median(row[measure] for row in rows) for measure in (THROUGHPUT, TPOT))
-                points.append(Point(device, name, count, tokens_per_s, tpot_ms))
+        return await measured_beside(pair, device, streams, rounds, tokens)
+
+
+async def measured_beside(
+    pair: Sequence[tuple[str, Endpoint]], device: str, streams: Sequence[int], rounds: int, tokens: int
+) -> list[Point]:
+    """Measure every number of streams on these sides, which are running."""
+    points = []
+    for count in streams:
+        found: dict[str, list[dict[str, float]]] = {}
+        for number in range(rounds):
+            for name, side in pair:
+                numbers = await warm(count, 1, tokens).run(side, f"{device}/{count}/{number}")
+                found.setdefault(name, []).append(numbers)
+                told = f"{numbers[THROUGHPUT]:.1f} tokens/s, {numbers[TPOT]:.1f} ms"
+                print(f"{device} | {count} | {name} | {told}", file=sys.stderr, flush=True)
+        for name, rows in found.items():
+            tokens_per_s, tpot_ms = (median(row[measure] for row in rows) for measure in (THROUGHPUT, TPOT))
+            points.append(Point(device, name, count, tokens_per_s, tpot_ms))
     return points
 
 

@@ -130,12 +130,12 @@ def _workload(name: str, question: Callable[[str, int], str], clients: int, turn
                 await listeners[-1].listen(target, [Message("user", text)], ANSWER_TOKENS)
 
         await asyncio.gather(*(client() for _ in range(clients)))
-        return _measure(listeners)
+        return measured(listeners)
 
     return Workload(f"{name}, {clients} client{'s' * (clients > 1)}", run)
 
 
-def _measure(listeners: list[Listener]) -> dict[str, float]:
+def measured(listeners: list[Listener]) -> dict[str, float]:
     replies = [listener.reply for listener in listeners]
     wall_s = max(reply.pieces_s[-1] for reply in replies) - min(reply.asked_s for reply in replies)
     each_s = [

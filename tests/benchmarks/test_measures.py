@@ -17,6 +17,7 @@ from benchmarks.engine.measures import (
     ratios,
 )
 from benchmarks.engine.rounds import Result
+from benchmarks.engine.today import table
 
 
 def test_a_reply_tells_its_times() -> None:
@@ -76,3 +77,10 @@ def test_goals_bound_rates_from_below_and_times_from_above() -> None:
 def test_the_table_says_whether_a_goal_was_reached() -> None:
     result = Result("0.1B", "cold, 8 clients at once", "-fa off", ours=[{TTFT: 4.0}], theirs=[{TTFT: 10.0}])
     assert result.lines() == ["| 0.1B | cold, 8 clients at once | -fa off | TTFT p50 | 10.0 | 4.0 | 0.40 | ≤ 0.5 ✓ |"]
+
+
+def test_the_table_of_today_has_a_row_for_each_workload() -> None:
+    rounds = [{TTFT: 40.0, THROUGHPUT: 90.0}, {TTFT: 60.0, THROUGHPUT: 110.0}]
+    theirs = [{TTFT: 80.0, THROUGHPUT: 100.0}, {TTFT: 100.0, THROUGHPUT: 100.0}]
+    _, _, row = table([Result("0.1B", "warm, 1 client", "-fa off", rounds, theirs)])
+    assert row == "| warm, 1 client | 90, 50 | 0.55 | 100, 100 | 1.00 |"

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from benchmarks.engine import prompts
-from benchmarks.engine.measures import THROUGHPUT, TTFT
+from benchmarks.engine.drafts import measured, quoting
+from benchmarks.engine.measures import CHARACTER_MS, CHARACTERS, THROUGHPUT, TTFT
 from benchmarks.engine.prompts import Message
 from benchmarks.engine.synthetic import BLOCK, HEAD, SHAPES, VOCABULARY, Shape, quantised, vocabulary
 from benchmarks.engine.target import Listener
@@ -111,3 +112,17 @@ async def test_a_long_prompt_comes_when_all_chats_run_and_they_end_with_it() -> 
     assert len(chatting.told) == CHATS + 1
     assert len(chatting.told[-1]) == 1
     assert numbers[LONG_TTFT] > 0
+
+
+def test_the_speed_of_drafts_is_that_of_the_text_however_it_arrives() -> None:
+    one_by_one = Listener(1.0, ["ab"] * 5, [2.0, 3.0, 4.0, 5.0, 6.0])
+    together = Listener(1.0, ["ab", "abab", "abab"], [2.0, 4.0, 6.0])
+    assert measured([one_by_one]) == measured([together]) == {CHARACTERS: 2.0, CHARACTER_MS: 500.0, TTFT: 1000.0}
+
+
+async def test_questions_to_quote_repeat_for_a_seed_and_differ_for_another() -> None:
+    echo = Echo()
+    for seed in ("first", "first", "second"):
+        await quoting("a tool result", 1, 1).run(echo, seed)
+    first, again, second = (said[0].content for said in echo.told)
+    assert first == again != second
