@@ -61,12 +61,16 @@ class Row:
 Rows: TypeAlias = AsyncIterator[tuple[str, str]]  # case, value
 
 
+def of_streams(count: int) -> str:
+    return f"{count} stream{'s' * (count > 1)}"
+
+
 async def curve(path: Path) -> Rows:
     async with bare(Setup(path, max(STREAMS), CONTEXT)) as engine:
         await warm(1, 1, ANSWER_TOKENS).run(engine, PROMPTS)
         for streams in STREAMS:
             numbers = await warm(streams, 1, ANSWER_TOKENS).run(engine, PROMPTS)
-            yield f"{streams} streams", f"{numbers[THROUGHPUT]:.1f} tokens/s, {numbers[TPOT]:.2f} ms a token"
+            yield of_streams(streams), f"{numbers[THROUGHPUT]:.1f} tokens/s, {numbers[TPOT]:.2f} ms a token"
 
 
 async def first_tokens(path: Path) -> Rows:
@@ -87,13 +91,13 @@ async def drafts(_: Path) -> Rows:
             await drafted(1, 2).run(side, "nothing is measured yet")
         for clients in DRAFTED:
             rates = [(await drafted(clients, 2).run(side, ""))[CHARACTERS] for side in (ours, without)]
-            yield f"{clients} streams", f"{rates[0] / rates[1]:.2f} of the speed without"
+            yield of_streams(clients), f"{rates[0] / rates[1]:.2f} of the speed without"
 
 
 async def python(path: Path) -> Rows:
     for streams in SHARES:
         share = await python_share(Setup(path, streams, CONTEXT), warm(streams, 1, ANSWER_TOKENS))
-        yield f"{streams} streams", f"{share:.2f} % of a step"
+        yield of_streams(streams), f"{share:.2f} % of a step"
 
 
 async def contract(_: Path) -> Rows:
