@@ -24,7 +24,8 @@ from worker.edge.listener import listening
 from worker.engines.address import Address, listen_socket
 from worker.gc_tuning import freeze
 from worker.home import Home, write_atomically
-from worker.load_progress import LoadProgress, serving_progress
+from worker.load_progress import LoadProgress
+from worker.loading_app import serving_progress
 from worker.port import bind, join, url_of
 from worker.ready_file import FIRST_START, Ready, ready_files
 from worker.routes.metrics import beside

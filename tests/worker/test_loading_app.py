@@ -8,7 +8,8 @@ from contextlib import closing
 import aiohttp
 
 from worker.config import Config
-from worker.load_progress import LoadProgress, serving_progress
+from worker.load_progress import LoadProgress
+from worker.loading_app import serving_progress
 from worker.port import bind
 
 
