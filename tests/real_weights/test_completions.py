@@ -12,6 +12,7 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from openai import BadRequestError, OpenAI
 
 from deploy.weights import weights
@@ -53,13 +54,14 @@ def likelihood_of(choice: dict[str, Any], context: int) -> tuple[float, bool]:
     return sum(own), all(each == max(likely.values()) for each, likely in zip(own, top, strict=True))
 
 
-def direct(ids: Sequence[int]) -> np.ndarray[Any, np.dtype[np.float64]]:
+def direct(ids: Sequence[int]) -> NDArray[np.float64]:
     """The log probability of each token but the first, as llama.cpp alone computes it."""
     model = LlamaModel.load(weights())
     context = LlamaContext(model, slots=1, context=256, rows_max=len(ids), threads=1, outputs_max=len(ids))
     try:
         rows = context.decode([Rows(0, 0, ids, outputs=len(ids))])[:-1].astype(np.float64)
-        return rows[np.arange(len(rows)), ids[1:]] - np.log(np.exp(rows).sum(axis=1))
+        told: NDArray[np.float64] = rows[np.arange(len(rows)), ids[1:]] - np.log(np.exp(rows).sum(axis=1))
+        return told
     finally:
         context.close()
         model.close()
