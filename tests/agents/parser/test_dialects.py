@@ -199,12 +199,18 @@ def test_an_answer_says_what_it_says(name: str) -> None:
     assert said(parse(dialect, answer)) == expected
 
 
-@pytest.mark.parametrize("dialect", [each for each in MARKS if each != HARMONY], ids=lambda each: each.format)
+@pytest.mark.parametrize("dialect", MARKS, ids=lambda each: each.format)
 def test_a_mark_that_comes_alone_takes_no_answer_with_it(dialect: Dialect) -> None:
     """What follows it is text, reasoning, or a call that is reported as broken."""
     for mark in MARKS[dialect]:
-        part = said(parse(dialect, f"{mark}thought\nThe answer is 42."))
-        assert "42" in part.text + part.thought or part.broken == 1, mark
+        for said_after in ("The answer is 42.", f"{'Well, ' * 200} 42."):
+            part = said(parse(dialect, f"{mark}thought\n{said_after}"))
+            assert "42" in part.text + part.thought or part.broken == 1, mark
+
+
+@pytest.mark.parametrize("mark", [mark for mark in MARKS[HARMONY] if mark != "<|message|>"])
+def test_an_answer_without_a_header_is_shown_whatever_mark_ends_it(mark: str) -> None:
+    assert said(parse(HARMONY, f"The answer is 42.{mark}")).text == "The answer is 42."
 
 
 @pytest.mark.parametrize("name", ANSWERS)
