@@ -20,8 +20,8 @@ from migrations.pool import Database
 if TYPE_CHECKING:
     from migrations.pool import Connection
 
-# The longest contexts in use hold about this many short messages; a longer history would be refused anyway.
-HISTORY_ITEMS_MAX = 5000
+# As many as a request may have: with `truncation`, the oldest are dropped. More would be read in vain at each turn.
+HISTORY_ITEMS_MAX = 10_000
 BEGINNING_CHARS_MAX = 120  # more than a line of a list shows
 BEGINNING_ITEMS_MAX = 20  # among which the first question is searched: a list should not read whole conversations
 PINNED = "firsttoken:pinned"  # in the metadata: "true" keeps a conversation on top of the list of the page
