@@ -22,13 +22,19 @@ MARKUP_TOKENS = 4  # around a message in common templates; an estimate
 def shortened(turn: Turn, excess: int, context_length: int, count: Callable[[str], int]) -> tuple[Turn, int] | None:
     """The turn without the oldest turns of its history, about `excess` tokens rounded up to a stride, and the number of
     dropped turns. None when nothing may be dropped. If the excess is too large to be counted in tokens, it is in bytes.
+
+    Sizes are estimates. Those of a conversation that is far too long may be wrong by more than a context, so half a
+    context is kept by the same estimate; if that is still too much, the caller asks again.
     """
     stride = max(1, context_length // STRIDES)
     goal = ceil(excess / stride) * stride
     turns = turns_of((*turn.history, *turn.input))
+    sizes = [size_of(items, count) for items in turns]
+    if min(excess, sum(sizes)) > context_length:
+        goal = (sum(sizes) - context_length // 2) // stride * stride
     gone, freed = 0, 0
-    while gone < len(turns) - 1 and freed < goal:
-        freed += size_of(turns[gone], count)
+    while gone < len(turns) - 1 and (freed < goal or not gone):
+        freed += sizes[gone]
         gone += 1
     if not gone:
         return None

@@ -46,6 +46,20 @@ def test_the_newest_turn_stays_whatever_it_is_worth() -> None:
     assert shortened(turn, 10_000, CONTEXT, len) is None
 
 
+@pytest.mark.parametrize("off", [0.8, 1.0, 1.3])
+def test_of_what_is_far_too_long_about_half_a_context_stays_however_wrong_the_estimate(off: float) -> None:
+    """And the same for many turns that follow."""
+    kept = []
+    for turns in range(5_000, 5_010):
+        history = [item for number in range(turns) for item in answered(number)]
+        excess = int(off * sum(4 + len(item.text) for item in history if isinstance(item, Message))) - CONTEXT
+        turn, _ = shortened(after(*history), excess, CONTEXT, len) or (None, 0)
+        assert turn is not None
+        assert CONTEXT / 3 <= sum(4 + len(text) for text in texts(turn)) <= CONTEXT
+        kept.append(texts(turn)[0])
+    assert len(set(kept)) <= 4  # ten turns have four strides
+
+
 def test_system_messages_stay() -> None:
     rules, note = Message("system", "rules"), Message("developer", "note")
     turn, _ = shortened(after(rules, *answered(1), note, *answered(2)), 10_000, CONTEXT, len) or (None, 0)
