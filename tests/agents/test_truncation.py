@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from agents.message import FunctionCall, FunctionCallOutput, Item, Message
 from agents.truncation import shortened
 from agents.turn import Turn
-from inference.core import Segment
+from inference.core import PromptTokens, Segment
 from inference.errors import PromptTooLong
 from inference.testing import ScriptedModel
 from tests.agents.turns import TENANT, asked, run, user
@@ -115,7 +115,7 @@ class Counting(ScriptedModel):
 
     tokenised: int = 0
 
-    def encode(self, segments: Sequence[Segment], *, salt: str = "") -> list[int]:
+    def encode(self, segments: Sequence[Segment], *, salt: str = "") -> PromptTokens:
         ids = super().encode(segments, salt=salt)
         self.tokenised += len(ids)
         return ids
