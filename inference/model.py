@@ -82,7 +82,9 @@ class ChatModel(TextModel):
             context = config.context_of(weights.context_length)
             backend = _backend_of(weights, config, context)
             undo.callback(backend.close)
-            drafter, draft = _load_drafter(weights, context, config, undo)
+            drafter, draft = _load_drafter(weights, context, config, undo) if backend.rewinds else (None, None)
+            if (config.draft_path or config.lookup) and not backend.rewinds:
+                log.warning("%s gets no drafts: its recurrent state cannot drop a rejected token", weights.name)
             model = cls(weights, backend, config, drafter, draft)
             undo.pop_all()
             return model

@@ -17,6 +17,7 @@ KNOWN = {  # part -> engine's gauge
     "kv_cache": "kv_cache_bytes",
     "working": "working_bytes",
     "parked": "parked_bytes",
+    "checkpoints": "checkpoint_bytes",  # of recurrent states
     "prompt_index": "prompt_index_bytes",  # of parked prompts, and of those seen before
     "token_cache": "token_cache_bytes",  # token ids of prompt fragments and of generated turns
     "answer_cache": "answer_cache_bytes",  # exact-match answers

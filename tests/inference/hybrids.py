@@ -15,23 +15,25 @@ from numpy.typing import NDArray
 from inference.bundled import CHAT_MODEL
 from tests.inference.encoders import copy_vocabulary
 
-LAYERS, ATTENTION_EVERY, WIDTH, HIDDEN = 4, 4, 64, 128
-HEADS, KV_HEADS, HEAD = 4, 2, 32
-STATE, GROUPS, CONVOLVED, INNER = 32, 2, 4, 128
+ATTENTION_EVERY = 4  # layers
+KV_HEADS, HEAD = 2, 32
+STATE, GROUPS, CONVOLVED = 32, 2, 4
 SHORT = 3  # tokens that a short convolution sees
 
 Tensors = Iterator[tuple[str, NDArray[np.float32]]]
 
 
 class _Writer:
-    def __init__(self, path: Path, architecture: str, context: int, seed: int) -> None:
+    def __init__(self, path: Path, architecture: str, context: int, scale: int) -> None:
+        self.layers, self.width, self.heads = 4 * scale, 64 * scale, 4 * scale
+        self.hidden = self.inner = 2 * self.width
         self.gguf = gguf.GGUFWriter(path, architecture)
-        self._random = np.random.default_rng(seed)
-        self.gguf.add_block_count(LAYERS)
+        self._random = np.random.default_rng(0)
+        self.gguf.add_block_count(self.layers)
         self.gguf.add_context_length(context)
-        self.gguf.add_embedding_length(WIDTH)
-        self.gguf.add_feed_forward_length(HIDDEN)
-        self.gguf.add_head_count(HEADS)
+        self.gguf.add_embedding_length(self.width)
+        self.gguf.add_feed_forward_length(self.hidden)
+        self.gguf.add_head_count(self.heads)
         self.gguf.add_layer_norm_rms_eps(1e-6)
         self.gguf.add_rope_freq_base(10_000.0)
         self.words = copy_vocabulary(gguf.GGUFReader(CHAT_MODEL), self.gguf)
@@ -49,14 +51,16 @@ class _Writer:
         self.gguf.add_tensor(name, self._random.uniform(low, high, shape).astype(np.float32))
 
     def feed_forward(self, layer: str) -> None:
-        for name, shape in (("gate", (HIDDEN, WIDTH)), ("up", (HIDDEN, WIDTH)), ("down", (WIDTH, HIDDEN))):
-            self.matrix(f"{layer}.ffn_{name}", *shape)
+        self.matrix(f"{layer}.ffn_gate", self.hidden, self.width)
+        self.matrix(f"{layer}.ffn_up", self.hidden, self.width)
+        self.matrix(f"{layer}.ffn_down", self.width, self.hidden)
 
-    def attention(self, layer: str, *, heads: int = HEADS) -> None:
-        self.matrix(f"{layer}.attn_q", heads * HEAD, WIDTH)
-        self.matrix(f"{layer}.attn_k", KV_HEADS * HEAD, WIDTH)
-        self.matrix(f"{layer}.attn_v", KV_HEADS * HEAD, WIDTH)
-        self.matrix(f"{layer}.attn_output", WIDTH, HEADS * HEAD)
+    def attention(self, layer: str, head: int = HEAD, *, gated: bool = False) -> None:
+        """`gated`: with a gate for each query."""
+        self.matrix(f"{layer}.attn_q", (1 + gated) * self.heads * head, self.width)
+        self.matrix(f"{layer}.attn_k", KV_HEADS * head, self.width)
+        self.matrix(f"{layer}.attn_v", KV_HEADS * head, self.width)
+        self.matrix(f"{layer}.attn_output", self.width, self.heads * head)
 
     def close(self) -> None:
         self.gguf.write_header_to_file()
@@ -71,7 +75,7 @@ def _is_attention(layer: int) -> bool:
 
 def _qwen(writer: _Writer) -> None:
     """Qwen3.5: gated delta nets, with gated attention in every fourth layer."""
-    facts, heads = writer.gguf, INNER // STATE
+    facts, heads = writer.gguf, writer.inner // STATE
     facts.add_head_count_kv(KV_HEADS)
     facts.add_key_length(HEAD)
     facts.add_value_length(HEAD)
@@ -79,86 +83,82 @@ def _qwen(writer: _Writer) -> None:
     facts.add_rope_dimension_sections([HEAD // 4, HEAD // 8, HEAD // 8, 0])
     _add_state(writer, heads)
     facts.add_full_attention_interval(ATTENTION_EVERY)
-    writer.ones("output_norm", WIDTH)
-    for number in range(LAYERS):
+    writer.ones("output_norm", writer.width)
+    for number in range(writer.layers):
         layer = f"blk.{number}"
-        writer.ones(f"{layer}.attn_norm", WIDTH)
-        writer.ones(f"{layer}.post_attention_norm", WIDTH)
+        writer.ones(f"{layer}.attn_norm", writer.width)
+        writer.ones(f"{layer}.post_attention_norm", writer.width)
         writer.feed_forward(layer)
         if _is_attention(number):
-            writer.attention(layer, heads=2 * HEADS)  # a gate for each query
+            writer.attention(layer, gated=True)
             writer.ones(f"{layer}.attn_q_norm", HEAD)
             writer.ones(f"{layer}.attn_k_norm", HEAD)
             continue
-        mixed = 2 * GROUPS * STATE + INNER
-        writer.matrix(f"{layer}.attn_qkv", mixed, WIDTH)
-        writer.matrix(f"{layer}.attn_gate", INNER, WIDTH)
+        mixed = 2 * GROUPS * STATE + writer.inner
+        writer.matrix(f"{layer}.attn_qkv", mixed, writer.width)
+        writer.matrix(f"{layer}.attn_gate", writer.inner, writer.width)
         writer.matrix(f"{layer}.ssm_conv1d", mixed, CONVOLVED)
         writer.values(f"{layer}.ssm_dt.bias", (heads,), -1, 1)
         writer.values(f"{layer}.ssm_a", (heads,), -0.2, -0.01)
-        writer.matrix(f"{layer}.ssm_beta", heads, WIDTH)
-        writer.matrix(f"{layer}.ssm_alpha", heads, WIDTH)
+        writer.matrix(f"{layer}.ssm_beta", heads, writer.width)
+        writer.matrix(f"{layer}.ssm_alpha", heads, writer.width)
         writer.ones(f"{layer}.ssm_norm", STATE)
-        writer.matrix(f"{layer}.ssm_out", WIDTH, INNER)
+        writer.matrix(f"{layer}.ssm_out", writer.width, writer.inner)
 
 
 def _granite(writer: _Writer) -> None:
     """Granite 4 H: Mamba 2 with attention in every fourth layer; no positions but those that the state has."""
-    facts, heads = writer.gguf, INNER // STATE
-    facts.add_head_count_kv([KV_HEADS if _is_attention(number) else 0 for number in range(LAYERS)])
+    facts, heads = writer.gguf, writer.inner // STATE
+    facts.add_head_count_kv([KV_HEADS if _is_attention(number) else 0 for number in range(writer.layers)])
     facts.add_key_length(HEAD)
     facts.add_value_length(HEAD)
     facts.add_rope_dimension_count(HEAD)
     facts.add_rope_scaling_finetuned(False)
     _add_state(writer, heads)
-    writer.ones("output_norm", WIDTH)
-    for number in range(LAYERS):
+    writer.ones("output_norm", writer.width)
+    for number in range(writer.layers):
         layer = f"blk.{number}"
-        writer.ones(f"{layer}.attn_norm", WIDTH)
-        writer.ones(f"{layer}.ffn_norm", WIDTH)
+        writer.ones(f"{layer}.attn_norm", writer.width)
+        writer.ones(f"{layer}.ffn_norm", writer.width)
         writer.feed_forward(layer)
         if _is_attention(number):
             writer.attention(layer)
             continue
-        mixed = 2 * GROUPS * STATE + INNER
-        writer.matrix(f"{layer}.ssm_in", mixed + INNER + heads, WIDTH)
+        mixed = 2 * GROUPS * STATE + writer.inner
+        writer.matrix(f"{layer}.ssm_in", mixed + writer.inner + heads, writer.width)
         writer.matrix(f"{layer}.ssm_conv1d", mixed, CONVOLVED)
         writer.values(f"{layer}.ssm_conv1d.bias", (mixed,), -0.1, 0.1)
         writer.values(f"{layer}.ssm_dt.bias", (heads,), -1, 1)
         writer.values(f"{layer}.ssm_a", (heads, 1), -0.2, -0.01)
         writer.values(f"{layer}.ssm_d", (heads, 1), 0.5, 1)
-        writer.ones(f"{layer}.ssm_norm", GROUPS, INNER // GROUPS)
-        writer.matrix(f"{layer}.ssm_out", WIDTH, INNER)
+        writer.ones(f"{layer}.ssm_norm", GROUPS, writer.inner // GROUPS)
+        writer.matrix(f"{layer}.ssm_out", writer.width, writer.inner)
 
 
 def _lfm(writer: _Writer) -> None:
     """LFM2: short convolutions, with attention in every fourth layer."""
     facts = writer.gguf
-    facts.add_head_count_kv([KV_HEADS if _is_attention(number) else 0 for number in range(LAYERS)])
+    facts.add_head_count_kv([KV_HEADS if _is_attention(number) else 0 for number in range(writer.layers)])
     facts.add_shortconv_l_cache(SHORT)
-    writer.ones("token_embd_norm", WIDTH)
-    for number in range(LAYERS):
+    writer.ones("token_embd_norm", writer.width)
+    for number in range(writer.layers):
         layer = f"blk.{number}"
-        writer.ones(f"{layer}.attn_norm", WIDTH)
-        writer.ones(f"{layer}.ffn_norm", WIDTH)
+        writer.ones(f"{layer}.attn_norm", writer.width)
+        writer.ones(f"{layer}.ffn_norm", writer.width)
         writer.feed_forward(layer)
         if _is_attention(number):
-            head = WIDTH // HEADS
-            writer.matrix(f"{layer}.attn_q", WIDTH, WIDTH)
-            writer.matrix(f"{layer}.attn_k", KV_HEADS * head, WIDTH)
-            writer.matrix(f"{layer}.attn_v", KV_HEADS * head, WIDTH)
-            writer.matrix(f"{layer}.attn_output", WIDTH, WIDTH)
+            writer.attention(layer, head := writer.width // writer.heads)
             writer.ones(f"{layer}.attn_q_norm", head)
             writer.ones(f"{layer}.attn_k_norm", head)
             continue
-        writer.matrix(f"{layer}.shortconv.conv", WIDTH, SHORT)
-        writer.matrix(f"{layer}.shortconv.in_proj", 3 * WIDTH, WIDTH)
-        writer.matrix(f"{layer}.shortconv.out_proj", WIDTH, WIDTH)
+        writer.matrix(f"{layer}.shortconv.conv", writer.width, SHORT)
+        writer.matrix(f"{layer}.shortconv.in_proj", 3 * writer.width, writer.width)
+        writer.matrix(f"{layer}.shortconv.out_proj", writer.width, writer.width)
 
 
 def _add_state(writer: _Writer, heads: int) -> None:
     writer.gguf.add_ssm_conv_kernel(CONVOLVED)
-    writer.gguf.add_ssm_inner_size(INNER)
+    writer.gguf.add_ssm_inner_size(writer.inner)
     writer.gguf.add_ssm_state_size(STATE)
     writer.gguf.add_ssm_time_step_rank(heads)
     writer.gguf.add_ssm_group_count(GROUPS)
@@ -167,10 +167,11 @@ def _add_state(writer: _Writer, heads: int) -> None:
 ARCHITECTURES: dict[str, Callable[[_Writer], None]] = {"qwen35": _qwen, "granitehybrid": _granite, "lfm2": _lfm}
 
 
-def write_hybrid(path: Path, architecture: str, *, context: int = 2048, seed: int = 0) -> Path:
-    """A model of an architecture, with the vocabulary and the chat template of the bundled one."""
-    writer = _Writer(path, architecture, context, seed)
-    writer.matrix("token_embd", writer.words, WIDTH)
+def write_hybrid(path: Path, architecture: str, *, context: int = 2048, scale: int = 1) -> Path:
+    """A model of an architecture, with the vocabulary and the chat template of the bundled one. `scale` multiplies its
+    width and its layers."""
+    writer = _Writer(path, architecture, context, scale)
+    writer.matrix("token_embd", writer.words, writer.width)
     ARCHITECTURES[architecture](writer)
     writer.close()
     return path

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from inference.bundled import DRAFT_MODEL
 from inference.config import EngineConfig
 from inference.core import Cause, ChatMessage, Generation, Part, Sampling, ToolCall
 from inference.model import ChatModel
@@ -170,3 +171,18 @@ async def test_a_turn_whose_thoughts_are_dropped_is_computed_from_behind_its_que
         assert computed(after) <= talk.tokens(answer, user(2)) + 3 * MARKUP_MAX
     finally:
         await model.close()
+
+
+async def test_a_model_whose_state_drops_no_token_gets_no_drafts_and_the_log_says_why(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = write_hybrid(tmp_path / "lfm2.gguf", "lfm2")
+    config = EngineConfig(model_path=path, context=512, parallel=1, resident=1, threads=1, draft_path=DRAFT_MODEL)
+    model = ChatModel.load(config)
+    await model.start()
+    try:
+        await Talk(model).said([user(1)])
+        assert model.stats()["drafted_total"] == 0
+    finally:
+        await model.close()
+    assert "gets no drafts: its recurrent state" in caplog.text
