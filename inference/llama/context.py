@@ -254,7 +254,7 @@ class LlamaContext:
 
     def regions(self, state: NDArray[np.uint8], tokens: int) -> Sequence[Region]:
         """Where the first `tokens` lie in a saved state; empty for an unknown kind of state."""
-        return regions(state, tokens)
+        return regions(state, tokens, hybrid=not self.rewinds)
 
     def length(self, slot: int) -> int:
         """Number of tokens in a slot. Raises DecodeFailed."""

@@ -2,10 +2,11 @@
 restore it.
 
 As written by llama.cpp's `llama_kv_cache::state_write`, after a header of 8 bytes, once per kind of cache (models with
-sliding windows have two): the number of streams; per stream the number of cells and, unless that is 0: position, number
-of sequences and sequence of each; whether values are transposed; the number of layers; the keys of each layer, then the
-values. Keys are rows, one per cell, after their type and the bytes per row. So are values, unless transposed: then
-there is one row per dimension, after their type, the bytes per number and the number of dimensions.
+sliding windows have two; the states of recurrent layers follow): the number of streams; per stream the number of cells
+and, unless that is 0: position, number of sequences and sequence of each (with positions in several dimensions, three
+numbers more); whether values are transposed; the number of layers; the keys of each layer, then the values. Keys are
+rows, one per cell, after their type and the bytes per row. So are values, unless transposed: then there is one row per
+dimension, after their type, the bytes per number and the number of dimensions.
 """
 
 from __future__ import annotations
@@ -27,15 +28,19 @@ from inference.llama.library import lib
 FORMAT = 2  # format 1 could save a slot's old content right after a fork
 MARK_BYTES = 8
 LAYERS_MAX, ROWS_MAX = 10_000, 2**20  # more than any model has: a larger number means another kind of state
-_CELL = np.dtype([("position", "<i4"), ("sequences", "<u4"), ("sequence", "<i4")])
+_CELLS = [
+    np.dtype([("position", "<i4"), ("sequences", "<u4"), *more, ("sequence", "<i4")])
+    for more in ([], [("column", "<i4"), ("row", "<i4"), ("token", "<i4")])
+]
 # Weights are gigabytes, so the fingerprint covers their size, their mtime and this many samples.
 SAMPLES, SAMPLE_BYTES = 64, 16_384
 
 
-def regions(state: NDArray[np.uint8], tokens: int) -> tuple[Region, ...]:
-    """The regions of the first cells, in order; empty for another kind of state, or one with fewer cells."""
+def regions(state: NDArray[np.uint8], tokens: int, *, hybrid: bool = False) -> tuple[Region, ...]:
+    """The regions of the first cells, in order; empty for another kind of state, or one with fewer cells. `hybrid`:
+    only those of the first cache are known."""
     try:
-        return tuple(_Reader(state, tokens).regions())
+        return tuple(_Reader(state, tokens, hybrid).regions())
     except (struct.error, ValueError):
         return ()
 
@@ -43,8 +48,8 @@ def regions(state: NDArray[np.uint8], tokens: int) -> tuple[Region, ...]:
 class _Reader:
     """Reads from start to end. Raises struct.error, ValueError if it is not such a state."""
 
-    def __init__(self, state: NDArray[np.uint8], tokens: int) -> None:
-        self._state, self._tokens = state, tokens
+    def __init__(self, state: NDArray[np.uint8], tokens: int, hybrid: bool) -> None:
+        self._state, self._tokens, self._hybrid = state, tokens, hybrid
         self._at = MARK_BYTES
 
     def regions(self) -> Iterator[Region]:
@@ -56,12 +61,15 @@ class _Reader:
                 (cells,) = self._numbers("<I")
                 if cells:
                     yield from self._stream(cells)
+            if self._hybrid:
+                return
 
     def _stream(self, cells: int) -> Iterator[Region]:
         if cells < self._tokens:
             raise ValueError("fewer cells")
-        held = np.frombuffer(self._state.data, _CELL, cells, self._at)
-        if (held["sequences"] != 1).any():
+        kinds = (np.frombuffer(self._state.data, kind, cells, self._at) for kind in _CELLS)
+        held = next((held for held in kinds if (held["sequences"] == 1).all()), None)
+        if held is None:
             raise ValueError("cells of another kind")
         self._at += held.nbytes
         transposed, layers = self._numbers("<II")

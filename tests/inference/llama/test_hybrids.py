@@ -11,6 +11,8 @@ import pytest
 
 from inference.attention import ALL, Attention
 from inference.backend import Rows
+from inference.core import CacheScope
+from inference.kvcache.host_cache import Entry, HostCache
 from inference.llama import LlamaContext, LlamaModel
 from inference.llama.library import DecodeFailed
 from tests.inference.hybrids import ARCHITECTURES, write_hybrid
@@ -104,3 +106,19 @@ def test_a_checkpoint_of_other_tokens_is_refused(context: LlamaContext) -> None:
 def test_a_checkpoint_is_small_and_as_large_for_any_number_of_tokens(context: LlamaContext) -> None:
     checkpoint = computed(context)
     assert context.checkpoint(0).nbytes == checkpoint.nbytes < context.save(0).nbytes
+
+
+def test_parked_conversations_store_the_keys_and_values_that_they_share_once(context: LlamaContext) -> None:
+    states = []
+    for tail in (2, 3):
+        context.truncate(0, 0)
+        context.decode([Rows(0, 0, text(1, KEPT), outputs=0)])
+        context.decode([Rows(0, KEPT, text(tail, LOST), outputs=0)])
+        states.append((tuple(text(1, KEPT) + text(tail, LOST)), context.save(0)))
+    parked = HostCache(10**9)
+    for tokens, state in states:
+        parked.put(Entry(tokens, CacheScope(""), state), context.regions)
+    shared = context.save(0).nbytes - context.checkpoint(0).nbytes  # of all tokens
+    assert parked.bytes < sum(state.nbytes for _, state in states) - 0.8 * shared * KEPT / (KEPT + LOST)
+    for entry, (_, state) in zip(reversed(parked.entries), states, strict=True):
+        assert np.array_equal(entry.state, state)
