@@ -11,7 +11,7 @@ const DOT_RADIUS = 3.5;
 const DOT_RADIUS_NARROW = 2.5;
 const DOT_REACH = 9; // pixels around a dot in which a click means it
 
-const COLOURS = { p50: "--chart-1", p95: "--chart-2", p99: "--chart-3", bar: "--chart-1", failed: "--danger" };
+const COLOURS = { p50: "--chart-1", p95: "--chart-2", p99: "--chart-3", fourth: "--chart-4", bar: "--chart-1", failed: "--danger" };
 
 export class Chart {
   /** `zoom(start, end)`, `pick(start, end)` in Unix seconds, `open(traceId)`. */

@@ -5,8 +5,10 @@ import { count, duration } from "../shared/format.js";
 const percent = (value) => (value === null ? "–" : `${Math.round(100 * value)}%`);
 const times = (value) => (value === null ? "–" : `${Number(value.toPrecision(2))}×`);
 const ratio = (series, part, whole) => series[whole].map((all, i) => (all > 0 ? series[part][i] / all : null));
-const MISSES = { edited: "edited", evicted: "evicted", retokenised: "other tokens", first_use: "first use", no_checkpoint: "no checkpoint" };
-const STYLES = ["p50", "p95", "p99", "failed"];
+const MISSES = {
+  edited: "edited", evicted: "evicted", retokenised: "other tokens", first_use: "first use", no_checkpoint: "no checkpoint",
+};
+const STYLES = ["p50", "p95", "p99", "failed", "fourth"];
 
 /** Late answers of those that the objective allows: 1 spends its budget exactly. */
 const burnt = ({ judged, within_target: within, objective }) =>
