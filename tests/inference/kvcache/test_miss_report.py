@@ -65,6 +65,12 @@ def test_the_same_text_in_other_tokens_is_told_from_an_edit() -> None:
     assert judge(OUTLINE, miss, PIECES).cause is Cause.RETOKENISED
 
 
+def test_a_text_that_is_cached_without_a_state_is_told_and_where_it_is_near_what_follows_it() -> None:
+    far, near = (Miss(30, seen=96, wanted=(1, 2, 3), held=(4, 5, 6), stateless=tokens) for tokens in (66, 20))
+    assert (judge(OUTLINE, far, PIECES).cause, judge(OUTLINE, far, PIECES).cached) == (Cause.NO_CHECKPOINT, 30)
+    assert (judge(OUTLINE, near, PIECES).cause, judge(OUTLINE, near, PIECES).cached) == (Cause.EVICTED, 30)
+
+
 def test_seen_prompts_are_known_in_whole_blocks_and_by_their_beginning() -> None:
     seen = SeenPrompts()
     seen.add(tokens(0, 3 * SEEN_BLOCK + 5), CacheScope("a"))
