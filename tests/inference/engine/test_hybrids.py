@@ -3,6 +3,7 @@ they say when they compute all of it."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -171,6 +172,19 @@ async def test_a_turn_whose_thoughts_are_dropped_is_computed_from_behind_its_que
         assert computed(after) <= talk.tokens(answer, user(2)) + 3 * MARKUP_MAX
     finally:
         await model.close()
+
+
+async def test_after_a_restart_a_new_conversation_goes_on_from_what_others_have_shared(tmp_path: Path) -> None:
+    path = write_hybrid(tmp_path / "model.gguf", "qwen35")
+    config = EngineConfig(model_path=path, context=2048, parallel=2, resident=2, threads=1, disk_folder=tmp_path)
+    for numbers in ((1, 2, 3), (4,)):
+        model = await asyncio.to_thread(ChatModel.load, config)
+        await model.start()
+        try:
+            last = [await Talk(model, 9 * number).ask([SYSTEM, user(number)]) for number in numbers][-1]
+        finally:
+            await model.close()
+    assert last.cached_tokens > last.prompt_tokens / 2
 
 
 async def test_a_model_whose_state_drops_no_token_gets_no_drafts_and_the_log_says_why(
