@@ -17,10 +17,12 @@ from agents.answer_cache import AnswerCache, CachedAnswer, CachedGeneration
 from agents.answer_lookup import AnswerLookup, LookupQuery
 from agents.available_tools import AvailableTools
 from agents.budget import FREE, Budget, Prices
+from agents.call_shape import SERVER_SEARCH
 from agents.checkpoint import CannotResume, Checkpoint, Marks
 from agents.constraint import Extent, Stage, constraint_of
 from agents.errors import Interrupted, InvalidTurn
 from agents.events import Event, EventSink, ItemFinished, ItemStarted, SourcesFound, TurnFinished
+from agents.function_tool import Addition
 from agents.inflight import InFlight
 from agents.message import FileSearchCall, FunctionCall, Item, Message
 from agents.model_registry import Candidate, ModelRegistry
@@ -43,6 +45,7 @@ from agents.stop_strings import StopStrings
 from agents.strict_arguments import StrictArguments
 from agents.tool import ToolContext
 from agents.toolbox import Toolbox, ToolResult, fit
+from agents.tools.tool_search import loaded, tool_search
 from agents.truncation import bytes_of, shortened
 from agents.turn import TOKENS_MAX, Turn
 from inference.core import (
@@ -147,7 +150,7 @@ class Agent:
         return Progress(
             turn,
             trace,
-            self._offer(turn, candidate),
+            self._offer(turn, candidate, checkpoint.output[: checkpoint.before]),
             budget,
             ToolContext(turn.tenant_id, stores, list(checkpoint.sources)),
             ahead,
@@ -437,8 +440,11 @@ class Agent:
             reading = read if candidate is likely else reading
         return reading
 
-    def _offer(self, turn: Turn, candidate: Candidate) -> AvailableTools:
-        return AvailableTools.of(turn, self._toolbox, candidate.dialect)
+    def _offer(self, turn: Turn, candidate: Candidate, output: Sequence[Item] = ()) -> AvailableTools:
+        return AvailableTools.of(turn, self._tools_of(turn), candidate.dialect, output)
+
+    def _tools_of(self, turn: Turn) -> Toolbox:
+        return self._toolbox.including([tool_search(search, turn.functions) for search in turn.tool_searches])
 
     async def _prepare(self, turn: Turn, trace: Trace, ahead: Prefetch, likely: Candidate) -> Progress:
         """Check the turn and search for passages."""
@@ -496,7 +502,9 @@ class Agent:
                 result = await settled(pending)
                 add_tool(progress.trace, span, call, result)
                 progress.budget.add_call(call.name, max(0, result.end_ns - result.start_ns) / 1e9)
-                self._answer(progress, call, result, sink)
+                index, item = progress.add_result(call, await self._output(progress, call, result))
+                started = replace(item, output="", tools=(), status="in_progress")
+                sink.write([ItemStarted(index, started), ItemFinished(index, item)])
 
     async def _read_results(self, progress: Progress, missing: int) -> None:
         """Prefill the results that are available, while tools whose results follow them still run."""
@@ -515,7 +523,7 @@ class Agent:
         turn, budget = progress.turn, progress.budget
         trial = Trial(decision, turn.due.at_ns) if decision and decision.is_trial else None
         await candidate.ready(progress.trace, progress.held)
-        progress.offer = self._offer(turn, candidate)
+        progress.offer = self._offer(turn, candidate, progress.output)
         segments, prompt = await self._prompt(progress, candidate)
         end = segments[-1].text if segments and segments[-1].trusted else ""
         thinking = candidate.dialect.opens_thought(end)
@@ -573,15 +581,16 @@ class Agent:
                 self._parser(progress, candidate, thinking),
                 progress.context.sources,
                 self._calls_max(progress, candidate),
+                shapes=progress.offer.shapes,
                 exact=candidate.dialect.keeps_tokens and not turn.prompt,
                 verbatim=bool(turn.prompt),
                 known=known,
                 stops=StopStrings(turn.stop),
                 forced=self._is_forced(progress),
-                strict=StrictArguments(turn.functions, enforced=candidate.dialect.format is Format.HERMES),
+                strict=StrictArguments(progress.offer.definitions, enforced=candidate.dialect.format is Format.HERMES),
             ),
             RunningCalls(
-                *(self._toolbox, progress.offer.server, progress.context, progress.budget),
+                *(self._tools_of(turn), progress.offer.server, progress.context, progress.budget),
                 stored=progress.marks.stored if progress.marks else None,
             ),
             StepSpans(
@@ -649,7 +658,7 @@ class Agent:
         if not calls_max and turn.answer_format is None:
             return sampling if turn.prompt else sampling.without(candidate.call_tokens)
         stage = Stage(self._is_forced(progress), calls_max, thinking)
-        key = (candidate.name, stage)
+        key = (candidate.name, stage, progress.offer.callable)
         if key not in progress.grammars:
             progress.grammars[key] = await asyncio.to_thread(self._grammar, turn, progress.offer, candidate, stage)
         return replace(sampling, grammar=progress.grammars[key])
@@ -699,7 +708,7 @@ class Agent:
         def work(output: Sequence[Item], passages: Sequence[Passage]) -> Rendered:
             default = candidate.model.default_system
             messages = assemble(turn, output, passages, conclude=conclude, default_system=default)
-            return candidate.model.render(messages, offer.schemas, switches, salt=turn.salt)
+            return candidate.model.render(messages, offer.shown, switches, salt=turn.salt)
 
         if renders_fast(turn, output):
             return work(output, passages)
@@ -720,7 +729,7 @@ class Agent:
     @staticmethod
     def _calls_max(progress: Progress, candidate: Candidate) -> int:
         turn = progress.turn
-        if progress.concluding or not progress.offer.schemas:
+        if progress.concluding or not progress.offer.callable:
             return 0
         is_named = turn.tool_choice not in ("auto", "none", "required")  # the choice of one call
         return 1 if is_named or candidate.dialect.one_call or not turn.parallel_tool_calls else CALLS_MAX
@@ -742,14 +751,17 @@ class Agent:
             if digest is not None:
                 progress.remembered.append((digest, tuple(step.said_ids)))
 
-    def _answer(self, progress: Progress, call: FunctionCall, result: ToolResult, sink: EventSink) -> None:
-        """Write the result as an item, cut to its share of the free context."""
+    @staticmethod
+    async def _output(progress: Progress, call: FunctionCall, result: ToolResult) -> Addition:
+        """What the model reads of a result, cut to its share of the free context, and the tools that it adds."""
         step, model = progress.step, progress.step.candidate.model
         used = step.generation.prompt_tokens + len(step.ids) + step.candidate.answer_tokens
         share = (model.context_length - used) // len(step.calls.pending)
         count = partial(model.count, salt=progress.turn.salt)
-        index, item = progress.add_result(call, fit(result.output, share, count))
-        sink.write([ItemStarted(index, replace(item, output="", status="in_progress")), ItemFinished(index, item)])
+        if call.shape == SERVER_SEARCH and not result.failed:
+            functions = progress.turn.functions
+            return await asyncio.to_thread(loaded, result.output, functions, lambda text: count(text) <= share)
+        return Addition(fit(result.output, share, count), ())
 
 
 def _thought_of(progress: Progress, candidate: Candidate, begun: bool) -> ThoughtLimit | None:

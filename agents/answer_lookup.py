@@ -37,7 +37,7 @@ class LookupQuery:
     def key(self, prompt: Sequence[int]) -> bytes | None:
         """The cache key of this prompt; None if its answer must not be reused."""
         turn = self.turn
-        strict = [function.strict for function in turn.functions]
+        strict = [function.strict for function in self.offer.definitions]
         form = (turn.answer_format.schema, turn.answer_format.strict) if turn.answer_format else None
         held = (sorted(self.offer.callable), turn.tool_choice, strict, form, self.calls_max, turn.stop)
         model = f"{self.candidate.name} {self.candidate.version}"

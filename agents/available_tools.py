@@ -3,41 +3,66 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from agents.call_shape import SERVER_SEARCH, CallShape
 from agents.errors import InvalidTurn
+from agents.function_tool import FunctionTool
+from agents.message import FunctionCallOutput, Item, Message
 from agents.parser.choose import HERMES, Dialect, Format
-from agents.tool import function_schema
 from agents.toolbox import Toolbox
-from agents.turn import FunctionTool, Turn
+from agents.turn import Turn
 
 
 @dataclass(frozen=True, slots=True)
 class AvailableTools:
-    """`schemas` are in the prompt, the same at every step of the turn. `server` and `functions` are the names of those
-    that may be called.
+    """`shown` are in the prompt, the same at every step of the turn; `schemas` are those and the ones that the items of
+    the conversation add. `server` and `functions` are the names of those that may be called, `definitions` all
+    functions of the caller among the schemas, `shapes` those of calls that are not told as plain function calls.
     """
 
     server: frozenset[str]
     functions: frozenset[str]
     schemas: tuple[dict[str, Any], ...]
+    shown: tuple[dict[str, Any], ...]
+    definitions: tuple[FunctionTool, ...]
+    shapes: Mapping[str, CallShape]
 
     @classmethod
-    def of(cls, turn: Turn, toolbox: Toolbox, dialect: Dialect = HERMES) -> AvailableTools:
-        """Where a grammar can keep the model from calling a tool in the prompt, tools that are not allowed stay in it,
+    def of(cls, turn: Turn, toolbox: Toolbox, dialect: Dialect = HERMES, output: Sequence[Item] = ()) -> AvailableTools:
+        """`output`: what the turn has produced so far.
+
+        Where a grammar can keep the model from calling a tool in the prompt, tools that are not allowed stay in it,
         and the prompt is the same as without the restriction. Raises InvalidTurn naming the parameter to change.
         """
-        chosen = _chosen(turn, _distinct(turn, toolbox))
+        added = _added((*turn.history, *turn.input, *output))
+        given = [each for each in turn.functions if not each.deferred or _is_forced(turn, each, added)]
+        server = [*turn.server_tools, *(search.name for search in turn.tool_searches)]
+        _check_known(server, toolbox)
+        names = _distinct([*server, *(each.name for each in given)])
+        for name in names:
+            added.pop(name, None)
+        chosen = _chosen(turn, [*names, *added])
         allowed = frozenset(chosen if turn.allowed_tools is None else turn.allowed_tools.intersection(chosen))
-        shown = set(chosen if dialect.format is Format.HERMES else allowed)
-        if shown and not dialect.calls:
+        shown = set(chosen if dialect.format is Format.HERMES else allowed) - added.keys()
+        if (shown or added.keys() & allowed) and not dialect.calls:
             raise InvalidTurn("The chat template of this model shows no tools: leave them out.", param="tools")
-        functions = [function for function in turn.functions if function.name in shown]
+        functions = [each for each in given if each.name in shown]
+        definitions = (*functions, *added.values())
+        prompted = (
+            *toolbox.schemas([name for name in server if name in shown]),
+            *(each.schema for each in functions),
+        )
         return cls(
-            allowed.intersection(turn.server_tools),
-            frozenset(function.name for function in functions if function.name in allowed),
-            (*toolbox.schemas([name for name in turn.server_tools if name in shown]), *map(_schema, functions)),
+            allowed.intersection(server),
+            frozenset(each.name for each in definitions if each.name in allowed),
+            (*prompted, *(each.schema for each in added.values())),
+            prompted,
+            definitions,
+            {each.name: each.shape for each in definitions}
+            | {search.name: SERVER_SEARCH for search in turn.tool_searches},
         )
 
     @property
@@ -46,20 +71,37 @@ class AvailableTools:
 
     @property
     def limited(self) -> bool:
-        """Whether the prompt contains tools that may not be called."""
+        """Whether the model knows tools that may not be called."""
         return len(self.callable) < len(self.schemas)
 
 
-def _distinct(turn: Turn, toolbox: Toolbox) -> list[str]:
-    names = [*turn.server_tools, *(function.name for function in turn.functions)]
-    for name in turn.server_tools:
+def _added(items: Sequence[Item]) -> dict[str, FunctionTool]:
+    """The functions that items add, by name. The first definition of a name holds: the model has read it first."""
+    added: dict[str, FunctionTool] = {}
+    for item in items:
+        if isinstance(item, Message | FunctionCallOutput) and item.tools:
+            for tool in item.tools:
+                added.setdefault(tool.name, tool)
+    return added
+
+
+def _is_forced(turn: Turn, function: FunctionTool, added: Mapping[str, FunctionTool]) -> bool:
+    """A deferred function that must be called now is in the prompt, unless the conversation has added it."""
+    return function.name == turn.tool_choice and function.name not in added
+
+
+def _distinct(names: list[str]) -> list[str]:
+    twice = next((name for name, count in Counter(names).items() if count > 1), None)
+    if twice is not None:
+        raise InvalidTurn(f"Two tools are named '{twice}'.", param="tools")
+    return names
+
+
+def _check_known(names: Sequence[str], toolbox: Toolbox) -> None:
+    for name in names:
         if name not in toolbox.names:
             available = ", ".join(toolbox.names) or "none"
             raise InvalidTurn(f"There is no server tool '{name}'. Available: {available}.", param="tools")
-    for name, count in Counter(names).items():
-        if count > 1:
-            raise InvalidTurn(f"Two tools are named '{name}'.", param="tools")
-    return names
 
 
 def _chosen(turn: Turn, names: list[str]) -> list[str]:
@@ -74,7 +116,3 @@ def _chosen(turn: Turn, names: list[str]) -> list[str]:
         case name if name in names:
             return [name]
     raise InvalidTurn(f"The tool choice '{turn.tool_choice}' needs a tool that is not in `tools`.", param="tool_choice")
-
-
-def _schema(function: FunctionTool) -> dict[str, Any]:
-    return function_schema(function.name, function.description, function.parameters)

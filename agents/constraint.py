@@ -78,7 +78,7 @@ def constraint_of(
     """
     answer = _answer_schema(turn.answer_format, extent) if turn.answer_format else None
     thought = Thought(dialect.thoughts.open, dialect.thoughts.close, stage.thinking) if dialect.thoughts else None
-    functions = _functions(turn, offer, extent) if stage.calls_max else []
+    functions = _functions(offer, extent) if stage.calls_max else []
     if turn.answer_format and not _can_hold(dialect, tools=bool(functions)):
         raise InvalidTurn("This model cannot be held to a format here: leave it out.", param=turn.answer_format.param)
     holds = dialect.format is Format.HERMES
@@ -122,8 +122,8 @@ def _answer_schema(answer_format: AnswerFormat, extent: Extent) -> dict[str, Any
     return restated(answer_format.schema, loose=loose, outline=loose and extent is not Extent.POSSIBLE)
 
 
-def _functions(turn: Turn, offer: AvailableTools, extent: Extent) -> list[CallableFunction]:
-    strict = {function.name for function in turn.functions if function.strict}
+def _functions(offer: AvailableTools, extent: Extent) -> list[CallableFunction]:
+    strict = {function.name for function in offer.definitions if function.strict}
     described = [schema["function"] for schema in offer.schemas]
     functions = [
         CallableFunction(each["name"], each["parameters"], each["name"] in strict)

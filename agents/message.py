@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
+from agents.call_shape import PLAIN, CallShape
+from agents.function_tool import FunctionTool
 from inference.core import TokenLogprob
 
 # Of functions. `mcp__server__tool`, as coding agents name the tools of their servers, is often longer than 64. 128 is
@@ -48,6 +50,7 @@ class Message:
     citations: tuple[Citation, ...] = ()
     status: Status = "completed"
     id: str = field(default_factory=lambda: new_id("msg"))
+    tools: tuple[FunctionTool, ...] = ()  # that its text adds to the conversation
     logprobs: tuple[TokenLogprob, ...] = field(default=(), compare=False)  # sent once, never stored
 
 
@@ -69,6 +72,7 @@ class FunctionCall:
     arguments: str
     status: Status = "completed"
     id: str = field(default_factory=lambda: new_id("fc"))
+    shape: CallShape = PLAIN
 
     @property
     def runs(self) -> bool:
@@ -82,6 +86,8 @@ class FunctionCallOutput:
     output: str
     status: Status = "completed"
     id: str = field(default_factory=lambda: new_id("fco"))
+    shape: CallShape = PLAIN  # of its call
+    tools: tuple[FunctionTool, ...] = ()  # that its text adds to the conversation
 
 
 @dataclass(frozen=True, slots=True)

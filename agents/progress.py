@@ -21,6 +21,7 @@ from agents.events import (
     TurnStatus,
     Usage,
 )
+from agents.function_tool import Addition
 from agents.message import FileSearchCall, FunctionCall, FunctionCallOutput, Item, Message
 from agents.model_registry import Candidate
 from agents.prefetch import Prefetch
@@ -51,7 +52,7 @@ class Progress:
     usage: Usage = field(default_factory=Usage)
     _step: Step | None = None
     turns_dropped: int = 0  # oldest turns of the conversation, if the context was too small
-    grammars: dict[tuple[str, Stage], Grammar | None] = field(default_factory=dict)  # compiled once per model and stage
+    grammars: dict[tuple[str, Stage, frozenset[str]], Grammar | None] = field(default_factory=dict)  # compiled once
     query: str = ""  # of the search before the answer
     held: ExitStack = field(default_factory=ExitStack)  # keeps the models of the turn loaded
     escalations: int = 0  # steps that another model took over
@@ -165,9 +166,9 @@ class Progress:
             generation.spent + self.ahead.spent,
         )
 
-    def add_result(self, call: FunctionCall, output: str) -> tuple[int, FunctionCallOutput]:
+    def add_result(self, call: FunctionCall, output: Addition) -> tuple[int, FunctionCallOutput]:
         """The new item and its output index."""
-        item = FunctionCallOutput(call.call_id, output)
+        item = FunctionCallOutput(call.call_id, output.text, shape=call.shape, tools=output.tools)
         self.output.append(item)
         return len(self.output) - 1, item
 

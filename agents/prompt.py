@@ -69,6 +69,8 @@ def renders_fast(turn: Turn, output: Sequence[Item] = ()) -> bool:
     for function in turn.functions:
         if chars > FAST_JSON_CHARS_MAX:
             break
+        if function.deferred:
+            continue
         chars += len(function.description) + len(orjson.dumps(function.parameters))
     return chars <= FAST_JSON_CHARS_MAX
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from agents.call_shape import PLAIN, CallShape
 from agents.citations import find_citations
 from agents.events import ArgumentsDelta, Event, ItemFinished, ItemStarted, ReasoningDelta, TextDelta
 from agents.message import FunctionCall, Item, Message, Reasoning, Status, new_id, storable
@@ -28,6 +29,7 @@ class Reply:
     parser: Parser
     sources: Sequence[Passage] = ()
     calls_max: int = CALLS_MAX
+    shapes: Mapping[str, CallShape] = field(default_factory=dict)  # of calls, by the name of the tool
     items: list[Item] = field(default_factory=list)
     broken: dict[str, str] = field(default_factory=dict)  # call_id -> why the call can never run
     exact: bool = True  # the items contain exactly the generated text
@@ -176,7 +178,7 @@ class Reply:
         if len(self.calls) >= self.calls_max:
             self.exact = False
             return closed
-        call = FunctionCall(new_id("call"), name, "", status="in_progress")
+        call = FunctionCall(new_id("call"), name, "", status="in_progress", shape=self.shapes.get(name, PLAIN))
         return [*closed, *self._start(call)]
 
     def _calls_of(self, name: str) -> list[str]:

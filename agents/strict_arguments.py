@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from agents.turn import FunctionTool
+from agents.function_tool import FunctionTool
 from inference.grammar.conformance import Conformance
 
 # Keywords that no grammar enforces.

@@ -98,6 +98,14 @@ class Toolbox:
         """Add a tool, or replace the one of that name: tools of MCP servers change with every connection."""
         self._tools[tool.name] = tool
 
+    def including(self, tools: Sequence[ServerTool]) -> Toolbox:
+        """These tools and those of one turn, which come first."""
+        if not tools:
+            return self
+        both = Toolbox()
+        both._results, both._tools = self._results, {**self._tools, **{tool.name: tool for tool in tools}}
+        return both
+
     @property
     def names(self) -> tuple[str, ...]:
         return tuple(self._tools)

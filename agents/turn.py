@@ -9,6 +9,7 @@ from math import inf
 from typing import Any, Literal, TypeAlias
 from uuid import UUID
 
+from agents.function_tool import FunctionTool
 from agents.message import Item
 from inference.core import NO_DEADLINE, Due, Generation, Priority, Sampling, Segment
 from inference.template_options import TemplateOptions
@@ -19,13 +20,11 @@ ToolChoice: TypeAlias = Literal["auto", "none", "required"] | str  # or the name
 
 
 @dataclass(frozen=True, slots=True)
-class FunctionTool:
-    """A tool that the caller runs: the turn ends with its calls, and the caller sends the outputs."""
+class ToolSearch:
+    """A search over the deferred functions: the server runs it where the model calls `name`."""
 
     name: str
-    description: str
-    parameters: Mapping[str, Any]
-    strict: bool = False  # a grammar enforces that the arguments fit the parameters
+    by: Literal["words", "pattern"] = "words"
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +161,7 @@ class Turn:
     instructions: str | None = None
     functions: tuple[FunctionTool, ...] = ()
     server_tools: tuple[str, ...] = ()  # names in the toolbox
+    tool_searches: tuple[ToolSearch, ...] = ()
     file_search: FileSearch | None = None
     tool_choice: ToolChoice = "auto"
     allowed_tools: frozenset[str] | None = None  # those of the tools in the prompt that may be called; None: all

@@ -27,12 +27,13 @@ from tqdm import tqdm
 
 from agents.agent import Agent
 from agents.events import EventList
+from agents.function_tool import FunctionTool
 from agents.message import FunctionCall, FunctionCallOutput, Item, Message
 from agents.model_registry import Candidate, ModelRegistry
 from agents.router import Router
 from agents.routing.policy import Policy
 from agents.toolbox import Toolbox
-from agents.turn import FunctionTool, Turn
+from agents.turn import Turn
 from inference.bundled import CHAT_MODEL, DRAFT_MODEL
 from inference.config import EngineConfig
 from inference.core import ChatMessage, Sampling

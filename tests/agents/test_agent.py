@@ -11,9 +11,10 @@ import pytest
 from agents.agent import ENCODE_CHARS_MAX
 from agents.errors import InvalidTurn
 from agents.events import ItemFinished, ItemStarted, TextDelta
+from agents.function_tool import FunctionTool
 from agents.message import FunctionCall, FunctionCallOutput, Message
 from agents.prompt import FAST_ITEMS_MAX, FAST_JSON_CHARS_MAX
-from agents.turn import FunctionTool, Turn
+from agents.turn import Turn
 from inference.core import ChatMessage, Delta, Finish, Rendered, Sampling, Segment
 from inference.errors import EngineStopped, PromptTooLong, QueueFull
 from inference.testing import ScriptedGeneration, ScriptedModel

@@ -12,10 +12,11 @@ import pytest
 from agents.agent import Agent
 from agents.errors import InvalidTurn
 from agents.events import EventList
+from agents.function_tool import FunctionTool
 from agents.message import FunctionCall, FunctionCallOutput, Message
 from agents.toolbox import Toolbox
 from agents.tools import builtin_toolbox
-from agents.turn import FunctionTool, Limits, Turn
+from agents.turn import Limits, Turn
 from inference.bundled import CHAT_MODEL
 from inference.config import EngineConfig
 from inference.core import Sampling

@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from agents.events import ArgumentsDelta, ItemStarted
+from agents.function_tool import FunctionTool
 from agents.message import FunctionCall, FunctionCallOutput, Message
 from agents.tool import tool
-from agents.turn import FunctionTool, Turn
+from agents.turn import Turn
 from inference.core import ChatMessage, Delta, Sampling, ToolCall
 from inference.testing import ScriptedGeneration, ScriptedModel
 from tests.agents.turns import TENANT, asked, boom, call, double, run, user

@@ -7,9 +7,9 @@ import pytest
 from agents.available_tools import AvailableTools
 from agents.constraint import Stage, constraint_of
 from agents.errors import InvalidTurn
+from agents.function_tool import FunctionTool
 from agents.parser.choose import Dialect, Format
 from agents.toolbox import Toolbox
-from agents.turn import FunctionTool
 from inference.testing import ScriptedModel
 from tests.agents.turns import asked, call, double, run
 

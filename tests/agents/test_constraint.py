@@ -15,12 +15,13 @@ from agents.agent import Agent
 from agents.constraint import SCHEMA_CHARS_MAX
 from agents.errors import InvalidTurn
 from agents.events import EventList
+from agents.function_tool import FunctionTool
 from agents.message import FunctionCall, Message
 from agents.parser.choose import Dialect, Format, FormattedParser
 from agents.parser.deltas import Text, Thought
 from agents.parser.markup import ThoughtMarks
 from agents.toolbox import Toolbox
-from agents.turn import AnswerFormat, FunctionTool, Turn
+from agents.turn import AnswerFormat, Turn
 from inference.config import EngineConfig
 from inference.core import Sampling, Segment
 from inference.errors import InvalidSchema

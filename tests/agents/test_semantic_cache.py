@@ -15,13 +15,14 @@ from hypothesis import strategies as st
 
 from agents.agent import Agent
 from agents.answer_cache import CachedAnswer
+from agents.function_tool import FunctionTool
 from agents.message import Message
 from agents.model_registry import Candidate, ModelRegistry
 from agents.routing.policy import Cascade
 from agents.semantic_cache import LOOKED_AT_MAX, QUESTION_CHARS_MAX, SemanticCache, SemanticQuery, Vector
 from agents.text_similarity import particulars
 from agents.toolbox import Toolbox
-from agents.turn import FileSearch, FunctionTool, Turn
+from agents.turn import FileSearch, Turn
 from inference.core import Finish, Sampling
 from inference.testing import ScriptedModel
 from tests.agents.test_answer_cache import run

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, model_validator
 
-from agents.turn import FunctionTool
+from agents.function_tool import FunctionTool
 from worker.wire import limits
 from worker.wire.items import Name
 from worker.wire.strict import Strict, only, up_to

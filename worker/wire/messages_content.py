@@ -8,12 +8,15 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag, ValidationInfo
 
+from agents.function_tool import Addition
 from agents.message import FunctionCall, FunctionCallOutput, Item, Message, Reasoning
 from worker.wire import limits
 from worker.wire.ignored import note, without_effect
 from worker.wire.images import NoPicture
 from worker.wire.items import CallId
 from worker.wire.lenient import Lenient
+from worker.wire.messages_server_tools import ServerToolResultBlock, ServerToolUseBlock
+from worker.wire.messages_tool_changes import ToolAdditionBlock, ToolChanges, ToolReferenceBlock, ToolRemovalBlock
 from worker.wire.messages_tools import ToolName
 from worker.wire.parts import FilePart, as_parts
 from worker.wire.strict import UNSUPPORTED, Echoed, Text, up_to
@@ -44,11 +47,15 @@ class ToolResultBlock(Lenient):
     is_error: bool | None = None
     cache_control: Annotated[Any, without_effect("cache_control")] = None
 
-    def item(self) -> Item:
-        text = said(self.content)
+    def item(self, changes: ToolChanges) -> Item:
+        text = said([part for part in self.content if isinstance(part, TextBlock)])
         if self.is_error and not text.startswith(ERROR):
             text = f"{ERROR}: {text}"
-        return FunctionCallOutput(self.tool_use_id, text)
+        names = [part.tool_name for part in self.content if isinstance(part, ToolReferenceBlock)]
+        if not names:
+            return FunctionCallOutput(self.tool_use_id, text)
+        added = changes.referred(names)
+        return FunctionCallOutput(self.tool_use_id, "\n".join(filter(None, (text, added.text))), tools=added.tools)
 
 
 class ThinkingBlock(Echoed):
@@ -117,29 +124,42 @@ def _search_result(block: Mapping[str, Any]) -> dict[str, Any] | None:
 
 def _among(kinds: Sequence[str], advice: str) -> Discriminator:
     def kind(block: Any) -> str | None:
-        found = block.get("type") if isinstance(block, dict) else getattr(block, "type", None)
+        found = block.get("type", "text") if isinstance(block, dict) else getattr(block, "type", None)
+        if isinstance(found, str) and found.endswith(SERVER_RESULT):
+            found = SERVER_RESULT
         return found if found in kinds else None
 
     return Discriminator(kind, custom_error_type=UNSUPPORTED, custom_error_message=advice)
 
 
 ONLY_USERS = "A block must have the type text, document, search_result or tool_result, as in the API reference."
-ONLY_SAID = "A block of the assistant must have the type text, thinking or tool_use."
+ONLY_SAID = "A block of the assistant must have the type text, thinking, tool_use, or one of a hosted tool."
+ONLY_RESULTS = "A block of a result must have the type text or tool_reference."
+SERVER_RESULT = "_tool_result"  # how the types of hosted tools' results end
 _Given: TypeAlias = (
     Annotated[TextBlock, Tag("text")]
     | Annotated[FilePart, Tag("input_file")]
     | Annotated[ToolResultBlock, Tag("tool_result")]
+    | Annotated[ToolAdditionBlock, Tag("tool_addition")]
+    | Annotated[ToolRemovalBlock, Tag("tool_removal")]
 )
+_Result: TypeAlias = Annotated[TextBlock, Tag("text")] | Annotated[ToolReferenceBlock, Tag("tool_reference")]
 _Said: TypeAlias = (
     Annotated[TextBlock, Tag("text")]
     | Annotated[ThinkingBlock, Tag("thinking")]
     | Annotated[RedactedThinkingBlock, Tag("redacted_thinking")]
     | Annotated[ToolUseBlock, Tag("tool_use")]
+    | Annotated[ServerToolUseBlock, Tag("server_tool_use")]
+    | Annotated[ServerToolUseBlock, Tag("mcp_tool_use")]
+    | Annotated[ServerToolResultBlock, Tag(SERVER_RESULT)]
 )
 _SEVERAL = (up_to(limits.PARTS_MAX), BeforeValidator(_as_parts))
-_BY_USER = _among(("text", "input_file", "tool_result"), ONLY_USERS)
-_BY_ASSISTANT = _among(("text", "thinking", "redacted_thinking", "tool_use"), ONLY_SAID)
-ResultContent: TypeAlias = Annotated[list[Annotated[TextBlock, NoPicture]], *_SEVERAL]
+_BY_USER = _among(("text", "input_file", "tool_result", "tool_addition", "tool_removal"), ONLY_USERS)
+_BY_ASSISTANT = _among(
+    ("text", "thinking", "redacted_thinking", "tool_use", "server_tool_use", "mcp_tool_use", SERVER_RESULT), ONLY_SAID
+)
+_IN_RESULT = _among(("text", "tool_reference"), ONLY_RESULTS)
+ResultContent: TypeAlias = Annotated[list[Annotated[_Result, _IN_RESULT, NoPicture]], *_SEVERAL]
 GivenContent: TypeAlias = Annotated[list[Annotated[_Given, _BY_USER, NoPicture]], *_SEVERAL]
 SaidContent: TypeAlias = Annotated[list[Annotated[_Said, _BY_ASSISTANT]], *_SEVERAL]
 SystemContent: TypeAlias = Annotated[list[TextBlock], *_SEVERAL]
@@ -155,20 +175,23 @@ class GivenMessage(Lenient):
     role: Literal["user", "system"]
     content: GivenContent
 
-    def items(self) -> list[Item]:
+    def items(self, changes: ToolChanges) -> list[Item]:
         items: list[Item] = []
         spoken: list[Any] = []
         for block in self.content:
             if isinstance(block, ToolResultBlock):
                 items += self._spoken(spoken)
-                items.append(block.item())
+                items.append(block.item(changes))
                 spoken = []
+            elif isinstance(block, ToolAdditionBlock | ToolRemovalBlock):
+                spoken.append(changes.made(block))
             else:
                 spoken.append(block)
         return items + self._spoken(spoken)
 
     def _spoken(self, parts: Sequence[Any]) -> list[Item]:
-        return [Message(self.role, said(parts))] if parts else []
+        tools = tuple(tool for part in parts if isinstance(part, Addition) for tool in part.tools)
+        return [Message(self.role, said(parts), tools=tools)] if parts else []
 
 
 class SaidMessage(Lenient):
@@ -177,18 +200,20 @@ class SaidMessage(Lenient):
     role: Literal["assistant"]
     content: SaidContent
 
-    def items(self) -> list[Item]:
-        return [item for block in self.content if (item := _item(block)) is not None]
+    def items(self, changes: ToolChanges) -> list[Item]:
+        return [item for block in self.content if (item := _item(block, changes)) is not None]
 
 
-def _item(block: TextBlock | ThinkingBlock | RedactedThinkingBlock | ToolUseBlock) -> Item | None:
+def _item(block: _Said, changes: ToolChanges) -> Item | None:
     match block:
         case TextBlock():
             return Message("assistant", block.text) if block.text else None
         case ThinkingBlock():
             return Reasoning(block.thinking)
-        case ToolUseBlock():
+        case ToolUseBlock() | ServerToolUseBlock():
             return block.item()
+        case ServerToolResultBlock():
+            return block.item(changes)
     return None
 
 
@@ -207,13 +232,14 @@ MessageParam: TypeAlias = Annotated[
 ]
 
 
-def items_of(messages: Sequence[GivenMessage | SaidMessage]) -> tuple[Item, ...]:
+def items_of(messages: Sequence[GivenMessage | SaidMessage], changes: ToolChanges) -> tuple[Item, ...]:
     """Consecutive messages or blocks of one role become one message: many chat templates require alternating roles."""
     items: list[Item] = []
-    for item in (item for message in messages for item in message.items()):
+    for item in (item for message in messages for item in message.items(changes)):
         last = items[-1] if items else None
         if isinstance(item, Message) and isinstance(last, Message) and item.role == last.role != "system":
-            items[-1] = Message(item.role, f"{last.text}{_BETWEEN[item.role]}{item.text}")
+            text = f"{last.text}{_BETWEEN[item.role]}{item.text}"
+            items[-1] = Message(item.role, text, tools=last.tools + item.tools)
         else:
             items.append(item)
     return tuple(items)

@@ -8,6 +8,7 @@ from typing import Any, Literal, TypeAlias
 
 import orjson
 
+from agents.call_shape import CallShape
 from agents.events import (
     ArgumentsDelta,
     Event,
@@ -20,10 +21,11 @@ from agents.events import (
     TurnStarted,
     Usage,
 )
-from agents.message import FunctionCall, Item, Message, Reasoning, new_id
+from agents.message import FunctionCall, FunctionCallOutput, Item, Message, Reasoning, new_id
 from worker.errors import BROKE
 from worker.wire import messages_error, sse
 from worker.wire.events import QUEUED, cut, waiting
+from worker.wire.messages_content import ERROR
 from worker.wire.messages_request import MessagesRequest
 from worker.wire.options import ServiceTier
 
@@ -83,6 +85,8 @@ class Reply:
                 return {"type": "thinking", "thinking": "", "signature": ""}
             case FunctionCall() if item.name in self.functions:
                 return {"type": "tool_use", "id": item.call_id, "name": item.name, "input": {}}
+            case FunctionCall(shape=CallShape("tool_search")):
+                return {"type": "server_tool_use", "id": item.call_id, "name": item.name, "input": {}}
         return None
 
     def _block(self, item: Item) -> Block | None:
@@ -97,7 +101,21 @@ class Reply:
             case FunctionCall():
                 arguments = _arguments(item)
                 return block and {**block, "input": arguments} if arguments is not None else None
+            case FunctionCallOutput():
+                return self.result(item)
         return None
+
+    @staticmethod
+    def result(item: FunctionCallOutput) -> Block | None:
+        """The block of a search that this server ran; None for the results of its other tools, which are not shown."""
+        if item.shape.form != "tool_search":
+            return None
+        found = [{"type": "tool_reference", "tool_name": tool.name} for tool in item.tools]
+        content: Block = {"type": "tool_search_tool_search_result", "tool_references": found}
+        if not found and item.output.startswith(ERROR):
+            content = {"type": "tool_search_tool_result_error", "error_code": "invalid_tool_input"}
+            content["error_message"] = item.output
+        return {"type": "tool_search_tool_result", "tool_use_id": item.call_id, "content": content}
 
     def _message(
         self, content: list[Block], reason: StopReason | None, stop_sequence: str | None, usage: Usage
@@ -148,6 +166,8 @@ class MessageEventEncoder:
                 return [sse.encode({"type": "message_start", "message": message}), PING]
             case Queued():  # a ping may be sent at any time, and may have more fields
                 return [sse.encode({"type": "ping", QUEUED: waiting(event)})]
+            case ItemFinished(item=FunctionCallOutput() as item):
+                return self._whole(self._reply.result(item))
             case ItemStarted() if not isinstance(event.item, Message):  # a text may stay empty, which clients reject
                 return self._start(event.item)
             case ItemFinished() if event.item.id == self._open:
@@ -176,6 +196,14 @@ class MessageEventEncoder:
         if not isinstance(item, Reasoning) or self._reply.request.shows_thoughts:
             self._delta = sse.Template(sse.encode(self._event("content_block_delta", delta=_hole(item))))
         return [sse.encode(self._event("content_block_start", content_block=block))]
+
+    def _whole(self, block: Block | None) -> list[bytes]:
+        """A block that is sent at once."""
+        if block is None:
+            return []
+        self._index += 1
+        start = sse.encode(self._event("content_block_start", content_block=block))
+        return [start, sse.encode(self._event("content_block_stop"))]
 
     def _stop(self, item: Item) -> list[bytes]:
         self._open, self._delta = None, None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 from uuid import UUID
 
@@ -25,10 +26,11 @@ from worker.wire.formats import AnswerSchema
 from worker.wire.generation import GenerationParameters, without_nulls
 from worker.wire.ignored import note, without_effect
 from worker.wire.lenient import Lenient
-from worker.wire.messages_content import BILLING, MessageParam, SystemContent, items_of, said
-from worker.wire.messages_tools import MessagesTool, MessagesToolChoice
+from worker.wire.messages_content import BILLING, GivenMessage, MessageParam, SystemContent, items_of, said
+from worker.wire.messages_tool_changes import DefinedTool, ToolAdditionBlock, ToolChanges
+from worker.wire.messages_tools import CustomTool, MessagesTool, MessagesToolChoice, SearchTool
 from worker.wire.options import Metadata, asks_for_same_bytes, caps_of, priority_of, wants_hints
-from worker.wire.strict import Id, Unsupported, up_to
+from worker.wire.strict import Id, Unsupported, only, up_to
 from worker.wire.tools import check_given, distinct
 
 StopSequence: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=limits.STOP_CHARS_MAX)]
@@ -113,18 +115,34 @@ class MessagesInput(GenerationParameters, Lenient):
         effort = self.output_config.effort if self.output_config else None
         return ([self.EFFORT_PARAM] if effort else []) + (["thinking"] if self.thinking else [])
 
-    @property
+    @cached_property
     def functions_given(self) -> frozenset[str]:
-        return frozenset(tool.name for tool in self.tools or ())
+        """The names of all functions of the client: those that messages define too."""
+        given = (message.content for message in self.messages if isinstance(message, GivenMessage))
+        defined = (
+            block.tool.definition.name
+            for content in given
+            for block in content
+            if isinstance(block, ToolAdditionBlock) and isinstance(block.tool, DefinedTool)
+        )
+        return frozenset((*(tool.name for tool in self._customs), *defined))
+
+    @property
+    def _customs(self) -> list[CustomTool]:
+        return [tool for tool in self.tools or () if isinstance(tool, CustomTool)]
 
     def turn(self, tenant_id: UUID, *, watched: bool = False) -> Turn:
         """`watched`: a person is waiting for it."""
-        choice = self.tool_choice
+        choice, functions = self.tool_choice, tuple(tool.definition for tool in self._customs)
+        changes = ToolChanges(functions)
+        items = items_of(self.messages, changes)
         return Turn(
             tenant_id=tenant_id,
-            input=items_of(self.messages),
+            input=items,
             instructions=said(self.system or (), "\n\n") or None,
-            functions=tuple(tool.definition for tool in self.tools or ()),
+            functions=functions,
+            tool_searches=tuple(tool.search for tool in self.tools or () if isinstance(tool, SearchTool)),
+            allowed_tools=changes.allowed,
             tool_choice=choice.wanted if choice else "auto",
             parallel_tool_calls=not (choice and choice.disable_parallel_tool_use),
             answer_format=self._format,
@@ -155,7 +173,7 @@ class MessagesRequest(MessagesInput):
     diagnostics: Diagnostics | None = None
 
     container: Unsupported = None
-    mcp_servers: Unsupported = None
+    mcp_servers: Annotated[Any, only(None, [])] = None
     prefill: Unsupported = None
     thread: Unsupported = None
 

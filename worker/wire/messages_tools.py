@@ -4,10 +4,21 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import AfterValidator, BeforeValidator, StringConstraints, ValidationInfo, model_validator
-from pydantic_core import PydanticOmit
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Discriminator,
+    Field,
+    StringConstraints,
+    Tag,
+    ValidationInfo,
+    model_validator,
+)
+from pydantic_core import PydanticCustomError, PydanticOmit
 
-from agents.turn import FunctionTool
+from agents.function_tool import FunctionTool
+from agents.turn import ToolSearch
+from inference.grammar.tools import ANY_OBJECT
 from worker.wire import limits
 from worker.wire.ignored import note, without_effect
 from worker.wire.lenient import SPELLABLE, Lenient
@@ -16,12 +27,19 @@ from worker.wire.strict import only
 from worker.wire.tools import Description, Schema
 
 # Tools that run on Anthropic's own servers. Coding agents send them along with every request.
-HOSTED = ("web_search_", "web_fetch_", "code_execution_", "tool_search_tool_")
+HOSTED = ("web_search_", "web_fetch_", "code_execution_")
 ToolName: TypeAlias = Annotated[str, StringConstraints(pattern=limits.NAME_PATTERN)]
 
 
+def _required(schema: dict[str, Any] | None, info: ValidationInfo) -> dict[str, Any] | None:
+    """A deferred tool without a schema takes any object."""
+    if schema is None and not info.data.get("defer_loading"):
+        raise PydanticCustomError("missing", "Field required")
+    return schema
+
+
 def _enforceable(strict: bool | None, info: ValidationInfo) -> bool | None:
-    if strict and "input_schema" in info.data:
+    if strict and info.data.get("input_schema") is not None:
         constrainable(info.data["input_schema"], "input_schema")
     return strict
 
@@ -31,17 +49,32 @@ class CustomTool(Lenient):
 
     name: ToolName
     description: Description | None = None
-    input_schema: Schema
+    defer_loading: bool | None = None
+    input_schema: Annotated[Schema | None, AfterValidator(_required), Field(validate_default=True)] = None
     type: Annotated[str | None, only(None, "custom")] = None  # others have schemas that only their models know
     strict: Annotated[bool | None, AfterValidator(_enforceable)] = None
     cache_control: Annotated[Any, without_effect("cache_control")] = None
-    defer_loading: Annotated[Any, without_effect("tools.defer_loading")] = None
     input_examples: Annotated[Any, without_effect("tools.input_examples")] = None
     eager_input_streaming: bool | None = None  # arguments are always streamed
 
     @property
     def definition(self) -> FunctionTool:
-        return FunctionTool(self.name, self.description or "", self.input_schema, bool(self.strict))
+        schema = ANY_OBJECT if self.input_schema is None else self.input_schema
+        return FunctionTool(
+            self.name, self.description or "", schema, bool(self.strict), deferred=bool(self.defer_loading)
+        )
+
+
+class SearchTool(Lenient):
+    """A search over the deferred tools, which this server runs."""
+
+    type: Annotated[str, StringConstraints(pattern=r"^tool_search_tool_(bm25|regex)(_[0-9]{8})?$")]
+    name: Literal["tool_search_tool_bm25", "tool_search_tool_regex"]
+    cache_control: Annotated[Any, without_effect("cache_control")] = None
+
+    @property
+    def search(self) -> ToolSearch:
+        return ToolSearch(self.name, "pattern" if "regex" in self.type else "words")
 
 
 def _present(tool: Any, info: ValidationInfo) -> Any:
@@ -53,7 +86,16 @@ def _present(tool: Any, info: ValidationInfo) -> Any:
     return tool
 
 
-MessagesTool: TypeAlias = Annotated[CustomTool, BeforeValidator(_present)]
+def _kind(tool: Any) -> str:
+    kind = tool.get("type") if isinstance(tool, dict) else getattr(tool, "type", None)
+    return "search" if isinstance(kind, str) and kind.startswith("tool_search_tool_") else "custom"
+
+
+MessagesTool: TypeAlias = Annotated[
+    Annotated[CustomTool, Tag("custom")] | Annotated[SearchTool, Tag("search")],
+    Discriminator(_kind),
+    BeforeValidator(_present),
+]
 
 
 class MessagesToolChoice(Lenient):

@@ -18,7 +18,8 @@ from pydantic import (
 )
 from pydantic_core import PydanticOmit
 
-from agents.turn import FileSearch, FunctionTool
+from agents.function_tool import FunctionTool
+from agents.turn import FileSearch
 from retrieval.filter import Filter
 from worker.wire import limits
 from worker.wire.ignored import note
