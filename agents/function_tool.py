@@ -5,13 +5,21 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from agents.call_shape import PLAIN, CallShape
 from agents.tool import function_schema
 
 ADDED = "These tools can be called from here on:"
+INPUT = "input"  # the argument of a custom tool
 NOTHING = "No tool was found."
+
+
+class InputGrammar(NamedTuple):
+    """What the input of a custom tool must match."""
+
+    syntax: Literal["lark", "regex"]
+    definition: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,10 +32,28 @@ class FunctionTool:
     strict: bool = False  # a grammar enforces that the arguments fit the parameters
     shape: CallShape = PLAIN
     deferred: bool = False  # not in the prompt, and not callable before an item of the conversation adds it
+    grammar: InputGrammar | None = None  # of a custom tool
 
     @property
     def schema(self) -> dict[str, Any]:
-        return function_schema(self.name, self.description, self.parameters)
+        return function_schema(self.name, "\n".join((*filter(None, [self.description]), *self._rules)), self.parameters)
+
+    @property
+    def _rules(self) -> tuple[str, ...]:
+        """A model writes what a grammar allows more sensibly if it knows the grammar."""
+        rules = self.grammar
+        return (f"The input must match this {rules.syntax} grammar:", rules.definition) if rules else ()
+
+
+def custom_tool(
+    name: str, description: str, grammar: InputGrammar | None, namespace: str = "", *, deferred: bool = False
+) -> FunctionTool:
+    """A tool whose input is a text: to the model a function with one argument."""
+    text = {"type": "string"}
+    if grammar and grammar.syntax == "regex":
+        text["pattern"] = f"^(?:{grammar.definition})$"
+    parameters = {"type": "object", "properties": {INPUT: text}, "required": [INPUT], "additionalProperties": False}
+    return FunctionTool(name, description, parameters, True, CallShape("custom", namespace), deferred, grammar)
 
 
 class Addition(NamedTuple):

@@ -5,6 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from agents.call_payload import (
+    CALLS,
+    OUTPUTS,
+    call_of,
+    call_payload,
+    output_of,
+    output_payload,
+    tool_payloads,
+    tools_of,
+)
+from agents.function_tool import described
 from agents.message import (
     Citation,
     Compaction,
@@ -22,6 +33,7 @@ from inference.core import TokenLogprob
 # Our own keys of annotations and search results: clients ignore them, our page opens the exact span of the source.
 NUMBER, FILE_ID, FILENAME = "firsttoken_number", "firsttoken_file_id", "firsttoken_filename"
 TITLE = "firsttoken_title"
+ADDITIONAL_TOOLS = "additional_tools"
 START_CHAR, END_CHAR = "firsttoken_start_char", "firsttoken_end_char"
 
 
@@ -30,13 +42,15 @@ def to_payload(item: Item) -> dict[str, Any]:
     match item:
         case Message():
             body: dict[str, Any] = {"type": "message", "role": item.role, "content": [_content(item)]}
+            if item.tools:
+                body = {"type": ADDITIONAL_TOOLS, "role": item.role, "tools": tool_payloads(item.tools)}
         case Reasoning():
             content = [{"type": "reasoning_text", "text": item.text}]
             body = {"type": "reasoning", "summary": [], "content": content}
         case FunctionCall():
-            body = {"type": "function_call", "call_id": item.call_id, "name": item.name, "arguments": item.arguments}
+            body = call_payload(item)
         case FunctionCallOutput():
-            body = {"type": "function_call_output", "call_id": item.call_id, "output": item.output}
+            body = output_payload(item)
         case FileSearchCall():
             results = [_result_payload(result) for result in item.results]
             body = {"type": "file_search_call", "queries": list(item.queries), "results": results}
@@ -90,10 +104,13 @@ def _item(payload: Mapping[str, Any]) -> Item:
         case "reasoning":
             (part,) = payload["content"]
             return Reasoning(part["text"], **kept)
-        case "function_call":
-            return FunctionCall(payload["call_id"], payload["name"], payload["arguments"], **kept)
-        case "function_call_output":
-            return FunctionCallOutput(payload["call_id"], payload["output"], **kept)
+        case kind if kind in CALLS:
+            return call_of(payload)
+        case kind if kind in OUTPUTS:
+            return output_of(payload)
+        case "additional_tools":
+            tools = tools_of(payload["tools"])
+            return Message(payload["role"], described(tools), tools=tools, **kept)
         case "file_search_call":
             return FileSearchCall(tuple(payload["queries"]), tuple(map(_result, payload["results"])), **kept)
         case "compaction":

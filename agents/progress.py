@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from agents.available_tools import AvailableTools
 from agents.budget import WALL_CLOCK, Budget
+from agents.call_shape import PLAIN
 from agents.checkpoint import Marks
 from agents.citations import count_unknown
 from agents.constraint import Stage
@@ -167,8 +168,9 @@ class Progress:
         )
 
     def add_result(self, call: FunctionCall, output: Addition) -> tuple[int, FunctionCallOutput]:
-        """The new item and its output index."""
-        item = FunctionCallOutput(call.call_id, output.text, shape=call.shape, tools=output.tools)
+        """The new item and its output index. The error of a call that the caller never saw has no shape of its own."""
+        shape = call.shape if call.shape.by_server else PLAIN
+        item = FunctionCallOutput(call.call_id, output.text, shape=shape, tools=output.tools)
         self.output.append(item)
         return len(self.output) - 1, item
 

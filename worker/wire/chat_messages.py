@@ -8,9 +8,9 @@ from pydantic import Discriminator, StringConstraints, Tag, field_validator, mod
 
 from agents.message import FunctionCall, FunctionCallOutput, Item, Message
 from worker.wire import limits
-from worker.wire.items import Arguments, CallId, Name
+from worker.wire.items import Arguments
 from worker.wire.parts import ChatContent, SaidContent, TextContent, joined
-from worker.wire.strict import Echoed, Strict, Unsupported, up_to
+from worker.wire.strict import CallId, Echoed, Name, Strict, Unsupported, up_to
 
 
 class CalledFunction(Echoed):

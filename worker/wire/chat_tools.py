@@ -8,9 +8,8 @@ from pydantic import AfterValidator, model_validator
 
 from agents.function_tool import FunctionTool
 from worker.wire import limits
-from worker.wire.items import Name
-from worker.wire.strict import Strict, only, up_to
-from worker.wire.tools import NO_PARAMETERS, Description, Schema, enforceable
+from worker.wire.function_tools import NO_PARAMETERS, Description, Schema, enforceable
+from worker.wire.strict import Name, Strict, only, up_to
 
 
 class FunctionDefinition(Strict):
@@ -27,6 +26,10 @@ class ChatTool(Strict):
     @property
     def name(self) -> str:
         return self.function.name
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return (self.name,)
 
     @property
     def definition(self) -> FunctionTool:

@@ -28,6 +28,7 @@ from agents.payload import logprob_payloads
 from worker.wire import events as wire
 from worker.wire import sse
 from worker.wire.events import WireEvent
+from worker.wire.input_text import InputText
 from worker.wire.options import SOURCES, TRACE
 from worker.wire.public_view import public_item
 from worker.wire.response import ResponseFrame
@@ -44,6 +45,7 @@ class EventEncoder:
         self._next_number = told
         self._items: dict[int, Item] = {}  # by output index
         self._texts: dict[int, list[str]] = {}  # of unfinished items, the text sent so far
+        self._inputs: dict[int, InputText] = {}  # of unfinished calls of custom tools
         self._templates: dict[str, sse.Template] = {}  # by item id
 
     def queue(self) -> list[WireEvent]:
@@ -167,6 +169,10 @@ class EventEncoder:
     def _item_started(self, event: ItemStarted) -> Iterator[WireEvent]:
         self._items[event.output_index] = event.item
         self._texts[event.output_index] = []
+        if isinstance(event.item, FunctionCall) and event.item.shape.form == "custom":
+            self._inputs[event.output_index] = InputText()
+        if _waits(event.item):
+            return
         payload = public_item(event.item)
         speaks = isinstance(event.item, Message | Reasoning)
         if speaks:
@@ -185,8 +191,14 @@ class EventEncoder:
         yield wire.reasoning_text_delta(event.output_index, event.item_id, event.text)
 
     def _arguments(self, event: ArgumentsDelta) -> Iterator[WireEvent]:
-        self._texts[event.output_index].append(event.text)
-        yield wire.arguments_delta(event.output_index, event.item_id, event.text)
+        """Of a function or a custom tool; the calls of other tools are sent when they are whole."""
+        index, item = event.output_index, self._items[event.output_index]
+        self._texts[index].append(event.text)
+        if index in self._inputs:
+            if text := self._inputs[index].feed(event.text):
+                yield wire.input_delta(index, event.item_id, text)
+        elif isinstance(item, FunctionCall) and item.shape.form == "function":
+            yield wire.arguments_delta(index, event.item_id, event.text)
 
     def _finish_of(self, output_index: int, item: Item) -> Iterator[WireEvent]:
         payload = public_item(item, dialect=self._frame.dialect)
@@ -200,5 +212,27 @@ class EventEncoder:
             yield wire.reasoning_text_done(output_index, item.id, item.text)
             yield wire.content_part_done(output_index, item.id, wire.reasoning_part(item.text))
         elif isinstance(item, FunctionCall):
-            yield wire.arguments_done(output_index, item.id, item.name, item.arguments)
+            yield from self._end_of_call(output_index, item, payload)
         yield wire.output_item_done(output_index, payload)
+
+    def _end_of_call(self, output_index: int, call: FunctionCall, payload: dict[str, Any]) -> Iterator[WireEvent]:
+        sent = self._inputs.pop(output_index, None)
+        if _waits(call):
+            yield wire.output_item_added(output_index, {**payload, "status": "in_progress"})
+        match call.shape.form:
+            case "function":
+                yield wire.arguments_done(output_index, call.id, payload["name"], call.arguments)
+            case "custom":
+                if sent and (rest := sent.rest(payload["input"])):
+                    yield wire.input_delta(output_index, call.id, rest)
+                yield wire.input_done(output_index, call.id, payload["input"])
+            case "shell":
+                for index, command in enumerate(payload["action"]["commands"]):
+                    yield wire.shell_command("added", output_index, index, "")
+                    yield wire.shell_command("delta", output_index, index, command)
+                    yield wire.shell_command("done", output_index, index, command)
+
+
+def _waits(item: Item) -> bool:
+    """Whether an item is sent when it is whole: the contract has no empty patch."""
+    return isinstance(item, FunctionCall) and item.shape.form == "apply_patch"

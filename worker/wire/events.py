@@ -86,6 +86,21 @@ def arguments_done(output_index: int, item_id: str, name: str, arguments: str) -
     return event | {"name": name, "arguments": arguments}
 
 
+def input_delta(output_index: int, item_id: str, delta: str) -> WireEvent:
+    return _of_item("response.custom_tool_call_input.delta", output_index, item_id) | {"delta": delta}
+
+
+def input_done(output_index: int, item_id: str, text: str) -> WireEvent:
+    return _of_item("response.custom_tool_call_input.done", output_index, item_id) | {"input": text}
+
+
+def shell_command(kind: str, output_index: int, command_index: int, text: str) -> WireEvent:
+    """`kind` is added, delta or done."""
+    field = "delta" if kind == "delta" else "command"
+    event = {"type": f"response.shell_call_command.{kind}", "output_index": output_index}
+    return event | {"command_index": command_index, field: text}
+
+
 def file_search(kind: str, output_index: int, item_id: str) -> WireEvent:
     """`kind` is in_progress, searching or completed."""
     return _of_item(f"response.file_search_call.{kind}", output_index, item_id)

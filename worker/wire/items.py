@@ -6,15 +6,16 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import Discriminator, Field, StringConstraints, Tag
 
+from agents.call_payload import CALLS, OUTPUTS
+from agents.call_shape import CallShape, qualified
 from agents.message import Compaction, FileSearchCall, FunctionCall, FunctionCallOutput, Item, Message, Reasoning
+from agents.payload import ADDITIONAL_TOOLS
 from worker.wire import limits
+from worker.wire.call_items import CallItem
 from worker.wire.parts import Content, joined
-from worker.wire.strict import UNSUPPORTED, Echoed, Id, Strict, Text, Unsupported, up_to
+from worker.wire.strict import UNSUPPORTED, CallId, Echoed, Id, ItemStatus, Name, Strict, Text, Unsupported, up_to
 
-Name: TypeAlias = Annotated[str, StringConstraints(pattern=limits.NAME_PATTERN)]
-CallId: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=128)]
 Arguments: TypeAlias = Annotated[str, StringConstraints(max_length=limits.ARGUMENTS_CHARS_MAX)]
-ItemStatus: TypeAlias = Literal["in_progress", "completed", "incomplete", "failed"] | None
 
 
 class MessageItem(Strict):
@@ -60,24 +61,29 @@ class FunctionCallItem(Echoed):
     id: Id | None = None
     status: ItemStatus = None
     caller: Unsupported = None
-    namespace: Unsupported = None
+    namespace: Name | None = None
 
     def item(self) -> Item:
-        return FunctionCall(self.call_id, self.name, self.arguments)
+        namespace = self.namespace or ""
+        shape = CallShape(namespace=namespace)
+        return FunctionCall(self.call_id, qualified(namespace, self.name), self.arguments, shape=shape)
 
 
 class FunctionCallOutputItem(Strict):
-    type: Literal["function_call_output"]
+    """The output of a function or of a custom tool."""
+
+    type: Literal["function_call_output", "custom_tool_call_output"]
     call_id: CallId
     output: Content
     id: Id | None = None
     status: ItemStatus = None
     name: Name | None = None
     caller: Unsupported = None
-    namespace: Unsupported = None
+    namespace: Name | None = None
 
     def item(self) -> Item:
-        return FunctionCallOutput(self.call_id, joined(self.output, "\n"))
+        shape = CallShape(OUTPUTS[self.type])
+        return FunctionCallOutput(self.call_id, joined(self.output, "\n"), shape=shape)
 
 
 class FileSearchCallItem(Echoed):
@@ -112,15 +118,20 @@ class ItemReference(Strict):
 
 
 KINDS = frozenset(
-    {"message", "reasoning", "function_call", "function_call_output", "file_search_call", "compaction"}
-    | {"item_reference"}
+    {"message", "reasoning", "file_search_call", "compaction", "item_reference", ADDITIONAL_TOOLS} | {*CALLS, *OUTPUTS}
 )
+# The kinds whose models have no other tag.
+CALL_KINDS = KINDS & {*CALLS, *OUTPUTS, ADDITIONAL_TOOLS} - {"function_call", "function_call_output"}
 
 
 def _item_kind(item: Any) -> str | None:
     kind = item.get("type", "message") if isinstance(item, dict) else getattr(item, "type", None)
     if kind == "message" and _role(item) == "assistant":
         return "answer"
+    if kind == "custom_tool_call_output":
+        return "function_call_output"
+    if kind in CALL_KINDS:
+        return "call"
     return kind if isinstance(kind, str) and kind in KINDS else None
 
 
@@ -136,7 +147,8 @@ InputItem: TypeAlias = Annotated[
     | Annotated[FunctionCallOutputItem, Tag("function_call_output")]
     | Annotated[FileSearchCallItem, Tag("file_search_call")]
     | Annotated[CompactionItem, Tag("compaction")]
-    | Annotated[ItemReference, Tag("item_reference")],
+    | Annotated[ItemReference, Tag("item_reference")]
+    | Annotated[CallItem, Discriminator("type"), Tag("call")],
     Discriminator(
         _item_kind,
         custom_error_type=UNSUPPORTED,

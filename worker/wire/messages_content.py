@@ -13,13 +13,12 @@ from agents.message import FunctionCall, FunctionCallOutput, Item, Message, Reas
 from worker.wire import limits
 from worker.wire.ignored import note, without_effect
 from worker.wire.images import NoPicture
-from worker.wire.items import CallId
 from worker.wire.lenient import Lenient
 from worker.wire.messages_server_tools import ServerToolResultBlock, ServerToolUseBlock
 from worker.wire.messages_tool_changes import ToolAdditionBlock, ToolChanges, ToolReferenceBlock, ToolRemovalBlock
 from worker.wire.messages_tools import ToolName
 from worker.wire.parts import FilePart, as_parts
-from worker.wire.strict import UNSUPPORTED, Echoed, Text, up_to
+from worker.wire.strict import UNSUPPORTED, CallId, Echoed, Text, up_to
 
 ERROR = "Error"
 # A line for Anthropic's accounting that a coding agent puts in front of its system prompt. It means nothing to a model,

@@ -9,10 +9,9 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import StringConstraints
 
 from agents.message import FunctionCall, FunctionCallOutput
-from worker.wire.items import CallId
 from worker.wire.messages_tool_changes import ToolChanges
 from worker.wire.messages_tools import ToolName
-from worker.wire.strict import Echoed
+from worker.wire.strict import CallId, Echoed
 
 SEARCHED = "tool_search_tool_result"
 # Keys whose values only their server can read, or that say what the other keys say.

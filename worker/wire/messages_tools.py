@@ -20,11 +20,11 @@ from agents.function_tool import FunctionTool
 from agents.turn import ToolSearch
 from inference.grammar.tools import ANY_OBJECT
 from worker.wire import limits
+from worker.wire.function_tools import Description, Schema
 from worker.wire.ignored import note, without_effect
 from worker.wire.lenient import SPELLABLE, Lenient
 from worker.wire.schemas import constrainable
 from worker.wire.strict import only
-from worker.wire.tools import Description, Schema
 
 # Tools that run on Anthropic's own servers. Coding agents send them along with every request.
 HOSTED = ("web_search_", "web_fetch_", "code_execution_")
@@ -58,6 +58,10 @@ class CustomTool(Lenient):
     eager_input_streaming: bool | None = None  # arguments are always streamed
 
     @property
+    def names(self) -> tuple[str, ...]:
+        return (self.name,)
+
+    @property
     def definition(self) -> FunctionTool:
         schema = ANY_OBJECT if self.input_schema is None else self.input_schema
         return FunctionTool(
@@ -71,6 +75,10 @@ class SearchTool(Lenient):
     type: Annotated[str, StringConstraints(pattern=r"^tool_search_tool_(bm25|regex)(_[0-9]{8})?$")]
     name: Literal["tool_search_tool_bm25", "tool_search_tool_regex"]
     cache_control: Annotated[Any, without_effect("cache_control")] = None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return (self.name,)
 
     @property
     def search(self) -> ToolSearch:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from agents.call_payload import CALLS
 from agents.message import Item
 from agents.payload import to_payload
 from worker.wire.dialect import Dialect
@@ -23,6 +24,6 @@ def _public(payload: dict[str, Any], with_results: bool) -> dict[str, Any]:
     match payload:
         case {"type": "file_search_call"} if not with_results:
             return {**payload, "results": None}
-        case {"type": "function_call", "status": "failed"}:  # the contract has no failed calls: this one is incomplete
+        case {"type": type, "status": "failed"} if type in CALLS:  # the contract has no failed calls
             return {**payload, "status": "incomplete"}
     return payload

@@ -20,6 +20,7 @@ from agents.turn import TOKENS_MAX, Compacting, FileSearch, Turn
 from inference.core import Sampling
 from inference.template_options import Effort, TemplateOptions
 from worker.wire import limits
+from worker.wire.builtin_tools import ToolSearchTool
 from worker.wire.formats import PlainText, TextFormat
 from worker.wire.generation import GenerationParameters, Verbosity
 from worker.wire.ignored import without_effect
@@ -40,7 +41,7 @@ from worker.wire.options import (
 )
 from worker.wire.prompt_cache import ResponseCacheOptions
 from worker.wire.strict import Id, Strict, Text, Unsupported, up_to
-from worker.wire.tools import AUTO, Choice, FileSearchTool, FunctionToolParam, ServerTool, Tool, check_given, distinct
+from worker.wire.tools import AUTO, Choice, FileSearchTool, ServerTool, Tool, check_given, distinct
 
 Summary: TypeAlias = Literal["auto", "concise", "detailed"]
 ShortKey: TypeAlias = Annotated[str, StringConstraints(max_length=limits.KEY_CHARS_MAX)]
@@ -211,7 +212,8 @@ class ResponseRequest(GenerationParameters):
             input=items,
             history=history,
             instructions=self.instructions,
-            functions=tuple(tool.function for tool in tools if isinstance(tool, FunctionToolParam)),
+            functions=tuple(function for tool in tools for function in tool.functions),
+            tool_searches=tuple(each for tool in tools if isinstance(tool, ToolSearchTool) for each in tool.searches),
             server_tools=tuple(tool.name for tool in tools if isinstance(tool, ServerTool)),
             file_search=None if self.only_reads else self._file_search,
             tool_choice=self.choice.wanted,
@@ -238,7 +240,7 @@ class ResponseRequest(GenerationParameters):
         """It runs before the answer, so one that is not allowed is not requested."""
         allowed = self.choice.allowed
         tools = (tool for tool in self.tools or () if isinstance(tool, FileSearchTool))
-        return next((tool.search for tool in tools if allowed is None or tool.name in allowed), None)
+        return next((tool.search for tool in tools if allowed is None or tool.type in allowed), None)
 
     @property
     def _sampling(self) -> Sampling:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, model_validator
 from pydantic_core import PydanticCustomError
@@ -53,5 +53,8 @@ def up_to(count: int, least: int = 0) -> Any:
 
 Unsupported: TypeAlias = Annotated[Any, only(None)]
 
+Name: TypeAlias = Annotated[str, StringConstraints(pattern=limits.NAME_PATTERN)]  # of a function
+CallId: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=128)]
+ItemStatus: TypeAlias = Literal["in_progress", "completed", "incomplete", "failed"] | None
 Id: TypeAlias = Annotated[str, StringConstraints(pattern=limits.ID_PATTERN)]
 Text: TypeAlias = Annotated[str, StringConstraints(max_length=limits.TEXT_CHARS_MAX)]

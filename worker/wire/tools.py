@@ -1,4 +1,4 @@
-"""Tools as clients name them: functions that they run, file search, and tools of this server ("firsttoken:<name>")."""
+"""The tools of a response: those that the client runs, file search, and tools of this server ("firsttoken:<name>")."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from typing import Annotated, Any, Literal, Protocol, TypeAlias, TypeVar
 
 from pydantic import (
-    AfterValidator,
     BeforeValidator,
     Discriminator,
     Field,
@@ -18,62 +17,20 @@ from pydantic import (
 )
 from pydantic_core import PydanticOmit
 
+from agents.call_shape import qualified
 from agents.function_tool import FunctionTool
 from agents.turn import FileSearch
 from retrieval.filter import Filter
 from worker.wire import limits
+from worker.wire.builtin_tools import ApplyPatchTool, LocalShellTool, ShellTool, ToolSearchTool
+from worker.wire.function_tools import CustomTool, FunctionToolParam, NamespaceTool
 from worker.wire.ignored import note
-from worker.wire.items import Name
-from worker.wire.schemas import bounded, constrainable
-from worker.wire.strict import UNSUPPORTED, Strict, Unsupported, only, up_to
+from worker.wire.strict import UNSUPPORTED, Name, Strict, Unsupported, only, up_to
 
 SERVER_PREFIX = "firsttoken:"
 # Coding agents send them along with every request.
-ABSENT = ("namespace", "web_search", "web_search_preview", "tool_search", "image_generation")
-NO_PARAMETERS: dict[str, Any] = {"type": "object", "properties": {}}
-
-
-def _of_an_object(schema: dict[str, Any]) -> dict[str, Any]:
-    if schema and schema.get("type", "object") != "object":
-        raise ValueError("the schema of parameters must have the type object")
-    return schema
-
-
-Schema: TypeAlias = Annotated[dict[str, Any], AfterValidator(bounded), AfterValidator(_of_an_object)]
-Description: TypeAlias = Annotated[str, StringConstraints(max_length=limits.DESCRIPTION_CHARS_MAX)]
-
-
-def enforceable(strict: bool | None, info: ValidationInfo) -> bool | None:
-    """Raises InvalidSchema, as a ValueError, for `strict` with parameters that no grammar can enforce."""
-    if strict:
-        constrainable(info.data.get("parameters") or NO_PARAMETERS, "parameters")
-    return strict
-
-
-class FunctionToolParam(Strict):
-    """A function that the caller runs. With `strict`, its arguments always match the schema."""
-
-    type: Literal["function"]
-    name: Name
-    description: Description | None = None
-    parameters: Schema | None = None
-    strict: Annotated[bool | None, AfterValidator(enforceable)] = None
-    allowed_callers: Unsupported = None
-    defer_loading: Annotated[bool | None, only(None, False)] = None
-    output_schema: Unsupported = None
-
-    @property
-    def function(self) -> FunctionTool:
-        return FunctionTool(self.name, self.description or "", self.parameters or NO_PARAMETERS, bool(self.strict))
-
-    def echo(self) -> dict[str, Any]:
-        return {
-            "type": "function",
-            "name": self.name,
-            "description": self.description,
-            "parameters": self.parameters,
-            "strict": bool(self.strict),
-        }
+KINDS = (*("function", "custom", "namespace", "tool_search", "local_shell", "shell", "apply_patch", "file_search"),)
+ABSENT = ("web_search", "web_search_preview", "image_generation")
 
 
 class RankingOptions(Strict):
@@ -99,8 +56,12 @@ class FileSearchTool(Strict):
         return self.ranking_options.score_threshold if self.ranking_options else 0.0
 
     @property
-    def name(self) -> str:
-        return self.type
+    def names(self) -> tuple[str, ...]:
+        return (self.type,)
+
+    @property
+    def functions(self) -> tuple[FunctionTool, ...]:
+        return ()
 
     @property
     def search(self) -> FileSearch:
@@ -131,6 +92,14 @@ class ServerTool(Strict):
     def name(self) -> str:
         return self.type.removeprefix(SERVER_PREFIX)
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        return (self.name,)
+
+    @property
+    def functions(self) -> tuple[FunctionTool, ...]:
+        return ()
+
     def echo(self) -> dict[str, Any]:
         return {"type": self.type}
 
@@ -139,7 +108,7 @@ def _tool_kind(tool: Any) -> str | None:
     kind = tool.get("type") if isinstance(tool, dict) else getattr(tool, "type", None)
     if not isinstance(kind, str):
         return None
-    return "server" if kind.startswith(SERVER_PREFIX) else kind if kind in ("function", "file_search") else None
+    return "server" if kind.startswith(SERVER_PREFIX) else kind if kind in KINDS else None
 
 
 def _present(tool: Any, info: ValidationInfo) -> Any:
@@ -153,12 +122,18 @@ def _present(tool: Any, info: ValidationInfo) -> Any:
 
 Tool: TypeAlias = Annotated[
     Annotated[FunctionToolParam, Tag("function")]
+    | Annotated[CustomTool, Tag("custom")]
+    | Annotated[NamespaceTool, Tag("namespace")]
+    | Annotated[ToolSearchTool, Tag("tool_search")]
+    | Annotated[LocalShellTool, Tag("local_shell")]
+    | Annotated[ShellTool, Tag("shell")]
+    | Annotated[ApplyPatchTool, Tag("apply_patch")]
     | Annotated[FileSearchTool, Tag("file_search")]
     | Annotated[ServerTool, Tag("server")],
     Discriminator(
         _tool_kind,
         custom_error_type=UNSUPPORTED,
-        custom_error_message="A tool must have the type function, file_search or firsttoken:<name>.",
+        custom_error_message=f"A tool must have one of the types {', '.join(KINDS)} or firsttoken:<name>.",
     ),
     BeforeValidator(_present),
 ]
@@ -166,7 +141,9 @@ Tool: TypeAlias = Annotated[
 
 class Named(Protocol):
     @property
-    def name(self) -> str: ...
+    def names(self) -> tuple[str, ...]:
+        """By which a model knows it: a namespace has several."""
+        ...
 
 
 N = TypeVar("N", bound=Named)
@@ -174,9 +151,9 @@ N = TypeVar("N", bound=Named)
 
 def distinct(tools: list[N]) -> list[N]:
     """Raises ValueError for two tools of one name: the model could not tell them apart."""
-    for name, count in Counter(tool.name for tool in tools).items():
-        if count > 1:
-            raise ValueError(f"two tools are named '{name}'")
+    names = Counter(name for tool in tools for name in tool.names)
+    if twice := next((name for name, count in names.items() if count > 1), None):
+        raise ValueError(f"two tools are named '{twice}'")
     return tools
 
 
@@ -184,7 +161,7 @@ def check_given(names: Iterable[str], info: ValidationInfo) -> None:
     """Raises ValueError for a name that none of the request's tools has. `tools` is validated before the fields that
     refer to it.
     """
-    given = {tool.name for tool in info.data.get("tools") or ()}
+    given = {name for tool in info.data.get("tools") or () for name in tool.names}
     if missing := sorted(set(names) - given):
         raise ValueError(f"'{missing[0]}' is not among the tools of this request")
 
@@ -194,29 +171,30 @@ class ToolReference(Strict):
 
     type: Annotated[str, StringConstraints(min_length=1, max_length=80)]
     name: Name | None = None
+    namespace: Name | None = None
 
     @property
     def tool_name(self) -> str:
         """The name that a model calls; file search is not called but runs before."""
-        return self.name or self.type.removeprefix(SERVER_PREFIX)
+        if self.name is not None:
+            return qualified(self.namespace or "", self.name)
+        return self.type.removeprefix(SERVER_PREFIX)
 
 
-class ToolChoice(Strict):
+class ToolChoice(ToolReference):
     """auto, none, required, one tool, or a list of allowed tools."""
 
-    type: Annotated[str, StringConstraints(min_length=1, max_length=80)]
-    name: Name | None = None
     mode: Literal["auto", "required", "none"] | None = None
     tools: Annotated[list[ToolReference], up_to(limits.TOOLS_MAX, least=1)] | None = None
 
     @model_validator(mode="after")
     def _is_one_of_the_forms(self) -> ToolChoice:
-        if self.type == "function" and self.name is None:
+        if self.type in ("function", "custom") and self.name is None:
             raise ValueError("a function must be chosen by its name")
         if (self.type == "allowed_tools") != (self.tools is not None):
             raise ValueError("allowed_tools needs a list of tools")
-        if not (self.type in ("mode", "function", "allowed_tools", "file_search") or self.is_server_tool):
-            raise ValueError("choose auto, none, required, a function, file_search, firsttoken:<name> or allowed_tools")
+        if not (self.type in ("mode", "allowed_tools", *KINDS) or self.is_server_tool):
+            raise ValueError("choose auto, none, required, allowed_tools, or a tool by its type and name")
         return self
 
     @property
@@ -235,7 +213,7 @@ class ToolChoice(Strict):
             return self.mode or "auto"
         if self.type == "file_search":
             return "auto"  # it runs before the answer in any case
-        return self.name or self.type.removeprefix(SERVER_PREFIX)
+        return self.tool_name
 
     @property
     def names(self) -> frozenset[str]:

@@ -59,11 +59,11 @@ def test_a_request_that_is_honoured_in_full_has_no_header() -> None:
         ),
         (
             {"tools": [{"type": "tool_search"}, {"type": "image_generation"}]},
-            "tools.tool_search,tools.image_generation",
+            "tools.image_generation",
         ),
         (
-            {"tools": [{"type": "web_search"}, FUNCTION, {"type": "namespace", "tools": []}]},
-            "tools.web_search,tools.namespace",
+            {"tools": [{"type": "web_search"}, FUNCTION, {"type": "web_search_preview"}]},
+            "tools.web_search,tools.web_search_preview",
         ),
         ({"chat_template_kwargs": {"a": 1, "b": True}}, "chat_template_kwargs.a,chat_template_kwargs.b"),
     ],

@@ -79,7 +79,7 @@ def test_many_small_messages_are_taken_and_many_wrong_ones_cost_one_error() -> N
             "missing_required_parameter",
         ),
         ({"text": {"format": {"type": "json_schema", "schema": {}}}}, "text.format.name", "missing_required_parameter"),
-        ({"tools": [{"type": "custom", "name": "f"}]}, "tools[0]", "unsupported_parameter"),
+        ({"tools": [{"type": "mcp", "server_label": "f"}]}, "tools[0]", "unsupported_parameter"),
         ({"tools": [{"type": "file_search", "vector_store_ids": []}]}, "tools[0].vector_store_ids", None),
         ({"tools": [filtered({"type": "like"})]}, "tools[0].filters", "invalid_value"),
         ({"tools": [filtered({"type": "eq", "key": "a"})]}, "tools[0].filters.value", "missing_required_parameter"),

@@ -1,0 +1,168 @@
+"""Calls and their outputs in the JSON shapes of the public contract: each built-in tool has items of its own."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
+from typing import Any
+
+from agents.call_shape import CallForm, CallShape, bare, qualified
+from agents.function_tool import INPUT, FunctionTool, InputGrammar, custom_tool, described
+from agents.message import FunctionCall, FunctionCallOutput, storable
+
+CALLS: Mapping[str, CallForm] = {
+    "function_call": "function",
+    "custom_tool_call": "custom",
+    "tool_search_call": "tool_search",
+    "local_shell_call": "local_shell",
+    "shell_call": "shell",
+    "apply_patch_call": "apply_patch",
+}
+OUTPUTS: Mapping[str, CallForm] = {
+    "function_call_output": "function",
+    "custom_tool_call_output": "custom",
+    "tool_search_output": "tool_search",
+    "local_shell_call_output": "local_shell",
+    "shell_call_output": "shell",
+    "apply_patch_call_output": "apply_patch",
+}
+CALL_TYPES = {form: type for type, form in CALLS.items()}
+OUTPUT_TYPES = {form: type for type, form in OUTPUTS.items()}
+# Of an output that is more than the tools it adds. A key of our own.
+OUTPUT = "firsttoken_output"
+
+
+def call_payload(call: FunctionCall) -> dict[str, Any]:
+    shape = call.shape
+    head: dict[str, Any] = {"type": CALL_TYPES[shape.form], "call_id": call.call_id}
+    match shape.form:
+        case "function":
+            return {**head, **_named(call), "arguments": call.arguments}
+        case "custom":
+            return {**head, **_named(call), "input": input_of(call.arguments)}
+        case "tool_search":
+            return {**head, "execution": _execution(shape), "arguments": parsed(call.arguments)}
+        case "apply_patch":
+            operation = parsed(call.arguments)
+            if operation.get("type") == "delete_file":
+                operation.pop("diff", None)
+            return {**head, "operation": operation}
+        case "local_shell":
+            return {**head, "action": {"type": "exec", "command": [], "env": {}, **parsed(call.arguments)}}
+        case "shell":
+            return {**head, "action": {"commands": [], **parsed(call.arguments)}, "environment": None}
+
+
+def call_of(payload: Mapping[str, Any]) -> FunctionCall:
+    """The inverse of `call_payload`. Raises KeyError and TypeError for what is none."""
+    form, namespace = CALLS[payload["type"]], payload.get("namespace") or ""
+    shape = CallShape(form, namespace, by_server=payload.get("execution") == "server")
+    match form:
+        case "function":
+            name, arguments = payload["name"], payload["arguments"]
+        case "custom":
+            name, arguments = payload["name"], written({INPUT: payload["input"]})
+        case "tool_search":
+            name, arguments = form, written(payload["arguments"])
+        case "apply_patch":
+            operation = payload["operation"]
+            name, arguments = form, written({**operation, "diff": operation.get("diff") or ""})
+        case _:
+            action = payload["action"].items()
+            name, arguments = form, written({key: each for key, each in action if key != "type" and each != {}})
+    return FunctionCall(
+        payload["call_id"], qualified(namespace, name), arguments, payload["status"], payload["id"], shape
+    )
+
+
+def output_payload(item: FunctionCallOutput) -> dict[str, Any]:
+    form = item.shape.form
+    head: dict[str, Any] = {"type": OUTPUT_TYPES[form], "call_id": item.call_id}
+    match form:
+        case "tool_search":
+            more = {} if item.tools else {OUTPUT: item.output}
+            return {**head, "execution": _execution(item.shape), "tools": tool_payloads(item.tools), **more}
+        case "shell":
+            return {**head, "output": json.loads(item.output), "max_output_length": None}
+    return {**head, "output": item.output}
+
+
+def output_of(payload: Mapping[str, Any]) -> FunctionCallOutput:
+    """The inverse of `output_payload`. Raises KeyError and TypeError for what is none."""
+    form, tools = OUTPUTS[payload["type"]], tools_of(payload.get("tools", ()))
+    match form:
+        case "tool_search":
+            output = payload.get(OUTPUT) or described(tools)
+        case "shell":
+            output = written(payload["output"])
+        case _:
+            output = payload["output"]
+    shape = CallShape(form, by_server=payload.get("execution") == "server")
+    return FunctionCallOutput(payload["call_id"], output, payload["status"], payload["id"], shape, tools)
+
+
+def tool_payloads(tools: Sequence[FunctionTool]) -> list[dict[str, Any]]:
+    """Definitions; those of a namespace are within it."""
+    payloads: list[dict[str, Any]] = []
+    for namespace, group in groupby(tools, lambda tool: tool.shape.namespace):
+        inner = [_tool_payload(tool) for tool in group]
+        within = {"type": "namespace", "name": namespace, "description": "", "tools": inner}
+        payloads += [within] if namespace else inner
+    return payloads
+
+
+def tools_of(payloads: Iterable[Mapping[str, Any]], namespace: str = "") -> tuple[FunctionTool, ...]:
+    """The inverse of `tool_payloads`."""
+    tools: list[FunctionTool] = []
+    for payload in payloads:
+        if payload["type"] == "namespace":
+            tools += tools_of(payload["tools"], payload["name"])
+            continue
+        name, description = qualified(namespace, payload["name"]), payload["description"]
+        if payload["type"] == "custom":
+            form = payload["format"]
+            held = InputGrammar(form["syntax"], form["definition"]) if form["type"] == "grammar" else None
+            tools.append(custom_tool(name, description, held, namespace, deferred=True))
+        else:
+            shape = CallShape(namespace=namespace)
+            tools.append(FunctionTool(name, description, payload["parameters"], payload["strict"], shape, True))
+    return tuple(tools)
+
+
+def input_of(arguments: str) -> str:
+    """The input of a custom tool. Arguments without one are shown as they are."""
+    found = parsed(arguments).get(INPUT)
+    return storable(found) if isinstance(found, str) else arguments
+
+
+def parsed(arguments: str) -> dict[str, Any]:
+    """The arguments of a call, as far as they are an object: those of one that was cut off are not."""
+    try:
+        value = json.loads(arguments, strict=False)
+    except (ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def written(value: Any) -> str:
+    """JSON as models write it, so that the tokens of a generated call are found again."""
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _named(call: FunctionCall) -> dict[str, str]:
+    namespace = call.shape.namespace
+    named = {"name": bare(namespace, call.name)}
+    return named | {"namespace": namespace} if namespace else named
+
+
+def _execution(shape: CallShape) -> str:
+    return "server" if shape.by_server else "client"
+
+
+def _tool_payload(tool: FunctionTool) -> dict[str, Any]:
+    head = {"name": bare(tool.shape.namespace, tool.name), "description": tool.description, "defer_loading": True}
+    if tool.shape.form == "custom":
+        form = {"type": "grammar", **tool.grammar._asdict()} if tool.grammar else {"type": "text"}
+        return {"type": "custom", **head, "format": form}
+    return {"type": "function", **head, "parameters": dict(tool.parameters), "strict": tool.strict}

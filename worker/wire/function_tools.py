@@ -1,0 +1,186 @@
+"""Tools that the client runs, by names of its own: functions, custom tools whose input is text, namespaces of both."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, TypeAlias
+
+from pydantic import (
+    AfterValidator,
+    Discriminator,
+    StringConstraints,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
+
+from agents.call_shape import CallShape, bare, qualified
+from agents.function_tool import FunctionTool, InputGrammar, custom_tool
+from agents.message import NAME_CHARS_MAX
+from inference.errors import InvalidSchema
+from inference.grammar.pattern import translated
+from worker.wire import limits
+from worker.wire.ignored import without_effect
+from worker.wire.schemas import bounded, constrainable
+from worker.wire.strict import Name, Strict, Unsupported, up_to
+
+NO_PARAMETERS: dict[str, Any] = {"type": "object", "properties": {}}
+
+
+def _of_an_object(schema: dict[str, Any]) -> dict[str, Any]:
+    if schema and schema.get("type", "object") != "object":
+        raise ValueError("the schema of parameters must have the type object")
+    return schema
+
+
+Schema: TypeAlias = Annotated[dict[str, Any], AfterValidator(bounded), AfterValidator(_of_an_object)]
+Description: TypeAlias = Annotated[str, StringConstraints(max_length=limits.DESCRIPTION_CHARS_MAX)]
+
+
+def enforceable(strict: bool | None, info: ValidationInfo) -> bool | None:
+    """Raises InvalidSchema, as a ValueError, for `strict` with parameters that no grammar can enforce."""
+    if strict:
+        constrainable(info.data.get("parameters") or NO_PARAMETERS, "parameters")
+    return strict
+
+
+class FunctionToolParam(Strict):
+    """A function that the caller runs. With `strict`, its arguments always match the schema."""
+
+    type: Literal["function"]
+    name: Name
+    description: Description | None = None
+    parameters: Schema | None = None
+    strict: Annotated[bool | None, AfterValidator(enforceable)] = None
+    allowed_callers: Unsupported = None
+    defer_loading: bool | None = None
+    output_schema: Annotated[Any, without_effect("tools.output_schema")] = None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return (self.name,)
+
+    @property
+    def functions(self) -> tuple[FunctionTool, ...]:
+        return (self.of(""),)
+
+    def of(self, namespace: str, about: str = "") -> FunctionTool:
+        """The function as the model knows it; `about` precedes its description."""
+        return FunctionTool(
+            qualified(namespace, self.name),
+            _described(about, self),
+            self.parameters or NO_PARAMETERS,
+            bool(self.strict),
+            CallShape(namespace=namespace),
+            bool(self.defer_loading),
+        )
+
+    def echo(self) -> dict[str, Any]:
+        return {
+            "type": "function",
+            "name": self.name,
+            "description": self.description,
+            "parameters": self.parameters,
+            "strict": bool(self.strict),
+            **_deferred(self),
+        }
+
+
+class AnyText(Strict):
+    type: Literal["text"]
+
+
+class GrammarParam(Strict):
+    """What the input of a custom tool must match."""
+
+    type: Literal["grammar"]
+    syntax: Literal["lark", "regex"]
+    definition: Annotated[str, StringConstraints(min_length=1, max_length=limits.DESCRIPTION_CHARS_MAX)]
+
+    @field_validator("definition")
+    @classmethod
+    def _can_be_held(cls, value: str, info: ValidationInfo) -> str:
+        if info.data.get("syntax") == "regex":
+            try:
+                translated(f"^(?:{value})$", "")
+            except InvalidSchema as error:
+                raise ValueError(error.reason) from None
+        return value
+
+
+class CustomTool(Strict):
+    """A tool of the caller whose input is a text. To the model it is a function with one argument."""
+
+    type: Literal["custom"]
+    name: Name
+    description: Description | None = None
+    format: Annotated[AnyText | GrammarParam, Discriminator("type")] | None = None
+    allowed_callers: Unsupported = None
+    defer_loading: bool | None = None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return (self.name,)
+
+    @property
+    def functions(self) -> tuple[FunctionTool, ...]:
+        return (self.of(""),)
+
+    def of(self, namespace: str, about: str = "") -> FunctionTool:
+        form = self.format
+        held = InputGrammar(form.syntax, form.definition) if isinstance(form, GrammarParam) else None
+        name = qualified(namespace, self.name)
+        return custom_tool(name, _described(about, self), held, namespace, deferred=bool(self.defer_loading))
+
+    def echo(self) -> dict[str, Any]:
+        shown = self.format.model_dump() if self.format else {"type": "text"}
+        return {
+            "type": "custom",
+            "name": self.name,
+            "description": self.description,
+            "format": shown,
+            **_deferred(self),
+        }
+
+
+class NamespaceTool(Strict):
+    """Tools of one origin, such as an MCP server. The model calls them by `<namespace>__<name>`; to the client, their
+    calls have the names that it gave."""
+
+    type: Literal["namespace"]
+    name: Name
+    description: Description | None = None
+    tools: Annotated[list[Annotated[FunctionToolParam | CustomTool, Discriminator("type")]], up_to(limits.TOOLS_MAX)]
+
+    @model_validator(mode="after")
+    def _has_callable_names(self) -> NamespaceTool:
+        for name in self.names:
+            if len(name) > NAME_CHARS_MAX:
+                shown = bare(self.name, name)
+                raise ValueError(f"'{shown}' and the name of its namespace have more than {NAME_CHARS_MAX} characters")
+        return self
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(qualified(self.name, tool.name) for tool in self.tools)
+
+    @property
+    def functions(self) -> tuple[FunctionTool, ...]:
+        """The description of the namespace precedes that of its first tool: no template has a place for it."""
+        about = [self.description or "", *([""] * len(self.tools))]
+        return tuple(tool.of(self.name, before) for tool, before in zip(self.tools, about, strict=False))
+
+    def echo(self) -> dict[str, Any]:
+        return {
+            "type": "namespace",
+            "name": self.name,
+            "description": self.description,
+            "tools": [tool.echo() for tool in self.tools],
+        }
+
+
+def _described(about: str, tool: FunctionToolParam | CustomTool) -> str:
+    return "\n".join(filter(None, (about, tool.description)))
+
+
+def _deferred(tool: FunctionToolParam | CustomTool) -> dict[str, bool]:
+    return {"defer_loading": True} if tool.defer_loading else {}
