@@ -683,7 +683,7 @@ class Agent:
                 return self._grammar(turn, offer, candidate, stage, less)
             if to.begins:
                 return None
-            error.param = turn.answer_format.param if turn.answer_format else None
+            error.param = turn.answer_format.param if turn.answer_format else "tools"
             raise
 
     def _parser(self, progress: Progress, candidate: Candidate, thinking: bool) -> Parser:

@@ -20,6 +20,7 @@ from agents.parser.choose import Dialect, Format
 from agents.turn import AnswerFormat, Turn
 from inference.grammar import calls
 from inference.grammar.calls import Forced
+from inference.grammar.escaped_lark import escaped
 from inference.grammar.lark import Thought, grammar, value_of
 from inference.grammar.schema import restated
 from inference.grammar.tools import ANY_OBJECT, OPEN, CallableFunction, tool_grammar
@@ -124,9 +125,14 @@ def _answer_schema(answer_format: AnswerFormat, extent: Extent) -> dict[str, Any
 
 def _functions(offer: AvailableTools, extent: Extent) -> list[CallableFunction]:
     strict = {function.name for function in offer.definitions if function.strict}
+    larks = {
+        function.name: escaped(function.grammar.definition)
+        for function in offer.definitions
+        if function.grammar and function.grammar.syntax == "lark"
+    }
     described = [schema["function"] for schema in offer.schemas]
     functions = [
-        CallableFunction(each["name"], each["parameters"], each["name"] in strict)
+        CallableFunction(each["name"], each["parameters"], each["name"] in strict, lark=larks.get(each["name"], ""))
         for each in described
         if each["name"] in offer.callable
     ]

@@ -14,7 +14,7 @@ from typing import Any
 
 from inference.grammar.declared import ANY, Declared
 from inference.grammar.lark import Thought, grammar, literal, up_to, value_of
-from inference.grammar.tools import CALLS_MAX, CLOSE, OPEN, CallableFunction, parameters_of
+from inference.grammar.tools import CALLS_MAX, CLOSE, OPEN, CallableFunction, arguments_of
 
 # The markers that start a call, end it, and enclose texts.
 GEMMA = ("<|tool_call>", "<tool_call|>", '<|"|>')
@@ -139,7 +139,7 @@ def _any(functions: Sequence[CallableFunction], written: Callable[[int, str], st
 
 
 def _arguments(functions: Sequence[CallableFunction]) -> Rules:
-    return {f"arguments{i}": value_of(parameters_of(function)) for i, function in enumerate(functions)}
+    return {name: rule for i, function in enumerate(functions) for name, rule in arguments_of(i, function).items()}
 
 
 def _object(i: int, name: str, key: str, end: str = "") -> str:

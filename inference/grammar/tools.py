@@ -27,6 +27,7 @@ class CallableFunction:
     parameters: Mapping[str, Any]
     strict: bool = False
     outline: bool = False
+    lark: str = ""  # the grammar of its only argument, a text, as `escaped_lark` writes it
 
 
 def tool_grammar(
@@ -43,7 +44,7 @@ def tool_grammar(
     for i, function in enumerate(functions):
         head = f'\n{{"name": {json.dumps(function.name, ensure_ascii=False)}, "arguments": '
         rules[f"body{i}"] = f"{literal(head)} arguments{i} {literal('}' + chr(10) + CLOSE)}"
-        rules[f"arguments{i}"] = value_of(parameters_of(function))
+        rules |= arguments_of(i, function)
     more = min(calls_max, CALLS_MAX) - 1
     calls = f'call ("\\n" call){{0,{more}}}' if more > 0 else "call"
     if required:
@@ -62,3 +63,12 @@ def parameters_of(function: CallableFunction) -> dict[str, Any]:
         raise InvalidSchema(error.reason, f"{function.name}.parameters.{error.path}".rstrip(".")) from None
     is_any = held.keys() <= {"$defs", "x-guidance"}
     return restated(ANY_OBJECT) if is_any else held
+
+
+def arguments_of(i: int, function: CallableFunction) -> dict[str, str]:
+    """The rules of the arguments of function number i. Raises InvalidSchema."""
+    name = next(iter(function.parameters.get("properties", ())), None)
+    if not function.lark or name is None:
+        return {f"arguments{i}": value_of(parameters_of(function))}
+    head, tail = literal(f'{{{json.dumps(name)}: "'), literal('"}')
+    return {f"arguments{i}": f"{head} input{i} {tail}", f"input{i}": f"%lark {{\n{function.lark}}}"}

@@ -17,6 +17,7 @@ from agents.call_shape import CallShape, bare, qualified
 from agents.function_tool import FunctionTool, InputGrammar, custom_tool
 from agents.message import NAME_CHARS_MAX
 from inference.errors import InvalidSchema
+from inference.grammar.escaped_lark import escaped
 from inference.grammar.pattern import translated
 from worker.wire import limits
 from worker.wire.ignored import without_effect
@@ -94,16 +95,18 @@ class GrammarParam(Strict):
 
     type: Literal["grammar"]
     syntax: Literal["lark", "regex"]
-    definition: Annotated[str, StringConstraints(min_length=1, max_length=limits.DESCRIPTION_CHARS_MAX)]
+    definition: Annotated[str, StringConstraints(min_length=1, max_length=limits.GRAMMAR_CHARS_MAX)]
 
     @field_validator("definition")
     @classmethod
     def _can_be_held(cls, value: str, info: ValidationInfo) -> str:
-        if info.data.get("syntax") == "regex":
-            try:
+        try:
+            if info.data.get("syntax") == "regex":
                 translated(f"^(?:{value})$", "")
-            except InvalidSchema as error:
-                raise ValueError(error.reason) from None
+            else:
+                escaped(value)
+        except InvalidSchema as error:
+            raise ValueError(error.reason) from None
         return value
 
 

@@ -240,6 +240,19 @@ async def test_a_choice_names_them(database: Database, choice: Any, name: str) -
     assert names == [name]
 
 
+@pytest.mark.parametrize("syntax", ["lark", "regex"])
+async def test_an_input_is_held_to_its_grammar_which_the_model_sees(database: Database, syntax: str) -> None:
+    definition = "start: /[a-z]{3}/ LF\n%import common.LF" if syntax == "lark" else "[a-z]{3}"
+    form = {"type": "grammar", "syntax": syntax, "definition": definition}
+    model = ScriptedModel([call("edit", input="abc\n")], name=MODEL)
+    async with answering(database, model=model) as client:
+        response = await post(client, URL, {"input": "go", "tools": [{**PATCH, "format": form}]})
+    assert response["tools"][0]["format"] == form
+    assert response["output"][0]["input"] == "abc\n"
+    assert f"The input must match this {syntax} grammar:" in model.prompts[0]
+    assert ("%lark" if syntax == "lark" else '"pattern"') in model.grammars[0].text
+
+
 @pytest.mark.parametrize(
     ("tool", "named"),
     [
@@ -250,6 +263,10 @@ async def test_a_choice_names_them(database: Database, choice: Any, name: str) -
         ({**CRM, "name": "n" * 100, "tools": [{**ORDERS, "name": "f" * 100}]}, "tools[0]"),
         ({**CRM, "tools": [ORDERS, ORDERS]}, "tools"),
         ({**PATCH, "format": {"type": "grammar", "syntax": "regex", "definition": "("}}, "tools[0].format.definition"),
+        (
+            {**PATCH, "format": {"type": "grammar", "syntax": "lark", "definition": "%json"}},
+            "tools[0].format.definition",
+        ),
         ({**PATCH, "format": {"type": "grammar", "syntax": "ebnf", "definition": "x"}}, "tools[0].format.syntax"),
     ],
 )
