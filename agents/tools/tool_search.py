@@ -16,7 +16,8 @@ from agents.tool import Tool, ToolError, tool
 from agents.turn import ToolSearch
 
 FOUND_MAX = 5  # each costs a hundred prompt tokens or more
-DESCRIPTION_CHARS_MAX = 2_000  # searched of each: the purpose comes first, and a thousand tools take 0.2 s
+TOOL_CHARS_MAX = 2_000  # searched of each: the purpose comes first
+SEARCHED_CHARS_MAX = 2_000_000  # of all together: they take a thread 0.3 s, in which other threads wait for the GIL
 QUERY_CHARS_MAX = 200  # as in Anthropic's API
 K1, B = 1.2, 0.75  # of BM25, as Robertson and Zaragoza give them
 
@@ -66,7 +67,7 @@ def _bounded(
 
 def _with_words(query: str, functions: Sequence[FunctionTool]) -> list[str]:
     """By BM25, best first."""
-    texts = [Counter(_words(_text(each))) for each in functions]
+    texts = [Counter(_words(text)) for text in _texts(functions)]
     usual = sum(text.total() for text in texts) / max(1, len(texts))
     scores: dict[str, float] = defaultdict(float)
     for word in set(_words(query)):
@@ -84,7 +85,8 @@ def _matching(query: str, functions: Sequence[FunctionTool]) -> list[str]:
         pattern = SchemaValidator(core_schema.str_schema(pattern=query, regex_engine="rust-regex"))
     except SchemaError:
         raise ToolError("the query is no regular expression") from None
-    return [each.name for each in functions if _matches(pattern, _text(each))]
+    texts = zip(functions, _texts(functions), strict=True)
+    return [each.name for each, text in texts if _matches(pattern, text)]
 
 
 def _matches(pattern: SchemaValidator, text: str) -> bool:
@@ -95,11 +97,15 @@ def _matches(pattern: SchemaValidator, text: str) -> bool:
     return True
 
 
-def _text(function: FunctionTool) -> str:
-    """The name, the description and the names of the arguments."""
+def _texts(functions: Sequence[FunctionTool]) -> list[str]:
+    """Of each the name, the names of the arguments, and the description."""
+    chars = min(TOOL_CHARS_MAX, SEARCHED_CHARS_MAX // max(1, len(functions)))
+    return [f"{each.name}\n{' '.join(_arguments(each))}\n{each.description}"[:chars] for each in functions]
+
+
+def _arguments(function: FunctionTool) -> Iterable[str]:
     properties = function.parameters.get("properties")
-    arguments = " ".join(properties) if isinstance(properties, dict) else ""
-    return f"{function.name}\n{function.description[:DESCRIPTION_CHARS_MAX]}\n{arguments[:DESCRIPTION_CHARS_MAX]}"
+    return properties if isinstance(properties, dict) else ()
 
 
 def _words(text: str) -> list[str]:

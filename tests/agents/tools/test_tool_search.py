@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Literal
 from uuid import UUID
 
 import pytest
@@ -67,6 +68,14 @@ async def test_an_expression_that_is_broken_or_too_large_is_refused_to_the_model
 async def test_an_expression_that_explodes_elsewhere_takes_linear_time() -> None:
     hostile = tool_search(ToolSearch("search", "pattern"), [function("a" * 120, "a" * 2_000 + "!")])
     assert json.loads(await hostile.run(json.dumps({"query": "^(a|a|aa)*$"}), CONTEXT)) == []
+
+
+@pytest.mark.parametrize("by", ["words", "pattern"])
+async def test_of_ten_thousand_long_tools_only_the_beginnings_are_searched(by: Literal["words", "pattern"]) -> None:
+    tools = [function(f"tool_{i}", "x" * 32_000 + " hidden") for i in range(10_000)]
+    search = tool_search(ToolSearch("search", by), tools)
+    assert json.loads(await search.run('{"query": "hidden"}', CONTEXT)) == []
+    assert "tool_77" in json.loads(await search.run('{"query": "77"}', CONTEXT))
 
 
 async def test_a_search_returns_few_tools() -> None:
