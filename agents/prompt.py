@@ -122,9 +122,11 @@ def answer_message(items: Sequence[Item]) -> ChatMessage:
 
 
 def _grouped(items: Sequence[Item]) -> list[ChatMessage]:
-    """One assistant message per step: its text with its calls. Results follow their step, whenever they arrived."""
+    """One assistant message per step: its text with its calls. Results follow their step, whenever they arrived. The
+    first result of a call holds: clients also answer calls that this server has answered, because they were broken."""
     entries: list[ChatMessage | _Step] = []
     open_calls: dict[str, tuple[_Step, int]] = {}
+    answered: set[str] = set()
     for item in items:
         match item:
             case Message(role="assistant"):
@@ -135,11 +137,13 @@ def _grouped(items: Sequence[Item]) -> list[ChatMessage]:
                 step = _step_for_call(entries)
                 open_calls[item.call_id] = (step, len(step.calls))
                 step.calls.append(item)
-            case FunctionCallOutput():
-                if item.call_id not in open_calls:
-                    raise InvalidTurn(f"No function call with the call_id '{item.call_id}' is waiting for an output.")
+            case FunctionCallOutput() if item.call_id in open_calls:
                 step, index = open_calls.pop(item.call_id)
                 step.results[index] = item.output
+                answered.add(item.call_id)
+            case FunctionCallOutput():
+                if item.call_id not in answered:
+                    raise InvalidTurn(f"No function call with the call_id '{item.call_id}' is waiting for an output.")
             case Message():
                 entries.append(ChatMessage("system" if item.role == "developer" else item.role, item.text))
             case Compaction():

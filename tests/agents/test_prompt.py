@@ -161,3 +161,14 @@ def test_the_question_is_the_newest_user_message() -> None:
 )
 def test_paragraphs_flow_and_what_has_lines_keeps_them(text: str, shown: str) -> None:
     assert numbered([(1, replace(passage(1), title="T", text=text))]) == f"[1] T: {shown}"
+
+
+def test_the_first_result_of_a_call_holds() -> None:
+    """Clients also answer a call that was broken, and that this server has answered."""
+    call, first, second = (
+        FunctionCall("call_1", "double", "{}"),
+        FunctionCallOutput("call_1", "Error: broken"),
+        FunctionCallOutput("call_1", "unsupported call"),
+    )
+    messages = assemble(Turn(TENANT, (user("x"), call, first, second, user("y"))))
+    assert [message.content for message in messages] == ["x", "", "Error: broken", "y"]

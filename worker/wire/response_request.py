@@ -62,6 +62,11 @@ class TextConfig(Strict):
 
 class Reasoning(Strict):
     effort: Effort | None = None
+    # Which earlier reasoning a prompt shows is left to its template.
+    context: Annotated[
+        Literal["auto", "current_turn", "all_turns"] | None, without_effect("reasoning.context", "auto")
+    ] = None
+    mode: Annotated[Literal["standard", "pro"] | None, without_effect("reasoning.mode", "standard")] = None
     summary: Annotated[Summary | None, without_effect("reasoning.summary")] = None  # reasoning is always sent in full
     # Not of OpenAI's: gateways have it.
     max_tokens: Annotated[int, Field(ge=0, le=limits.OUTPUT_TOKENS_MAX)] | None = None

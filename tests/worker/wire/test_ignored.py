@@ -40,6 +40,7 @@ def test_a_request_that_is_honoured_in_full_has_no_header() -> None:
     ("body", "header"),
     [
         ({"reasoning": {"effort": "high", "summary": "auto"}}, "reasoning.summary,reasoning.effort"),
+        ({"reasoning": {"context": "all_turns", "mode": "pro"}}, "reasoning.context,reasoning.mode"),
         ({"text": {"verbosity": "low"}}, "text.verbosity"),
         ({"client_metadata": {"id": "7"}}, "client_metadata"),
         ({"stream_options": {"include_obfuscation": True}}, "stream_options.include_obfuscation"),
