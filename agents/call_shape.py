@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple, TypeAlias
 
+# Of functions. `mcp__server__tool`, as coding agents name the tools of their servers, is often longer than 64. 128 is
+# the limit of Anthropic's API.
+NAME_CHARS_MAX = 128
+
 CallForm: TypeAlias = Literal["function", "custom", "tool_search", "local_shell", "shell", "apply_patch"]
 
 

@@ -8,11 +8,17 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 from agents.call_shape import PLAIN, CallShape
-from agents.tool import function_schema
 
 ADDED = "These tools can be called from here on:"
 INPUT = "input"  # the argument of a custom tool
 NOTHING = "No tool was found."
+
+
+def function_schema(name: str, description: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "type": "function",
+        "function": {"name": name, "description": description, "parameters": dict(parameters)},
+    }
 
 
 class InputGrammar(NamedTuple):

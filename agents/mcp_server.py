@@ -22,9 +22,10 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.types import CallToolResult, TextContent
 from mcp.types import Tool as RemoteTool
 
+from agents.call_shape import NAME_CHARS_MAX
+from agents.function_tool import function_schema
 from agents.mcp_config import TOOLS_MAX, ServerTable
-from agents.message import NAME_CHARS_MAX
-from agents.tool import ToolContext, ToolError, function_schema
+from agents.tool import ToolContext, ToolError
 
 log = logging.getLogger("firsttoken.mcp")
 

@@ -11,10 +11,6 @@ from agents.call_shape import PLAIN, CallShape
 from agents.function_tool import FunctionTool
 from inference.core import TokenLogprob
 
-# Of functions. `mcp__server__tool`, as coding agents name the tools of their servers, is often longer than 64. 128 is
-# the limit of Anthropic's API.
-NAME_CHARS_MAX = 128
-
 Role: TypeAlias = Literal["user", "assistant", "system", "developer"]
 Status: TypeAlias = Literal["in_progress", "completed", "incomplete", "failed"]
 

@@ -28,6 +28,7 @@ from uuid import UUID
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from pydantic_core import to_jsonable_python
 
+from agents.function_tool import function_schema
 from inference.trace import now_ns
 from retrieval.passage import Passage
 
@@ -156,13 +157,6 @@ def _tool(function: Callable[..., Any]) -> Tool:
         fields[name] = (hints[name], Field(default, description=descriptions.get(name)))
     arguments = create_model(function.__name__, __config__=ConfigDict(extra="forbid"), **fields)
     return Tool(function.__name__, described, function, arguments, context_parameter)
-
-
-def function_schema(name: str, description: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        "type": "function",
-        "function": {"name": name, "description": description, "parameters": dict(parameters)},
-    }
 
 
 def _docstring(function: Callable[..., Any]) -> tuple[str, dict[str, str]]:

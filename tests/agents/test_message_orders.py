@@ -8,11 +8,11 @@ from itertools import pairwise, product
 
 import pytest
 
+from agents.function_tool import function_schema
 from agents.message import Compaction, FunctionCall, FunctionCallOutput, Item, Message, Role
 from agents.parser.choose import choose
 from agents.parser.deltas import CallFinished
 from agents.prompt import CONCLUDE, assemble
-from agents.tool import function_schema
 from agents.turn import Turn
 from inference.core import Rendered, Segment
 from inference.template import ChatTemplate

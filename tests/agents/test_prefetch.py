@@ -12,12 +12,12 @@ import pytest
 
 from agents.agent import ENCODE_CHARS_MAX, Agent
 from agents.events import EventList
-from agents.function_tool import FunctionTool
+from agents.function_tool import FunctionTool, function_schema
 from agents.message import FunctionCall, FunctionCallOutput, Item, Message
 from agents.prefetch import before_missing, before_question
 from agents.prompt import UNANSWERED, assemble
 from agents.step import MOMENT_S
-from agents.tool import function_schema, tool
+from agents.tool import tool
 from agents.toolbox import Toolbox
 from agents.turn import FileSearch, Turn
 from inference.bundled import CHAT_MODEL

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from agents.tool import function_schema
+from agents.function_tool import function_schema
 from training.conversations import lexicon
 from training.conversations.names import Names
 from training.conversations.parameter import Parameter, Value, parameter, spaced

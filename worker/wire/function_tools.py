@@ -13,9 +13,8 @@ from pydantic import (
     model_validator,
 )
 
-from agents.call_shape import CallShape, bare, qualified
+from agents.call_shape import NAME_CHARS_MAX, CallShape, bare, qualified
 from agents.function_tool import FunctionTool, InputGrammar, custom_tool
-from agents.message import NAME_CHARS_MAX
 from inference.errors import InvalidSchema
 from inference.grammar.escaped_lark import escaped
 from inference.grammar.pattern import translated

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from agents.message import NAME_CHARS_MAX
+from agents.call_shape import NAME_CHARS_MAX
 from agents.store.conversations import HISTORY_ITEMS_MAX
 from inference.grammar.keywords import LENGTH_MAX
 from inference.grammar.pattern import CHARS_MAX
@@ -30,6 +30,7 @@ OF_REQUESTS = {
     "files of a request": "FILES_MAX",
     "characters of the name of a file": "FILENAME_CHARS_MAX",
     "tools": "TOOLS_MAX",
+    "characters of the grammar of a custom tool": "GRAMMAR_CHARS_MAX",
     "characters of a description": "DESCRIPTION_CHARS_MAX",
     "characters of the arguments of a call": "ARGUMENTS_CHARS_MAX",
     "bytes of a schema": "SCHEMA_BYTES_MAX",
