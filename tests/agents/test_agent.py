@@ -15,7 +15,7 @@ from agents.function_tool import FunctionTool
 from agents.message import FunctionCall, FunctionCallOutput, Message
 from agents.prompt import FAST_ITEMS_MAX, FAST_JSON_CHARS_MAX
 from agents.turn import Turn
-from inference.core import ChatMessage, Delta, Finish, Rendered, Sampling, Segment
+from inference.core import ChatMessage, Delta, Finish, PromptTokens, Rendered, Sampling, Segment
 from inference.errors import EngineStopped, PromptTooLong, QueueFull
 from inference.testing import ScriptedGeneration, ScriptedModel
 from tests.agents.turns import TENANT, asked, boom, call, double, run
@@ -198,7 +198,7 @@ async def test_a_long_input_is_tokenised_beside_the_event_loop() -> None:
     threads: list[int] = []
 
     class Watching(ScriptedModel):
-        def encode(self, segments: Sequence[Segment], *, salt: str = "") -> list[int]:
+        def encode(self, segments: Sequence[Segment], *, salt: str = "") -> PromptTokens:
             threads.append(threading.get_ident())
             return super().encode(segments, salt=salt)
 

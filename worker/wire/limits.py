@@ -21,9 +21,7 @@ FILENAME_CHARS_MAX = 255  # the limit of file systems
 TOOLS_MAX = 10_000  # as in catalogues of Anthropic; OpenAI allows 128. The context of a model takes far fewer
 SCHEMA_DEPTH_MAX = 64  # containers within containers: an object takes two, and six with a list in a union
 SCHEMA_BYTES_MAX = 400_000  # the most properties that a grammar takes, each with a sentence about it
-GRAMMAR_CHARS_MAX = (
-    10_000  # of the input of a custom tool: ten times that of patches; compiling takes 0.4 s at most
-)
+GRAMMAR_CHARS_MAX = 10_000  # of the input of a custom tool: ten times that of patches; compiling takes 0.4 s at most
 DESCRIPTION_CHARS_MAX = 32_000  # coding agents describe a tool on several pages
 ARGUMENTS_CHARS_MAX = 2**20  # as long as those that a model may write
 STORES_MAX = 16  # vector stores of one search
