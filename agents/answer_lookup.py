@@ -11,7 +11,7 @@ from agents.available_tools import AvailableTools
 from agents.message import Item, Message
 from agents.model_registry import Candidate
 from agents.prompt import assemble
-from agents.semantic_cache import CONTEXT_CHARS_MAX, SemanticCache, SemanticQuery
+from agents.semantic_cache import CONTEXT_CHARS_MAX, CacheSlot, SemanticCache, SemanticQuery
 from agents.turn import Turn
 from inference.core import Sampling
 from inference.errors import InferenceError
@@ -61,17 +61,6 @@ class LookupQuery:
         """The time that generating it would take."""
         speed = self.candidate.speed
         return len(self.prompt) * speed.read_s + len(answer.ids) * speed.write_s
-
-
-@dataclass(frozen=True, slots=True)
-class CacheSlot:
-    """Where a generated answer will be cached: under which key, and for which question."""
-
-    key: bytes | None = None
-    asked: SemanticQuery | None = None
-
-    def __bool__(self) -> bool:
-        return self.key is not None or self.asked is not None
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated, Literal, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import Field, StringConstraints
 
+from agents.toml_file import Name, Table
 from agents.turn import Caps, FileSearch, Limits, Owner, Turn
 from inference.core import Priority
 
@@ -22,13 +23,6 @@ CLASSES: Mapping[ClassName, Priority] = {
     "batch": Priority.BATCH,
 }
 Surface: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_-]{0,31}$")]
-Name: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=200)]
-
-
-class Table(BaseModel):
-    """A table of agents.toml."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
 class Bounds(Table):

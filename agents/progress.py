@@ -36,6 +36,8 @@ from inference.errors import InferenceError
 from inference.trace import Trace
 from retrieval.passage import Passage
 
+NOTHING_LEFT = "I could not finish that because the tool budget is used up."
+
 
 @dataclass(slots=True)
 class Progress:
@@ -76,6 +78,20 @@ class Progress:
     def same(self, candidate: Candidate) -> Candidate:
         """The model that this turn knows by the name: it may have been replaced in the registry since."""
         return self.models.setdefault(candidate.name, candidate)
+
+    def mark(self) -> None:
+        """Record that the current step begins, for a worker that may have to resume the turn."""
+        if self.marks is not None:
+            step = self.step
+            self.marks.begin(self, step, step.candidate.name, step.prompt, thinking=step.thinking)
+
+    @property
+    def fallback(self) -> str:
+        """Replaces an answer that would be empty: if the model wrote nothing but a call that was not allowed, its text
+        is better than no answer."""
+        step = self.step
+        unread = step.candidate.dialect.unthought(step.reply.written, thought=step.reply.thought)
+        return NOTHING_LEFT if self.concluding else unread
 
     @property
     def passages(self) -> list[Passage]:

@@ -45,6 +45,17 @@ class SemanticQuery:
 
 
 @dataclass(frozen=True, slots=True)
+class CacheSlot:
+    """Where a generated answer will be cached: under which key, and for which question."""
+
+    key: bytes | None = None
+    asked: SemanticQuery | None = None
+
+    def __bool__(self) -> bool:
+        return self.key is not None or self.asked is not None
+
+
+@dataclass(frozen=True, slots=True)
 class SemanticHit:
     answer: CachedAnswer
     similarity: float

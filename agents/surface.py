@@ -16,7 +16,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints
 
-from agents.definition import CLASSES, INSTRUCTIONS_CHARS_MAX, ClassName, Name, Table
+from agents.definition import CLASSES, INSTRUCTIONS_CHARS_MAX, ClassName
+from agents.toml_file import Name, Table
 from agents.turn import Caps, Owner, Turn
 from inference.core import Priority
 

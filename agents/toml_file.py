@@ -6,9 +6,9 @@ import re
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeAlias, TypeVar
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, ConfigDict, StringConstraints, ValidationError
 
 from agents.config_error import describe_error, keys_of
 from agents.errors import AgentError
@@ -18,6 +18,14 @@ TABLE, KEY = re.compile(r"\s*\[([^\[\]]+)\]"), re.compile(r"\s*([\w\"'. -]+?)\s*
 
 File = TypeVar("File", bound=BaseModel)
 ABSENT = object()
+
+Name: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=200)]
+
+
+class Table(BaseModel):
+    """A table of such a file."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
 def read_toml(path: Path, kind: type[File], invalid: type[AgentError]) -> File:

@@ -21,12 +21,14 @@ from pathlib import Path
 from uuid import UUID
 
 from agents.agent import Agent
+from agents.budget import FREE
 from agents.message import Message
 from agents.model_registry import Candidate
 from agents.prefetch import Prefetch
 from agents.query_rewriting import Rewriting
 from agents.toolbox import Toolbox
 from agents.turn import FileSearch, Turn
+from agents.turn_opener import TurnOpener
 from benchmarks.engine.synthetic import WORDS
 from benchmarks.pairs import pairs, unread
 from benchmarks.sinks import FirstText
@@ -34,7 +36,7 @@ from inference.core import LanguageModel, Sampling
 from inference.trace import Trace, now_ns
 from retrieval.ingest import ingest
 from retrieval.passage import Passage
-from retrieval.query import Query
+from retrieval.query import Query, Searcher
 from retrieval.retriever import Retriever
 from worker.auth.keys import LOCAL_TENANT
 from worker.config import Config, prepare_process
@@ -47,13 +49,19 @@ REST_TOKENS = 400  # of passages, question and answer, after the prefix
 FAR_S = 0.05
 
 
-class SerialAgent(Agent):
-    """An agent that does not prefill its prompt ahead."""
+class SerialOpener(TurnOpener):
+    """Does not prefill the prompt ahead."""
 
     async def _search(
         self, turn: Turn, likely: Candidate, trace: Trace, ahead: Prefetch
     ) -> tuple[Rewriting, list[Passage]]:
         return await self._find(turn, trace)
+
+
+class SerialAgent(Agent):
+    def __init__(self, model: LanguageModel, retriever: Searcher, toolbox: Toolbox) -> None:
+        super().__init__(model, retriever, toolbox)
+        self._opener = SerialOpener(self._prompts, self._router, retriever, FREE)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,10 +14,10 @@ from typing import Annotated, Literal, TypeAlias
 
 from pydantic import Field, StringConstraints
 
-from agents.definition import Name, Table
 from agents.routing.language import LANGUAGES
 from agents.routing.refusal import REFUSALS
 from agents.routing.situation import Situation
+from agents.toml_file import Name, Table
 
 RULES_MAX = 32  # each is evaluated before a step: together some microseconds
 EQUALS_MAX = 8  # models, of which the cheapest is chosen

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from agents.agent import ENCODE_CHARS_MAX
 from agents.errors import InvalidTurn
 from agents.events import ItemFinished, ItemStarted, TextDelta
 from agents.function_tool import FunctionTool
 from agents.message import FunctionCall, FunctionCallOutput, Message
 from agents.prompt import FAST_ITEMS_MAX, FAST_JSON_CHARS_MAX
+from agents.prompt_builder import ENCODE_CHARS_MAX
 from agents.turn import Turn
 from inference.core import ChatMessage, Delta, Finish, PromptTokens, Rendered, Sampling, Segment
 from inference.errors import EngineStopped, PromptTooLong, QueueFull

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from agents.agent import NOTHING_LEFT
 from agents.budget import CONCLUSION_S, Budget, Prices
+from agents.progress import NOTHING_LEFT
 from agents.prompt import CONCLUDE
 from agents.turn import TOKENS_MAX, Limits, Owner
 from inference.core import Sampling

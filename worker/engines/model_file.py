@@ -29,10 +29,9 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import Field, StringConstraints
 
-from agents.definition import Name, Table
 from agents.errors import AgentError
 from agents.routing.policy import Policy, named_by, names
-from agents.toml_file import line_of, read_toml
+from agents.toml_file import Name, Table, line_of, read_toml
 from inference.adapter import adapters_in
 from inference.template_options import Value
 from worker.config import Config

@@ -1,0 +1,115 @@
+"""The prompts of a turn's steps: rendered, tokenized, and shortened where the caller allows it until an answer fits."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from agents.available_tools import AvailableTools
+from agents.message import Item
+from agents.model_registry import Candidate
+from agents.prefetch import before_question
+from agents.progress import Progress
+from agents.prompt import assemble, renders_fast
+from agents.toolbox import Toolbox
+from agents.tools.tool_search import tool_search
+from agents.truncation import bytes_of, shortened
+from agents.turn import Turn
+from inference.core import PromptTokens, Rendered, Segment
+from inference.errors import TextTooLong
+from retrieval.passage import Passage
+
+# Tokenizing this many takes a few milliseconds; longer text would block the event loop for all requests.
+ENCODE_CHARS_MAX = 10_000
+
+
+class PromptBuilder:
+    def __init__(self, toolbox: Toolbox) -> None:
+        self._toolbox = toolbox
+
+    def tools_of(self, turn: Turn) -> Toolbox:
+        return self._toolbox.including([tool_search(search, turn.functions) for search in turn.tool_searches])
+
+    def offer(self, turn: Turn, candidate: Candidate, output: Sequence[Item] = ()) -> AvailableTools:
+        """Raises InvalidTurn."""
+        return AvailableTools.of(turn, self.tools_of(turn), candidate.dialect, output)
+
+    async def build(self, progress: Progress, candidate: Candidate) -> tuple[Rendered, PromptTokens]:
+        """The prompt of the next step and its token ids, shortened where allowed until an answer fits. Raises
+        InvalidTurn, InvalidTemplate, TextTooLong."""
+        model = candidate.model
+        while True:
+            with progress.trace.span("assemble", passages=progress.in_prompt) as assembling:
+                segments = await self.segments(progress, candidate)
+                if segments.rewrites:
+                    assembling.attributes["rewritten"] = ", ".join(segments.rewrites)
+            try:
+                with progress.trace.span("tokenize") as span:
+                    prompt = await self.encode(segments, candidate, progress.turn.salt)
+                    span.attributes["tokens"] = len(prompt)
+            except TextTooLong as error:
+                if not await self._shorten(progress, error.excess_bytes, error.room_bytes, bytes_of):
+                    raise
+                continue
+            room, count = model.context_length, partial(model.count, salt=progress.turn.salt)
+            excess = len(prompt) + candidate.answer_tokens - room
+            if excess <= 0 or not await self._shorten(progress, excess, room, count):
+                return segments, prompt
+
+    async def segments(self, progress: Progress, candidate: Candidate) -> Rendered:
+        """The same prompt as it is, however long it may be."""
+        turn = progress.turn
+        if turn.prompt:
+            return Rendered(turn.prompt)
+        conclude = progress.concluding is not None
+        return await self.render(turn, candidate, progress.output, progress.passages, conclude=conclude)
+
+    async def prefix(self, turn: Turn, candidate: Candidate) -> PromptTokens:
+        """What precedes the question."""
+        return await self.encode(before_question(await self.render(turn, candidate)), candidate, turn.salt)
+
+    async def render(
+        self,
+        turn: Turn,
+        candidate: Candidate,
+        output: Sequence[Item] = (),
+        passages: Sequence[Passage] = (),
+        *,
+        conclude: bool = False,
+    ) -> Rendered:
+        """The prompt as the chat template writes it. Raises InvalidTurn, InvalidTemplate."""
+        known, offer = candidate.model.switches, self.offer(turn, candidate)
+        switches = {**candidate.switches, **turn.switches.chosen(known)}
+
+        def work(output: Sequence[Item], passages: Sequence[Passage]) -> Rendered:
+            default = candidate.model.default_system
+            messages = assemble(turn, output, passages, conclude=conclude, default_system=default)
+            return candidate.model.render(messages, offer.shown, switches, salt=turn.salt)
+
+        if renders_fast(turn, output):
+            return work(output, passages)
+        return await asyncio.to_thread(work, tuple(output), tuple(passages))
+
+    @staticmethod
+    async def encode(segments: Sequence[Segment], candidate: Candidate, salt: str) -> PromptTokens:
+        """Raises TextTooLong."""
+        if sum(len(segment.text) for segment in segments) < ENCODE_CHARS_MAX:
+            return candidate.model.encode(segments, salt=salt)
+        return await asyncio.to_thread(candidate.model.encode, segments, salt=salt)
+
+    @staticmethod
+    async def _shorten(progress: Progress, excess: int, room: int, count: Callable[[str], int]) -> bool:
+        """Drop the oldest turns where the caller allows it, otherwise a passage. False: nothing can be dropped.
+
+        `excess` and `room` are in the unit of `count`.
+        """
+        if progress.turn.truncates:
+            shorter = await asyncio.to_thread(shortened, progress.turn, excess, room, count)
+            if shorter is not None:
+                progress.truncate(*shorter)
+                return True
+        if progress.in_prompt and not progress.budget.steps:
+            progress.drop_passage()
+            return True
+        return False

@@ -1,0 +1,249 @@
+"""Starts the steps of a turn: a prompt, a grammar and limits become a generation, or a known answer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+
+from agents.answer_cache import CachedAnswer, CachedGeneration
+from agents.answer_lookup import AnswerLookup, LookupQuery
+from agents.available_tools import AvailableTools
+from agents.checkpoint import CannotResume, Checkpoint
+from agents.constraint import Extent, Stage, constraint_of
+from agents.message import FunctionCall, Message
+from agents.model_registry import Candidate
+from agents.output_validation import defect_of
+from agents.parser.choose import Format, FormattedParser, Parser
+from agents.parser.plain import PlainParser
+from agents.prefetch import before_question
+from agents.progress import Progress
+from agents.prompt import question_is_last
+from agents.prompt_builder import PromptBuilder
+from agents.reply import CALLS_MAX, Reply
+from agents.routing.decision import Decision
+from agents.routing.trial import Trial, judged
+from agents.search import found
+from agents.step import RunningCalls, Step, StepSpans
+from agents.stop_strings import StopStrings
+from agents.strict_arguments import StrictArguments
+from agents.turn import TOKENS_MAX, Turn
+from inference.core import Finish, Generation, Grammar, Sampling, Segment, ThoughtLimit
+from inference.errors import InferenceError, InvalidSchema
+
+
+class StepStarter:
+    """`names_models`: spans name the model, because there are several."""
+
+    def __init__(self, prompts: PromptBuilder, known: AnswerLookup, *, names_models: bool) -> None:
+        self._prompts, self._known, self._names_models = prompts, known, names_models
+
+    async def start(self, progress: Progress, candidate: Candidate, decision: Decision | None = None) -> Step:
+        """Submit the next step; without a decision, one that is taken over. Raises PromptTooLong, QueueFull, Late,
+        EngineStopped, InvalidTurn, InvalidSchema."""
+        turn, budget = progress.turn, progress.budget
+        trial = Trial(decision, turn.due.at_ns) if decision and decision.is_trial else None
+        await candidate.ready(progress.trace, progress.held)
+        progress.offer = self._prompts.offer(turn, candidate, progress.output)
+        segments, prompt = await self._prompts.build(progress, candidate)
+        end = segments[-1].text if segments and segments[-1].trusted else ""
+        thinking = candidate.dialect.opens_thought(end)
+        if turn.file_search and not progress.output:
+            progress.output = [found(progress.query, progress.passages)]
+        judge = decision if trial else None
+        sampling = await self.sampling(progress, candidate, thinking, judge)
+        query = LookupQuery(
+            turn,
+            progress.offer,
+            _calls_max(progress, candidate),
+            budget.steps,
+            progress.output,
+            progress.passages,
+            candidate,
+            prompt,
+            sampling,
+            on_trial=trial is not None,
+        )
+        known, cache_slot = await self._known.find(query, progress.trace)
+        generation = known or candidate.model.generate(
+            prompt,
+            sampling,
+            salt=turn.salt,
+            priority=turn.priority,
+            due=turn.due.begun if budget.steps or decision is None else turn.due,
+            deadline_ns=budget.deadline_ns(concluding=progress.concluding is not None),
+            traceparent=progress.trace.traceparent,
+        )
+        step = self.step(progress, candidate, generation, prompt, thinking, segments)
+        step.trial, step.cache_slot = trial, cache_slot
+        return step
+
+    async def start_reading(self, progress: Progress, candidate: Candidate) -> Step:
+        """Submit the prompt of a turn that is only read, or what will precede its question where it has none. Every
+        engine generates at least one token, which is thrown away. Raises what `start` raises."""
+        turn = progress.turn
+        asked = turn if question_is_last(turn) else replace(turn, input=(*turn.input, Message("user", "?")))
+        segments: Sequence[Segment] = await self._prompts.render(asked, candidate)
+        if asked is not turn:
+            segments = before_question(segments) or segments
+        prompt = await self._prompts.encode(segments, candidate, turn.salt)
+        generation = candidate.model.generate(
+            prompt,
+            Sampling(max_tokens=1, deterministic=turn.sampling.deterministic),
+            salt=turn.salt,
+            priority=turn.priority,
+            due=turn.due,
+            deadline_ns=progress.budget.deadline_ns(concluding=False),
+            traceparent=progress.trace.traceparent,
+        )
+        return self.step(progress, candidate, generation, prompt, False, segments)
+
+    async def restart(self, progress: Progress, candidate: Candidate, checkpoint: Checkpoint) -> list[str]:
+        """Submit the newest step of a checkpoint again, behind the tokens that it has, whose texts are returned. Raises
+        CannotResume, and what `start` raises."""
+        turn, written = progress.turn, checkpoint.written
+        sampling = await self.sampling(progress, candidate, checkpoint.thinking)
+        over = checkpoint.finish or (Finish.LENGTH if len(written) >= sampling.max_tokens else None)
+        try:
+            texts = candidate.model.text_pieces(written, over=over is not None)
+        except InferenceError as error:
+            raise CannotResume(str(error)) from error
+        generation: Generation
+        if over is not None:
+            answer = CachedAnswer("", tuple(written), over)
+            generation = CachedGeneration.over(answer, len(checkpoint.prompt))
+        else:
+            generation = candidate.model.generate(
+                checkpoint.prompt,
+                sampling,
+                salt=turn.salt,
+                priority=turn.priority,
+                due=turn.due.begun,
+                deadline_ns=progress.budget.deadline_ns(concluding=progress.concluding is not None),
+                traceparent=progress.trace.traceparent,
+                written=written,
+            )
+        prompt, thinking = checkpoint.prompt, checkpoint.thinking
+        progress.step = self.step(progress, candidate, generation, prompt, thinking, known=checkpoint.told)
+        return texts
+
+    def step(
+        self,
+        progress: Progress,
+        candidate: Candidate,
+        generation: Generation,
+        prompt: Sequence[int],
+        thinking: bool,
+        segments: Sequence[Segment] = (),
+        known: Sequence[tuple[str, str]] = (),
+    ) -> Step:
+        """The step that a generation computes. `known`: the ids and names of calls that were sent before."""
+        turn, model = progress.turn, candidate.model
+        if turn.answer_now:
+            turn.answer_now.follow(generation)
+        return Step(
+            candidate,
+            generation,
+            Reply(
+                len(progress.output),
+                _parser(progress, candidate, thinking),
+                progress.context.sources,
+                _calls_max(progress, candidate),
+                shapes=progress.offer.shapes,
+                exact=candidate.dialect.keeps_tokens and not turn.prompt,
+                verbatim=bool(turn.prompt),
+                known=known,
+                stops=StopStrings(turn.stop),
+                forced=_is_forced(progress),
+                strict=StrictArguments(progress.offer.definitions, enforced=candidate.dialect.format is Format.HERMES),
+            ),
+            RunningCalls(
+                *(self._prompts.tools_of(turn), progress.offer.server, progress.context, progress.budget),
+                stored=progress.marks.stored if progress.marks else None,
+            ),
+            StepSpans(
+                progress.trace,
+                generation,
+                lambda: model.verdict(segments, generation, salt=turn.salt) if segments else None,
+                candidate.name if self._names_models else "",
+                turn.priority,
+            ),
+            progress.offer,
+            flaw=lambda said, is_whole: defect_of(turn, progress.context.sources, said, is_whole=is_whole),
+            top_logprobs=turn.sampling.top_logprobs,
+            prompt=prompt,
+            thinking=thinking,
+        )
+
+    async def sampling(
+        self, progress: Progress, candidate: Candidate, thinking: bool, judge: Decision | None = None
+    ) -> Sampling:
+        """How the next step is sampled: within what the turn has left, with the model's defaults, and with a grammar,
+        which is compiled in a thread. `judge`: the decision by which the step is on trial. Raises InvalidTurn,
+        InvalidSchema."""
+        turn, calls_max = progress.turn, _calls_max(progress, candidate)
+        asked = turn.sampling.at_most(progress.budget.remaining_tokens)
+        asked = asked.completed(candidate.model.usual_sampling.values)
+        asked = replace(asked, thought=_thought_of(progress, candidate, thinking))
+        if judge is not None:
+            asked = judged(asked, judge)
+        if not calls_max and turn.answer_format is None:
+            return asked if turn.prompt else asked.without(candidate.call_tokens)
+        stage = Stage(_is_forced(progress), calls_max, thinking)
+        key = (candidate.name, stage, progress.offer.callable)
+        if key not in progress.grammars:
+            progress.grammars[key] = await asyncio.to_thread(_grammar, turn, progress.offer, candidate, stage)
+        return replace(asked, grammar=progress.grammars[key])
+
+
+def _grammar(
+    turn: Turn,
+    offer: AvailableTools,
+    candidate: Candidate,
+    stage: Stage,
+    extents: Sequence[Extent] = tuple(Extent),
+) -> Grammar | None:
+    """Raises InvalidTurn, and InvalidSchema for a strict schema that no grammar can enforce."""
+    extent, *less = extents
+    to = constraint_of(turn, offer, candidate.dialect, stage, extent)
+    if to is None:
+        return None
+    try:
+        return candidate.model.prepare(to.grammar, to.begins)
+    except InvalidSchema as error:
+        if less:  # it may be a schema that nobody insists on
+            return _grammar(turn, offer, candidate, stage, less)
+        if to.begins:
+            return None
+        error.param = turn.answer_format.param if turn.answer_format else "tools"
+        raise
+
+
+def _parser(progress: Progress, candidate: Candidate, thinking: bool) -> Parser:
+    if progress.turn.prompt:
+        return PlainParser()
+    parser = candidate.dialect.parser(progress.offer.schemas, thinking=thinking)
+    return FormattedParser(parser) if progress.turn.answer_format else parser
+
+
+def _is_forced(progress: Progress) -> bool:
+    """Whether the step must call a tool: until a call of the turn is complete, or the budget is spent."""
+    called = any(isinstance(item, FunctionCall) and item.runs for item in progress.output)
+    return not (called or progress.concluding) and progress.turn.tool_choice not in ("auto", "none")
+
+
+def _calls_max(progress: Progress, candidate: Candidate) -> int:
+    turn = progress.turn
+    if progress.concluding or not progress.offer.callable:
+        return 0
+    is_named = turn.tool_choice not in ("auto", "none", "required")  # the choice of one call
+    return 1 if is_named or candidate.dialect.one_call or not turn.parallel_tool_calls else CALLS_MAX
+
+
+def _thought_of(progress: Progress, candidate: Candidate, begun: bool) -> ThoughtLimit | None:
+    """How the reasoning of the next step is ended, after what is left of the turn's budget."""
+    limit, most = candidate.thought, progress.turn.limits.thought_tokens
+    if limit is None or progress.turn.prompt:
+        return None
+    left = max(0, most - progress.usage.reasoning_tokens) if most < TOKENS_MAX else None
+    return replace(limit, begun=begun, tokens=left)
