@@ -1,0 +1,136 @@
+"""What a prompt costs a model that mixes attention with recurrent layers, if most of it was computed before.
+
+    python -m benchmarks.hybrids [--architecture qwen35] [--rounds 5] [--scale 6] [--json FILE]
+
+Both sides are servers on the same libraries, with two streams, random weights and their defaults: llama-server keeps
+up to 32 checkpoints per slot, and conversations in host memory. Each round has an agent of its own; the sides answer
+one prompt after the other, in alternation. Prints a Markdown table: the prompt tokens that each side computed, and the
+TTFT of ours relative to theirs (medians of the rounds), then the bytes of a checkpoint and of a conversation.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+from typing import Any
+
+from benchmarks.engine import peer
+from benchmarks.engine.prompts import Message, words
+from benchmarks.engine.servers import Setup, firsttoken, llama_server
+from benchmarks.engine.target import Endpoint, session
+from inference.llama import LlamaModel
+from tests.inference.hybrids import ARCHITECTURES, write_hybrid
+from worker.config import prepare_process
+
+CONTEXT, STREAMS = 4096, 2
+SYSTEM_WORDS, QUESTION_WORDS, ANSWER_TOKENS = 500, 50, 60
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    computed: int  # prompt tokens
+    ttft_ms: float
+
+
+async def ask(side: Endpoint, messages: Sequence[Message], word: int) -> tuple[Cost, str]:
+    """Random weights would say anything, so they are made to repeat a word."""
+    body = {
+        "messages": list(map(asdict, messages)),
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        "max_tokens": ANSWER_TOKENS,
+        "temperature": 0,
+        "logit_bias": {str(word): 100},
+    }
+    usage: dict[str, Any] = {}
+    asked_s, first_s, said = perf_counter(), 0.0, ""
+    async with side.http.post(f"{side.url}/v1/chat/completions", json=body, headers=side.headers) as answer:
+        answer.raise_for_status()
+        async for line in answer.content:
+            if not line.startswith(b"data: {"):
+                continue
+            event = json.loads(line[6:])
+            usage = event.get("usage") or usage
+            if text := "".join(choice["delta"].get("content") or "" for choice in event.get("choices", ())):
+                first_s, said = first_s or perf_counter(), said + text
+    cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
+    return Cost(usage["prompt_tokens"] - cached, 1e3 * (first_s - asked_s)), said
+
+
+async def round_of(side: Endpoint, seed: str, word: int) -> dict[str, Cost]:
+    """The prompts of an agent, by what distinguishes each from those before."""
+    system = Message("system", words(seed, SYSTEM_WORDS))
+    question = [Message("user", words(f"{seed}/{number}", QUESTION_WORDS)) for number in range(8)]
+    costs = {}
+    costs["first conversation"], said = await ask(side, [system, question[0]], word)
+    talk = [system, question[0], Message("assistant", said), question[1]]
+    costs["next turn"], said = await ask(side, talk, word)
+    costs["the same question again"], _ = await ask(side, talk, word)
+    costs["the question edited"], _ = await ask(side, [*talk[:-1], question[2]], word)
+    costs["second conversation"], _ = await ask(side, [system, question[3]], word)
+    whole = [*talk, Message("assistant", said), question[4]]
+    costs["back to the first conversation"], _ = await ask(side, whole, word)
+    costs["branch from its first question"], _ = await ask(side, [system, question[0], whole[2], question[5]], word)
+    stripped = Message("assistant", words(f"{seed}/answer", QUESTION_WORDS))  # as if its reasoning had been dropped
+    costs["an answer without its thoughts"], _ = await ask(side, [*whole, stripped, question[6]], word)
+    return costs
+
+
+async def compare(model: Path, rounds: int, word: int) -> tuple[list[tuple[dict[str, Cost], dict[str, Cost]]], str]:
+    setup = Setup(model, STREAMS, CONTEXT)
+    program = peer.llama_server(peer.cache_folder())
+    measured = []
+    async with (
+        session() as http,
+        firsttoken(setup, http) as ours,
+        llama_server(program, setup, http, slots=STREAMS, flash=False) as theirs,
+    ):
+        for number in range(rounds + 1):  # the first one warms up
+            sides = (ours, theirs) if number % 2 else (theirs, ours)
+            costs = {side.name: await round_of(side, f"{number}", word) for side in sides}
+            measured.append((costs[ours.name], costs[theirs.name]))
+        async with http.get(f"{ours.url}/metrics", headers=ours.headers) as answer:
+            kept = [line for line in (await answer.text()).splitlines() if "checkpoint" in line and line[0] != "#"]
+    return measured[1:], "\n".join(kept)
+
+
+def table(measured: Sequence[tuple[dict[str, Cost], dict[str, Cost]]]) -> str:
+    rows = ["| prompt | computed: theirs, ours | TTFT, ms: theirs, ours | ratio |", "|---|---|---|---|"]
+    for name in measured[0][0]:
+        ours, theirs = [[each[side][name] for each in measured] for side in (0, 1)]
+        ratio = median(a.ttft_ms / b.ttft_ms for a, b in zip(ours, theirs, strict=True))
+        tokens = [round(median(each.computed for each in side)) for side in (theirs, ours)]
+        times = [median(each.ttft_ms for each in side) for side in (theirs, ours)]
+        rows.append(f"| {name} | {tokens[0]}, {tokens[1]} | {times[0]:.0f}, {times[1]:.0f} | {ratio:.2f} |")
+    return "\n".join(rows)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--architecture", choices=list(ARCHITECTURES), default="qwen35")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--scale", type=int, default=6, help="width and layers, as multiples of those of the tests")
+    parser.add_argument("--json", type=Path)
+    asked = parser.parse_args()
+    prepare_process()
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, f"{asked.architecture}.gguf")
+        model = LlamaModel.load(write_hybrid(path, asked.architecture, context=CONTEXT, scale=asked.scale))
+        word = model.tokenize("hello", parse_special=False)[0]
+        model.close()
+        measured, kept = asyncio.run(compare(path, asked.rounds, word))
+    print(table(measured), kept, sep="\n\n")
+    if asked.json:
+        rounds = [[{name: asdict(cost) for name, cost in side.items()} for side in each] for each in measured]
+        asked.json.write_text(json.dumps(rounds))
+
+
+if __name__ == "__main__":
+    main()
