@@ -107,7 +107,11 @@ class PromptDigest:
 
 
 def _digest(part: Any) -> bytes:
-    return blake2b(orjson.dumps(part, default=dict), digest_size=DIGEST_BYTES).digest()
+    return blake2b(orjson.dumps(part, default=_plain), digest_size=DIGEST_BYTES).digest()
+
+
+def _plain(part: Any) -> Any:
+    return dict(part) if isinstance(part, Mapping) else repr(part)
 
 
 class RecentPrompts:
