@@ -59,6 +59,7 @@ async def detokenize(request: web.Request) -> web.Response:
     return await _apart(request, body.model, answer)
 
 
+@RouteDocs(query={"model": {"type": "string"}})
 async def describe(request: web.Request) -> web.Response:
     """The tokenizer of the model that the query names, for evaluation harnesses that count tokens by it."""
     name, services = request.query.get("model"), request.app[SERVICES]
