@@ -284,11 +284,16 @@ def preset(name: str) -> Preset | None:
     return next((model for model in PRESETS if model.name == name), None)
 
 
+def preset_of(path: Path) -> Preset | None:
+    """The preset whose file has this name."""
+    return next((model for model in PRESETS if model.file_name == path.name), None)
+
+
 def names_of(path: Path) -> list[str]:
     """What people call the model of this file: its names in this catalogue, and the file with and without extension."""
     listed = [model.name for model in BUNDLED if model.path == path]
-    listed += [model.name for model in PRESETS if model.file_name == path.name]
-    return [*listed, path.stem, path.name]
+    pulled = preset_of(path)
+    return [*listed, *([pulled.name] if pulled else []), path.stem, path.name]
 
 
 def files_in(folder: Path) -> list[Path]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ from inference.provisioning import attention_bench, barriers, machine, prefill_b
 from inference.provisioning.attention_bench import Pace
 from inference.provisioning.barriers import Barriers
 from inference.provisioning.calibration import SLOWDOWN_MIN, Calibrations
+from inference.provisioning.catalogue import preset_of
 from inference.provisioning.fit import CannotServe, allow
 from inference.provisioning.gpus import gpus
 from inference.provisioning.isolated_process import RunFailed, run_isolated
@@ -103,6 +105,7 @@ def _files(config: EngineConfig) -> Iterator[Finding]:
             yield Finding("model", Level.PROBLEM, str(error), "choose another: see `firsttoken models list`")
             return
         yield model_finding(model)
+        yield file_finding(config.model_path)
         if draft:
             yield draft_finding(draft, model)
         yield memory_finding(config, Proportions.of(model), Proportions.of(draft) if draft else None, room_of(config))
@@ -194,6 +197,20 @@ def model_finding(model: LlamaModel) -> Finding:
     if model.chat_template is None:
         return Finding("model", Level.PROBLEM, f"{text}: no chat template", "use an instruct model of the same family")
     return Finding("model", Level.OK, text, numbers={"parameters": model.parameters})
+
+
+def file_finding(path: Path) -> Finding:
+    """Whether the file is that of the catalogue: llama.cpp computes with any bytes of the right shape. Read anew each
+    time, because a disk that loses bits tells no new time of change."""
+    entry = preset_of(path)
+    if entry is None or entry.sha256 is None:
+        return Finding("file", Level.OK, f"the catalogue has no checksum of {path.name}")
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    if digest != entry.sha256:
+        text = f"{path.name} is not the file of the catalogue: its sha256 is {digest}, not {entry.sha256}"
+        return Finding("file", Level.PROBLEM, text, f"delete it, then firsttoken models pull {entry.name}")
+    return Finding("file", Level.OK, f"{path.name} has the checksum of {entry.name} in the catalogue")
 
 
 def draft_finding(draft: LlamaModel, model: LlamaModel) -> Finding:

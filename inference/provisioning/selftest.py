@@ -1,8 +1,9 @@
 """`python -m inference.provisioning.selftest [MODEL [ADAPTER:SCALE ...]]`: does llama.cpp compute on this machine?
 
 Run in a subprocess: a build with instructions that the CPU lacks or the compiler got wrong does not fail, it crashes.
-Decodes 1, 5 and 64 rows, because each uses different kernels. Exit code 0: all logits are finite, and the results
-agree. It prints where it computed: a GPU build that finds no GPU computes on the CPU, and passes there.
+Decodes 1, 5 and 64 rows, because each uses different kernels. Exit code 0: all logits are finite, the results agree,
+and those of the bundled model are what right builds compute, because a kernel may be wrong for any number of rows. It
+prints where it computed: a GPU build that finds no GPU computes on the CPU, and passes there.
 """
 
 from __future__ import annotations
@@ -27,11 +28,26 @@ ROWS = 64
 # to 0.0008 for real weights in 4 and 8 bits, and 0.0001 for the bundled model; logits of other tokens, or with a part
 # left out, have 0.1 to 1.
 DISAGREEMENT_MAX = 0.02
+# Logits of the bundled model for each so many tokens; they change with that model.
+REFERENCE_STEP = 160
+REFERENCE = np.float32([
+    -10.04, -14.20, -13.75, -14.24, -15.64, -13.84, -14.59, -12.45, -14.42, -14.18, -12.25,
+    -12.94, -14.93, -15.11, -12.90, -12.60, -12.83, -13.03, -15.11, -14.76, -14.59, -13.75,
+    -14.51, -14.21, -8.90, -12.71, -13.62, -12.23, -13.69, -12.57, -15.13, -14.84,
+])  # fmt: skip
 
 
 def check(path: Path, adapters: Sequence[Adapter] = ()) -> None:
     """Raises AssertionError for a build that computes wrongly, and InferenceError for a model that cannot be computed;
     may crash the process, which is what this is meant to find out."""
+    difference = disagreement(_agreed(CHAT_MODEL)[::REFERENCE_STEP], REFERENCE)
+    assert difference <= DISAGREEMENT_MAX, f"the bundled model gives wrong logits (they differ by {difference:.4f})"
+    if path != CHAT_MODEL and not np.isfinite(_agreed(path)).all():
+        raise InferenceError(f"{path.name} gives no finite logits: its file is damaged")
+
+
+def _agreed(path: Path) -> NDArray[np.float32]:
+    """The logits [vocabulary] of the model, equal for all numbers of rows, or none of them finite."""
     model = LlamaModel.load(path, gpu_layers=-1)
     context = LlamaContext(model, slots=3, context=256, rows_max=ROWS, threads=default_threads(), adapters=adapters)
     tokens = [t % model.vocabulary_size for t in range(5, 5 + ROWS)]
@@ -39,10 +55,11 @@ def check(path: Path, adapters: Sequence[Adapter] = ()) -> None:
     context.close()
     model.close()
     if not any(np.isfinite(logits).all() for logits in found.values()):
-        raise InferenceError(f"{path.name} gives no finite logits: its file is damaged")
+        return found[ROWS]
     for rows, logits in found.items():
         difference = disagreement(logits, found[ROWS])
         assert difference <= DISAGREEMENT_MAX, f"{rows} rows at a time give other logits (by {difference:.4f})"
+    return found[ROWS]
 
 
 def disagreement(one: NDArray[np.float32], other: NDArray[np.float32]) -> float:

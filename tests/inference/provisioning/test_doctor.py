@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from hashlib import sha256
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from inference.backend import Rows
 from inference.bundled import CHAT_MODEL, DRAFT_MODEL, EMBEDDER
 from inference.config import ADJUSTABLE, EngineConfig
 from inference.llama import Device, LlamaContext, LlamaModel
-from inference.provisioning import doctor
+from inference.provisioning import catalogue, doctor
 from inference.provisioning.barriers import Barriers
 from inference.provisioning.calibration import Calibrations
 from inference.provisioning.catalogue import PRESETS
@@ -26,6 +27,7 @@ from inference.provisioning.doctor import (
     barriers_finding,
     cpu_finding,
     examine,
+    file_finding,
     memory_finding,
     prefill,
     self_test,
@@ -43,6 +45,22 @@ AVX2_BUILD = {"AVX2": "1", "FMA": "1", "F16C": "1", "OPENMP": "1"}
 CPU = Device("CPU", "Some processor", False, 16 * 10**9, 8 * 10**9)
 GPU = Device("CUDA0", "Some GPU", True, 80 * 10**9, 79 * 10**9)
 QWEN = next(preset for preset in PRESETS if preset.name == "qwen3-4b").proportions
+
+
+def test_a_file_of_the_catalogue_that_differs_in_one_bit_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Everything that it computes may still be finite."""
+    entry = replace(PRESETS[0], name="mine", file="folder/mine.gguf", sha256=sha256(b"right").hexdigest())
+    monkeypatch.setattr(catalogue, "PRESETS", (entry,))
+    path = tmp_path / "mine.gguf"
+    path.write_bytes(b"right")
+    assert file_finding(path).level is Level.OK and "mine in the catalogue" in file_finding(path).text
+    path.write_bytes(b"rjght")
+    damaged = file_finding(path)
+    assert damaged.level is Level.PROBLEM and "firsttoken models pull mine" in damaged.todo
+    other = tmp_path / "other.gguf"
+    assert file_finding(other) == Finding("file", Level.OK, "the catalogue has no checksum of other.gguf")
 
 
 def test_a_build_that_uses_what_the_processor_has_is_fine() -> None:
@@ -190,7 +208,7 @@ def test_the_bundled_pair_passes_and_what_was_measured_is_kept(tmp_path: Path) -
     findings = {finding.name: finding for finding in examine(config, calibrations)}
     assert calibrations.applied(config).is_calibrated
     *files, self_tested, speed, attention = findings
-    assert files == ["cpu", "backend", "threads", "barriers", "model", "draft", "memory"]
+    assert files == ["cpu", "backend", "threads", "barriers", "model", "file", "draft", "memory"]
     assert [self_tested, speed, attention] == ["self-test", "speed", "attention"]
     assert len(findings["attention"].numbers) == 4 * 4 and all(ms > 0 for ms in findings["attention"].numbers.values())
     assert findings["self-test"].level is Level.OK and findings["self-test"].text.startswith(

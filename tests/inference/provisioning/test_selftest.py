@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -64,6 +66,30 @@ def test_kernels_for_few_rows_that_compute_something_else_are_found(
     monkeypatch.setattr(LlamaContext, "decode", spoilt)
     with pytest.raises(AssertionError, match=f"^{rows} rows at a time"):
         check(CHAT_MODEL)
+
+
+# The kernel returns at once; in the loaded library itself, so that this process computes as a broken build does.
+BROKEN = """
+import ctypes, mmap, platform, sys
+from inference.bundled import CHAT_MODEL
+from inference.provisioning.selftest import check
+path = next(line.split()[-1] for line in open("/proc/self/maps") if "libggml-cpu" in line)
+address = ctypes.cast(getattr(ctypes.CDLL(path), sys.argv[1]), ctypes.c_void_p).value
+page = address // mmap.PAGESIZE * mmap.PAGESIZE
+all_rights = mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC
+assert ctypes.CDLL(None).mprotect(ctypes.c_void_p(page), ctypes.c_size_t(2 * mmap.PAGESIZE), all_rights) == 0
+returns = b"\\xc0\\x03\\x5f\\xd6" if platform.machine() == "aarch64" else b"\\xc3"
+ctypes.memmove(address, returns, len(returns))
+check(CHAT_MODEL)
+"""
+
+
+@pytest.mark.parametrize("kernel", ["glu", "rope", "soft_max", "mul_mat"])
+def test_a_kernel_that_computes_nothing_is_blamed_on_the_build(kernel: str) -> None:
+    """Without the activation, all rows are wrong in the same way; without products, nothing is finite."""
+    broken = [sys.executable, "-c", BROKEN, f"ggml_compute_forward_{kernel}"]
+    ended = subprocess.run(broken, cwd=Path(__file__).parents[3], capture_output=True, text=True, timeout=60)
+    assert ended.stderr.splitlines()[-1].startswith("AssertionError: ")
 
 
 def test_a_damaged_tensor_is_blamed_on_the_file(tmp_path: Path) -> None:

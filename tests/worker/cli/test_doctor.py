@@ -41,7 +41,7 @@ def test_a_machine_that_can_serve_is_told_so_line_by_line(home: str) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     names = [line.split()[1] for line in done.stdout.splitlines() if not line.startswith(" ")]
     assert names[:7] == ["disk", "database", "embedders", "cpu", "backend", "threads", "barriers"]
-    assert names[7:] == ["model", "draft", "memory", "self-test", "speed", "attention"]
+    assert names[7:] == ["model", "file", "draft", "memory", "self-test", "speed", "attention"]
     assert "pgvector" in done.stdout and "tokens/s" in done.stdout
 
 
