@@ -8,9 +8,10 @@ from agents.agent import Agent
 from agents.compaction import PARTS_MAX, SUM_UP, Compacted, compact, run_compacted, since_compaction
 from agents.errors import HistoryTooLong, InvalidTurn
 from agents.events import Event, EventList, TurnFinished
+from agents.function_tool import FunctionTool, described
 from agents.message import Compaction, FunctionCall, FunctionCallOutput, Item, Message
 from agents.toolbox import Toolbox
-from agents.turn import Compacting, Turn
+from agents.turn import Compacting, ToolSearch, Turn
 from inference.errors import PromptTooLong
 from inference.testing import ScriptedModel
 from inference.trace import Trace
@@ -55,6 +56,15 @@ async def test_calls_that_wait_for_their_outputs_stay() -> None:
     assert (made.recent[-1], made.summary) == (call, "")
     answered = await compacted(model(), user("old"), call, FunctionCallOutput("c", "3"))
     assert (answered.recent, answered.summary) == ((), "They agreed on Tuesday.")
+
+
+async def test_tools_that_the_conversation_added_are_not_called_in_a_summary() -> None:
+    find = FunctionTool("find", "Finds.", {"type": "object", "properties": {}}, deferred=True)
+    said = (user("old"), FunctionCall("c", "search", "{}"), FunctionCallOutput("c", described([find]), tools=(find,)))
+    turn = Turn(TENANT, said, functions=(find,), tool_searches=(ToolSearch("search"),), tool_choice="required")
+    scripted = model()
+    await compact(Agent(scripted, None, Toolbox(())), scripted, turn, Trace())
+    assert scripted.grammars == [] and not scripted.prompts[0].startswith('{"type": "function"')
 
 
 async def test_what_does_not_fit_at_once_is_summed_up_in_parts() -> None:
