@@ -9,6 +9,7 @@ from typing import Any
 
 from agents.call_shape import CallForm, CallShape, bare, qualified
 from agents.function_tool import INPUT, FunctionTool, InputGrammar, custom_tool, described
+from agents.input_text import InputText
 from agents.message import FunctionCall, FunctionCallOutput, storable
 
 CALLS: Mapping[str, CallForm] = {
@@ -131,9 +132,9 @@ def tools_of(payloads: Iterable[Mapping[str, Any]], namespace: str = "") -> tupl
 
 
 def input_of(arguments: str) -> str:
-    """The input of a custom tool. Arguments without one are shown as they are."""
+    """The input of a custom tool, as far as it came. Arguments without one are shown as they are."""
     found = parsed(arguments).get(INPUT)
-    return storable(found) if isinstance(found, str) else arguments
+    return storable(found) if isinstance(found, str) else InputText().feed(arguments) or arguments
 
 
 def parsed(arguments: str) -> dict[str, Any]:

@@ -23,12 +23,12 @@ from agents.events import (
     TurnFinished,
     TurnStarted,
 )
+from agents.input_text import InputText
 from agents.message import FunctionCall, Item, Message, Reasoning
 from agents.payload import logprob_payloads
 from worker.wire import events as wire
 from worker.wire import sse
 from worker.wire.events import WireEvent
-from worker.wire.input_text import InputText
 from worker.wire.options import SOURCES, TRACE
 from worker.wire.public_view import public_item
 from worker.wire.response import ResponseFrame

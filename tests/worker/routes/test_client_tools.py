@@ -274,3 +274,21 @@ async def test_what_cannot_be_done_is_refused_at_its_place(database: Database, t
     async with answering(database, "x") as client:
         refused = await post(client, URL, {"input": "go", "tools": [tool]}, 400)
     assert refused["error"]["param"] == named
+
+
+@pytest.mark.parametrize(("type", "field"), [("shell", "action"), ("custom", "input"), ("apply_patch", "operation")])
+async def test_a_call_that_is_cut_off_is_incomplete_and_is_kept(database: Database, type: str, field: str) -> None:
+    name = "edit" if type == "custom" else type
+    arguments: dict[str, Any] = {"input": TEXT} if type == "custom" else {"commands": ["ls"], "type": "delete_file"}
+    tool = PATCH if type == "custom" else {"type": type}
+    async with answering(database, call(name, **arguments)) as client:
+        events = await stream(client, URL, {"input": "go", "tools": [tool], "max_output_tokens": 18})
+        response = events[-1]["response"]
+        assert await get(client, f"{URL}/{response['id']}") == response
+    (item,) = response["output"]
+    assert (item["type"], item["status"], response["status"]) == (
+        f"{type}{'_tool' if type == 'custom' else ''}_call",
+        *2 * ("incomplete",),
+    )
+    deltas = [event["delta"] for event in events if event["type"] == "response.custom_tool_call_input.delta"]
+    assert type != "custom" or (TEXT.startswith("".join(deltas)) and "".join(deltas) == item[field] != "")

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agents.call_payload import input_of
-from worker.wire.input_text import InputText
+from agents.input_text import InputText
 
 
 def read(arguments: str, size: int) -> str:
@@ -41,3 +41,4 @@ def test_other_spellings_come_at_the_end_at_the_latest(arguments: str, text: str
 def test_an_input_that_is_cut_off_was_sent_as_far_as_it_came() -> None:
     text = InputText()
     assert text.feed('{"input": "abc\\') + text.feed("u00") == "abc"
+    assert input_of('{"input": "abc\\u00') == "abc"
