@@ -92,7 +92,7 @@ class Own(Strict):
     ahead: bool = False
     shared: Annotated[int, Field(ge=0, le=PROMPT_TOKENS_MAX)] = 0
     written: Annotated[int, Field(ge=0, lt=PROMPT_TOKENS_MAX)] = 0
-    boundaries: Annotated[tuple[Boundary, ...], Field(max_length=BOUNDARIES_MAX)] = ()
+    boundaries: Annotated[list[Boundary], Field(max_length=BOUNDARIES_MAX)] = Field(default_factory=list)
     marked_grammar: MarkedGrammar | None = None
     thought: Thinking | None = None
 

@@ -120,6 +120,12 @@ async def test_an_answer_is_told_as_vllm_tells_it(http: aiohttp.ClientSession) -
     assert told[-1]["choices"] == [] and told[-1]["usage"]["total_tokens"] == 6
 
 
+@pytest.mark.any_answer("it is about what is taken")
+async def test_places_at_which_other_prompts_may_part_are_taken(http: aiohttp.ClientSession) -> None:
+    async with http.post(PATH, json=own(boundaries=[1, 2])) as answer:
+        assert answer.status == 200, await answer.text()
+
+
 async def test_only_health_is_told_without_the_token(address: str) -> None:
     connector = aiohttp.UnixConnector(address.removeprefix("unix:"))
     async with aiohttp.ClientSession("http://engine", connector=connector) as nobody:
