@@ -30,10 +30,10 @@ from migrations.pool import Database
 from migrations.runner import bundled_migrations, migrate
 from worker.auth.principal import Principal
 from worker.auth.scope import Scope
-from worker.latency import answer_list, rollups
-from worker.latency.answer_list import Search
-from worker.latency.slice import DAY_S, HOUR_S, Slice, TimeRange, Visibility
-from worker.latency.summary import facets, series, summary
+from worker.telemetry.latency import answer_list, rollups
+from worker.telemetry.latency.answer_list import Search
+from worker.telemetry.latency.slice import DAY_S, HOUR_S, Slice, TimeRange, Visibility
+from worker.telemetry.latency.summary import facets, series, summary
 
 GOAL_MS = 100.0  # of the server's CPU time, for any view
 ROLLED_UP_BY = "0027_latency"

@@ -15,10 +15,14 @@ ROOT = Path(__file__).resolve().parents[1]
 LAYERS = ("inference", "retrieval", "agents", "worker")  # each may import those before it
 PACKAGES = (*LAYERS, "migrations")
 
-# Folders of a package, the lowest first: each may import those before it and the package's own modules.
+# Folders of a package, the lowest first: each may import those before it, folders that are not named and the package's
+# own modules.
 FOLDER_LAYERS = {
     "inference": ("grammar", "llama", "kvcache", "speculative+engine", "provisioning", "embedding", "remote"),
-    "worker": ("edge", "wire+auth", "engines", "crew", "runs", "batches", "sockets", "routes", "cli"),
+    "worker": (
+        *("edge", "wire+auth", "engines", "lifecycle/crew", "runs", "runs/batches"),
+        *("routes/sockets", "routes", "cli/evals", "cli"),
+    ),
 }
 # A newcomer who follows imports from the command down reads no more files than this before the bottom is reached.
 CHAIN_MAX = 22
@@ -28,7 +32,7 @@ DOORS = {
     "llama_cpp": ("inference/llama/library.py",),
     "aiohttp": ("worker/",),
     "mcp": ("agents/mcp_server.py",),  # an optional library, slow to import
-    "opentelemetry": ("worker/otlp/sdk.py",),  # an optional library, slow to import
+    "opentelemetry": ("worker/telemetry/otlp/sdk.py",),  # an optional library, slow to import
     "asyncpg": ("migrations/", "retrieval/store", "agents/store", "worker/"),
     # Its work is not bounded for schemas as clients send them.
     "jsonschema_rs": ("inference/grammar/unenforced_keywords.py", "inference/grammar/validation.py"),
@@ -42,15 +46,15 @@ WALL_CLOCK_READERS = (
     "worker/cli/credentials.py",
     "worker/runs/turn.py",
     "worker/wire/",
-    "worker/latency/",
-    "worker/otlp/sdk.py",
+    "worker/telemetry/latency/",
+    "worker/telemetry/otlp/sdk.py",
     "worker/routes/ops.py",
     "agents/tools/current_time.py",
     "retrieval/store/passages.py",
     "inference/template.py",
     "inference/trace.py",
     "worker/services.py",
-    "worker/supervisor.py",
+    "worker/lifecycle/supervisor.py",
 )
 SQL_OWNERS = (
     "migrations/",
@@ -58,11 +62,11 @@ SQL_OWNERS = (
     "agents/store",
     "worker/auth/",
     "worker/runs/",
-    "worker/batches/",
-    "worker/traces.py",
-    "worker/canary/store.py",
-    "worker/latency/",
-    "worker/otlp/sdk.py",
+    "worker/runs/batches/",
+    "worker/telemetry/traces.py",
+    "worker/telemetry/canary/store.py",
+    "worker/telemetry/latency/",
+    "worker/telemetry/otlp/sdk.py",
 )
 SQL = re.compile(
     r"\s*(with( recursive)?\s+\w+\s+as\s*\(|select\b.*\bfrom\b|insert\s+into\b|update\s+\w+\s+(\w+\s+)?set\b"
@@ -172,15 +176,19 @@ def upward_imports(graph: Mapping[str, set[str]]) -> list[str]:
     """The imports from one folder into another that does not stand below it."""
     found = []
     for package, layers in FOLDER_LAYERS.items():
-        level = {f"{package}.{name}": at for at, names in enumerate(layers) for name in names.split("+")}
+        folders = ((name, at) for at, names in enumerate(layers) for name in names.split("+"))
+        levels = {f"{package}.{name}".replace("/", "."): at for name, at in folders}
         for module, imported in graph.items():
-            here = level.get(_folder_of(module), len(layers))
-            found += [f"{module} imports {each}" for each in imported if level.get(_folder_of(each), -1) > here]
+            here = _level(module, levels, otherwise=len(layers))
+            found += [f"{module} imports {each}" for each in imported if _level(each, levels, otherwise=-1) > here]
     return found
 
 
-def _folder_of(module: str) -> str:
-    return ".".join(module.split(".")[:2])
+def _level(module: str, levels: Mapping[str, int], *, otherwise: int) -> int:
+    """That of the innermost of its folders that has one."""
+    while module and module not in levels:
+        module = module.rpartition(".")[0]
+    return levels.get(module, otherwise)
 
 
 @pytest.mark.parametrize("package", PACKAGES)

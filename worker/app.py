@@ -8,12 +8,11 @@ from aiohttp import web
 
 from agents.inflight import InFlight
 from worker.auth.credential_middleware import end_with_credential, sign_in
-from worker.batches.batch_worker import BATCHES, BatchWorker
-from worker.cors import Cors
-from worker.cors_middleware import CorsMiddleware
 from worker.edge.budget import BUDGET, Budget
 from worker.edge.health_probes import HealthProbes
-from worker.middleware import add_headers, identify, trace_request
+from worker.http.cors import Cors
+from worker.http.cors_middleware import CorsMiddleware
+from worker.http.middleware import add_headers, identify, trace_request
 from worker.routes import (
     batches,
     chat_completions,
@@ -41,11 +40,12 @@ from worker.routes import (
     vector_stores,
     warm,
 )
+from worker.routes.sockets import connection
+from worker.routes.sockets.register import SOCKETS, Sockets
+from worker.runs.batches.batch_worker import BATCHES, BatchWorker
 from worker.runs.event_stream import PULSE, Heartbeat
 from worker.runs.manager import RUNS, Runs
 from worker.services import CHECKERS, DRAINING, LEAVING, REQUESTS, SERVICES, Services
-from worker.sockets import connection
-from worker.sockets.register import SOCKETS, Sockets
 
 RESOURCES = (
     responses,

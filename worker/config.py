@@ -19,12 +19,12 @@ from inference.adapter import adapters_in
 from inference.attention import AUTO, FLASH, KV_TYPES, LAYOUTS, QUANTISED
 from inference.speculative.draft_length import DRAFT_TOKENS_MAX
 from inference.weight_placement import GPU, KV_PLACES, LAYER, LOAD_MODES, Split
-from worker import goodput
-from worker.cors import Cors
 from worker.engines.address import Address, engines_in
-from worker.goodput import REFUSE, WAIT
-from worker.model_aliases import ModelAliases
+from worker.engines.model_aliases import ModelAliases
+from worker.http.cors import Cors
 from worker.setting import ConfigError, Group, Setting, among, setting, web_address
+from worker.telemetry import goodput
+from worker.telemetry.goodput import REFUSE, WAIT
 
 VERSION = version("firsttoken")
 PROJECT = Path(__file__).resolve().parent.parent

@@ -15,7 +15,7 @@ from migrations.pool import DATABASE_AWAY, Database, Login
 from migrations.runner import migrate, why_unreachable
 from worker.config import Config
 from worker.errors import StartError
-from worker.supervisor import Supervisor, Well
+from worker.lifecycle.supervisor import Supervisor, Well
 
 APP_ROLE = "firsttoken_app"  # the role to assume when a DATABASE_URL has more privileges
 CLOSE_TIMEOUT_S = 5.0

@@ -8,17 +8,17 @@ from contextlib import nullcontext
 
 from inference.errors import EngineStopped
 from worker.config import VERSION, Config
-from worker.crew.member import Member
 from worker.edge.listener import listening
 from worker.engines.active_engines import open_model
 from worker.engines.address import Address, listen_socket
 from worker.engines.engine_app import build_engine_app, drain
 from worker.engines.shared_token import read_token
 from worker.errors import StartError
-from worker.gc_tuning import freeze
 from worker.home import Home
-from worker.stop_signals import StopSignals
-from worker.supervisor import Supervisor
+from worker.lifecycle.crew.member import Member
+from worker.lifecycle.gc_tuning import freeze
+from worker.lifecycle.stop_signals import StopSignals
+from worker.lifecycle.supervisor import Supervisor
 
 SOCKET = "engine.sock"
 

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 from aiohttp import web
 
 from agents.inflight import InFlight
-from worker.crew.member import Member
 from worker.edge.health_probes import HealthProbes
-from worker.prewarm import PrewarmLimits
+from worker.lifecycle.crew.member import Member
+from worker.lifecycle.prewarm import PrewarmLimits
 from worker.runs.cache_diagnostics import RecentPrompts
 from worker.runs.run_services import RunServices
 
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from retrieval.retriever import Retriever
     from retrieval.speculative_search import SpeculativeSearch
     from retrieval.store import FileQueue, PassageStore, UploadStore
-    from worker.batches.batch_store import BatchStore
     from worker.config import Config
     from worker.engines.on_demand import ModelStates
+    from worker.runs.batches.batch_store import BatchStore
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

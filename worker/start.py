@@ -33,8 +33,6 @@ from retrieval.rank import Reranker
 from retrieval.retriever import Retriever
 from retrieval.speculative_search import SpeculativeSearch
 from retrieval.store import FileQueue, PassageStore, UploadStore
-from worker.agent_files import check_names, read_agents
-from worker.attachments import Attachments
 from worker.auth.audit import AuditLog
 from worker.auth.authenticator import Authenticator
 from worker.auth.daily_budget import DailyBudgets
@@ -45,27 +43,25 @@ from worker.auth.seals import Seals
 from worker.auth.secret import Secret
 from worker.auth.secret_file import read_secret
 from worker.auth.session import Sessions
-from worker.batches.batch_store import BatchStore
-from worker.batches.batch_worker import BatchWorker
-from worker.batches.line_answer import answer_body
-from worker.canary.canaries import Canaries
-from worker.canary.store import CanaryStore
 from worker.config import VERSION, Config
 from worker.database import open_database, open_replica
 from worker.engines.active_engines import ActiveEngines, files_of, open_engines
+from worker.engines.model_aliases import ModelAliases
 from worker.engines.model_file import ModelFile
 from worker.engines.model_pool import phases
-from worker.goodput import WAIT, Targets
+from worker.engines.retrieval_models import open_embedders, open_reranker
 from worker.home import Home
-from worker.latency.load_sampler import LoadSampler
-from worker.load_progress import LoadProgress
-from worker.model_aliases import ModelAliases
-from worker.otlp.exporter import Exporter, SdkMissing
-from worker.prewarm import prefill_shared_prefixes
-from worker.prometheus import Metrics
-from worker.reload import Reloader
-from worker.retrieval_models import open_embedders, open_reranker
+from worker.lifecycle.agent_files import check_names, read_agents
+from worker.lifecycle.load_progress import LoadProgress
+from worker.lifecycle.prewarm import prefill_shared_prefixes
+from worker.lifecycle.reload import Reloader
+from worker.lifecycle.supervisor import Supervisor
+from worker.lifecycle.tool_servers import ToolServers, open_tool_servers
 from worker.runs.admission import Admission
+from worker.runs.attachments import Attachments
+from worker.runs.batches.batch_store import BatchStore
+from worker.runs.batches.batch_worker import BatchWorker
+from worker.runs.batches.line_answer import answer_body
 from worker.runs.idempotency_store import IdempotencyClaims, IdempotencyStore
 from worker.runs.manager import Runs
 from worker.runs.presence import Presence
@@ -73,10 +69,14 @@ from worker.runs.queue_store import QueueStore
 from worker.runs.running_store import RunningStore
 from worker.services import Services
 from worker.setting import ConfigError
-from worker.supervisor import Supervisor
-from worker.telemetry import Telemetry
-from worker.tool_servers import ToolServers, open_tool_servers
-from worker.traces import Traces
+from worker.telemetry.canary.canaries import Canaries
+from worker.telemetry.canary.store import CanaryStore
+from worker.telemetry.goodput import WAIT, Targets
+from worker.telemetry.latency.load_sampler import LoadSampler
+from worker.telemetry.otlp.exporter import Exporter, SdkMissing
+from worker.telemetry.prometheus import Metrics
+from worker.telemetry.telemetry import Telemetry
+from worker.telemetry.traces import Traces
 
 T = TypeVar("T")
 

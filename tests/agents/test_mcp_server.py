@@ -17,7 +17,7 @@ from agents.mcp_server import McpServer, McpTool, tool_name
 from agents.tool import ToolContext
 from agents.toolbox import Toolbox, ToolResult
 from tests.agents.turns import TENANT
-from worker.supervisor import Supervisor
+from worker.lifecycle.supervisor import Supervisor
 
 SCRIPT = str(Path(__file__).with_name("mcp_tools.py"))
 COMMAND = [sys.executable, SCRIPT]

@@ -8,7 +8,7 @@ from benchmarks.engine.open_loop.goodput import Targets
 from benchmarks.engine.open_loop.plan import Plan
 from benchmarks.engine.open_loop.simulated import Device, lines, simulated
 from inference.engine import scheduler
-from worker import goodput
+from worker.telemetry import goodput
 
 PLAN = Plan(Targets(ttft_s=0.5, tpot_s=0.05), share=0.95, rounds=2, sessions=96, seed="open loop")
 BUSY = Device(slower=1.3)

@@ -7,9 +7,9 @@ from pathlib import Path
 from uuid import uuid4
 
 from inference.trace import Trace
-from worker.prometheus import Metrics
+from worker.lifecycle.supervisor import Supervisor
 from worker.runs.record import TurnRecord
-from worker.supervisor import Supervisor
+from worker.telemetry.prometheus import Metrics
 
 RULES = Path(__file__).parents[2] / "deploy" / "prometheus" / "firsttoken.rules.yml"
 METRIC = re.compile(r"(?<!:)\bfirsttoken_\w+(?:\{[^}]*\})?")

@@ -9,7 +9,7 @@ import pytest
 
 from tests.serving import ROOT
 from worker.config import Config
-from worker.crew.crew import LEAVE_S
+from worker.lifecycle.crew.crew import LEAVE_S
 
 UNIT = ROOT / "deploy/systemd/firsttoken.service"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from retrieval.ingest_worker import IngestWorker
-from worker.supervisor import Supervised, Supervisor
+from worker.lifecycle.supervisor import Supervised, Supervisor
 
 
 class Intake(IngestWorker):

@@ -27,9 +27,9 @@ from retrieval.query import Query
 from retrieval.store import PassageStore
 from tests.worker.harness import SECRET, Client, make_services, serving
 from tests.worker.reader import Event
-from worker.attachments import Attachments
 from worker.auth.keys import Keys
 from worker.config import Config
+from worker.runs.attachments import Attachments
 from worker.services import Services
 
 MODEL = "scripted"

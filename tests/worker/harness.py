@@ -23,7 +23,6 @@ from migrations.pool import Database
 from retrieval.loaders.pool import LoaderPool
 from retrieval.store import FileQueue, UploadStore
 from worker.app import build_app
-from worker.attachments import Attachments
 from worker.auth.access import needs
 from worker.auth.audit import AuditLog
 from worker.auth.authenticator import Authenticator
@@ -34,23 +33,24 @@ from worker.auth.scope import Scope
 from worker.auth.seals import Seals
 from worker.auth.secret import Secret
 from worker.auth.session import Sessions
-from worker.batches.batch_store import BatchStore
-from worker.batches.batch_worker import BatchWorker
-from worker.batches.line_answer import answer_body
 from worker.config import Config
 from worker.edge.listener import Listener
-from worker.goodput import WAIT, Targets
-from worker.prometheus import Metrics
+from worker.lifecycle.supervisor import Supervisor
 from worker.runs.admission import Admission
+from worker.runs.attachments import Attachments
+from worker.runs.batches.batch_store import BatchStore
+from worker.runs.batches.batch_worker import BatchWorker
+from worker.runs.batches.line_answer import answer_body
 from worker.runs.idempotency_store import IdempotencyClaims, IdempotencyStore
 from worker.runs.manager import Runs
 from worker.runs.presence import Presence
 from worker.runs.queue_store import QueueStore
 from worker.runs.running_store import RunningStore
 from worker.services import Services
-from worker.supervisor import Supervisor
-from worker.telemetry import Telemetry
-from worker.traces import Traces
+from worker.telemetry.goodput import WAIT, Targets
+from worker.telemetry.prometheus import Metrics
+from worker.telemetry.telemetry import Telemetry
+from worker.telemetry.traces import Traces
 
 SECRET = Secret(b"the secret of the tests")
 UNUSED: Any = cast(Any, None)  # a part that no handler under test touches

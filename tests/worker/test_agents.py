@@ -21,13 +21,13 @@ from tests.worker.answering import MODEL, ShelfRetriever, get, post, services_wi
 from tests.worker.cli.test_main import complaint, firsttoken
 from tests.worker.harness import SECRET, Client, serving
 from tests.worker.reader import Reader
-from worker.agent_files import read_agents
 from worker.auth.keys import ApiKey, Keys
 from worker.auth.principal import KeyLimits
 from worker.cli.policies import policy
 from worker.config import Config
-from worker.goodput import Targets
+from worker.lifecycle.agent_files import read_agents
 from worker.services import Services
+from worker.telemetry.goodput import Targets
 
 CALL = '<tool_call>\n{"name": "double", "arguments": {"number": 21}}\n</tool_call>'
 HELPER = Definition(

@@ -13,9 +13,9 @@ from inference.config import ADJUSTABLE
 from inference.core import ChatMessage, Sampling
 from tests.worker.cli.test_main import complaint, firsttoken
 from worker.config import load
-from worker.engine_config import engine_config
 from worker.engines.active_engines import open_model
-from worker.supervisor import Supervisor
+from worker.engines.engine_config import engine_config
+from worker.lifecycle.supervisor import Supervisor
 
 
 def test_only_what_nobody_set_may_give_way(tmp_path: Path) -> None:

@@ -14,13 +14,13 @@ from benchmarks.database.far import FarPostgres
 from inference.trace import Trace
 from migrations.embedded import EmbeddedPostgres
 from migrations.pool import Database
-from tests.worker.test_telemetry import member, turn
+from tests.worker.telemetry.test_telemetry import member, turn
 from worker.config import Config
 from worker.database import open_replica
 from worker.errors import StartError
-from worker.latency.answer_list import Search
 from worker.setting import ConfigError
-from worker.traces import Traces
+from worker.telemetry.latency.answer_list import Search
+from worker.telemetry.traces import Traces
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from migrations.embedded.placement import placement_of
 from migrations.embedded.postmaster import PidFile
 from tests.serving import Worker
 from worker.home import Home
-from worker.ready_file import FIRST_START
+from worker.lifecycle.ready_file import FIRST_START
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ from tests.serving import ROOT
 from training.cases import CATEGORIES
 from training.suite import lines
 from training.tests.conftest import generator
-from worker.evals.suite import read_suites
+from worker.cli.evals.suite import read_suites
 
 FILE = ROOT / "benchmarks" / "suites" / "bundled.jsonl"
 

@@ -20,7 +20,7 @@ from worker.auth.secret import Secret
 from worker.auth.session import Sessions, require_same_origin
 from worker.auth.throttle import Throttle
 from worker.errors import ApiError
-from worker.supervisor import Supervised, Supervisor, Well
+from worker.lifecycle.supervisor import Supervised, Supervisor, Well
 
 API_KEY = "X-Api-Key"
 CREDENTIAL_CHARS_MAX = 8192

@@ -13,7 +13,7 @@ from joserfc.errors import JoseError
 from joserfc.jwk import ECKey, RSAKey
 
 from inference.trace import Trace
-from worker.supervisor import Supervised, Supervisor, Well
+from worker.lifecycle.supervisor import Supervised, Supervisor, Well
 
 log = logging.getLogger("firsttoken.auth")
 

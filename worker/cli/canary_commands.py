@@ -12,21 +12,21 @@ import orjson
 from tqdm import tqdm
 
 from agents.store.answered import Answered
-from worker.agent_files import read_agents
 from worker.auth.keys import LOCAL_TENANT
-from worker.canary.store import AlreadyExists, CanaryStore
-from worker.canary.trial import DECIDED_IN, Canary, Proposal, State, canary_report
-from worker.canary.verdict import Evidence, Finding, Vote, findings, judge
+from worker.cli.evals.answer import Answer
+from worker.cli.evals.eval_client import session
+from worker.cli.evals.eval_runner import Judge
+from worker.cli.evals.eval_target import eval_target
+from worker.cli.evals.stored_cases import case_of, said_in
+from worker.cli.evals.suite import Case, Suite
 from worker.cli.suite_command import open_side
 from worker.cli.tenant import command_actor, open_tenant
 from worker.config import Config
 from worker.errors import StartError
-from worker.evals.answer import Answer
-from worker.evals.eval_client import session
-from worker.evals.eval_runner import Judge
-from worker.evals.eval_target import eval_target
-from worker.evals.stored_cases import case_of, said_in
-from worker.evals.suite import Case, Suite
+from worker.lifecycle.agent_files import read_agents
+from worker.telemetry.canary.store import AlreadyExists, CanaryStore
+from worker.telemetry.canary.trial import DECIDED_IN, Canary, Proposal, State, canary_report
+from worker.telemetry.canary.verdict import Evidence, Finding, Vote, findings, judge
 
 HEAD = f"{'':12}  {'CONTROL':>10}  {'TREATMENT':>10}  {'DIFFERENCE':^16}  {'MARGIN':>6}  {'PAIRS':>5}  VERDICT"
 

@@ -25,14 +25,14 @@ from migrations.embedded import EmbeddedPostgresError
 from migrations.runner import MigrationError, server_versions
 from worker.config import Config
 from worker.database import open_owner_dsn
-from worker.engine_config import engine_config
 from worker.engines.address import engines_in
+from worker.engines.engine_config import engine_config
 from worker.engines.exchange import EngineTransport
 from worker.engines.model_file import InvalidModels, read_models
+from worker.engines.retrieval_models import embedder_files
 from worker.engines.shared_token import read_token
 from worker.errors import StartError
 from worker.home import Home
-from worker.retrieval_models import embedder_files
 
 # The embedded database keeps a gigabyte of write-ahead log; with less than that it stops while people chat.
 DISK_BYTES_MIN = 2 * 10**9

@@ -20,8 +20,8 @@ from retrieval.retriever import Retriever
 from retrieval.store import PassageStore
 from worker.cli.tenant import open_tenant
 from worker.config import Config
+from worker.engines.retrieval_models import open_embedders, open_reranker
 from worker.errors import StartError
-from worker.retrieval_models import open_embedders, open_reranker
 
 MISSED_SHOWN_MAX = 10
 

@@ -19,9 +19,9 @@ from worker.auth.secret_file import read_secret
 from worker.cli.tenant import checked, tenant_of
 from worker.config import Config
 from worker.database import open_database
+from worker.engines.retrieval_models import open_embedders
 from worker.errors import StartError
 from worker.home import Home
-from worker.retrieval_models import open_embedders
 
 LINE_EVERY_S = 5.0  # without a terminal, which gets a bar
 INGEST_NICENESS = 10  # a worker on the same machine serves people; the documents can wait

@@ -15,8 +15,8 @@ from migrations.embedded.errors import remedy
 from worker.cli.arguments import SETTING_NAMES
 from worker.cli.parser import SERVE, parser
 from worker.config import VERSION, Config, load, prepare_process
-from worker.crew.member import Member
 from worker.errors import StartError
+from worker.lifecycle.crew.member import Member
 from worker.setting import ConfigError
 
 EXIT_FAILED, EXIT_INTERRUPTED, EXIT_UNREAD = 1, 130, 141
@@ -85,7 +85,7 @@ def _run_crew(config: Config, flags: dict[str, str], began: float) -> int:
     """Models and servers are for the members alone: this process stays small."""
     import uvloop
 
-    from worker.crew.crew import serve_crew
+    from worker.lifecycle.crew.crew import serve_crew
 
     try:
         uvloop.run(serve_crew(config, began=began, flags=flags))

@@ -30,7 +30,7 @@ from inference.provisioning.machine import room_of
 from inference.provisioning.memory import Footprint, Proportions, in_words
 from worker.cli.download import Download, Fetched, unpack
 from worker.config import Config
-from worker.engine_config import engine_config
+from worker.engines.engine_config import engine_config
 from worker.errors import StartError
 from worker.home import Home
 

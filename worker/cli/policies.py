@@ -8,12 +8,12 @@ from math import isfinite
 from agents.surface import USUAL, Surface
 from agents.turn import TOKENS_MAX, Caps, Limits, Owner, Turn
 from inference.core import Priority
-from worker.agent_files import list_agents, read_agents
 from worker.auth.keys import ApiKey
 from worker.auth.principal import NOBODY, KeyLimits, Principal
 from worker.cli.credentials import keys_of
 from worker.config import Config
-from worker.goodput import NO_TARGET, Targets
+from worker.lifecycle.agent_files import list_agents, read_agents
+from worker.telemetry.goodput import NO_TARGET, Targets
 
 # The names in the settings of keys and surfaces.
 NAMES = {

@@ -14,21 +14,21 @@ import orjson
 from tqdm import tqdm
 
 from agents.store.answered import Answered, answered
+from worker.cli.evals import replay_report
+from worker.cli.evals.answer import Answer
+from worker.cli.evals.eval_client import EvalClient, session
+from worker.cli.evals.eval_runner import run_cases
+from worker.cli.evals.eval_target import LocalWorker, Recording, eval_target
+from worker.cli.evals.replay_report import ReplayedTurn, totals
+from worker.cli.evals.stored_cases import case_of, example_of, said_in
+from worker.cli.evals.suite import Case, Suite
 from worker.cli.suite_command import open_side
 from worker.cli.tenant import EVERYBODY, open_tenant
 from worker.config import Config
 from worker.errors import StartError
-from worker.evals import replay_report
-from worker.evals.answer import Answer
-from worker.evals.eval_client import EvalClient, session
-from worker.evals.eval_runner import run_cases
-from worker.evals.eval_target import LocalWorker, Recording, eval_target
-from worker.evals.replay_report import ReplayedTurn, totals
-from worker.evals.stored_cases import case_of, example_of, said_in
-from worker.evals.suite import Case, Suite
 from worker.home import write_atomically
-from worker.latency.answer_list import WHYS, Why, accepted_answers
-from worker.traces import Traces
+from worker.telemetry.latency.answer_list import WHYS, Why, accepted_answers
+from worker.telemetry.traces import Traces
 
 READ_FIRST = (
     "Addresses, numbers and keys were redacted, but names cannot be recognised: read the {} before you share them."

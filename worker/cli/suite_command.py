@@ -11,14 +11,14 @@ import aiohttp
 import orjson
 from tqdm import tqdm
 
+from worker.cli.evals.eval_client import EvalClient, session
+from worker.cli.evals.eval_runner import Judge, run_cases
+from worker.cli.evals.eval_target import NOTHING, Endpoint, EvalTarget, LocalWorker, Recording, eval_target, started
+from worker.cli.evals.outcome import Outcome, Result
+from worker.cli.evals.report import as_json, markdown, picture, read_recorded, table
+from worker.cli.evals.suite import Suite, read_suites
 from worker.config import Config
 from worker.errors import StartError
-from worker.evals.eval_client import EvalClient, session
-from worker.evals.eval_runner import Judge, run_cases
-from worker.evals.eval_target import NOTHING, Endpoint, EvalTarget, LocalWorker, Recording, eval_target, started
-from worker.evals.outcome import Outcome, Result
-from worker.evals.report import as_json, markdown, picture, read_recorded, table
-from worker.evals.suite import Suite, read_suites
 from worker.home import KEY_CHARS_MAX, Home, write_atomically
 
 

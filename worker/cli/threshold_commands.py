@@ -13,20 +13,20 @@ import orjson
 from tqdm import tqdm
 
 from agents.routing.policy import Cascade
+from worker.cli.evals import cascade_report
+from worker.cli.evals.answer import Answer
+from worker.cli.evals.cascade_curve import PROBE, CascadeTrial, Fit, cascade_trial, fit, probe
+from worker.cli.evals.eval_client import EvalClient, session
+from worker.cli.evals.eval_runner import Judge, run_cases
+from worker.cli.evals.eval_target import NOTHING, LocalWorker, eval_target, started
+from worker.cli.evals.similarity_threshold import Hits, Question, fit_threshold
+from worker.cli.evals.suite import Case, Suite, read_suites
 from worker.cli.suite_command import open_side
 from worker.config import Config
 from worker.engines.model_file import ModelFile, read_models
+from worker.engines.retrieval_models import open_embedders
 from worker.errors import StartError
-from worker.evals import cascade_report
-from worker.evals.answer import Answer
-from worker.evals.cascade_curve import PROBE, CascadeTrial, Fit, cascade_trial, fit, probe
-from worker.evals.eval_client import EvalClient, session
-from worker.evals.eval_runner import Judge, run_cases
-from worker.evals.eval_target import NOTHING, LocalWorker, eval_target, started
-from worker.evals.similarity_threshold import Hits, Question, fit_threshold
-from worker.evals.suite import Case, Suite, read_suites
 from worker.home import FOLDER_OF_ROOT, Home, write_atomically
-from worker.retrieval_models import open_embedders
 
 
 async def evaluate_cache(config: Config, *, files: Sequence[Path], wrong: float, as_json: bool) -> None:

@@ -10,14 +10,14 @@ import orjson
 
 from inference.llama import model_name
 from migrations.runner import migrate
-from worker.agent_files import check_names, read_agents
 from worker.config import Config
 from worker.database import open_owner_dsn
+from worker.engines.model_aliases import ModelAliases
 from worker.engines.model_file import ModelFile, read_models
+from worker.engines.retrieval_models import embedder_files
 from worker.errors import StartError
 from worker.home import Home
-from worker.model_aliases import ModelAliases
-from worker.retrieval_models import embedder_files
+from worker.lifecycle.agent_files import check_names, read_agents
 
 
 async def migrate_database(config: Config) -> None:

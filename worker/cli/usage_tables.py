@@ -11,8 +11,8 @@ from worker.cli.tenant import EVERYBODY
 from worker.config import Config
 from worker.database import open_database
 from worker.home import Home
-from worker.latency.spending import By, Spending, per_thousand
-from worker.traces import Grouping, Traces
+from worker.telemetry.latency.spending import By, Spending, per_thousand
+from worker.telemetry.traces import Grouping, Traces
 
 
 async def show_cost(config: Config, *, by: By, hours: float, as_json: bool) -> None:

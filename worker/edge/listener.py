@@ -18,8 +18,8 @@ from worker.config import Config
 from worker.edge.connections import Connections, descriptors, limit_for
 from worker.edge.guard import Guard
 from worker.errors import ApiError
-from worker.middleware import error_response
-from worker.port import BACKLOG
+from worker.http.middleware import error_response
+from worker.lifecycle.port import BACKLOG
 
 Handler: TypeAlias = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 

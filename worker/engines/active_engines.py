@@ -21,10 +21,9 @@ from inference.provisioning.fit import here
 from inference.remote.remote_model import RemoteModel
 from inference.trace import Trace
 from worker.auth.secret import Secret
-from worker.calibrator import Calibrator
 from worker.config import Config
-from worker.engine_config import engine_config, load_for
 from worker.engines.address import engines_in
+from worker.engines.engine_config import engine_config, load_for
 from worker.engines.exchange import EngineTransport
 from worker.engines.model_file import ModelFile, ModelTable, read_models
 from worker.engines.model_pool import ModelPool, phases
@@ -32,7 +31,8 @@ from worker.engines.on_demand import OnDemandModel, State
 from worker.engines.shared_token import read_token
 from worker.errors import StartError
 from worker.home import Home
-from worker.supervisor import Supervisor
+from worker.lifecycle.calibrator import Calibrator
+from worker.lifecycle.supervisor import Supervisor
 
 Served: TypeAlias = ChatModel | RemoteModel | OnDemandModel
 Told: TypeAlias = Callable[[float], None]  # the loaded share of the models, from 0 to 1

@@ -14,7 +14,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from worker.errors import StartError
-from worker.port import BACKLOG
+from worker.lifecycle.port import BACKLOG
 
 UNIX = "unix:"
 UNIX_PATH_BYTES_MAX = 100  # the system's limit is 107

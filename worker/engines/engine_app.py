@@ -36,12 +36,12 @@ from worker.engines.channel import keep_alive
 from worker.engines.generate_request import GenerateRequest
 from worker.engines.served_channel import ServedChannel, SharedReply
 from worker.engines.token_stream import HttpBody, TokenStream
-from worker.error_mapping import to_api_error
 from worker.errors import ApiError, ClientGone
-from worker.json_response import json_response
-from worker.memory_ledger import MemoryLedger
-from worker.middleware import error_response, join_trace
-from worker.prometheus import ModelGauges
+from worker.http.error_mapping import to_api_error
+from worker.http.json_response import json_response
+from worker.http.middleware import error_response, join_trace
+from worker.telemetry.memory_ledger import MemoryLedger
+from worker.telemetry.prometheus import ModelGauges
 from worker.wire.parse import parsed
 
 

@@ -26,7 +26,7 @@ from inference.provisioning.fit import Allowance, CannotServe, here
 from inference.text_model import TextModel
 from inference.trace import Trace
 from worker.config import Config
-from worker.engine_config import engine_config
+from worker.engines.engine_config import engine_config
 from worker.engines.model_file import ModelTable
 from worker.engines.on_demand import OnDemandModel
 from worker.home import Home

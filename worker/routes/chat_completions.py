@@ -9,17 +9,17 @@ from aiohttp import web
 from agents.turn import Turn
 from worker.auth.access import needs
 from worker.auth.scope import Scope
-from worker.checks import check_model, in_param
 from worker.errors import ClientGone
-from worker.json_response import json_response
-from worker.request_keys import BODY, IGNORED, PRINCIPAL, TRACE
-from worker.route_docs import EVENTS, JSON, RouteDocs
+from worker.http.checks import check_model, in_param
+from worker.http.json_response import json_response
+from worker.http.request_keys import BODY, IGNORED, PRINCIPAL, TRACE
+from worker.http.route_docs import EVENTS, JSON, RouteDocs
 from worker.runs.choice import Choice, all_of
 from worker.runs.completion import choices_of, turns_of, whole
 from worker.runs.event_stream import EventStream
 from worker.runs.idempotency import Once
 from worker.services import SERVICES
-from worker.telemetry import server_timing
+from worker.telemetry.telemetry import server_timing
 from worker.wire import sse
 from worker.wire.chat_completion import ChunkEncoder, Completion
 from worker.wire.chat_request import ChatRequest

@@ -9,14 +9,14 @@ from agents.message import Compaction, new_id
 from worker.auth.access import needs
 from worker.auth.scope import Scope
 from worker.auth.seals import sealed
-from worker.checks import check_model
-from worker.json_response import json_response
-from worker.request_keys import BODY, PRINCIPAL, TRACE
-from worker.route_docs import RouteDocs
+from worker.http.checks import check_model
+from worker.http.json_response import json_response
+from worker.http.request_keys import BODY, PRINCIPAL, TRACE
+from worker.http.route_docs import RouteDocs
 from worker.runs.ledger import Ledger
 from worker.runs.turn import hydrate
 from worker.services import SERVICES
-from worker.telemetry import server_timing
+from worker.telemetry.telemetry import server_timing
 from worker.wire.compaction import CompactRequest, compaction_object
 from worker.wire.parse import parsed
 from worker.wire.response import ResponseFrame

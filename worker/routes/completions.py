@@ -16,16 +16,16 @@ from inference.core import LanguageModel, Part, Segment
 from inference.errors import UnknownToken
 from worker.auth.access import needs
 from worker.auth.scope import Scope
-from worker.checks import check_model, in_param
 from worker.errors import ApiError, ClientGone
-from worker.json_response import json_bytes
-from worker.request_keys import BODY, IGNORED, PRINCIPAL, TRACE
-from worker.route_docs import EVENTS, JSON, RouteDocs
+from worker.http.checks import check_model, in_param
+from worker.http.json_response import json_bytes
+from worker.http.request_keys import BODY, IGNORED, PRINCIPAL, TRACE
+from worker.http.route_docs import EVENTS, JSON, RouteDocs
 from worker.runs.choice import Choice, all_of, whole_of
 from worker.runs.event_stream import EventStream
 from worker.runs.idempotency import Once
 from worker.services import SERVICES
-from worker.telemetry import server_timing
+from worker.telemetry.telemetry import server_timing
 from worker.wire import sse
 from worker.wire.completion_reply import TextChunkEncoder, TextCompletion
 from worker.wire.completion_request import CompletionRequest

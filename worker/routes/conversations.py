@@ -9,7 +9,8 @@ from aiohttp import web
 from agents.store import ConversationStore
 from worker.auth.access import needs
 from worker.auth.scope import Scope
-from worker.checks import (
+from worker.errors import ApiError
+from worker.http.checks import (
     INCLUDE,
     includes_feedback,
     includes_response_ids,
@@ -17,10 +18,9 @@ from worker.checks import (
     includes_versions,
     path_id,
 )
-from worker.errors import ApiError
-from worker.json_response import json_response
-from worker.request_keys import BODY, PRINCIPAL
-from worker.route_docs import JSON, RouteDocs
+from worker.http.json_response import json_response
+from worker.http.request_keys import BODY, PRINCIPAL
+from worker.http.route_docs import JSON, RouteDocs
 from worker.services import SERVICES
 from worker.wire.conversation import (
     BranchChoice,

@@ -6,10 +6,10 @@ from aiohttp import web
 
 from worker.auth.access import needs
 from worker.auth.scope import USUAL
-from worker.embed_inputs import check_inputs, embed_inputs
-from worker.json_response import json_response
-from worker.request_keys import BODY, IGNORED, PRINCIPAL, TRACE
-from worker.route_docs import RouteDocs
+from worker.http.json_response import json_response
+from worker.http.request_keys import BODY, IGNORED, PRINCIPAL, TRACE
+from worker.http.route_docs import RouteDocs
+from worker.runs.embed_inputs import check_inputs, embed_inputs
 from worker.services import SERVICES
 from worker.wire.embeddings_request import EmbeddingsRequest
 from worker.wire.parse import parsed

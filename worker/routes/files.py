@@ -7,15 +7,15 @@ from urllib.parse import quote
 
 from aiohttp import web
 
-from worker.attachments import receive
 from worker.auth.access import needs
 from worker.auth.audit import Act
 from worker.auth.scope import USUAL, Scope
-from worker.checks import path_id
 from worker.edge.budget import BUDGET
-from worker.json_response import json_response
-from worker.request_keys import PRINCIPAL, noted
-from worker.route_docs import BYTES, PLAIN, RouteDocs
+from worker.http.checks import path_id
+from worker.http.json_response import json_response
+from worker.http.request_keys import PRINCIPAL, noted
+from worker.http.route_docs import BYTES, PLAIN, RouteDocs
+from worker.runs.attachments import receive
 from worker.services import SERVICES
 from worker.wire.file import deleted_file_object, file_object
 from worker.wire.page import PAGE, PageQuery, list_object

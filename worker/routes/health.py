@@ -15,9 +15,9 @@ from worker.auth.access import EVERYBODY, declare
 from worker.config import VERSION
 from worker.edge.guard import remote_of
 from worker.engines.on_demand import State
-from worker.json_response import json_response
+from worker.http.json_response import json_response
+from worker.lifecycle.supervisor import VITAL
 from worker.services import CHECKERS, DRAINING, SERVICES, Services
-from worker.supervisor import VITAL
 
 DATABASE_TIMEOUT_S = 1.5  # half a second more where its connection does not even take a reset: 2 s in all
 

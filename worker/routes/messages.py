@@ -11,19 +11,19 @@ from aiohttp import web
 from agents.turn import Turn
 from worker.auth.access import needs
 from worker.auth.scope import Scope
-from worker.canary.canaries import first_question
-from worker.checks import check_model, in_param
 from worker.errors import ClientGone
-from worker.json_response import json_response
-from worker.prompt_tokens import prompt_tokens
-from worker.request_keys import BODY, IGNORED, PRINCIPAL, TRACE
-from worker.route_docs import EVENTS, JSON, RouteDocs
+from worker.http.checks import check_model, in_param
+from worker.http.json_response import json_response
+from worker.http.request_keys import BODY, IGNORED, PRINCIPAL, TRACE
+from worker.http.route_docs import EVENTS, JSON, RouteDocs
 from worker.runs.cache_diagnostics import MessageDiagnosis, PromptDigest
 from worker.runs.choice import Choice, whole_of
 from worker.runs.event_stream import EventStream
 from worker.runs.idempotency import Once
+from worker.runs.prompt_tokens import prompt_tokens
 from worker.services import SERVICES
-from worker.telemetry import server_timing
+from worker.telemetry.canary.canaries import first_question
+from worker.telemetry.telemetry import server_timing
 from worker.wire.headers import with_headers
 from worker.wire.messages_reply import PING, MessageEventEncoder, Reply
 from worker.wire.messages_request import MessagesInput, MessagesRequest

@@ -10,10 +10,10 @@ from prometheus_client import CONTENT_TYPE_LATEST
 
 from worker.auth.access import needs
 from worker.auth.scope import Scope
-from worker.crew.scrape import scrape_all
 from worker.engines.exchange import EngineTransport
-from worker.json_response import json_response
-from worker.route_docs import PLAIN, RouteDocs
+from worker.http.json_response import json_response
+from worker.http.route_docs import PLAIN, RouteDocs
+from worker.lifecycle.crew.scrape import scrape_all
 from worker.routes.health import ready
 from worker.services import CREW, DRAINING, SERVICES
 

@@ -11,7 +11,7 @@ from inference.core import LanguageModel
 from worker.auth.access import needs
 from worker.auth.scope import Scope
 from worker.errors import ApiError
-from worker.json_response import json_response
+from worker.http.json_response import json_response
 from worker.services import SERVICES, Services
 from worker.wire.models import RERANK_CARD, abilities, chat_card, embedding_card, model_object
 

@@ -13,8 +13,8 @@ from worker.auth.provider import ATTEMPT_S, Attempt, Person, Provider, ProviderU
 from worker.auth.throttle import WRONG
 from worker.edge.guard import remote_of
 from worker.errors import ApiError
-from worker.request_keys import TRACE
-from worker.route_docs import HTML, RouteDocs
+from worker.http.request_keys import TRACE
+from worker.http.route_docs import HTML, RouteDocs
 from worker.services import SERVICES, Services
 
 log = logging.getLogger("firsttoken.auth")

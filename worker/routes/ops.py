@@ -23,14 +23,14 @@ from worker.auth.scope import Scope
 from worker.config import VERSION
 from worker.edge.budget import BUDGET
 from worker.errors import ApiError
-from worker.json_response import json_response
-from worker.latency.answer_list import Order, Search, calls_of, questions_of
-from worker.latency.queries import LatencyQuery, cost_summary
-from worker.latency.slice import COMPLETED, LATE, Cache, Length, Slice, Status
-from worker.otlp.spans import otlp_json, spans_of
-from worker.request_keys import PRINCIPAL
-from worker.route_docs import RouteDocs
+from worker.http.json_response import json_response
+from worker.http.request_keys import PRINCIPAL
+from worker.http.route_docs import RouteDocs
 from worker.services import SERVICES, Services
+from worker.telemetry.latency.answer_list import Order, Search, calls_of, questions_of
+from worker.telemetry.latency.queries import LatencyQuery, cost_summary
+from worker.telemetry.latency.slice import COMPLETED, LATE, Cache, Length, Slice, Status
+from worker.telemetry.otlp.spans import otlp_json, spans_of
 
 AUDIT_MAX = 200
 POSITION_MAX = 2**63 - 1

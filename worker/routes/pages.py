@@ -20,8 +20,8 @@ from pathlib import Path, PurePosixPath
 from aiohttp import web
 
 from worker.auth.access import EVERYBODY, VISITORS, declare
-from worker.request_keys import PRINCIPAL
-from worker.route_docs import BYTES, HTML, RouteDocs
+from worker.http.request_keys import PRINCIPAL
+from worker.http.route_docs import BYTES, HTML, RouteDocs
 from worker.services import SERVICES
 
 STATIC = Path(__file__).parent.parent / "static"

@@ -16,9 +16,9 @@ from retrieval.rank import window_similarity
 from worker.auth.access import needs
 from worker.auth.scope import USUAL
 from worker.errors import ApiError
-from worker.json_response import json_response
-from worker.request_keys import BODY, PRINCIPAL, TRACE
-from worker.route_docs import RouteDocs
+from worker.http.json_response import json_response
+from worker.http.request_keys import BODY, PRINCIPAL, TRACE
+from worker.http.route_docs import RouteDocs
 from worker.runs.record import TurnRecord
 from worker.services import SERVICES, Services
 from worker.wire.parse import parsed

@@ -6,12 +6,12 @@ from aiohttp import web
 
 from worker.auth.access import needs
 from worker.auth.scope import Scope
-from worker.checks import INCLUDE, check_model, includes_results, path_id
-from worker.json_response import json_response
-from worker.prompt_tokens import prompt_tokens
-from worker.request_keys import BODY, PRINCIPAL
-from worker.route_docs import RouteDocs
+from worker.http.checks import INCLUDE, check_model, includes_results, path_id
+from worker.http.json_response import json_response
+from worker.http.request_keys import BODY, PRINCIPAL
+from worker.http.route_docs import RouteDocs
 from worker.runs.manager import RUNS
+from worker.runs.prompt_tokens import prompt_tokens
 from worker.runs.turn import hydrate
 from worker.services import SERVICES
 from worker.wire.feedback import Feedback

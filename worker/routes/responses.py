@@ -13,11 +13,11 @@ from agents.errors import NotFound
 from agents.message import new_id
 from worker.auth.access import needs
 from worker.auth.scope import Scope
-from worker.checks import INCLUDE, includes_results, path_id
 from worker.errors import ApiError, ClientGone
-from worker.json_response import json_response
-from worker.request_keys import BODY, IGNORED, PRINCIPAL, TRACE
-from worker.route_docs import EVENTS, JSON, RouteDocs
+from worker.http.checks import INCLUDE, includes_results, path_id
+from worker.http.json_response import json_response
+from worker.http.request_keys import BODY, IGNORED, PRINCIPAL, TRACE
+from worker.http.route_docs import EVENTS, JSON, RouteDocs
 from worker.runs.disconnect import HEADER, Disconnect
 from worker.runs.event_stream import EventStream
 from worker.runs.idempotency import COME_BACK, Once, in_use
@@ -26,7 +26,7 @@ from worker.runs.manager import RUNS
 from worker.runs.reader import read_run, read_stored
 from worker.runs.run import Run
 from worker.services import SERVICES
-from worker.telemetry import server_timing
+from worker.telemetry.telemetry import server_timing
 from worker.wire import sse
 from worker.wire.dialect import Dialect
 from worker.wire.headers import with_headers

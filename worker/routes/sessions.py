@@ -16,11 +16,11 @@ from worker.auth.access import needs
 from worker.auth.principal import Principal
 from worker.auth.scope import Scope
 from worker.auth.session import Session
-from worker.checks import path_id
 from worker.errors import ApiError
-from worker.json_response import json_response
-from worker.request_keys import PRINCIPAL, actor_of
-from worker.route_docs import RouteDocs
+from worker.http.checks import path_id
+from worker.http.json_response import json_response
+from worker.http.request_keys import PRINCIPAL, actor_of
+from worker.http.route_docs import RouteDocs
 from worker.services import SERVICES
 from worker.wire.page import PAGE, PageQuery, list_object, page_of
 

@@ -7,11 +7,11 @@ from aiohttp import web
 from worker.auth.access import EVERYBODY, declare, needs
 from worker.auth.audit import Act
 from worker.auth.scope import Scope
-from worker.checks import path_id
 from worker.edge.guard import remote_of
 from worker.errors import ApiError
-from worker.json_response import json_response
-from worker.request_keys import PRINCIPAL, noted
+from worker.http.checks import path_id
+from worker.http.json_response import json_response
+from worker.http.request_keys import PRINCIPAL, noted
 from worker.services import SERVICES
 from worker.wire.share import share_object, shared_object
 

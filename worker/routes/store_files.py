@@ -9,11 +9,11 @@ from aiohttp import web
 from retrieval.embedding import check_model
 from worker.auth.access import needs
 from worker.auth.scope import USUAL, Scope
-from worker.checks import path_id
 from worker.errors import ApiError
-from worker.json_response import json_response
-from worker.request_keys import BODY, PRINCIPAL
-from worker.route_docs import RouteDocs
+from worker.http.checks import path_id
+from worker.http.json_response import json_response
+from worker.http.request_keys import BODY, PRINCIPAL
+from worker.http.route_docs import RouteDocs
 from worker.services import SERVICES, Services
 from worker.wire.page import PAGE, PageQuery, list_object, page_of
 from worker.wire.parse import parsed

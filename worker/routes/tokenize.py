@@ -14,10 +14,10 @@ from inference.core import LanguageModel
 from inference.errors import UnknownToken
 from worker.auth.access import needs
 from worker.auth.scope import Scope
-from worker.checks import check_model, in_param
-from worker.json_response import json_bytes, json_response
-from worker.request_keys import BODY, PRINCIPAL
-from worker.route_docs import RouteDocs
+from worker.http.checks import check_model, in_param
+from worker.http.json_response import json_bytes, json_response
+from worker.http.request_keys import BODY, PRINCIPAL
+from worker.http.route_docs import RouteDocs
 from worker.services import SERVICES
 from worker.wire.chat_request import ChatRequest
 from worker.wire.parse import parsed

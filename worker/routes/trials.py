@@ -11,14 +11,14 @@ from aiohttp import web
 from worker.auth.access import needs
 from worker.auth.principal import Principal
 from worker.auth.scope import Scope
-from worker.canary.store import AlreadyExists
-from worker.canary.trial import State
-from worker.checks import path_id
 from worker.errors import ApiError
-from worker.json_response import json_response
-from worker.request_keys import BODY, PRINCIPAL, actor_of
-from worker.route_docs import RouteDocs
+from worker.http.checks import path_id
+from worker.http.json_response import json_response
+from worker.http.request_keys import BODY, PRINCIPAL, actor_of
+from worker.http.route_docs import RouteDocs
 from worker.services import SERVICES
+from worker.telemetry.canary.store import AlreadyExists
+from worker.telemetry.canary.trial import State
 from worker.wire.canary import CanaryDecision, CanaryStart
 from worker.wire.parse import parsed
 

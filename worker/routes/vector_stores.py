@@ -10,11 +10,11 @@ from retrieval.query import Query
 from worker.auth.access import needs
 from worker.auth.audit import Act
 from worker.auth.scope import USUAL, Scope
-from worker.checks import path_id
 from worker.errors import ApiError
-from worker.json_response import json_response
-from worker.request_keys import BODY, PRINCIPAL, TRACE, noted
-from worker.route_docs import RouteDocs
+from worker.http.checks import path_id
+from worker.http.json_response import json_response
+from worker.http.request_keys import BODY, PRINCIPAL, TRACE, noted
+from worker.http.route_docs import RouteDocs
 from worker.services import SERVICES, Services
 from worker.wire.page import PAGE, PageQuery, list_object, page_of
 from worker.wire.parse import parsed

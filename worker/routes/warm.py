@@ -12,11 +12,11 @@ from inference.core import Generation
 from inference.trace import Trace
 from worker.auth.access import needs
 from worker.auth.scope import Scope
-from worker.checks import check_model, path_id
 from worker.errors import ApiError
-from worker.json_response import json_response
-from worker.request_keys import BODY, PRINCIPAL
-from worker.route_docs import RouteDocs
+from worker.http.checks import check_model, path_id
+from worker.http.json_response import json_response
+from worker.http.request_keys import BODY, PRINCIPAL
+from worker.http.route_docs import RouteDocs
 from worker.runs.turn import hydrate
 from worker.services import SERVICES
 from worker.wire.parse import parsed

@@ -11,14 +11,14 @@ from typing import Any, TypeAlias
 from agents.errors import NotFound
 from migrations.pool import DATABASE_AWAY, certain
 from worker.auth.principal import Principal
-from worker.checks import check_model
-from worker.error_mapping import to_api_error
 from worker.errors import BROKE, BUSY
+from worker.http.checks import check_model
+from worker.http.error_mapping import to_api_error
+from worker.lifecycle.supervisor import Supervised, Well
 from worker.runs.queue_store import Job
 from worker.runs.run_services import RunServices
 from worker.runs.running_store import OwnedResponse
 from worker.runs.turn import hydrate, record_of
-from worker.supervisor import Supervised, Well
 from worker.wire.dialect import Dialect
 from worker.wire.event_encoder import EventEncoder
 from worker.wire.options import entitled, rank_of

@@ -9,10 +9,10 @@ from agents.turn import Turn
 from inference.core import Priority
 from inference.trace import Trace
 from worker.auth.principal import Principal
-from worker.canary.canaries import first_question
 from worker.runs.choice import Choice, whole_of
 from worker.runs.ledger import Ledger
 from worker.runs.run_services import RunServices
+from worker.telemetry.canary.canaries import first_question
 from worker.wire.chat_completion import Completion
 
 

@@ -11,11 +11,11 @@ from uuid import UUID
 from agents.errors import NotFound
 from agents.store import ResponseRecord
 from migrations.pool import DATABASE_AWAY
-from worker.batch_writer import BatchWriter, NotStored
 from worker.errors import BROKE
+from worker.lifecycle.supervisor import Supervisor
 from worker.runs.continuation import Continuation
 from worker.runs.running_store import Batch, OwnedResponse, ResponseEnd, RunningStore
-from worker.supervisor import Supervisor
+from worker.telemetry.batch_writer import BatchWriter, NotStored
 from worker.wire import sse
 
 log = logging.getLogger("firsttoken.runs")

@@ -17,8 +17,8 @@ from aiohttp import web
 
 from inference.trace import now_ns
 from worker.errors import ClientGone
-from worker.request_keys import TRACE
-from worker.telemetry import server_timing
+from worker.http.request_keys import TRACE
+from worker.telemetry.telemetry import server_timing
 from worker.wire import sse
 
 log = logging.getLogger("firsttoken.streams")

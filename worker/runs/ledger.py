@@ -16,12 +16,12 @@ from agents.turn import Owner, Turn
 from inference.core import NO_DEADLINE, Due, LanguageModel, Priority
 from inference.trace import Trace
 from worker.auth.principal import Principal
-from worker.canary.canaries import note_arm
-from worker.error_mapping import refusal
 from worker.errors import ClientGone
-from worker.goodput import REFUSE, WAIT
+from worker.http.error_mapping import refusal
 from worker.runs.record import TurnRecord, tokens_of, tpot_ms, ttft_ms
 from worker.runs.run_services import RunServices
+from worker.telemetry.canary.canaries import note_arm
+from worker.telemetry.goodput import REFUSE, WAIT
 from worker.wire.options import LATE, SURFACE
 
 REFUSED = "refused"

@@ -18,9 +18,10 @@ from agents.message import Item, new_id
 from inference.trace import Trace
 from migrations.pool import DATABASE_AWAY
 from worker.auth.principal import Principal
-from worker.checks import check_model
-from worker.error_mapping import to_api_error
 from worker.errors import BUSY
+from worker.http.checks import check_model
+from worker.http.error_mapping import to_api_error
+from worker.lifecycle.supervisor import Supervised, Well
 from worker.runs.background import RETRY_S, Backlog
 from worker.runs.disconnect import GO_ON, Disconnect
 from worker.runs.event_log import EventLog
@@ -31,7 +32,6 @@ from worker.runs.run_services import RunServices
 from worker.runs.running_store import NoCapacity, OwnedResponse
 from worker.runs.stored_turn import job_of, restored_turn, run_queued
 from worker.runs.turn import ResponseTurn, hydrate
-from worker.supervisor import Supervised, Well
 from worker.wire.dialect import Dialect
 from worker.wire.events import WireEvent
 from worker.wire.options import entitled, priority_of

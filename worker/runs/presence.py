@@ -11,9 +11,9 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from migrations.pool import DATABASE_AWAY, Database
+from worker.lifecycle.supervisor import Supervised, Supervisor, Well
 from worker.runs.queue_store import QUEUED
 from worker.runs.running_store import CHANNEL, NEWS
-from worker.supervisor import Supervised, Supervisor, Well
 
 if TYPE_CHECKING:
     import asyncpg

@@ -21,8 +21,8 @@ from agents.events import TOKENS, Event, TextDelta, TurnFinished, TurnStarted, U
 from agents.message import Item
 from agents.turn import AnswerNow
 from migrations.pool import DATABASE_AWAY, certain
-from worker.error_mapping import refusal, to_api_error
 from worker.errors import BROKE
+from worker.http.error_mapping import refusal, to_api_error
 from worker.runs.cache_diagnostics import diagnosed
 from worker.runs.continuation import Continuation
 from worker.runs.disconnect import GO_ON, STOP, Disconnect

@@ -12,26 +12,26 @@ from agents.definition import Definition
 from agents.surface import Surface
 from agents.turn import Caps
 from worker.auth.daily_budget import DailyBudgets
-from worker.canary.canaries import Canaries, Chosen
-from worker.model_aliases import ModelAliases
+from worker.engines.model_aliases import ModelAliases
+from worker.lifecycle.supervisor import Supervisor
 from worker.runs.rate_limits import RateLimits
-from worker.supervisor import Supervisor
+from worker.telemetry.canary.canaries import Canaries, Chosen
 
 if TYPE_CHECKING:
     from agents.agent import Agent
     from agents.model_registry import ModelRegistry
     from agents.store import ConversationStore, ResponseStore
     from inference.core import LanguageModel
-    from worker.attachments import Attachments
     from worker.auth.authenticator import Authenticator
     from worker.auth.seals import Seals
-    from worker.goodput import Targets
     from worker.runs.admission import Admission
+    from worker.runs.attachments import Attachments
     from worker.runs.idempotency_store import IdempotencyClaims, IdempotencyStore
     from worker.runs.presence import Presence
     from worker.runs.queue_store import QueueStore
     from worker.runs.running_store import RunningStore
-    from worker.telemetry import Telemetry
+    from worker.telemetry.goodput import Targets
+    from worker.telemetry.telemetry import Telemetry
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,10 +22,10 @@ from inference.trace import Trace
 from migrations.pool import DATABASE_AWAY
 from worker.auth.principal import Principal
 from worker.auth.seals import opened, sealed
-from worker.canary.canaries import Chosen
 from worker.errors import ApiError
 from worker.runs.run_services import RunServices
 from worker.runs.running_store import Batch, OwnedResponse
+from worker.telemetry.canary.canaries import Chosen
 from worker.wire.public_view import public_item
 from worker.wire.response import ResponseFrame
 

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints
 
-from worker.canary.trial import NAME_PATTERN, Proposal
+from worker.telemetry.canary.trial import NAME_PATTERN, Proposal
 from worker.wire import limits
 from worker.wire.strict import Strict
 

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from typing import TypeVar
 
 from worker.errors import ApiError
-from worker.goodput import REFUSE, WAIT
+from worker.telemetry.goodput import REFUSE, WAIT
 from worker.wire.chat_request import ChatRequest
 from worker.wire.completion_request import CompletionRequest
 from worker.wire.limits import METADATA_PAIRS_MAX

@@ -153,6 +153,6 @@ SaidContent: TypeAlias = Annotated[list[Annotated[_Text, _told_apart_by(SAID, ON
 
 
 def joined(parts: Sequence[Part], between: str) -> str:
-    """The text. Files were read before (see `worker.attachments`) and replaced by their text."""
+    """The text. Files were read before (see `worker.runs.attachments`) and replaced by their text."""
     assert not any(isinstance(part, FilePart) for part in parts), "files are read before items are made"
     return between.join(part.text for part in parts if not isinstance(part, FilePart))

@@ -18,7 +18,7 @@ from worker.auth.jwks import DOCUMENT_BYTES_MAX, Jwks, KeysUnavailable, parse
 from worker.auth.jwt import InvalidToken, Tokens
 from worker.auth.scope import USUAL, Scope
 from worker.config import Config
-from worker.supervisor import Supervisor
+from worker.lifecycle.supervisor import Supervisor
 
 SECRET = OctKey.import_key(HMAC_SECRET)
 BOUND = Config(jwt_issuer="https://issuer.test", jwt_audience="firsttoken")

@@ -11,9 +11,9 @@ import pytest
 
 from migrations.embedded import EmbeddedPostgres
 from tests.worker.cli.test_main import complaint, firsttoken
-from worker.canary.trial import Canary, State
-from worker.canary.verdict import Answer, Evidence
 from worker.cli.canary_commands import report
+from worker.telemetry.canary.trial import Canary, State
+from worker.telemetry.canary.verdict import Answer, Evidence
 
 AGENTS = """
 [agents.support]

@@ -24,11 +24,11 @@ from tests.worker.answering import get, post, services_with
 from tests.worker.harness import SECRET, Client, serving
 from worker.auth.keys import Keys
 from worker.config import Config, load
-from worker.engine_config import engine_config
 from worker.engines.active_engines import ActiveEngines, open_engines
+from worker.engines.engine_config import engine_config
+from worker.engines.model_aliases import ModelAliases
 from worker.engines.on_demand import OnDemandModel
-from worker.model_aliases import ModelAliases
-from worker.supervisor import Supervisor
+from worker.lifecycle.supervisor import Supervisor
 
 LITTLE = {"streams": "2", "resident": "1", "context": "1024", "kv_type": "f16", "parked_mb": "0", "kv_disk_mb": "0"}
 TWO = """

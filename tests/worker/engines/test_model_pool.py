@@ -10,7 +10,7 @@ import pytest
 
 from inference.provisioning.fit import Allowance, here
 from worker.config import load
-from worker.engine_config import engine_config
+from worker.engines.engine_config import engine_config
 from worker.engines.model_pool import Loaded, ModelPool, is_much_less, leaving, taken
 from worker.engines.on_demand import OnDemandModel
 

@@ -17,7 +17,7 @@ from retrieval.speculative_search import SpeculativeSearch
 from tests.worker.answering import MODEL, ShelfRetriever, answering, double, get, post, services_with
 from tests.worker.harness import SECRET, Client, serving
 from worker.auth.keys import Keys
-from worker.prewarm import TENANT_MAX
+from worker.lifecycle.prewarm import TENANT_MAX
 
 URL = "/v1/conversations"
 ITEMS = [

@@ -13,11 +13,11 @@ from agents.message import new_id
 from agents.store import ResponseRecord
 from migrations.pool import DATABASE_AWAY, Database
 from tests.agents.turns import user
+from worker.lifecycle.supervisor import Supervisor
 from worker.runs import event_log
 from worker.runs.event_log import EventLog, Journal
 from worker.runs.replay import GAP, UNSTORED_EVENTS_MAX
 from worker.runs.running_store import Batch, RunningStore
-from worker.supervisor import Supervisor
 from worker.wire import sse
 
 WORKER = 21  # no session holds its lock

@@ -27,10 +27,10 @@ from tests.worker.answering import MODEL, StallingModel, answering, events_of, g
 from tests.worker.harness import Client
 from tests.worker.reader import Event, Reader
 from tests.worker.sharing import response_id_of, signed_in
-from worker import batch_writer
 from worker.runs import idempotency, manager, run
 from worker.runs.idempotency_store import IdempotencyStore
 from worker.runs.replay import GAP, NOT_STORED, UNSTORED_EVENTS_MAX, WORKER_STOPPED
+from worker.telemetry import batch_writer
 
 URL = "/v1/responses"
 BODY = {"input": "tell me"}

@@ -17,10 +17,10 @@ from inference.testing import ScriptedModel
 from migrations.pool import Database
 from tests.worker.answering import MODEL, StallingModel, answering
 from tests.worker.harness import Client
+from worker.routes.sockets.connection import message
 from worker.runs import choice
 from worker.runs import event_stream as stream
 from worker.runs.event_stream import PULSE, ROOM_BYTES, Stream
-from worker.sockets.connection import message
 
 RECEIVE_BYTES = 4096  # the kernel's part is kept small, so that waiting begins soon
 PIECE_CHARS = 2000

@@ -1,0 +1,73 @@
+"""What the configuration says is read before the first question."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from uuid import uuid4
+
+import pytest
+
+from agents.agent import Agent
+from agents.agent_registry import AgentRegistry
+from agents.definition import Definition
+from agents.tools import builtin_toolbox
+from agents.turn import Turn
+from inference.config import EngineConfig
+from inference.core import Delta, Sampling
+from inference.errors import EnginesAway
+from inference.model import ChatModel
+from inference.testing import ScriptedGeneration, ScriptedModel
+from tests.agents.test_agent_model import run
+from tests.agents.turns import user
+from worker.lifecycle.prewarm import prefill_shared_prefixes
+
+SUPPORT = Definition(instructions="You answer questions about the handbook of a small shop, and nothing else. " * 8)
+ROSTER = AgentRegistry({"support": SUPPORT})
+
+
+@pytest.fixture
+async def model() -> AsyncIterator[ChatModel]:
+    model = await asyncio.to_thread(ChatModel.load, EngineConfig(parallel=2))
+    await model.start()
+    yield model
+    await model.close()
+
+
+def question(model: ChatModel) -> Turn:
+    return SUPPORT.applied(Turn(uuid4(), (user("Hello"),), sampling=Sampling(max_tokens=1)))
+
+
+@pytest.mark.any_answer("here the question is what was read before")
+async def test_the_first_question_to_an_agent_finds_what_the_second_of_another_tenant_finds(model: ChatModel) -> None:
+    await prefill_shared_prefixes(Agent(model, None, builtin_toolbox(None)), ROSTER)
+    first, other = [(await run(model, question(model))).finished.usage for _ in range(2)]
+    assert first.cached_tokens == other.cached_tokens > 100
+
+
+@pytest.mark.any_answer("here the question is what was read before")
+async def test_a_start_does_not_wait_for_a_model_that_reads_slowly(model: ChatModel) -> None:
+    await prefill_shared_prefixes(Agent(model, None, builtin_toolbox(None)), ROSTER, within_s=0.0)
+    await run(model, question(model))
+    again = await run(model, question(model))
+    assert again.finished.usage.cached_tokens > 100  # it is shared all the same
+
+
+class _Absent(ScriptedGeneration):
+    async def stream(self, receive: Callable[[Delta], None]) -> None:
+        raise EnginesAway("none of the engines answers")
+
+
+class StartsLater(ScriptedModel):
+    """Its engine is not there for the first two readings."""
+
+    def prefill_ahead(self, prompt: Sequence[int], *, salt: str = "", exact: bool = False) -> ScriptedGeneration | None:
+        reading = super().prefill_ahead(prompt, salt=salt, exact=exact)
+        return _Absent("", len(prompt), Sampling(), 1) if len(self.ahead) <= 2 else reading
+
+
+async def test_a_worker_that_is_there_before_its_engine_waits_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(EnginesAway, "retry_after_s", 0.0)
+    model = StartsLater([""])
+    await prefill_shared_prefixes(Agent(model, None, builtin_toolbox(None)), ROSTER)
+    assert len(model.ahead) == 4 and len(set(model.ahead)) == 2

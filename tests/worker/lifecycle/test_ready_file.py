@@ -1,0 +1,23 @@
+"""What a worker prints once it answers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from worker.config import HOME
+from worker.lifecycle.ready_file import Ready
+
+
+def test_a_command_is_told_as_the_shell_finds_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    ready = Ready("http://host:8080", "ft_key", "http://host:8080/?token=x", "http://host:8080/ops", 1)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert "bin/firsttoken link\n" in ready.banner(1.0, HOME.expanduser())
+    (tmp_path / "firsttoken").touch(mode=0o755)
+    assert "for a new link: firsttoken link\n" in ready.banner(1.0, HOME.expanduser())
+
+
+def test_the_command_for_another_link_names_a_home_of_its_own() -> None:
+    ready = Ready("http://host:8080", "ft_key", "http://host:8080/?token=x", "http://host:8080/ops", 1)
+    assert "firsttoken link --home '/srv/my chat'\n" in ready.banner(1.0, Path("/srv/my chat"))

@@ -1,0 +1,209 @@
+"""The middlewares of every request: its id, its trace, authentication, and a response for every error."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
+from time import monotonic
+from typing import TypeAlias
+
+from aiohttp import web
+
+from agents.errors import Interrupted, Leaving
+from inference.errors import OVERLOADED
+from inference.trace import Trace, now_ns, random_id
+from worker.auth.access import EVERYBODY, VISITORS, access_of
+from worker.edge.body import is_gone, read_body
+from worker.edge.budget import BUDGET
+from worker.edge.guard import guard_of, remote_of
+from worker.errors import ApiError, ClientGone
+from worker.http.error_mapping import to_api_error, unknown_path
+from worker.http.json_response import json_response
+from worker.http.request_keys import BODY, IGNORED, PRINCIPAL, REQUEST_ID, TRACE
+from worker.services import DRAINING, LEAVING, REQUESTS, SERVICES
+from worker.wire import messages_error
+from worker.wire.ignored import HEADER, Ignored
+
+log = logging.getLogger("firsttoken.http")
+
+Handler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+REQUEST_ID_SHAPE = re.compile(r"[A-Za-z0-9._-]{1,64}")  # the caller's id is copied to logs and headers
+TRACEPARENT_SHAPE = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}(-.*)?")
+UPLOADS = "/v1/files"  # its body is streamed to a file, as it may be too large for memory
+LEFT = 499  # in the metrics: the client closed the connection before the response
+PREPARED: web.RequestKey[bool] = web.RequestKey("prepared", bool)
+SWITCHING_PROTOCOLS = 101  # to a WebSocket, which has a Connection header of its own
+SERVER = "firsttoken"  # in place of aiohttp's own value, which tells the versions of it and of Python
+SECURITY_HEADERS = {
+    "Content-Security-Policy": "default-src 'self'; object-src 'none'; base-uri 'none'; form-action 'self'; "
+    "frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+}
+
+
+def join_trace(traceparent: str | None) -> Trace:
+    """A new trace, inside the caller's when a valid W3C `traceparent` names one.
+
+    Several turns may share the caller's trace id; `span_id` tells them apart.
+    """
+    trace = Trace(attributes={"span_id": random_id(64)})
+    match = TRACEPARENT_SHAPE.fullmatch(traceparent or "")
+    if match and int(match[1], 16) and int(match[2], 16) and not (traceparent or "").startswith("ff"):
+        trace.id = match[1]
+        trace.attributes["parent_id"] = match[2]
+    return trace
+
+
+@web.middleware
+async def trace_request(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Outermost: sets the id and the trace of the request, sends its response, and counts it."""
+    arrived_ns = now_ns()
+    given = request.headers.get("X-Request-Id", "")
+    request[REQUEST_ID] = given if REQUEST_ID_SHAPE.fullmatch(given) else f"req_{random_id(128)}"
+    request[IGNORED] = Ignored()
+    trace = request[TRACE] = join_trace(request.headers.get("Traceparent"))
+    trace.start_ns = arrived_ns
+    status = LEFT
+    guard = guard_of(request)
+    try:
+        with guard.serving(request) if guard else nullcontext():
+            response = await _respond(request, handler)
+        status = response.status
+        return response
+    finally:
+        resource = request.match_info.route.resource
+        route = resource.canonical if resource else "none"
+        request.app[SERVICES].telemetry.metrics.count_request(request.method, route, status)
+
+
+async def _respond(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """The response of the handler, which has been sent, or that for the error it raised. A worker that is stopping
+    refuses new requests.
+    """
+    if request.app[DRAINING].is_set() and access_of(request) != EVERYBODY:
+        return _last(_answer(request, Leaving()))
+    try:
+        with request.app[REQUESTS].track():
+            response = await handler(request)
+            await response.prepare(request)
+            await response.write_eof()
+            return response
+    except web.HTTPRedirection as error:
+        return web.Response(status=error.status, headers={"Location": error.headers["Location"]})
+    except Exception as error:  # the boundary: every error becomes an error response
+        return _answer(request, error)
+
+
+def _last(response: web.Response) -> web.Response:
+    """Close the connection after it: the client's next one goes to another worker."""
+    response.force_close()
+    return response
+
+
+def _answer(request: web.Request, error: Exception) -> web.Response:
+    if isinstance(error, ClientGone | ConnectionError) and is_gone(request):
+        raise ConnectionResetError("the client is gone") from None
+    answer = _unrouted(request) or to_api_error(error)
+    told = (request.method, request.path, request[REQUEST_ID])
+    if answer is None or answer.status == 500:
+        log.error("%s %s failed, request %s", *told, exc_info=error)
+    elif (
+        answer.status > 500 and answer.code != OVERLOADED and not isinstance(error, Interrupted)
+    ):  # a dependency failed
+        log.warning("%s %s was refused, request %s: %r", *told, error)
+    if request.get(PREPARED):  # the response has begun: it can only be cut off
+        raise ConnectionAbortedError("the answer broke off") from error
+    if answer is None:
+        message = f"Something went wrong on our side. See the log for request {request[REQUEST_ID]}."
+        answer = ApiError(500, message, type="server_error", code="server_error")
+    return error_response(answer, request.path)
+
+
+def _unrouted(request: web.Request) -> ApiError | None:
+    """The error for a path without a route."""
+    if not isinstance(request.match_info.http_exception, web.HTTPNotFound):
+        return None
+    return unknown_path(request.method, request.path, [each.canonical for each in request.app.router.resources()])
+
+
+def error_response(error: ApiError, path: str = "") -> web.Response:
+    """The response for an error on this path: the Messages API has its own error shape."""
+    headers = {"Server": SERVER, **error.headers}
+    if error.retry_after_s is not None:
+        headers["Retry-After-Ms"] = str(round(error.retry_after_s * 1000))
+        headers["Retry-After"] = str(max(1, round(error.retry_after_s)))
+    if error.status == 401:
+        headers["WWW-Authenticate"] = "Bearer"
+    body = messages_error.body(error) if messages_error.is_for(path) else error.body
+    return json_response(body, status=error.status, headers=headers)
+
+
+@web.middleware
+async def identify(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Authenticates and authorises the request, then reads its body. Adds the spans edge (arrival until here), auth,
+    and edge again while the body arrives.
+    """
+    access = access_of(request)
+    if request.match_info.http_exception is not None or access == EVERYBODY:
+        return await handler(request)  # also for unknown paths: the same response for everybody
+    services, trace = request.app[SERVICES], request[TRACE]
+    trace.add("edge", trace.start_ns, now_ns())
+    with trace.span("auth") as span:
+        principal = await services.authenticator.identify(
+            request.headers, request.cookies, request.method, trace, remote_of(request)
+        )
+        if principal is not None:
+            request[PRINCIPAL] = principal
+            span.attributes["via"] = principal.via
+            if principal.via == "api_key":  # so that the answers of a key can be found
+                trace.attributes["firsttoken.key"] = principal.subject
+        elif access != VISITORS:
+            raise ApiError(
+                401,
+                "No credentials were given. Send `Authorization: Bearer <api key>`.",
+                type="authentication_error",
+                code="missing_api_key",
+            )
+        if principal is not None and principal.bounds is not None:
+            await services.daily_budgets.know(principal)
+    if access is None:
+        raise web.HTTPForbidden
+    if principal is not None:
+        access.check(principal)
+    if principal is None or not request.body_exists or request.path == UPLOADS:
+        request[BODY] = b""
+        return await handler(request)
+    config = services.config
+    with request.app[BUDGET].reserve(principal.tenant_id) as holding:
+        with trace.span("edge"):
+            request[BODY] = await read_body(request, holding, bytes_max=config.body_bytes, stall_s=config.body_s)
+        return await handler(request)
+
+
+async def add_headers(request: web.Request, response: web.StreamResponse) -> None:
+    """Called for every response, streams included, just before its headers are sent."""
+    request[PREPARED] = True
+    response.headers["Server"] = SERVER
+    response.headers["X-Request-Id"] = request[REQUEST_ID]
+    response.headers["Openai-Processing-Ms"] = str(round((now_ns() - request[TRACE].start_ns) / 1e6))
+    if messages_error.is_for(request.path):
+        response.headers["Request-Id"] = request[REQUEST_ID]  # where Anthropic's clients look for it
+    trace = request[TRACE]
+    response.headers["Traceparent"] = f"00-{trace.id}-{trace.attributes['span_id']}-01"
+    if cut := trace.attributes.get("firsttoken.cut"):
+        response.headers["X-Firsttoken-Cut"] = str(cut)
+    if ignored := request[IGNORED]:
+        response.headers[HEADER] = ignored.header
+    if principal := request.get(PRINCIPAL):
+        response.headers.update(request.app[SERVICES].rates.headers(principal, monotonic()))
+    for name, value in SECURITY_HEADERS.items():
+        response.headers.setdefault(name, value)
+    leaves = request.app[LEAVING].is_set() or request.app[DRAINING].is_set()
+    if leaves and response.status != SWITCHING_PROTOCOLS:
+        response.force_close()  # the next request of this client goes to another worker
+        response.headers["Connection"] = "close"  # aiohttp set the header before this

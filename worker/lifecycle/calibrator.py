@@ -1,0 +1,83 @@
+"""Measures during an idle period which attention is fastest here, for the next start. The first start uses a rule
+instead, so that it can serve immediately.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+from collections.abc import Callable
+from subprocess import DEVNULL, PIPE
+
+from inference.config import EngineConfig, default_threads
+from inference.errors import InferenceError
+from inference.provisioning import attention_bench
+from inference.provisioning.calibration import Calibrations, affordable
+from worker.lifecycle.supervisor import Supervised, Supervisor, Well
+
+PAUSE_S = 60.0  # without a token: the worker is idle
+LOOK_S = 0.2  # longest time for which a returning user shares the CPU with the measurement
+
+log = logging.getLogger("firsttoken.calibrator")
+
+
+class Calibrator:
+    """`steps` counts the engine's steps; as soon as it changes, the measurement is postponed to another idle period."""
+
+    def __init__(
+        self, config: EngineConfig, calibrations: Calibrations, steps: Callable[[], int], *, pause_s: float = PAUSE_S
+    ) -> None:
+        self._config, self._calibrations, self._steps, self._pause_s = config, calibrations, steps, pause_s
+        self._task: Supervised | None = None
+
+    def start(self, supervisor: Supervisor) -> None:
+        if not self._config.is_calibrated:
+            self._task = supervisor.start("calibrator", self._run, ends=True)
+
+    async def close(self) -> None:
+        if self._task is not None:
+            await self._task.stop()
+
+    async def _run(self, _well: Well) -> None:
+        printed = None
+        try:
+            while printed is None:
+                await self._pause()
+                if await asyncio.to_thread(affordable, self._config):
+                    printed = await self._measured()
+            attention = await asyncio.to_thread(self._calibrations.put, self._config, attention_bench.read(printed))
+        except (ValueError, OSError, InferenceError):  # the process died, or its file is gone: keep the rule
+            log.warning("the fastest attention mode could not be measured; `firsttoken doctor` says why")
+        else:
+            log.info("the next start uses %s (%s)", attention, attention.flags)
+
+    async def _pause(self) -> None:
+        while True:
+            before = self._steps()
+            await asyncio.sleep(self._pause_s)
+            if self._steps() == before:
+                return
+
+    async def _measured(self) -> str | None:
+        """The output of the measurement; None if requests arrived meanwhile."""
+        config, before = self._config, self._steps()
+        arguments = attention_bench.arguments(config.model_path, config.threads or default_threads(), config.gpu_layers)
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "inference.provisioning.attention_bench", *arguments),
+            stdin=DEVNULL,
+            stdout=PIPE,
+            stderr=DEVNULL,
+        )
+        reading = asyncio.create_task(process.communicate())
+        try:
+            while not reading.done():
+                await asyncio.wait([reading], timeout=LOOK_S)
+                if self._steps() != before:
+                    return None
+            return reading.result()[0].decode()
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+            reading.cancel()

@@ -1,0 +1,302 @@
+"""`firsttoken serve --workers N`: workers on one port, the engine that they share, and the process that supervises
+them.
+
+This process has no model, no database and no client connections, so what crashes the others does not crash it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from inference.remote.transport import Transport
+from worker.config import Config, is_for_engines
+from worker.engines.exchange import EngineTransport
+from worker.engines.shared_token import read_token
+from worker.errors import StartError
+from worker.home import Home
+from worker.lifecycle.crew.child import Child
+from worker.lifecycle.crew.member import socket_in
+from worker.lifecycle.crew.shared_models import SharedEngine, SharedModels
+from worker.lifecycle.port import reserve
+from worker.lifecycle.ready_file import FIRST_START, Ready, ready_files
+from worker.lifecycle.stop_signals import StopSignals, notice
+
+ENGINE = "engine"
+EMBEDDED_CONNECTIONS = 100  # of the embedded database, for all workers
+# A worker exits within two seconds after its drain timeout, and the last one stops the database; then it is killed.
+LEAVE_S = 15.0
+# Settings of the crew that differ in each member.
+OF_THE_WHOLE = frozenset({"workers", "engines", "host", "port", "listen", "ready_file"})
+
+log = logging.getLogger("firsttoken.crew")
+
+
+async def serve_crew(config: Config, *, began: float, flags: Mapping[str, str]) -> None:
+    """Run until asked to stop. `flags` are the command-line settings as they were given; members inherit the
+    environment.
+
+    Raises StartError.
+    """
+    stop, home = StopSignals.by_signals(), Home(config.home)
+    home.prepare()
+    if home.is_new:
+        print(FIRST_START, flush=True)
+    with (
+        closing(reserve(config.host, config.port)) as reserved,
+        tempfile.TemporaryDirectory(prefix="firsttoken-") as folder,
+    ):
+        crew = Crew(config, flags, reserved.getsockname()[1], Path(folder), EngineTransport(read_token(config)))
+        try:
+            introduction = await crew.start()
+            stop.serving = True
+            asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, crew.renew)
+            ready = replace(introduction, pid=os.getpid())
+            files = [path for path in (home.ready_file, config.ready_file) if path]
+            with ready_files(files, ready):
+                print(
+                    ready.banner(time.monotonic() - began, config.home, f" with {config.workers} workers"), flush=True
+                )
+                await crew.serve_until(stop.asked)
+            print(notice(config.drain_s), flush=True)
+        finally:
+            await crew.stop(config.drain_s if stop.serving else 0.0, stop.hurried)
+
+
+class Crew:
+    """The members by name: `worker-1`, `worker-2`, ..., and `engine` unless engines run elsewhere; one engine per model
+    where models.toml names several. Raises StartError."""
+
+    def __init__(self, config: Config, flags: Mapping[str, str], port: int, folder: Path, transport: Transport) -> None:
+        self._folder = folder
+        self._introduction: asyncio.Future[Ready] = asyncio.get_running_loop().create_future()
+        self._drain_s = config.drain_s
+        self._renewing: asyncio.Task[None] | None = None
+        self._again = asyncio.Event()
+        self._transport = transport
+        self._models = SharedModels.of(config, folder)
+        engine = None if config.engines or self._models else f"unix:{socket_in(folder, ENGINE)}"
+        given = {name: text for name, text in flags.items() if name not in OF_THE_WHOLE}
+        if not config.database_url:
+            fair = EMBEDDED_CONNECTIONS // config.workers - 1  # and one that listens
+            given["database_connections"] = str(min(config.database_connections, fair))
+        own = {"host": config.host, "port": str(port), "engines": config.engines or engine or ""}
+        self._of_engine = {name: text for name, text in given.items() if is_for_engines(name)}
+        if self._models is not None:
+            del own["engines"]
+            self._of_engine.pop("models", None)
+            own["models"] = str(self._models.path)
+        self.workers = [
+            self._child(f"worker-{number}", "serve", {**given, **own}, "/readyz", transport)
+            for number in range(1, config.workers + 1)
+        ]
+        self.engines: list[Child] = []
+        if engine:
+            self.engines = [self._child(ENGINE, "engine", {**self._of_engine, "listen": engine}, "/health", transport)]
+        if self._models is not None:
+            begun = self._models.read()
+            self.engines = [self._engine(each, len(begun)) for each in begun]
+            self._models.take(begun)
+        self._keeping: list[asyncio.Task[None]] = []
+        self._leaving: set[asyncio.Task[None]] = set()  # of engines that are no longer used
+
+    def _engine(self, engine: SharedEngine, count: int) -> Child:
+        """One of this many engines, which share the memory limit."""
+        settings = {**self._of_engine, **engine.flags, "listen": engine.address}
+        if allowed := settings.get("memory_mb"):
+            settings["memory_mb"] = str(max(1, int(allowed) // count))
+        return self._child(engine.process, "engine", settings, "/health", self._transport, engine.model)
+
+    def _child(
+        self,
+        name: str,
+        command: str,
+        settings: Mapping[str, str],
+        path: str,
+        transport: Transport,
+        model: str | None = None,
+    ) -> Child:
+        flags = [f"--{setting.replace('_', '-')}={text}" for setting, text in settings.items()]
+
+        def line(descriptor: int) -> Sequence[str]:
+            return [*_this_program(), command, *flags, "--member", f"{name}:{descriptor}"]
+
+        def hello() -> dict[str, Any]:
+            socket_in(self._folder, name).unlink(missing_ok=True)  # of one that was killed
+            introduces = name == self.workers[0].name and not self._introduction.done()
+            return {"folder": str(self._folder), "introduces": introduces, "model": model}
+
+        return Child(name, line, hello, self._hear, transport, f"unix:{socket_in(self._folder, name)}", path)
+
+    def _hear(self, message: dict[str, Any]) -> None:
+        if "ready" in message and not self._introduction.done():
+            self._introduction.set_result(Ready(**message["ready"]))
+
+    async def start(self) -> Ready:
+        """Return when all are ready. Raises StartError if one of them cannot start."""
+        if self._models is not None:
+            for engine in self.engines:  # one after the other: each sizes itself by the memory that is free then
+                await self._begin(engine)
+        begun = {task.get_name() for task in self._keeping}
+        self._keeping += [
+            asyncio.create_task(child.keep(), name=child.name) for child in self._all if child.name not in begun
+        ]
+        ready = asyncio.create_task(self._ready(), name="ready")
+        try:
+            await asyncio.wait([ready, *self._keeping], return_when=asyncio.FIRST_COMPLETED)
+            for task in self._keeping:
+                if task.done():
+                    task.result()
+            return await ready
+        finally:
+            ready.cancel()
+
+    async def _ready(self) -> Ready:
+        for child in self._all:
+            await child.is_ready.wait()
+        return await self._introduction
+
+    async def serve_until(self, stop: asyncio.Event) -> None:
+        """Raises the error that ends a supervising task: none should end."""
+        asked = asyncio.create_task(stop.wait(), name="stop")
+        try:
+            while not asked.done():
+                watched = {asked, *self._keeping} - self._leaving
+                done, _ = await asyncio.wait(watched, return_when=asyncio.FIRST_COMPLETED)
+                if ended := done - self._leaving:
+                    for task in ended - {asked}:
+                        task.result()
+                    return
+        finally:
+            asked.cancel()
+
+    def renew(self) -> None:
+        """Restart all workers, one after the other, while the others take new requests; engines too if there are
+        several. Requests in progress are finished first. If called again meanwhile, it starts over: with the file's new
+        content a worker may start that could not before."""
+        self._again.set()
+        if self._renewing is None or self._renewing.done():
+            self._renewing = asyncio.create_task(self._renew(), name="renew")
+
+    async def _renew(self) -> None:
+        leaving: list[Child] = []
+        while self._again.is_set():
+            self._again.clear()
+            leaving += await self._exchange_engines()
+            for worker in self.workers:
+                log.warning("%s drains for its replacement", worker.name)
+                if not await self._relieved(worker):
+                    break
+        for engine in leaving:
+            await self._end(engine)
+
+    async def _relieved(self, worker: Child) -> bool:
+        """Whether its successor is ready, and no further renewal was requested before."""
+        relieving = asyncio.create_task(worker.relieve(2 * self._drain_s + LEAVE_S))  # it makes room, then drains
+        asked = asyncio.create_task(self._again.wait())
+        try:
+            await asyncio.wait([relieving, asked], return_when=asyncio.FIRST_COMPLETED)
+            return relieving.done() and not self._again.is_set()
+        finally:
+            for task in (relieving, asked):
+                task.cancel()
+            await asyncio.gather(relieving, asked, return_exceptions=True)
+
+    async def _exchange_engines(self) -> list[Child]:
+        """Start engines for models that are new or changed since models.toml was read; the old ones serve until the
+        last worker that uses them has exited."""
+        if self._models is None:
+            return []
+        begun: list[tuple[SharedEngine, Child]] = []
+        try:
+            wanted = self._models.read()
+            for each in wanted:
+                child = self._engine(each, len({*self._models.engines, *(engine.model for engine in wanted)}))
+                begun.append((each, child))
+                self.engines.append(child)
+                await self._begin(child)
+            left = self._models.take([each for each, _ in begun])
+        except (StartError, OSError) as error:
+            log.error("models.toml was not reloaded; all models stay as they are: %s", error)
+            for _, child in begun:
+                await self._end(child)
+            return []
+        gone = {engine.process for engine in left}
+        return [child for child in self.engines if child.name in gone]
+
+    async def _begin(self, child: Child) -> None:
+        """Return when it is ready. Raises StartError."""
+        keeping = asyncio.create_task(child.keep(), name=child.name)
+        ready = asyncio.create_task(child.is_ready.wait(), name="ready")
+        self._keeping.append(keeping)
+        self._leaving.add(keeping)  # one that cannot start does not end the crew
+        try:
+            await asyncio.wait([ready, keeping], return_when=asyncio.FIRST_COMPLETED)
+            if keeping.done():
+                keeping.result()
+            self._leaving.discard(keeping)
+        finally:
+            ready.cancel()
+
+    async def _end(self, child: Child) -> None:
+        """Stop an engine that is no longer used."""
+        tasks = [task for task in self._keeping if task.get_name() == child.name]
+        self._leaving.update(tasks)
+        child.ask()
+        if not await _ended(tasks, None, LEAVE_S):
+            child.kill()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self.engines.remove(child)
+        self._keeping = [task for task in self._keeping if task not in tasks]
+
+    async def stop(self, drain_s: float, hurried: asyncio.Event) -> None:
+        """Stop the workers first: the engine must serve until the last response is sent."""
+        if self._renewing is not None:
+            self._renewing.cancel()
+        for members in (self.workers, self.engines):
+            names = {child.name for child in members}
+            tasks = [task for task in self._keeping if task.get_name() in names]
+            for child in members:
+                child.ask()
+            if not await _ended(tasks, hurried, drain_s + LEAVE_S):
+                for child in members:
+                    child.ask()  # again: it is urgent
+                await _ended(tasks, None, LEAVE_S)
+            for child, task in zip(members, tasks, strict=False):
+                if not task.done():
+                    child.kill()
+            if tasks:
+                await asyncio.wait(tasks)
+        await asyncio.gather(*self._keeping, return_exceptions=True)
+
+    @property
+    def _all(self) -> Iterable[Child]:
+        return (*self.engines, *self.workers)
+
+
+async def _ended(tasks: Sequence[asyncio.Task[None]], hurried: asyncio.Event | None, within_s: float) -> bool:
+    """Whether all exited in time, before a second signal."""
+    if not tasks:
+        return True
+    waits: list[asyncio.Future[Any]] = [asyncio.ensure_future(asyncio.wait(tasks))]
+    if hurried is not None:
+        waits.append(asyncio.ensure_future(hurried.wait()))
+    await asyncio.wait(waits, timeout=within_s, return_when=asyncio.FIRST_COMPLETED)
+    for wait in waits:
+        wait.cancel()
+    return all(task.done() for task in tasks)
+
+
+def _this_program() -> Sequence[str]:
+    """The command line of this process, up to the subcommand."""
+    return sys.orig_argv[: len(sys.orig_argv) - len(sys.argv) + 1]

@@ -1,0 +1,103 @@
+"""The answer to a line of a batch: as its endpoint gives it, in the lowest priority class, to be read later."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
+from typing import Any, TypeAlias
+
+from agents.errors import STOPPED, Interrupted
+from agents.turn import Owner, Turn
+from inference.core import Priority
+from inference.trace import Trace
+from worker.auth.principal import Principal
+from worker.errors import ApiError
+from worker.http.checks import check_model, in_param
+from worker.lifecycle.time_slice import TimeSlice
+from worker.runs.choice import Choice, DiscardingSink
+from worker.runs.completion import choices_of, turns_of, whole
+from worker.runs.embed_inputs import check_inputs, embed_inputs
+from worker.runs.ledger import Ledger
+from worker.runs.turn import hydrate, run_turn
+from worker.services import Services
+from worker.wire.batches import Endpoint
+from worker.wire.chat_completion import Completion
+from worker.wire.chat_request import ChatRequest
+from worker.wire.embeddings_request import EmbeddingsRequest
+from worker.wire.ignored import Ignored
+from worker.wire.parse import parsed
+from worker.wire.response import ResponseFrame
+from worker.wire.response_request import ResponseRequest
+
+# A line may wait in the engine for as long as interactive requests are served first; its own limit is that of its slot.
+ANSWER_S = 3600.0
+
+Body: TypeAlias = dict[str, Any]
+
+
+async def answer_body(
+    services: Services, principal: Principal, endpoint: Endpoint, raw: bytes, trace: Trace, time_slice: TimeSlice
+) -> Body:
+    """The body of the answer. Raises if the request is refused or fails; `to_api_error` knows all of these errors."""
+    if endpoint == "/v1/embeddings":
+        return await _embeddings(services, principal, raw, trace, time_slice)
+    return await CHATS[endpoint](services, principal, raw, trace)
+
+
+async def _embeddings(
+    services: Services, principal: Principal, raw: bytes, trace: Trace, time_slice: TimeSlice
+) -> Body:
+    body = check_inputs(services, await parsed(EmbeddingsRequest, raw, Ignored(), bulk="input"))
+    return await embed_inputs(services, principal.tenant_id, trace, body, time_slice)
+
+
+async def _completion(services: Services, principal: Principal, raw: bytes, trace: Trace) -> Body:
+    body = await parsed(ChatRequest, raw, Ignored())
+    _refuse("stream", body.stream)
+    completion = Completion(body, check_model(body.model, services))
+    with in_param("messages"):
+        ledger = Choice.ledger_of(services, principal, trace, completion, Priority.BATCH)
+        turns = [_patient(turn) for turn in await turns_of(ledger, completion)]
+        return await whole(completion, choices_of(services, principal, trace, completion, turns, Priority.BATCH))
+
+
+async def _response(services: Services, principal: Principal, raw: bytes, trace: Trace) -> Body:
+    body = await parsed(ResponseRequest, raw, Ignored())
+    for name in ("stream", "background", "store"):
+        _refuse(name, getattr(body, name))
+    _refuse("conversation", body.conversation)  # lines are answered in any order, some of them more than once
+    model, usual = check_model(body.model, services), services.usual_sampling(body.model)
+    frame = ResponseFrame(body.model_copy(update={"store": False}), model, usual=usual)
+    turn = await hydrate(services, principal, frame)
+    ledger = Ledger(services, principal, trace, frame.id, None, frame.model, body.metadata, Priority.BATCH)
+    with ledger.recording() as outcome:
+        finished = await run_turn(services, _patient(ledger.applied(turn.turn)), trace, DiscardingSink(trace))
+        outcome.status = finished.status
+    if finished.error_message == STOPPED:
+        raise Interrupted
+    snapshot = turn.snapshot(finished)
+    if finished.status == "failed":
+        error = snapshot["error"]
+        raise ApiError(500, error["message"], type="server_error", code=error["code"])
+    return snapshot
+
+
+CHATS: Mapping[Endpoint, Callable[[Services, Principal, bytes, Trace], Awaitable[Body]]] = {
+    "/v1/chat/completions": _completion,
+    "/v1/responses": _response,
+}
+
+
+def _refuse(name: str, value: object) -> None:
+    """Raises ApiError 400 for parameters that a line of a batch cannot use."""
+    if value:
+        message = f"Invalid '{name}': a line of a batch cannot have it."
+        raise ApiError(400, message, param=name, code="invalid_value")
+
+
+def _patient(turn: Turn) -> Turn:
+    """Behind all interactive requests, and not shed because of that, unless a time limit was set."""
+    limits = turn.limits
+    if limits.seconds_by is Owner.SERVER:
+        limits = replace(limits, wall_clock_s=ANSWER_S, answer_s=max(ANSWER_S, limits.answer_s))
+    return replace(turn, priority=Priority.BATCH, limits=limits)

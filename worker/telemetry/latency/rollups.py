@@ -1,0 +1,193 @@
+"""The tables latency and latency_slices: written with the traces, read in as few rows as cover a time range."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from worker.runs.record import TurnRecord
+from worker.telemetry.latency.measures import Measures
+from worker.telemetry.latency.slice import Slice, TimeRange
+
+if TYPE_CHECKING:
+    from migrations.pool import Connection
+
+NAMES_MAX = 200  # pairs of a key and a worker: more than a selection list has room for
+TENANTS_MAX = 4096  # whose span names are remembered as stored
+
+ADD = """
+insert into latency (tenant_id, resolution_s, at, surface, model, agent, measures)
+select $1, 60, * from unnest($2::timestamptz[], $3::text[], $4::text[], $5::text[], $6::bytea[])
+    on conflict (resolution_s, at, tenant_id, surface, model, agent, generation)
+    do update set measures = latency.measures || excluded.measures
+"""
+# Writers never wait for each other: a cell that exists gets another row.
+ADD_SLICES = """
+insert into latency_slices (tenant_id, resolution_s, worker, at, surface, model, agent,
+                            key_id, status, cache, length, measures)
+select $1, 60, $2, * from unnest($3::timestamptz[], $4::text[], $5::text[], $6::text[],
+                                 $7::text[], $8::text[], $9::text[], $10::text[], $11::bytea[])
+"""
+ADD_NAMES = "insert into span_names select $1, * from unnest($2::text[]) on conflict do nothing"
+
+# Every value once: days from $1 to $2 as one row, hours from $3 to $4 around them, minutes from $5 to $6 around those;
+# and rows that are not rolled up yet.
+PIECES = """
+(select * from {table} where resolution_s = 86400 and at >= $1 and at < $2 {slice}
+ union all
+ select * from {table} where resolution_s = 3600 and at >= $3 and at < least($1, $4) {slice}
+ union all
+ select * from {table} where resolution_s = 3600 and at >= greatest($2, $3) and at < $4 {slice}
+ union all
+ select * from {table} where resolution_s = 3600 and at >= $1 and at < $2 and generation = 0 {slice}
+ union all
+ select * from {table} where resolution_s = 60 and at >= $5 and at < least($3, $6) {slice}
+ union all
+ select * from {table} where resolution_s = 60 and at >= greatest($4, $5) and at < $6 {slice}
+ union all
+ select * from {table} where resolution_s = 60 and at >= $3 and at < $4 and generation = 0 {slice}) as pieces
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """The tallies of a combination of dimensions."""
+
+    surface: str
+    model: str
+    agent: str
+    tenant_id: UUID
+    measures: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A combination of dimensions, and the `size` in bytes of its data."""
+
+    surface: str
+    model: str
+    agent: str
+    tenant_id: UUID
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """Empty for requests without an API key, or a worker without a name."""
+
+    key: str
+    worker: str
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """The tallies of the step that begins at `at`, in Unix seconds."""
+
+    at: int
+    measures: bytes
+
+
+class Rollups:
+    """The side that writes. `worker` is its name."""
+
+    def __init__(self, worker: str = "") -> None:
+        self._worker = worker
+        self._measures = Measures()
+        self._named: dict[UUID, frozenset[str]] = {}
+
+    async def add(self, connection: Connection, tenant_id: UUID, records: Sequence[TurnRecord]) -> None:
+        """In the transaction that stores the traces."""
+        rows = self._measures.rows(records)
+        if not rows.whole:
+            return
+        await connection.execute(ADD, tenant_id, *_columns(rows.whole))
+        await connection.execute(ADD_SLICES, tenant_id, self._worker, *_columns(rows.slices))
+        names = frozenset(self._measures.span_names)
+        if self._named.get(tenant_id) != names:
+            await connection.execute(ADD_NAMES, tenant_id, list(names))
+            if len(self._named) >= TENANTS_MAX:
+                self._named.clear()
+            self._named[tenant_id] = names
+
+
+async def groups(connection: Connection, time_range: TimeRange, slice: Slice) -> list[Group]:
+    pieces, given = _pieces(time_range, slice, whole=True)
+    rows = await connection.fetch(
+        "select surface, model, agent, tenant_id, string_agg(measures, '') as measures "
+        f"from {pieces} group by surface, model, agent, tenant_id",
+        *given,
+    )
+    return [Group(*row) for row in rows]
+
+
+async def points(connection: Connection, time_range: TimeRange, slice: Slice) -> list[Point]:
+    """Steps without data are left out."""
+    pieces, given = _pieces(time_range, slice, whole=False)
+    rows = await connection.fetch(
+        f"select (floor(extract(epoch from at) / {time_range.step_s}) * {time_range.step_s})::bigint as point, "
+        f"string_agg(measures, '') as measures from {pieces} group by 1",
+        *given,
+    )
+    return [Point(*row) for row in rows]
+
+
+async def span_names(connection: Connection) -> list[str]:
+    return [row["name"] for row in await connection.fetch("select distinct name from span_names")]
+
+
+async def choices(connection: Connection, time_range: TimeRange) -> list[Choice]:
+    pieces, given = _pieces(time_range, Slice(), whole=True)
+    rows = await connection.fetch(
+        "select surface, model, agent, tenant_id, sum(length(measures)) as size "
+        f"from {pieces} group by surface, model, agent, tenant_id",
+        *given,
+    )
+    return [Choice(*row) for row in rows]
+
+
+async def names(connection: Connection, time_range: TimeRange) -> list[Names]:
+    """Which keys used which workers, the most frequent first."""
+    rows = await connection.fetch(
+        f"select key_id, worker from {PIECES.format(table='latency_slices', slice='')} "
+        f"group by key_id, worker order by count(*) desc limit {NAMES_MAX}",
+        *_bounds(time_range, whole=True),
+    )
+    return [Names(*row) for row in rows]
+
+
+async def worker_points(connection: Connection, time_range: TimeRange) -> list[dict[str, Any]]:
+    """The combined load of the workers; for operators. The maximum of each step: an average hides peaks."""
+    rows = await connection.fetch(
+        "with minutes as (select at, sum(running) as running, sum(waiting) as waiting, max(loop_lag_ms) as lag, "
+        "  max(kv_use) as kv_use from worker_minutes where at >= $1 and at < $2 group by at) "
+        f"select (floor(extract(epoch from at) / {time_range.step_s}) * {time_range.step_s})::bigint as at, "
+        "max(running) as running, max(waiting) as waiting, max(lag) as loop_lag_ms, max(kv_use) as kv_use "
+        "from minutes group by 1",
+        _moment(time_range.start),
+        _moment(time_range.end),
+    )
+    return [dict(row) for row in rows]
+
+
+def _pieces(time_range: TimeRange, slice: Slice, *, whole: bool) -> tuple[str, list[Any]]:
+    bounds = _bounds(time_range, whole=whole)
+    conditions, given = slice.conditions(len(bounds) + 1)
+    table = "latency" if slice.is_coarse else "latency_slices"
+    return PIECES.format(table=table, slice=conditions), [*bounds, *given]
+
+
+def _bounds(time_range: TimeRange, *, whole: bool) -> list[datetime]:
+    """The first arguments of PIECES."""
+    hours, days = time_range.parts(whole=whole)
+    return [_moment(at) for at in (*days, *hours, time_range.start, time_range.end)]
+
+
+def _columns(rows: Sequence[tuple[Any, ...]]) -> list[list[Any]]:
+    return [list(column) for column in zip(*rows, strict=True)]
+
+
+def _moment(at: int) -> datetime:
+    return datetime.fromtimestamp(at, UTC)

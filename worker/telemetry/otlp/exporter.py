@@ -1,0 +1,123 @@
+"""Exports finished turns to a collector by OTLP over HTTP: in batches, off the request path, by the official SDK in a
+thread.
+
+The SDK is an optional library. It only encodes and sends: its processors would timestamp spans with clocks of their
+own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeAlias
+
+from prometheus_client import Metric
+
+from worker.lifecycle.supervisor import Supervised, Supervisor, Well
+from worker.runs.record import TurnRecord
+from worker.telemetry.batch_writer import BatchWriter, NotStored
+from worker.telemetry.otlp.measurements import OtelMetric, metrics_of
+from worker.telemetry.otlp.spans import spans_of
+
+log = logging.getLogger("firsttoken.otlp")
+
+Collect: TypeAlias = Callable[[], Iterable[Metric]]
+Send: TypeAlias = Callable[[Sequence[OtelMetric]], bool]
+
+EVERY_S = 60.0  # the default of OpenTelemetry's own readers
+
+
+class Meter:
+    """`collect` takes milliseconds and `send` waits for the network: both run in a thread. A failed export is made up
+    for by the next one, since all counters are cumulative.
+    """
+
+    def __init__(self, collect: Collect, send: Send) -> None:
+        self._collect = collect
+        self._send = send
+        self._task: Supervised | None = None
+
+    def start(self, supervisor: Supervisor) -> None:
+        self._task = supervisor.start("otlp", self._run, expected=(NotStored,))
+
+    async def close(self) -> None:
+        """Export the metrics once more, then stop."""
+        if self._task:
+            await self._task.stop()
+        try:
+            await self.tell()
+        except NotStored:
+            log.warning("the last metrics could not be sent to the collector")
+
+    async def tell(self) -> None:
+        """Raises NotStored if the collector does not accept them."""
+        if not await asyncio.to_thread(lambda: self._send(metrics_of(self._collect()))):
+            raise NotStored("metrics at the collector")
+
+    async def _run(self, well: Well) -> None:
+        while True:
+            await asyncio.sleep(EVERY_S)
+            await self.tell()
+            well()
+
+
+log = logging.getLogger("firsttoken.otlp")
+
+WAITING_MAX = 2048  # turns while the collector is unavailable; beyond that the oldest are dropped
+BATCH_MAX = 64  # turns per request: some hundred kilobytes
+SEND_S_MAX = 10
+
+
+class SdkMissing(Exception):
+    """The packages of the extra `otlp` are not installed."""
+
+
+class Exporter:
+    """`offer` costs less than a microsecond and never waits. What cannot be sent is dropped and counted."""
+
+    def __init__(self, endpoint: str, headers: dict[str, str], version: str) -> None:
+        """`endpoint` is that of the collector, without /v1/traces and /v1/metrics. Raises SdkMissing."""
+        try:
+            from worker.telemetry.otlp.sdk import Sdk
+        except ImportError as error:
+            raise SdkMissing(error.name) from error
+        self._sdk = Sdk(endpoint.rstrip("/"), headers, version, SEND_S_MAX)
+        self._meter: Meter | None = None
+        self._waiting: deque[dict[str, Any]] = deque()
+        self._writer = BatchWriter("otlp", self._send_waiting)
+        self.dropped = 0
+
+    def start(self, supervisor: Supervisor, collect: Collect) -> None:
+        """`collect` returns the metrics of the worker."""
+        self._writer.start(supervisor)
+        self._meter = Meter(collect, self._sdk.send_metrics)
+        self._meter.start(supervisor)
+
+    async def close(self) -> None:
+        """Send what is pending, once, then stop."""
+        try:
+            await self._writer.close()
+        except NotStored:
+            log.warning("the last traces could not be sent to the collector")
+        if self._meter:
+            await self._meter.close()
+        await asyncio.to_thread(self._sdk.close)
+
+    def offer(self, record: TurnRecord) -> None:
+        if len(self._waiting) >= WAITING_MAX:
+            self._waiting.popleft()
+            self.dropped += 1
+        self._waiting.append(record.payload())
+        self._writer.notify()
+
+    async def _send_waiting(self) -> bool:
+        sent = False
+        while self._waiting:
+            batch = [self._waiting.popleft() for _ in range(min(BATCH_MAX, len(self._waiting)))]
+            if not await asyncio.to_thread(self._sdk.send, [span for turn in batch for span in spans_of(turn)]):
+                self.dropped += len(batch)
+                raise NotStored(f"{len(batch)} traces at the collector")
+            sent = True
+        return sent

@@ -1,0 +1,311 @@
+"""Counters and histograms for Prometheus. Label values come from small closed sets, whatever clients send."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from time import monotonic
+from typing import Any, TypeVar, cast
+from uuid import UUID
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.metrics import MetricWrapperBase
+from prometheus_client.process_collector import ProcessCollector
+
+from inference.trace import Attribute, Trace
+from worker.lifecycle.supervisor import Supervisor
+from worker.runs.record import TurnRecord
+from worker.telemetry.goodput import OBJECTIVE, BurnRate
+from worker.telemetry.memory_ledger import MemoryLedger
+
+M = TypeVar("M", bound=MetricWrapperBase)
+
+SPAN_NAMES_MAX = 64  # tools name their spans; beyond this number they share one label
+TENANTS_MAX = 50  # labels: each is multiplied by surfaces, cache classes and outcomes
+SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+SPAN_SECONDS = (0.0001, 0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 30)
+# Actual divided by forecast: a forecast within 20 % lies between 0.8 and 1.2.
+RATIOS = (0.25, 0.5, 0.8, 1.0, 1.2, 1.5, 2, 4)
+TOKEN_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.2, 0.5)
+
+
+class Metrics:
+    """One registry per worker; the names of the first three metrics are those of the GenAI semantic conventions."""
+
+    def __init__(
+        self, engine_stats: Callable[[], Mapping[str, Any]], supervisor: Supervisor, objective: float = OBJECTIVE
+    ) -> None:
+        self._registry = CollectorRegistry()
+        ProcessCollector(registry=self._registry)
+        self._registry.register(ModelGauges(engine_stats))
+        self._registry.register(_BackgroundGauges(supervisor))
+        self._registry.register(MemoryLedger(engine_stats))
+        self._span_names: set[str] = set()
+        self._children: dict[tuple[MetricWrapperBase, tuple[str, ...]], MetricWrapperBase] = {}
+        self.ttft = self._histogram("gen_ai_server_time_to_first_token_seconds", "Arrival to first token", SECONDS)
+        self.tpot = self._histogram(
+            "gen_ai_server_time_per_output_token_seconds", "Pace after the first token", TOKEN_SECONDS
+        )
+        self.duration = self._histogram("gen_ai_server_request_duration_seconds", "Arrival to end of turn", SECONDS)
+        self.spans = Histogram(
+            "firsttoken_span_duration_seconds",
+            "Spans of turns",
+            ["span"],
+            buckets=SPAN_SECONDS,
+            registry=self._registry,
+        )
+        self.model_ttft = Histogram(
+            "firsttoken_model_first_token_seconds",
+            "Arrival to first token, by the model that answered",
+            ["model"],
+            buckets=SECONDS,
+            registry=self._registry,
+        )
+        self.model_tpot = Histogram(
+            "firsttoken_model_token_seconds",
+            "Pace after the first token, by the model that answered",
+            ["model"],
+            buckets=TOKEN_SECONDS,
+            registry=self._registry,
+        )
+        self.forecast = Histogram(
+            "firsttoken_forecast_ratio",
+            "Actual time to first token relative to the prediction, by whether the request waited for a slot",
+            ["surface", "class", "queued"],
+            buckets=RATIOS,
+            registry=self._registry,
+        )
+        self.turns = Counter("firsttoken_turns", "Finished turns", ["surface", "status"], registry=self._registry)
+        self.judged = Counter(
+            "firsttoken_turns_judged",
+            "Finished turns of surfaces with a target, by whether they met it",
+            ["surface", "within_target"],
+            registry=self._registry,
+        )
+        self.outcomes = Counter(
+            "firsttoken_turn_outcomes",
+            "All requested turns, by outcome",
+            ["surface", "tenant", "model", "cache", "outcome"],
+            registry=self._registry,
+        )
+        self.burn_rate = BurnRate(objective)
+        self._registry.register(_BurnRates(self.burn_rate))
+        self._tenants: set[UUID] = set()
+        self.tokens = Counter("firsttoken_tokens", "Tokens of turns", ["kind"], registry=self._registry)
+        self.cost = Counter(
+            "firsttoken_cost",
+            "What answers cost, in the units of the prices",
+            ["surface", "tenant", "model"],
+            registry=self._registry,
+        )
+        self.taken = Counter(
+            "firsttoken_answer_seconds",
+            "Seconds that answers took: of the engine by rows, of it for speculation and cascades, and of tools",
+            ["surface", "kind"],
+            registry=self._registry,
+        )
+        self.citations = Counter(
+            "firsttoken_citations",
+            "Citations in answers, by whether they refer to a passage",
+            ["kind"],
+            registry=self._registry,
+        )
+        self.requests = Counter(
+            "firsttoken_http_requests", "HTTP requests", ["method", "route", "status"], registry=self._registry
+        )
+        self.dropped = Counter("firsttoken_traces_dropped", "Traces that were not stored", registry=self._registry)
+        self.turns_active = Gauge("firsttoken_turns_active", "Turns in progress", registry=self._registry)
+        self.tasks = Gauge("firsttoken_event_loop_tasks", "Tasks of the event loop", registry=self._registry)
+
+    def watch_starts(self, starts: Callable[[], Mapping[str, Trace]]) -> None:
+        """The start times of the worker and its models, read at each scrape."""
+        self._registry.register(_Starts(starts))
+
+    def watch_models(self, stats: Callable[[], Mapping[str, Mapping[str, Any]]]) -> None:
+        """The statistics of each engine by the name of its model, read at each scrape."""
+        self._registry.register(_EachModel(stats))
+
+    def observe(self, record: TurnRecord) -> None:
+        """Count a finished turn."""
+        trace, surface = record.trace, record.surface
+        self._child(self.turns, surface, record.status).inc()
+        if record.within_target is not None:
+            self._child(self.judged, surface, "yes" if record.within_target else "no").inc()
+            self.burn_rate.add(surface, record.within_target, monotonic())
+        tenant, cache = self._tenant_label(record.tenant_id), record.cache or "none"
+        self._child(self.outcomes, surface, tenant, record.model, cache, record.outcome).inc()
+        self._child(self.duration, surface).observe(trace.duration_ms / 1e3)
+        if record.ttft_ms is not None:
+            self._child(self.ttft, surface).observe(record.ttft_ms / 1e3)
+            self._child(self.model_ttft, record.model).observe(record.ttft_ms / 1e3)
+        if record.tpot_ms is not None:
+            self._child(self.tpot, surface).observe(record.tpot_ms / 1e3)
+            self._child(self.model_tpot, record.model).observe(record.tpot_ms / 1e3)
+        self._count_taken(record, tenant)
+        for kind, attribute in (("known", "firsttoken.citations"), ("unknown", "firsttoken.citations_unknown")):
+            cited = trace.attributes.get(attribute)
+            if isinstance(cited, int) and cited:
+                self._child(self.citations, kind).inc(cited)
+        for span in trace.spans:
+            self._child(self.spans, self._span_label(span.name)).observe(span.duration_ms / 1e3)
+            if span.name in ("prefill", "decode"):
+                self._count_tokens(span.attributes)
+            elif span.name == "queue":
+                self._judge_forecast(surface, span.attributes)
+
+    def _count_taken(self, record: TurnRecord, tenant: str) -> None:
+        taken, surface = record.taken, record.surface
+        if taken.cost:
+            self._child(self.cost, surface, tenant, record.model).inc(taken.cost)
+        for kind, ms in (
+            ("engine", taken.engine_ms),
+            ("speculation", taken.speculation_ms),
+            ("cascade", taken.cascade_ms),
+            ("tools", taken.tool_ms),
+        ):
+            if ms:
+                self._child(self.taken, surface, kind).inc(ms / 1e3)
+
+    def count_request(self, method: str, route: str, status: int) -> None:
+        """Count an HTTP response. `route` is the pattern, not the path."""
+        self._child(self.requests, method if route != "none" else "any", route, str(status)).inc()
+
+    def _count_tokens(self, attributes: Mapping[str, Attribute]) -> None:
+        for attribute, kind in (("new_tokens", "prefilled"), ("cached_tokens", "cached"), ("tokens", "generated")):
+            count = attributes.get(attribute)
+            if isinstance(count, int) and count:
+                self._child(self.tokens, kind).inc(count)
+
+    def _judge_forecast(self, surface: str, attributes: Mapping[str, Attribute]) -> None:
+        expected_ms, took_ms = attributes.get("expected_ms"), attributes.get("took_ms")
+        if isinstance(expected_ms, float) and isinstance(took_ms, float) and expected_ms > 0:
+            queued = "yes" if attributes.get("expected_wait_ms") else "no"
+            self._child(self.forecast, surface, str(attributes.get("class")), queued).observe(took_ms / expected_ms)
+
+    def _child(self, metric: M, *labels: str) -> M:
+        """`metric.labels(*labels)`, which takes ten times as long."""
+        child = self._children.get((metric, labels))
+        if child is None:
+            child = self._children[metric, labels] = metric.labels(*labels)
+        return cast(M, child)
+
+    def collect(self) -> Iterable[Metric]:
+        """The families that `render` formats. Takes milliseconds too."""
+        return self._registry.collect()
+
+    def render(self) -> bytes:
+        """The text format of Prometheus. Takes milliseconds: call it in a thread."""
+        return generate_latest(self._registry)
+
+    def _span_label(self, name: str) -> str:
+        if name not in self._span_names and len(self._span_names) >= SPAN_NAMES_MAX:
+            return "other"
+        self._span_names.add(name)
+        return name
+
+    def _tenant_label(self, tenant_id: UUID) -> str:
+        if tenant_id not in self._tenants and len(self._tenants) >= TENANTS_MAX:
+            return "other"
+        self._tenants.add(tenant_id)
+        return str(tenant_id)
+
+    def _histogram(self, name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
+        return Histogram(name, text, ["surface"], buckets=buckets, registry=self._registry)
+
+
+# Engine gauges that autoscalers read, under names of their own.
+NAMED = {
+    "predicted_ttft_s": ("firsttoken_predicted_ttft_seconds", "Predicted TTFT of a request that arrived now"),
+    "waiting_tokens": ("firsttoken_waiting_prompt_tokens", "Tokens of waiting prompts"),
+}
+
+
+class ModelGauges:
+    """Reads the engine's statistics during a scrape, so that nothing is counted between scrapes."""
+
+    def __init__(self, stats: Callable[[], Mapping[str, Any]]) -> None:
+        self._stats = stats
+
+    def collect(self) -> list[Metric]:
+        return [
+            _family(name, value) for name, value in self._stats().items() if isinstance(value, (int, float, Mapping))
+        ]
+
+
+class _EachModel:
+    """With several models, one series per model beside the sums. A model that is not loaded reports only that."""
+
+    def __init__(self, stats: Callable[[], Mapping[str, Mapping[str, Any]]]) -> None:
+        self._stats = stats
+
+    def collect(self) -> list[Metric]:
+        families: dict[str, Metric] = {}
+        for model, stats in self._stats().items():
+            for name, value in stats.items():
+                if isinstance(value, int | float):
+                    kind = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
+                    full_name = f"firsttoken_model_{name.removesuffix('_total')}"
+                    family = families.setdefault(name, kind(full_name, "Engine of a model", labels=["model"]))
+                    family.add_metric([model], float(value))  # type: ignore[attr-defined]
+        return list(families.values())
+
+
+class _BurnRates:
+    """Computed during a scrape."""
+
+    def __init__(self, burn_rate: BurnRate) -> None:
+        self._burn_rate = burn_rate
+
+    def collect(self) -> list[Metric]:
+        family = GaugeMetricFamily(
+            "firsttoken_goodput_burn_rate",
+            "Late turns relative to those that the objective allows, by window",
+            labels=["surface", "window"],
+        )
+        for surface, window, rate in self._burn_rate.rates(monotonic()):
+            family.add_metric([surface, window], round(rate, 3))
+        return [family]
+
+
+class _Starts:
+    """Duration of the newest start of the worker and of each model."""
+
+    def __init__(self, starts: Callable[[], Mapping[str, Trace]]) -> None:
+        self._starts = starts
+
+    def collect(self) -> list[Metric]:
+        family = GaugeMetricFamily("firsttoken_start_seconds", "The latest start, by phase", labels=["part", "phase"])
+        for part, trace in self._starts().items():
+            for span in trace.spans:
+                family.add_metric([part, span.name], span.duration_ms / 1e3)
+            family.add_metric([part, "all"], trace.duration_ms / 1e3)
+        return [family]
+
+
+class _BackgroundGauges:
+    """Reads the supervisor's state during a scrape."""
+
+    def __init__(self, supervisor: Supervisor) -> None:
+        self._supervisor = supervisor
+
+    def collect(self) -> list[Metric]:
+        up = GaugeMetricFamily("firsttoken_background_up", "Whether a background task is up", labels=["part"])
+        failures = CounterMetricFamily("firsttoken_background_failures", "Failures of the task", labels=["part"])
+        for part, vitals in self._supervisor.vitals.items():
+            up.add_metric([part], float(part not in self._supervisor.down))
+            failures.add_metric([part], float(sum(each.failures_total for each in vitals)))
+        return [up, failures]
+
+
+def _family(name: str, value: float | Mapping[str, float]) -> Metric:
+    """A mapping yields one sample for each position in a draft."""
+    if name in NAMED and not isinstance(value, Mapping):
+        return GaugeMetricFamily(*NAMED[name], value=float(value))
+    kind = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
+    full_name = f"firsttoken_engine_{name.removesuffix('_total')}"
+    if not isinstance(value, Mapping):
+        return kind(full_name, "Of the engine", value=float(value))
+    family = kind(full_name, "Of the engine", labels=["position"])
+    for position, count in value.items():
+        family.add_metric([position], float(count))
+    return family
