@@ -36,8 +36,10 @@ from agents.tool_results import take_results
 from agents.toolbox import Toolbox
 from agents.turn import Turn
 from agents.turn_opener import TurnOpener
-from inference.core import Finish, Generation, LanguageModel, Segment
 from inference.errors import InferenceError
+from inference.generation import Finish, Generation
+from inference.language_model import LanguageModel
+from inference.prompt import Segment
 from inference.tokenizer import count_all
 from inference.trace import Trace, now_ns
 from retrieval.query import Searcher

@@ -13,7 +13,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 
-from inference.core import Delta, Finish, Forecast, Hop, Likelihoods, Miss, Sampling, Spent, Stamps, Steps
+from inference.generation import Delta, Finish, Forecast, Hop, Likelihoods, Sampling, Spent, Stamps, Steps
+from inference.prompt_cache import Miss
 from inference.trace import now_ns
 
 KEY_BYTES = 32

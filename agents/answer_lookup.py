@@ -13,8 +13,8 @@ from agents.model_registry import Candidate
 from agents.prompt import assemble
 from agents.semantic_cache import CONTEXT_CHARS_MAX, CacheSlot, SemanticCache, SemanticQuery
 from agents.turn import Turn
-from inference.core import Sampling
 from inference.errors import InferenceError
+from inference.generation import Sampling
 from inference.trace import Trace
 from retrieval.passage import Passage
 

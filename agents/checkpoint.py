@@ -17,7 +17,7 @@ from agents.budget import Budget
 from agents.events import Usage
 from agents.message import FunctionCall, Item
 from agents.payload import from_payload, to_payload
-from inference.core import Finish, Generation, Spent
+from inference.generation import Finish, Generation, Spent
 from inference.trace import now_ns
 from retrieval.passage import Passage
 

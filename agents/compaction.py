@@ -27,8 +27,9 @@ from agents.events import (
 from agents.message import Compaction, FileSearchCall, FunctionCall, FunctionCallOutput, Item, Message
 from agents.truncation import size_of, turns_of
 from agents.turn import Turn
-from inference.core import LanguageModel, Sampling
 from inference.errors import InferenceError, TextTooLong
+from inference.generation import Sampling
+from inference.language_model import LanguageModel
 from inference.trace import Trace
 
 SUM_UP = "Summarize our conversation so far in a few sentences. Keep names, numbers, decisions and open questions."

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Literal, Protocol, TypeAlias
 
 from agents.message import Compaction, FileSearchCall, FunctionCall, FunctionCallOutput, Item, Message, Reasoning
-from inference.core import Likelihoods, Spent, TokenLogprob
+from inference.generation import Likelihoods, Spent, TokenLogprob
 from retrieval.passage import Passage
 
 TurnStatus: TypeAlias = Literal["completed", "incomplete", "failed", "cancelled"]

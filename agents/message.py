@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeAlias
 
 from agents.call_shape import PLAIN, CallShape
 from agents.function_tool import FunctionTool
-from inference.core import TokenLogprob
+from inference.generation import TokenLogprob
 
 Role: TypeAlias = Literal["user", "assistant", "system", "developer"]
 Status: TypeAlias = Literal["in_progress", "completed", "incomplete", "failed"]

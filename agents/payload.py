@@ -28,7 +28,7 @@ from agents.message import (
     SearchResult,
     storable,
 )
-from inference.core import TokenLogprob
+from inference.generation import TokenLogprob
 
 # Our own keys of annotations and search results: clients ignore them, our page opens the exact span of the source.
 NUMBER, FILE_ID, FILENAME = "firsttoken_number", "firsttoken_file_id", "firsttoken_filename"

@@ -13,7 +13,9 @@ from itertools import takewhile
 from types import TracebackType
 
 from agents.prompt import UNANSWERED
-from inference.core import Generation, LanguageModel, Part, Segment, Spent
+from inference.generation import Generation, Spent
+from inference.language_model import LanguageModel
+from inference.prompt import Part, Segment
 from inference.trace import Span, Trace, now_ns
 
 LANE = "prefix"

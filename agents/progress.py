@@ -31,8 +31,8 @@ from agents.routing.refusal import DECLINED, begins_like
 from agents.step import Step
 from agents.tool import ToolContext
 from agents.turn import Owner, Turn
-from inference.core import Finish, Grammar, Spent
 from inference.errors import InferenceError
+from inference.generation import Finish, Grammar, Spent
 from inference.trace import Trace
 from retrieval.passage import Passage
 

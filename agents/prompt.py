@@ -16,7 +16,7 @@ import orjson
 from agents.errors import InvalidTurn
 from agents.message import Compaction, FileSearchCall, FunctionCall, FunctionCallOutput, Item, Message, Reasoning
 from agents.turn import Turn
-from inference.core import ChatMessage, ToolCall
+from inference.prompt import ChatMessage, ToolCall
 from retrieval.passage import Passage
 
 # The line on which the bundled model was trained; larger models understand it as well.

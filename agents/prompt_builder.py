@@ -16,8 +16,8 @@ from agents.toolbox import Toolbox
 from agents.tools.tool_search import tool_search
 from agents.truncation import bytes_of, shortened
 from agents.turn import Turn
-from inference.core import PromptTokens, Rendered, Segment
 from inference.errors import TextTooLong
+from inference.prompt import PromptTokens, Rendered, Segment
 from retrieval.passage import Passage
 
 # Tokenizing this many takes a few milliseconds; longer text would block the event loop for all requests.

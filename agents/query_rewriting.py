@@ -16,8 +16,9 @@ from agents.message import Item, Message
 from agents.model_registry import Candidate
 from agents.prompt import question
 from agents.turn import Turn
-from inference.core import ChatMessage, Delta, Finish, Generation, Sampling
 from inference.errors import InferenceError
+from inference.generation import Delta, Finish, Generation, Sampling
+from inference.prompt import ChatMessage
 from inference.template_options import THINKING
 from inference.trace import Trace, now_ns
 

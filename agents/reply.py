@@ -14,7 +14,7 @@ from agents.parser.deltas import CallArguments, CallBroken, CallFinished, CallSt
 from agents.parser.markup import MarkupParser
 from agents.stop_strings import StopStrings
 from agents.strict_arguments import StrictArguments
-from inference.core import TokenLogprob
+from inference.generation import TokenLogprob
 from retrieval.passage import Passage
 
 CALLS_MAX = 64  # of one step; a model that calls more is looping

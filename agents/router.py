@@ -13,7 +13,7 @@ from agents.routing.language import language_of
 from agents.routing.policy import Fixed, Steps, named_by
 from agents.routing.situation import Cost, Situation
 from agents.turn import Turn
-from inference.core import Generation
+from inference.generation import Generation
 from inference.trace import Trace
 
 CONVERSATIONS_MAX = 10_000  # whose models are remembered, in about 2 MB

@@ -17,7 +17,8 @@ from agents.routing.trial import Trial, wanted
 from agents.semantic_cache import CacheSlot
 from agents.tool import ToolContext
 from agents.toolbox import Toolbox, ToolResult
-from inference.core import Delta, Finish, Generation, Hop, Priority, Steps, Verdict
+from inference.generation import Delta, Finish, Generation, Hop, Priority, Steps
+from inference.prompt_cache import Verdict
 from inference.trace import Attribute, Span, Trace, now_ns
 
 # The shortest wait that is worth a prefill: about as long as building a prompt and running a small step take.

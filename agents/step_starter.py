@@ -28,8 +28,9 @@ from agents.step import RunningCalls, Step, StepSpans
 from agents.stop_strings import StopStrings
 from agents.strict_arguments import StrictArguments
 from agents.turn import TOKENS_MAX, Turn
-from inference.core import Finish, Generation, Grammar, Sampling, Segment, ThoughtLimit
 from inference.errors import InferenceError, InvalidSchema
+from inference.generation import Finish, Generation, Grammar, Sampling, ThoughtLimit
+from inference.prompt import Segment
 
 
 class StepStarter:

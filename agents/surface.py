@@ -19,7 +19,7 @@ from pydantic import Field, StringConstraints
 from agents.definition import CLASSES, INSTRUCTIONS_CHARS_MAX, ClassName
 from agents.toml_file import Name, Table
 from agents.turn import Caps, Owner, Turn
-from inference.core import Priority
+from inference.generation import Priority
 
 SURFACES_MAX = 32  # each has labels of its own in the metrics
 BATCH = "batch"  # of background requests

@@ -11,7 +11,8 @@ from uuid import UUID
 
 from agents.function_tool import FunctionTool
 from agents.message import Item
-from inference.core import NO_DEADLINE, Due, Generation, Priority, Sampling, Segment
+from inference.generation import NO_DEADLINE, Due, Generation, Priority, Sampling
+from inference.prompt import Segment
 from inference.template_options import TemplateOptions
 from retrieval.filter import Filter
 

@@ -26,8 +26,8 @@ from numpy.typing import NDArray
 
 from inference.backend import Chunk, Region
 from inference.config import EngineConfig
-from inference.core import Sampling
 from inference.engine.engine import Engine
+from inference.generation import Sampling
 from inference.llama.batch import Batch
 
 CONTEXT = 8192

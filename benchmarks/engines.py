@@ -28,8 +28,10 @@ import uvloop
 from benchmarks.pairs import pairs
 from inference.bundled import CHAT_MODEL
 from inference.config import EngineConfig
-from inference.core import ChatMessage, Delta, LanguageModel, Sampling
+from inference.generation import Delta, Sampling
+from inference.language_model import LanguageModel
 from inference.model import ChatModel
+from inference.prompt import ChatMessage
 from inference.remote.remote_model import RemoteModel
 from worker.engines.exchange import EngineTransport
 

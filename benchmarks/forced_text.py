@@ -20,11 +20,12 @@ from time import perf_counter
 
 from inference.bundled import CHAT_MODEL
 from inference.config import EngineConfig
-from inference.core import ChatMessage, Sampling
 from inference.engine.sampler import Sampler
+from inference.generation import Sampling
 from inference.grammar.schema import json_grammar
 from inference.grammar.tools import CallableFunction, tool_grammar
 from inference.model import ChatModel
+from inference.prompt import ChatMessage
 
 PERSON = {
     "type": "object",

@@ -32,7 +32,8 @@ from agents.turn_opener import TurnOpener
 from benchmarks.engine.synthetic import WORDS
 from benchmarks.pairs import pairs, unread
 from benchmarks.sinks import FirstText
-from inference.core import LanguageModel, Sampling
+from inference.generation import Sampling
+from inference.language_model import LanguageModel
 from inference.trace import Trace, now_ns
 from retrieval.ingest import ingest
 from retrieval.passage import Passage

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from benchmarks.engine.synthetic import WORDS
-from inference.core import LanguageModel
+from inference.language_model import LanguageModel
 
 Way = TypeVar("Way")
 Measured = TypeVar("Measured")

@@ -22,9 +22,10 @@ from pathlib import Path
 from statistics import median
 
 from inference.config import EngineConfig
-from inference.core import ChatMessage, Sampling
 from inference.engine.handle import Handle
+from inference.generation import Sampling
 from inference.model import ChatModel
+from inference.prompt import ChatMessage
 from worker.config import prepare_process
 
 CONTEXT = 2048

@@ -28,7 +28,7 @@ from benchmarks.pairs import pairs, unread
 from benchmarks.sinks import FirstText
 from inference.bundled import CHAT_MODEL
 from inference.config import EngineConfig
-from inference.core import Sampling
+from inference.generation import Sampling
 from inference.model import ChatModel
 from inference.trace import Trace, now_ns
 from worker.config import prepare_process

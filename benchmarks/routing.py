@@ -36,8 +36,9 @@ from agents.toolbox import Toolbox
 from agents.turn import Turn
 from inference.bundled import CHAT_MODEL, DRAFT_MODEL
 from inference.config import EngineConfig
-from inference.core import ChatMessage, Sampling
+from inference.generation import Sampling
 from inference.model import ChatModel
+from inference.prompt import ChatMessage
 from inference.trace import Trace
 from training.cases import CATEGORIES, Case, Category, Reply
 from training.conversations.generator import Generator

@@ -6,7 +6,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 
-from inference.core import Delta, Finish, Likelihoods
+from inference.generation import Delta, Finish, Likelihoods
 
 
 class DeltaStream:

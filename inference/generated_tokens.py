@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from hashlib import blake2b
 
 from inference.control_tokens import SIGNIFICANT
-from inference.core import ChatMessage
+from inference.prompt import ChatMessage
 
 # Together at most 10 MB.
 TOKEN_BYTES, TURN_BYTES = 36, 300  # per token; per turn, however short

@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from inference.core import ChatMessage, Part, Segment, ToolCall
 from inference.grammar.tools import CLOSE, OPEN
+from inference.prompt import ChatMessage, Part, Segment, ToolCall
 from inference.template_capabilities import Capabilities
 
 RESULT_OPEN, RESULT_CLOSE = "<tool_response>", "</tool_response>"

@@ -9,12 +9,13 @@ from contextlib import ExitStack
 from typing import Any
 
 from inference.config import EngineConfig, default_threads
-from inference.core import NO_DEADLINE, ChatMessage, Due, Priority, Sampling
 from inference.engine.engine import Engine
 from inference.engine.handle import Handle
 from inference.errors import ModelNotLoaded, OutOfDeviceMemory
+from inference.generation import NO_DEADLINE, Due, Priority, Sampling
 from inference.kvcache.disk import DiskTier
 from inference.llama import LlamaContext, LlamaModel, Progress, load_weights
+from inference.prompt import ChatMessage
 from inference.provisioning.fit import are_all, fewer_layers, gpu_layers
 from inference.provisioning.memory import Footprint, Proportions
 from inference.speculative.controller import Drafting

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from inference.core import Acceptance, CacheScope, Finish, Forecast, Likelihoods, Miss, Priority, Spent, Stamps, Steps
 from inference.engine.detokenizer import TextStream
 from inference.engine.sampler import Sampler
 from inference.engine.thought import Thought
+from inference.generation import Acceptance, Finish, Forecast, Likelihoods, Priority, Spent, Stamps, Steps
+from inference.prompt_cache import CacheScope, Miss
 
 # A prompt row computed alone differs in its last bits from the same row in a batch, so exact requests avoid it.
 EXACT_ROWS_MIN = 2

@@ -20,9 +20,9 @@ import jinja2.meta
 from jinja2 import nodes
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from inference.core import ChatMessage, Part, Rendered, Segment, ToolCall
 from inference.errors import InvalidTemplate
 from inference.message_fitting import TemplateMessage, fit
+from inference.prompt import ChatMessage, Part, Rendered, Segment, ToolCall
 from inference.template_capabilities import Capabilities
 from inference.template_options import NO_OPTIONS, Value
 from inference.template_probe import probe

@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
 
-from inference.core import ChatMessage, Part, ToolCall
 from inference.errors import InvalidTemplate
 from inference.message_fitting import TemplateMessage, fit
+from inference.prompt import ChatMessage, Part, ToolCall
 from inference.template_capabilities import Capabilities, SystemPlace
 
 # Renders messages as they are. Raises InvalidTemplate.

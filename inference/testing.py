@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from inference.adapter import Adapter
 from inference.backend import Chunk, Region
-from inference.core import (
+from inference.errors import InferenceError, PromptTooLong, UnknownToken
+from inference.generation import (
     NO_DEADLINE,
-    ChatMessage,
     Delta,
     Due,
     Finish,
@@ -26,21 +26,16 @@ from inference.core import (
     Generation,
     Hop,
     Likelihoods,
-    Miss,
-    Part,
     Priority,
-    PromptTokens,
-    Rendered,
     Sampling,
-    Segment,
     Spent,
     Stamps,
     Steps,
     TokenLogprob,
-    Verdict,
 )
-from inference.errors import InferenceError, PromptTooLong, UnknownToken
 from inference.grammar.constraint import Constraint
+from inference.prompt import ChatMessage, Part, PromptTokens, Rendered, Segment
+from inference.prompt_cache import Miss, Verdict
 from inference.template_capabilities import EVERYTHING, Capabilities
 from inference.template_options import NO_OPTIONS, Value
 from inference.tokenizer import CHARACTER_BYTES, Room

@@ -11,13 +11,15 @@ from hashlib import blake2b
 from typing import Any
 
 from inference.adapter import Adapter
-from inference.core import ChatMessage, Generation, Grammar, Part, PromptTokens, Rendered, Segment, Verdict
 from inference.engine.detokenizer import TextStream
 from inference.errors import UnknownToken
 from inference.generated_tokens import GeneratedTokens
+from inference.generation import Generation, Grammar
 from inference.grammar.constraint import Vocabulary
 from inference.kvcache.miss_report import judge
 from inference.llama import LlamaModel
+from inference.prompt import ChatMessage, Part, PromptTokens, Rendered, Segment
+from inference.prompt_cache import Verdict
 from inference.template import ChatTemplate
 from inference.template_options import NO_OPTIONS, Value
 from inference.tokenizer import Room, Tokenizer

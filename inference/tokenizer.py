@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from itertools import accumulate, chain
 from typing import NamedTuple, Protocol
 
-from inference.core import Extent, Part, PromptTokens, Segment
 from inference.errors import TextTooLong
+from inference.prompt import Extent, Part, PromptTokens, Segment
 
 CACHE_BYTES_MAX = 32 * 2**20  # some hundred long conversations with their tools
 PIECE_BYTES = 400  # per cached piece, besides its text and ids: two tuples, a string, an entry of the index

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from tests.serving import run_command
 
 if TYPE_CHECKING:
-    from inference.engine.scheduler import Work
+    from inference.engine.plan import Work
     from inference.grammar.constraint import Constraint
     from inference.request import Request
 

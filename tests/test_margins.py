@@ -16,12 +16,13 @@ import pytest
 
 from inference.bundled import DRAFT_MODEL
 from inference.config import EngineConfig
-from inference.core import ChatMessage, Sampling
 from inference.engine.detokenizer import TextStream
 from inference.engine.sampler import Sampler
+from inference.generation import Sampling
 from inference.grammar.constraint import Vocabulary
 from inference.grammar.schema import json_grammar
 from inference.model import ChatModel
+from inference.prompt import ChatMessage
 from inference.request import Request
 from tests.inference.machine import request
 from tests.margins import FILE, MARKER, Draw, Margins, drawn

@@ -11,7 +11,7 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from inference.core import ChatMessage, ToolCall
+from inference.prompt import ChatMessage, ToolCall
 from training.batches import Rows, Source, Split
 from training.conversations.generator import DEFAULT_SYSTEM, encoded
 from training.conversations.scene import Scene

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from agents.message import FunctionCall
-from inference.core import ChatMessage, ToolCall
+from inference.prompt import ChatMessage, ToolCall
 from training.conversations import builtin, dialogue
 from training.conversations.generator import Generator
 from training.conversations.names import Names

@@ -20,7 +20,7 @@ from agents.message import FunctionCall
 from agents.parser.deltas import CallFinished, Text
 from agents.parser.hermes import HermesParser
 from inference.config import EngineConfig
-from inference.core import Sampling
+from inference.generation import Sampling
 from inference.grammar.tools import CallableFunction, tool_grammar
 from inference.model import ChatModel
 from training.cases import CATEGORIES, Case, Category, Reply

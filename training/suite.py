@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
-from inference.core import ChatMessage
+from inference.prompt import ChatMessage
 from training.cases import CATEGORIES, Case, Category
 from training.conversations.generator import Generator
 from training.evaluate import TOKENS_MAX

@@ -11,7 +11,7 @@ from math import exp
 from agents.routing.decision import Decision
 from agents.routing.policy import Doubt
 from agents.routing.refusal import begins_like
-from inference.core import Sampling, TokenLogprob
+from inference.generation import Sampling, TokenLogprob
 from inference.trace import Attribute
 
 # Requested from the engine for each token: a margin is the difference between the two most likely ones.

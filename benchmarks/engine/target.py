@@ -13,8 +13,9 @@ import aiohttp
 
 from benchmarks.engine.measures import Reply
 from benchmarks.engine.prompts import Message
-from inference.core import ChatMessage, Sampling
+from inference.generation import Sampling
 from inference.model import ChatModel
+from inference.prompt import ChatMessage
 
 TIMEOUT_S = 300.0
 BUSY = (429, 503)

@@ -13,11 +13,13 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from inference.core import CacheScope, Finish, Generation, PromptTokens, Sampling, Segment
 from inference.engine.detokenizer import TextStream
 from inference.engine.engine import SWITCH_INTERVAL_S
 from inference.engine.handle import Handle, Outbox, TokenUpdate
 from inference.engine.sampler import Sampler
+from inference.generation import Finish, Generation, Sampling
+from inference.prompt import PromptTokens, Segment
+from inference.prompt_cache import CacheScope
 from inference.request import Request
 from inference.testing import ScriptedModel
 from inference.trace import now_ns

@@ -15,7 +15,6 @@ from collections.abc import Sequence
 
 from inference.backend import Backend
 from inference.config import EngineConfig
-from inference.core import NO_DEADLINE, CacheScope, Due, Finish, Priority, PromptTokens, Sampling
 from inference.engine.detokenizer import TextStream
 from inference.engine.executor import Executor
 from inference.engine.fairness import within_share
@@ -33,9 +32,12 @@ from inference.errors import (
     TooManyTokens,
     UnknownToken,
 )
+from inference.generation import NO_DEADLINE, Due, Finish, Priority, Sampling
 from inference.grammar.constraint import Constraint
 from inference.kvcache.disk import DiskTier
 from inference.kvcache.tiers import TierCosts, Tiers
+from inference.prompt import PromptTokens
+from inference.prompt_cache import CacheScope
 from inference.request import Request
 from inference.speculative.controller import Drafting, SpeculationController
 from inference.trace import now_ns

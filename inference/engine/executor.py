@@ -11,10 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inference.backend import Backend
-from inference.core import Finish
+from inference.engine.plan import Plan, Work
 from inference.engine.sampler import likelihoods
-from inference.engine.scheduler import Plan, Scheduler, Work
+from inference.engine.scheduler import Scheduler
 from inference.errors import InferenceError
+from inference.generation import Finish
 from inference.kvcache.slots import Placement
 from inference.kvcache.tiers import Tiers
 from inference.request import Request

@@ -12,11 +12,11 @@ from collections.abc import Callable, Hashable
 from math import exp
 
 from inference.config import EngineConfig
-from inference.core import Due, Finish, Forecast, Priority
 from inference.engine.answer_lengths import AnswerLengths
 from inference.engine.queue_simulation import Ahead, Speed, simulate
 from inference.engine.scheduler import Scheduler
 from inference.errors import Late
+from inference.generation import Due, Finish, Forecast, Priority
 from inference.request import Request
 
 LEARNING_RATE = 0.1  # weight of the newest request

@@ -7,9 +7,10 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from inference.core import Delta, Finish, Forecast, Hop, Miss, Spent, Steps, TokenLogprob
 from inference.delta_stream import DeltaStream
 from inference.errors import InferenceError
+from inference.generation import Delta, Finish, Forecast, Hop, Spent, Steps, TokenLogprob
+from inference.prompt_cache import Miss
 from inference.request import Request
 
 # Requests flushed per callback: with a thousand requests, a new connection waits for about 2 ms instead of 30.

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from operator import itemgetter
 from threading import Lock
 
-from inference.core import Priority
 from inference.engine.fairness import Shares
 from inference.engine.queue_simulation import Ahead, RequestAhead
+from inference.generation import Priority
 from inference.request import Request
 
 # A request that is already late, or has no due time, is ordered as if it were due this much later, so requests that can

@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from inference.core import BIAS_MIN, Sampling, TokenLogprob
 from inference.errors import GrammarFailed
+from inference.generation import BIAS_MIN, Sampling, TokenLogprob
 from inference.grammar.constraint import Constraint
 
 # Likely tokens that are checked against a grammar before the whole vocabulary is, which takes up to tens of

@@ -18,22 +18,22 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
 from itertools import islice
 from math import inf
 from operator import attrgetter
 
 from inference.config import EngineConfig
-from inference.core import Priority
 from inference.engine.fairness import Shares, in_turns
 from inference.engine.load import Load, admit_by_ns, is_starved
+from inference.engine.plan import Plan, Work
 from inference.engine.row_fairness import RowFairness, Share
 from inference.engine.step_cost import StepCost
+from inference.generation import Priority
 from inference.kvcache.checkpoints import CHECKPOINT_SHARE, Checkpoints
 from inference.kvcache.host_cache import HostCache
 from inference.kvcache.shared_prefixes import SharedPrefixes
 from inference.kvcache.slots import Placement, Slots
-from inference.request import EXACT_ROWS_MIN, Phase, Request
+from inference.request import EXACT_ROWS_MIN, Request
 
 # Prefill chunk sizes beside streams, largest first. Multiples of 16 suit the matrix kernels. The smallest is used
 # however long it takes, because a prompt must make progress.
@@ -73,65 +73,6 @@ URGENT_NS = 10 * 10**9
 CHEAP_ROWS = 1.1
 # Shorter prefixes are not worth prefilling ahead: that step may still be running when the prompt itself arrives.
 AHEAD_TOKENS_MIN = 64
-
-
-@dataclass(slots=True)  # not frozen: that takes three times as long to construct, and there is one per token
-class Work:
-    """Tokens of one request to compute in this step. `outputs` counts the rows whose logits are needed: 0 in the middle
-    of a prompt, 1 where a token is sampled, one more for each drafted token, and before these the `scored` ones, of
-    prompt tokens whose log probabilities are wanted. `forced`: the draft consists of tokens for which the grammar
-    leaves no choice.
-
-    `apart`: prompt tokens of an exact request (see EXACT_ROWS_MIN). They are computed in a batch of their own, in which
-    no other stream determines how their rows are split.
-    """
-
-    request: Request
-    slot: int
-    position: int
-    tokens: Sequence[int]
-    outputs: int
-    apart: bool = False
-    forced: bool = False
-    scored: int = 0
-
-    @property
-    def sampled(self) -> int:
-        """Rows from which a token may be sampled."""
-        return self.outputs - self.scored
-
-    @property
-    def draft(self) -> Sequence[int]:
-        return self.tokens[len(self.tokens) - self.sampled + 1 :] if self.sampled > 1 else ()
-
-    def with_draft(self, draft: Sequence[int], *, forced: bool = False) -> Work:
-        return replace(self, tokens=[*self.tokens, *draft], outputs=1 + len(draft), forced=forced)
-
-
-@dataclass(slots=True)
-class Plan:
-    """A step to execute: first place the requests, then compute the work, which is sorted by slot."""
-
-    placements: list[tuple[Request, Placement]] = field(default_factory=list)
-    work: list[Work] = field(default_factory=list)
-    preempted: int = 0
-
-    @property
-    def decodes_only(self) -> bool:
-        """Whether the step has no prompt tokens."""
-        return all(work.request.phase is Phase.DECODE for work in self.work)
-
-    @property
-    def rows(self) -> int:
-        return sum(len(work.tokens) for work in self.work)
-
-    def cost_follows_rows(self, *, parted: bool) -> bool:
-        """Whether its duration says how long other steps with as many rows take. `parted`: slots have KV streams of
-        their own, so drafts of different lengths are computed in parts (see
-        inference.speculative.draft_length.step_parts)."""
-        if any(work.scored for work in self.work):  # their logits take longer than the rows
-            return False
-        return not parted or len({work.outputs or 1 for work in self.work}) == 1
 
 
 class Scheduler:

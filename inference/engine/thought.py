@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from inference.core import ThoughtLimit
+from inference.generation import ThoughtLimit
 
 
 class Thought:

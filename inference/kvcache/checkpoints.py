@@ -17,11 +17,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from inference.core import CacheScope
 from inference.kvcache.host_cache import INDEX_TOKEN_BYTES
 from inference.kvcache.pages import pages
 from inference.kvcache.radix import RadixIndex
 from inference.kvcache.shared_prefixes import SharedPrefixes
+from inference.prompt_cache import CacheScope
 
 # A prompt is computed in one more step for each checkpoint, and as many tokens as this cost about as much as a step.
 CHECKPOINT_TOKENS_MIN = 32

@@ -20,10 +20,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inference.backend import Region
-from inference.core import CacheScope
 from inference.kvcache.pages import pages
 from inference.kvcache.radix import RadixIndex
 from inference.kvcache.shared_prefixes import SharedPrefixes
+from inference.prompt_cache import CacheScope
 
 # Restoring copies bytes, which takes some milliseconds; fewer tokens than this are as cheap to compute again.
 PARK_TOKENS_MIN = 64

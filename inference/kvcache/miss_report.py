@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 
-from inference.core import CacheScope, Cause, Extent, Miss, Part, Verdict
 from inference.kvcache.checkpoints import CHECKPOINT_TOKENS_MIN
+from inference.prompt import Extent, Part
+from inference.prompt_cache import CacheScope, Cause, Miss, Verdict
 
 # Tokens of a part that must match for the rest to count as edited: any two texts may start with "You are a".
 EDITED_SHARED_MIN = 8

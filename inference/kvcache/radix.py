@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from inference.core import CacheScope
 from inference.kvcache.shared_prefixes import SharedPrefixes
+from inference.prompt_cache import CacheScope
 
 Step: TypeAlias = int | CacheScope  # a token, or the scope that separates tenants
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from inference.core import CacheScope
+from inference.prompt_cache import CacheScope
 
 SHARED_PREFIXES_MAX = 64  # about the number of a worker's agents; each prompt is compared with all of them
 

@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from inference.core import Finish, Forecast, Generation, Miss, Spent, Steps, TokenLogprob
+from inference.generation import Finish, Forecast, Generation, Spent, Steps, TokenLogprob
+from inference.prompt_cache import Miss
 
 # One step of one answer: with twenty alternatives per token, some tokens take a few kilobytes. Also the limit for bytes
 # without an event: the comments that keep a connection alive are a few kilobytes per hour.

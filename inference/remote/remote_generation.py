@@ -8,7 +8,6 @@ from itertools import zip_longest
 
 import orjson
 
-from inference.core import Delta, Finish, Forecast, Hop, Miss, Priority, Spent, Stamps, Steps
 from inference.delta_stream import DeltaStream
 from inference.engine.detokenizer import TextStream
 from inference.errors import (
@@ -21,6 +20,8 @@ from inference.errors import (
     QueueFull,
     Refused,
 )
+from inference.generation import Delta, Finish, Forecast, Hop, Priority, Spent, Stamps, Steps
+from inference.prompt_cache import Miss
 from inference.remote.answer_stream import DONE, Events, MalformedStream, StreamUpdate, read
 from inference.remote.fleet import Fleet, Upstream, session_of
 from inference.remote.frames import PATH as CHANNEL_PATH

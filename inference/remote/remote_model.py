@@ -13,12 +13,13 @@ import orjson
 
 from inference.config import CONTEXT_DEFAULT
 from inference.control_tokens import significant_tokens
-from inference.core import NO_DEADLINE, Due, Priority, PromptTokens, Sampling
 from inference.engine.scheduler import AHEAD_TOKENS_MIN
 from inference.errors import EmptyPrompt, EnginesAway, InferenceError, Refused, TooManyTokens, UnknownToken
+from inference.generation import NO_DEADLINE, Due, Priority, Sampling
 from inference.grammar.lark import by_token
 from inference.kvcache.shared_prefixes import SharedPrefixes
 from inference.llama import LlamaModel
+from inference.prompt import PromptTokens
 from inference.remote.fleet import EngineInfo, Fleet, Upstream
 from inference.remote.remote_generation import RemoteGeneration
 from inference.remote.request_body import MODELS_PATH, Ask, SentGrammar

@@ -11,7 +11,7 @@ from typing import Any
 
 import orjson
 
-from inference.core import NO_DEADLINE, Due, Grammar, Priority, Sampling
+from inference.generation import NO_DEADLINE, Due, Grammar, Priority, Sampling
 from inference.grammar.constraint import Constraint
 
 PATH = "/inference/v1/generate"

@@ -12,7 +12,7 @@ from math import inf
 from typing import Any, Protocol
 
 from inference.config import EngineConfig
-from inference.engine.scheduler import Plan, Work
+from inference.engine.plan import Plan, Work
 from inference.engine.step_cost import StepCost
 from inference.errors import InferenceError
 from inference.request import Request

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from math import inf
 
-from inference.core import Acceptance
 from inference.engine.step_cost import StepCost
+from inference.generation import Acceptance
 
 # Tokens of the longest draft: the last ones of a longer one are hardly ever reached, and each takes memory for logits.
 DRAFT_TOKENS_MAX = 16

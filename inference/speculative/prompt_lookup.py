@@ -11,8 +11,8 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from inference.core import Acceptance
 from inference.engine.step_cost import StepCost
+from inference.generation import Acceptance
 from inference.request import Request
 from inference.speculative.draft_length import Stream
 

@@ -15,8 +15,9 @@ from agents.message import FunctionCall, FunctionCallOutput, Message
 from agents.prompt import FAST_ITEMS_MAX, FAST_JSON_CHARS_MAX
 from agents.prompt_builder import ENCODE_CHARS_MAX
 from agents.turn import Turn
-from inference.core import ChatMessage, Delta, Finish, PromptTokens, Rendered, Sampling, Segment
 from inference.errors import EngineStopped, PromptTooLong, QueueFull
+from inference.generation import Delta, Finish, Sampling
+from inference.prompt import ChatMessage, PromptTokens, Rendered, Segment
 from inference.testing import ScriptedGeneration, ScriptedModel
 from tests.agents.turns import TENANT, asked, boom, call, double, run
 

@@ -10,7 +10,7 @@ from agents.budget import CONCLUSION_S, Budget, Prices
 from agents.progress import NOTHING_LEFT
 from agents.prompt import CONCLUDE
 from agents.turn import TOKENS_MAX, Limits, Owner
-from inference.core import Sampling
+from inference.generation import Sampling
 from inference.testing import ScriptedModel
 from tests.agents.turns import asked, call, double, run
 

@@ -13,7 +13,7 @@ from agents.message import FunctionCall, Message
 from agents.tools import builtin_toolbox
 from agents.turn import Turn
 from inference.config import EngineConfig
-from inference.core import Sampling
+from inference.generation import Sampling
 from inference.model import ChatModel
 from inference.trace import Span, Trace
 from tests.agents.turns import TENANT, Ran, check_order, user

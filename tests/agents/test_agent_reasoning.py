@@ -10,7 +10,8 @@ from agents.message import FunctionCall, FunctionCallOutput, Message, Reasoning
 from agents.payload import from_payload, to_payload
 from agents.prompt import assemble
 from agents.turn import Limits, Turn
-from inference.core import ChatMessage, Rendered, Sampling, Segment
+from inference.generation import Sampling
+from inference.prompt import ChatMessage, Rendered, Segment
 from inference.template_options import NO_OPTIONS, Value
 from inference.testing import ScriptedModel
 from tests.agents.turns import TENANT, asked, call, double, run, user

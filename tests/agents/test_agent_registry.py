@@ -13,7 +13,7 @@ from agents.definition import Bounds, Definition, SearchTable
 from agents.events import Usage
 from agents.toml_file import FILE_BYTES_MAX
 from agents.turn import Caps, FileSearch, Limits, Owner
-from inference.core import Sampling
+from inference.generation import Sampling
 from tests.agents.turns import asked
 
 SUPPORT = """

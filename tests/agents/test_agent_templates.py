@@ -19,7 +19,7 @@ from agents.tools import builtin_toolbox
 from agents.turn import Limits, Turn
 from inference.bundled import CHAT_MODEL
 from inference.config import EngineConfig
-from inference.core import Sampling
+from inference.generation import Sampling
 from inference.model import ChatModel
 from inference.template_capabilities import Capabilities
 from inference.testing import ScriptedModel

@@ -15,7 +15,8 @@ from agents.function_tool import FunctionTool
 from agents.message import FunctionCall, FunctionCallOutput, Message
 from agents.tool import tool
 from agents.turn import Turn
-from inference.core import ChatMessage, Delta, Sampling, ToolCall
+from inference.generation import Delta, Sampling
+from inference.prompt import ChatMessage, ToolCall
 from inference.testing import ScriptedGeneration, ScriptedModel
 from tests.agents.turns import TENANT, asked, boom, call, double, run, user
 

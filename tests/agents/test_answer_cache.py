@@ -17,7 +17,7 @@ from agents.events import Event, EventList, TextDelta
 from agents.model_registry import Candidate, ModelRegistry
 from agents.toolbox import Toolbox
 from agents.turn import Turn
-from inference.core import Delta, Finish, Sampling
+from inference.generation import Delta, Finish, Sampling
 from inference.testing import ScriptedGeneration, ScriptedModel
 from inference.trace import Trace
 from tests.agents.turns import Ran, asked, call, check_order, double

@@ -17,7 +17,7 @@ from agents.step import LOST
 from agents.tool import Tool, tool
 from agents.toolbox import Toolbox
 from agents.turn import FileSearch, Turn
-from inference.core import Finish, Sampling
+from inference.generation import Finish, Sampling
 from inference.testing import ScriptedModel
 from inference.trace import Trace
 from tests.agents.turns import ShelfSearcher, asked, call, passage

@@ -23,9 +23,10 @@ from agents.parser.markup import ThoughtMarks
 from agents.toolbox import Toolbox
 from agents.turn import AnswerFormat, Turn
 from inference.config import EngineConfig
-from inference.core import Sampling, Segment
 from inference.errors import InvalidSchema
+from inference.generation import Sampling
 from inference.model import ChatModel
+from inference.prompt import Segment
 from inference.testing import ScriptedGrammar, ScriptedModel
 from inference.trace import Trace
 from tests.agents.turns import Ran, asked, call, check_order, double, run

@@ -13,7 +13,7 @@ from agents.parser.choose import Dialect, Format, choose
 from agents.parser.deltas import CallFinished
 from agents.prompt import assemble
 from agents.turn import Turn
-from inference.core import Sampling
+from inference.generation import Sampling
 from inference.template import ChatTemplate
 from inference.testing import ScriptedModel
 from tests.agents.turns import TENANT, asked, run, user

@@ -14,7 +14,7 @@ from agents.parser.choose import choose
 from agents.parser.deltas import CallFinished
 from agents.prompt import CONCLUDE, assemble
 from agents.turn import Turn
-from inference.core import Rendered, Segment
+from inference.prompt import Rendered, Segment
 from inference.template import ChatTemplate
 from inference.template_capabilities import Capabilities
 from tests.agents.turns import TENANT

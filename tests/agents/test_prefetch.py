@@ -22,8 +22,8 @@ from agents.tool import tool
 from agents.toolbox import Toolbox
 from agents.turn import FileSearch, Turn
 from inference.bundled import CHAT_MODEL
-from inference.core import Segment
 from inference.llama import LlamaModel
+from inference.prompt import Segment
 from inference.template import ChatTemplate
 from inference.testing import ScriptedGeneration, ScriptedModel
 from inference.tokenizer import Tokenizer

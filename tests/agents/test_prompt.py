@@ -8,7 +8,7 @@ from agents.errors import InvalidTurn
 from agents.message import FileSearchCall, FunctionCall, FunctionCallOutput, Item, Message
 from agents.prompt import CONCLUDE, UNANSWERED, assemble, numbered, question
 from agents.turn import AnswerFormat, ToolChoice, Turn
-from inference.core import ChatMessage, ToolCall
+from inference.prompt import ChatMessage, ToolCall
 from tests.agents.turns import TENANT, asked, passage, user
 
 

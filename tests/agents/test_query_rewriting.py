@@ -17,8 +17,8 @@ from agents.message import FileSearchCall, Message
 from agents.model_registry import Candidate, ModelRegistry
 from agents.toolbox import Toolbox
 from agents.turn import FileSearch, Limits, Turn
-from inference.core import Delta
 from inference.errors import QueueFull
+from inference.generation import Delta
 from inference.testing import ScriptedGeneration, ScriptedModel
 from inference.trace import Trace
 from tests.agents.test_router import POLICY

@@ -24,8 +24,9 @@ from agents.routing.policy import Policy
 from agents.surface import Surface
 from agents.toolbox import Toolbox
 from agents.turn import AnswerFormat, FileSearch, Turn
-from inference.core import ChatMessage, Sampling, Spent
 from inference.errors import EngineStopped, InferenceError, NoRoom
+from inference.generation import Sampling, Spent
+from inference.prompt import ChatMessage
 from inference.testing import ScriptedGeneration, ScriptedModel
 from inference.trace import Span, Trace
 from tests.agents.turns import Ran, ShelfSearcher, asked, call, check_order, double, passage, user

@@ -23,7 +23,7 @@ from agents.semantic_cache import LOOKED_AT_MAX, QUESTION_CHARS_MAX, SemanticCac
 from agents.text_similarity import particulars
 from agents.toolbox import Toolbox
 from agents.turn import FileSearch, Turn
-from inference.core import Finish, Sampling
+from inference.generation import Finish, Sampling
 from inference.testing import ScriptedModel
 from tests.agents.test_answer_cache import run
 from tests.agents.turns import ShelfSearcher, asked, double, passage, user

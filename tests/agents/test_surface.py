@@ -13,7 +13,7 @@ from agents.agent_registry import AgentRegistry, InvalidAgents
 from agents.definition import CLASSES
 from agents.surface import BATCH, USUAL, Surface
 from agents.turn import Limits, Owner
-from inference.core import Priority
+from inference.generation import Priority
 from tests.agents.turns import asked
 
 FILE = """

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from agents.message import FunctionCall, FunctionCallOutput, Item, Message
 from agents.truncation import shortened
 from agents.turn import Turn
-from inference.core import PromptTokens, Segment
 from inference.errors import PromptTooLong
+from inference.prompt import PromptTokens, Segment
 from inference.testing import ScriptedModel
 from tests.agents.turns import TENANT, asked, run, user
 

@@ -11,8 +11,9 @@ from benchmarks.agent_loop.actor import actor, successors
 from benchmarks.agent_loop.loops import Watch, together
 from benchmarks.agent_loop.task import CALLS, STEPS, turn
 from inference.config import EngineConfig
-from inference.core import ChatMessage, Sampling
+from inference.generation import Sampling
 from inference.model import ChatModel
+from inference.prompt import ChatMessage
 
 
 async def test_the_actor_says_its_part_of_every_step(tmp_path: Path) -> None:

@@ -17,11 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from inference.config import EngineConfig
-from inference.core import ChatMessage, Sampling
 from inference.errors import EngineStopped
+from inference.generation import Sampling
 from inference.llama import LlamaContext, abort_handler
 from inference.llama.library import lib
 from inference.model import ChatModel
+from inference.prompt import ChatMessage
 
 
 def abort() -> None:

@@ -10,13 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inference.config import EngineConfig
-from inference.core import CacheScope, Finish, Priority, Sampling
 from inference.engine.detokenizer import TextStream
 from inference.engine.executor import Executor
+from inference.engine.plan import Plan
 from inference.engine.sampler import Sampler
-from inference.engine.scheduler import Plan, Scheduler
+from inference.engine.scheduler import Scheduler
 from inference.errors import InferenceError
+from inference.generation import Finish, Priority, Sampling
 from inference.kvcache.tiers import Tiers
+from inference.prompt_cache import CacheScope
 from inference.request import Request
 from inference.speculative.controller import SpeculationController
 from inference.speculative.draft_model import CATCH_UP_TOKENS_MAX, DraftModel

@@ -12,9 +12,10 @@ from inference.attention import ALL, AUTO, Attention, attention
 from inference.backend import Rows
 from inference.bundled import CHAT_MODEL, DRAFT_MODEL
 from inference.config import EngineConfig
-from inference.core import ChatMessage, Sampling
+from inference.generation import Sampling
 from inference.llama import LlamaContext, LlamaModel
 from inference.model import ChatModel
+from inference.prompt import ChatMessage
 from inference.provisioning import attention_bench
 from inference.provisioning.attention_bench import Pace, fastest
 from inference.provisioning.doctor import Level, attention_finding

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from inference import generated_tokens as turns_module
-from inference.core import ChatMessage, ToolCall
 from inference.generated_tokens import GeneratedTokens
+from inference.prompt import ChatMessage, ToolCall
 
 # Tokens 0 to 127 are characters; 128 is silent, 129 a mark of calls, 130 half of a character.
 PIECES = [bytes([n]) for n in range(128)] + [b"", b"<tool_call>", b"\xc3"]

@@ -16,11 +16,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from inference.config import EngineConfig
-from inference.core import ChatMessage, Finish, Sampling
 from inference.errors import GrammarFailed, InvalidSchema
+from inference.generation import Finish, Sampling
 from inference.grammar.lark import grammar, value_of
 from inference.grammar.schema import json_grammar, restated
 from inference.model import ChatModel
+from inference.prompt import ChatMessage
 from tests.inference.grammar.test_grammar import END, MODEL, VOCABULARY
 
 PIECES = MODEL.pieces()

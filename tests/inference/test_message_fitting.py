@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from inference.core import ChatMessage, Part, ToolCall
 from inference.message_fitting import BEGIN, CONTINUE, NOTED, TemplateMessage, fit
+from inference.prompt import ChatMessage, Part, ToolCall
 from inference.template_capabilities import EVERYTHING, Capabilities
 
 SYSTEM, LATER = ChatMessage("system", "Be brief."), ChatMessage("system", "Be kind.")

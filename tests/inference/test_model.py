@@ -13,10 +13,11 @@ from agents.prefetch import before_question
 from inference.backend import Rows
 from inference.bundled import EMBEDDER
 from inference.config import EngineConfig
-from inference.core import ChatMessage, Finish, Sampling, ToolCall
 from inference.errors import InferenceError, ModelNotLoaded
+from inference.generation import Finish, Sampling
 from inference.llama import DecodeFailed, LlamaContext, LlamaModel
 from inference.model import ChatModel
+from inference.prompt import ChatMessage, ToolCall
 
 GREEDY = Sampling(temperature=0, max_tokens=40)
 SYSTEM = ChatMessage("system", "You are a helpful assistant of a small shop that sells garden tools and seeds. " * 6)

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inference.bundled import CHAT_MODEL
-from inference.core import ChatMessage, Part, Segment, ToolCall
 from inference.errors import InvalidTemplate
 from inference.llama import LlamaModel
+from inference.prompt import ChatMessage, Part, Segment, ToolCall
 from inference.template import ChatTemplate
 from inference.tokenizer import Tokenizer
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from inference.core import ChatMessage
+from inference.prompt import ChatMessage
 from inference.template import ChatTemplate
 from inference.template_options import Effort, TemplateOptions
 

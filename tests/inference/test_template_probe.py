@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from agents.parser.choose import Format, choose
-from inference.core import ChatMessage
 from inference.errors import InvalidTemplate
+from inference.prompt import ChatMessage
 from inference.template import ChatTemplate
 from inference.template_capabilities import EVERYTHING, Capabilities
 from inference.template_options import have_effort

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from inference import tokenizer as module
 from inference.bundled import CHAT_MODEL
-from inference.core import Segment
 from inference.errors import TextTooLong
 from inference.llama import LlamaModel
+from inference.prompt import Segment
 from inference.tokenizer import PIECE_BYTES, Room, Tokenizer, count_all
 
 

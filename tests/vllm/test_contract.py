@@ -24,8 +24,8 @@ from pathlib import Path
 import pytest
 
 from inference.config import EngineConfig
-from inference.core import Sampling
 from inference.errors import NotDeterministic
+from inference.generation import Sampling
 from inference.model import ChatModel
 from inference.remote.remote_model import RemoteModel
 from inference.trace import random_id

@@ -17,7 +17,7 @@ from agents.model_registry import ModelRegistry
 from agents.store import ConversationStore, ItemStore, ResponseStore
 from agents.tool import tool
 from agents.toolbox import Toolbox
-from inference.core import Delta, Sampling
+from inference.generation import Delta, Sampling
 from inference.testing import ScriptedGeneration, ScriptedModel
 from inference.trace import Trace
 from migrations.pool import Database

@@ -10,7 +10,8 @@ import pytest
 
 from inference.bundled import CHAT_MODEL
 from inference.config import ADJUSTABLE
-from inference.core import ChatMessage, Sampling
+from inference.generation import Sampling
+from inference.prompt import ChatMessage
 from tests.worker.cli.test_main import complaint, firsttoken
 from worker.config import load
 from worker.engines.active_engines import open_model

@@ -13,7 +13,7 @@ import pytest
 from anthropic import AsyncAnthropic
 from openai import AsyncOpenAI
 
-from inference.core import Delta
+from inference.generation import Delta
 from inference.testing import ScriptedGeneration, ScriptedModel
 from migrations.pool import Database
 from tests.worker.answering import MODEL, answering, get, post, stream

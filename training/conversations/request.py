@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from inference.core import ToolCall
+from inference.prompt import ToolCall
 from training.conversations.names import Names
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from inference.core import ChatMessage, ToolCall
+from inference.prompt import ChatMessage, ToolCall
 
 HEAD = (
     "\n\n# Tools\n\nYou may call one or more functions to assist with the user query.\n\n"

@@ -7,7 +7,7 @@ from itertools import islice
 import pytest
 
 from agents.message import FunctionCall
-from inference.core import ChatMessage, ToolCall
+from inference.prompt import ChatMessage, ToolCall
 from training.cases import CATEGORIES, Category, Reply, calls_right, cited, declined, error_told, told
 from training.conversations.passages import NOT_FOUND
 from training.tests.conftest import generator

@@ -18,8 +18,8 @@ from agents.parser.hermes import HermesParser
 from agents.tool import ToolContext
 from agents.tools import builtin_toolbox
 from inference.bundled import CHAT_MODEL
-from inference.core import ChatMessage, ToolCall
 from inference.llama import LlamaModel
+from inference.prompt import ChatMessage, ToolCall
 from inference.template import ChatTemplate
 from training.conversations import builtin, lexicon
 from training.conversations.generator import KINDS, Generator

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from agents.definition import CLASSES, Bounds, ClassName
 from agents.turn import Owner, Turn
-from inference.core import Priority
+from inference.generation import Priority
 from worker.auth.scope import Scope
 
 

@@ -11,9 +11,9 @@ from functools import partial
 
 import orjson
 
-from inference.core import Sampling
 from inference.embedding.registry import EmbedderFile
 from inference.errors import InferenceError, ModelNotLoaded
+from inference.generation import Sampling
 from inference.provisioning import machine
 from inference.provisioning.calibration import Calibrations
 from inference.provisioning.catalogue import find

@@ -7,7 +7,7 @@ from math import isfinite
 
 from agents.surface import USUAL, Surface
 from agents.turn import TOKENS_MAX, Caps, Limits, Owner, Turn
-from inference.core import Priority
+from inference.generation import Priority
 from worker.auth.keys import ApiKey
 from worker.auth.principal import NOBODY, KeyLimits, Principal
 from worker.cli.credentials import keys_of

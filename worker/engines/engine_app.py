@@ -21,9 +21,10 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.process_collector import ProcessCollector
 
 from agents.inflight import InFlight
-from inference.core import Due, Generation, Grammar, Priority, PromptTokens
 from inference.errors import EngineStopped, GrammarFailed, InvalidSchema
+from inference.generation import Due, Generation, Grammar, Priority
 from inference.model import ChatModel
+from inference.prompt import PromptTokens
 from inference.remote.answer_stream import spell_nothing
 from inference.remote.frames import PATH as CHANNEL_PATH
 from inference.remote.frames import PROTOCOL

@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 from pydantic import ConfigDict, Field, StringConstraints
 
-from inference.core import Grammar, Priority, Sampling, ThoughtLimit
+from inference.generation import Grammar, Priority, Sampling, ThoughtLimit
 from inference.remote.request_body import BOUNDARIES_MAX
 from worker.wire import limits
 from worker.wire.strict import Strict, Unsupported, only

@@ -18,8 +18,8 @@ from pathlib import Path
 from time import monotonic
 
 from inference.config import EngineConfig
-from inference.core import Generation
 from inference.errors import InferenceError, ModelAway, NoRoom
+from inference.generation import Generation
 from inference.llama import LlamaModel
 from inference.model import ChatModel
 from inference.provisioning.fit import Allowance, CannotServe, here

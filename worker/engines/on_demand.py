@@ -12,21 +12,11 @@ from contextlib import contextmanager, suppress
 from time import monotonic
 from typing import Any, Literal, Protocol, TypeAlias
 
-from inference.core import (
-    NO_DEADLINE,
-    ChatMessage,
-    Due,
-    Generation,
-    Grammar,
-    Priority,
-    PromptTokens,
-    Rendered,
-    Sampling,
-    Segment,
-    Verdict,
-)
 from inference.errors import EngineStopped, InferenceError, ModelAway, NoRoom
+from inference.generation import NO_DEADLINE, Due, Generation, Grammar, Priority, Sampling
 from inference.model import ChatModel
+from inference.prompt import ChatMessage, PromptTokens, Rendered, Segment
+from inference.prompt_cache import Verdict
 from inference.template_options import NO_OPTIONS, Value
 from inference.text_model import TextModel
 from inference.trace import Trace

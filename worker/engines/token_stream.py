@@ -7,8 +7,8 @@ from typing import Protocol
 
 from aiohttp import web
 
-from inference.core import Delta, Generation
 from inference.errors import InferenceError
+from inference.generation import Delta, Generation
 from inference.remote.answer_stream import (
     spell_end,
     spell_error,

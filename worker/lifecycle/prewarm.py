@@ -18,8 +18,8 @@ from agents.definition import Definition
 from agents.errors import InvalidTurn
 from agents.model_registry import Candidate
 from agents.turn import Turn
-from inference.core import Generation
 from inference.errors import EnginesAway, InferenceError, InvalidTemplate
+from inference.generation import Generation
 from worker.auth.principal import NOBODY
 
 # A user types in one conversation at a time; a program that prewarms many must not keep the model busy needlessly.

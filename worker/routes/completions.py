@@ -12,8 +12,9 @@ from aiohttp import web
 
 from agents.events import TurnFinished
 from agents.turn import Turn
-from inference.core import LanguageModel, Part, Segment
 from inference.errors import UnknownToken
+from inference.language_model import LanguageModel
+from inference.prompt import Part, Segment
 from worker.auth.access import needs
 from worker.auth.scope import Scope
 from worker.errors import ApiError, ClientGone

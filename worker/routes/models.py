@@ -7,7 +7,7 @@ from typing import Any
 
 from aiohttp import web
 
-from inference.core import LanguageModel
+from inference.language_model import LanguageModel
 from worker.auth.access import needs
 from worker.auth.scope import Scope
 from worker.errors import ApiError

@@ -10,8 +10,8 @@ from typing import Any
 import orjson
 from aiohttp import web
 
-from inference.core import LanguageModel
 from inference.errors import UnknownToken
+from inference.language_model import LanguageModel
 from worker.auth.access import needs
 from worker.auth.scope import Scope
 from worker.http.checks import check_model, in_param

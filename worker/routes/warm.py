@@ -8,7 +8,7 @@ from __future__ import annotations
 from aiohttp import web
 
 from agents.search import search
-from inference.core import Generation
+from inference.generation import Generation
 from inference.trace import Trace
 from worker.auth.access import needs
 from worker.auth.scope import Scope

@@ -22,7 +22,7 @@ from agents.errors import HistoryTooLong, InvalidTurn, NotFound
 from agents.message import Compaction, FunctionCallOutput
 from agents.prompt import assemble
 from agents.turn import Turn
-from inference.core import ChatMessage
+from inference.prompt import ChatMessage
 from inference.trace import Trace
 from migrations.pool import DATABASE_AWAY
 from worker.auth.seals import opened

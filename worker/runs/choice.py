@@ -14,8 +14,8 @@ from agents.agent import Agent
 from agents.errors import STOPPED, Interrupted
 from agents.events import TOKENS, Event, TextDelta, TurnFinished, Usage
 from agents.turn import Turn
-from inference.core import Priority
 from inference.errors import InferenceError
+from inference.generation import Priority
 from inference.trace import Trace
 from worker.auth.principal import Principal
 from worker.errors import BROKE, ApiError

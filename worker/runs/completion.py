@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from agents.turn import Turn
-from inference.core import Priority
+from inference.generation import Priority
 from inference.trace import Trace
 from worker.auth.principal import Principal
 from worker.runs.choice import Choice, whole_of

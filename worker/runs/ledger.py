@@ -13,7 +13,8 @@ from typing import Any
 from agents.routing.policy import named_by
 from agents.surface import BATCH, Surface
 from agents.turn import Owner, Turn
-from inference.core import NO_DEADLINE, Due, LanguageModel, Priority
+from inference.generation import NO_DEADLINE, Due, Priority
+from inference.language_model import LanguageModel
 from inference.trace import Trace
 from worker.auth.principal import Principal
 from worker.errors import ClientGone

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from agents.agent import Agent
     from agents.model_registry import ModelRegistry
     from agents.store import ConversationStore, ResponseStore
-    from inference.core import LanguageModel
+    from inference.language_model import LanguageModel
     from worker.auth.authenticator import Authenticator
     from worker.auth.seals import Seals
     from worker.runs.admission import Admission

@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeAlias
 from agents.events import ArgumentsDelta, Event, ItemStarted, ReasoningDelta, TextDelta, TurnFinished, TurnStarted
 from agents.message import FunctionCall, Item, Message, Reasoning
 from agents.payload import logprob_payloads
-from inference.core import TokenLogprob
+from inference.generation import TokenLogprob
 from worker.wire.events import cut
 
 FinishReason: TypeAlias = Literal["stop", "length", "tool_calls"]

@@ -16,7 +16,7 @@ from pydantic import (
 )
 
 from agents.turn import TOKENS_MAX, Turn
-from inference.core import Sampling
+from inference.generation import Sampling
 from inference.template_options import Effort, TemplateOptions
 from worker.wire import limits
 from worker.wire.chat_messages import ChatMessage

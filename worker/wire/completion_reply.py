@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 from agents.events import Event, Queued, ScoredPrompt, TextDelta, TurnFinished, TurnStarted, Usage
 from agents.message import Message, new_id
-from inference.core import TokenLogprob
+from inference.generation import TokenLogprob
 from worker.wire import sse
 from worker.wire.chat_completion import failure, usage_object, usage_of
 from worker.wire.completion_request import CompletionRequest

@@ -17,7 +17,8 @@ from pydantic import (
 )
 
 from agents.turn import Turn
-from inference.core import Sampling, Segment
+from inference.generation import Sampling
+from inference.prompt import Segment
 from inference.template_options import TemplateOptions
 from worker.wire import limits
 from worker.wire.chat_request import SEED_MODULUS, Bias, ChatStreamOptions, Stop, TokenId, apart, as_list

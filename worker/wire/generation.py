@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 from pydantic import BeforeValidator, Field, StringConstraints
 
-from inference.core import Sampling
+from inference.generation import Sampling
 from inference.template_options import VERBOSITY, TemplateOptions, have_effort
 from worker.wire import limits
 from worker.wire.ignored import Ignored

@@ -19,7 +19,7 @@ from pydantic import (
 )
 
 from agents.turn import AnswerFormat, Turn
-from inference.core import Sampling
+from inference.generation import Sampling
 from inference.template_options import Effort, TemplateOptions
 from worker.wire import limits
 from worker.wire.formats import AnswerSchema

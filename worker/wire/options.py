@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, Protocol, Self, TypeAlias, TypeVar
 from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints
 
 from agents.turn import Caps
-from inference.core import Priority
+from inference.generation import Priority
 from worker.wire import limits
 from worker.wire.ignored import without_effect
 from worker.wire.strict import only

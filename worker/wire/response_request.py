@@ -17,7 +17,7 @@ from pydantic import (
 
 from agents.message import Item
 from agents.turn import TOKENS_MAX, Compacting, FileSearch, Turn
-from inference.core import Sampling
+from inference.generation import Sampling
 from inference.template_options import Effort, TemplateOptions
 from worker.wire import limits
 from worker.wire.builtin_tools import ToolSearchTool

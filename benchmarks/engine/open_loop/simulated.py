@@ -20,11 +20,12 @@ from benchmarks.engine.open_loop.goodput import Ending, Goodput, Outcome, Target
 from benchmarks.engine.open_loop.plan import CONTEXT, Plan
 from benchmarks.engine.open_loop.sessions import SYSTEM_TOKENS, Session, Trace
 from inference.config import EngineConfig
-from inference.core import CacheScope, Finish, Sampling
 from inference.engine.detokenizer import TextStream
+from inference.engine.plan import Plan as Step
 from inference.engine.sampler import Sampler
-from inference.engine.scheduler import Plan as Step
 from inference.engine.scheduler import Scheduler
+from inference.generation import Finish, Sampling
+from inference.prompt_cache import CacheScope
 from inference.request import Phase, Request
 
 CONFIG = EngineConfig(Path("simulated"), parallel=16, resident=200, context=CONTEXT, parked_bytes_max=0)

@@ -11,7 +11,7 @@ from hashlib import blake2b
 
 import numpy as np
 
-from inference.core import CacheScope
+from inference.prompt_cache import CacheScope
 
 BLOCK = 64  # tokens: fewer are as cheap to compute as to read
 DIGEST_BYTES = 16

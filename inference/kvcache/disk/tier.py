@@ -21,7 +21,6 @@ from time import monotonic
 
 import numpy as np
 
-from inference.core import CacheScope
 from inference.generated_tokens import GeneratedTokens
 from inference.kvcache.disk.blocks import chain, digest_of
 from inference.kvcache.disk.file import KV, ROOT, TEMPORARY, KvFile, UnreadableFile
@@ -29,6 +28,7 @@ from inference.kvcache.disk.index import DiskIndex, IndexedState
 from inference.kvcache.disk.token_file import NAME as TURNS
 from inference.kvcache.disk.token_file import read_tokens, write_tokens
 from inference.kvcache.host_cache import Entry
+from inference.prompt_cache import CacheScope
 
 log = logging.getLogger("firsttoken.disk")
 

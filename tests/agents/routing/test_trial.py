@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from agents.routing.decision import Decision
 from agents.routing.policy import Doubt, Hold
 from agents.routing.trial import Trial, Verdict, wanted
-from inference.core import TokenLogprob
+from inference.generation import TokenLogprob
 
 MS = 1_000_000
 SURE, LIKELY, UNLIKELY = 0.0, log(0.4), log(0.01)

@@ -20,8 +20,9 @@ from numpy.typing import NDArray
 
 from inference.backend import Chunk
 from inference.config import EngineConfig
-from inference.core import Finish, Priority
-from inference.engine.scheduler import YIELDS_MAX, Plan
+from inference.engine.plan import Plan
+from inference.engine.scheduler import YIELDS_MAX
+from inference.generation import Finish, Priority
 from inference.kvcache.host_cache import Entry
 from inference.request import Phase, Request
 from inference.testing import ScriptedBackend

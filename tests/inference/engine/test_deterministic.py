@@ -12,12 +12,13 @@ from numpy.typing import NDArray
 
 from inference.backend import Rows
 from inference.config import EngineConfig
-from inference.core import ChatMessage, Priority, Sampling
 from inference.engine.engine import Engine
 from inference.engine.handle import Handle
 from inference.errors import NotDeterministic
+from inference.generation import Priority, Sampling
 from inference.llama import LlamaContext, LlamaModel
 from inference.model import ChatModel
+from inference.prompt import ChatMessage
 from inference.testing import ScriptedBackend
 
 RUNS = 30

@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 
 from inference.backend import Chunk
 from inference.config import EngineConfig
-from inference.core import Finish, Sampling
 from inference.engine.engine import Engine
 from inference.engine.handle import Handle
 from inference.engine.scheduler import AHEAD_TOKENS_MIN
 from inference.errors import EmptyPrompt, EngineStopped, InferenceError, PromptTooLong, QueueFull, UnknownToken
+from inference.generation import Finish, Sampling
 from inference.testing import ScriptedBackend, scripted_token
 from inference.trace import now_ns
 

@@ -11,12 +11,14 @@ from numpy.typing import NDArray
 
 from inference.backend import Chunk
 from inference.config import EngineConfig
-from inference.core import CacheScope, ChatMessage, Finish, Priority, Sampling
 from inference.engine.sampler import Sampler
 from inference.errors import InferenceError
+from inference.generation import Finish, Priority, Sampling
 from inference.kvcache.host_cache import Entry
 from inference.llama import LlamaContext
 from inference.model import ChatModel
+from inference.prompt import ChatMessage
+from inference.prompt_cache import CacheScope
 from inference.request import Phase, Request
 from tests.inference.machine import GREEDY, VOCABULARY, Machine, expected, request
 

@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from inference.config import EngineConfig
-from inference.core import CacheScope, Due, Finish, Forecast, Priority, Sampling
 from inference.engine.answer_lengths import AnswerLengths
 from inference.engine.detokenizer import TextStream
 from inference.engine.forecast import (
@@ -32,10 +31,13 @@ from inference.engine.forecast import (
     late_by_s,
     retry_after_s,
 )
+from inference.engine.plan import Plan
 from inference.engine.queue_simulation import Ahead
 from inference.engine.sampler import Sampler
-from inference.engine.scheduler import Plan, Scheduler
+from inference.engine.scheduler import Scheduler
 from inference.errors import Late
+from inference.generation import Due, Finish, Forecast, Priority, Sampling
+from inference.prompt_cache import CacheScope
 from inference.request import Request
 
 CLASSES = (Priority.INTERACTIVE, Priority.STANDARD, Priority.BATCH)

@@ -12,8 +12,10 @@ import pytest
 
 from inference.bundled import DRAFT_MODEL
 from inference.config import EngineConfig
-from inference.core import Cause, ChatMessage, Generation, Part, Sampling, ToolCall
+from inference.generation import Generation, Sampling
 from inference.model import ChatModel
+from inference.prompt import ChatMessage, Part, ToolCall
+from inference.prompt_cache import Cause
 from tests.inference.families import FAMILIES
 from tests.inference.hybrids import write_hybrid
 from tests.inference.variants import TEMPLATE, write_variant

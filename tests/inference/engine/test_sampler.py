@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from inference.core import Sampling
 from inference.engine.sampler import LOGPROB_MIN, Sampler, draw, largest, likelihoods
+from inference.generation import Sampling
 
 ROW = np.log(np.array([0.5, 0.25, 0.15, 0.1], np.float32))
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inference.config import EngineConfig
-from inference.core import Priority
+from inference.engine.plan import Plan, Work
 from inference.engine.scheduler import (
     BATCH_STEP_S,
     LONGER_MAX,
@@ -18,12 +18,11 @@ from inference.engine.scheduler import (
     STRETCH_MAX,
     URGENT_NS,
     YIELDS_MAX,
-    Plan,
     Scheduler,
-    Work,
     divide,
     within_cells,
 )
+from inference.generation import Priority
 from inference.kvcache.slots import SHARED_PREFILL_MIN
 from inference.request import Phase
 from tests.inference.machine import CONFIG, VOCABULARY, Machine, expected, request

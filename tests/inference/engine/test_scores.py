@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 from inference.backend import Chunk
 from inference.config import EngineConfig
-from inference.core import Finish, Priority, Sampling
 from inference.engine.engine import Engine
 from inference.engine.handle import Handle
+from inference.generation import Finish, Priority, Sampling
 from inference.testing import ScriptedBackend, scripted_token
 from inference.trace import now_ns
 

@@ -9,8 +9,8 @@ import pytest
 
 from inference.bundled import CHAT_MODEL
 from inference.config import EngineConfig
-from inference.core import Sampling, Spent
 from inference.engine.executor import _charge, _charge_drafting
+from inference.generation import Sampling, Spent
 from inference.model import ChatModel
 
 

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from inference.config import EngineConfig
-from inference.core import Sampling, ThoughtLimit
 from inference.engine.engine import Engine
 from inference.engine.handle import Handle
 from inference.engine.sampler import Sampler
 from inference.engine.thought import Thought
 from inference.errors import UnknownToken
+from inference.generation import Sampling, ThoughtLimit
 from inference.grammar.constraint import Vocabulary
 from inference.testing import ScriptedBackend, scripted_token
 

@@ -14,13 +14,14 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from inference.config import EngineConfig
-from inference.core import ChatMessage, Finish, Priority, Sampling
 from inference.engine.sampler import Sampler
 from inference.errors import GrammarFailed, InvalidSchema
+from inference.generation import Finish, Priority, Sampling
 from inference.grammar.constraint import Constraint, Vocabulary
 from inference.grammar.schema import json_grammar
 from inference.grammar.tools import CallableFunction, tool_grammar
 from inference.model import ChatModel
+from inference.prompt import ChatMessage
 
 PERSON = {
     "type": "object",

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from inference.core import CacheScope
 from inference.kvcache.checkpoints import CHECKPOINT_TOKENS_MIN, Checkpoints, spaced
 from inference.kvcache.host_cache import INDEX_TOKEN_BYTES, Entry, HostCache
 from inference.kvcache.shared_prefixes import SharedPrefixes
 from inference.kvcache.slots import Placement, Slots
+from inference.prompt_cache import CacheScope
 from tests.inference.kvcache.test_slots import ANYONE, finish
 
 SYSTEM = list(range(100))

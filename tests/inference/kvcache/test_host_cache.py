@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from inference.attention import ALL, Attention
 from inference.backend import Region, Rows
 from inference.bundled import CHAT_MODEL
-from inference.core import CacheScope
 from inference.kvcache.host_cache import (
     DEFAULT_BYTES_MIN,
     DEFAULT_TOKENS,
@@ -25,6 +24,7 @@ from inference.kvcache.host_cache import (
 from inference.kvcache.radix import common_length
 from inference.llama import LlamaContext, LlamaModel
 from inference.llama.state import regions as regions_of_state
+from inference.prompt_cache import CacheScope
 
 ANYONE = CacheScope("")
 SHARED, SLOTS, CONTEXT = 100, 3, 512

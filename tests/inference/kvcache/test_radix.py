@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inference.core import CacheScope
 from inference.kvcache.radix import RadixIndex, common_length
 from inference.kvcache.shared_prefixes import SharedPrefixes
+from inference.prompt_cache import CacheScope
 
 tokens = st.lists(st.integers(0, 2), max_size=12)  # few values: many shared beginnings
 scopes = st.sampled_from([CacheScope("a"), CacheScope("b"), CacheScope("b", exact=True)])

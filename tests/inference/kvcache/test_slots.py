@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from inference.core import CacheScope
 from inference.kvcache.host_cache import Entry, HostCache
 from inference.kvcache.miss_report import SEEN_BLOCK
 from inference.kvcache.shared_prefixes import SharedPrefixes
 from inference.kvcache.slots import SHARED_PREFILL_MIN, TAIL_LOSS_MAX, Placement, Saved, Slots
+from inference.prompt_cache import CacheScope
 
 SYSTEM = list(range(100))
 ANYONE = CacheScope("")

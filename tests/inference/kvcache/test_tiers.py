@@ -16,14 +16,16 @@ import pytest
 
 from inference.attention import ALL, Attention
 from inference.config import EngineConfig
-from inference.core import CacheScope, Cause, ChatMessage, Finish, Generation, Sampling, TokenLogprob, ToolCall
 from inference.engine.detokenizer import TextStream
 from inference.engine.sampler import Sampler
+from inference.generation import Finish, Generation, Sampling, TokenLogprob
 from inference.kvcache.disk import Found
 from inference.kvcache.host_cache import PARK_TOKENS_MIN, Entry
 from inference.kvcache.tiers import WAIT_S_MAX, Arrivals, Roots
 from inference.llama import has_gpu
 from inference.model import ChatModel
+from inference.prompt import ChatMessage, ToolCall
+from inference.prompt_cache import CacheScope, Cause
 from inference.request import Request
 
 GREEDY = Sampling(temperature=0, max_tokens=5)

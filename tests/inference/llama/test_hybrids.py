@@ -11,10 +11,10 @@ import pytest
 
 from inference.attention import ALL, Attention
 from inference.backend import Rows
-from inference.core import CacheScope
 from inference.kvcache.host_cache import Entry, HostCache
 from inference.llama import LlamaContext, LlamaModel
 from inference.llama.library import DecodeFailed
+from inference.prompt_cache import CacheScope
 from tests.inference.hybrids import ARCHITECTURES, write_hybrid
 
 SLOTS, CONTEXT = 3, 256

@@ -16,10 +16,11 @@ from inference.adapter import ADAPTERS_MAX, Adapter, adapters_in
 from inference.backend import Rows
 from inference.bundled import CHAT_MODEL, DRAFT_MODEL
 from inference.config import EngineConfig
-from inference.core import ChatMessage, Sampling
 from inference.errors import ModelNotLoaded
+from inference.generation import Sampling
 from inference.llama import LlamaContext, LlamaModel, are_loaded
 from inference.model import ChatModel
+from inference.prompt import ChatMessage
 from tests.inference.adapters import random_changes, write_adapter, write_merged
 
 TOKENS = list(range(300, 330))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from inference.core import Finish, Miss, Sampling, Steps, TokenLogprob
+from inference.generation import Finish, Sampling, Steps, TokenLogprob
+from inference.prompt_cache import Miss
 from inference.remote.answer_stream import (
     DONE,
     EVENT_BYTES_MAX,

@@ -14,8 +14,9 @@ import pytest
 
 from agents.step import StepSpans
 from inference.bundled import CHAT_MODEL
-from inference.core import ChatMessage, Delta, Due, Finish, Sampling
 from inference.errors import EnginesAway, InferenceError, PromptTooLong, QueueFull, Refused
+from inference.generation import Delta, Due, Finish, Sampling
+from inference.prompt import ChatMessage
 from inference.remote import remote_generation, remote_model
 from inference.remote.fleet import EngineInfo
 from inference.remote.remote_model import RemoteModel

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from inference.config import EngineConfig
-from inference.core import PRIOR, Acceptance
 from inference.engine.step_cost import StepCost
+from inference.generation import PRIOR, Acceptance
 from inference.speculative.draft_length import DRAFT_TOKENS_MAX, REST_STEPS, DraftLength, Stream, step_parts
 
 

@@ -12,12 +12,14 @@ from numpy.typing import NDArray
 
 from inference.bundled import CHAT_MODEL, DRAFT_MODEL, EMBEDDER
 from inference.config import EngineConfig
-from inference.core import CacheScope, ChatMessage, Sampling
 from inference.engine.detokenizer import TextStream
 from inference.engine.sampler import Sampler
 from inference.errors import ModelNotLoaded
+from inference.generation import Sampling
 from inference.llama import LlamaModel
 from inference.model import ChatModel
+from inference.prompt import ChatMessage
+from inference.prompt_cache import CacheScope
 from inference.provisioning.calibration import Calibrations
 from inference.provisioning.doctor import Level, draft_finding, examine
 from inference.request import Request

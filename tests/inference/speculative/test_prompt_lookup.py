@@ -12,12 +12,14 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from inference.config import EngineConfig
-from inference.core import CacheScope, ChatMessage, Sampling
 from inference.engine.detokenizer import TextStream
 from inference.engine.engine import Engine
 from inference.engine.handle import Handle
 from inference.engine.sampler import Sampler
+from inference.generation import Sampling
 from inference.model import ChatModel
+from inference.prompt import ChatMessage
+from inference.prompt_cache import CacheScope
 from inference.request import Request
 from inference.speculative.prompt_lookup import KEPT_TOKENS_MAX, ORDERS, READ_TOKENS_MAX, Ngrams, PromptLookup
 from inference.testing import ScriptedBackend

@@ -8,7 +8,7 @@ import pytest
 
 from agents.definition import Bounds, Definition
 from agents.turn import Caps, Limits, Owner
-from inference.core import Priority
+from inference.generation import Priority
 from tests.agents.turns import TENANT, asked
 from worker.auth.principal import KeyLimits, Principal
 

@@ -15,8 +15,9 @@ from agents.agent_registry import AgentRegistry
 from agents.definition import Definition
 from agents.model_registry import Candidate
 from inference.bundled import CHAT_MODEL, DRAFT_MODEL
-from inference.core import ChatMessage, Finish, Sampling
 from inference.errors import ModelAway, ModelNotLoaded, NoRoom
+from inference.generation import Finish, Sampling
+from inference.prompt import ChatMessage
 from inference.provisioning.fit import here
 from migrations.pool import Database
 from tests.inference.adapters import random_changes, write_adapter

@@ -14,13 +14,15 @@ import pytest
 
 from inference.bundled import CHAT_MODEL
 from inference.config import EngineConfig
-from inference.core import Cause, ChatMessage, Delta, Finish, Sampling, Segment, ThoughtLimit
 from inference.engine.handle import Handle
 from inference.errors import InvalidSchema, NotDeterministic, PromptTooLong, QueueFull, Refused, UnknownToken
+from inference.generation import Delta, Finish, Sampling, ThoughtLimit
 from inference.grammar.schema import json_grammar
 from inference.grammar.tools import CallableFunction, tool_grammar
 from inference.llama import has_gpu
 from inference.model import ChatModel
+from inference.prompt import ChatMessage, Segment
+from inference.prompt_cache import Cause
 from inference.remote.remote_generation import RemoteGeneration
 from inference.remote.remote_model import RemoteModel
 from inference.trace import now_ns

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from inference.core import ChatMessage, Delta, Finish, Generation, Sampling
 from inference.errors import EnginesAway, NotDeterministic
+from inference.generation import Delta, Finish, Generation, Sampling
+from inference.prompt import ChatMessage
 from inference.remote.remote_model import RemoteModel
 from tests.engines import EngineProcess, reaching
 

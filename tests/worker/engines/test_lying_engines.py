@@ -11,8 +11,8 @@ from contextlib import asynccontextmanager, suppress
 
 import pytest
 
-from inference.core import Finish, Sampling
 from inference.errors import InferenceError
+from inference.generation import Finish, Sampling
 from inference.remote import remote_generation, remote_model
 from inference.remote.answer_stream import COUNT_MAX, EVENT_BYTES_MAX, TOKEN_ID
 from inference.remote.remote_model import RemoteModel

@@ -12,11 +12,12 @@ import pytest_asyncio
 
 from inference.bundled import DRAFT_MODEL
 from inference.config import EngineConfig
-from inference.core import ChatMessage, Sampling
 from inference.engine.executor import Executor
 from inference.errors import EngineStopped
+from inference.generation import Sampling
 from inference.llama import LlamaModel
 from inference.model import ChatModel
+from inference.prompt import ChatMessage
 from inference.text_model import TextModel
 from worker.engines import on_demand
 from worker.engines.on_demand import OnDemandModel

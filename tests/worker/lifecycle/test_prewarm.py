@@ -14,8 +14,8 @@ from agents.definition import Definition
 from agents.tools import builtin_toolbox
 from agents.turn import Turn
 from inference.config import EngineConfig
-from inference.core import Delta, Sampling
 from inference.errors import EnginesAway
+from inference.generation import Delta, Sampling
 from inference.model import ChatModel
 from inference.testing import ScriptedGeneration, ScriptedModel
 from tests.agents.test_agent_model import run

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from inference.core import Sampling
 from inference.errors import QueueFull
+from inference.generation import Sampling
 from inference.testing import ScriptedGeneration, ScriptedGrammar, ScriptedModel
 from migrations.pool import Database
 from tests.worker.answering import MODEL, StallingModel, answering, events_of, post, stream

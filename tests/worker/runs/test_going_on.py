@@ -16,7 +16,7 @@ import pytest
 
 from agents.message import new_id
 from agents.store import ResponseRecord
-from inference.core import Delta, Sampling
+from inference.generation import Delta, Sampling
 from inference.testing import ScriptedGeneration, ScriptedModel
 from migrations.pool import DATABASE_AWAY, Database
 from tests.agents.turns import user

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from inference.core import Due, Priority
 from inference.errors import Late
+from inference.generation import Due, Priority
 from inference.testing import ScriptedModel
 from migrations.pool import Database
 from tests.worker.answering import MODEL, StallingModel, answering

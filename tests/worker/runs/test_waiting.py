@@ -12,7 +12,7 @@ from anthropic import AsyncAnthropic
 from openai import AsyncOpenAI
 
 from agents import queue_position
-from inference.core import Delta, Forecast, Sampling
+from inference.generation import Delta, Forecast, Sampling
 from inference.testing import ScriptedGeneration, ScriptedModel
 from migrations.pool import Database
 from tests.worker.answering import MODEL, answering

@@ -11,7 +11,7 @@ import pytest
 
 from agents.events import TurnFinished, Usage
 from agents.turn import Compacting
-from inference.core import Priority
+from inference.generation import Priority
 from tests.compliance.specification import made
 from tests.worker.reader import check_response
 from worker.errors import ApiError

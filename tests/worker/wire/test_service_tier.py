@@ -8,7 +8,7 @@ from uuid import uuid4
 import orjson
 import pytest
 
-from inference.core import Priority
+from inference.generation import Priority
 from migrations.pool import Database
 from tests.worker.answering import MODEL, StallingModel, answering, post, stream
 from worker.wire.chat_request import ChatRequest

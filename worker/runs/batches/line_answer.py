@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 from agents.errors import STOPPED, Interrupted
 from agents.turn import Owner, Turn
-from inference.core import Priority
+from inference.generation import Priority
 from inference.trace import Trace
 from worker.auth.principal import Principal
 from worker.errors import ApiError

@@ -15,12 +15,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inference.core import CacheScope, ChatMessage
 from inference.generated_tokens import GeneratedTokens
 from inference.kvcache.disk import BLOCK, DiskIndex, DiskTier, IndexedState, chain
 from inference.kvcache.disk.file import KV, ROOT, KvFile
 from inference.kvcache.disk.token_file import NAME as TURNS_FILE
 from inference.kvcache.host_cache import Entry
+from inference.prompt import ChatMessage
+from inference.prompt_cache import CacheScope
 
 ANSWER, ANSWER_IDS = ChatMessage("assistant", "hello"), tuple(b"hello")
 FINGERPRINT, OTHER_MODEL = b"m" * 32, b"o" * 32

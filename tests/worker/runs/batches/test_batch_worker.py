@@ -13,7 +13,7 @@ import pytest
 from aiohttp import FormData
 
 from agents.surface import USUAL
-from inference.core import Priority, Sampling
+from inference.generation import Priority, Sampling
 from inference.testing import ScriptedGeneration, ScriptedModel
 from migrations.pool import Database
 from tests.worker.answering import MODEL, StallingModel, answering, get, post, services_with

@@ -1,4 +1,4 @@
-"""The vocabulary of generation: what callers request from the model and what they get back."""
+"""The vocabulary of generation: what callers request from an engine and what they get back."""
 
 from __future__ import annotations
 
@@ -7,10 +7,7 @@ from dataclasses import dataclass, field, replace
 from enum import IntEnum, StrEnum
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
-from inference.adapter import Adapter
-from inference.template_capabilities import Capabilities
-from inference.template_options import NO_OPTIONS, Value
-from inference.usual_sampling import UsualSampling
+from inference.prompt_cache import Miss
 
 if TYPE_CHECKING:  # it imports NumPy
     from inference.grammar.constraint import Constraint
@@ -18,25 +15,6 @@ if TYPE_CHECKING:  # it imports NumPy
 # Assumed acceptance before a request's first draft is verified, and the number of tokens that this prior weighs.
 PRIOR, PRIOR_TOKENS = 0.7, 4.0
 DECAY = 0.95  # weight of the past at each verification: acceptance changes within an answer
-
-
-class Part(StrEnum):
-    """The role of a piece of the prompt, in the usual order."""
-
-    SYSTEM = "system"
-    TOOLS = "tools"  # their schemas
-    HISTORY = "history"  # messages before the question
-    PASSAGES = "passages"
-    QUESTION = "question"  # the newest user message
-    RESULTS = "results"  # calls and results of the current turn so far
-
-
-@dataclass(frozen=True, slots=True)
-class Extent:
-    """A number of consecutive prompt tokens that belong to one part."""
-
-    part: Part
-    tokens: int
 
 
 class Priority(IntEnum):
@@ -287,60 +265,6 @@ class Spent:
         return Spent(self.engine_ns + other.engine_ns, self.speculation_ns + other.speculation_ns)
 
 
-@dataclass(frozen=True, slots=True)
-class Miss:
-    """What the cache had of a prompt. After the tokens that it had, the prompt has `wanted`, and the closest entry
-    `held`: a few tokens of each. `held` is empty if that entry ends there.
-
-    The first `cached` tokens were reused. As many as `stateless` follow in the cache that were computed again, because
-    no checkpoint of the model's recurrent layers belongs to them.
-    """
-
-    cached: int
-    seen: int = 0  # tokens of the longest prefix that was ever prefilled, in blocks
-    wanted: tuple[int, ...] = ()
-    held: tuple[int, ...] = ()
-    stateless: int = 0
-
-    @property
-    def known(self) -> int:
-        """Tokens that the cache had, whether they were reused or not."""
-        return self.cached + self.stateless
-
-
-class Cause(StrEnum):
-    """Why the first token that was not reused is new."""
-
-    FIRST_USE = "first_use"  # this tenant never sent it before
-    EDITED = "edited"  # there was another text in its place
-    EVICTED = "evicted"  # it was in the cache and was evicted
-    RETOKENISED = "retokenised"  # the same text, split into other tokens
-    NO_CHECKPOINT = "no_checkpoint"  # it was in the cache, but no state of the recurrent layers belongs to it
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """`cached` of `tokens` prompt tokens were reused. `segment` and `cause` are None if all but the last token were,
-    which is always computed."""
-
-    cached: int
-    tokens: int
-    segment: Part | None = None
-    cause: Cause | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class CacheScope:
-    """Prompts share cached prefixes only within one scope: those of one tenant that are computed the same way.
-
-    `exact` requests are computed differently (see `Request.batchable` and `Request.reusable`), so their cache is
-    separate. Prefixes without any tenant's data are shared across scopes: see `kvcache.shared_prefixes`.
-    """
-
-    tenant: str
-    exact: bool = False
-
-
 class Generation(Protocol):
     """A running generation: `stream` its deltas, cancel at any time; the other attributes are valid as they grow.
 
@@ -425,191 +349,4 @@ class Generation(Protocol):
 
     def end_thought(self) -> None:
         """End the reasoning that runs, and all that follows, at the next token; without effect if an engine cannot."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class ToolCall:
-    """A tool call as the chat template expects it; `arguments` is the JSON text as the model wrote it."""
-
-    name: str
-    arguments: str
-
-
-@dataclass(frozen=True, slots=True)
-class ChatMessage:
-    """A message as the chat template sees it. Content is untrusted text: it never becomes special tokens.
-
-    Its first `passage_chars` characters are retrieved passages, not words of the role.
-    """
-
-    role: str  # system | user | assistant | tool
-    content: str
-    tool_calls: tuple[ToolCall, ...] = ()
-    reasoning: str = ""  # precedes the content; the template decides whether the model sees it again
-    passage_chars: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Segment:
-    """A piece of the rendered prompt. Special tokens are recognised only if `trusted` is true.
-
-    `ids`, if present, are the exact tokens of this piece (a turn that this model generated). The first `passage_chars`
-    characters belong to the part PASSAGES, the others to `part`.
-    """
-
-    text: str
-    trusted: bool
-    ids: tuple[int, ...] | None = None
-    part: Part = Part.HISTORY
-    passage_chars: int = 0
-
-
-class PromptTokens(list[int]):
-    """The ids of a prompt. Other prompts may begin with the tokens before one of its `boundaries`, and go on from
-    there: behind the instructions and the tools, before and behind the question with its passages, at each turn."""
-
-    def __init__(self, ids: Iterable[int] = (), boundaries: Sequence[int] = ()) -> None:
-        super().__init__(ids)
-        self.boundaries = boundaries
-
-    @staticmethod
-    def boundaries_of(prompt: Sequence[int]) -> Sequence[int]:
-        """None are known of a prompt that was not made from segments."""
-        return prompt.boundaries if isinstance(prompt, PromptTokens) else ()
-
-
-class Rendered(list[Segment]):
-    """A rendered prompt. `rewrites` names what was changed for a chat template that does not take all messages."""
-
-    def __init__(self, segments: Iterable[Segment] = (), rewrites: Sequence[str] = ()) -> None:
-        super().__init__(segments)
-        self.rewrites = rewrites
-
-
-class LanguageModel(Protocol):
-    """What the agent loop needs of a chat model; `inference.model.ChatModel` is the real one.
-
-    `salt` names the tenant throughout: what is kept for one tenant is used for no other.
-    """
-
-    name: str
-    context_length: int
-    chat_template: str  # its text determines the format of tool calls
-    capabilities: Capabilities  # of the chat template
-    shares_turns: bool  # whether other workers may know turns of its conversations that this one does not
-    usual_sampling: UsualSampling  # of the model file
-    adapters: Sequence[Adapter]  # LoRA
-    measures: Mapping[str, int]  # of the model file, in llama.cpp's names: n_ctx_train, n_params, n_vocab, n_embd, size
-    ends: tuple[str, str]  # the marks of the tokens for the beginning and the end of a text; empty without one
-
-    @property
-    def switches(self) -> frozenset[str]:
-        """Variables of the chat template that a request may set: see `inference.template_options`."""
-        ...
-
-    def render(
-        self,
-        messages: Sequence[ChatMessage],
-        tools: Sequence[Mapping[str, Any]] = (),
-        switches: Mapping[str, Value] = NO_OPTIONS,
-        *,
-        salt: str = "",
-    ) -> Rendered:
-        """Apply the chat template. `tools` are OpenAI function tools: {"type":"function","function":{...}}.
-
-        Raises InvalidTemplate."""
-        ...
-
-    def default_system(self) -> str:
-        """The system message that the chat template writes if there is none; empty if it writes none."""
-        ...
-
-    def encode(self, segments: Sequence[Segment], *, salt: str = "") -> PromptTokens:
-        """Raises TextTooLong if the text is too long whatever its tokens; it is then not tokenised."""
-        ...
-
-    def count(self, text: str, *, salt: str = "") -> int:
-        """Number of tokens of untrusted text; for a text that cannot fit the context, any number above it."""
-        ...
-
-    def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
-        """The ids of a text on its own; they are not cached. `add_special`: add the model's tokens for the start and
-        end; `parse_special`: markers of control tokens become these tokens. Thread-safe."""
-        ...
-
-    def token_bytes(self, ids: Sequence[int]) -> list[bytes]:
-        """The bytes of each token; control tokens as their markers. Raises UnknownToken."""
-        ...
-
-    def text_pieces(self, ids: Sequence[int], *, over: bool = False) -> list[str]:
-        """The text that an answer of these tokens emits with each of them; `over`: with the text flushed at its end.
-        Raises UnknownToken."""
-        ...
-
-    def infill(self, before: str, behind: str) -> list[Segment] | None:
-        """The prompt for the text between two others; None for a model that was not trained to infill."""
-        ...
-
-    def verdict(self, segments: Sequence[Segment], generation: Generation, *, salt: str = "") -> Verdict | None:
-        """Why no more of the prompt was reused; None before the generation was admitted."""
-        ...
-
-    def prepare(self, grammar: str, begins: str = "") -> Grammar:
-        """Compile a grammar (see `inference.grammar`) for consecutive texts. Takes milliseconds; thread-safe.
-
-        With a marker `begins`, the text before it is free, and the grammar must allow any: it is then only an aid, and
-        is dropped if it is too large or matches nothing. Raises InvalidSchema.
-        """
-        ...
-
-    def generate(
-        self,
-        prompt: Sequence[int],
-        sampling: Sampling,
-        *,
-        salt: str = "",
-        priority: Priority = Priority.STANDARD,
-        due: Due = NO_DEADLINE,
-        deadline_ns: int | None = None,
-        traceparent: str = "",
-        written: Sequence[int] = (),
-    ) -> Generation:
-        """Submit a prompt. Cached prefixes are only shared within one salt, and tenants of one priority class get fair
-        shares. At `deadline_ns`, on the monotonic clock, it ends with what has been generated. `traceparent` (W3C) is
-        passed to remote engines, whose spans become part of the turn's trace. `written` holds the tokens that an answer
-        had when its engine was lost: generation resumes behind them as it would have continued there. They count and
-        are part of `ids`, but are not streamed again.
-
-        Raises PromptTooLong, QueueFull, Late, EngineStopped, either here or from `admitted`.
-        """
-        ...
-
-    def expect(self, due: Due, *, salt: str = "", priority: Priority = Priority.STANDARD) -> None:
-        """Raises Late if not even the shortest prompt could meet `due`, so that no work is done in vain."""
-        ...
-
-    def prefill_ahead(self, prompt: Sequence[int], *, salt: str = "", exact: bool = False) -> Generation | None:
-        """Prefill the prefix of a future prompt; nothing is generated. `exact`: for a deterministic request.
-
-        The prompt itself continues from wherever this is when it is submitted. Cancel it if no prompt will come. None
-        if it would not help: the prefix is too short or too long, or the model is busy with requests.
-        """
-        ...
-
-    def share(self, beginning: Sequence[int]) -> None:
-        """Share a prefix without any tenant's data between all salts."""
-        ...
-
-    def remember(self, message: ChatMessage, ids: Sequence[int], *, salt: str = "") -> bytes | None:
-        """Keep the exact tokens of an assistant turn, so that rendering it again never breaks the prefix. If another
-        worker may continue the conversation, returns the digest under which it looks the tokens up."""
-        ...
-
-    def unknown(self, messages: Sequence[ChatMessage], *, salt: str = "") -> list[bytes]:
-        """The digests of turns whose tokens another worker may have remembered; each is reported once."""
-        ...
-
-    def learn(self, turns: Iterable[tuple[bytes, tuple[int, ...]]]) -> None:
-        """Load what other workers remembered under these digests."""
         ...
