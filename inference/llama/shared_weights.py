@@ -12,7 +12,6 @@ from threading import Lock
 from typing import NamedTuple
 
 from inference.attention import AUTO
-from inference.llama.library import lib
 from inference.llama.weights import ONE_WAY, LlamaModel, Progress
 from inference.weight_placement import Split
 
@@ -68,10 +67,10 @@ def are_loaded(path: Path) -> bool:
     return any(key.path == real for key in list(_shared))
 
 
-def _release(key: _Key, handle: object) -> None:
+def _release(key: _Key, _: object) -> None:
     with _lock:
         shared = _shared[key]
         shared.users -= 1
         if not shared.users:
             del _shared[key]
-            lib.llama_model_free(handle)
+            shared.weights.close()

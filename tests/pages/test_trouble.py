@@ -222,7 +222,7 @@ async def test_an_answer_goes_on_after_the_connection_was_lost(open_page: OpenPa
     page = await open_page(scripted.url)
     await ask(page, "Go on")
     await reconnected.wait()
-    await expect(page.locator(".waiting")).to_have_text("Reconnecting")
+    await expect(page.locator(".waiting")).to_have_text("Reconnecting", use_inner_text=True)
     await expect(page.locator(".prose")).to_have_text("It goes")
     told.set()
     await expect(page.locator(".prose")).to_have_text("It goes on.")
