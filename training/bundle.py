@@ -31,13 +31,15 @@ _FILE_TYPES = {"q8_0": LlamaFileType.MOSTLY_Q8_0, "f32": LlamaFileType.ALL_F32}
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
-    """`weights` by the names and in the order of our parameters."""
+    """`weights` by the names and in the order of our parameters. `temperature`: of requests that state none, if a file
+    says it; what the chat model was trained to copy and compute has one right next token."""
 
     title: str
     shape: Shape
     weights: Weights
     vocabulary: Vocabulary
     template: str
+    temperature: float | None = 0.0
 
     @classmethod
     def read(cls, path: Path) -> Bundle:
@@ -53,7 +55,9 @@ class Bundle:
             ours: halved(ours, dequantize(tensors[theirs].data, tensors[theirs].tensor_type).astype(np.float32), shape)
             for ours, theirs in names.items()
         }
-        return cls(_value(reader, "general.name"), shape, weights, vocabulary, template)
+        usual = reader.get_field("general.sampling.temp")
+        temperature = None if usual is None else float(usual.contents())
+        return cls(_value(reader, "general.name"), shape, weights, vocabulary, template, temperature)
 
     def write(self, path: Path, kind: Kind) -> None:
         """Norms stay f32 in every kind. Whoever reads `path` meanwhile sees the old file."""
@@ -81,7 +85,8 @@ class Bundle:
         writer.add_author(AUTHOR)
         writer.add_license(LICENCE)
         writer.add_description(DESCRIPTION)
-        writer.add_sampling_temp(0.0)  # what it was trained to copy and compute has one right next token
+        if self.temperature is not None:
+            writer.add_sampling_temp(self.temperature)
         writer.add_context_length(shape.ctx)
         writer.add_embedding_length(shape.d_model)
         writer.add_block_count(shape.n_layer)
