@@ -83,12 +83,15 @@ def examine(config: EngineConfig, calibrations: Calibrations) -> Iterator[Findin
     yield _barriers()
     files = list(_files(config))
     yield from files
-    if not any(finding.level is Level.PROBLEM for finding in files):
-        yield self_test(config.model_path, config.adapters)
-        yield speed(config)
-        yield attention(config, calibrations)
-        if _on_gpu(config):
-            yield prefill(config, calibrations)
+    if any(finding.level is Level.PROBLEM for finding in files):
+        return
+    yield (tested := self_test(config.model_path, config.adapters))
+    if tested.level is Level.PROBLEM:  # it would crash again, and be blamed on the model
+        return
+    yield speed(config)
+    yield attention(config, calibrations)
+    if _on_gpu(config):
+        yield prefill(config, calibrations)
 
 
 def _files(config: EngineConfig) -> Iterator[Finding]:

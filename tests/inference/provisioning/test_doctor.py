@@ -229,6 +229,16 @@ def test_a_model_that_cannot_chat_is_a_problem() -> None:
     assert "speed" not in findings
 
 
+def test_a_build_that_fails_the_self_test_is_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    def crashed(*_: object, **__: object) -> str:
+        raise RunFailed("killed by SIGILL", crashed=True)
+
+    monkeypatch.setattr(doctor, "run_isolated", crashed)
+    last = _last(EngineConfig(threads=1))
+    assert (last.name, last.level, last.text) == ("self-test", Level.PROBLEM, "killed by SIGILL")
+    assert "deploy.setup --force" in last.todo
+
+
 def test_a_self_test_that_fails_becomes_a_finding() -> None:
     finding = self_test(EMBEDDER)
     assert finding.level is Level.PROBLEM and "encoder" in finding.text and "models list" in finding.todo
