@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import time
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -25,7 +26,7 @@ from inference.model import ChatModel
 from inference.prompt import ChatMessage
 from inference.request import Request
 from tests.inference.machine import request
-from tests.margins import FILE, MARKER, Draw, Margins, drawn
+from tests.margins import FILE, MARGIN_MIN_NATS, MARKER, MIN_NATS, Draw, Margins, drawn
 
 PIECES = [b"yes", b"no", b"", b"perhaps", b""]
 ROW = np.array([1, 2, 4, 1.5, 3.75], np.float32)
@@ -71,8 +72,13 @@ async def test_every_greedy_draw_of_a_real_model_is_noted(draft: Path | None) ->
     await model.close()
 
 
+@pytest.fixture(params=[MARGIN_MIN_NATS])
+def limit_nats(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(MIN_NATS, str(request.param))
+
+
 @pytest.fixture
-def margins(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Margins]:
+def margins(limit_nats: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Margins]:
     monkeypatch.setenv(FILE, "")  # what the margins of the tests themselves are noted by is put back
     margins = Margins(tmp_path / "table")
     yield margins
@@ -91,8 +97,8 @@ def run(margins: Margins, *draws: Draw, reason: str | None = None) -> None:
         next(hook)
 
 
-def draw(answer: str, margin: float) -> Draw:
-    return Draw(answer, margin, "asked", "said", "yes", "no")
+def draw(answer: str, margin: float, submitted_ns: int | None = None) -> Draw:
+    return Draw(answer, submitted_ns or time.monotonic_ns(), margin, "asked", "said", "yes", "no")
 
 
 def test_a_close_choice_fails_its_test(margins: Margins) -> None:
@@ -106,8 +112,18 @@ def test_a_test_that_passes_whatever_is_said_may_be_marked(margins: Margins) -> 
 
 
 def test_an_answer_that_was_left_is_not_the_next_tests(margins: Margins) -> None:
-    run(margins, draw("1", 3.0))
-    run(margins, draw("1", 0.1))
+    before_ns = time.monotonic_ns()
+    run(margins)  # it left before the first token
+    run(margins, draw("1", 0.1, before_ns))
+    with pytest.raises(pytest.fail.Exception):
+        run(margins, draw("2", 0.1))
+
+
+@pytest.mark.parametrize("limit_nats", [0.25], indirect=True)
+def test_where_tests_are_only_run_a_narrower_margin_is_enough(margins: Margins) -> None:
+    run(margins, draw("1", 0.26))
+    with pytest.raises(pytest.fail.Exception):
+        run(margins, draw("2", 0.24))
 
 
 def test_the_table_has_the_closest_choice_of_every_answer(margins: Margins, tmp_path: Path) -> None:
