@@ -5,7 +5,7 @@ Models that differ in their adapters, streams or context need the same weights, 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from threading import Lock
@@ -28,12 +28,12 @@ class _Key(NamedTuple):
 
 @dataclass(slots=True)
 class _Shared:
-    weights: LlamaModel
     users: int = 0
+    weights: LlamaModel | None = None
+    loading: Lock = field(default_factory=Lock)  # held meanwhile: who needs the same ones waits, nobody else
 
 
-# Held while weights are loaded: who needs the same ones then waits for them instead of loading them again.
-_lock = Lock()
+_lock = Lock()  # of the table; never held for long
 _shared: dict[_Key, _Shared] = {}
 
 
@@ -51,26 +51,34 @@ def load_weights(
     real = path.resolve()
     key = _Key(real, real.stat().st_mtime_ns, gpu_layers, split, load_mode)
     with _lock:
-        shared = _shared.get(key)
-        if shared is None:
-            weights = LlamaModel.load(path, gpu_layers=gpu_layers, split=split, load_mode=load_mode, progress=progress)
-            shared = _shared[key] = _Shared(weights)
-        elif progress is not None:
-            progress(1.0)
+        shared = _shared.setdefault(key, _Shared())
         shared.users += 1
-        return LlamaModel(shared.weights.handle, path, on_gpu=shared.weights.on_gpu, free=partial(_release, key))
+    try:
+        with shared.loading:
+            if shared.weights is None:
+                shared.weights = LlamaModel.load(
+                    path, gpu_layers=gpu_layers, split=split, load_mode=load_mode, progress=progress
+                )
+            elif progress is not None:
+                progress(1.0)
+    except BaseException:
+        _release(key)
+        raise
+    return LlamaModel(shared.weights.handle, path, on_gpu=shared.weights.on_gpu, free=partial(_release, key))
 
 
 def are_loaded(path: Path) -> bool:
     """Whether a model that uses the weights of this file would take no more memory for them."""
     real = path.resolve()
-    return any(key.path == real for key in list(_shared))
+    return any(key.path == real and shared.weights is not None for key, shared in list(_shared.items()))
 
 
-def _release(key: _Key, _: object) -> None:
+def _release(key: _Key, _: object = None) -> None:
     with _lock:
         shared = _shared[key]
         shared.users -= 1
-        if not shared.users:
-            del _shared[key]
-            shared.weights.close()
+        if shared.users:
+            return
+        del _shared[key]
+    if shared.weights is not None:
+        shared.weights.close()
