@@ -17,7 +17,7 @@ from agents.model_registry import Candidate
 from agents.prompt import question
 from agents.turn import Turn
 from inference.errors import InferenceError
-from inference.generation import Delta, Finish, Generation, Sampling
+from inference.generation import Delta, Finish, Generation, Sampling, Terms
 from inference.prompt import ChatMessage
 from inference.template_options import THINKING
 from inference.trace import Trace, now_ns
@@ -94,7 +94,7 @@ def _ask(turn: Turn, candidate: Candidate, before: Sequence[Message], asked: str
     messages = [ChatMessage("system", INSTRUCTIONS), ChatMessage("user", conversation)]
     prompt = model.encode(model.render(messages, (), switches, salt=turn.salt), salt=turn.salt)
     sampling = Sampling(max_tokens=QUERY_TOKENS_MAX, temperature=0.0)
-    return model.generate(prompt, sampling, salt=turn.salt, priority=turn.priority, traceparent="")
+    return model.generate(prompt, sampling, Terms(salt=turn.salt, priority=turn.priority, traceparent=""))
 
 
 def _before(turn: Turn) -> list[Message]:

@@ -29,7 +29,7 @@ from agents.stop_strings import StopStrings
 from agents.strict_arguments import StrictArguments
 from agents.turn import TOKENS_MAX, Turn
 from inference.errors import InferenceError, InvalidSchema
-from inference.generation import Finish, Generation, Grammar, Sampling, ThoughtLimit
+from inference.generation import Due, Finish, Generation, Grammar, Sampling, Terms, ThoughtLimit
 from inference.prompt import Segment
 
 
@@ -67,13 +67,7 @@ class StepStarter:
         )
         known, cache_slot = await self._known.find(query, progress.trace)
         generation = known or candidate.model.generate(
-            prompt,
-            sampling,
-            salt=turn.salt,
-            priority=turn.priority,
-            due=turn.due.begun if budget.steps or decision is None else turn.due,
-            deadline_ns=budget.deadline_ns(concluding=progress.concluding is not None),
-            traceparent=progress.trace.traceparent,
+            prompt, sampling, _terms(progress, turn.due.begun if budget.steps or decision is None else turn.due)
         )
         step = self.step(progress, candidate, generation, prompt, thinking, segments)
         step.trial, step.cache_slot = trial, cache_slot
@@ -91,11 +85,7 @@ class StepStarter:
         generation = candidate.model.generate(
             prompt,
             Sampling(max_tokens=1, deterministic=turn.sampling.deterministic),
-            salt=turn.salt,
-            priority=turn.priority,
-            due=turn.due,
-            deadline_ns=progress.budget.deadline_ns(concluding=False),
-            traceparent=progress.trace.traceparent,
+            _terms(progress, turn.due),
         )
         return self.step(progress, candidate, generation, prompt, False, segments)
 
@@ -115,14 +105,7 @@ class StepStarter:
             generation = CachedGeneration.over(answer, len(checkpoint.prompt))
         else:
             generation = candidate.model.generate(
-                checkpoint.prompt,
-                sampling,
-                salt=turn.salt,
-                priority=turn.priority,
-                due=turn.due.begun,
-                deadline_ns=progress.budget.deadline_ns(concluding=progress.concluding is not None),
-                traceparent=progress.trace.traceparent,
-                written=written,
+                checkpoint.prompt, sampling, _terms(progress, turn.due.begun, written)
             )
         prompt, thinking = checkpoint.prompt, checkpoint.thinking
         progress.step = self.step(progress, candidate, generation, prompt, thinking, known=checkpoint.told)
@@ -218,6 +201,12 @@ def _grammar(
             return None
         error.param = turn.answer_format.param if turn.answer_format else "tools"
         raise
+
+
+def _terms(progress: Progress, due: Due, written: Sequence[int] = ()) -> Terms:
+    turn = progress.turn
+    deadline_ns = progress.budget.deadline_ns(concluding=progress.concluding is not None)
+    return Terms(turn.salt, turn.priority, due, deadline_ns, progress.trace.traceparent, written)
 
 
 def _parser(progress: Progress, candidate: Candidate, thinking: bool) -> Parser:

@@ -23,7 +23,7 @@ from statistics import median
 
 from inference.config import EngineConfig
 from inference.engine.handle import Handle
-from inference.generation import Sampling
+from inference.generation import Sampling, Terms
 from inference.model import ChatModel
 from inference.prompt import ChatMessage
 from worker.config import prepare_process
@@ -54,7 +54,7 @@ class Answer:
 
     @classmethod
     async def of(cls, model: ChatModel, prompt: Sequence[int], sampling: Sampling, salt: str) -> Answer:
-        generation = model.generate(prompt, sampling, salt=salt)
+        generation = model.generate(prompt, sampling, Terms(salt=salt))
         deltas = [delta async for delta in generation]
         tops = [[number for _, number in each.top] for delta in deltas for each in delta.logprobs]
         return cls(

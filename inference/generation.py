@@ -130,6 +130,28 @@ class Due:
 NO_DEADLINE = Due()
 
 
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """On which terms an engine serves a prompt.
+
+    Cached prefixes are only shared within one `salt`, and tenants get fair shares of their priority class. At
+    `deadline_ns`, on the monotonic clock, the answer ends with what has been generated. Remote engines get the
+    `traceparent` (W3C), so that their spans join the turn's trace. `written` holds the tokens that an answer had when
+    its engine was lost: generation resumes behind them as it would have continued there. They count and are part of
+    `ids`, but are not streamed again.
+    """
+
+    salt: str = ""
+    priority: Priority = Priority.STANDARD
+    due: Due = NO_DEADLINE
+    deadline_ns: int | None = None
+    traceparent: str = ""
+    written: Sequence[int] = ()
+
+
+ANY_TERMS = Terms()
+
+
 @dataclass(slots=True)
 class Stamps:
     """Monotonic nanoseconds stamped by the engine; 0 means not yet. The layers above turn them into spans."""

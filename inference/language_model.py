@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from inference.adapter import Adapter
-from inference.generation import NO_DEADLINE, Due, Generation, Grammar, Priority, Sampling
+from inference.generation import ANY_TERMS, Due, Generation, Grammar, Priority, Sampling, Terms
 from inference.prompt import ChatMessage, PromptTokens, Rendered, Segment
 from inference.prompt_cache import Verdict
 from inference.template_capabilities import Capabilities
@@ -90,26 +90,8 @@ class LanguageModel(Protocol):
         """
         ...
 
-    def generate(
-        self,
-        prompt: Sequence[int],
-        sampling: Sampling,
-        *,
-        salt: str = "",
-        priority: Priority = Priority.STANDARD,
-        due: Due = NO_DEADLINE,
-        deadline_ns: int | None = None,
-        traceparent: str = "",
-        written: Sequence[int] = (),
-    ) -> Generation:
-        """Submit a prompt. Cached prefixes are only shared within one salt, and tenants of one priority class get fair
-        shares. At `deadline_ns`, on the monotonic clock, it ends with what has been generated. `traceparent` (W3C) is
-        passed to remote engines, whose spans become part of the turn's trace. `written` holds the tokens that an answer
-        had when its engine was lost: generation resumes behind them as it would have continued there. They count and
-        are part of `ids`, but are not streamed again.
-
-        Raises PromptTooLong, QueueFull, Late, EngineStopped, either here or from `admitted`.
-        """
+    def generate(self, prompt: Sequence[int], sampling: Sampling, terms: Terms = ANY_TERMS) -> Generation:
+        """Submit a prompt. Raises PromptTooLong, QueueFull, Late, EngineStopped, either here or from `admitted`."""
         ...
 
     def expect(self, due: Due, *, salt: str = "", priority: Priority = Priority.STANDARD) -> None:

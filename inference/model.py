@@ -12,7 +12,7 @@ from inference.config import EngineConfig, default_threads
 from inference.engine.engine import Engine
 from inference.engine.handle import Handle
 from inference.errors import ModelNotLoaded, OutOfDeviceMemory
-from inference.generation import NO_DEADLINE, Due, Priority, Sampling
+from inference.generation import ANY_TERMS, Due, Priority, Sampling, Terms
 from inference.kvcache.disk import DiskTier
 from inference.llama import LlamaContext, LlamaModel, Progress, load_weights
 from inference.prompt import ChatMessage
@@ -114,28 +114,9 @@ class ChatModel(TextModel):
         """Why the model can no longer answer, or None."""
         return self._engine.failed
 
-    def generate(
-        self,
-        prompt: Sequence[int],
-        sampling: Sampling,
-        *,
-        salt: str = "",
-        priority: Priority = Priority.STANDARD,
-        due: Due = NO_DEADLINE,
-        deadline_ns: int | None = None,
-        traceparent: str = "",
-        written: Sequence[int] = (),
-    ) -> Handle:
-        return self._engine.submit(
-            prompt,
-            sampling.kept_from(self._end_tokens),
-            salt=salt,
-            priority=priority,
-            due=due,
-            deadline_ns=deadline_ns,
-            constraint=sampling.grammar.start() if sampling.grammar else None,
-            written=written,
-        )
+    def generate(self, prompt: Sequence[int], sampling: Sampling, terms: Terms = ANY_TERMS) -> Handle:
+        held = sampling.grammar.start() if sampling.grammar else None
+        return self._engine.submit(prompt, sampling.kept_from(self._end_tokens), terms, held)
 
     def expect(self, due: Due, *, salt: str = "", priority: Priority = Priority.STANDARD) -> None:
         self._engine.expect(due, salt=salt, priority=priority)

@@ -18,7 +18,7 @@ from inference.adapter import Adapter
 from inference.backend import Chunk, Region
 from inference.errors import InferenceError, PromptTooLong, UnknownToken
 from inference.generation import (
-    NO_DEADLINE,
+    ANY_TERMS,
     Delta,
     Due,
     Finish,
@@ -31,6 +31,7 @@ from inference.generation import (
     Spent,
     Stamps,
     Steps,
+    Terms,
     TokenLogprob,
 )
 from inference.grammar.constraint import Constraint
@@ -250,26 +251,15 @@ class ScriptedModel:
         self.grammars.append(ScriptedGrammar(grammar, begins))
         return self.grammars[-1]
 
-    def generate(
-        self,
-        prompt: Sequence[int],
-        sampling: Sampling,
-        *,
-        salt: str = "",
-        priority: Priority = Priority.STANDARD,
-        due: Due = NO_DEADLINE,
-        deadline_ns: int | None = None,
-        traceparent: str = "",
-        written: Sequence[int] = (),
-    ) -> ScriptedGeneration:
-        self.salts.add(salt)
-        self.dues.append(due)
+    def generate(self, prompt: Sequence[int], sampling: Sampling, terms: Terms = ANY_TERMS) -> ScriptedGeneration:
+        self.salts.add(terms.salt)
+        self.dues.append(terms.due)
         if len(prompt) >= self.context_length:
             raise PromptTooLong(f"{len(prompt)} tokens do not fit a context of {self.context_length}")
         reply = self._reply
         self.prompts.append("".join(map(chr, prompt)))
         generation = ScriptedGeneration(
-            *(reply, len(prompt), sampling, self.piece_chars, deadline_ns, self.logprobs, written)
+            *(reply, len(prompt), sampling, self.piece_chars, terms.deadline_ns, self.logprobs, terms.written)
         )
         self.generations.append(generation)
         return generation

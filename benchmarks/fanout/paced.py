@@ -17,7 +17,7 @@ from inference.engine.detokenizer import TextStream
 from inference.engine.engine import SWITCH_INTERVAL_S
 from inference.engine.handle import Handle, Outbox, TokenUpdate
 from inference.engine.sampler import Sampler
-from inference.generation import Finish, Generation, Sampling
+from inference.generation import ANY_TERMS, Finish, Generation, Sampling, Terms
 from inference.prompt import PromptTokens, Segment
 from inference.prompt_cache import CacheScope
 from inference.request import Request
@@ -56,7 +56,7 @@ class PacedModel(ScriptedModel):
         """A byte is a token: the cost of tokenization is not measured here."""
         return PromptTokens("".join([segment.text for segment in segments]).encode())
 
-    def generate(self, prompt: Sequence[int], sampling: Sampling, **_: Any) -> Any:
+    def generate(self, prompt: Sequence[int], sampling: Sampling, terms: Terms = ANY_TERMS) -> Any:
         request = Request(list(prompt), sampling.max_tokens, Sampler(sampling), TextStream([]), CacheScope(""))
         stamps = request.stamps
         stamps.submitted_ns = stamps.admitted_ns = stamps.prefilled_ns = now_ns()

@@ -32,7 +32,7 @@ from inference.errors import (
     TooManyTokens,
     UnknownToken,
 )
-from inference.generation import NO_DEADLINE, Due, Finish, Priority, Sampling
+from inference.generation import ANY_TERMS, Due, Finish, Priority, Sampling, Terms
 from inference.grammar.constraint import Constraint
 from inference.kvcache.disk import DiskTier
 from inference.kvcache.tiers import TierCosts, Tiers
@@ -108,17 +108,12 @@ class Engine:
         self,
         prompt: Sequence[int],
         sampling: Sampling,
-        *,
-        salt: str = "",
-        priority: Priority = Priority.STANDARD,
-        due: Due = NO_DEADLINE,
-        deadline_ns: int | None = None,
+        terms: Terms = ANY_TERMS,
         constraint: Constraint | None = None,
-        written: Sequence[int] = (),
     ) -> Handle:
-        """Queue a prompt. `written` holds the tokens of its answer that exist already: generation resumes behind them,
-        as for a preempted request. Raises PromptTooLong, UnknownToken, QueueFull, Late, EngineStopped, and
-        GrammarFailed if `written` breaks the constraint."""
+        """Queue a prompt. Behind what is written of its answer it goes on as a preempted request does. Raises
+        PromptTooLong, UnknownToken, QueueFull, Late, EngineStopped, and GrammarFailed if that breaks the constraint."""
+        written = terms.written
         if self._closing or self._failed or self._outbox is None:
             raise EngineStopped(self._failed or "the model is shutting down")
         room = self._backend.context - len(prompt)
@@ -135,10 +130,10 @@ class Engine:
         unknown = next((token for token in (*sampling.logit_bias, *ends) if not 0 <= token < len(self._pieces)), None)
         if unknown is not None:
             raise UnknownToken(f"the request names token {unknown}; this model has {len(self._pieces)} tokens")
-        scope = CacheScope(salt, sampling.deterministic)
+        scope = CacheScope(terms.salt, sampling.deterministic)
         known = 0 if sampling.scores_prompt else self._scheduler.slots.longest(prompt, scope)
         uncached = max(1, len(prompt) - known)
-        self._check_queue(len(prompt), salt)
+        self._check_queue(len(prompt), terms.salt)
         request = Request(
             prompt=list(prompt),
             max_tokens=min(sampling.max_tokens, room),
@@ -147,11 +142,11 @@ class Engine:
             generated=list(written),
             scores_top=(sampling.top_logprobs or 0) if sampling.scores_prompt else None,
             scope=scope,
-            priority=priority,
-            due_ns=due.at_ns,
-            pace_s=due.pace_s,
-            forecast=self._forecasts.check(uncached, due, salt, priority, now_ns()),
-            deadline_ns=deadline_ns,
+            priority=terms.priority,
+            due_ns=terms.due.at_ns,
+            pace_s=terms.due.pace_s,
+            forecast=self._forecasts.check(uncached, terms.due, terms.salt, terms.priority, now_ns()),
+            deadline_ns=terms.deadline_ns,
             thought=Thought(sampling.thought, self._pieces) if sampling.thought else None,
             boundaries=PromptTokens.boundaries_of(prompt),
         )

@@ -15,7 +15,7 @@ from inference.config import CONTEXT_DEFAULT
 from inference.control_tokens import significant_tokens
 from inference.engine.scheduler import AHEAD_TOKENS_MIN
 from inference.errors import EmptyPrompt, EnginesAway, InferenceError, Refused, TooManyTokens, UnknownToken
-from inference.generation import NO_DEADLINE, Due, Priority, Sampling
+from inference.generation import ANY_TERMS, Due, Priority, Sampling, Terms
 from inference.grammar.lark import by_token
 from inference.kvcache.shared_prefixes import SharedPrefixes
 from inference.llama import LlamaModel
@@ -114,23 +114,12 @@ class RemoteModel(TextModel):
     def prepare(self, grammar: str, begins: str = "") -> SentGrammar:
         return SentGrammar(grammar, begins, super().prepare(grammar, begins), by_token(grammar, self._spoken))
 
-    def generate(
-        self,
-        prompt: Sequence[int],
-        sampling: Sampling,
-        *,
-        salt: str = "",
-        priority: Priority = Priority.STANDARD,
-        due: Due = NO_DEADLINE,
-        deadline_ns: int | None = None,
-        traceparent: str = "",
-        written: Sequence[int] = (),
-    ) -> RemoteGeneration:
+    def generate(self, prompt: Sequence[int], sampling: Sampling, terms: Terms = ANY_TERMS) -> RemoteGeneration:
         """Also raises EnginesAway."""
         room = self.context_length - len(prompt)
         if not prompt:
             raise EmptyPrompt
-        if room < 1 + len(written):
+        if room < 1 + len(terms.written):
             raise TooManyTokens(len(prompt), self.context_length)
         if sampling.scores_prompt or not sampling.max_tokens:
             what = "echo with logprobs" if sampling.scores_prompt else "max_tokens of 0"
@@ -139,7 +128,7 @@ class RemoteModel(TextModel):
         if unknown is not None:
             raise UnknownToken(f"the logit bias names token {unknown}; this model has {len(self._pieces)} tokens")
         held = sampling.at_most(room).kept_from(self._end_tokens)
-        return self._send(prompt, held, salt, priority, due, deadline_ns, traceparent, written)
+        return self._send(prompt, held, terms)
 
     def expect(self, due: Due, *, salt: str = "", priority: Priority = Priority.STANDARD) -> None:
         """Only the engines can forecast. Raises EnginesAway."""
@@ -153,7 +142,7 @@ class RemoteModel(TextModel):
         # An engine without prefill ahead generates one token in the lowest class, which has the same effect.
         sampling = Sampling(max_tokens=1, temperature=0.0, deterministic=exact)
         with suppress(InferenceError):
-            return self._send(prompt, sampling, salt, Priority.AHEAD, NO_DEADLINE, None)
+            return self._send(prompt, sampling, Terms(salt, Priority.AHEAD))
         return None
 
     def share(self, beginning: Sequence[int]) -> None:
@@ -177,31 +166,28 @@ class RemoteModel(TextModel):
             **{f"{name}_total": self._totals[name] for name in TOTALS},
         }
 
-    def _send(
-        self,
-        prompt: Sequence[int],
-        sampling: Sampling,
-        salt: str,
-        priority: Priority,
-        due: Due,
-        deadline_ns: int | None,
-        traceparent: str = "",
-        written: Sequence[int] = (),
-    ) -> RemoteGeneration:
+    def _send(self, prompt: Sequence[int], sampling: Sampling, terms: Terms) -> RemoteGeneration:
         ask = Ask(
             id=random_id(128),
             prompt=prompt,
             sampling=sampling,
-            salt=self._digest(salt),
-            priority=priority,
+            salt=self._digest(terms.salt),
+            priority=terms.priority,
             shared=self._shared.longest(prompt),
             boundaries=PromptTokens.boundaries_of(prompt),
-            due=due,
-            traceparent=traceparent,
+            due=terms.due,
+            traceparent=terms.traceparent,
             end_tokens=self._end_tokens,
         )
         generation = RemoteGeneration(
-            *(ask, self._fleet, self._transport, self._pieces, self._end_tokens, deadline_ns, self._left, written)
+            ask,
+            self._fleet,
+            self._transport,
+            self._pieces,
+            self._end_tokens,
+            terms.deadline_ns,
+            self._left,
+            terms.written,
         )
         self._going.add(generation)
         return generation

@@ -16,7 +16,7 @@ from agents.prompt import FAST_ITEMS_MAX, FAST_JSON_CHARS_MAX
 from agents.prompt_builder import ENCODE_CHARS_MAX
 from agents.turn import Turn
 from inference.errors import EngineStopped, PromptTooLong, QueueFull
-from inference.generation import Delta, Finish, Sampling
+from inference.generation import ANY_TERMS, Delta, Finish, Sampling, Terms
 from inference.prompt import ChatMessage, PromptTokens, Rendered, Segment
 from inference.testing import ScriptedGeneration, ScriptedModel
 from tests.agents.turns import TENANT, asked, boom, call, double, run
@@ -171,7 +171,7 @@ async def test_an_answer_that_breaks_off_leaves_an_incomplete_item(finish: Finis
             self.finish = finish
 
     class Breaking(ScriptedModel):
-        def generate(self, prompt: Any, sampling: Sampling, **options: Any) -> ScriptedGeneration:
+        def generate(self, prompt: Any, sampling: Sampling, terms: Terms = ANY_TERMS) -> ScriptedGeneration:
             return Broken("", len(prompt), sampling, 1)
 
     ran = await run(Breaking([""]), asked())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
 from uuid import UUID
 
 import pytest
@@ -17,7 +16,7 @@ from agents.events import Event, EventList, TextDelta
 from agents.model_registry import Candidate, ModelRegistry
 from agents.toolbox import Toolbox
 from agents.turn import Turn
-from inference.generation import Delta, Finish, Sampling
+from inference.generation import ANY_TERMS, Delta, Finish, Sampling, Terms
 from inference.testing import ScriptedGeneration, ScriptedModel
 from inference.trace import Trace
 from tests.agents.turns import Ran, asked, call, check_order, double
@@ -127,7 +126,7 @@ class Ahead(ScriptedGeneration):
 
 
 class AheadModel(ScriptedModel):
-    def generate(self, prompt: Sequence[int], sampling: Sampling, **_options: Any) -> ScriptedGeneration:
+    def generate(self, prompt: Sequence[int], sampling: Sampling, terms: Terms = ANY_TERMS) -> ScriptedGeneration:
         return Ahead(self.replies[0], len(prompt), sampling, self.piece_chars)
 
 

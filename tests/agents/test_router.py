@@ -25,7 +25,7 @@ from agents.surface import Surface
 from agents.toolbox import Toolbox
 from agents.turn import AnswerFormat, FileSearch, Turn
 from inference.errors import EngineStopped, InferenceError, NoRoom
-from inference.generation import Sampling, Spent
+from inference.generation import ANY_TERMS, Sampling, Spent, Terms
 from inference.prompt import ChatMessage
 from inference.testing import ScriptedGeneration, ScriptedModel
 from inference.trace import Span, Trace
@@ -186,7 +186,7 @@ class Failing(ScriptedGeneration):
 
 
 class FailingModel(ScriptedModel):
-    def generate(self, prompt: Sequence[int], sampling: Sampling, **_options: Any) -> ScriptedGeneration:
+    def generate(self, prompt: Sequence[int], sampling: Sampling, terms: Terms = ANY_TERMS) -> ScriptedGeneration:
         return Failing("x", len(prompt), sampling, self.piece_chars)
 
 
@@ -217,7 +217,7 @@ class SlowModel(ScriptedModel):
     running: list[Slow] = field(default_factory=list)
     started: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def generate(self, prompt: Sequence[int], sampling: Sampling, **_options: Any) -> ScriptedGeneration:
+    def generate(self, prompt: Sequence[int], sampling: Sampling, terms: Terms = ANY_TERMS) -> ScriptedGeneration:
         self.running.append(Slow(self.replies[0], len(prompt), sampling, self.piece_chars))
         self.started.set()
         return self.running[-1]
@@ -299,7 +299,7 @@ class UnansweringModel(ScriptedModel):
     started: asyncio.Event = field(default_factory=asyncio.Event)
     running: list[Unanswering] = field(default_factory=list)
 
-    def generate(self, prompt: Sequence[int], sampling: Sampling, **_options: Any) -> ScriptedGeneration:
+    def generate(self, prompt: Sequence[int], sampling: Sampling, terms: Terms = ANY_TERMS) -> ScriptedGeneration:
         self.running.append(Unanswering("x", len(prompt), sampling, self.piece_chars))
         self.started.set()
         return self.running[-1]

@@ -14,7 +14,7 @@ from inference.backend import Rows
 from inference.bundled import EMBEDDER
 from inference.config import EngineConfig
 from inference.errors import InferenceError, ModelNotLoaded
-from inference.generation import Finish, Sampling
+from inference.generation import Finish, Sampling, Terms
 from inference.llama import DecodeFailed, LlamaContext, LlamaModel
 from inference.model import ChatModel
 from inference.prompt import ChatMessage, ToolCall
@@ -40,7 +40,7 @@ async def cold_model() -> ChatModel:
 
 async def ask(model: ChatModel, messages: list[ChatMessage], salt: str = "") -> tuple[list[int], int, str]:
     """Returns the generated ids, the cached tokens and the text."""
-    generation = model.generate(model.encode(model.render(messages)), GREEDY, salt=salt)
+    generation = model.generate(model.encode(model.render(messages)), GREEDY, Terms(salt=salt))
     text = "".join([delta.text async for delta in generation])
     return generation.ids, generation.cached_tokens, text
 
@@ -91,14 +91,14 @@ async def test_a_tool_call_and_its_result_extend_the_cached_prompt(model: ChatMo
     }
     messages = [ChatMessage("user", "what is 12 * 7")]
     prompt = model.encode(model.render(messages, [tool]))
-    generation = model.generate(prompt, GREEDY, salt="tools")
+    generation = model.generate(prompt, GREEDY, Terms(salt="tools"))
     text = "".join([delta.text async for delta in generation])
     assert text.startswith("<tool_call>")  # the marker is visible to the parser
     call = ChatMessage("assistant", "", (ToolCall("calculator", '{"expression": "12 * 7"}'),))
     model.remember(call, generation.ids)
     longer = model.encode(model.render([*messages, call, ChatMessage("tool", "84")], [tool]))
     assert longer[: len(prompt) + len(generation.ids)] == [*prompt, *generation.ids]
-    second = model.generate(longer, GREEDY, salt="tools")
+    second = model.generate(longer, GREEDY, Terms(salt="tools"))
     assert "84" in "".join([delta.text async for delta in second])
     assert second.cached_tokens >= len(prompt) + len(generation.ids)
 
@@ -123,9 +123,9 @@ async def test_what_was_read_ahead_gives_the_output_of_a_cold_start(model: ChatM
     ahead = model.prefill_ahead(prompt[:90], salt=salt, exact=exact)
     assert ahead is not None
     assert [delta async for delta in ahead] == []
-    warm = model.generate(prompt, sampling, salt=salt)
+    warm = model.generate(prompt, sampling, Terms(salt=salt))
     assert [delta.text async for delta in warm] and warm.cached_tokens == 90
-    cold = model.generate(prompt, sampling, salt=f"cold {exact}")
+    cold = model.generate(prompt, sampling, Terms(salt=f"cold {exact}"))
     assert [delta.text async for delta in cold] and cold.cached_tokens == 0
     assert warm.ids == cold.ids
 
@@ -153,7 +153,7 @@ async def test_what_the_platform_says_is_cached_for_all_tenants_and_what_they_sa
 
 
 async def test_cancelling_frees_the_sequence(model: ChatModel) -> None:
-    generation = model.generate([5, 6, 7], Sampling(max_tokens=1500, logit_bias={0: -100, 2: -100}), salt="long")
+    generation = model.generate([5, 6, 7], Sampling(max_tokens=1500, logit_bias={0: -100, 2: -100}), Terms(salt="long"))
     async for _ in generation:
         break
     assert model.stats()["running"] == 1

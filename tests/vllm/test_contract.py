@@ -25,7 +25,7 @@ import pytest
 
 from inference.config import EngineConfig
 from inference.errors import NotDeterministic
-from inference.generation import Sampling
+from inference.generation import Sampling, Terms
 from inference.model import ChatModel
 from inference.remote.remote_model import RemoteModel
 from inference.trace import random_id
@@ -78,7 +78,7 @@ async def test_what_it_cannot_promise_is_refused(any_model: RemoteModel) -> None
 
 
 async def test_a_cancelled_answer_costs_it_nothing_more(any_model: RemoteModel) -> None:
-    generation = any_model.generate(contract.prompt_of(any_model), contract.ENDLESS, salt="cancel")
+    generation = any_model.generate(contract.prompt_of(any_model), contract.ENDLESS, Terms(salt="cancel"))
     async for _ in generation:
         break
     assert await running() == 1

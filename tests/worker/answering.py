@@ -17,7 +17,7 @@ from agents.model_registry import ModelRegistry
 from agents.store import ConversationStore, ItemStore, ResponseStore
 from agents.tool import tool
 from agents.toolbox import Toolbox
-from inference.generation import Delta, Sampling
+from inference.generation import ANY_TERMS, Delta, Sampling, Terms
 from inference.testing import ScriptedGeneration, ScriptedModel
 from inference.trace import Trace
 from migrations.pool import Database
@@ -87,11 +87,9 @@ class StallingModel(ScriptedModel):
     running: list[StallingGeneration] = field(default_factory=list)
     started: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def generate(
-        self, prompt: Sequence[int], sampling: Sampling, *, written: Sequence[int] = (), **_options: Any
-    ) -> ScriptedGeneration:
+    def generate(self, prompt: Sequence[int], sampling: Sampling, terms: Terms = ANY_TERMS) -> ScriptedGeneration:
         self.prompts.append("".join(map(chr, prompt)))
-        self.running.append(StallingGeneration(self.replies[0], len(prompt), sampling, self.piece_chars, written))
+        self.running.append(StallingGeneration(self.replies[0], len(prompt), sampling, self.piece_chars, terms.written))
         self.started.set()
         return self.running[-1]
 

@@ -22,7 +22,7 @@ from prometheus_client.process_collector import ProcessCollector
 
 from agents.inflight import InFlight
 from inference.errors import EngineStopped, GrammarFailed, InvalidSchema
-from inference.generation import Due, Generation, Grammar, Priority
+from inference.generation import Due, Generation, Grammar, Priority, Terms
 from inference.model import ChatModel
 from inference.prompt import PromptTokens
 from inference.remote.answer_stream import spell_nothing
@@ -280,11 +280,13 @@ def _submitted(asked: GenerateRequest, model: ChatModel, grammar: Grammar | None
         return model.generate(
             prompt,
             replace(sampling, max_tokens=sampling.max_tokens + len(written)),
-            salt=asked.cache_salt,
-            priority=Priority(asked.priority),
-            due=Due(_at_ns(own.due_ms), own.waits, own.pace_ms and own.pace_ms / 1e3),
-            deadline_ns=_at_ns(own.deadline_ms),
-            written=written,
+            Terms(
+                salt=asked.cache_salt,
+                priority=Priority(asked.priority),
+                due=Due(_at_ns(own.due_ms), own.waits, own.pace_ms and own.pace_ms / 1e3),
+                deadline_ns=_at_ns(own.deadline_ms),
+                written=written,
+            ),
         )
     except GrammarFailed as error:
         raise ApiError(400, f"Invalid 'firsttoken.written': {error}.", param="firsttoken.written") from None

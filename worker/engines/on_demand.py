@@ -13,7 +13,7 @@ from time import monotonic
 from typing import Any, Literal, Protocol, TypeAlias
 
 from inference.errors import EngineStopped, InferenceError, ModelAway, NoRoom
-from inference.generation import NO_DEADLINE, Due, Generation, Grammar, Priority, Sampling
+from inference.generation import ANY_TERMS, Due, Generation, Grammar, Priority, Sampling, Terms
 from inference.model import ChatModel
 from inference.prompt import ChatMessage, PromptTokens, Rendered, Segment
 from inference.prompt_cache import Verdict
@@ -219,30 +219,10 @@ class OnDemandModel:
     def prepare(self, grammar: str, begins: str = "") -> Grammar:
         return self._text.prepare(grammar, begins)
 
-    def generate(
-        self,
-        prompt: Sequence[int],
-        sampling: Sampling,
-        *,
-        salt: str = "",
-        priority: Priority = Priority.STANDARD,
-        due: Due = NO_DEADLINE,
-        deadline_ns: int | None = None,
-        traceparent: str = "",
-        written: Sequence[int] = (),
-    ) -> Generation:
+    def generate(self, prompt: Sequence[int], sampling: Sampling, terms: Terms = ANY_TERMS) -> Generation:
         if self._model is None:
             raise EngineStopped(f"the model {self.name} is not loaded")
-        return self._model.generate(
-            prompt,
-            sampling,
-            salt=salt,
-            priority=priority,
-            due=due,
-            deadline_ns=deadline_ns,
-            traceparent=traceparent,
-            written=written,
-        )
+        return self._model.generate(prompt, sampling, terms)
 
     def expect(self, due: Due, *, salt: str = "", priority: Priority = Priority.STANDARD) -> None:
         """The duration of a load is not forecast: a request for a model that has to be loaded waits for it."""

@@ -15,7 +15,7 @@ from inference.config import EngineConfig
 from inference.engine.engine import Engine
 from inference.engine.handle import Handle
 from inference.errors import NotDeterministic
-from inference.generation import Priority, Sampling
+from inference.generation import Priority, Sampling, Terms
 from inference.llama import LlamaContext, LlamaModel
 from inference.model import ChatModel
 from inference.prompt import ChatMessage
@@ -98,9 +98,11 @@ async def test_an_answer_just_generated_leads_on_like_one_that_is_read() -> None
     question = model.encode(model.render(QUESTION))
     for seed in range(6):
         wild = replace(EXACT, temperature=2.0, seed=seed)
-        answer = await ids(model.generate(question, replace(wild, max_tokens=60), salt="talking"))
+        answer = await ids(model.generate(question, replace(wild, max_tokens=60), Terms(salt="talking")))
         prompt = [*question, *answer, *range(500, 510)]
-        talking, reading = [await ids(model.generate(prompt, wild, salt=salt)) for salt in ("talking", f"new {seed}")]
+        talking, reading = [
+            await ids(model.generate(prompt, wild, Terms(salt=salt))) for salt in ("talking", f"new {seed}")
+        ]
         assert talking == reading
     await model.close()
 
@@ -113,11 +115,11 @@ async def test_an_answer_that_lost_its_place_goes_on_as_it_began_to_the_last_bit
     question = model.encode(model.render([ChatMessage("user", "Tell me about the sea. " * 20)]))
     wild = replace(EXACT, temperature=2.0, max_tokens=100, top_logprobs=1)
     alone = [delta.logprobs async for delta in model.generate(question, wild)]
-    answer, said = model.generate(question, wild, priority=Priority.BATCH), []
+    answer, said = model.generate(question, wild, Terms(priority=Priority.BATCH)), []
     async for delta in answer:
         said.append(delta.logprobs)
         if len(said) % 20 == 1:
-            await ids(model.generate([*range(500, 560)], Sampling(max_tokens=2), priority=Priority.INTERACTIVE))
+            await ids(model.generate([*range(500, 560)], Sampling(max_tokens=2), Terms(priority=Priority.INTERACTIVE)))
     assert model.stats()["preempted_total"]
     await model.close()
     assert said == alone

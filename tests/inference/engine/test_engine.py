@@ -19,7 +19,7 @@ from inference.engine.engine import Engine
 from inference.engine.handle import Handle
 from inference.engine.scheduler import AHEAD_TOKENS_MIN
 from inference.errors import EmptyPrompt, EngineStopped, InferenceError, PromptTooLong, QueueFull, UnknownToken
-from inference.generation import Finish, Sampling
+from inference.generation import Finish, Sampling, Terms
 from inference.testing import ScriptedBackend, scripted_token
 from inference.trace import now_ns
 
@@ -252,7 +252,7 @@ async def test_an_engine_that_breaks_tells_everybody_whatever_state_it_is_in(
 
 
 async def test_a_request_ends_at_its_deadline_with_what_there_is(engine: Engine) -> None:
-    handle = engine.submit([1], ENDLESS, deadline_ns=now_ns() + 20_000_000)
+    handle = engine.submit([1], ENDLESS, Terms(deadline_ns=now_ns() + 20_000_000))
     said = await text(handle)
     assert handle.finish is Finish.DEADLINE
     assert said == expected([1], len(handle.ids))
@@ -262,7 +262,7 @@ async def test_a_deadline_also_ends_what_still_waits(engine: Engine) -> None:
     running = [engine.submit([token], ENDLESS) for token in (1, 2)]
     for handle in running:
         await first_delta(handle)
-    late = engine.submit([3], GREEDY, deadline_ns=now_ns())
+    late = engine.submit([3], GREEDY, Terms(deadline_ns=now_ns()))
     assert (await text(late), late.finish, late.stamps.admitted_ns) == ("", Finish.DEADLINE, 0)
 
 

@@ -13,7 +13,7 @@ from inference.backend import Chunk
 from inference.config import EngineConfig
 from inference.engine.sampler import Sampler
 from inference.errors import InferenceError
-from inference.generation import Finish, Priority, Sampling
+from inference.generation import Finish, Priority, Sampling, Terms
 from inference.kvcache.host_cache import Entry
 from inference.llama import LlamaContext
 from inference.model import ChatModel
@@ -178,7 +178,7 @@ async def test_on_the_real_device_a_failed_step_changes_no_answer(monkeypatch: p
 
     async def say(question: str) -> list[int]:
         prompt = model.encode(model.render([SYSTEM, ChatMessage("user", question)]))
-        generation = model.generate(prompt, Sampling(temperature=0, max_tokens=24), salt=question)
+        generation = model.generate(prompt, Sampling(temperature=0, max_tokens=24), Terms(salt=question))
         async for _ in generation:
             pass
         return generation.ids

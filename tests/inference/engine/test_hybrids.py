@@ -12,7 +12,7 @@ import pytest
 
 from inference.bundled import DRAFT_MODEL
 from inference.config import EngineConfig
-from inference.generation import Generation, Sampling
+from inference.generation import Generation, Sampling, Terms
 from inference.model import ChatModel
 from inference.prompt import ChatMessage, Part, ToolCall
 from inference.prompt_cache import Cause
@@ -58,7 +58,7 @@ class Talk:
         return warm[1]
 
     async def _answer(self, prompt: Sequence[int], salt: str) -> tuple[dict[bytes, float], Generation]:
-        generation = self.model.generate(prompt, ONE, salt=salt)
+        generation = self.model.generate(prompt, ONE, Terms(salt=salt))
         deltas = [delta async for delta in generation]
         return dict(deltas[0].logprobs[0].top), generation
 
@@ -66,7 +66,7 @@ class Talk:
         """An answer of a few simple words, with its tokens as the model generated them."""
         word = self.model.tokenize("hello", add_special=False, parse_special=False)[0]
         sure = Sampling(max_tokens=40, temperature=0, logit_bias={word: 100.0})
-        generation = self.model.generate(self.model.encode(self.model.render(messages, TOOLS)), sure, salt=salt)
+        generation = self.model.generate(self.model.encode(self.model.render(messages, TOOLS)), sure, Terms(salt=salt))
         message = ChatMessage("assistant", "".join([delta.text async for delta in generation]))
         self.model.remember(message, generation.ids)
         return message
@@ -144,7 +144,9 @@ async def test_what_the_platform_says_is_computed_once_for_all_tenants(talk: Tal
     prompt = talk.model.encode(talk.model.render([SYSTEM, user(1)], TOOLS))
     talk.model.share(prompt[: prompt.boundaries[-2]])
     await talk.said([SYSTEM, user(1)])
-    generation = talk.model.generate(talk.model.encode(talk.model.render([SYSTEM, user(2)], TOOLS)), ONE, salt="two")
+    generation = talk.model.generate(
+        talk.model.encode(talk.model.render([SYSTEM, user(2)], TOOLS)), ONE, Terms(salt="two")
+    )
     async for _ in generation:
         pass
     assert computed(generation) <= talk.tokens(user(2)) + MARKUP_MAX

@@ -16,7 +16,7 @@ from inference.backend import Chunk
 from inference.config import EngineConfig
 from inference.engine.engine import Engine
 from inference.engine.handle import Handle
-from inference.generation import Finish, Priority, Sampling
+from inference.generation import Finish, Priority, Sampling, Terms
 from inference.testing import ScriptedBackend, scripted_token
 from inference.trace import now_ns
 
@@ -101,9 +101,9 @@ class Gated(ScriptedBackend):
 async def test_a_preempted_prompt_is_scored_once() -> None:
     backend = Gated(slots=CONFIG.slots, context=100_000, rows_max=1024, vocabulary=VOCABULARY)
     async with engine_of(backend) as engine:
-        slow = [engine.submit([n, *LONG], SCORED, priority=Priority.BATCH) for n in range(CONFIG.parallel)]
+        slow = [engine.submit([n, *LONG], SCORED, Terms(priority=Priority.BATCH)) for n in range(CONFIG.parallel)]
         await asyncio.to_thread(backend.reached.wait)
-        urgent = engine.submit([9], Sampling(temperature=0, max_tokens=5), priority=Priority.INTERACTIVE)
+        urgent = engine.submit([9], Sampling(temperature=0, max_tokens=5), Terms(priority=Priority.INTERACTIVE))
         backend.open.set()
         await scores(urgent)
         assert engine.totals["preempted"] == 1
@@ -129,5 +129,5 @@ async def test_the_token_that_ends_an_answer_is_scored_like_the_prompt() -> None
 
 async def test_a_prompt_that_ends_before_it_is_scored_leaves_what_it_has() -> None:
     async with engine_of(a_backend()) as engine:
-        handle = engine.submit(LONG, SCORED, deadline_ns=now_ns())
+        handle = engine.submit(LONG, SCORED, Terms(deadline_ns=now_ns()))
         assert (await scores(handle), handle.finish) == ([], Finish.DEADLINE)

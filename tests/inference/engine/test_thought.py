@@ -14,7 +14,7 @@ from inference.engine.handle import Handle
 from inference.engine.sampler import Sampler
 from inference.engine.thought import Thought
 from inference.errors import UnknownToken
-from inference.generation import Sampling, ThoughtLimit
+from inference.generation import Sampling, Terms, ThoughtLimit
 from inference.grammar.constraint import Vocabulary
 from inference.testing import ScriptedBackend, scripted_token
 
@@ -86,7 +86,7 @@ async def test_whoever_waits_may_end_it_while_it_runs(engine: Engine) -> None:
 async def test_an_answer_that_goes_on_elsewhere_knows_what_was_thought(engine: Engine) -> None:
     whole = await ids_of(engine.submit(PROMPT, greedy(limited(4))))
     for written in (2, 4, 5, 7, 8):
-        assert await ids_of(engine.submit(PROMPT, greedy(limited(4)), written=whole[:written])) == whole
+        assert await ids_of(engine.submit(PROMPT, greedy(limited(4)), Terms(written=whole[:written]))) == whole
 
 
 async def test_a_mark_of_another_vocabulary_is_refused(engine: Engine) -> None:

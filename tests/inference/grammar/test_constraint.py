@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from inference.config import EngineConfig
 from inference.engine.sampler import Sampler
 from inference.errors import GrammarFailed, InvalidSchema
-from inference.generation import Finish, Priority, Sampling
+from inference.generation import Finish, Priority, Sampling, Terms
 from inference.grammar.constraint import Constraint, Vocabulary
 from inference.grammar.schema import json_grammar
 from inference.grammar.tools import CallableFunction, tool_grammar
@@ -257,10 +257,10 @@ async def test_a_request_that_gave_its_place_up_goes_on_within_its_grammar() -> 
     prompt = model.encode(model.render([ChatMessage("user", "Tell me about Ada.")]))
     many = {"type": "array", "items": PERSON, "minItems": 5, "maxItems": 5}
     held = Sampling(max_tokens=600, seed=3, grammar=model.prepare(json_grammar(many)))
-    low = model.generate(prompt, held, priority=Priority.BATCH)
+    low = model.generate(prompt, held, Terms(priority=Priority.BATCH))
     deltas = low.__aiter__()
     text = (await anext(deltas)).text
-    high = model.generate(prompt, Sampling(max_tokens=5, temperature=0), priority=Priority.INTERACTIVE)
+    high = model.generate(prompt, Sampling(max_tokens=5, temperature=0), Terms(priority=Priority.INTERACTIVE))
     async for _ in high:
         pass
     text += "".join([delta.text async for delta in deltas])

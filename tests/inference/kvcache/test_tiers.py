@@ -18,7 +18,7 @@ from inference.attention import ALL, Attention
 from inference.config import EngineConfig
 from inference.engine.detokenizer import TextStream
 from inference.engine.sampler import Sampler
-from inference.generation import Finish, Generation, Sampling, TokenLogprob
+from inference.generation import Finish, Generation, Sampling, Terms, TokenLogprob
 from inference.kvcache.disk import Found
 from inference.kvcache.host_cache import PARK_TOKENS_MIN, Entry
 from inference.kvcache.tiers import WAIT_S_MAX, Arrivals, Roots
@@ -71,7 +71,7 @@ def conversation(number: int) -> list[ChatMessage]:
 
 
 async def ask(model: ChatModel, messages: list[ChatMessage], salt: str = "") -> Generation:
-    generation = model.generate(model.encode(model.render(messages)), GREEDY, salt=salt)
+    generation = model.generate(model.encode(model.render(messages)), GREEDY, Terms(salt=salt))
     async for _ in generation:
         pass
     return generation
@@ -189,7 +189,7 @@ async def test_many_times_what_the_cells_hold_gives_the_answers_of_an_idle_model
 
     async def visit(model: ChatModel, number: int, leaves_after: int | None = None) -> Answer:
         prompt = model.encode(model.render(conversation(number)))
-        generation, answer = model.generate(prompt, replace(GREEDY, top_logprobs=2), salt=str(number)), Answer()
+        generation, answer = model.generate(prompt, replace(GREEDY, top_logprobs=2), Terms(salt=str(number))), Answer()
         async for delta in generation:
             answer.told += delta.logprobs
             if leaves_after is not None and len(generation.ids) >= leaves_after:

@@ -15,7 +15,7 @@ import pytest
 from agents.step import StepSpans
 from inference.bundled import CHAT_MODEL
 from inference.errors import EnginesAway, InferenceError, PromptTooLong, QueueFull, Refused
-from inference.generation import Delta, Due, Finish, Sampling
+from inference.generation import Delta, Due, Finish, Sampling, Terms
 from inference.prompt import ChatMessage
 from inference.remote import remote_generation, remote_model
 from inference.remote.fleet import EngineInfo
@@ -111,7 +111,7 @@ async def until(fact: Callable[[], bool]) -> None:
 
 
 async def test_a_stream_of_vllm_becomes_an_answer(model: RemoteModel, network: Network) -> None:
-    generation = model.generate(PROMPT, GREEDY, salt="tenant")
+    generation = model.generate(PROMPT, GREEDY, Terms(salt="tenant"))
     assert network.last.body["token_ids"] == PROMPT and network.last.body["cache_salt"] == "digest of 6"
     received: list[Delta] = []
     network.last.receiver.begun()
@@ -156,7 +156,7 @@ async def test_an_answer_has_no_more_tokens_than_it_may_and_none_behind_its_end(
 
 
 async def test_tokens_that_another_worker_had_are_none_that_this_one_got(model: RemoteModel, network: Network) -> None:
-    generation = model.generate(PROMPT, GREEDY, written=(350, 351))
+    generation = model.generate(PROMPT, GREEDY, Terms(written=(350, 351)))
     network.last.receiver.told((352,))
     generation.cancel()
     assert generation.ids == [350, 351, 352]
@@ -189,7 +189,7 @@ TOOK = b'data: {"choices":[],"firsttoken":{"drafted":0,"accepted":0,"finish":"le
 
 async def test_a_step_at_engines_elsewhere_has_the_spans_of_each(model: RemoteModel, network: Network) -> None:
     trace = Trace(attributes={"span_id": "5" * 16})
-    generation = model.generate(PROMPT, Sampling(temperature=0, max_tokens=2), traceparent=trace.traceparent)
+    generation = model.generate(PROMPT, Sampling(temperature=0, max_tokens=2), Terms(traceparent=trace.traceparent))
     spans = StepSpans(trace, generation, lambda: None)
     network.last.receiver.lost("killed", reached=True)
     network.last.receiver.begun()
@@ -420,7 +420,7 @@ async def test_without_a_tenant_no_salt_is_told(network: Network) -> None:
     model = RemoteModel.load(CHAT_MODEL, URLS, network, lambda salt: salt)
     await model.start()
     for salt in ("", "tenant"):
-        model.generate(PROMPT, GREEDY, salt=salt)
+        model.generate(PROMPT, GREEDY, Terms(salt=salt))
     assert [post.body.get("cache_salt") for post in network.posts] == [None, "tenant"]
     await model.close()
 

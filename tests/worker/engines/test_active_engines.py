@@ -16,7 +16,7 @@ from agents.definition import Definition
 from agents.model_registry import Candidate
 from inference.bundled import CHAT_MODEL, DRAFT_MODEL
 from inference.errors import ModelAway, ModelNotLoaded, NoRoom
-from inference.generation import Finish, Sampling
+from inference.generation import Finish, Sampling, Terms
 from inference.prompt import ChatMessage
 from inference.provisioning.fit import here
 from migrations.pool import Database
@@ -264,7 +264,7 @@ async def test_the_prompts_of_the_configuration_are_read_before_a_model_takes_it
         beginning = prompt[:-8]
         large.share(beginning)
         await large.load()
-        generation = large.generate(prompt, Sampling(max_tokens=1, temperature=0), salt="somebody")
+        generation = large.generate(prompt, Sampling(max_tokens=1, temperature=0), Terms(salt="somebody"))
         await generation.stream(lambda _: None)
         assert generation.cached_tokens >= len(beginning) - 1
         span = next(span for span in engines.starts["large"].spans if span.name == "prompts")

@@ -16,7 +16,7 @@ from inference.bundled import CHAT_MODEL
 from inference.config import EngineConfig
 from inference.engine.handle import Handle
 from inference.errors import InvalidSchema, NotDeterministic, PromptTooLong, QueueFull, Refused, UnknownToken
-from inference.generation import Delta, Finish, Sampling, ThoughtLimit
+from inference.generation import Delta, Finish, Sampling, Terms, ThoughtLimit
 from inference.grammar.schema import json_grammar
 from inference.grammar.tools import CallableFunction, tool_grammar
 from inference.llama import has_gpu
@@ -126,7 +126,7 @@ async def read(generation: Handle | RemoteGeneration) -> list[Delta]:
 
 async def asked(model: Model, prompt: list[int], salt: str) -> Handle | RemoteGeneration:
     """An answer to its end."""
-    generation = model.generate(prompt, GREEDY, salt=salt)
+    generation = model.generate(prompt, GREEDY, Terms(salt=salt))
     await read(generation)
     return generation
 
@@ -159,7 +159,7 @@ async def busy(model: Model, streams: int) -> AsyncIterator[None]:
     """While so many answers are being made, or wait for it."""
     async with AsyncExitStack() as stack:
         for number in range(streams):
-            generation = model.generate(prompt_of(model), ENDLESS, salt=f"busy {number}")
+            generation = model.generate(prompt_of(model), ENDLESS, Terms(salt=f"busy {number}"))
             stack.callback(generation.cancel)
             await generation.admitted()
         yield
@@ -167,7 +167,7 @@ async def busy(model: Model, streams: int) -> AsyncIterator[None]:
 
 async def test_the_same_question_gives_the_same_tokens_and_text_everywhere(inside: ChatModel, any_model: Model) -> None:
     assert prompt_of(inside) == prompt_of(any_model)
-    here, there = (each.generate(prompt_of(each), GREEDY, salt="same") for each in (inside, any_model))
+    here, there = (each.generate(prompt_of(each), GREEDY, Terms(salt="same")) for each in (inside, any_model))
     texts = [text_of(await read(generation)) for generation in (here, there)]
     assert texts[0] == texts[1] != "" and here.ids == there.ids
     assert here.finish is there.finish
@@ -196,10 +196,10 @@ async def test_an_answer_that_is_held_to_a_schema_goes_on_within_it(model: Model
 
 
 async def goes_on(model: Model, sampling: Sampling) -> None:
-    whole = model.generate(prompt_of(model), sampling, salt="a")
+    whole = model.generate(prompt_of(model), sampling, Terms(salt="a"))
     text = text_of(await read(whole))
     for count in (1, len(whole.ids) // 2, len(whole.ids) - 1):
-        rest = model.generate(prompt_of(model), sampling, salt="a", written=whole.ids[:count])
+        rest = model.generate(prompt_of(model), sampling, Terms(salt="a", written=whole.ids[:count]))
         told = "".join(model.text_pieces(whole.ids[:count]))
         assert told + text_of(await read(rest)) == text
         assert (rest.ids, rest.finish, rest.prompt_tokens) == (whole.ids, whole.finish, whole.prompt_tokens)
@@ -223,7 +223,7 @@ async def test_a_prompt_is_cached_for_its_tenant_alone(any_model: Model) -> None
 
 
 async def test_the_stamps_are_in_order(any_model: Model) -> None:
-    generation = any_model.generate(prompt_of(any_model), GREEDY, salt="stamps")
+    generation = any_model.generate(prompt_of(any_model), GREEDY, Terms(salt="stamps"))
     await read(generation)
     stamps = generation.stamps
     order = [stamps.submitted_ns, stamps.admitted_ns, stamps.prefilled_ns, stamps.first_token_ns, stamps.last_token_ns]
@@ -327,14 +327,14 @@ async def test_the_limit_of_tokens_ends_the_answer(any_model: Model) -> None:
 
 
 async def test_a_deadline_ends_the_answer_with_what_there_is(any_model: Model) -> None:
-    generation = any_model.generate(prompt_of(any_model), ENDLESS, deadline_ns=now_ns() + 400_000_000)
+    generation = any_model.generate(prompt_of(any_model), ENDLESS, Terms(deadline_ns=now_ns() + 400_000_000))
     await read(generation)
     assert generation.finish is Finish.DEADLINE and len(generation.ids) < ENDLESS.max_tokens
 
 
 async def test_a_cancelled_answer_costs_the_engine_nothing_more(model: Model, address: str) -> None:
     before = await told(model, address, "generated_tokens_total")
-    generation = model.generate(prompt_of(model), ENDLESS, salt="cancel")
+    generation = model.generate(prompt_of(model), ENDLESS, Terms(salt="cancel"))
     async for _ in generation:
         break
     generation.cancel()
@@ -346,7 +346,7 @@ async def test_a_cancelled_answer_costs_the_engine_nothing_more(model: Model, ad
 
 
 async def test_an_answer_that_is_cancelled_ends_at_once(any_model: Model) -> None:
-    generation = any_model.generate(prompt_of(any_model), ENDLESS, salt="ends")
+    generation = any_model.generate(prompt_of(any_model), ENDLESS, Terms(salt="ends"))
     async for _ in generation:
         generation.cancel()
     assert generation.finish is Finish.CANCELLED and len(generation.ids) < ENDLESS.max_tokens / 2
@@ -385,7 +385,7 @@ async def test_a_deterministic_answer_is_the_same_beside_others(model: Model) ->
         return
     alone = model.generate(prompt_of(model), exact)
     await read(alone)
-    other = model.generate(prompt_of(model), ENDLESS, salt="beside")
+    other = model.generate(prompt_of(model), ENDLESS, Terms(salt="beside"))
     beside = model.generate(prompt_of(model), exact)
     await read(beside)
     other.cancel()
@@ -398,7 +398,7 @@ async def test_what_was_read_ahead_is_cached(model: Model) -> None:
     assert ahead is not None
     async for _ in ahead:
         pass
-    generation = model.generate(prompt, GREEDY, salt="ahead")
+    generation = model.generate(prompt, GREEDY, Terms(salt="ahead"))
     await read(generation)
     assert generation.cached_tokens == 90
 

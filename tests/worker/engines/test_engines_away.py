@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from inference.errors import EnginesAway, NotDeterministic
-from inference.generation import Delta, Finish, Generation, Sampling
+from inference.generation import Delta, Finish, Generation, Sampling, Terms
 from inference.prompt import ChatMessage
 from inference.remote.remote_model import RemoteModel
 from tests.engines import EngineProcess, reaching
@@ -58,7 +58,7 @@ async def test_an_answer_goes_on_elsewhere_when_its_engine_is_killed_and_all_awa
         at = {engine.wait_until_ready(): engine for engine in engines}
         async with reaching(*at) as model:
             undisturbed = await ids_of(model.generate(prompt_of(model), LONG))
-            unheard = model.generate(prompt_of(model), LONG, salt="another tenant")  # nothing of it is cached
+            unheard = model.generate(prompt_of(model), LONG, Terms(salt="another tenant"))  # nothing of it is cached
             await unheard.admitted()
             assert unheard.upstream is not None
             gone = at.pop(unheard.upstream.url)

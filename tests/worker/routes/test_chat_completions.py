@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from inference.errors import QueueFull
-from inference.generation import Sampling
+from inference.generation import ANY_TERMS, Sampling, Terms
 from inference.testing import ScriptedGeneration, ScriptedGrammar, ScriptedModel
 from migrations.pool import Database
 from tests.worker.answering import MODEL, StallingModel, answering, events_of, post, stream
@@ -36,10 +36,10 @@ class OneAtATime(ScriptedModel):
             assert self.heard.wait(10)
         return super().prepare(grammar, begins)
 
-    def generate(self, prompt: Sequence[int], sampling: Sampling, **options: Any) -> ScriptedGeneration:
+    def generate(self, prompt: Sequence[int], sampling: Sampling, terms: Terms = ANY_TERMS) -> ScriptedGeneration:
         if self.generations:
             raise QueueFull("the queue is full", 1)
-        return super().generate(prompt, sampling, **options)
+        return super().generate(prompt, sampling, terms)
 
 
 async def test_a_completion_as_a_whole(database: Database) -> None:

@@ -16,7 +16,7 @@ import pytest
 
 from agents.message import new_id
 from agents.store import ResponseRecord
-from inference.generation import Delta, Sampling
+from inference.generation import ANY_TERMS, Delta, Sampling, Terms
 from inference.testing import ScriptedGeneration, ScriptedModel
 from migrations.pool import DATABASE_AWAY, Database
 from tests.agents.turns import user
@@ -57,12 +57,10 @@ class PausingModel(ScriptedModel):
     pauses: bool = True
     running: list[PausingGeneration] = field(default_factory=list)
 
-    def generate(
-        self, prompt: Sequence[int], sampling: Sampling, *, written: Sequence[int] = (), **_: Any
-    ) -> ScriptedGeneration:
+    def generate(self, prompt: Sequence[int], sampling: Sampling, terms: Terms = ANY_TERMS) -> ScriptedGeneration:
         reply = self._reply
         self.prompts.append("".join(map(chr, prompt)))
-        self.running.append(PausingGeneration(reply, len(prompt), sampling, self.piece_chars, written=written))
+        self.running.append(PausingGeneration(reply, len(prompt), sampling, self.piece_chars, written=terms.written))
         self.running[-1].pauses = self.pauses
         return self.running[-1]
 

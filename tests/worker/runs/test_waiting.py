@@ -12,7 +12,7 @@ from anthropic import AsyncAnthropic
 from openai import AsyncOpenAI
 
 from agents import queue_position
-from inference.generation import Delta, Forecast, Sampling
+from inference.generation import ANY_TERMS, Delta, Forecast, Sampling, Terms
 from inference.testing import ScriptedGeneration, ScriptedModel
 from migrations.pool import Database
 from tests.worker.answering import MODEL, answering
@@ -42,7 +42,7 @@ class QueuedGeneration(ScriptedGeneration):
 
 
 class QueuedModel(ScriptedModel):
-    def generate(self, prompt: Sequence[int], sampling: Sampling, **_: Any) -> ScriptedGeneration:
+    def generate(self, prompt: Sequence[int], sampling: Sampling, terms: Terms = ANY_TERMS) -> ScriptedGeneration:
         generation = QueuedGeneration(self.replies[0], len(prompt), sampling, self.piece_chars)
         generation.forecast = Forecast(60.0, 0.0)
         return generation

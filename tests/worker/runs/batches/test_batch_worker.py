@@ -13,7 +13,7 @@ import pytest
 from aiohttp import FormData
 
 from agents.surface import USUAL
-from inference.generation import Priority, Sampling
+from inference.generation import ANY_TERMS, Priority, Sampling, Terms
 from inference.testing import ScriptedGeneration, ScriptedModel
 from migrations.pool import Database
 from tests.worker.answering import MODEL, StallingModel, answering, get, post, services_with
@@ -53,9 +53,9 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 class NotingModel(ScriptedModel):
     priorities: list[Priority] = field(default_factory=list)
 
-    def generate(self, prompt: Sequence[int], sampling: Sampling, **options: Any) -> ScriptedGeneration:
-        self.priorities.append(options["priority"])
-        return super().generate(prompt, sampling, **options)
+    def generate(self, prompt: Sequence[int], sampling: Sampling, terms: Terms = ANY_TERMS) -> ScriptedGeneration:
+        self.priorities.append(terms.priority)
+        return super().generate(prompt, sampling, terms)
 
 
 def asks(*custom_ids: str) -> bytes:
