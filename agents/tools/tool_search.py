@@ -6,13 +6,13 @@ import json
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from math import log
 
+from pydantic import BaseModel, Field
 from pydantic_core import SchemaError, SchemaValidator, ValidationError, core_schema
 
 from agents.function_tool import Addition, FunctionTool, addition
-from agents.tool import Tool, ToolError, tool
+from agents.tool import Tool, ToolError
 from agents.turn import ToolSearch
 
 FOUND_MAX = 5  # each costs a hundred prompt tokens or more
@@ -25,33 +25,27 @@ _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _WORD = re.compile(r"[^\W_]+")
 
 
-@tool(idempotent=True)
-def by_words(query: str) -> list[str]:
-    """Search further tools by words of their names and descriptions, when no tool at hand can do what is asked. The
-    tools that are found can be called afterwards.
-
-    Args:
-        query: Words that say what the tool should do
-    """
-    raise NotImplementedError  # replaced by the search over the tools of a turn
+class _Words(BaseModel, extra="forbid"):
+    query: str = Field(description="Words that say what the tool should do")
 
 
-@tool(idempotent=True)
-def by_pattern(query: str) -> list[str]:
-    """Search further tools by a regular expression over their names and descriptions, when no tool at hand can do what
-    is asked. The tools that are found can be called afterwards.
+class _Pattern(BaseModel, extra="forbid"):
+    query: str = Field(description="A regular expression, such as (?i)weather|forecast")
 
-    Args:
-        query: A regular expression, such as (?i)weather|forecast
-    """
-    raise NotImplementedError  # replaced by the search over the tools of a turn
+
+PURPOSE = (
+    "Search further tools by {by} their names and descriptions, when no tool at hand can do what is asked. The tools "
+    "that are found can be called afterwards."
+)
+BY_WORDS, BY_PATTERN = PURPOSE.format(by="words of"), PURPOSE.format(by="a regular expression over")
 
 
 def tool_search(search: ToolSearch, functions: Iterable[FunctionTool]) -> Tool:
     """The tool by which a model searches the deferred ones among these functions. Its result is their names."""
     deferred = [each for each in functions if each.deferred]
-    described, find = (by_words, _with_words) if search.by == "words" else (by_pattern, _matching)
-    return replace(described, name=search.name, function=_bounded(find, deferred))
+    if search.by == "words":
+        return Tool(search.name, BY_WORDS, _bounded(_with_words, deferred), _Words, idempotent=True)
+    return Tool(search.name, BY_PATTERN, _bounded(_matching, deferred), _Pattern, idempotent=True)
 
 
 def _bounded(
