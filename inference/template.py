@@ -18,6 +18,8 @@ from typing import Any, NoReturn, TypeAlias
 import jinja2
 import jinja2.meta
 from jinja2 import nodes
+from jinja2.ext import Extension
+from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from inference.errors import InvalidTemplate
@@ -148,6 +150,16 @@ def _counted(tree: nodes.Template) -> nodes.Template:
     return tree
 
 
+class _Generation(Extension):
+    """The block that says which text the model learns to write. It matters in training alone."""
+
+    tags = {"generation"}  # noqa: RUF012 (the base class declares it so)
+
+    def parse(self, parser: Parser) -> list[nodes.Node]:
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
 class ChatTemplate:
     """Compiled and probed once. Raises InvalidTemplate if the model has none or it does not compile."""
 
@@ -155,7 +167,7 @@ class ChatTemplate:
         if not source:
             raise InvalidTemplate("this model has no chat template, so it cannot be used for chat")
         environment = ImmutableSandboxedEnvironment(
-            trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+            trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", _Generation]
         )
         environment.globals["raise_exception"] = _reject
         environment.globals["strftime_now"] = lambda pattern: datetime.now().strftime(pattern)

@@ -278,3 +278,9 @@ def test_a_template_that_introduces_tools_introduces_none_where_there_are_none()
 def test_a_text_within_another_becomes_json_as_it_is() -> None:
     segments = ChatTemplate("{{ ('(' ~ messages[0].content ~ ')') | tojson }}").render([ChatMessage("user", HOSTILE)])
     assert text(segments) == json.dumps(f"({HOSTILE})") and not any(segment.trusted for segment in segments)
+
+
+def test_what_a_template_marks_for_training_is_rendered_as_if_it_were_not_marked() -> None:
+    loop = "{% for m in messages %}{% generation %}{{ m.content }}{% if loop.last %}.{% endif %}{% endgeneration %}"
+    marked = ChatTemplate(loop + "{% endfor %}")
+    assert text(marked.render([ChatMessage("user", "Hi"), ChatMessage("assistant", "Hello")])) == "HiHello."
