@@ -15,7 +15,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 run: ## Start a worker on http://127.0.0.1:8080. Options: make run ARGS="--port 9000"
 	@$(PYTHON) -m deploy.setup
-	@$(BIN)/firsttoken serve $(ARGS)
+	@FIRSTTOKEN_WEIGHTS=$${FIRSTTOKEN_WEIGHTS-package} $(BIN)/firsttoken serve $(ARGS)
 
 setup: ## Create .venv with everything needed for development
 	@$(PYTHON) -m deploy.setup --dev

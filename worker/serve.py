@@ -12,11 +12,14 @@ from contextlib import AsyncExitStack, closing
 from aiohttp import web
 
 from inference.errors import EngineStopped, InferenceError
+from inference.provisioning.catalogue import SMOL_CHAT
 from retrieval.errors import RetrievalError
 from retrieval.ingest import ingest
 from worker.app import build_app
 from worker.auth.keys import LOCAL_TENANT, sign_in_link
 from worker.auth.scope import ALL
+from worker.cli.download import shown
+from worker.cli.weights import is_named, make
 from worker.config import PROJECT, Config
 from worker.edge.listener import listening
 from worker.engines.address import Address, listen_socket
@@ -69,6 +72,7 @@ async def serve(config: Config, *, began: float, member: Member | None = None) -
     with closing(bind(config.host, config.port)) as listener:
         async with AsyncExitStack() as meanwhile:
             await meanwhile.enter_async_context(serving_progress(loading, config, listener))
+            await _fetch_weights(config, home, loading)
             async with open_services(config, home, loading) as (services, runs, batch_worker):
                 ready = await _introduce(services, home, url_of(config.host, listener.getsockname()[1]))
                 await _read_samples(services)
@@ -77,6 +81,21 @@ async def serve(config: Config, *, began: float, member: Member | None = None) -
                 await meanwhile.aclose()
                 async with listening(app, config, listener):
                     await _serving(stop, services, app, config, ready, began)
+
+
+async def _fetch_weights(config: Config, home: Home, loading: LoadProgress) -> None:
+    """Those that the chat model is made of, if they are not here and the operator says where they are. Raises
+    StartError."""
+    if config.weights is None or not is_named(SMOL_CHAT, config):
+        return
+    with shown(SMOL_CHAT.base.name) as report:
+
+        def tell(here: int, total: int | None) -> None:
+            report(here, total)
+            loading.share = here / total if total else 0.0
+
+        await make(SMOL_CHAT, home.models, tell, source=config.weights)
+    loading.share = 0.0
 
 
 async def _serving(

@@ -7,10 +7,11 @@ one gave both. Nothing was downloaded to verify them: without a checksum here, t
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from inference.bundled import CHAT_MODEL, DRAFT_MODEL, EMBEDDER, FOLDER
+from inference.bundled import ADAPTER, ADAPTER_TEMPLATE, CHAT_MODEL, DRAFT_MODEL, EMBEDDER, FOLDER
 from inference.errors import ModelNotLoaded
 from inference.provisioning.memory import Proportions
 
@@ -56,6 +57,40 @@ class Preset:
 
     def url(self, hub: str) -> str:
         return f"{hub.rstrip('/')}/{self.repository}/resolve/main/{self.file}"
+
+
+@dataclass(frozen=True, slots=True)
+class Adapted:
+    """A preset with a bundled adapter: made of both on this machine, in the folder of models."""
+
+    name: str
+    base: Preset
+    adapter: Path
+    template: Path
+    context: int
+    size: int
+    purpose: str
+    card: Path
+
+    @property
+    def file_name(self) -> str:
+        return f"{self.name}-q8_0.gguf"
+
+    @property
+    def metadata(self) -> Mapping[str, str | int | float]:
+        """What its file says otherwise than that of the preset. It was trained to copy and to compute, so what it is
+        surest of is best."""
+        return {
+            "general.name": self.name,
+            "tokenizer.chat_template": self.template.read_text("utf-8"),
+            "llama.context_length": self.context,
+            "general.sampling.temp": 0.0,
+        }
+
+    def is_current(self, path: Path) -> bool:
+        """Whether this file was made of the adapter that is bundled now."""
+        parts = (self.adapter, self.template)
+        return path.is_file() and path.stat().st_mtime >= max(part.stat().st_mtime for part in parts)
 
 
 BUNDLED = (
@@ -275,6 +310,17 @@ PRESETS = (
     ),
 )
 
+SMOL_CHAT = Adapted(
+    name="smol-chat",
+    base=PRESETS[0],
+    adapter=ADAPTER,
+    template=ADAPTER_TEMPLATE,
+    context=4096,  # the adapter learned from conversations of far less; the cache takes half of the memory
+    size=144_811_136,
+    purpose="SmolLM2-135M-Instruct, trained to use tools and documents; Apache-2.0",
+    card=FOLDER / "smol-chat-NOTICE.txt",
+)
+
 
 def bundled(name: str) -> Bundled | None:
     return next((model for model in BUNDLED if model.name == name), None)
@@ -292,6 +338,7 @@ def preset_of(path: Path) -> Preset | None:
 def names_of(path: Path) -> list[str]:
     """What people call the model of this file: its names in this catalogue, and the file with and without extension."""
     listed = [model.name for model in BUNDLED if model.path == path]
+    listed += [SMOL_CHAT.name] if path.name == SMOL_CHAT.file_name else []
     pulled = preset_of(path)
     return [*listed, *([pulled.name] if pulled else []), path.stem, path.name]
 
@@ -315,7 +362,7 @@ def find(choice: Path | None, folder: Path) -> Path:
         raise ModelNotLoaded(f"no model file at {path}: give a GGUF file or a model from `firsttoken models list`")
     if model := bundled(name):
         return model.path
-    known = preset(name)
+    known = SMOL_CHAT if name == SMOL_CHAT.name else preset(name)
     names = (known.file_name,) if known else (name, f"{name}.gguf")
     for candidate in names:
         if (folder / candidate).is_file():

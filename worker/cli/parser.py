@@ -211,7 +211,7 @@ def _add_models(commands: Any) -> None:
         "download a model from the hub into the home folder",
         _option("name", "name from the catalogue, or a file on the hub as OWNER/REPOSITORY/FILE.gguf", metavar="NAME"),
         _option("--sha256", "expected checksum (default: the one in the catalogue or on the hub)"),
-        also={"hub"},
+        also={"hub", "weights"},
     )
     where = "worker.cli.quantization"
     _command(

