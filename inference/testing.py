@@ -97,14 +97,15 @@ class ScriptedGeneration:
 
     def _end_thought(self) -> None:
         """End the thought that is being told if it is to end. It has as many tokens as pieces."""
-        limit, written = self.sampling.thought, len(self.ids)
-        told, left = "".join(self._pieces[:written]), "".join(self._pieces[written:])
-        if limit is None or limit.close in told or limit.close not in left or not (limit.begun or limit.open in told):
+        limit, written, chars = self.sampling.thought, len(self.ids), self._piece_chars
+        if limit is None:
             return
-        mark = 0 if limit.begun else len(limit.open)
-        spent = (len(told) - mark) // self._piece_chars
-        if self._ends_thought or (limit.tokens is not None and spent >= limit.tokens):
-            left, chars = left[left.index(limit.close) :], self._piece_chars
+        spent = (written * chars - (0 if limit.begun else len(limit.open))) // chars
+        if not self._ends_thought and (limit.tokens is None or spent < limit.tokens):
+            return  # as nearly always: long replies must not be joined at every token
+        told, left = "".join(self._pieces[:written]), "".join(self._pieces[written:])
+        if limit.close not in told and limit.close in left and (limit.begun or limit.open in told):
+            left = left[left.index(limit.close) :]
             self._pieces[written:] = [left[at : at + chars] for at in range(0, len(left), chars)]
 
     @property
