@@ -14,7 +14,7 @@ from agents.prompt import question
 from agents.prompt_builder import PromptBuilder
 from agents.query_rewriting import Rewriting, rewritten
 from agents.router import Router
-from agents.search import search
+from agents.search import best_within, passage_tokens_max, search
 from agents.tool import ToolContext
 from agents.turn import Turn
 from inference.errors import TextTooLong
@@ -82,10 +82,22 @@ class TurnOpener:
                 with suppress(TextTooLong):  # it may be shortened
                     prefix = await self._prompts.prefix(turn, likely)
                     ahead.read(prefix, salt=turn.salt, exact=turn.sampling.deterministic)
-            return await searching
+            asked, passages = await searching
+            return asked, _affordable(turn, trace, likely, passages)
         finally:
             searching.cancel()
 
     async def _find(self, turn: Turn, trace: Trace) -> tuple[Rewriting, list[Passage]]:
         asked = await rewritten(turn, self._router.rewriter(turn), trace)
         return asked, await search(turn, self._retriever, trace, asked.query, after_ms=asked.took_ms)
+
+
+def _affordable(turn: Turn, trace: Trace, candidate: Candidate, passages: list[Passage]) -> list[Passage]:
+    """Those that this model can read in time. The span of the search tells how many are left out, and why."""
+    tokens_max = passage_tokens_max(turn, trace.start_ns, candidate.model.prefill_token_s)
+    kept = best_within(passages, tokens_max)
+    if len(kept) < len(passages):
+        for span in trace.spans:
+            if span.name == "retrieve":
+                span.attributes |= {"in_prompt": len(kept), "prompt_tokens_max": tokens_max}
+    return kept

@@ -31,6 +31,11 @@ class LanguageModel(Protocol):
     ends: tuple[str, str]  # the marks of the tokens for the beginning and the end of a text; empty without one
 
     @property
+    def prefill_token_s(self) -> float | None:
+        """Seconds to prefill one token with nothing beside it, as measured; None where that is not known."""
+        ...
+
+    @property
     def switches(self) -> frozenset[str]:
         """Variables of the chat template that a request may set: see `inference.template_options`."""
         ...

@@ -128,6 +128,10 @@ class ChatModel(TextModel):
         self._engine.share(beginning)
 
     @property
+    def prefill_token_s(self) -> float | None:
+        return self._engine.prefill_token_s
+
+    @property
     def is_busy(self) -> bool:
         """Whether anything waits or runs, including prefills ahead."""
         return bool(self._engine.waiting or self._engine.running)

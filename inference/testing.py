@@ -169,6 +169,7 @@ class ScriptedModel:
     measures: Mapping[str, int] = field(default_factory=dict)
     ends: tuple[str, str] = "", ""
     logprobs: Sequence[float] = (0.0,)  # of its tokens; the last value applies to all that follow
+    prefill_token_s: float | None = None
     capabilities: Capabilities = EVERYTHING
     chat_template: str = ""  # determines the format of the replies; prompts are rendered as plain text anyway
     prompts: list[str] = field(default_factory=list)

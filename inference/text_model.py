@@ -67,6 +67,10 @@ class TextModel:
         self._weights.close()
 
     @property
+    def prefill_token_s(self) -> float | None:
+        return None
+
+    @property
     def switches(self) -> frozenset[str]:
         return self._template.switches
 

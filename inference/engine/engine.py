@@ -269,10 +269,10 @@ class Engine:
 
     @property
     def tier_costs(self) -> TierCosts:
-        return self.tiers.costs(self._prefill_s)
+        return self.tiers.costs(self.prefill_token_s)
 
     @property
-    def _prefill_s(self) -> float | None:
+    def prefill_token_s(self) -> float | None:
         """Seconds to prefill one token; None until it has been measured."""
         return self._forecasts.prefill_token_s
 
@@ -336,7 +336,7 @@ class Engine:
         while self._inbox:
             request, handle = self._inbox.popleft()
             self._handles[request] = handle
-            if not self.tiers.hold(request, self._prefill_s):
+            if not self.tiers.hold(request, self.prefill_token_s):
                 self._add(request)
         for request in self.tiers.arrived():
             self._add(request)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from math import inf
+
 import pytest
 
 from agents.errors import InvalidTurn
@@ -9,8 +12,12 @@ from agents.events import RetrievalStarted, SourcesFound
 from agents.message import FileSearchCall, Message
 from agents.tools.search_documents import search_documents
 from agents.turn import FileSearch, Turn
+from inference.generation import NO_DEADLINE, Due, Sampling
 from inference.testing import ScriptedModel
+from inference.trace import Trace, now_ns
 from retrieval.errors import StoreNotFound
+from retrieval.passage import Passage
+from retrieval.query import Query
 from tests.agents.turns import TENANT, ShelfSearcher, asked, call, passage, run, user
 
 DOCS = FileSearch(("docs",), max_num_results=3, score_threshold=0.4)
@@ -84,6 +91,46 @@ async def test_passages_that_leave_no_room_for_the_answer_are_left_out() -> None
     assert [result.file_id for result in search.results] == ["file_1", "file_2"]
     assert "[3] Title 3" not in model.prompts[0]
     assert [citation.number for citation in answer.citations] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("token_s", "due_s", "deterministic", "kept"),
+    [
+        (1.0, 500.0, False, 2),  # 250 tokens
+        (1.0, 5000.0, False, 3),
+        (10.0, 500.0, False, 1),  # too slow for the best one as well
+        (None, 500.0, False, 3),  # not measured yet
+        (10.0, None, False, 3),  # nothing is late
+        (10.0, 500.0, True, 3),
+    ],
+)
+async def test_no_more_passages_are_read_than_the_model_can_read_in_time(
+    token_s: float | None, due_s: float | None, deterministic: bool, kept: int
+) -> None:
+    shelf = ShelfSearcher([replace(passage(number), tokens=120) for number in (1, 2, 3)])
+    model = ScriptedModel(["Fact 1 [1]."], prefill_token_s=token_s)
+    sampling = Sampling(deterministic=deterministic)
+    due = NO_DEADLINE if due_s is None else Due(now_ns() + int(due_s * 1e9))
+    ran = await run(model, asked("Which?", file_search=DOCS, due=due, sampling=sampling), searcher=shelf)
+    search = ran.output[0]
+    assert isinstance(search, FileSearchCall) and len(search.results) == kept
+    assert model.prompts[0].count("Title") == kept
+
+
+class TracedShelf(ShelfSearcher):
+    """With the span of a real search."""
+
+    async def retrieve(self, query: Query, trace: Trace, budget_ms: float = inf) -> list[Passage]:
+        with trace.span("retrieve"):
+            return await super().retrieve(query, trace, budget_ms)
+
+
+async def test_the_span_of_a_search_tells_how_many_passages_there_was_no_time_for() -> None:
+    model, shelf = ScriptedModel(["Fact 1 [1]."], prefill_token_s=0.1), TracedShelf([passage(1), passage(2)])
+    ran = await run(model, asked("Which?", file_search=DOCS, due=Due(now_ns() + 10**9)), searcher=shelf)
+    (span,) = (span for span in ran.trace.spans if span.name == "retrieve")
+    tokens_max = span.attributes["prompt_tokens_max"]
+    assert span.attributes["in_prompt"] == 1 and isinstance(tokens_max, int) and tokens_max <= 5
 
 
 async def test_passages_that_a_tool_found_can_be_cited_too() -> None:

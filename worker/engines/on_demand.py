@@ -224,6 +224,10 @@ class OnDemandModel:
             raise EngineStopped(f"the model {self.name} is not loaded")
         return self._model.generate(prompt, sampling, terms)
 
+    @property
+    def prefill_token_s(self) -> float | None:
+        return self._model.prefill_token_s if self._model else None
+
     def expect(self, due: Due, *, salt: str = "", priority: Priority = Priority.STANDARD) -> None:
         """The duration of a load is not forecast: a request for a model that has to be loaded waits for it."""
         if self._model is not None:
