@@ -39,9 +39,10 @@ from agents.turn_opener import TurnOpener
 from inference.errors import InferenceError
 from inference.generation import Finish, Generation
 from inference.language_model import LanguageModel
-from inference.prompt import Segment
+from inference.prompt import PromptTokens, Segment
 from inference.tokenizer import count_all
 from inference.trace import Trace, now_ns
+from retrieval.passage import Passage
 from retrieval.query import Searcher
 
 log = logging.getLogger(__name__)
@@ -243,11 +244,11 @@ class Agent:
         """The first prompt of this turn, without passages. Raises InvalidTurn, InvalidTemplate, TextTooLong."""
         return (await self._prompts.build(*await self._unread(turn)))[1]
 
-    async def _unread(self, turn: Turn) -> tuple[Progress, Candidate]:
-        """The turn before its first step, without passages, and the model that would likely run it."""
+    async def _unread(self, turn: Turn, passages: Sequence[Passage] = ()) -> tuple[Progress, Candidate]:
+        """The turn before its first step, with these passages, and the model that would likely run it."""
         trace, likely = Trace(), self._router.likely(turn)
         unread = Prefetch(likely.model, trace)
-        return await self._opener.open(replace(turn, file_search=None), trace, unread, likely), likely
+        return await self._opener.open(turn, trace, unread, likely, passages), likely
 
     async def warm(self, turn: Turn) -> Generation | None:
         """Prefill what precedes the next question, if that helps; this turn has no question yet. Starts to load a model
@@ -260,6 +261,19 @@ class Agent:
         if likely.on_demand is not None:
             likely.on_demand.foresee()
         return likely.model.prefill_ahead(await self._prompts.prefix(asked, likely), salt=turn.salt)
+
+    async def read_draft(self, turn: Turn, passages: Sequence[Passage]) -> Generation | None:
+        """Prefill the prompt of a question that may still change, with its passages, if that helps. Only the last token
+        is left: the answer begins with what the model makes of it.
+
+        Raises InvalidTurn, InvalidTemplate, TextTooLong.
+        """
+        if self._router.rewriter(turn) is not None:
+            return None  # the turn may search for another question, and find other passages
+        progress, likely = await self._unread(turn, passages)
+        prompt = (await self._prompts.build(progress, likely))[1]
+        beginning = PromptTokens(prompt[:-1], prompt.boundaries)
+        return likely.model.prefill_ahead(beginning, salt=turn.salt, exact=turn.sampling.deterministic)
 
     async def share(self, turn: Turn, only: Candidate | None = None) -> Generation | None:
         """Let all tenants share the prefix of turns like this one, which comes from the configuration and contains no

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from contextlib import suppress
 
 from agents.budget import Budget, Prices
@@ -27,11 +28,16 @@ class TurnOpener:
     def __init__(self, prompts: PromptBuilder, router: Router, retriever: Searcher | None, prices: Prices) -> None:
         self._prompts, self._router, self._retriever, self._prices = prompts, router, retriever, prices
 
-    async def open(self, turn: Turn, trace: Trace, ahead: Prefetch, likely: Candidate) -> Progress:
-        """`likely` is the model that probably runs its first step. Raises InvalidTurn, StoreNotFound."""
+    async def open(
+        self, turn: Turn, trace: Trace, ahead: Prefetch, likely: Candidate, passages: Sequence[Passage] | None = None
+    ) -> Progress:
+        """`likely` is the model that probably runs its first step; `passages` are those of a search that was made
+        before. Raises InvalidTurn, StoreNotFound."""
         offer = self._prompts.offer(turn, likely)
         budget = Budget(turn.limits, now_ns(), self._prices)
-        asked, sources = await self._search(turn, likely, trace, ahead) if turn.file_search else (None, [])
+        asked, sources = None, list(passages or ())
+        if turn.file_search and passages is None:
+            asked, sources = await self._search(turn, likely, trace, ahead)
         stores = turn.file_search.vector_store_ids if turn.file_search else ()
         progress = Progress(
             turn,

@@ -1,5 +1,5 @@
-"""Speculative search: retrieval for a question that is still being typed. If the same question is then sent, the result
-is reused.
+"""Speculative search: retrieval for a question that is still being typed, and then prefill of the prompt with what was
+found. If the same question is sent, both are reused.
 
 It has the lowest priority: it runs only while no request waits for an answer, once per user, and the next keystroke
 cancels it.
@@ -10,10 +10,11 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable, Hashable
+from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import dataclass, replace
 from math import inf
 
+from inference.generation import Generation
 from inference.trace import Trace
 from retrieval.passage import Passage
 from retrieval.query import Query, Searcher
@@ -27,11 +28,12 @@ WAIT_SHARE = 0.5
 USED, WASTED, CANCELLED = "used", "wasted", "cancelled"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class _Kept:
     query: Query
     task: asyncio.Task[list[Passage]]
     until_s: float
+    reading: Generation | None = None  # of the prompt with its result
 
     def came(self) -> list[Passage] | None:
         """Its result, if usable. An exception is not used: the regular search would raise it again."""
@@ -43,13 +45,16 @@ class SpeculativeSearch:
     """Retrieves like `retriever`. `is_free` returns whether no request waits for an answer. For the event loop only.
 
     `counts` covers speculative searches: used, wasted (finished, but not requested) and cancelled by the next one.
+    `engine_s` has the engine time of their prefills: used, if the result was, or wasted.
     """
 
     def __init__(self, retriever: Searcher, is_free: Callable[[], bool]) -> None:
         self._retriever = retriever
-        self._is_free = is_free
+        self.is_free = is_free
         self._kept: dict[Hashable, _Kept] = {}
         self.counts = Counter[str]({USED: 0, WASTED: 0, CANCELLED: 0})
+        self._engine_ns = Counter[str]({USED: 0, WASTED: 0})
+        self._ending: list[tuple[str, Generation]] = []  # prefills whose outcome is known; their time may still grow
 
     async def retrieve(self, query: Query, trace: Trace, budget_ms: float = inf) -> list[Passage]:
         """Like the retriever's, but reuses a speculative result for the same query. Raises the retriever's errors."""
@@ -70,12 +75,15 @@ class SpeculativeSearch:
                     await asyncio.wait([kept.task], timeout=timeout_s)
                     if (found := kept.came()) is not None:
                         span.attributes["passages"] = len(found)
+                    if found is not None and kept.reading is not None:
+                        span.attributes["read_tokens"] = kept.reading.prompt_tokens
             return found
         finally:
             if found is None:
                 self._drop(kept)
             else:
                 self.counts[USED] += 1
+                self._account(kept, USED)  # the prompt continues from it, and ends it if it still runs
 
     def at(self, place: Hashable) -> Searcher:
         """A searcher that only starts a speculative search for the user at `place`, and returns no passages."""
@@ -91,11 +99,33 @@ class SpeculativeSearch:
         for each in [each for each, kept in self._kept.items() if kept.until_s <= now_s]:
             self.forget(each)
         of_tenant = sum(kept.query.tenant_id == query.tenant_id for kept in self._kept.values())
-        if not self._is_free() or len(self._kept) >= KEPT_MAX or of_tenant >= TENANT_MAX:
+        if not self.is_free() or len(self._kept) >= KEPT_MAX or of_tenant >= TENANT_MAX:
             return
         task = asyncio.create_task(self._retrieve(query), name="retrieval ahead")
         kept = self._kept[place] = _Kept(query, task, now_s + KEPT_S)
         task.add_done_callback(lambda _: kept.came())  # retrieves an exception, which asyncio would log otherwise
+
+    async def read(self, place: Hashable, start: Callable[[list[Passage]], Awaitable[Generation | None]]) -> bool:
+        """Once the search at a place has found something, `start` the prefill of the prompt with it. Returns False if
+        none is started: the search was used, replaced or forgotten meanwhile, or requests wait for an answer."""
+        kept = self._kept.get(place)
+        if kept is None or kept.reading is not None:
+            return kept is not None
+        await asyncio.wait([kept.task])
+        if not (found := kept.came()) or not self._is_current(place, kept):
+            return False
+        reading = await start(found)
+        if reading is None:
+            return False
+        kept.reading = reading
+        if self._is_current(place, kept):
+            return True
+        self._account(kept, WASTED)
+        reading.cancel()
+        return False
+
+    def _is_current(self, place: Hashable, kept: _Kept) -> bool:
+        return self._kept.get(place) is kept and self.is_free()
 
     async def _retrieve(self, query: Query) -> list[Passage]:
         return await self._retriever.retrieve(query, Trace())
@@ -107,6 +137,26 @@ class SpeculativeSearch:
     def _drop(self, kept: _Kept) -> None:
         self.counts[WASTED if kept.task.done() else CANCELLED] += 1
         kept.task.cancel()
+        if kept.reading is not None:
+            self._account(kept, WASTED)
+            kept.reading.cancel()
+
+    @property
+    def engine_s(self) -> dict[str, float]:
+        self._settle()
+        return {came: ns / 1e9 for came, ns in self._engine_ns.items()}
+
+    def _account(self, kept: _Kept, came: str) -> None:
+        if kept.reading is not None:
+            self._ending.append((came, kept.reading))
+            self._settle()
+
+    def _settle(self) -> None:
+        """Add up the prefills that have ended."""
+        for came, reading in self._ending:
+            if reading.finish is not None:
+                self._engine_ns[came] += reading.spent.engine_ns
+        self._ending = [each for each in self._ending if each[1].finish is None]
 
 
 @dataclass(frozen=True, slots=True)

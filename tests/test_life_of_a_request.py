@@ -179,7 +179,7 @@ async def test_the_beginning_of_the_prompt_is_read_while_the_documents_are_searc
 
 async def test_a_conversation_that_was_warmed_has_its_beginning_in_the_cache(server: dict[str, Any]) -> None:
     asked = {"instructions": works_for("Birch"), "tools": TOOLS}
-    conversation, before = await new_conversation(server), await ahead_tokens(server)
+    conversation, before = await new_conversation(server), await metric(server, "ahead_tokens_total")
     headers = {"Authorization": f"Bearer {server['api_key']}"}
     async with (
         aiohttp.ClientSession() as http,
@@ -187,15 +187,36 @@ async def test_a_conversation_that_was_warmed_has_its_beginning_in_the_cache(ser
     ):
         assert (answer.status, (await answer.json())["status"]) == (202, "reading")
     async with asyncio.timeout(20):
-        while await ahead_tokens(server) == before:
+        while await metric(server, "ahead_tokens_total") == before:
             pass
     turn = await ask(server, {**asked, "conversation": conversation, "input": "Hello!"})
     assert turn.span("prefill")["attributes"]["new_tokens"] < 20
     assert turn.span("prefill")["attributes"]["cached_tokens"] > 100
 
 
-async def ahead_tokens(server: Mapping[str, Any]) -> float:
+async def test_a_question_that_stood_still_before_it_is_sent_costs_one_token_of_prefill(server: dict[str, Any]) -> None:
+    asked = {
+        "model": "demo-chat",
+        "input": "What is the default port?",
+        "instructions": works_for("Cedar"),
+        "tools": [{"type": "file_search", "vector_store_ids": ["docs"]}, *TOOLS],
+    }
+    headers = {"Authorization": f"Bearer {server['api_key']}"}
+    async with (
+        aiohttp.ClientSession() as http,
+        http.post(f"{server['url']}/v1/conversations/warm", json=asked, headers=headers) as answer,
+    ):
+        assert (answer.status, (await answer.json())["status"]) == (202, "reading")
+    async with asyncio.timeout(20):
+        while await metric(server, "running") or await metric(server, "waiting"):
+            pass
+    turn = await ask(server, asked)
+    assert turn.span("prefill")["attributes"]["new_tokens"] == 1
+    assert turn.span("retrieve")["attributes"]["read_tokens"] == turn.span("prefill")["attributes"]["cached_tokens"]
+
+
+async def metric(server: Mapping[str, Any], name: str) -> float:
     headers = {"Authorization": f"Bearer {server['api_key']}"}
     async with aiohttp.ClientSession() as http, http.get(f"{server['url']}/metrics", headers=headers) as answer:
         lines = (await answer.text()).splitlines()
-    return next(float(line.split()[1]) for line in lines if line.startswith("firsttoken_engine_ahead_tokens_total"))
+    return next(float(line.split()[1]) for line in lines if line.startswith(f"firsttoken_engine_{name} "))

@@ -208,7 +208,8 @@ def _assemble(
     def engine_stats() -> dict[str, Any]:
         kept = {**(answers.stats() if answers else {}), **(similar.stats() if similar else {})}
         ahead = {f"retrieval_ahead_{came}_total": count for came, count in speculative_search.counts.items()}
-        return {**engines.stats(), **kept, "query_cache_bytes": embedders.kept_bytes, **ahead}
+        read = {f"draft_prefill_{came}_seconds_total": s for came, s in speculative_search.engine_s.items()}
+        return {**engines.stats(), **kept, "query_cache_bytes": embedders.kept_bytes, **ahead, **read}
 
     async def embed(text: str, salt: str) -> Vector:
         return (await embedders.default.embed_query(text, salt=salt)).vector

@@ -129,11 +129,11 @@ class Scheduler:
     def superseded(self, request: Request) -> list[Request]:
         """The requests that a new one makes redundant: speculative prefills (`Request.ahead`) of its own prefix, which
         it continues from; and the new one itself, if it is such a prefill of what is already cached."""
-        if request.ahead:
-            redundant = self.slots.uncached(request.prompt, request.scope) < AHEAD_TOKENS_MIN
-            return [request] if redundant else []
-        ahead = [other for other in self.requests if other.ahead and other.scope == request.scope]
-        return [other for other in ahead if other.prompt == request.prompt[: len(other.prompt)]]
+        if request.ahead and self.slots.uncached(request.prompt, request.scope) < AHEAD_TOKENS_MIN:
+            return [request]
+        others = [other for other in self.requests if other.ahead and other.scope == request.scope]
+        shorter = [other for other in others if other is not request]
+        return [other for other in shorter if other.prompt == request.prompt[: len(other.prompt)]]
 
     def remove(self, request: Request) -> None:
         """Remove a finished or cancelled request; what it computed stays resident."""
@@ -174,7 +174,7 @@ class Scheduler:
 
     def _batch_step_s(self, computing: Sequence[Request], now_ns: int) -> float:
         """The most seconds for a step of nothing but batch requests, while more urgent ones are to be expected."""
-        if any(r.priority is not Priority.BATCH for r in computing):
+        if any(r.priority < Priority.BATCH for r in computing):
             self._urgent_ns = now_ns
         elif self._urgent_ns is not None and now_ns - self._urgent_ns < URGENT_NS:
             return BATCH_STEP_S
@@ -187,7 +187,7 @@ class Scheduler:
         self._yielded = self._yielded + 1 if urgent_prefill and self._yielded < YIELDS_MAX else 0
         if not self._yielded:
             return self._running
-        return [r for r in self._running if r.priority is not Priority.BATCH or r.keeps_slot]
+        return [r for r in self._running if r.priority < Priority.BATCH or r.keeps_slot]
 
     def _in_turn(self, computing: list[Request]) -> tuple[list[Request], float]:
         """The requests that get the next step to themselves, or else all; and the most seconds it may take."""
@@ -268,7 +268,9 @@ class Scheduler:
     def _patience_s(self, streams: Sequence[Request], prefilling: Sequence[Request], now_ns: int) -> float:
         """The most seconds that the next step may take without making a stream fall behind its pace. A pace that this
         machine cannot keep even without prefill does not count, nor does one beside an urgent prompt of the same class
-        or a higher one."""
+        or a higher one. None if nobody waits for the prompts: beside them, every stream counts as behind."""
+        if all(request.ahead for request in prefilling):
+            return 0.0 if streams else inf
         paced = [request for request in streams if request.pace_s is not None]
         alone_s = self.cost.predict(len(streams)) if paced else None
         if alone_s is None:

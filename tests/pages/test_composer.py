@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from playwright.async_api import expect
+from playwright.async_api import Request, expect
 
 from tests.pages.conftest import PHONE, OpenPage, ask
 from tests.pages.scripted import STORE, TRACE, ScriptedWorker, Stream, message
@@ -53,9 +53,14 @@ async def test_the_model_is_told_once_that_somebody_is_about_to_ask(
 async def test_what_is_written_is_searched_for_when_the_keys_rest(
     open_page: OpenPage, scripted: ScriptedWorker
 ) -> None:
+    def drafted(request: Request) -> bool:
+        return "input" in (request.post_data or "")
+
     page = await open_page(scripted.url)
-    async with page.expect_request(lambda request: "input" in (request.post_data or "")):
+    async with page.expect_request(drafted):
         await page.locator("#question").fill("Which port? ")
+    async with page.expect_request(lambda request: request.url.endswith("/warm") and not drafted(request)):
+        await page.locator("#question").press_sequentially("I")  # what was begun for the draft is given up
     await ask(page, "Which port is it?")
     await expect(page.locator(".prose")).to_have_text("Hello.")
     assert scripted.drafts[0] == "Which port?"

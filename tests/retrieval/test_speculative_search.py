@@ -9,6 +9,7 @@ from uuid import UUID
 
 import pytest
 
+from inference.generation import Finish, Spent
 from inference.trace import Trace
 from retrieval import speculative_search as module
 from retrieval.passage import Passage
@@ -152,3 +153,78 @@ async def test_who_leaves_while_waiting_for_it_ends_it(speculative_search: Specu
     leaving.cancel()
     await asyncio.wait([leaving])
     assert speculative_search.counts == {"used": 0, "wasted": 0, "cancelled": 1}
+
+
+class Reading:
+    """A prefill with a prompt of ten tokens, which takes a second of the engine and runs until it is cancelled."""
+
+    prompt_tokens = 10
+    finish: Finish | None = None
+    spent = Spent(engine_ns=10**9)
+
+    def __init__(self) -> None:
+        self.passages: list[Passage] = []
+
+    def cancel(self) -> None:
+        self.finish = Finish.CANCELLED
+
+    async def start(self, passages: list[Passage]) -> Any:
+        self.passages = passages
+        return self
+
+
+async def test_the_prompt_is_read_with_what_was_found_and_its_time_was_not_wasted_on_who_asks(
+    speculative_search: SpeculativeSearch,
+) -> None:
+    reading, trace = Reading(), Trace()
+    await ask(speculative_search, "Which port?", "here")
+    assert await speculative_search.read("here", reading.start)
+    assert reading.passages == [PASSAGE]
+    assert await speculative_search.read("here", Reading().start), "once"
+    await ask(speculative_search, "Which port?", trace=trace)
+    assert trace.spans[0].attributes == {"stores": 1, "ahead": True, "passages": 1, "read_tokens": 10}
+    assert reading.finish is None, "the prompt goes on from it"
+    reading.cancel()
+    assert speculative_search.engine_s == {"used": 1.0, "wasted": 0.0}
+
+
+@pytest.mark.parametrize("later", ["Which port is it?", None])
+async def test_the_next_key_ends_the_reading_whose_time_was_wasted(
+    speculative_search: SpeculativeSearch, later: str | None
+) -> None:
+    reading = Reading()
+    await ask(speculative_search, "Which port?", "here")
+    await speculative_search.read("here", reading.start)
+    if later is None:
+        speculative_search.forget("here")
+    else:
+        await ask(speculative_search, later, "here")
+    assert reading.finish is Finish.CANCELLED
+    assert speculative_search.engine_s == {"used": 0.0, "wasted": 1.0}
+
+
+async def test_nothing_is_read_for_a_draft_that_was_asked_or_changed_meanwhile(
+    speculative_search: SpeculativeSearch, shelf: Shelf
+) -> None:
+    shelf.open.clear()
+    await ask(speculative_search, "Which port?", "here")
+    waiting = asyncio.create_task(speculative_search.read("here", (late := Reading()).start))
+    asking = asyncio.create_task(ask(speculative_search, "Which port?"))
+    await asyncio.sleep(0)
+    shelf.open.set()
+    assert (await asking, await waiting, late.passages) == ([PASSAGE], False, [])
+
+    async def changed(passages: list[Passage]) -> Any:
+        speculative_search.forget("here")
+        return await late.start(passages)
+
+    await ask(speculative_search, "Which port?", "here")
+    assert not await speculative_search.read("here", changed)
+    assert late.finish is Finish.CANCELLED and speculative_search.engine_s["wasted"] == 1.0
+    assert not await speculative_search.read("here", Reading().start), "nothing is searched there"
+
+
+async def test_nothing_is_read_once_somebody_waits_for_an_answer(speculative_search: SpeculativeSearch) -> None:
+    await ask(speculative_search, "Which port?", "here")
+    speculative_search.is_free = lambda: False
+    assert not await speculative_search.read("here", Reading().start)

@@ -1,13 +1,17 @@
-"""/v1/conversations/{id}/warm: somebody is about to ask, so the model reads what stands before the question.
+"""/v1/conversations/{id}/warm: somebody is about to ask, so the model reads what stands before the question, and as
+much of the question as is written, with its passages.
 
 A hint: it never takes the place of a turn, and where it would not help nothing is done.
 """
 
 from __future__ import annotations
 
+from functools import partial
+
 from aiohttp import web
 
 from agents.search import search
+from agents.turn import Turn
 from inference.generation import Generation
 from inference.trace import Trace
 from worker.auth.access import needs
@@ -17,7 +21,7 @@ from worker.http.checks import check_model, path_id
 from worker.http.json_response import json_response
 from worker.http.request_keys import BODY, PRINCIPAL
 from worker.http.route_docs import RouteDocs
-from worker.runs.turn import hydrate
+from worker.runs.turn import hydrate, learn_turns
 from worker.services import SERVICES
 from worker.wire.parse import parsed
 from worker.wire.response import ResponseFrame
@@ -25,7 +29,7 @@ from worker.wire.response_request import ConversationReference, ResponseRequest
 
 # What a request says that stands in front of its question.
 PARAMETERS = frozenset({"model", "instructions", "tools", "tool_choice", "text", "reasoning", "chat_template_kwargs"})
-DRAFT = "input"  # the question as far as it is written: its search may run ahead
+DRAFT = "input"  # the question as far as it is written: its search and its prefill may run ahead
 
 
 def routes() -> list[web.RouteDef]:
@@ -47,14 +51,15 @@ async def warm(request: web.Request) -> web.Response:
 
 async def _warm(request: web.Request, conversation_id: str | None) -> web.Response:
     services, principal = request.app[SERVICES], request[PRINCIPAL]
-    body = await _body(request[BODY], conversation_id)
-    draft, body = body.input, body.model_copy(update={"input": []})
-    frame = ResponseFrame(body, check_model(body.model, services))
-    place = (principal.tenant_id, principal.subject, conversation_id)
-    if services.speculative_search is not None and draft:
-        written = body.model_copy(update={DRAFT: draft, "conversation": None})
-        turn = (await hydrate(services, principal, ResponseFrame(written, frame.model), ())).turn
-        await search(turn, services.speculative_search.at(place), Trace())
+    written = await _body(request[BODY], conversation_id)
+    frame = ResponseFrame(written.model_copy(update={DRAFT: []}), check_model(written.model, services))
+    place, speculative_search = (principal.tenant_id, principal.subject, conversation_id), services.speculative_search
+    draft: Turn | None = None
+    if speculative_search is not None and written.input:
+        draft = (await hydrate(services, principal, ResponseFrame(written, frame.model))).turn
+        await search(draft, speculative_search.at(place), Trace())
+    elif speculative_search is not None:
+        speculative_search.forget(place)  # the next key
 
     async def start() -> Generation | None:
         asked = await hydrate(services, principal, frame)
@@ -63,6 +68,9 @@ async def _warm(request: web.Request, conversation_id: str | None) -> web.Respon
         return await services.agent.warm(asked.turn)
 
     reads = await services.prewarm_limits.read((principal.tenant_id, conversation_id), start)
+    if draft is not None and speculative_search is not None:
+        await learn_turns(services, draft)
+        reads = await speculative_search.read(place, partial(services.agent.read_draft, draft)) or reads
     status = "reading" if reads else "skipped"
     return json_response({"object": "conversation.warm", "conversation": conversation_id, "status": status}, status=202)
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from inference.config import EngineConfig
 from inference.engine.plan import Plan, Work
 from inference.engine.scheduler import (
+    AHEAD_TOKENS_MIN,
     BATCH_STEP_S,
     LONGER_MAX,
     MIN_CHUNK,
@@ -22,7 +23,7 @@ from inference.engine.scheduler import (
     divide,
     within_cells,
 )
-from inference.generation import Priority
+from inference.generation import Finish, Priority
 from inference.kvcache.slots import SHARED_PREFILL_MIN
 from inference.request import Phase
 from tests.inference.machine import CONFIG, VOCABULARY, Machine, expected, request
@@ -187,6 +188,35 @@ def test_those_that_nobody_waits_for_stand_still_while_a_prompt_is_read() -> Non
     assert waited.generated and len(answer.generated) == 2
     machine.step()
     assert len(answer.generated) == 3
+
+
+@pytest.mark.parametrize("priority", [Priority.BATCH, Priority.AHEAD])
+def test_a_prompt_that_nobody_waits_for_leaves_the_step_to_one_that_somebody_does(priority: Priority) -> None:
+    machine = Machine()
+    machine.scheduler.add(request([2, 2] * 20, 9, priority=priority))
+    machine.step()
+    machine.scheduler.add(request([3, 3] * 4, 9))
+    assert machine.step() == [8]
+
+
+def test_what_is_read_ahead_takes_at_most_half_of_the_time_of_the_answers_beside_it() -> None:
+    machine = Machine(EngineConfig(parallel=3, resident=2, prefill_tokens_alone=256), step_s=0.020, row_s=0.001)
+    machine.scheduler.add(request([1], max_tokens=20))
+    machine.step()
+    machine.scheduler.add(request([2, 3] * 100, 0, priority=Priority.AHEAD))
+    assert machine.step() == [1, 16]
+    assert machine.seconds <= 0.021 + 2 * 0.021
+
+
+def test_a_longer_beginning_that_is_read_ahead_continues_from_a_shorter_one() -> None:
+    machine = Machine()
+    beginning = [n % 26 for n in range(2 * AHEAD_TOKENS_MIN)]
+    machine.add(shorter := request(beginning, 0, priority=Priority.AHEAD))
+    machine.step()
+    machine.add(longer := request([*beginning, *beginning], 0, priority=Priority.AHEAD))
+    assert (shorter.finish, longer.finish) == (Finish.CANCELLED, None)
+    machine.finish(longer)
+    assert longer.reused == shorter.computed > 0
 
 
 def test_those_that_nobody_waits_for_do_not_stand_still_for_good() -> None:
@@ -399,13 +429,16 @@ def test_a_step_whose_drafts_are_computed_apart_tells_nothing_of_the_cost_of_row
     assert plan.cost_follows_rows(parted=parted) is told
 
 
-def test_a_step_of_nothing_but_batch_requests_is_short_while_more_urgent_ones_are_to_be_expected() -> None:
+@pytest.mark.parametrize("priority", [Priority.BATCH, Priority.AHEAD])
+def test_a_step_of_nothing_but_batch_requests_is_short_while_more_urgent_ones_are_to_be_expected(
+    priority: Priority,
+) -> None:
     scheduler = Scheduler(EngineConfig(parallel=3, resident=2, prefill_tokens_alone=256))
     for rows in (1, 16, 64, 256, 512):
         scheduler.cost.observe(rows, rows / 1000)
 
     def rows_of_batch_at(seconds: float) -> int:
-        scheduler.add(prompt := request([next(first), 9] * 300, priority=Priority.BATCH))
+        scheduler.add(prompt := request([next(first), 9] * 300, priority=priority))
         rows = scheduler.plan(int(seconds * 1e9)).rows
         scheduler.remove(prompt)
         return rows

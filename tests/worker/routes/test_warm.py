@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any, cast
 from uuid import UUID, uuid4
@@ -14,7 +15,7 @@ from agents.toolbox import Toolbox
 from inference.testing import ScriptedModel
 from migrations.pool import Database
 from retrieval.speculative_search import SpeculativeSearch
-from tests.worker.answering import MODEL, ShelfRetriever, answering, double, get, post, services_with
+from tests.worker.answering import MODEL, PASSAGE, ShelfRetriever, answering, double, get, post, services_with
 from tests.worker.harness import SECRET, Client, serving
 from worker.auth.keys import Keys
 from worker.lifecycle.prewarm import TENANT_MAX
@@ -119,7 +120,9 @@ class Shelf(ShelfRetriever):
         pass
 
 
-async def test_what_is_written_so_far_is_searched_for_who_sends_it(database: Database, model: ScriptedModel) -> None:
+@asynccontextmanager
+async def searching(database: Database, model: ScriptedModel) -> AsyncIterator[tuple[Client, SpeculativeSearch]]:
+    """A client whose worker has documents."""
     speculative_search = SpeculativeSearch(ShelfRetriever(), is_free=lambda: True)
     services = services_with(database, model)
     services = replace(
@@ -132,13 +135,41 @@ async def test_what_is_written_so_far_is_searched_for_who_sends_it(database: Dat
     async with serving(services) as client:
         key = (await keys.create(await keys.tenant(f"test-{uuid4()}"), "test"))[1]
         client.session.headers["Authorization"] = f"Bearer {key}"
-        asked = {"tools": [{"type": "file_search", "vector_store_ids": ["docs"]}], "input": "Which port?"}
+        yield client, speculative_search
+
+
+SEARCH = {"tools": [{"type": "file_search", "vector_store_ids": ["docs"]}, {"type": "firsttoken:double"}]}
+DRAFT = {**SEARCH, "input": "Which port?"}
+
+
+async def test_what_is_written_so_far_is_searched_for_and_read_for_who_sends_it(
+    database: Database, model: ScriptedModel
+) -> None:
+    async with searching(database, model) as (client, speculative_search):
         id = await made(client)
-        await post(client, f"{URL}/{id}/warm", asked, 202)
-        await post(client, "/v1/responses", {**asked, "conversation": id})
+        assert (await post(client, f"{URL}/{id}/warm", DRAFT, 202))["status"] == "reading"
+        await post(client, "/v1/responses", {**DRAFT, "conversation": id})
         assert speculative_search.counts == {"used": 1, "wasted": 0, "cancelled": 0}
-        assert "Which port?" not in model.ahead[0]
+        [prompt], draft = model.prompts, model.ahead[1]
+        assert draft == prompt[:-1], "the answer begins with the last token"
+        assert PASSAGE.text in draft and "Which port?" not in model.ahead[0]
         assert len((await get(client, f"{URL}/{id}/items"))["data"]) == 5
-        for unfinished in ("Whi", "Which one?"):
-            await post(client, f"{URL}/{id}/warm", {**asked, "input": unfinished}, 202)
-        assert speculative_search.counts["wasted"] + speculative_search.counts["cancelled"] == 1
+
+
+async def test_the_next_key_ends_the_reading_of_the_last_draft(database: Database, model: ScriptedModel) -> None:
+    async with searching(database, model) as (client, speculative_search):
+        id = await made(client)
+        for count, unfinished in enumerate(("Whi", "Which one?"), 1):
+            await post(client, f"{URL}/{id}/warm", {**SEARCH, "input": unfinished}, 202)
+            reading = model.generations[-1]
+            assert unfinished in model.ahead[-1] and reading.finish is None
+            await post(client, f"{URL}/{id}/warm", SEARCH, 202)
+            assert bool(reading.cancelled)
+            assert speculative_search.counts == {"used": 0, "wasted": count, "cancelled": 0}
+
+
+async def test_a_draft_beside_which_somebody_waits_is_not_read(database: Database, model: ScriptedModel) -> None:
+    async with searching(database, model) as (client, speculative_search):
+        speculative_search.is_free = lambda: False
+        await post(client, f"{URL}/warm", DRAFT, 202)
+        assert not any("Which port?" in prompt for prompt in model.ahead)

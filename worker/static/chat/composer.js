@@ -12,8 +12,8 @@ const PLACEHOLDERS = ["Ask a question", "Ask about the pasted text", "Ask about 
 const DRAFT_MS = 300; // a draft is kept once the keys rest that long
 
 export class Composer {
-  /** Callbacks: `send(text)`, `stop()`, `begin()` when the user starts to write, and `changed(text)` a moment later; `text` is
-   *  the question with its files. */
+  /** Callbacks: `send(text)`, `stop()`, `begin(writes)` when the user is about to write, or does, and `changed(text)` a moment
+   *  later; `text` is the question with its files. */
   constructor({ send, stop, begin, changed }) {
     this.form = byId("composer");
     this.input = byId("question");
@@ -28,10 +28,10 @@ export class Composer {
       this.later();
     });
     this.running = false;
-    this.input.addEventListener("pointerdown", begin); // the page gives the focus by itself: that says nothing
+    this.input.addEventListener("pointerdown", () => begin(false)); // the page gives the focus by itself: that says nothing
     this.input.addEventListener("input", () => {
       this.fit();
-      begin();
+      begin(true);
       this.later();
     });
     addEventListener("pagehide", () => this.keep());

@@ -58,7 +58,7 @@ class Chat {
         keepDraft(this.transcript?.id ?? null, text);
         this.foresee(taken(text).question.trim());
       },
-      begin: () => this.warm(),
+      begin: (writes) => this.warm(writes),
     });
     this.host = {
       announce: (text) => this.announce(text),
@@ -182,10 +182,12 @@ class Chat {
     return el("div", { class: "problem", role: "alert" }, icon("warning"), el("p", {}, message), button);
   }
 
-  /** The user is about to ask. Sent once per conversation, length and choice of documents and tools. */
-  warm() {
+  /** The user is about to ask. Sent once per conversation, length and choice of documents and tools, and when the user `writes`
+   *  on: then what was foreseen is given up. */
+  warm(writes) {
     const { transcript } = this;
     if (transcript === undefined || transcript.running) return;
+    if (writes && this.foresees) [this.foresees, this.warmed] = [false, null];
     const options = { conversation: transcript.id, ...this.optionsOf(transcript) };
     const asked = JSON.stringify([options, transcript.node.childElementCount]);
     if (asked === this.warmed) return;
@@ -198,7 +200,9 @@ class Chat {
     const { transcript } = this;
     if (!text || transcript === undefined || transcript.running) return;
     const options = this.optionsOf(transcript);
-    if (options.store !== null) warm({ conversation: transcript.id, ...options, draft: text }).catch(() => {});
+    if (options.store === null) return;
+    this.foresees = true;
+    warm({ conversation: transcript.id, ...options, draft: text }).catch(() => {});
   }
 
   send(question) {
