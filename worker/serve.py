@@ -12,7 +12,7 @@ from contextlib import AsyncExitStack, closing
 from aiohttp import web
 
 from inference.errors import EngineStopped, InferenceError
-from inference.provisioning.catalogue import SMOL_CHAT
+from inference.provisioning.catalogue import SMOL_CHAT, purpose_of
 from retrieval.errors import RetrievalError
 from retrieval.ingest import ingest
 from worker.app import build_app
@@ -152,7 +152,9 @@ async def _introduce(services: Services, home: Home, url: str) -> Ready:
             _, key = await keys.create(tenant_id, "this machine", scopes=ALL)
             write_atomically(home.key_file, f"{key}\n".encode())
     token = await keys.create_link(tenant_id, scopes=ALL)
-    return Ready(url, key, sign_in_link(url, token), f"{url}/ops", os.getpid())
+    model = services.model_registry.best(None).name
+    about = ": ".join(filter(None, (model, purpose_of(model))))
+    return Ready(url, key, sign_in_link(url, token), f"{url}/ops", os.getpid(), model=about)
 
 
 async def _read_samples(services: Services) -> None:

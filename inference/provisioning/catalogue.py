@@ -94,7 +94,7 @@ class Adapted:
 
 
 BUNDLED = (
-    Bundled("demo-chat", CHAT_MODEL, "chat, for demonstration", FOLDER / "MODEL_CARD.md"),
+    Bundled("demo-chat", CHAT_MODEL, "answers with tools and documents, cannot chat", FOLDER / "MODEL_CARD.md"),
     Bundled("demo-draft", DRAFT_MODEL, "draft of demo-chat", FOLDER / "MODEL_CARD.md"),
     Bundled("minilm-l6-v2", EMBEDDER, "embeddings", FOLDER / "minilm-NOTICE.txt"),
 )
@@ -317,7 +317,7 @@ SMOL_CHAT = Adapted(
     template=ADAPTER_TEMPLATE,
     context=4096,  # the adapter learned from conversations of far less; the cache takes half of the memory
     size=144_811_136,
-    purpose="SmolLM2-135M-Instruct, trained to use tools and documents; Apache-2.0",
+    purpose="chats a little, answers with tools and documents; SmolLM2-135M-Instruct, Apache-2.0",
     card=FOLDER / "smol-chat-NOTICE.txt",
 )
 
@@ -341,6 +341,11 @@ def names_of(path: Path) -> list[str]:
     listed += [SMOL_CHAT.name] if path.name == SMOL_CHAT.file_name else []
     pulled = preset_of(path)
     return [*listed, *([pulled.name] if pulled else []), path.stem, path.name]
+
+
+def purpose_of(name: str) -> str:
+    """What one of our models can do; empty for any other."""
+    return next((model.purpose for model in (*BUNDLED, SMOL_CHAT) if model.name == name), "")
 
 
 def files_in(folder: Path) -> list[Path]:

@@ -13,7 +13,8 @@ async def test_a_tiny_model_is_said_to_be_tiny_and_how_to_get_a_better_one(
 ) -> None:
     page = await open_page(scripted.url)
     await expect(page.locator("#ability")).to_contain_text("demo-chat (11 million parameters) is a tiny model")
-    await expect(page.locator("#better")).to_contain_text("--model qwen3-4b-instruct")
+    for better in ("--model smol-chat", "--model qwen3-4b-instruct"):
+        await expect(page.locator("#better")).to_contain_text(better)
 
 
 async def test_a_large_model_is_not_talked_down(open_page: OpenPage, scripted: ScriptedWorker) -> None:

@@ -36,6 +36,7 @@ class Ready:
     ops_url: str
     pid: int
     version: str = VERSION
+    model: str = ""  # which one answers, and what it can do
 
     def banner(self, seconds: float, home: Path, who: str = "") -> str:
         elsewhere = "" if home == HOME.expanduser() else f" --home {quote(str(home))}"
@@ -44,6 +45,7 @@ Firsttoken {self.version} is ready after {seconds:.1f} s{who}. Press Ctrl-C to s
 
   Chat     {self.chat_url}
            signs in one browser, once; for a new link: {_command()} link{elsewhere}
+  Model    {self.model}
   Latency  {self.ops_url}
   API      curl {self.url}/v1/responses -H 'Content-Type: application/json' \\
              -H 'Authorization: Bearer {self.api_key}' -d '{{"input": "Hello!"}}'

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from inference.provisioning.catalogue import purpose_of
 from worker.config import HOME
 from worker.lifecycle.ready_file import Ready
 
@@ -16,6 +17,11 @@ def test_a_command_is_told_as_the_shell_finds_it(monkeypatch: pytest.MonkeyPatch
     assert "bin/firsttoken link\n" in ready.banner(1.0, HOME.expanduser())
     (tmp_path / "firsttoken").touch(mode=0o755)
     assert "for a new link: firsttoken link\n" in ready.banner(1.0, HOME.expanduser())
+
+
+def test_what_the_model_can_do_is_told_before_it_is_asked() -> None:
+    ready = Ready("http://host:8080", "ft_key", "link", "ops", 1, model=f"demo-chat: {purpose_of('demo-chat')}")
+    assert "  Model    demo-chat: answers with tools and documents, cannot chat\n" in ready.banner(1.0, Path("/srv"))
 
 
 def test_the_command_for_another_link_names_a_home_of_its_own() -> None:

@@ -12,6 +12,7 @@ const USUAL = {
 const SMALL_PARAMETERS = 1e9; // a model below this knows little by heart
 const TINY_PARAMETERS = 5e7; // and one below this only says what it was trained to say
 const BETTER = 'make run ARGS="--model qwen3-4b-instruct"';
+const SMALL = 'make run ARGS="--model smol-chat"'; // what comes with an adapter of ours, and needs no hub
 const SAMPLE = "How long are traces kept?"; // of this project's own documentation
 
 export class Welcome {
@@ -40,7 +41,8 @@ export class Welcome {
     if (parameters === undefined) return;
     byId("ability").textContent = ability(id, parameters, shown !== "described");
     byId("better").hidden = parameters >= SMALL_PARAMETERS;
-    byId("better").replaceChildren("For real work, start the worker with a larger model: ", el("code", {}, BETTER));
+    const small = parameters < TINY_PARAMETERS ? ["To chat a little, start the worker with ", el("code", {}, SMALL), ". "] : [];
+    byId("better").replaceChildren(...small, "For real work, start it with a larger model: ", el("code", {}, BETTER));
   }
 
   /** An example for the documents, only if the store has a passage for it. `store` is {id, name, threshold} or null. */
