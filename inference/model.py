@@ -150,6 +150,7 @@ class ChatModel(TextModel):
             "device": "gpu" if self._on_gpu else "cpu",
             "waiting": engine.waiting,
             "running": engine.running,
+            "ahead": engine.ahead,
             "waiting_tokens": engine.waiting_tokens,
             "predicted_ttft_s": engine.predicted_ttft_s,
             "parallel": self._parallel,

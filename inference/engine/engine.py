@@ -170,7 +170,8 @@ class Engine:
         """Prefill the prefix of a future prompt, below all priority classes. Returns None if that would not help."""
         stopped = self._closing or self._failed or self._outbox is None
         fits = AHEAD_TOKENS_MIN <= len(prompt) < self._backend.context
-        if stopped or not fits or self.waiting or self.running >= self._config.parallel:
+        waits = any(not each.ahead and each.slot is None for each in self._requests)
+        if stopped or not fits or waits or self.running >= self._config.parallel:
             return None
         request = Request(
             prompt=list(prompt),
@@ -261,6 +262,15 @@ class Engine:
     @property
     def running(self) -> int:
         return 0 if self._failed else self._scheduler.running
+
+    @property
+    def ahead(self) -> int:
+        """How many of those that wait or run are prefills ahead."""
+        return 0 if self._failed else sum(each.ahead for each in self._requests)
+
+    @property
+    def _requests(self) -> list[Request]:
+        return [*self._scheduler.requests, *self._arriving]
 
     @property
     def _arriving(self) -> list[Request]:

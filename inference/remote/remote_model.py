@@ -160,6 +160,7 @@ class RemoteModel(TextModel):
             "engines_up": len(up),
             "waiting": waiting,
             "running": len(self._going) - waiting,
+            "ahead": sum(generation.ahead for generation in self._going),
             "tokenizer_hits_total": self._tokenizer.hits,
             "tokenizer_misses_total": self._tokenizer.misses,
             "token_cache_bytes": self._tokenizer.kept_bytes + self._turns.kept_bytes,

@@ -43,7 +43,7 @@ Reload: TypeAlias = Callable[[Check, Warm], Awaitable[list[str]]]
 
 # Engine statistics that are summed over several engines; of others, the first engine's value is reported.
 BUSY = ("running", "waiting")
-SUMMED = ("waiting", "running", "resident", "parallel", "engines", "engines_up")
+SUMMED = ("waiting", "running", "ahead", "resident", "parallel", "engines", "engines_up")
 
 log = logging.getLogger("firsttoken.start")
 
@@ -91,8 +91,9 @@ class ActiveEngines:
         return {name: {"loaded": self.states[name] == "loaded", **each.stats()} for name, each in self.models.items()}
 
     def is_free(self) -> bool:
-        """No request is queued or running."""
-        return not any(stats.get(name) for model in self.models.values() for stats in [model.stats()] for name in BUSY)
+        """No request is queued or running, except prefills ahead."""
+        stats = [model.stats() for model in self.models.values()]
+        return not any(sum(each.get(name) or 0 for name in BUSY) > (each.get("ahead") or 0) for each in stats)
 
     @property
     def _over(self) -> str | None:

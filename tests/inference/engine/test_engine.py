@@ -341,6 +341,15 @@ async def test_nothing_is_read_ahead_where_somebody_would_wait_for_it(engine: En
         handle.cancel()
 
 
+async def test_what_is_read_ahead_keeps_nobody_from_reading_on(engine: Engine) -> None:
+    shorter = engine.prefill_ahead(LONG)
+    longer = engine.prefill_ahead([*LONG, *LONG])  # while the shorter one waits
+    assert shorter is not None and longer is not None
+    assert (engine.waiting, engine.ahead) == (2, 2)
+    await asyncio.gather(text(shorter), text(longer))
+    assert (longer.finish, engine.ahead, engine.totals["ahead_tokens"]) == (Finish.LENGTH, 0, 2 * len(LONG))
+
+
 async def test_reading_ahead_gives_its_place_up(engine: Engine, backend: ScriptedBackend) -> None:
     beginning = [n % 26 for n in range(90_000)]
     ahead = engine.prefill_ahead(beginning)
