@@ -160,6 +160,8 @@ class Agent:
             self._end(progress, sink)
             with Prefetch(step.candidate.model, progress.trace) as progress.ahead:
                 await take_results(progress, self._prompts, sink)
+                if step.needs_another_step and progress.turn.is_steered:
+                    return None
                 if not step.needs_another_step or progress.budget.remaining_tokens <= 0:
                     return await self._validate_output(progress)
                 progress.concluding = progress.budget.spent(now_ns())
@@ -197,7 +199,7 @@ class Agent:
         sink.write(step.end(fallback=progress.fallback))
         progress.add(step)
         hurried = progress.turn.answer_now is not None and progress.turn.answer_now.wanted
-        if step.is_whole and step.finish is not None and not hurried:
+        if step.is_whole and step.finish not in (None, Finish.CANCELLED) and not hurried:
             self._known.keep(step.cache_slot, CachedAnswer("".join(step.heard), tuple(step.ids), step.finish))
         self._router.learn(step.candidate, progress.turn, step.reply.items, step.generation)
         if step.reply.exact and not progress.turn.stop:  # the ids contain the stop string, the text does not

@@ -88,6 +88,7 @@ async def compact(
         tool_choice="none",
         answer_format=None,
         compacting=None,
+        steering=None,
         sampling=Sampling(max_tokens=min(SUMMARY_TOKENS, context // RECENT_SHARE), temperature=0.0),
     )
     summary, usage = "", Usage()

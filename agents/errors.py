@@ -80,3 +80,36 @@ class TooManyQueued(AgentError):
         super().__init__(
             f"{queued_max} of your responses are already in the queue, which is the limit. Try again later."
         )
+
+
+class TurnOver(AgentError):
+    """The response has ended: nothing can be said to it any more."""
+
+    status = 409
+    code = "response_already_completed"
+    param = "previous_response_id"
+
+    def __init__(self, id: str) -> None:
+        super().__init__(f"The response '{id}' has ended: continue it with another request.")
+
+
+class WaitsForCaller(AgentError):
+    """The response has ended with calls of the caller's functions, whose outputs come first."""
+
+    status = 409
+    code = "response_not_active"
+
+    def __init__(self) -> None:
+        super().__init__("The response waits for the outputs of its calls: send them together with this input.")
+
+
+class TooMuchSaid(AgentError):
+    """More was said to a running response than its successor takes."""
+
+    status = 429
+    code = "too_many_pending_steers"
+    param = "input"
+    retry_after_s = 10.0  # about the duration of a long answer
+
+    def __init__(self, messages: int, size: int) -> None:
+        super().__init__(f"At most {messages} messages with {size} bytes may wait for the end of a response.")

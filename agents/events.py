@@ -117,10 +117,13 @@ class ScoredPrompt:
     scores: Sequence[Likelihoods]
 
 
+STEERED = "steered"  # another turn goes on with what was said meanwhile
+
+
 @dataclass(frozen=True, slots=True)
 class TurnFinished:
-    """`cut` says what ended an incomplete turn: `context`, or a limit as `owner.tokens` or `owner.seconds` (see
-    `turn.Limits`). None: the number of tokens that the request asked for."""
+    """`cut` says what ended an incomplete turn: `context`, STEERED, or a limit as `owner.tokens` or `owner.seconds`
+    (see `turn.Limits`). None: the number of tokens that the request asked for."""
 
     status: TurnStatus
     output: tuple[Item, ...]

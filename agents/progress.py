@@ -13,6 +13,7 @@ from agents.citations import count_unknown
 from agents.constraint import Stage
 from agents.errors import Interrupted
 from agents.events import (
+    STEERED,
     Event,
     RetrievalStarted,
     ScoredPrompt,
@@ -197,6 +198,8 @@ class Progress:
         match self.step.finish:
             case Finish.STOP if not self.step.needs_another_step:
                 return replace(self._finished("completed"), stop_string=self.step.reply.stops.met)
+            case Finish.STOP | Finish.CANCELLED if self.turn.is_steered:
+                return self._finished("incomplete", STEERED)
             case Finish.STOP | Finish.LENGTH:
                 return self._finished("incomplete", self._cut_at)
             case Finish.DEADLINE:

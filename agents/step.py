@@ -25,6 +25,8 @@ from inference.trace import Attribute, Span, Trace, now_ns
 MOMENT_S = 0.005
 LOST = "the worker that ran this call was lost; whether it was carried out is not known, so it was not repeated"
 
+STOPPED = "this call was stopped before it had a result"
+
 Pending: TypeAlias = asyncio.Task[ToolResult] | ToolResult
 
 
@@ -68,7 +70,7 @@ class RunningCalls:
         self.pending.append((call, ToolResult.error(reason)))
 
     def cancel(self) -> None:
-        """Cancel the calls that still run."""
+        """Cancel the calls that still run; their results say so."""
         for _, result in self.pending:
             if isinstance(result, asyncio.Task):
                 result.cancel()
@@ -338,6 +340,13 @@ class Step:
         self.calls.cancel()
         self.spans.decoded()
 
+    def steer(self, *, stop_tools: bool) -> None:
+        """End early: at once, or once the calls that it has begun have their results."""
+        if not any(isinstance(item, FunctionCall) for item in self.reply.told):
+            self.generation.cancel()
+        if stop_tools:
+            self.calls.cancel()
+
     @property
     def needs_another_step(self) -> bool:
         """Whether another step follows with the results of the tools: not if the caller has to run a function first."""
@@ -372,7 +381,10 @@ async def takes_long(pending: Pending) -> bool:
 
 
 async def settled(pending: Pending) -> ToolResult:
-    return await pending if isinstance(pending, asyncio.Task) else pending
+    if not isinstance(pending, asyncio.Task):
+        return pending
+    await asyncio.wait([pending])
+    return ToolResult.error(STOPPED) if pending.cancelled() else pending.result()
 
 
 def add_engine(trace: Trace, hop: Hop) -> None:

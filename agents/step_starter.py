@@ -125,7 +125,7 @@ class StepStarter:
         turn, model = progress.turn, candidate.model
         if turn.answer_now:
             turn.answer_now.follow(generation)
-        return Step(
+        step = Step(
             candidate,
             generation,
             Reply(
@@ -158,6 +158,9 @@ class StepStarter:
             prompt=prompt,
             thinking=thinking,
         )
+        if turn.steering:
+            turn.steering.follow(step)
+        return step
 
     async def sampling(
         self, progress: Progress, candidate: Candidate, thinking: bool, judge: Decision | None = None

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from math import inf
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias
 from uuid import UUID
 
 from agents.function_tool import FunctionTool
@@ -151,6 +151,34 @@ class AnswerNow:
             self._generation.end_thought()
 
 
+class Steerable(Protocol):
+    """A step that can be ended early: see `agents.step.Step.steer`."""
+
+    def steer(self, *, stop_tools: bool) -> None: ...
+
+
+@dataclass(slots=True, eq=False)
+class Steering:
+    """Whoever reads a turn may say more while it runs: it ends between two steps and keeps what it has, and another
+    turn goes on with what was said."""
+
+    wanted: bool = False
+    _stops_tools: bool = False
+    _step: Steerable | None = None
+
+    def follow(self, step: Steerable) -> None:
+        """The step that runs from here on."""
+        self._step = step
+        if self.wanted:
+            step.steer(stop_tools=self._stops_tools)
+
+    def ask(self, *, stop_tools: bool = False) -> None:
+        """`stop_tools`: also stop the tools that run, which are awaited otherwise."""
+        self.wanted, self._stops_tools = True, self._stops_tools or stop_tools
+        if self._step is not None:
+            self._step.steer(stop_tools=self._stops_tools)
+
+
 @dataclass(frozen=True, slots=True)
 class Turn:
     """`history` precedes the input: the items of the conversation or of previous responses, oldest first."""
@@ -181,6 +209,7 @@ class Turn:
     compacting: Compacting | None = None
     truncates: bool = False  # the oldest turns may be dropped when the context is too small
     answer_now: AnswerNow | None = None  # if somebody may ask for it
+    steering: Steering | None = None  # if somebody may say more while it runs
     arm: Arm | None = None
     model: str | None = None  # a model or a route of the worker; None: its agent, its surface or the worker chooses
 
@@ -188,3 +217,8 @@ class Turn:
     def salt(self) -> str:
         """The tenant, as the caches of models know it."""
         return str(self.tenant_id)
+
+    @property
+    def is_steered(self) -> bool:
+        """Whether it is to end between two steps, because another turn goes on."""
+        return self.steering is not None and self.steering.wanted

@@ -67,6 +67,7 @@ from worker.runs.manager import Runs
 from worker.runs.presence import Presence
 from worker.runs.queue_store import QueueStore
 from worker.runs.running_store import RunningStore
+from worker.runs.steering_store import SteeringStore
 from worker.services import Services
 from worker.setting import ConfigError
 from worker.telemetry.canary.canaries import Canaries
@@ -253,6 +254,7 @@ def _assemble(
         shares=ShareStore(database),
         responses=ResponseStore(database),
         running=RunningStore(database),
+        steering=SteeringStore(database),
         queue=QueueStore(database),
         idempotency=(idempotency := IdempotencyStore(database)),
         claims=IdempotencyClaims(idempotency),

@@ -58,6 +58,28 @@ async def test_a_loop_of_tools_sends_only_what_is_new(async_client: AsyncOpenAI)
     assert second.output_text
 
 
+@pytest.mark.any_answer("what is said ends the answer at whichever token it has reached")
+async def test_what_is_said_while_an_answer_is_written_is_answered_next(async_client: AsyncOpenAI) -> None:
+    endless: Any = {"extra_body": {"ignore_eos": True}}
+    async with async_client.responses.connect() as connection:
+        await connection.response.create(model=MODEL, input="hello", max_output_tokens=1000, **endless)
+        seen: list[str] = []
+        responses: list[Response] = []
+        async for event in connection:
+            seen.append(event.type)
+            if event.type == "response.created":
+                responses.append(event.response)
+            if event.type == "response.output_text.delta" and seen.count(event.type) == 1:
+                await connection.response.steer(input="thanks", previous_response_id=responses[0].id)
+            if event.type == "response.incomplete" and event.response.id == responses[0].id:
+                details = event.response.incomplete_details
+                assert details is not None and details.reason == "steered" and event.response.output_text
+            if len(responses) == 2 and event.type in ("response.completed", "response.incomplete"):
+                break
+    assert seen.count("response.steer.accepted") == 1 and "error" not in seen
+    assert responses[1].previous_response_id == responses[0].id
+
+
 async def test_an_error_is_an_event_and_the_connection_goes_on(async_client: AsyncOpenAI) -> None:
     async with async_client.responses.connect() as connection:
         await connection.response.create(model=MODEL, input="x", background=True)

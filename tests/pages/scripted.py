@@ -184,6 +184,9 @@ class ScriptedWorker:
     shared: bool = False
     cancelled: list[str] = field(default_factory=list)
     hurried: asyncio.Event = field(default_factory=asyncio.Event)  # the answer is wanted now
+    said: list[str] = field(default_factory=list)  # to the answer that is made
+    heard: asyncio.Event = field(default_factory=asyncio.Event)  # something was said to it
+    over: bool = False  # the answer has ended just before something is said to it
     reason: dict[str, str] = field(default_factory=dict)  # of the refusals, where it matters: {message, code}
     signed_in: bool = True
     sessions: list[dict[str, Any]] = field(default_factory=list)
@@ -224,6 +227,7 @@ class ScriptedWorker:
             web.get("/v1/responses/{id}", self.retrieve),
             web.post("/v1/responses/{id}/cancel", self.cancel),
             web.post("/v1/responses/{id}/answer_now", self.answer_now),
+            web.post("/v1/responses/{id}/steer", self.steer),
             web.post("/v1/responses/{id}/feedback", self.rate),
             *pages.routes(),
         ]
@@ -397,6 +401,13 @@ class ScriptedWorker:
     async def answer_now(self, request: web.Request) -> web.Response:
         self.hurried.set()
         return web.json_response({"response": request.match_info["id"]}, status=202)
+
+    async def steer(self, request: web.Request) -> web.Response:
+        self.said.append((await request.json())["input"])
+        self.heard.set()
+        if self.over:
+            return _error(409, "It has ended.", {})
+        return web.json_response({"object": "response.steer", "id": "steer_1", "response": "resp_2"}, status=202)
 
     async def cancel(self, request: web.Request) -> web.Response:
         self.cancelled.append(request.match_info["id"])

@@ -8,7 +8,7 @@ import json
 from playwright.async_api import expect
 
 from tests.pages.conftest import OpenPage, ask
-from tests.pages.scripted import PASSAGE, TRACE, ScriptedWorker, Stream, hello_with_trace, span
+from tests.pages.scripted import PASSAGE, TRACE, ScriptedWorker, Stream, hello, hello_with_trace, span
 
 
 async def test_an_answer_streams_in_under_its_question(open_page: OpenPage, scripted: ScriptedWorker) -> None:
@@ -206,6 +206,84 @@ async def test_whoever_waits_may_have_the_answer_now(open_page: OpenPage, script
     await button.click()
     await expect(page.locator(".prose")).to_have_text("Yes.")
     await expect(button).to_be_hidden()
+
+
+async def test_what_is_said_while_an_answer_is_written_ends_it_and_is_answered_next(
+    open_page: OpenPage, scripted: ScriptedWorker
+) -> None:
+    ends = asyncio.Event()
+
+    async def answer(stream: Stream) -> None:
+        await stream.begin_text()
+        await stream.text("One, two,")
+        await ends.wait()
+        await stream.end_text("One, two,")
+        details = {"reason": "steered", "firsttoken:cut": "steered"}
+        response = {"id": "resp_1", "status": "incomplete", "incomplete_details": details}
+        await stream.send("response.incomplete", response=response)
+        await stream.done()
+
+    async def successor(stream: Stream) -> None:
+        await stream.send("response.created", response={"id": "resp_2", "status": "in_progress"})
+        await hello(stream)
+
+    scripted.script, scripted.rest = answer, successor
+    page = await open_page(scripted.url)
+    question = page.locator("#question")
+    await ask(page, "Count.")
+    await expect(page.locator(".prose")).to_have_text("One, two,")
+    await expect(page.get_by_role("button", name="Stop the answer")).to_be_visible()
+    for said in ("In French.", "Please."):
+        await question.fill(said)
+        await expect(page.get_by_role("button", name="Send the question")).to_be_visible()
+        await question.press("Enter")
+        await expect(question).to_have_value("")
+        await expect(page.locator(".heard").last).to_have_text(f"You said: {said}")
+    ends.set()
+    await expect(page.locator(".prose")).to_have_text(["One, two,", "Hello."])
+    await expect(page.locator(".question p")).to_have_text(["Count.", "In French.\n\nPlease."])
+    await expect(page.locator(".heard:visible")).to_have_count(0)
+    assert scripted.said == ["In French.", "Please."]
+
+
+async def test_what_is_said_to_an_answer_that_has_just_ended_is_the_next_question(
+    open_page: OpenPage, scripted: ScriptedWorker, complaints: list[str]
+) -> None:
+    async def answer(stream: Stream) -> None:
+        await stream.begin_text()
+        await stream.text("One, two,")
+        await scripted.heard.wait()
+        await stream.end_text("One, two,")
+        await stream.complete()
+
+    scripted.script, scripted.over = answer, True
+    page = await open_page(scripted.url)
+    await ask(page, "Count.")
+    await expect(page.locator(".prose")).to_have_text("One, two,")
+    await ask(page, "In French.")
+    await expect(page.locator(".prose")).to_have_count(2)
+    assert [turn["input"] for turn in scripted.turns] == ["Count.", "In French."]
+    assert all("409" in text for text in complaints)
+    complaints.clear()
+
+
+async def test_what_was_said_to_an_answer_that_is_stopped_can_be_asked_again(
+    open_page: OpenPage, scripted: ScriptedWorker
+) -> None:
+    async def answer(stream: Stream) -> None:
+        await stream.begin_text()
+        await stream.text("One, two,")
+        await asyncio.Event().wait()
+
+    scripted.script = answer
+    page = await open_page(scripted.url)
+    await ask(page, "Count.")
+    await expect(page.locator(".prose")).to_have_text("One, two,")
+    await ask(page, "In French.")
+    await expect(page.locator(".heard").last).to_have_text("You said: In French.")
+    await page.get_by_role("button", name="Stop the answer").click()
+    await expect(page.locator(".question p")).to_have_text(["Count.", "In French."])
+    await expect(page.locator(".turn").last).to_contain_text("This question was not answered.")
 
 
 async def test_sources_that_an_answer_does_not_cite_are_pointed_at(

@@ -17,7 +17,7 @@ from agents.model_registry import ModelRegistry
 from agents.store import ConversationStore, ItemStore, ResponseStore
 from agents.tool import tool
 from agents.toolbox import Toolbox
-from inference.generation import ANY_TERMS, Delta, Sampling, Terms
+from inference.generation import ANY_TERMS, Delta, Finish, Sampling, Terms
 from inference.testing import ScriptedGeneration, ScriptedModel
 from inference.trace import Trace
 from migrations.pool import Database
@@ -77,7 +77,7 @@ class StallingGeneration(ScriptedGeneration):
             yield delta
         finish, self.finish = self.finish, None
         await self.released.wait()
-        self.finish = finish
+        self.finish = Finish.CANCELLED if self.stopped.is_set() else finish
 
 
 @dataclass

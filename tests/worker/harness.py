@@ -46,6 +46,7 @@ from worker.runs.manager import Runs
 from worker.runs.presence import Presence
 from worker.runs.queue_store import QueueStore
 from worker.runs.running_store import RunningStore
+from worker.runs.steering_store import SteeringStore
 from worker.services import Services
 from worker.telemetry.goodput import WAIT, Targets
 from worker.telemetry.prometheus import Metrics
@@ -103,6 +104,7 @@ def make_services(database: Database, config: Config | None = None) -> Services:
         shares=ShareStore(database),
         responses=UNUSED,
         running=RunningStore(database),
+        steering=SteeringStore(database),
         queue=QueueStore(database),
         idempotency=(idempotency := IdempotencyStore(database)),
         claims=IdempotencyClaims(idempotency),

@@ -20,6 +20,7 @@ from worker.wire.parse import parsed
 from worker.wire.public_view import public_item, public_response
 from worker.wire.response import ResponseFrame
 from worker.wire.response_request import ResponseRequest
+from worker.wire.socket_message import SteerRequest
 
 
 def routes() -> list[web.RouteDef]:
@@ -28,6 +29,7 @@ def routes() -> list[web.RouteDef]:
         web.post("/v1/responses/input_tokens", input_tokens),
         web.post("/v1/responses/{id}/cancel", cancel),
         web.post("/v1/responses/{id}/answer_now", answer_now),
+        web.post("/v1/responses/{id}/steer", steer),
         web.post("/v1/responses/{id}/feedback", rate),
         web.get("/v1/responses/{id}/input_items", input_items),
     )
@@ -45,6 +47,18 @@ async def answer_now(request: web.Request) -> web.Response:
     response_id = path_id(request, "response")
     await request.app[RUNS].answer_now(request[PRINCIPAL].tenant_id, response_id)
     return json_response({"object": "response.answer_now", "response": response_id}, status=202)
+
+
+@RouteDocs(SteerRequest, status=202)
+async def steer(request: web.Request) -> web.Response:
+    """Say something to a response in progress, at whichever worker generates it: it ends at the next safe place, and
+    the response that is named here goes on."""
+    services, tenant_id, response_id = request.app[SERVICES], request[PRINCIPAL].tenant_id, path_id(request, "response")
+    body = await parsed(SteerRequest, request[BODY])
+    said = await services.attachments.items(tenant_id, body.input, "input")
+    accepted = await request.app[RUNS].steer(tenant_id, response_id, said, stop_tools=body.stop_tools)
+    told = {"id": accepted.id, "previous_response_id": response_id, "response": accepted.successor}
+    return json_response({"object": "response.steer", **told}, status=202)
 
 
 @RouteDocs(Feedback)

@@ -7,18 +7,20 @@ import logging
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 from uuid import UUID
 
 from aiohttp import web
 
 from agents.checkpoint import CannotResume
-from agents.errors import STOPPED
+from agents.errors import STOPPED, TurnOver, WaitsForCaller
 from agents.message import Item, new_id
 from inference.trace import Trace
 from migrations.pool import DATABASE_AWAY
 from worker.auth.principal import Principal
-from worker.errors import BUSY
+from worker.errors import BROKE, BUSY, ApiError
 from worker.http.checks import check_model
 from worker.http.error_mapping import to_api_error
 from worker.lifecycle.supervisor import Supervised, Well
@@ -30,6 +32,7 @@ from worker.runs.ledger import Ledger
 from worker.runs.run import Run
 from worker.runs.run_services import RunServices
 from worker.runs.running_store import NoCapacity, OwnedResponse
+from worker.runs.steering_store import SUCCESSOR, Successor
 from worker.runs.stored_turn import job_of, restored_turn, run_queued
 from worker.runs.turn import ResponseTurn, hydrate
 from worker.wire.dialect import Dialect
@@ -40,6 +43,7 @@ from worker.wire.response_request import ResponseRequest
 
 log = logging.getLogger("firsttoken.runs")
 
+SUCCESSOR_S = 30.0  # how long a successor waits for a reader: clients read the response before it to its end first
 PASS_EVERY_S = 2.0  # a response is abandoned when two passes find it so: its worker may just be reconnecting
 FORGET_EVERY_S = 3600.0
 SILENT_S = 60.0  # a pass is a few statements, each with a timeout
@@ -52,6 +56,15 @@ SILENT_WORKER_S = 45.0  # three times the interval of a worker's heartbeat
 RESUMED_MAX = 8  # resumed responses at a time: about as many as a machine generates at once
 RESUME_S = 60.0  # how long a resumed response waits for an engine, or for capacity
 WORKER_GONE = {"code": "server_error", "message": STOPPED}
+
+
+@dataclass(frozen=True, slots=True)
+class Steer:
+    """What was said to a response, and the id of the one that answers it. `told`: its readers have the event."""
+
+    id: str
+    successor: str
+    told: bool
 
 
 class Runs:
@@ -68,6 +81,7 @@ class Runs:
         self._runs: dict[str, Run] = {}
         self._suspects: set[OwnedResponse] = set()
         self._resuming: dict[asyncio.Task[None], str] = {}
+        self._succeeding: dict[asyncio.Task[Run | ApiError], str] = {}
         self._forgot_at = float("-inf")
         self._janitor: Supervised | None = None
 
@@ -75,6 +89,7 @@ class Runs:
         presence = self.services.presence
         presence.on_cancel.append(self._cancel_if_here)
         presence.on_answer = self._hurry_if_here
+        presence.on_steer = self._steer_if_here
         presence.on_queued = self.backlog.look
         supervisor = self.services.supervisor
         await presence.start(supervisor)
@@ -87,7 +102,7 @@ class Runs:
         self.backlog.stop()
         if self._janitor:
             await self._janitor.stop()
-        for task in self._resuming:
+        for task in (*self._resuming, *self._succeeding):
             task.cancel()
         for run in self._runs.values():
             (run.leave if run.in_background else run.cancel)()
@@ -124,11 +139,12 @@ class Runs:
         on_disconnect: Disconnect,
         id: str | None = None,
         remembered: tuple[Item, ...] | None = None,
+        items: tuple[Item, ...] | None = None,
         resumable: bool = False,
     ) -> Run:
         """Start the response to a validated request. `id` is that of the response, by default a new one; `remembered`
-        are the items that precede the request, where they need not be read. `resumable`: another worker resumes it when
-        this one is lost. Raises the errors that refuse the request.
+        are the items that precede the request, and `items` its own, where they need not be read. `resumable`: another
+        worker resumes it when this one is lost. Raises the errors that refuse the request.
         """
         services = self.services
         body = entitled(body, principal.best_class)
@@ -141,6 +157,7 @@ class Runs:
         with ledger.entering() as places:
             with trace.span("hydrate") as span:
                 turn = await hydrate(services, principal, frame, remembered)
+                turn = turn if items is None else replace(turn, items=items)
                 span.attributes["items"] = len(turn.history)
             held = places.pop_all()
         job = job_of(turn, on_disconnect.grace_s) if resumable and body.stored else None
@@ -167,6 +184,7 @@ class Runs:
         See `Run` for the other parameters."""
         run = Run(self.services, turn, ledger, self._event_log, told, job, interrupted)
         run.on_disconnect = on_disconnect
+        run.on_successor = partial(self._succeed, run)
         self._runs[run.id] = run
         held.callback(self._runs.pop, run.id)
         held.enter_context(self.services.authenticator.revocable(turn.principal, run.cancel))
@@ -214,6 +232,68 @@ class Runs:
             run.answer_now.ask()
         elif not (await self.services.running.read(tenant_id, response_id, NO_EVENTS)).sealed:
             await self.services.presence.request_answer(response_id)
+
+    async def steer(
+        self, tenant_id: UUID, response_id: str, said: tuple[Item, ...], *, stop_tools: bool = False
+    ) -> Steer:
+        """Say something to a response that runs on any worker: it ends at the next safe place, and its successor
+        answers. Raises NotFound, TurnOver, TooMuchSaid."""
+        run, steer_id = self.get(tenant_id, response_id), new_id("steer")
+        if run is not None and not run.turn.frame.request.stored:
+            successor = run.say(said)
+        else:
+            successor = await self.services.steering.say(tenant_id, response_id, said)
+        if run is None:
+            await self.services.presence.request_steer(response_id, stop_tools=stop_tools)
+        told = run is not None and run.steer(steer_id, stop_tools=stop_tools)
+        return Steer(steer_id, successor, told)
+
+    def _steer_if_here(self, response_id: str, stop_tools: bool) -> None:
+        if response_id in self._runs:
+            self._runs[response_id].steer(None, stop_tools=stop_tools)
+
+    def _succeed(self, run: Run, successor: Successor) -> None:
+        """The response has ended, and this worker has taken its successor."""
+        run.next = task = asyncio.create_task(self._begin_successor(run, successor), name="successor")
+        self._succeeding[task] = successor.id
+        task.add_done_callback(self._succeeding.pop)
+
+    async def _begin_successor(self, run: Run, successor: Successor) -> Run | ApiError:
+        """The run of what goes on with what was said, in the same way; or what refused it, as which it has ended."""
+        turn, request = run.turn, run.turn.frame.request
+        previous_id = None if request.conversation else run.id
+        update: dict[str, Any] = {"input": [], "previous_response_id": previous_id, "background": None}
+        usual = run.on_disconnect
+        try:
+            if run.snapshot["status"] == "cancelled":
+                raise TurnOver(run.id)
+            if run.open_calls:
+                raise WaitsForCaller
+            started = await self.create(
+                turn.principal,
+                Trace(attributes={"firsttoken.steers": run.id}),
+                request.model_copy(update=update),
+                dialect=turn.frame.dialect,
+                on_disconnect=usual if usual is GO_ON else Disconnect(max(usual.grace_s, SUCCESSOR_S)),
+                id=successor.id,
+                remembered=None if request.stored else (*turn.history, *turn.items, *run.output),
+                items=successor.said,
+                resumable=run.is_resumable,
+            )
+            started.expect_reader()
+        except Exception as error:  # the boundary: any error that prevents its start is its end
+            answer = to_api_error(error)
+            if answer is None:
+                log.exception("%s could not go on as %s", run.id, successor.id)
+                answer = ApiError(500, BROKE, type="server_error", code="server_error")
+            if request.stored:
+                owned = OwnedResponse(turn.tenant_id, successor.id, self.services.presence.worker)
+                failure = {"code": answer.code or "server_error", "message": answer.message}
+                with suppress(*DATABASE_AWAY):  # this worker owns it: the next pass retries
+                    await self.services.running.give_up(owned, failure)
+            answer.__cause__ = error
+            return answer
+        return started
 
     async def _request_cancel(self, tenant_id: UUID, response_id: str, news: asyncio.Event) -> None:
         """Cancel it in the queue or at its worker. Returns when there are new events, or after ASK_AGAIN_S."""
@@ -295,11 +375,13 @@ class Runs:
                 await asyncio.sleep(RETRY_S)
             else:
                 run.expect_reader()
+                if SUCCESSOR in (await self.services.responses.get(*asked[:2])).body:
+                    run.steering.ask()
                 return run
 
     def _makes(self, owned: OwnedResponse) -> bool:
         id = owned.response_id
-        here = id in self._runs or id in self._resuming.values()
+        here = id in (*self._runs, *self._resuming.values(), *self._succeeding.values())
         return here or self._event_log.knows(id) or self.backlog.holds(owned)
 
     async def _run_janitor(self, well: Well) -> None:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     Connection = asyncpg.Connection[asyncpg.Record]
 
 CANCEL, ANSWER = "cancel", "answer"
+STEER, STEER_AT_ONCE = "steer", "steer_at_once"
 FOLLOW = "follow"
 FOLLOWED_S = 10.0  # a follower renews this after each pause without notifications
 BATCH = "batch"
@@ -38,6 +39,7 @@ class Presence:
         self.worker = secrets.randbits(62) + 1
         self.on_cancel: list[Callable[[str], None]] = []
         self.on_answer: Callable[[str], None] = lambda _: None
+        self.on_steer: Callable[[str, bool], None] = lambda _, stop_tools: None
         self.on_queued: Callable[[], None] = lambda: None
         self.on_batch: Callable[[], None] = lambda: None
         self._database = database
@@ -69,6 +71,10 @@ class Presence:
     async def request_answer(self, response_id: str) -> None:
         """Ask the worker that runs it to end its reasoning."""
         await self._notify(ANSWER, response_id)
+
+    async def request_steer(self, response_id: str, *, stop_tools: bool) -> None:
+        """Tell the worker that runs it that its successor waits."""
+        await self._notify(STEER_AT_ONCE if stop_tools else STEER, response_id)
 
     async def follow(self, response_id: str) -> None:
         """Ask the worker that runs it to notify of new events. It notifies only for followers, since commits with
@@ -131,6 +137,8 @@ class Presence:
                 cancel(response_id)
         elif word == ANSWER:
             self.on_answer(response_id)
+        elif word in (STEER, STEER_AT_ONCE):
+            self.on_steer(response_id, word == STEER_AT_ONCE)
         elif word == FOLLOW:
             self._note_follower(response_id)
         elif word == NEWS:

@@ -16,6 +16,7 @@ from agents.payload import to_payload
 from agents.store.responses import ResponseRecord
 from migrations.pool import Database
 from worker.runs.running_store import CHANNEL, OwnedResponse, add_events, notify_readers
+from worker.runs.steering_store import KEPT
 from worker.wire import events as wire
 from worker.wire.events import WireEvent
 
@@ -109,7 +110,7 @@ class QueueStore:
         """Mark the response as in progress; no event is sent yet. Raises NotFound also when another worker owns it."""
         async with self._database.tenant(taken.tenant_id) as connection:
             begun = await connection.fetchval(
-                """update responses set status = 'in_progress', body = $3
+                f"""update responses set status = 'in_progress', body = {KEPT} || $3
                    where tenant_id = $1 and id = $2 and worker = $4 returning id""",
                 taken.tenant_id,
                 taken.response_id,
@@ -161,6 +162,11 @@ class QueueStore:
             removed = await connection.fetchval(
                 """delete from queued_responses where tenant_id = $1 and response_id = $2 and not taken
                    returning true""",
+                tenant_id,
+                response_id,
+            ) or await connection.fetchval(  # one that waits for the end of the response before it
+                """select true from responses r where tenant_id = $1 and id = $2 and status = 'queued' and not exists (
+                       select from queued_responses q where q.tenant_id = $1 and q.response_id = $2) for update""",
                 tenant_id,
                 response_id,
             )

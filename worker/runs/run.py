@@ -10,18 +10,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from typing import Any, Protocol
 
 from agents.checkpoint import Marks
-from agents.errors import NotFound
+from agents.errors import NotFound, TurnOver
 from agents.events import TOKENS, Event, TextDelta, TurnFinished, TurnStarted, Usage
-from agents.message import Item
-from agents.turn import AnswerNow
+from agents.message import FunctionCall, Item, new_id
+from agents.store import ResponseRecord
+from agents.turn import AnswerNow, Steering
 from migrations.pool import DATABASE_AWAY, certain
-from worker.errors import BROKE
+from worker.errors import BROKE, ApiError
 from worker.http.error_mapping import refusal, to_api_error
 from worker.runs.cache_diagnostics import diagnosed
 from worker.runs.continuation import Continuation
@@ -32,7 +33,8 @@ from worker.runs.ledger import Ledger
 from worker.runs.record import mark_first_answer, mark_first_token
 from worker.runs.replay import completed_items
 from worker.runs.run_services import RunServices
-from worker.runs.running_store import ResponseEnd
+from worker.runs.running_store import Batch, ResponseEnd
+from worker.runs.steering_store import Successor, check_said
 from worker.runs.turn import ResponseTurn, begin, begun, finish, learn_turns, record_of, run_turn, settle, withdraw
 from worker.wire import sse
 from worker.wire.event_encoder import EventEncoder
@@ -87,6 +89,10 @@ class Run:
         self.error: Exception | None = None
         self.on_disconnect: Disconnect = STOP
         self.answer_now = AnswerNow()
+        self.steering = Steering()
+        self.successor: Successor | None = None  # goes on with what was said to it, once it has ended
+        self.next: asyncio.Future[Run | ApiError] | None = None  # of its successor, once it has ended
+        self.on_successor: Callable[[Successor], None] = lambda _: None
         self._services = services
         self._ledger = ledger
         self._event_log = event_log
@@ -130,6 +136,17 @@ class Run:
     @property
     def in_background(self) -> bool:
         return self.turn.frame.request.background is True
+
+    @property
+    def is_resumable(self) -> bool:
+        """Whether another worker resumes it if this one is lost."""
+        return self._job is not None
+
+    @property
+    def open_calls(self) -> list[FunctionCall]:
+        """The calls of the caller's functions with which it has ended."""
+        functions = {function.name for function in self.turn.turn.functions}
+        return TurnFinished("completed", self.output, Usage()).open_calls(functions)
 
     @property
     def can_restart(self) -> bool:
@@ -176,6 +193,23 @@ class Run:
         """Stop without a terminal event, as if this worker had died: another one restarts it, or marks it as failed."""
         self._left = True
         self.cancel()
+
+    def say(self, said: tuple[Item, ...]) -> str:
+        """Keep what is said to a response that is not stored; returns the id of its successor. Raises TurnOver,
+        TooMuchSaid."""
+        if self._stopping:
+            raise TurnOver(self.id)
+        before = self.successor or Successor(new_id("resp"), ())
+        self.successor = replace(before, said=check_said((*before.said, *said)))
+        return before.id
+
+    def steer(self, steer_id: str | None, *, stop_tools: bool) -> bool:
+        """Its successor waits: end at the next safe place. Returns whether its readers are told."""
+        told = steer_id is not None and not self._stopping and self._unsettled is None
+        if told:
+            self._publish(list(map(sse.encode, self._encoder.steered(steer_id or ""))))
+        self.steering.ask(stop_tools=stop_tools)
+        return told
 
     async def wait(self) -> None:
         """Return when the response has ended, in whatever way."""
@@ -310,6 +344,8 @@ class Run:
                 self._settling.cancel()
             self._held.close()
             self._ledger.record(status)
+            if self.successor is not None and not self._left:
+                self.on_successor(self.successor)
 
     async def _withdraw(self) -> None:
         """No event was sent, but the row may be stored: the answer of the database was lost."""
@@ -324,7 +360,8 @@ class Run:
     async def _run_turn(self) -> TurnFinished:
         """Errors before the turn is accepted refuse the request."""
         try:
-            turn, trace = replace(self._ledger.applied(self.turn.turn), answer_now=self.answer_now), self._ledger.trace
+            turn, trace = self._ledger.applied(self.turn.turn), self._ledger.trace
+            turn = replace(turn, answer_now=self.answer_now, steering=self.steering)
             resumes = turn.compacting is None and turn.sampling.top_logprobs is None and not turn.only_reads
             if self._job is not None and resumes:
                 self._journal.continuation = Continuation(self._job, self._marks, lambda: self._unsettled is None)
@@ -396,7 +433,7 @@ class Run:
             end = self._encoded_end(snapshot)
             events = self._journal.batch(held + end, skipped=int(self._encoder.tells_trace))
             try:
-                await certain(lambda: finish(self._services, self.turn, record, events), END_S)
+                await certain(lambda: self._finish(record, events), END_S)
             except Exception as error:  # the boundary: events were sent, so the last one must say what happened
                 if isinstance(error, NotFound) and self._journal.continuation is not None:
                     self._left = self.lost = True
@@ -412,6 +449,10 @@ class Run:
         if self.error is not None:
             await self._try_to_flush()
         return finished.status
+
+    async def _finish(self, record: ResponseRecord, events: Batch) -> None:
+        """Idempotent: its successor is taken once."""
+        self.successor = await finish(self._services, self.turn, record, events) or self.successor
 
     def _encoded_end(self, snapshot: dict[str, Any]) -> list[bytes]:
         return list(map(sse.encode, self._encoder.conclude(snapshot)))
@@ -437,7 +478,7 @@ class Run:
         events = self._journal.batch()
         try:
             async with asyncio.timeout(ABANDON_S):
-                await certain(lambda: finish(self._services, self.turn, record, events), ABANDON_S)
+                await certain(lambda: self._finish(record, events), ABANDON_S)
         except Exception as error:  # the boundary: the event log stores it, as soon as that is possible
             log.warning("the end of a response could not be stored, retrying: %r", error)
             self._journal.end = ResponseEnd(record, kept=True)

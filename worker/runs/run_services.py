@@ -30,13 +30,15 @@ if TYPE_CHECKING:
     from worker.runs.presence import Presence
     from worker.runs.queue_store import QueueStore
     from worker.runs.running_store import RunningStore
+    from worker.runs.steering_store import SteeringStore
     from worker.telemetry.goodput import Targets
     from worker.telemetry.telemetry import Telemetry
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunServices:
-    """`running` stores the responses in progress with their events, `queue` those of the background that wait."""
+    """`running` stores the responses in progress with their events, `queue` those of the background that wait,
+    `steering` what is said to those in progress."""
 
     agent: Agent
     model_registry: ModelRegistry
@@ -44,6 +46,7 @@ class RunServices:
     responses: ResponseStore
     running: RunningStore
     queue: QueueStore
+    steering: SteeringStore
     idempotency: IdempotencyStore
     claims: IdempotencyClaims
     presence: Presence

@@ -25,6 +25,7 @@ from migrations.pool import Act, Database
 from worker.runs.group_commit import GroupCommit
 from worker.runs.interrupted import InterruptedResponse
 from worker.runs.replay import closing_events, completed_items, events_after, rebuilt_items
+from worker.runs.steering_store import KEPT, Successor, take_successor
 from worker.wire.events import WireEvent
 
 if TYPE_CHECKING:
@@ -234,9 +235,9 @@ class RunningStore:
         told, sealed = events_after(events, after, sealed=row["sealed"]), row["sealed"]
         return EventPage(told, row["body"], sealed, sealed and row["silent"] and not told)
 
-    async def finish(self, tenant_id: UUID, record: ResponseRecord, worker: int, events: Batch) -> None:
+    async def finish(self, tenant_id: UUID, record: ResponseRecord, worker: int, events: Batch) -> Successor | None:
         """Store the end of a response with all its events and, when it belongs to a conversation, append its items
-        there, in one transaction. Idempotent.
+        there, in one transaction. Idempotent. Returns what goes on with what was said to it meanwhile.
 
         Raises NotFound when the response or the conversation was deleted, or this worker does not own it any more.
         """
@@ -250,6 +251,7 @@ class RunningStore:
             if record.conversation_id is not None and row["ended_before"] is None:
                 items = (*record.input, *record.output)
                 await append_items(connection, tenant_id, record.conversation_id, items, record.id)
+            return await take_successor(connection, tenant_id, row["body"], worker)
 
     async def generated_turns(self, tenant_id: UUID, digests: Sequence[bytes]) -> list[tuple[bytes, tuple[int, ...]]]:
         """The exact tokens of these turns, as far as they are stored."""
@@ -311,11 +313,13 @@ class RunningStore:
             await connection.execute("select end_silent_workers($1)", timedelta(seconds=silent_s))
 
     async def give_up(self, taken: OwnedResponse, error: Mapping[str, Any]) -> None:
-        """End a response that no worker runs any more: as failed, unless it had ended and only its events were missing.
+        """End a response that no worker runs any more, and its successor: as failed, unless it had ended and only its
+        events were missing.
 
         Its output stays in the conversation, and a terminal event is stored. Idempotent.
         """
         tenant_id, response_id = taken.tenant_id, taken.response_id
+        successor: Successor | None = None
         async with self._database.tenant(tenant_id) as connection:
             row = await connection.fetchrow(
                 """update responses set worker = null
@@ -343,7 +347,10 @@ class RunningStore:
                 if row["conversation_id"] is not None:
                     items = (*map(from_payload, row["input"]), *said)
                     await append_items(connection, tenant_id, row["conversation_id"], items, response_id)
+                successor = await take_successor(connection, tenant_id, row["body"], taken.worker)
             await notify_readers(connection, response_id)
+        if successor is not None:
+            await self.give_up(OwnedResponse(tenant_id, successor.id, taken.worker), error)
 
     async def forget(self, days: float) -> None:
         """Delete the events of responses that ended longer ago; the responses themselves are kept."""
@@ -439,9 +446,9 @@ async def _store_end(
 ) -> asyncpg.Record | None:
     """None when it is not this worker's. `ended_before` is when it had ended, if it had."""
     return await connection.fetchrow(
-        """update responses set status = $3, completed_at = $4, body = $5
+        f"""update responses set status = $3, completed_at = $4, body = {KEPT} || $5
            where tenant_id = $1 and id = $2 and worker = $6
-           returning (select before.completed_at from responses before
+           returning body, (select before.completed_at from responses before
                       where before.tenant_id = $1 and before.id = $2) as ended_before""",
         tenant_id,
         record.id,

@@ -25,6 +25,7 @@ from worker.auth.seals import opened, sealed
 from worker.errors import ApiError
 from worker.runs.run_services import RunServices
 from worker.runs.running_store import Batch, OwnedResponse
+from worker.runs.steering_store import Successor
 from worker.telemetry.canary.canaries import Chosen
 from worker.wire.public_view import public_item
 from worker.wire.response import ResponseFrame
@@ -141,26 +142,29 @@ def _taken(services: RunServices, turn: ResponseTurn) -> OwnedResponse:
     return OwnedResponse(turn.tenant_id, turn.frame.id, services.presence.worker)
 
 
-async def finish(services: RunServices, turn: ResponseTurn, record: ResponseRecord, events: Batch) -> None:
+async def finish(services: RunServices, turn: ResponseTurn, record: ResponseRecord, events: Batch) -> Successor | None:
     """Store the response with its events, unless `store` is false, and add its items to the conversation, if there is
-    one. Idempotent."""
+    one. Idempotent. Returns its successor, if that is stored."""
     if turn.frame.request.background:
         await settle(services, turn)
     if turn.frame.request.stored:
-        await _finish_stored(services, turn, record, events)
-    elif record.conversation_id is not None:
+        return await _finish_stored(services, turn, record, events)
+    if record.conversation_id is not None:
         await _add_items(services, turn.tenant_id, record.conversation_id, record)
+    return None
 
 
-async def _finish_stored(services: RunServices, turn: ResponseTurn, record: ResponseRecord, events: Batch) -> None:
+async def _finish_stored(
+    services: RunServices, turn: ResponseTurn, record: ResponseRecord, events: Batch
+) -> Successor | None:
     worker = services.presence.worker
     try:
-        await services.running.finish(turn.tenant_id, record, worker, events)
+        return await services.running.finish(turn.tenant_id, record, worker, events)
     except NotFound:
         if (beginning := begun(turn)) is None:
             raise
         await services.running.begin(turn.tenant_id, beginning, worker)  # a crash of Postgres may have lost it
-        await services.running.finish(turn.tenant_id, record, worker, events)
+        return await services.running.finish(turn.tenant_id, record, worker, events)
 
 
 async def _add_items(services: RunServices, tenant_id: UUID, conversation_id: str, record: ResponseRecord) -> None:

@@ -78,6 +78,10 @@ class EventEncoder:
         for _ in self._narrate(event):
             pass
 
+    def steered(self, steer_id: str) -> list[WireEvent]:
+        """What was said to the response was accepted."""
+        return self._numbered([wire.steer("accepted", self._frame.id, steer_id)])
+
     @property
     def tells_trace(self) -> bool:
         return self._frame.request.includes(TRACE)

@@ -5,7 +5,7 @@ An event is a dict with `type`; the narrator numbers it. Events of our own are "
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 from agents.events import Queued, TurnFinished
@@ -25,6 +25,12 @@ def response(kind: str, snapshot: dict[str, Any]) -> WireEvent:
 def cut(finished: TurnFinished) -> dict[str, str]:
     """The field that says what cut an answer off: see `TurnFinished`."""
     return {CUT: finished.cut} if finished.cut else {}
+
+
+def steer(kind: str, response_id: str, steer_id: str | None, more: Mapping[str, Any] | None = None) -> WireEvent:
+    """`kind` is accepted or failed; a steer that was refused has no id."""
+    named = {"id": steer_id} if steer_id else {}
+    return {"type": f"response.steer.{kind}", "steer": {**named, "previous_response_id": response_id, **(more or {})}}
 
 
 def error(details: dict[str, Any]) -> WireEvent:

@@ -13,6 +13,7 @@ LEVELS_MAX = 100  # of nesting in one body: far more than any schema needs, far 
 TEXT_CHARS_MAX = 1_000_000  # about a quarter of a million tokens: more than any supported context
 ITEMS_MAX = 10_000  # items or messages of one request: days of an agent's work, more than any context holds
 ITEMS_ADD_MAX = 20  # items of one call to a conversation, the limit of the public contract
+SAID_MAX = 16  # messages to a running response: each is one more that its successor has to answer
 PARTS_MAX = 256  # content parts of one message
 SEALED_CHARS_MAX = 4 * TEXT_CHARS_MAX  # of a summary that comes back with its recent turns
 FILES_MAX = 16  # of one request; each is read before the first token

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
-from agents.events import TurnFinished, Usage
+from agents.events import STEERED, TurnFinished, Usage
 from agents.message import new_id
 from worker.wire import limits
 from worker.wire.dialect import Dialect
@@ -54,7 +54,8 @@ class ResponseFrame:
         if turn.status == "completed":
             snapshot["completed_at"] = int(time.time())
         if turn.status == "incomplete":
-            snapshot["incomplete_details"] = {"reason": "max_output_tokens", **cut(turn)}
+            reason = STEERED if turn.cut == STEERED else "max_output_tokens"
+            snapshot["incomplete_details"] = {"reason": reason, **cut(turn)}
         if turn.budget is not None and len(snapshot["metadata"]) < limits.METADATA_PAIRS_MAX:
             snapshot["metadata"] = {**snapshot["metadata"], BUDGET: turn.budget}
         if turn.status == "failed":

@@ -1,4 +1,4 @@
-"""Messages on a WebSocket: what a client sends, and how errors are reported.
+"""Messages on a WebSocket: what a client sends, also by POST to a running response, and how errors are reported.
 
 Everything else that the worker sends is the events of a streamed response, one per message.
 """
@@ -7,9 +7,13 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
+from pydantic import BeforeValidator
+
 from worker.errors import ApiError
+from worker.wire.items import MessageItem, as_items
+from worker.wire.limits import SAID_MAX
 from worker.wire.response_request import ResponseRequest
-from worker.wire.strict import Unsupported, only
+from worker.wire.strict import Id, Strict, Unsupported, only, up_to
 
 
 class CreateMessage(ResponseRequest):
@@ -28,6 +32,24 @@ class CreateMessage(ResponseRequest):
     @property
     def only_reads(self) -> bool:
         return self.generate is False or super().only_reads
+
+
+class SaidMessage(MessageItem):
+    role: Literal["user"]
+
+
+class SteerRequest(Strict):
+    """What somebody says to a response while it runs. `stop_tools`: without waiting for the tools that run."""
+
+    input: Annotated[list[SaidMessage], up_to(SAID_MAX, 1), BeforeValidator(as_items)]
+    stop_tools: bool = False
+
+
+class SteerMessage(SteerRequest):
+    """Ours is only `stop_tools`."""
+
+    type: Literal["response.steer"]
+    previous_response_id: Id
 
 
 def error_event(error: ApiError) -> dict[str, Any]:

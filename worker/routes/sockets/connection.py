@@ -17,6 +17,7 @@ from typing import Any
 import orjson
 from aiohttp import WSCloseCode, WSMsgType, web
 
+from agents.errors import WaitsForCaller
 from agents.message import Compaction, FileSearchCall, FunctionCall, Item
 from worker.auth.access import needs
 from worker.auth.principal import Principal
@@ -38,10 +39,12 @@ from worker.runs.run import Run
 from worker.services import DRAINING, SERVICES
 from worker.wire import limits, sse
 from worker.wire.dialect import Dialect
+from worker.wire.events import steer
 from worker.wire.headers import with_headers
 from worker.wire.parse import parsed
+from worker.wire.public_view import public_item
 from worker.wire.response_request import ResponseRequest
-from worker.wire.socket_message import CreateMessage, error_event
+from worker.wire.socket_message import CreateMessage, SaidMessage, SteerMessage, error_event
 
 TEXT = 0x81  # a complete text message in one frame (RFC 6455, section 5.2)
 LENGTH_16, LENGTH_64 = 126, 127
@@ -136,6 +139,31 @@ async def connect(request: web.Request) -> web.StreamResponse:
         return await Connection(request.app[RUNS], request, draining, body_bytes, holding).serve()
 
 
+STEER = b"response.steer"
+FAILED_STEER = "successor_creation_failed"
+STEER_CODES = frozenset(
+    {"response_not_found", "too_many_pending_steers", "response_already_completed", "response_not_active"}
+)
+
+
+def steer_of(message: bytes) -> dict[str, Any] | None:
+    """The message, if it steers a response."""
+    with suppress(ValueError):
+        asked = orjson.loads(message)
+        if isinstance(asked, dict) and asked.get("type") == STEER.decode():
+            return {"previous_response_id": asked.get("previous_response_id"), "input": asked.get("input")}
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Said:
+    """What was accepted: under this id, as the client sent it, and as the input of a request."""
+
+    steer_id: str
+    asked: dict[str, Any]
+    input: list[SaidMessage]
+
+
 class Connection:
     """`serve` returns when either side is done. A response whose connection is lost follows its disconnect policy."""
 
@@ -151,6 +179,9 @@ class Connection:
         self._memory = Memory()
         self._messages: asyncio.Queue[bytes] = asyncio.Queue(WAITING_MAX)
         self._holding = holding
+        self._run: Run | None = None  # whose events are being sent
+        self._said: list[_Said] = []  # to it
+        self._pending: tuple[str, list[_Said]] = ("", [])  # the response before, and what waits for its outputs
         self._arriving_bytes = 0  # of an incomplete message
         self._taken_bytes = 0  # of messages that are queued or being answered
         self._reading: asyncio.Task[None] | None = None
@@ -217,6 +248,8 @@ class Connection:
     async def _take(self, data: str | bytes) -> None:
         message = data.encode() if isinstance(data, str) else data
         self._arriving_bytes = 0
+        if STEER in message and (asked := await asyncio.to_thread(steer_of, message)) is not None:
+            return await self._steer(message, asked)
         try:
             self._messages.put_nowait(message)
             self._taken_bytes += len(message)
@@ -254,18 +287,61 @@ class Connection:
             surfaces = self._services.surface_names
             body = with_headers(await parsed(CreateMessage, message), self._request.headers, surfaces)
             previous_id = body.previous_response_id or ""
+            if previous_id == self._pending[0]:
+                said = [message for each in self._pending[1] for message in each.input]
+                body = body.model_copy(update={"input": [*said, *body.input]})
             remembered = self._memory.take(previous_id)  # a continuation consumes it even if it fails
             run = await self._start(body, remembered)
         except Exception as error:  # top-level boundary: the connection survives a failed request
             await self._complain(_explained(error))
             return
+        self._pending = ("", [])
         await self._tell(run)
-        if run.snapshot["status"] == "failed":
-            return
-        if remembered is not None:
+        if run.snapshot["status"] != "failed" and remembered is not None:
             self._memory.keep(previous_id, remembered)
-        if not body.stored and run.snapshot["status"] != "cancelled":
-            self._memory.keep(run.id, (*run.turn.history, *run.turn.items, *run.output))
+        while (successor := await self._successor(run)) is not None:
+            await self._tell(run := successor)
+
+    async def _successor(self, run: Run) -> Run | None:
+        """What goes on with what was said to a response, which its client is told if nothing does."""
+        came = await run.next if run.next is not None else None
+        said, self._said = self._said, []
+        if not isinstance(came, ApiError):
+            return came
+        waits = isinstance(came.__cause__, WaitsForCaller) and run.turn.conversation_id is None
+        self._pending = (run.id, said if waits else [])
+        for each in said:
+            if waits:
+                event = steer("pending", run.id, each.steer_id) | {"reason": "waiting_for_required_input"}
+                await self._send(orjson.dumps({**event, **_outputs_of(run), "sequence_number": len(run.frames)}))
+            else:
+                await self._refuse_steer(came, each.asked, each.steer_id)
+        return None
+
+    async def _steer(self, message: bytes, asked: dict[str, Any]) -> None:
+        """Say something to the response whose events are being sent."""
+        tenant_id, run = self._request[PRINCIPAL].tenant_id, self._run
+        try:
+            body = await parsed(SteerMessage, message)
+            if run is None or run.id != body.previous_response_id:
+                text = "The response is not in progress on this connection."
+                raise ApiError(404, text, param="previous_response_id", code="response_not_found")
+            said = await self._services.attachments.items(tenant_id, body.input, "input")
+            accepted = await self._runs.steer(tenant_id, run.id, said, stop_tools=body.stop_tools)
+        except Exception as error:  # top-level boundary: the connection survives what is refused
+            await self._refuse_steer(_explained(error), asked)
+            return
+        self._said.append(_Said(accepted.id, asked, body.input))
+        if not accepted.told:  # its last event was on its way
+            event = steer("accepted", run.id, accepted.id)
+            await self._send(orjson.dumps({**event, "sequence_number": len(run.frames)}))
+
+    async def _refuse_steer(self, error: ApiError, asked: dict[str, Any], steer_id: str | None = None) -> None:
+        number = len(self._run.frames) if self._run else 0
+        event = steer("failed", asked["previous_response_id"], steer_id, {"input": asked["input"]})
+        code = error.code if error.code in STEER_CODES else "invalid_input" if error.status == 400 else FAILED_STEER
+        details = {"type": "invalid_request_error", "code": code, "message": error.message}
+        await self._send(orjson.dumps({**event, "sequence_number": number, "error": details}))
 
     async def _start(self, body: ResponseRequest, remembered: tuple[Item, ...] | None) -> Run:
         """The credential is checked for each request: keys are revoked while connections last."""
@@ -289,7 +365,10 @@ class Connection:
 
     async def _tell(self, run: Run) -> None:
         """Send every event as it happens. A client that disconnects early gives up its place as a reader."""
+        self._run = run
         await read_run(run, self._stream)
+        if not run.turn.frame.request.stored and run.snapshot["status"] not in ("failed", "cancelled"):
+            self._memory.keep(run.id, (*run.turn.history, *run.turn.items, *run.output))
         if run.snapshot["status"] == "cancelled":  # its events just end, but a client here waits for a final one
             text = "The response was cancelled."
             await self._complain(ApiError(409, text, code="response_cancelled"))
@@ -304,6 +383,15 @@ class Connection:
         """Raises ConnectionError, also for a client that has stopped reading."""
         await self._stream.room()
         await self._socket.send_frame(message, WSMsgType.TEXT)
+
+
+def _outputs_of(run: Run) -> dict[str, Any]:
+    """The outputs that a response waits for, without their contents."""
+    stubs = []
+    for call in map(public_item, run.open_calls):
+        named = {"name": call["name"]} if call["type"] == "function_call" else {}
+        stubs.append({"type": f"{call['type']}_output", "call_id": call["call_id"], **named})
+    return {"required_input": stubs}
 
 
 def _explained(error: Exception) -> ApiError:

@@ -29,8 +29,10 @@ export class Answer {
     this.now.hidden = true;
     this.waiting = el("p", { class: "waiting" }, el("span", { class: "pulse" }), this.stage, this.now);
     this.body = el("div", { class: "answer-body" });
+    this.heard = el("p", { class: "quiet heard", dir: "auto" });
+    this.heard.hidden = true;
     this.foot = el("div", { class: "answer-foot" });
-    const parts = [this.sources.node, this.body, this.waiting, this.foot];
+    const parts = [this.sources.node, this.body, this.waiting, this.heard, this.foot];
     this.node = el("article", { class: "answer", "aria-label": "Answer" }, ...parts);
   }
 
@@ -79,6 +81,12 @@ export class Answer {
   answerNow() {
     this.now.hidden = true;
     this.hurry().catch(() => (this.now.hidden = this.waiting.hidden));
+  }
+
+  /** Something was said to it: it ends soon. */
+  hear(text) {
+    this.heard.textContent = `You said: ${text}`;
+    this.heard.hidden = false;
   }
 
   think(itemId, delta) {
@@ -154,7 +162,7 @@ export class Answer {
   /** `details` are the `incomplete_details` of the response. */
   cutShort(details) {
     const cut = details?.[CUT] ?? "";
-    this.note(cut.endsWith(".seconds") ? TIMED_OUT : cut === "context" ? FULL : CUT_SHORT);
+    if (cut !== "steered") this.note(cut.endsWith(".seconds") ? TIMED_OUT : cut === "context" ? FULL : CUT_SHORT);
   }
 
   stopped() {
@@ -168,7 +176,7 @@ export class Answer {
 
   /** The answer is over, for whatever reason. */
   settle() {
-    this.waiting.hidden = true;
+    this.waiting.hidden = this.heard.hidden = true;
     for (const itemId of this.texts.keys()) this.finishText(itemId);
     this.steps.settle();
     if (this.texts.size > 0) this.sources.settle();

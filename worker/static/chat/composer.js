@@ -1,4 +1,4 @@
-// The question field. Enter sends, Shift+Enter breaks the line.
+// The question field. Enter sends, also while an answer is written; Shift+Enter breaks the line.
 
 import { byId } from "../shared/dom.js";
 import { count } from "../shared/format.js";
@@ -47,14 +47,15 @@ export class Composer {
     // While an input method composes, Enter picks a word.
     if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
     event.preventDefault();
-    if (!this.running) this.submit();
+    if (!this.running || this.ready) this.submit();
   }
 
   submit() {
-    if (this.running) return this.stop();
+    if (this.stops) return this.stop();
     if (!this.ready) return this.input.focus();
     const { text } = this;
     this.fill("");
+    this.fit();
     this.changed("");
     return this.send(text);
   }
@@ -99,18 +100,26 @@ export class Composer {
     this.limit.hidden = length <= CHARS_MAX;
     this.limit.textContent = `${count(length)} characters. A question has at most ${count(CHARS_MAX)}.`;
     this.button.dataset.ready = String(this.running || this.ready);
+    if (this.button.dataset.running !== String(this.stops)) this.dress();
     this.input.placeholder = PLACEHOLDERS[Math.min(this.pastes.files.length, 2)];
   }
 
-  /** While an answer is being written the button stops it. */
   show(running) {
     this.running = running;
-    const label = running ? "Stop the answer" : "Send the question";
-    this.button.replaceChildren(icon(running ? "stop" : "send"));
+    this.fit();
+  }
+
+  /** While an answer is being written and nothing else is, the button stops it. */
+  get stops() {
+    return this.running && !this.ready;
+  }
+
+  dress() {
+    const label = this.stops ? "Stop the answer" : "Send the question";
+    this.button.replaceChildren(icon(this.stops ? "stop" : "send"));
     this.button.setAttribute("aria-label", label);
     this.button.title = label;
-    this.button.dataset.running = String(running);
-    this.fit();
+    this.button.dataset.running = String(this.stops);
   }
 
   focus() {

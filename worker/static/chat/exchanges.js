@@ -7,7 +7,10 @@ export function exchanges(items) {
   for (const item of items) {
     const asks = item.type === "message" && item.role === "user";
     if (item.type === "message" && !asks && item.role !== "assistant") continue;
-    if (asks || list.length === 0) {
+    const { responseId = null, items: before = [] } = list.at(-1) ?? {};
+    const goesOn = asks && responseId !== null && responseId === item.firsttoken_response_id && before.every(isQuestion);
+    if (goesOn) list.at(-1).question += `\n\n${textOf(item)}`; // said one after the other, and answered together
+    else if (asks || list.length === 0) {
       const versions = item.firsttoken_versions ?? [item.id];
       list.push({ question: asks ? textOf(item) : null, responseId: null, rated: null, versions, items: [] });
     }
@@ -17,6 +20,8 @@ export function exchanges(items) {
   }
   return list;
 }
+
+export const isQuestion = ({ type, role }) => type === "message" && role === "user";
 
 function textOf(message) {
   return message.content.map((part) => part.text ?? "").join("\n");

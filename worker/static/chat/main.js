@@ -15,7 +15,7 @@ import { draftOf, keepDraft } from "./drafts.js";
 import { Drawer } from "./drawer.js";
 import { watchElsewhere } from "./elsewhere.js";
 import { Follow } from "./follow.js";
-import { exchanges } from "./exchanges.js";
+import { exchanges, isQuestion } from "./exchanges.js";
 import { listenToKeys } from "./keys.js";
 import { Options } from "./options.js";
 import { Palette } from "./palette.js";
@@ -29,6 +29,8 @@ import { SourceDialog } from "./source-dialog.js";
 import { Transcript } from "./transcript.js";
 import { warm } from "./turn.js";
 import { Welcome } from "./welcome.js";
+
+const ON = new Set(["in_progress", "queued"]); // answers that are made, or will be
 
 class Chat {
   constructor() {
@@ -205,11 +207,11 @@ class Chat {
     warm({ conversation: transcript.id, ...options, draft: text }).catch(() => {});
   }
 
+  /** While an answer is written, what is sent goes on from it. */
   send(question) {
-    if (this.transcript.running) return;
     const { transcript } = this;
     this.calm();
-    transcript.ask(question).catch((error) => this.warn(error));
+    (transcript.running ? transcript.say(question) : transcript.ask(question)).catch((error) => this.warn(error));
     this.follow.toEnd();
     this.composer.focus();
   }
@@ -299,9 +301,9 @@ class Chat {
 /** {id, question} of the answer that is being made to the last question, or null. */
 async function goingOn(items) {
   const { question, responseId, items: all } = exchanges(items).at(-1) ?? {};
-  if (!responseId || question === null || all.length > 1) return null;
+  if (!responseId || question === null || !all.every(isQuestion)) return null;
   const { status } = await lookAt(responseId);
-  return status === "in_progress" ? { id: responseId, question } : null;
+  return ON.has(status) ? { id: responseId, question } : null;
 }
 
 /** The stored items of a conversation, its running answer, and a question that was sent and that the worker does not
@@ -311,7 +313,7 @@ async function listing(id) {
   if (running === null) return { items: await listItems(id), running, unanswered: null };
   if (running.id !== null) {
     const { status } = await lookAt(running.id).catch(() => ({ status: "unknown" }));
-    if (status === "in_progress") return { items: await listItems(id), running, unanswered: null };
+    if (ON.has(status)) return { items: await listItems(id), running, unanswered: null };
   }
   const items = await listItems(id);
   const kept = running.id !== null && items.some((item) => item.firsttoken_response_id === running.id);

@@ -69,6 +69,12 @@ export async function stop(id) {
   await request("POST", path(id, "/cancel"), { signal }).catch(() => {});
 }
 
+/** Say something to a running response; {response} is what goes on with it. Raises ApiError 409 where it has just ended. */
+export async function say(id, text) {
+  const body = { input: text };
+  return (await request("POST", path(id, "/steer"), { body, signal: AbortSignal.timeout(5000) })).json();
+}
+
 /** End the reasoning of a response: its answer begins. */
 export async function answerNow(id) {
   await request("POST", path(id, "/answer_now"), { signal: AbortSignal.timeout(5000) });

@@ -5,7 +5,8 @@ import { el } from "../shared/dom.js";
 import { chooseVersion, dropTurns, goBack, listItems } from "./conversations.js";
 import { keepDraft } from "./drafts.js";
 import { Exchange } from "./exchange.js";
-import { exchanges } from "./exchanges.js";
+import { exchanges, isQuestion } from "./exchanges.js";
+import { say } from "./reading.js";
 import { begun, ended } from "./running.js";
 import { resumeTurn, runTurn } from "./turn.js";
 
@@ -16,6 +17,8 @@ export class Transcript {
     this.id = id;
     this.host = host;
     this.abort = null;
+    this.said = []; // while an answer is written
+    this.next = null; // {id, question} of what goes on with it; `id` is null if the answer had ended before
     this.exchanges = [];
     this.node = el("div", { class: "transcript" });
     this.does = {
@@ -47,7 +50,7 @@ export class Transcript {
 
   load(items) {
     for (const { question, responseId, rated, versions, items: all } of exchanges(items)) {
-      const answer = question === null ? all : all.slice(1);
+      const answer = all.filter((item) => !isQuestion(item));
       const itemIds = all.map(({ id }) => id);
       this.add(new Exchange(question, this.does, { responseId, rated, itemIds, versions })).replay(answer);
     }
@@ -102,6 +105,37 @@ export class Transcript {
     await this.answer(question, (turn, answer) => resumeTurn({ ...turn, conversation: this.id, id }, answer), versions);
   }
 
+  /** Say something while an answer is written: that ends at the next safe place, and another one goes on. */
+  async say(text) {
+    this.said.push(text);
+    await this.tell();
+  }
+
+  /** Once the worker has the question, it is told all that was said since. */
+  async tell() {
+    const { responseId, answer } = this.exchanges.at(-1);
+    if (responseId === null || this.said.length === 0) return;
+    const text = this.said.splice(0).join("\n\n");
+    const before = this.next === null ? "" : `${this.next.question}\n\n`;
+    this.next = { id: this.next?.id ?? null, question: before + text };
+    answer.hear(text);
+    try {
+      this.next.id = (await say(responseId, text)).response;
+    } catch (error) {
+      if (error.status !== 409) throw error; // it has just ended: then this is the next question
+    }
+    if (!this.running) await this.goOn();
+  }
+
+  async goOn() {
+    const { next } = this;
+    this.next = null;
+    if (next === null) return;
+    if (next.id === null) return this.ask(next.question);
+    begun(this.id, next.id, next.question);
+    await this.resume(next);
+  }
+
   /** `versions` are the ids of those beside which this one will stand. */
   async answer(question, run, versions = []) {
     const exchange = this.add(new Exchange(question, this.does, { versions: [...versions, null] }));
@@ -109,15 +143,28 @@ export class Transcript {
     this.abort = new AbortController();
     this.host.changed(this);
     try {
-      await run({ question, signal: this.abort.signal, begun: (id) => (exchange.responseId = id) }, answer);
+      const taken = (id) => {
+        exchange.responseId = id;
+        this.tell().catch((error) => this.host.warn(error));
+      };
+      await run({ question, signal: this.abort.signal, begun: taken }, answer);
       this.host.announce("Answer complete.");
     } catch (error) {
       this.failed(error, exchange);
+      this.giveUp();
     } finally {
       this.abort = null;
       exchange.settle();
       this.host.changed(this);
     }
+    await this.goOn();
+  }
+
+  /** What was said to an answer that was stopped or failed is not answered, but can be asked again. */
+  giveUp() {
+    const unheard = [...(this.next === null ? [] : [this.next.question]), ...this.said.splice(0)];
+    this.next = null;
+    if (unheard.length > 0) this.unanswered(unheard.join("\n\n"));
   }
 
   failed(error, exchange) {

@@ -117,7 +117,7 @@ async def test_a_response_continues_one_that_is_stored(client: Client, socket: C
         ({"background": True}, "background"),
         ({"generate": "no"}, "generate"),
         ({"stream_id": "a"}, "stream_id"),
-        ({"type": "response.steer"}, "type"),
+        ({"type": "response.inject"}, "type"),
         ({"colour": "red"}, "colour"),
         ({"model": "gpt-9"}, "model"),
         ({"previous_response_id": "resp_0"}, "previous_response_id"),

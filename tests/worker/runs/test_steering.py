@@ -1,0 +1,346 @@
+"""What is said to a running response: that ends at a safe place and keeps what it has, and its successor answers."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from aiohttp import ClientWebSocketResponse
+
+from agents.agent import Agent
+from agents.errors import TurnOver
+from agents.message import new_id
+from agents.store import ResponseRecord
+from agents.tool import tool
+from agents.toolbox import Toolbox
+from inference.testing import ScriptedModel
+from migrations.pool import Database
+from tests.agents.turns import user
+from tests.worker.answering import MODEL, StallingModel, answering, events_of, get, post, services_with
+from tests.worker.harness import SECRET, Client
+from tests.worker.runs.test_going_on import PIECE, TEXT, pair, replay
+from tests.worker.sharing import colleagues, response_id_of, signed_in
+from worker.auth.keys import Keys
+from worker.runs.running_store import Batch, OwnedResponse, RunningStore
+from worker.runs.steering_store import SteeringStore
+from worker.wire.limits import SAID_MAX, TEXT_CHARS_MAX
+
+URL = "/v1/responses"
+HALF = "Half an answer,"
+STREAM = {"input": "Tell me.", "stream": True}
+LESS = "Shorter, please."
+CALLS_MINE = 'Hm. <tool_call>\n{"name": "mine", "arguments": {}}\n</tool_call>'
+MINE = {"type": "function", "name": "mine", "parameters": {"type": "object", "properties": {}}}
+
+
+class Talk(StallingModel):
+    """Its first answer stands still until it is ended; the later ones do not."""
+
+    def generate(self, *args: Any, **options: Any) -> Any:
+        generation = super().generate(*args, **options)
+        if len(self.running) > 1:
+            self.running[-1].released.set()
+        return generation
+
+
+def talk() -> Talk:
+    return Talk([HALF], name=MODEL)
+
+
+async def begun(client: Client, **more: Any) -> tuple[str, Any, bytes]:
+    answer = await client.post(URL, json={**STREAM, **more})
+    beginning = await answer.content.readuntil(b"er,")
+    return response_id_of(beginning), answer, beginning
+
+
+async def ended(client: Client, id: str) -> dict[str, Any]:
+    await replay(client, id)
+    response: dict[str, Any] = await get(client, f"{URL}/{id}")
+    return response
+
+
+async def test_the_answer_so_far_is_kept_and_another_goes_on_with_what_was_said(database: Database) -> None:
+    model = talk()
+    async with answering(database, model=model) as client:
+        id, answer, beginning = await begun(client, instructions="Be kind.", temperature=0.5)
+        told = await post(client, f"{URL}/{id}/steer", {"input": LESS}, 202)
+        assert (told["object"], told["previous_response_id"]) == ("response.steer", id)
+        events = events_of((beginning + await answer.read()).decode())
+        accepted = next(event for event in events if event["type"] == "response.steer.accepted")
+        assert accepted["steer"] == {"id": told["id"], "previous_response_id": id}
+        assert [event["sequence_number"] for event in events] == list(range(len(events)))
+        assert events[-1]["type"] == "response.incomplete"
+        before, after = await get(client, f"{URL}/{id}"), await ended(client, told["response"])
+        items = (await get(client, f"{URL}/{after['id']}/input_items"))["data"]
+    assert before["incomplete_details"]["reason"] == "steered"
+    assert before["output"][0]["content"][0]["text"] == HALF and before["output"][0]["status"] == "incomplete"
+    assert before["firsttoken_successor"] == after["id"]
+    assert (after["status"], after["previous_response_id"], after["temperature"]) == ("completed", id, 0.5)
+    assert [item["content"][0]["text"] for item in items] == [LESS]
+    beginning_of_prompt, said = model.prompts[1].split(HALF)
+    assert "Be kind." in beginning_of_prompt and "Tell me." in beginning_of_prompt and LESS in said
+
+
+async def test_a_conversation_has_all_of_it_in_order_and_what_is_said_at_once_is_answered_at_once(
+    database: Database,
+) -> None:
+    model = talk()
+    async with answering(database, model=model) as client:
+        conversation = (await post(client, "/v1/conversations", {}))["id"]
+        id, answer, _ = await begun(client, conversation=conversation)
+        said = [{"role": "user", "content": [{"type": "input_text", "text": text}]} for text in (LESS, "In French.")]
+        told = await asyncio.gather(*(post(client, f"{URL}/{id}/steer", {"input": [each]}, 202) for each in said))
+        assert len({each["response"] for each in told}) == 1 and len({each["id"] for each in told}) == 2
+        await answer.read()
+        await ended(client, told[0]["response"])
+        items = (await get(client, f"/v1/conversations/{conversation}/items?order=asc"))["data"]
+    texts = [item["content"][0]["text"] for item in items]
+    assert (texts[:2], set(texts[2:4]), texts[4:]) == (["Tell me.", HALF], {LESS, "In French."}, [HALF])
+
+
+@dataclass
+class Clock:
+    """A tool that takes its time, and what became of it."""
+
+    began: asyncio.Event = field(default_factory=asyncio.Event)
+    ready: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+CALL = '<tool_call>\n{"name": "wait_long", "arguments": {}}\n</tool_call>'
+
+
+@pytest.mark.parametrize("stop_tools", [False, True])
+async def test_a_tool_that_runs_is_waited_for_unless_it_is_to_be_stopped(database: Database, stop_tools: bool) -> None:
+    clock = Clock()
+
+    @tool
+    async def wait_long() -> str:
+        """Takes its time."""
+        clock.began.set()
+        await clock.ready.wait()
+        return "It is done."
+
+    model = ScriptedModel([CALL, "I see."], name=MODEL)
+    services = services_with(database, model)
+    services = replace(services, agent=Agent(model, None, Toolbox([wait_long])))
+    async with signed_in(database, services) as client:
+        answer = await client.post(URL, json={**STREAM, "tools": [{"type": "firsttoken:wait_long"}]})
+        id = response_id_of(await answer.content.readuntil(b"function_call"))
+        await clock.began.wait()
+        told = await post(client, f"{URL}/{id}/steer", {"input": LESS, "stop_tools": stop_tools}, 202)
+        if not stop_tools:
+            assert (await get(client, f"{URL}/{told['response']}"))["status"] == "queued"
+            clock.ready.set()
+        await answer.read()
+        before, after = await get(client, f"{URL}/{id}"), await ended(client, told["response"])
+    assert before["incomplete_details"]["reason"] == "steered"
+    [call, result] = before["output"]
+    assert call["type"] == "function_call" and ("stopped" in result["output"]) is stop_tools
+    assert after["output"][0]["content"][0]["text"] == "I see."
+    assert len(model.prompts) == 2 and result["output"] in model.prompts[1] and LESS in model.prompts[1]
+
+
+async def test_an_answer_that_was_complete_stays_complete_and_another_follows(database: Database) -> None:
+    model = talk()
+    async with answering(database, model=model) as client:
+        id, answer, _ = await begun(client)
+        model.running[0].cancel = lambda: None  # type: ignore[method-assign]  # its last token came first
+        told = await post(client, f"{URL}/{id}/steer", {"input": LESS}, 202)
+        model.running[0].released.set()
+        await answer.read()
+        assert (await get(client, f"{URL}/{id}"))["status"] == "completed"
+        assert (await ended(client, told["response"]))["status"] == "completed"
+
+
+async def test_what_waits_for_the_caller_cannot_be_gone_on_with(database: Database) -> None:
+    model = Talk([CALLS_MINE], name=MODEL)
+    async with answering(database, model=model) as client:
+        answer = await client.post(URL, json={**STREAM, "tools": [MINE]})
+        id = response_id_of(await answer.content.readuntil(b"mine"))
+        told = await post(client, f"{URL}/{id}/steer", {"input": LESS}, 202)
+        model.running[0].released.set()
+        await answer.read()
+        assert (await get(client, f"{URL}/{id}"))["status"] == "completed"
+        refused = await ended(client, told["response"])
+    assert (refused["status"], refused["error"]["code"]) == ("failed", "response_not_active")
+
+
+async def test_what_is_stopped_is_not_gone_on_with(database: Database) -> None:
+    model = talk()
+    async with colleagues(database, model) as (client, other):
+        id, answer, _ = await begun(client)
+        model.running[0].cancel = lambda: None  # type: ignore[method-assign]
+        told = await post(client, f"{URL}/{id}/steer", {"input": LESS}, 202)
+        waiting = asyncio.create_task(replay(other, told["response"]))
+        assert (await post(other, f"{URL}/{told['response']}/cancel", {}))["status"] == "cancelled"
+        await waiting
+        await post(client, f"{URL}/{id}/cancel", {})
+        await answer.read()
+        assert len(model.prompts) == 1
+
+
+async def test_whoever_stops_a_response_stops_what_was_said_to_it(database: Database) -> None:
+    model = talk()
+    async with answering(database, model=model) as client:
+        id, answer, _ = await begun(client)
+        model.running[0].cancel = lambda: None  # type: ignore[method-assign]
+        told = await post(client, f"{URL}/{id}/steer", {"input": LESS}, 202)
+        await post(client, f"{URL}/{id}/cancel", {})
+        await answer.read()
+        after = await ended(client, told["response"])
+    assert (after["status"], after["error"]["code"]) == ("failed", "response_already_completed")
+
+
+async def test_it_is_steered_from_another_worker(database: Database) -> None:
+    model = talk()
+    async with colleagues(database, model) as (client, other):
+        id, answer, _ = await begun(client)
+        told = await post(other, f"{URL}/{id}/steer", {"input": LESS}, 202)
+        await answer.read()
+        assert (await ended(other, told["response"]))["status"] == "completed"
+        assert (await get(other, f"{URL}/{id}"))["incomplete_details"]["reason"] == "steered"
+
+
+async def test_what_cannot_be_said_is_refused_by_its_name(database: Database) -> None:
+    model = talk()
+    async with answering(database, model=model) as client, answering(database, "Hi.") as stranger:
+        id, answer, _ = await begun(client)
+        for body, param in (
+            ({}, "input"),
+            ({"input": []}, "input"),
+            ({"input": 5}, "input"),
+            ({"input": [{"role": "system", "content": "x"}]}, "input[0].role"),
+            ({"input": [{"type": "function_call_output", "call_id": "c", "output": "x"}]}, "input[0].type"),
+            ({"input": "x", "stop_tools": "yes"}, "stop_tools"),
+            ({"input": "x", "model": "y"}, "model"),
+        ):
+            assert (await post(client, f"{URL}/{id}/steer", body, 400))["error"]["param"] == param
+        await post(stranger, f"{URL}/{id}/steer", {"input": LESS}, 404)
+        await post(client, f"{URL}/resp_0/steer", {"input": LESS}, 404)
+        assert not model.running[0].cancelled
+        model.running[0].cancel = lambda: None  # type: ignore[method-assign]
+        large = {"input": "x" * (TEXT_CHARS_MAX * 2 // 3)}
+        await post(client, f"{URL}/{id}/steer", large, 202)
+        assert (await post(client, f"{URL}/{id}/steer", large, 429))["error"]["code"] == "too_many_pending_steers"
+        for _ in range(SAID_MAX - 1):
+            await post(client, f"{URL}/{id}/steer", {"input": LESS}, 202)
+        await post(client, f"{URL}/{id}/steer", {"input": LESS}, 429)
+        await post(client, f"{URL}/{id}/cancel", {})
+        await answer.read()
+        over = (await post(client, f"{URL}/{id}/steer", {"input": LESS}, 409))["error"]
+        assert over["code"] == "response_already_completed"
+
+
+async def send(socket: ClientWebSocketResponse, type: str, **body: Any) -> None:
+    await socket.send_json({"type": f"response.{type}", **body})
+
+
+async def until(socket: ClientWebSocketResponse, type: str) -> dict[str, Any]:
+    while (event := await socket.receive_json(timeout=10))["type"] != f"response.{type}":
+        pass
+    return dict(event)
+
+
+@pytest.mark.parametrize("store", [True, False])
+async def test_a_socket_tells_what_was_accepted_and_the_events_of_its_successor(
+    database: Database, store: bool
+) -> None:
+    model = talk()
+    async with answering(database, model=model) as client, client.ws_connect(URL) as socket:
+        await send(socket, "create", input="Tell me.", store=store)
+        id = (await until(socket, "created"))["response"]["id"]
+        await until(socket, "output_text.delta")
+        await send(socket, "steer", previous_response_id=id, input=LESS)
+        accepted = (await until(socket, "steer.accepted"))["steer"]
+        assert accepted["previous_response_id"] == id and accepted["id"].startswith("steer_")
+        assert (await until(socket, "incomplete"))["response"]["incomplete_details"]["reason"] == "steered"
+        created = (await until(socket, "created"))["response"]
+        assert (created["previous_response_id"], created["store"]) == (id, store)
+        assert (await until(socket, "completed"))["response"]["id"] == created["id"]
+        await send(socket, "create", input="And now?", previous_response_id=created["id"], store=store)
+        await until(socket, "completed")
+    assert HALF in model.prompts[1] and LESS in model.prompts[1]
+    assert model.prompts[2].startswith(model.prompts[1])
+
+
+async def test_a_socket_gets_back_what_was_not_taken(database: Database) -> None:
+    async with answering(database, "Hi.") as client, client.ws_connect(URL) as socket:
+        for asked, code in (
+            ({"previous_response_id": "resp_0", "input": LESS}, "response_not_found"),
+            ({"previous_response_id": "resp_0", "input": 5}, "invalid_input"),
+        ):
+            await send(socket, "steer", **asked)
+            failed = await until(socket, "steer.failed")
+            assert (failed["steer"], failed["error"]["code"]) == (asked, code)
+
+
+@pytest.mark.parametrize("store", [True, False])
+async def test_on_a_socket_it_waits_for_the_outputs_of_the_caller(database: Database, store: bool) -> None:
+    model = Talk([CALLS_MINE], name=MODEL)
+    async with answering(database, model=model) as client, client.ws_connect(URL) as socket:
+        await send(socket, "create", input="Tell me.", tools=[MINE], store=store)
+        id = (await until(socket, "created"))["response"]["id"]
+        await until(socket, "function_call_arguments.done")
+        await send(socket, "steer", previous_response_id=id, input=LESS)
+        accepted = (await until(socket, "steer.accepted"))["steer"]
+        model.running[0].released.set()
+        call_id = (await until(socket, "completed"))["response"]["output"][-1]["call_id"]
+        pending = await until(socket, "steer.pending")
+        [stub] = pending["required_input"]
+        assert (pending["steer"], pending["reason"]) == (accepted, "waiting_for_required_input")
+        assert stub == {"type": "function_call_output", "call_id": call_id, "name": "mine"}
+        more = {"input": [{**stub, "output": "It is done."}], "previous_response_id": id, "store": store}
+        await send(socket, "create", **more)
+        await until(socket, "completed")
+    assert "It is done." in model.prompts[1] and LESS in model.prompts[1]
+
+
+async def test_what_was_said_survives_the_worker_of_the_response(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with pair(database, monkeypatch, TEXT, "I see.") as two:
+        id, _, answer = await two.begin("streamed")
+        two.models[0].running[0].cancel = lambda: None  # type: ignore[method-assign]
+        told = await post(two.client, f"{URL}/{id}/steer", {"input": LESS}, 202)
+        await two.lose()
+        after = await ended(two.client, told["response"])
+        answer.close()
+        before = await get(two.client, f"{URL}/{id}")
+    assert before["status"] in ("completed", "incomplete") and PIECE.decode().strip('"') in str(before["output"])
+    assert after["status"] == "completed" and LESS in two.models[1].prompts[-1]
+
+
+async def test_what_nobody_can_go_on_with_fails_together_with_what_was_said(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with pair(database, monkeypatch, TEXT) as two:
+        answer = await two.maker.post(URL, json=STREAM)
+        id = response_id_of(await answer.content.readuntil(PIECE))
+        two.models[0].running[0].cancel = lambda: None  # type: ignore[method-assign]
+        told = await post(two.client, f"{URL}/{id}/steer", {"input": LESS}, 202)
+        await two.lose()
+        after = await ended(two.client, told["response"])
+        answer.close()
+        assert ((await ended(two.client, id))["status"], after["status"]) == ("failed", "failed")
+        items = (await get(two.client, f"{URL}/{after['id']}/input_items"))["data"]
+    assert items[0]["content"][0]["text"] == LESS
+
+
+async def test_a_successor_is_taken_once_however_often_the_end_is_stored(database: Database) -> None:
+    store, steering = RunningStore(database), SteeringStore(database)
+    tenant = await Keys(database, SECRET).tenant(f"test-{uuid4()}")
+    begun = ResponseRecord(new_id("resp"), "in_progress", {"output": []}, datetime.now(UTC))
+    await store.begin(tenant, begun, worker=1)
+    id = await steering.say(tenant, begun.id, (user(LESS),))
+    over = replace(begun, status="completed", completed_at=datetime.now(UTC))
+    for _ in range(2):  # the answer of the database may be lost
+        taken = await store.finish(tenant, over, 1, Batch(begun.id, (), 0))
+        assert taken is not None and (taken.id, [getattr(item, "text", "") for item in taken.said]) == (id, [LESS])
+    with pytest.raises(TurnOver):
+        await steering.say(tenant, begun.id, (user(LESS),))
+    await store.give_up(OwnedResponse(tenant, id, 1), {"code": "server_error", "message": ""})
+    assert await store.finish(tenant, over, 1, Batch(begun.id, (), 0)) is None
