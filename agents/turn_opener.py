@@ -22,6 +22,7 @@ from inference.errors import TextTooLong
 from inference.trace import Trace, now_ns
 from retrieval.passage import Passage
 from retrieval.query import Searcher
+from retrieval.speculative_search import READ_TOKENS
 
 
 class TurnOpener:
@@ -99,7 +100,10 @@ class TurnOpener:
 
 
 def _affordable(turn: Turn, trace: Trace, candidate: Candidate, passages: list[Passage]) -> list[Passage]:
-    """Those that this model can read in time. The span of the search tells how many are left out, and why."""
+    """Those that this model can read in time: all that it has read already. The span of the search tells how many are
+    left out, and why."""
+    if any(READ_TOKENS in span.attributes for span in trace.spans):
+        return passages
     tokens_max = passage_tokens_max(turn, trace.start_ns, candidate.model.prefill_token_s)
     kept = best_within(passages, tokens_max)
     if len(kept) < len(passages):

@@ -26,6 +26,7 @@ TENANT_MAX = 4  # as many users as type at once; a program that speculates for m
 # Share of a search's budget spent on waiting for a speculative result; the rest is left for a search of its own.
 WAIT_SHARE = 0.5
 USED, WASTED, CANCELLED = "used", "wasted", "cancelled"
+READ_TOKENS = "read_tokens"  # of the prompt with its passages, all of which were prefilled
 
 
 @dataclass(slots=True, eq=False)
@@ -75,8 +76,8 @@ class SpeculativeSearch:
                     await asyncio.wait([kept.task], timeout=timeout_s)
                     if (found := kept.came()) is not None:
                         span.attributes["passages"] = len(found)
-                    if found is not None and kept.reading is not None:
-                        span.attributes["read_tokens"] = kept.reading.prompt_tokens
+                    if found is not None and kept.reading is not None and kept.reading.finish is not None:
+                        span.attributes[READ_TOKENS] = kept.reading.prompt_tokens
             return found
         finally:
             if found is None:

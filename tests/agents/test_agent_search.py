@@ -133,6 +133,21 @@ async def test_the_span_of_a_search_tells_how_many_passages_there_was_no_time_fo
     assert span.attributes["in_prompt"] == 1 and isinstance(tokens_max, int) and tokens_max <= 5
 
 
+class ReadShelf(ShelfSearcher):
+    """A model has read its passages already."""
+
+    async def retrieve(self, query: Query, trace: Trace, budget_ms: float = inf) -> list[Passage]:
+        with trace.span("retrieve", read_tokens=300):
+            return await super().retrieve(query, trace, budget_ms)
+
+
+async def test_passages_that_were_read_before_the_question_came_take_no_time() -> None:
+    model, shelf = ScriptedModel(["Fact 1 [1]."], prefill_token_s=0.1), ReadShelf([passage(1), passage(2)])
+    ran = await run(model, asked("Which?", file_search=DOCS, due=Due(now_ns() + 10**9)), searcher=shelf)
+    search = ran.output[0]
+    assert isinstance(search, FileSearchCall) and len(search.results) == 2
+
+
 async def test_passages_that_a_tool_found_can_be_cited_too() -> None:
     shelf = ShelfSearcher([passage(1), passage(2)])
     model = ScriptedModel([call("search_documents", query="facts"), "Fact 2 [2]."])

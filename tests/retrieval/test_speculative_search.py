@@ -14,7 +14,7 @@ from inference.trace import Trace
 from retrieval import speculative_search as module
 from retrieval.passage import Passage
 from retrieval.query import Query
-from retrieval.speculative_search import TENANT_MAX, SpeculativeSearch
+from retrieval.speculative_search import READ_TOKENS, TENANT_MAX, SpeculativeSearch
 
 PASSAGE = Passage("vs_1", "file_1", "docs/port.md", "Port", "The default port is 8080.", 100, 125, 7, 0.9)
 TENANT, OTHER = UUID(int=1), UUID(int=2)
@@ -182,10 +182,19 @@ async def test_the_prompt_is_read_with_what_was_found_and_its_time_was_not_waste
     assert reading.passages == [PASSAGE]
     assert await speculative_search.read("here", Reading().start), "once"
     await ask(speculative_search, "Which port?", trace=trace)
-    assert trace.spans[0].attributes == {"stores": 1, "ahead": True, "passages": 1, "read_tokens": 10}
+    assert trace.spans[0].attributes == {"stores": 1, "ahead": True, "passages": 1}
     assert reading.finish is None, "the prompt goes on from it"
     reading.cancel()
     assert speculative_search.engine_s == {"used": 1.0, "wasted": 0.0}
+
+
+async def test_who_asks_is_told_that_all_of_the_prompt_was_read(speculative_search: SpeculativeSearch) -> None:
+    reading, trace = Reading(), Trace()
+    await ask(speculative_search, "Which port?", "here")
+    await speculative_search.read("here", reading.start)
+    reading.finish = Finish.LENGTH
+    await ask(speculative_search, "Which port?", trace=trace)
+    assert trace.spans[0].attributes[READ_TOKENS] == 10
 
 
 @pytest.mark.parametrize("later", ["Which port is it?", None])
