@@ -29,6 +29,7 @@ from agents.prompt_builder import PromptBuilder
 from agents.queue_position import report_position
 from agents.resumption import replay
 from agents.router import Router
+from agents.search import best_within, passage_tokens_max
 from agents.semantic_cache import SemanticCache
 from agents.step_on_trial import run_on_trial
 from agents.step_starter import StepStarter
@@ -44,6 +45,7 @@ from inference.tokenizer import count_all
 from inference.trace import Trace, now_ns
 from retrieval.passage import Passage
 from retrieval.query import Searcher
+from retrieval.speculative_search import ReadDraft
 
 log = logging.getLogger(__name__)
 
@@ -264,18 +266,21 @@ class Agent:
             likely.on_demand.foresee()
         return likely.model.prefill_ahead(await self._prompts.prefix(asked, likely), salt=turn.salt)
 
-    async def read_draft(self, turn: Turn, passages: Sequence[Passage]) -> Generation | None:
-        """Prefill the prompt of a question that may still change, with its passages, if that helps. Only the last token
-        is left: the answer begins with what the model makes of it.
+    async def read_draft(self, turn: Turn, passages: Sequence[Passage]) -> ReadDraft | None:
+        """Prefill the prompt of a question that may still change, with those of its passages that can be read until the
+        turn is due, if that helps. Only the last token is left: the answer begins with what the model makes of it.
 
         Raises InvalidTurn, InvalidTemplate, TextTooLong.
         """
         if self._router.rewriter(turn) is not None:
             return None  # the turn may search for another question, and find other passages
+        token_s = self._router.likely(turn).model.prefill_token_s
+        passages = best_within(passages, passage_tokens_max(turn, now_ns(), token_s))
         progress, likely = await self._unread(turn, passages)
         prompt = (await self._prompts.build(progress, likely))[1]
         beginning = PromptTokens(prompt[:-1], prompt.boundaries)
-        return likely.model.prefill_ahead(beginning, salt=turn.salt, exact=turn.sampling.deterministic)
+        reading = likely.model.prefill_ahead(beginning, salt=turn.salt, exact=turn.sampling.deterministic)
+        return ReadDraft(passages, reading) if reading is not None else None
 
     async def share(self, turn: Turn, only: Candidate | None = None) -> Generation | None:
         """Let all tenants share the prefix of turns like this one, which comes from the configuration and contains no

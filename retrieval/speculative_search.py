@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Hashable
+from collections.abc import Awaitable, Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
@@ -29,15 +29,25 @@ USED, WASTED, CANCELLED = "used", "wasted", "cancelled"
 READ_TOKENS = "read_tokens"  # of the prompt with its passages, all of which were prefilled
 
 
+@dataclass(frozen=True, slots=True)
+class ReadDraft:
+    """The prefill of a prompt, and the passages in it: those of a search that can be read in time."""
+
+    passages: Sequence[Passage]
+    reading: Generation
+
+
 @dataclass(slots=True, eq=False)
 class _Kept:
     query: Query
     task: asyncio.Task[list[Passage]]
     until_s: float
-    reading: Generation | None = None  # of the prompt with its result
+    read: ReadDraft | None = None
 
     def came(self) -> list[Passage] | None:
         """Its result, if usable. An exception is not used: the regular search would raise it again."""
+        if self.read is not None:
+            return list(self.read.passages)
         task = self.task
         return task.result() if task.done() and not task.cancelled() and task.exception() is None else None
 
@@ -76,8 +86,8 @@ class SpeculativeSearch:
                     await asyncio.wait([kept.task], timeout=timeout_s)
                     if (found := kept.came()) is not None:
                         span.attributes["passages"] = len(found)
-                    if found is not None and kept.reading is not None and kept.reading.finish is not None:
-                        span.attributes[READ_TOKENS] = kept.reading.prompt_tokens
+                    if kept.read is not None and kept.read.reading.finish is not None:
+                        span.attributes[READ_TOKENS] = kept.read.reading.prompt_tokens
             return found
         finally:
             if found is None:
@@ -106,23 +116,23 @@ class SpeculativeSearch:
         kept = self._kept[place] = _Kept(query, task, now_s + KEPT_S)
         task.add_done_callback(lambda _: kept.came())  # retrieves an exception, which asyncio would log otherwise
 
-    async def read(self, place: Hashable, start: Callable[[list[Passage]], Awaitable[Generation | None]]) -> bool:
+    async def read(self, place: Hashable, start: Callable[[list[Passage]], Awaitable[ReadDraft | None]]) -> bool:
         """Once the search at a place has found something, `start` the prefill of the prompt with it. Returns False if
         none is started: the search was used, replaced or forgotten meanwhile, or requests wait for an answer."""
         kept = self._kept.get(place)
-        if kept is None or kept.reading is not None:
+        if kept is None or kept.read is not None:
             return kept is not None
         await asyncio.wait([kept.task])
         if not (found := kept.came()) or not self._is_current(place, kept):
             return False
-        reading = await start(found)
-        if reading is None:
+        read = await start(found)
+        if read is None:
             return False
-        kept.reading = reading
+        kept.read = read
         if self._is_current(place, kept):
             return True
         self._account(kept, WASTED)
-        reading.cancel()
+        read.reading.cancel()
         return False
 
     def _is_current(self, place: Hashable, kept: _Kept) -> bool:
@@ -138,9 +148,9 @@ class SpeculativeSearch:
     def _drop(self, kept: _Kept) -> None:
         self.counts[WASTED if kept.task.done() else CANCELLED] += 1
         kept.task.cancel()
-        if kept.reading is not None:
+        if kept.read is not None:
             self._account(kept, WASTED)
-            kept.reading.cancel()
+            kept.read.reading.cancel()
 
     @property
     def engine_s(self) -> dict[str, float]:
@@ -148,8 +158,8 @@ class SpeculativeSearch:
         return {came: ns / 1e9 for came, ns in self._engine_ns.items()}
 
     def _account(self, kept: _Kept, came: str) -> None:
-        if kept.reading is not None:
-            self._ending.append((came, kept.reading))
+        if kept.read is not None:
+            self._ending.append((came, kept.read.reading))
             self._settle()
 
     def _settle(self) -> None:

@@ -68,6 +68,8 @@ YIELDS_MAX = 16
 # A more urgent request waits for the step in progress. If one ran less than URGENT_NS ago, the next one is to be
 # expected: then a step of nothing but batch requests takes at most this long, or twice what it takes without prefill.
 BATCH_STEP_S = 0.025
+# A prefill ahead may take longer steps: its own prompt is to be expected as well, and short steps take longer in all.
+AHEAD_STEP_S = 0.1
 URGENT_NS = 10 * 10**9
 # Rows are cheap if a step with all places taken takes at most this many times as long as one with half of them.
 CHEAP_ROWS = 1.1
@@ -177,7 +179,7 @@ class Scheduler:
         if any(r.priority < Priority.BATCH for r in computing):
             self._urgent_ns = now_ns
         elif self._urgent_ns is not None and now_ns - self._urgent_ns < URGENT_NS:
-            return BATCH_STEP_S
+            return AHEAD_STEP_S if any(r.ahead for r in computing) else BATCH_STEP_S
         return inf
 
     def _computing(self) -> list[Request]:

@@ -7,9 +7,11 @@ from math import inf
 
 import pytest
 
+from agents.agent import Agent
 from agents.errors import InvalidTurn
 from agents.events import RetrievalStarted, SourcesFound
 from agents.message import FileSearchCall, Message
+from agents.toolbox import Toolbox
 from agents.tools.search_documents import search_documents
 from agents.turn import FileSearch, Turn
 from inference.generation import NO_DEADLINE, Due, Sampling
@@ -146,6 +148,14 @@ async def test_passages_that_were_read_before_the_question_came_take_no_time() -
     ran = await run(model, asked("Which?", file_search=DOCS, due=Due(now_ns() + 10**9)), searcher=shelf)
     search = ran.output[0]
     assert isinstance(search, FileSearchCall) and len(search.results) == 2
+
+
+async def test_of_the_passages_for_a_draft_those_are_read_for_which_a_turn_has_time() -> None:
+    model = ScriptedModel([""], prefill_token_s=0.1)
+    turn = asked("Which?", file_search=DOCS, due=Due(now_ns() + 10**9))
+    draft = await Agent(model, None, Toolbox([])).read_draft(turn, [passage(1), passage(2)])
+    assert draft is not None and draft.passages == [passage(1)]
+    assert "Title 1" in model.ahead[0] and "Title 2" not in model.ahead[0]
 
 
 async def test_passages_that_a_tool_found_can_be_cited_too() -> None:

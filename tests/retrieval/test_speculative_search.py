@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from math import inf
-from typing import Any
+from typing import Any, cast
 from uuid import UUID
 
 import pytest
@@ -14,7 +15,7 @@ from inference.trace import Trace
 from retrieval import speculative_search as module
 from retrieval.passage import Passage
 from retrieval.query import Query
-from retrieval.speculative_search import READ_TOKENS, TENANT_MAX, SpeculativeSearch
+from retrieval.speculative_search import READ_TOKENS, TENANT_MAX, ReadDraft, SpeculativeSearch
 
 PASSAGE = Passage("vs_1", "file_1", "docs/port.md", "Port", "The default port is 8080.", 100, 125, 7, 0.9)
 TENANT, OTHER = UUID(int=1), UUID(int=2)
@@ -29,6 +30,7 @@ class Shelf:
         self.open = asyncio.Event()
         self.open.set()
         self.error: Exception | None = None
+        self.found = [PASSAGE]
 
     async def retrieve(self, query: Query, trace: Trace, budget_ms: float = inf) -> list[Passage]:
         self.asked.append(query.text)
@@ -36,7 +38,7 @@ class Shelf:
         await self.open.wait()
         if self.error:
             raise self.error
-        return [PASSAGE]
+        return list(self.found)
 
 
 @pytest.fixture
@@ -170,7 +172,7 @@ class Reading:
 
     async def start(self, passages: list[Passage]) -> Any:
         self.passages = passages
-        return self
+        return ReadDraft(passages[:1], cast(Any, self))
 
 
 async def test_the_prompt_is_read_with_what_was_found_and_its_time_was_not_wasted_on_who_asks(
@@ -193,8 +195,17 @@ async def test_who_asks_is_told_that_all_of_the_prompt_was_read(speculative_sear
     await ask(speculative_search, "Which port?", "here")
     await speculative_search.read("here", reading.start)
     reading.finish = Finish.LENGTH
-    await ask(speculative_search, "Which port?", trace=trace)
+    assert await ask(speculative_search, "Which port?", trace=trace) == [PASSAGE]
     assert trace.spans[0].attributes[READ_TOKENS] == 10
+
+
+async def test_who_asks_gets_the_passages_that_were_read(speculative_search: SpeculativeSearch, shelf: Shelf) -> None:
+    shelf.found = [PASSAGE, replace(PASSAGE, file_id="file_2")]
+    reading = Reading()
+    await ask(speculative_search, "Which port?", "here")
+    await speculative_search.read("here", reading.start)
+    assert reading.passages == shelf.found
+    assert await ask(speculative_search, "Which port?") == [PASSAGE]
 
 
 @pytest.mark.parametrize("later", ["Which port is it?", None])

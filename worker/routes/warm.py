@@ -6,6 +6,7 @@ A hint: it never takes the place of a turn, and where it would not help nothing 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 from aiohttp import web
@@ -21,6 +22,7 @@ from worker.http.checks import check_model, path_id
 from worker.http.json_response import json_response
 from worker.http.request_keys import BODY, PRINCIPAL
 from worker.http.route_docs import RouteDocs
+from worker.runs.ledger import Ledger
 from worker.runs.turn import hydrate, learn_turns
 from worker.services import SERVICES
 from worker.wire.parse import parsed
@@ -56,7 +58,8 @@ async def _warm(request: web.Request, conversation_id: str | None) -> web.Respon
     place, speculative_search = (principal.tenant_id, principal.subject, conversation_id), services.speculative_search
     draft: Turn | None = None
     if speculative_search is not None and written.input:
-        draft = (await hydrate(services, principal, ResponseFrame(written, frame.model))).turn
+        due = Ledger(services, principal, Trace(), "", conversation_id, frame.model).due  # as if it were sent now
+        draft = replace((await hydrate(services, principal, ResponseFrame(written, frame.model))).turn, due=due)
         await search(draft, speculative_search.at(place), Trace())
     elif speculative_search is not None:
         speculative_search.forget(place)  # the next key
