@@ -204,8 +204,9 @@ class Agent:
         if step.is_whole and step.finish not in (None, Finish.CANCELLED) and not hurried:
             self._known.keep(step.cache_slot, CachedAnswer("".join(step.heard), tuple(step.ids), step.finish))
         self._router.learn(step.candidate, progress.turn, step.reply.items, step.generation)
-        if step.reply.exact and not progress.turn.stop:  # the ids contain the stop string, the text does not
-            message = answer_message(step.reply.items)
+        reply = step.reply
+        if reply.exact and reply.items and not progress.turn.stop:  # the ids contain the stop string, the text does not
+            message = answer_message(reply.items)
             digest = step.candidate.model.remember(message, step.said_ids, salt=progress.turn.salt)
             if digest is not None:
                 progress.remembered.append((digest, tuple(step.said_ids)))

@@ -87,10 +87,12 @@ class Progress:
             self.marks.begin(self, step, step.candidate.name, step.prompt, thinking=step.thinking)
 
     @property
-    def fallback(self) -> str:
+    def fallback(self) -> str | None:
         """Replaces an answer that would be empty: if the model wrote nothing but a call that was not allowed, its text
-        is better than no answer."""
+        is better than no answer. None: another turn answers."""
         step = self.step
+        if self.turn.is_steered and step.finish is Finish.CANCELLED:
+            return None
         unread = step.candidate.dialect.unthought(step.reply.written, thought=step.reply.thought)
         return NOTHING_LEFT if self.concluding else unread
 

@@ -95,9 +95,9 @@ class Reply:
             self._written.append(text)
         return self._map(self.parser.feed(text))
 
-    def finish(self, *, cut_off: bool, fallback: str = "") -> list[Event]:
-        """End the step. An open item is incomplete if it was cut off. An empty answer becomes `fallback`. If a stop
-        string ended it, the answer is all that precedes it, white space included."""
+    def finish(self, *, cut_off: bool, fallback: str | None = "") -> list[Event]:
+        """End the step. An open item is incomplete if it was cut off. An empty answer becomes `fallback`; None: no
+        item. If a stop string ended it, the answer is all that precedes it, white space included."""
         status: Status = "incomplete" if cut_off else "completed"
         rest = self.parser.finish(in_call=cut_off and self.forced)
         events = self._map([event for event in rest if not (cut_off and isinstance(event, CallBroken))])
@@ -108,7 +108,7 @@ class Reply:
             events += [] if isinstance(self._open, Message) else self._start(_empty(Message))
             events += self._grow("")
         events += self._close(status)
-        if all(isinstance(item, Reasoning) for item in self.items):
+        if fallback is not None and all(isinstance(item, Reasoning) for item in self.items):
             self.exact = False
             events += self._start(_empty(Message))
             shown = self.stops.push(fallback) + self.stops.flush()

@@ -326,7 +326,7 @@ class Step:
         if events := self._released():
             sink.write(events)
 
-    def end(self, *, fallback: str = "") -> list[Event]:
+    def end(self, *, fallback: str | None = "") -> list[Event]:
         """The last events of the step. Idempotent: none the second time."""
         if self.ended:
             return []

@@ -85,6 +85,19 @@ async def test_the_answer_so_far_is_kept_and_another_goes_on_with_what_was_said(
     assert "Be kind." in beginning_of_prompt and "Tell me." in beginning_of_prompt and LESS in said
 
 
+async def test_an_answer_that_has_not_begun_leaves_nothing(database: Database) -> None:
+    model = Talk([""], name=MODEL)
+    async with answering(database, model=model) as client, client.post(URL, json=STREAM) as answer:
+        id = response_id_of(await answer.content.readuntil(b"in_progress"))
+        await model.started.wait()
+        told = await post(client, f"{URL}/{id}/steer", {"input": LESS}, 202)
+        await answer.read()
+        before = await get(client, f"{URL}/{id}")
+        await ended(client, told["response"])
+    assert (before["status"], before["output"]) == ("incomplete", [])
+    assert "Tell me." in model.prompts[1] and LESS in model.prompts[1]
+
+
 async def test_a_conversation_has_all_of_it_in_order_and_what_is_said_at_once_is_answered_at_once(
     database: Database,
 ) -> None:
