@@ -16,10 +16,10 @@ from agents.answer_cache import AnswerCache, CachedAnswer
 from agents.answer_lookup import AnswerLookup
 from agents.budget import FREE, Prices
 from agents.checkpoint import CannotResume, Checkpoint, Marks
-from agents.errors import Interrupted
+from agents.errors import AgentError, Interrupted
 from agents.events import Event, EventSink, TurnFinished
 from agents.inflight import InFlight
-from agents.message import Message
+from agents.message import FunctionCall, Message
 from agents.model_registry import Candidate, ModelRegistry
 from agents.output_validation import validate
 from agents.prefetch import Prefetch
@@ -33,7 +33,7 @@ from agents.search import best_within, passage_tokens_max
 from agents.semantic_cache import SemanticCache
 from agents.step_on_trial import run_on_trial
 from agents.step_starter import StepStarter
-from agents.tool_results import take_results
+from agents.tool_results import approved_calls, run_approved, take_results
 from agents.toolbox import Toolbox
 from agents.turn import Turn
 from agents.turn_opener import TurnOpener
@@ -77,6 +77,7 @@ class Agent:
         Raises before the first event only: InvalidTurn, StoreNotFound, PromptTooLong, QueueFull, Late, EngineStopped,
         Interrupted, and what `sink.open` raises.
         """
+        approved: Sequence[FunctionCall] = ()
         with ExitStack() as held:
             with self.turns.track():
                 likely = self._router.likely(turn)
@@ -85,10 +86,14 @@ class Agent:
                     progress = await self._opener.open(turn, trace, ahead, likely)
                     progress.held, progress.marks = held, marks
                     progress.same(likely)
+                    for server in turn.servers:
+                        held.callback(server.close)
                     if turn.only_reads:
                         progress.step = await self._starter.start_reading(progress, likely)
-                    else:
+                    elif not (approved := approved_calls(turn)):
                         await self._next(progress)
+            if approved:
+                return await self._run_approved(approved, progress, likely, sink)
             return await self._run_begun(progress, sink)
 
     async def resume(
@@ -121,11 +126,31 @@ class Agent:
             recall(events)
             return await self._run_begun(progress, sink)
 
+    async def _run_approved(
+        self, calls: Sequence[FunctionCall], progress: Progress, likely: Candidate, sink: EventSink
+    ) -> TurnFinished:
+        """A turn that begins with calls. They must not run twice, so nothing refuses it from here on."""
+        await sink.open()
+        progress.opened = True
+        try:
+            with self.turns.track(), Prefetch(likely.model, progress.trace) as progress.ahead:
+                sink.write(progress.opening())
+                await run_approved(calls, progress, self._prompts, likely, sink)
+                await self._next(progress)
+            return await self._run_begun(progress, sink)
+        except Exception as error:  # top-level boundary: any failure of a started turn becomes its last event
+            if not isinstance(error, InferenceError | AgentError):
+                log.exception("turn failed")
+            finished = progress.failed_before_step(error)
+            sink.write([finished])
+            return finished
+
     async def _run_begun(self, progress: Progress, sink: EventSink) -> TurnFinished:
         try:
             with self.turns.track():
                 await progress.step.generation.admitted()
-            await sink.open()
+            if not progress.opened:
+                await sink.open()
             finished = await self._run_steps(progress, sink)
             sink.write([finished])
             return finished

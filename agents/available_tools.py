@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from agents.call_shape import SERVER_SEARCH, CallShape
@@ -50,14 +50,16 @@ class AvailableTools:
         if (shown or added.keys() & allowed) and not dialect.calls:
             raise InvalidTurn("The chat template of this model shows no tools: leave them out.", param="tools")
         functions = [each for each in given if each.name in shown]
-        definitions = (*functions, *added.values())
+        shapes = {each.name: each.shape for each in turn.functions}  # items do not say who runs a tool
+        definitions = (*functions, *(replace(each, shape=shapes.get(name, each.shape)) for name, each in added.items()))
         prompted = (
             *toolbox.schemas([name for name in server if name in shown]),
             *(each.schema for each in functions),
         )
+        callable = [each for each in definitions if each.name in allowed]
         return cls(
-            allowed.intersection(server),
-            frozenset(each.name for each in definitions if each.name in allowed),
+            allowed.intersection([*server, *(each.name for each in callable if each.shape.by_server)]),
+            frozenset(each.name for each in callable if not each.shape.by_server),
             (*prompted, *(each.schema for each in added.values())),
             prompted,
             definitions,

@@ -10,7 +10,7 @@ from typing import Any
 from agents.call_shape import CallForm, CallShape, bare, qualified
 from agents.function_tool import INPUT, FunctionTool, InputGrammar, custom_tool, described
 from agents.input_text import InputText
-from agents.message import FunctionCall, FunctionCallOutput, storable
+from agents.message import CallResult, FunctionCall, FunctionCallOutput, Status, storable
 
 CALLS: Mapping[str, CallForm] = {
     "function_call": "function",
@@ -19,6 +19,8 @@ CALLS: Mapping[str, CallForm] = {
     "local_shell_call": "local_shell",
     "shell_call": "shell",
     "apply_patch_call": "apply_patch",
+    "mcp_call": "mcp",
+    "mcp_approval_request": "mcp_approval",
 }
 OUTPUTS: Mapping[str, CallForm] = {
     "function_call_output": "function",
@@ -27,14 +29,22 @@ OUTPUTS: Mapping[str, CallForm] = {
     "local_shell_call_output": "local_shell",
     "shell_call_output": "shell",
     "apply_patch_call_output": "apply_patch",
+    "mcp_approval_response": "mcp_approval",
 }
 CALL_TYPES = {form: type for type, form in CALLS.items()}
 OUTPUT_TYPES = {form: type for type, form in OUTPUTS.items()}
-# Of an output that is more than the tools it adds. A key of our own.
-OUTPUT = "firsttoken_output"
+# Keys of our own: of an output that is more than the tools it adds, of a call that another one precedes in its step,
+# and of a request for approval that came back.
+OUTPUT, JOINED, CALL_ID = "firsttoken_output", "firsttoken_joined", "firsttoken_call_id"
+DENIED = "Error: The user did not allow this call."
 
 
 def call_payload(call: FunctionCall) -> dict[str, Any]:
+    payload = _call_payload(call)
+    return {**payload, JOINED: True} if call.joined else payload
+
+
+def _call_payload(call: FunctionCall) -> dict[str, Any]:
     shape = call.shape
     head: dict[str, Any] = {"type": CALL_TYPES[shape.form], "call_id": call.call_id}
     match shape.form:
@@ -53,13 +63,33 @@ def call_payload(call: FunctionCall) -> dict[str, Any]:
             return {**head, "action": {"type": "exec", "command": [], "env": {}, **parsed(call.arguments)}}
         case "shell":
             return {**head, "action": {"commands": [], **parsed(call.arguments)}, "environment": None}
+        case "mcp" | "mcp_approval":
+            return {"type": head["type"], **_of_server(call)}
+
+
+def _of_server(call: FunctionCall) -> dict[str, Any]:
+    """A request for approval that comes back gets a new id: its call is named by the first one."""
+    label = call.shape.namespace
+    told: dict[str, Any] = {"server_label": label, "name": bare(label, call.name), "arguments": call.arguments}
+    if call.shape.form == "mcp_approval":
+        return told | {CALL_ID: call.call_id} if call.call_id != call.id else told
+    output, failed = call.result or (None, False)
+    return told | {
+        "approval_request_id": call.call_id if call.call_id != call.id else None,
+        "output": None if failed else output,
+        "error": {"type": "mcp_tool_execution_error", "content": output} if failed else None,
+        **({"status": "failed"} if failed else {}),
+    }
 
 
 def call_of(payload: Mapping[str, Any]) -> FunctionCall:
     """The inverse of `call_payload`. Raises KeyError and TypeError for what is none."""
     form, namespace = CALLS[payload["type"]], payload.get("namespace") or ""
     shape = CallShape(form, namespace, by_server=payload.get("execution") == "server")
+    joined = payload.get(JOINED, False)
     match form:
+        case "mcp" | "mcp_approval":
+            return _server_call_of(payload, joined=joined)
         case "function":
             name, arguments = payload["name"], payload["arguments"]
         case "custom":
@@ -73,14 +103,49 @@ def call_of(payload: Mapping[str, Any]) -> FunctionCall:
             action = payload["action"].items()
             name, arguments = form, written({key: each for key, each in action if key != "type" and each != {}})
     return FunctionCall(
-        payload["call_id"], qualified(namespace, name), arguments, payload["status"], payload["id"], shape
+        *(payload["call_id"], qualified(namespace, name), arguments, payload["status"], payload["id"], shape),
+        joined=joined,
     )
+
+
+def _server_call_of(payload: Mapping[str, Any], *, joined: bool) -> FunctionCall:
+    form, label, result = CALLS[payload["type"]], payload["server_label"], None
+    if (error := payload.get("error")) is not None:
+        result = CallResult(told_of(error), failed=True)
+    elif (output := payload.get("output")) is not None:
+        result = CallResult(output)
+    return FunctionCall(
+        payload.get("approval_request_id") or payload.get(CALL_ID) or payload["id"],
+        qualified(label, payload["name"]),
+        payload["arguments"],
+        "completed" if result else payload["status"],
+        payload["id"],
+        CallShape(form, label, by_server=form == "mcp"),
+        result,
+        joined,
+    )
+
+
+def told_of(error: Any) -> str:
+    """The text of the error of an MCP call, in one of the forms of the public contract."""
+    if isinstance(error, dict):
+        error = error.get("content", error.get("message", error))
+    return error if isinstance(error, str) else written(error)
+
+
+def decision(approve: bool, reason: str | None) -> tuple[Status, str]:
+    """Status and text of the user's decision about a call. What is allowed is answered by the result of the call."""
+    return ("completed", "") if approve else ("failed", " ".join(filter(None, (DENIED, reason))))
 
 
 def output_payload(item: FunctionCallOutput) -> dict[str, Any]:
     form = item.shape.form
     head: dict[str, Any] = {"type": OUTPUT_TYPES[form], "call_id": item.call_id}
     match form:
+        case "mcp_approval":
+            reason = item.output.removeprefix(DENIED).strip() or None
+            approval = {"approve": item.status == "completed", "reason": reason}
+            return {"type": head["type"], "approval_request_id": item.call_id, **approval}
         case "tool_search":
             more = {} if item.tools else {OUTPUT: item.output}
             return {**head, "execution": _execution(item.shape), "tools": tool_payloads(item.tools), **more}
@@ -93,6 +158,10 @@ def output_of(payload: Mapping[str, Any]) -> FunctionCallOutput:
     """The inverse of `output_payload`. Raises KeyError and TypeError for what is none."""
     form, tools = OUTPUTS[payload["type"]], tools_of(payload.get("tools", ()))
     match form:
+        case "mcp_approval":
+            status, output = decision(payload["approve"], payload["reason"])
+            call_id = payload["approval_request_id"]
+            return FunctionCallOutput(call_id, output, status, payload["id"], CallShape(form))
         case "tool_search":
             output = payload.get(OUTPUT) or described(tools)
         case "shell":

@@ -8,11 +8,14 @@ from typing import Literal, NamedTuple, TypeAlias
 # the limit of Anthropic's API.
 NAME_CHARS_MAX = 128
 
-CallForm: TypeAlias = Literal["function", "custom", "tool_search", "local_shell", "shell", "apply_patch"]
+CallForm: TypeAlias = Literal[
+    "function", "custom", "tool_search", "local_shell", "shell", "apply_patch", "mcp", "mcp_approval"
+]
 
 
 class CallShape(NamedTuple):
-    """To the model every tool is a function. Its name begins with the `namespace`, if there is one."""
+    """To the model every tool is a function. Its name begins with the `namespace`, if there is one: that of a tool of
+    an MCP server with the label of its server. A call that needs approval is the caller's, who approves it."""
 
     form: CallForm = "function"
     namespace: str = ""

@@ -24,7 +24,7 @@ from agents.events import (
     TurnStarted,
     Usage,
 )
-from agents.message import Compaction, FileSearchCall, FunctionCall, FunctionCallOutput, Item, Message
+from agents.message import Compaction, FileSearchCall, FunctionCall, Item, Message, answered_calls
 from agents.truncation import size_of, turns_of
 from agents.turn import Turn
 from inference.errors import InferenceError, TextTooLong
@@ -202,7 +202,7 @@ def _split(
 
 
 def _waits(items: Sequence[Item]) -> bool:
-    answered = {item.call_id for item in items if isinstance(item, FunctionCallOutput)}
+    answered = answered_calls(items)
     return any(isinstance(item, FunctionCall) and item.call_id not in answered for item in items)
 
 

@@ -1,12 +1,13 @@
 """The closed set of events of a turn and the sink that takes them. The edge maps each to one or a few wire events.
 
 Order of a turn:
-  TurnStarted, [RetrievalStarted, SourcesFound], Queued*,
+  TurnStarted, [ItemStarted, ItemFinished]* for ToolListing items, [RetrievalStarted, SourcesFound], Queued*,
   then per output item, `output_index` counting 0, 1, 2 … in order of ItemStarted:
     ItemStarted, (TextDelta | ReasoningDelta | ArgumentsDelta)*, ItemFinished
   and exactly one TurnFinished at the end, also after errors and limits.
 RetrievalStarted and SourcesFound belong to the FileSearchCall item of their `output_index`.
-ItemFinished of a Message carries its citations.
+ItemFinished of a Message carries its citations. An MCP call has a second ItemFinished, which carries its result, before
+those that follow its step.
 """
 
 from __future__ import annotations
@@ -15,7 +16,17 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, TypeAlias
 
-from agents.message import Compaction, FileSearchCall, FunctionCall, FunctionCallOutput, Item, Message, Reasoning
+from agents.message import (
+    Compaction,
+    FileSearchCall,
+    FunctionCall,
+    FunctionCallOutput,
+    Item,
+    Message,
+    Reasoning,
+    ToolListing,
+    answered_calls,
+)
 from inference.generation import Likelihoods, Spent, TokenLogprob
 from retrieval.passage import Passage
 
@@ -76,7 +87,7 @@ class SourcesFound:
 @dataclass(frozen=True, slots=True)
 class ItemStarted:
     output_index: int
-    item: Message | Reasoning | FunctionCall | FunctionCallOutput | Compaction  # status in_progress, texts empty
+    item: Message | Reasoning | FunctionCall | FunctionCallOutput | ToolListing | Compaction  # in_progress, texts empty
 
 
 @dataclass(slots=True)  # not frozen: one is created per token, and frozen takes three times as long
@@ -106,7 +117,7 @@ class ArgumentsDelta:
 @dataclass(frozen=True, slots=True)
 class ItemFinished:
     output_index: int
-    item: Message | Reasoning | FunctionCall | FunctionCallOutput | Compaction
+    item: Message | Reasoning | FunctionCall | FunctionCallOutput | ToolListing | Compaction
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +149,7 @@ class TurnFinished:
 
     def open_calls(self, functions: Collection[str]) -> list[FunctionCall]:
         """Calls of these functions that wait for the caller."""
-        answered = {item.call_id for item in self.output if isinstance(item, FunctionCallOutput)}
+        answered = answered_calls(self.output)
         return [
             item
             for item in self.output

@@ -11,8 +11,8 @@ import asyncio
 import json
 import logging
 import re
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -24,10 +24,13 @@ from mcp.types import Tool as RemoteTool
 
 from agents.call_shape import NAME_CHARS_MAX
 from agents.function_tool import function_schema
-from agents.mcp_config import TOOLS_MAX, ServerTable
+from agents.mcp_config import TOOLS_MAX, ServerTable, origin_of
+from agents.mcp_transport import GuardedTransport, Refused
 from agents.tool import ToolContext, ToolError
 
 log = logging.getLogger("firsttoken.mcp")
+for name in ("mcp", "httpx2"):  # they log the URLs of requests, which may be secrets
+    logging.getLogger(name).setLevel(logging.ERROR)
 
 CONNECT_S = 20.0  # a command may have to download its package first
 HTTP_S = 600.0  # between two bytes: calls have limits of their own
@@ -44,13 +47,32 @@ class ServerAway(Exception):
 class McpServer:
     """`changed(tools)` is called with the tools of every new connection."""
 
-    def __init__(self, name: str, table: ServerTable, changed: Callable[[Sequence[McpTool]], None]) -> None:
+    def __init__(
+        self,
+        name: str,
+        table: ServerTable,
+        changed: Callable[[Sequence[McpTool]], None] = lambda tools: None,
+        transport: httpx2.AsyncBaseTransport | None = None,
+    ) -> None:
+        """`transport` is in place of the usual one for HTTP, also of what the environment says about proxies."""
         self.name = name
+        self._transport = transport
         self.tried = asyncio.Event()  # set once the first attempt succeeded or failed
         self._table = table
         self._changed = changed
         self._client: Client | None = None
         self._lost = asyncio.Event()
+
+    @classmethod
+    def guarded(cls, name: str, table: ServerTable, *, is_private: bool) -> McpServer:
+        """A server that a request names: see `GuardedTransport`."""
+        origin = origin_of(table.url or "")
+        return cls(name, table, transport=GuardedTransport(origin, is_private=is_private))
+
+    @property
+    def trouble(self) -> str:
+        """What is known of its newest request, if that went wrong."""
+        return self._transport.trouble if isinstance(self._transport, GuardedTransport) else ""
 
     async def run(self, well: Callable[[], None]) -> None:
         """Connect and stay connected; `well` is called once it is. Always raises: ServerAway when that did not work, or
@@ -62,7 +84,6 @@ class McpServer:
         except Exception as error:  # top-level boundary: another process, and its client library
             reason = _reason(error)
         finally:
-            self._client = None
             self.tried.set()
         raise ServerAway(f"MCP server {self.name}: {reason}")
 
@@ -75,10 +96,11 @@ class McpServer:
         except MCPError as error:
             if error.code == CONNECTION_CLOSED:
                 self._lost.set()
+                raise ToolError(f"the connection to the server '{self.name}' was lost") from None
             raise ToolError(f"the server '{self.name}' refused: {error.message}") from None
         except Exception as error:  # top-level boundary: another process, and its client library
             self._lost.set()
-            log.warning("MCP server %s: a call failed: %r", self.name, error)
+            log.warning("MCP server %s: a call failed: %s, %s", self.name, type(error).__name__, outline(error))
             raise ToolError(f"the server '{self.name}' cannot be reached") from None
         if result.is_error:
             raise ToolError(_text(result))
@@ -87,26 +109,43 @@ class McpServer:
     async def _connected(self, well: Callable[[], None]) -> None:
         """Connect, publish the tools, and stay until the connection is lost."""
         self._lost.clear()
-        async with AsyncExitStack() as stack:
-            async with asyncio.timeout(CONNECT_S):
-                client = await stack.enter_async_context(Client(await self._transport(stack)))
-                tools = await _list_tools(client)
-            self._client = client
-            offered = [tool for tool in tools if self._table.offers(tool.name)]
-            self._changed([_made(self, tool) for tool in offered])
+        async with self.connected() as offered:
+            self._changed(offered)
             log.info("MCP server %s: %d tools", self.name, len(offered))
             self.tried.set()
             well()
             await self._lost.wait()
 
-    async def _transport(self, stack: AsyncExitStack) -> Any:
+    @asynccontextmanager
+    async def connected(self) -> AsyncIterator[list[McpTool]]:
+        """In the block, these tools can be called. Raises whatever the library raises, and TimeoutError."""
+        async with AsyncExitStack() as stack:
+            async with asyncio.timeout(CONNECT_S):
+                client = await stack.enter_async_context(Client(await self._opened(stack)))
+                tools = await _list_tools(client)
+            self._client = client
+            try:
+                yield [_made(self, tool) for tool in tools if self._table.offers(tool.name)]
+            finally:
+                self._client = None
+
+    async def _opened(self, stack: AsyncExitStack) -> Any:
         table = self._table
         if table.command is not None:
             command, *words = table.command
             environment = table.environment or None
             return StdioServerParameters(command=command, args=words, env=environment, cwd=table.folder)
-        http = await stack.enter_async_context(httpx2.AsyncClient(headers=table.headers, timeout=HTTP_S))
+        client = httpx2.AsyncClient(
+            headers=table.headers, timeout=HTTP_S, transport=self._transport, trust_env=self._transport is None
+        )
+        http = await stack.enter_async_context(client)
         return streamable_http_client(table.url or "", http_client=http)
+
+
+class Calling(Protocol):
+    async def call(self, tool: str, arguments: Mapping[str, Any], timeout_s: float) -> str:
+        """The result as text. Raises ToolError for every failure."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,9 +154,10 @@ class McpTool:
 
     name: str
     schema: dict[str, Any]
-    server: McpServer
+    server: Calling
     tool: str
     idempotent: bool = False
+    read_only: bool = False
     cache_s: float = 0.0
 
     async def run(self, arguments: str, context: ToolContext) -> str:
@@ -154,9 +194,10 @@ async def _list_tools(client: _HasTools) -> list[RemoteTool]:
 
 def _made(server: McpServer, tool: RemoteTool) -> McpTool:
     name, description = tool_name(server.name, tool.name), (tool.description or "")[:DESCRIPTION_CHARS_MAX]
-    idempotent = bool(tool.annotations and (tool.annotations.idempotent_hint or tool.annotations.read_only_hint))
+    read_only = bool(tool.annotations and tool.annotations.read_only_hint)
+    idempotent = read_only or bool(tool.annotations and tool.annotations.idempotent_hint)
     schema = {"type": "object", "properties": {}, **tool.input_schema}
-    return McpTool(name, function_schema(name, description, schema), server, tool.name, idempotent)
+    return McpTool(name, function_schema(name, description, schema), server, tool.name, idempotent, read_only=read_only)
 
 
 def _text(result: CallToolResult) -> str:
@@ -167,8 +208,23 @@ def _text(result: CallToolResult) -> str:
     return "\n".join(parts)
 
 
-def _reason(error: BaseException) -> str:
+def outline(error: BaseException) -> str:
+    """Why a server cannot be used, in words that contain no part of its URL: that may be a secret."""
+    match _cause(error):
+        case Refused() | MCPError() as error:
+            return str(error)
+        case TimeoutError() | httpx2.TimeoutException():
+            return "it does not answer in time"
+    return "it cannot be reached"
+
+
+def _cause(error: BaseException) -> BaseException:
     """The first cause: task groups wrap errors in exception groups."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
+    return error
+
+
+def _reason(error: BaseException) -> str:
+    error = _cause(error)
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

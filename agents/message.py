@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from agents.call_shape import PLAIN, CallShape
 from agents.function_tool import FunctionTool
@@ -59,9 +59,20 @@ class Reasoning:
     id: str = field(default_factory=lambda: new_id("rs"))
 
 
+class CallResult(NamedTuple):
+    """What the model reads of a call."""
+
+    output: str
+    failed: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class FunctionCall:
-    """A call of a function of the caller or of a tool of the server. `arguments` is JSON text."""
+    """A call of a function of the caller or of a tool of the server. `arguments` is JSON text.
+
+    Its result is an item of its own, except that of an MCP call. Such a call is named by its `id`, or, where the user
+    had to approve it, by that of the request for approval. `joined`: written in the same step as the call before it.
+    """
 
     call_id: str
     name: str
@@ -69,11 +80,24 @@ class FunctionCall:
     status: Status = "completed"
     id: str = field(default_factory=lambda: new_id("fc"))
     shape: CallShape = PLAIN
+    result: CallResult | None = None
+    joined: bool = False
+
+    @classmethod
+    def begun(cls, name: str, shape: CallShape, *, joined: bool = False) -> FunctionCall:
+        prefix = {"mcp": "mcp", "mcp_approval": "mcpr"}.get(shape.form)
+        id = new_id(prefix or "fc")
+        return cls(id if prefix else new_id("call"), name, "", "in_progress", id, shape, joined=joined)
 
     @property
     def runs(self) -> bool:
         """Whether it is complete, and its arguments are JSON."""
         return self.status == "completed"
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether it is an MCP call whose result will complete it: that is also told to a model that broke it."""
+        return self.shape.form == "mcp" and self.result is None and self.status in ("completed", "failed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +108,11 @@ class FunctionCallOutput:
     id: str = field(default_factory=lambda: new_id("fco"))
     shape: CallShape = PLAIN  # of its call
     tools: tuple[FunctionTool, ...] = ()  # that its text adds to the conversation
+
+    @property
+    def approves(self) -> bool:
+        """Whether it allows a call to be run, in place of its result."""
+        return self.shape.form == "mcp_approval" and self.status == "completed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +140,17 @@ class FileSearchCall:
 
 
 @dataclass(frozen=True, slots=True)
+class ToolListing:
+    """The tools of an MCP server of the request, or the reason why they are not known."""
+
+    label: str
+    tools: tuple[Mapping[str, Any], ...] = ()  # as the public contract shows them
+    error: str = ""
+    status: Status = "completed"
+    id: str = field(default_factory=lambda: new_id("mcpl"))
+
+
+@dataclass(frozen=True, slots=True)
 class Compaction:
     """A summary that replaces all earlier items except the newest turns, which are `recent`.
 
@@ -124,4 +164,13 @@ class Compaction:
     id: str = field(default_factory=lambda: new_id("cmp"))
 
 
-Item: TypeAlias = Message | Reasoning | FunctionCall | FunctionCallOutput | FileSearchCall | Compaction
+Item: TypeAlias = Message | Reasoning | FunctionCall | FunctionCallOutput | FileSearchCall | ToolListing | Compaction
+
+
+def answered_calls(items: Iterable[Item]) -> frozenset[str]:
+    """The call_ids of the calls whose results are among the items."""
+    return frozenset(
+        item.call_id
+        for item in items
+        if isinstance(item, FunctionCallOutput) or (isinstance(item, FunctionCall) and item.result is not None)
+    )

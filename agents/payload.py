@@ -26,6 +26,7 @@ from agents.message import (
     Message,
     Reasoning,
     SearchResult,
+    ToolListing,
     storable,
 )
 from inference.generation import TokenLogprob
@@ -33,7 +34,7 @@ from inference.generation import TokenLogprob
 # Our own keys of annotations and search results: clients ignore them, our page opens the exact span of the source.
 NUMBER, FILE_ID, FILENAME = "firsttoken_number", "firsttoken_file_id", "firsttoken_filename"
 TITLE = "firsttoken_title"
-ADDITIONAL_TOOLS = "additional_tools"
+ADDITIONAL_TOOLS, LISTING = "additional_tools", "mcp_list_tools"
 START_CHAR, END_CHAR = "firsttoken_start_char", "firsttoken_end_char"
 
 
@@ -54,9 +55,12 @@ def to_payload(item: Item) -> dict[str, Any]:
         case FileSearchCall():
             results = [_result_payload(result) for result in item.results]
             body = {"type": "file_search_call", "queries": list(item.queries), "results": results}
+        case ToolListing():
+            tools, error = list(item.tools), item.error or None
+            body = {"type": LISTING, "server_label": item.label, "tools": tools, "error": error}
         case Compaction():
             body = {"type": "compaction", "encrypted_content": item.sealed}
-    return {"id": item.id, **body, "status": item.status}
+    return {"id": item.id, **body, "status": body.get("status", item.status)}
 
 
 def from_payload(payload: Mapping[str, Any]) -> Item:
@@ -113,6 +117,8 @@ def _item(payload: Mapping[str, Any]) -> Item:
             return Message(payload["role"], described(tools), tools=tools, **kept)
         case "file_search_call":
             return FileSearchCall(tuple(payload["queries"]), tuple(map(_result, payload["results"])), **kept)
+        case kind if kind == LISTING:
+            return ToolListing(payload["server_label"], tuple(payload["tools"]), payload["error"] or "", **kept)
         case "compaction":
             return Compaction(payload["encrypted_content"], **kept)
     raise ValueError(f"there is no item type {payload['type']!r}")

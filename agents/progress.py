@@ -11,10 +11,12 @@ from agents.call_shape import PLAIN
 from agents.checkpoint import Marks
 from agents.citations import count_unknown
 from agents.constraint import Stage
-from agents.errors import Interrupted
+from agents.errors import AgentError
 from agents.events import (
     STEERED,
     Event,
+    ItemFinished,
+    ItemStarted,
     RetrievalStarted,
     ScoredPrompt,
     SourcesFound,
@@ -24,7 +26,7 @@ from agents.events import (
     Usage,
 )
 from agents.function_tool import Addition
-from agents.message import FileSearchCall, FunctionCall, FunctionCallOutput, Item, Message
+from agents.message import CallResult, FileSearchCall, FunctionCall, FunctionCallOutput, Item, Message, ToolListing
 from agents.model_registry import Candidate
 from agents.prefetch import Prefetch
 from agents.query_rewriting import Rewriting
@@ -65,6 +67,8 @@ class Progress:
     marks: Marks | None = None  # if another worker may resume the turn
     remembered: list[tuple[bytes, tuple[int, ...]]] = field(default_factory=list)  # exact tokens, for other workers
     needs_another_step: bool = False  # it was started by another worker, which sent its beginning
+    opened: bool = False  # the sink is, so that nothing can be refused any more
+    told: int = 0  # items of the output that were sent as its opening
 
     @property
     def step(self) -> Step:
@@ -113,12 +117,18 @@ class Progress:
     def opening(self) -> list[Event]:
         if self.needs_another_step:
             return []
-        begun = TurnStarted(self.step.generation.prompt_tokens)
-        match self.output:
-            case [FileSearchCall() as search]:
-                started = RetrievalStarted(0, replace(search, results=(), status="in_progress"))
-                return [begun, started, SourcesFound(0, search, tuple(self.passages))]
-        return [begun]
+        tokens = self._step.generation.prompt_tokens if self._step else 0
+        events: list[Event] = [] if self.told else [TurnStarted(tokens)]
+        for index, item in enumerate(self.output[self.told :], self.told):
+            match item:
+                case FileSearchCall():
+                    started = RetrievalStarted(index, replace(item, results=(), status="in_progress"))
+                    events += [started, SourcesFound(index, item, tuple(self.passages))]
+                case ToolListing():
+                    begun = replace(item, tools=(), error="", status="in_progress")
+                    events += [ItemStarted(index, begun), ItemFinished(index, item)]
+        self.told = len(self.output)
+        return events
 
     def add(self, step: Step) -> None:
         """Account for a step that has ended."""
@@ -186,12 +196,18 @@ class Progress:
             generation.spent + self.ahead.spent,
         )
 
-    def add_result(self, call: FunctionCall, output: Addition) -> tuple[int, FunctionCallOutput]:
-        """The new item and its output index. The error of a call that the caller never saw has no shape of its own."""
+    def add_result(self, call: FunctionCall, output: Addition, *, failed: bool) -> list[Event]:
+        """The events of a result, which is a new item, or completes that of an MCP call. The error of a call that the
+        caller never saw has no shape of its own."""
+        if call.shape.form == "mcp":
+            index = next(index for index, item in enumerate(self.output) if item.id == call.id)
+            self.output[index] = answered = replace(call, result=CallResult(output.text, failed))
+            return [ItemFinished(index, answered)]
         shape = call.shape if call.shape.by_server else PLAIN
         item = FunctionCallOutput(call.call_id, output.text, shape=shape, tools=output.tools)
         self.output.append(item)
-        return len(self.output) - 1, item
+        index, started = len(self.output) - 1, replace(item, output="", tools=(), status="in_progress")
+        return [ItemStarted(index, started), ItemFinished(index, item)]
 
     def finished(self) -> TurnFinished:
         """The last event after the last step, which either answered or reached a limit."""
@@ -220,11 +236,13 @@ class Progress:
         return None if owner is Owner.REQUEST else f"{owner}.tokens"
 
     def failed(self, error: Exception) -> TurnFinished:
-        """The message of an unexpected error is only logged: it may contain data of others."""
-        code, message = "server_error", "The turn failed unexpectedly."
-        if isinstance(error, InferenceError | Interrupted):
-            code, message = error.code, str(error)
+        code, message = _told(error)
         return replace(self._finished("failed"), error_code=code, error_message=message)
+
+    def failed_before_step(self, error: Exception) -> TurnFinished:
+        """The end of a turn whose first step could not begin, although it had been accepted."""
+        code, message = _told(error)
+        return TurnFinished("failed", tuple(self.output), self.usage, error_code=code, error_message=message)
 
     def _finished(self, status: TurnStatus, cut: str | None = None) -> TurnFinished:
         messages = [item for item in self.output if isinstance(item, Message)]
@@ -249,3 +267,10 @@ class Progress:
             prompt=scored if self.turn.sampling.scores_prompt else None,
             remembered=tuple(self.remembered),
         )
+
+
+def _told(error: Exception) -> tuple[str, str]:
+    """Code and message. That of an unexpected error is only logged: it may contain data of others."""
+    if isinstance(error, InferenceError | AgentError):
+        return error.code or "server_error", str(error)
+    return "server_error", "The turn failed unexpectedly."

@@ -14,7 +14,16 @@ from dataclasses import dataclass, field
 import orjson
 
 from agents.errors import InvalidTurn
-from agents.message import Compaction, FileSearchCall, FunctionCall, FunctionCallOutput, Item, Message, Reasoning
+from agents.message import (
+    Compaction,
+    FileSearchCall,
+    FunctionCall,
+    FunctionCallOutput,
+    Item,
+    Message,
+    Reasoning,
+    ToolListing,
+)
 from agents.turn import Turn
 from inference.prompt import ChatMessage, ToolCall
 from retrieval.passage import Passage
@@ -134,10 +143,17 @@ def _grouped(items: Sequence[Item]) -> list[ChatMessage]:
             case Reasoning():
                 entries.append(_Step(reasoning=item.text))
             case FunctionCall():
-                step = _step_for_call(entries)
-                open_calls[item.call_id] = (step, len(step.calls))
-                step.calls.append(item)
+                if item.result is None or item.call_id not in open_calls:  # else it is what the user has approved
+                    step = _step_for_call(entries, joins=item.joined)
+                    open_calls[item.call_id] = (step, len(step.calls))
+                    step.calls.append(item)
+                if item.result is not None:
+                    step, index = open_calls.pop(item.call_id)
+                    step.results[index] = item.result.output
+                    answered.add(item.call_id)
             case FunctionCallOutput() if item.call_id in open_calls:
+                if item.approves:
+                    continue
                 step, index = open_calls.pop(item.call_id)
                 step.results[index] = item.output
                 answered.add(item.call_id)
@@ -148,7 +164,7 @@ def _grouped(items: Sequence[Item]) -> list[ChatMessage]:
                 entries.append(ChatMessage("system" if item.role == "developer" else item.role, item.text))
             case Compaction():
                 entries.append(ChatMessage("system", f"{SUMMARY}\n{item.summary}"))
-            case FileSearchCall():
+            case FileSearchCall() | ToolListing():
                 pass  # its passages were in one prompt only; they are not part of the conversation
     return [message for entry in entries for message in _flat(entry)]
 
@@ -165,9 +181,9 @@ def _step_for_text(entries: list[ChatMessage | _Step]) -> _Step:
     return step
 
 
-def _step_for_call(entries: list[ChatMessage | _Step]) -> _Step:
+def _step_for_call(entries: list[ChatMessage | _Step], *, joins: bool) -> _Step:
     last = entries[-1] if entries else None
-    if isinstance(last, _Step) and not last.results:
+    if isinstance(last, _Step) and (joins or not last.results):
         return last
     entries.append(step := _Step())
     return step

@@ -29,7 +29,8 @@ class PromptBuilder:
         self._toolbox = toolbox
 
     def tools_of(self, turn: Turn) -> Toolbox:
-        return self._toolbox.including([tool_search(search, turn.functions) for search in turn.tool_searches])
+        searches = [tool_search(search, turn.functions) for search in turn.tool_searches]
+        return self._toolbox.including([*searches, *(tool for server in turn.servers for tool in server.tools)])
 
     def offer(self, turn: Turn, candidate: Candidate, output: Sequence[Item] = ()) -> AvailableTools:
         """Raises InvalidTurn."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from agents.call_shape import PLAIN, CallShape
 from agents.citations import find_citations
 from agents.events import ArgumentsDelta, Event, ItemFinished, ItemStarted, ReasoningDelta, TextDelta
-from agents.message import FunctionCall, Item, Message, Reasoning, Status, new_id, storable
+from agents.message import FunctionCall, Item, Message, Reasoning, Status, storable
 from agents.parser.choose import Parser
 from agents.parser.deltas import CallArguments, CallBroken, CallFinished, CallStarted, ParserEvent, Text, Thought
 from agents.parser.markup import MarkupParser
@@ -178,7 +178,8 @@ class Reply:
         if len(self.calls) >= self.calls_max:
             self.exact = False
             return closed
-        call = FunctionCall(new_id("call"), name, "", status="in_progress", shape=self.shapes.get(name, PLAIN))
+        joined = any(call.shape.form == "mcp" for call in self.calls)
+        call = FunctionCall.begun(name, self.shapes.get(name, PLAIN), joined=joined)
         return [*closed, *self._start(call)]
 
     def _calls_of(self, name: str) -> list[str]:

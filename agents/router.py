@@ -149,6 +149,6 @@ def _chars(item: Item) -> int:
     match item:
         case Message(text=text) | Reasoning(text=text) | Compaction(summary=text) | FunctionCallOutput(output=text):
             return len(text)
-        case FunctionCall(arguments=text):
-            return len(text)
+        case FunctionCall(arguments=text, result=result):
+            return len(text) + (len(result.output) if result else 0)
     return 0

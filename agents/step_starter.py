@@ -11,7 +11,7 @@ from agents.answer_lookup import AnswerLookup, LookupQuery
 from agents.available_tools import AvailableTools
 from agents.checkpoint import CannotResume, Checkpoint
 from agents.constraint import Extent, Stage, constraint_of
-from agents.message import FunctionCall, Message
+from agents.message import FileSearchCall, FunctionCall, Message
 from agents.model_registry import Candidate
 from agents.output_validation import defect_of
 from agents.parser.choose import Format, FormattedParser, Parser
@@ -49,8 +49,8 @@ class StepStarter:
         segments, prompt = await self._prompts.build(progress, candidate)
         end = segments[-1].text if segments and segments[-1].trusted else ""
         thinking = candidate.dialect.opens_thought(end)
-        if turn.file_search and not progress.output:
-            progress.output = [found(progress.query, progress.passages)]
+        if turn.file_search and not any(isinstance(item, FileSearchCall) for item in progress.output):
+            progress.output.append(found(progress.query, progress.passages))
         judge = decision if trial else None
         sampling = await self.sampling(progress, candidate, thinking, judge)
         query = LookupQuery(

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
-from agents.call_shape import SERVER_SEARCH
-from agents.events import EventSink, ItemFinished, ItemStarted
+from agents.call_shape import SERVER_SEARCH, CallShape
+from agents.events import ArgumentsDelta, EventSink, ItemFinished, ItemStarted
 from agents.function_tool import Addition
-from agents.message import FunctionCall
+from agents.message import FunctionCall, FunctionCallOutput, new_id
+from agents.model_registry import Candidate
 from agents.prefetch import before_missing
 from agents.progress import Progress
 from agents.prompt_builder import PromptBuilder
-from agents.step import add_tool, settled, takes_long
+from agents.step import RunningCalls, add_tool, settled, takes_long
 from agents.toolbox import ToolResult, fit
 from agents.tools.tool_search import loaded
+from agents.turn import Turn
 from inference.errors import TextTooLong
 
 
@@ -35,9 +38,53 @@ async def take_results(progress: Progress, prompts: PromptBuilder, sink: EventSi
             result = await settled(pending)
             add_tool(progress.trace, span, call, result)
             progress.budget.add_call(call.name, max(0, result.end_ns - result.start_ns) / 1e9)
-            index, item = progress.add_result(call, await _read_by_model(progress, call, result))
-            started = replace(item, output="", tools=(), status="in_progress")
-            sink.write([ItemStarted(index, started), ItemFinished(index, item)])
+            read = await _read_by_model(progress, call, result)
+            sink.write(progress.add_result(call, read, failed=result.failed))
+
+
+def approved_calls(turn: Turn) -> list[FunctionCall]:
+    """The calls that the request allows, and that nothing has answered."""
+    if not turn.approved:
+        return []
+    said = (*turn.history, *turn.input)
+    denied = {item.call_id for item in said if isinstance(item, FunctionCallOutput) and not item.approves}
+    done = denied | {item.call_id for item in said if isinstance(item, FunctionCall) and item.result is not None}
+    requests = {item.call_id: item for item in said if isinstance(item, FunctionCall) and item.runs}
+    return [
+        replace(call, id=new_id("mcp"), shape=CallShape("mcp", call.shape.namespace, by_server=True), joined=False)
+        for id, call in requests.items()
+        if id in turn.approved - done and call.shape.form == "mcp_approval"
+    ]
+
+
+async def run_approved(
+    calls: Sequence[FunctionCall], progress: Progress, prompts: PromptBuilder, candidate: Candidate, sink: EventSink
+) -> None:
+    """Run the calls that the user has approved, all at once, and write their items. The model reads their results in
+    the first prompt, at most half of it."""
+    tools, model = prompts.tools_of(progress.turn), candidate.model
+    offered = frozenset(tool.name for server in progress.turn.servers for tool in server.tools)
+    stored = progress.marks.stored if progress.marks else None
+    running = RunningCalls(tools, offered, progress.context, progress.budget, stored=stored)
+    fit_in = partial(fit, tokens_max=model.context_length // (2 * len(calls)))
+    count = partial(model.count, salt=progress.turn.salt)
+    try:
+        with progress.trace.span("tools", calls=len(calls)) as span:
+            for call in calls:
+                running.start(call)
+                index, begun = len(progress.output), replace(call, arguments="", status="in_progress")
+                delta = ArgumentsDelta(index, call.id, call.arguments)
+                sink.write([ItemStarted(index, begun), delta, ItemFinished(index, call)])
+                progress.output.append(call)
+            progress.told = len(progress.output)
+            for call, pending in running.pending:
+                result = await settled(pending)
+                add_tool(progress.trace, span, call, result)
+                progress.budget.add_call(call.name, max(0, result.end_ns - result.start_ns) / 1e9)
+                read = Addition(fit_in(result.output, count=count), ())
+                sink.write(progress.add_result(call, read, failed=result.failed))
+    finally:
+        running.cancel()
 
 
 async def _read_ahead(progress: Progress, prompts: PromptBuilder, missing: int) -> None:

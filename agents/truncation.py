@@ -10,7 +10,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import ceil
 
-from agents.message import Compaction, FileSearchCall, FunctionCall, FunctionCallOutput, Item, Message, Reasoning
+from agents.message import (
+    Compaction,
+    FileSearchCall,
+    FunctionCall,
+    FunctionCallOutput,
+    Item,
+    Message,
+    Reasoning,
+    ToolListing,
+)
 from agents.turn import Turn
 
 # Tokens are dropped in multiples of this fraction of the context (1 / STRIDES), so the prompts of many following turns
@@ -78,10 +87,10 @@ def _text(item: Item) -> str:
         case Message() | Reasoning():
             return item.text
         case FunctionCall():
-            return item.arguments
+            return item.arguments + (item.result.output if item.result else "")
         case FunctionCallOutput():
             return item.output
         case Compaction():
             return item.summary
-        case FileSearchCall():
+        case FileSearchCall() | ToolListing():
             return ""

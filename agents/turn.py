@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from math import inf
 from typing import Any, Literal, Protocol, TypeAlias
 from uuid import UUID
 
+from agents.call_shape import qualified
 from agents.function_tool import FunctionTool
-from agents.message import Item
+from agents.message import Item, ToolListing
+from agents.tool import ServerTool
 from inference.generation import NO_DEADLINE, Due, Generation, Priority, Sampling
 from inference.prompt import Segment
 from inference.template_options import TemplateOptions
@@ -26,6 +28,26 @@ class ToolSearch:
 
     name: str
     by: Literal["words", "pattern"] = "words"
+
+
+class TurnServer(Protocol):
+    """An MCP server of one turn. Its tools are among the functions of the turn, `tools` run them."""
+
+    @property
+    def label(self) -> str: ...
+
+    @property
+    def listing(self) -> ToolListing: ...
+
+    @property
+    def functions(self) -> Sequence[FunctionTool]: ...
+
+    @property
+    def tools(self) -> Sequence[ServerTool]: ...
+
+    def close(self) -> None:
+        """End its connection, without waiting for that. Idempotent."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +213,8 @@ class Turn:
     functions: tuple[FunctionTool, ...] = ()
     server_tools: tuple[str, ...] = ()  # names in the toolbox
     tool_searches: tuple[ToolSearch, ...] = ()
+    servers: tuple[TurnServer, ...] = ()
+    approved: frozenset[str] = frozenset()  # call_ids of requests for approval that this request allows
     file_search: FileSearch | None = None
     tool_choice: ToolChoice = "auto"
     allowed_tools: frozenset[str] | None = None  # those of the tools in the prompt that may be called; None: all
@@ -212,6 +236,19 @@ class Turn:
     steering: Steering | None = None  # if somebody may say more while it runs
     arm: Arm | None = None
     model: str | None = None  # a model or a route of the worker; None: its agent, its surface or the worker chooses
+
+    def using(self, servers: Sequence[TurnServer]) -> Turn:
+        """The turn with the tools of these servers. Where its choice of tools names a server, all of them are meant."""
+        if not servers:
+            return self
+        of = {qualified(server.label, ""): [tool.name for tool in server.functions] for server in servers}
+        functions = (*self.functions, *(function for server in servers for function in server.functions))
+        choice, allowed = self.tool_choice, self.allowed_tools
+        if choice in of:
+            choice, allowed = "required", frozenset({choice})
+        if allowed is not None:
+            allowed = frozenset(name for each in allowed for name in of.get(each, [each]))
+        return replace(self, functions=functions, servers=tuple(servers), tool_choice=choice, allowed_tools=allowed)
 
     @property
     def salt(self) -> str:

@@ -8,6 +8,7 @@ from contextlib import suppress
 
 from agents.budget import Budget, Prices
 from agents.checkpoint import Checkpoint
+from agents.message import Item, ToolListing
 from agents.model_registry import Candidate
 from agents.prefetch import Prefetch
 from agents.progress import Progress
@@ -49,6 +50,7 @@ class TurnOpener:
             ahead,
             in_prompt=len(sources),
             concluding=budget.spent(now_ns()) if offer.server else None,
+            output=_listed(turn),
         )
         if asked is not None:
             progress.add_rewriting(asked)
@@ -111,3 +113,14 @@ def _affordable(turn: Turn, trace: Trace, candidate: Candidate, passages: list[P
             if span.name == "retrieve":
                 span.attributes |= {"in_prompt": len(kept), "prompt_tokens_max": tokens_max}
     return kept
+
+
+def _listed(turn: Turn) -> list[Item]:
+    """The tools of its servers, as far as the conversation does not show them yet."""
+    known = {item.label: item for item in (*turn.history, *turn.input) if isinstance(item, ToolListing)}
+    listings = (server.listing for server in turn.servers)
+    return [each for each in listings if not (each.label in known and _same(known[each.label], each))]
+
+
+def _same(one: ToolListing, other: ToolListing) -> bool:
+    return (one.tools, one.error) == (other.tools, other.error)

@@ -15,6 +15,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, get_type_hints
 
+from agents.mcp_config import origins_of
 from inference.adapter import adapters_in
 from inference.attention import AUTO, FLASH, KV_TYPES, LAYOUTS, QUANTISED
 from inference.speculative.draft_length import DRAFT_TOKENS_MAX
@@ -97,6 +98,18 @@ class Config:
         "minimum level of log messages: debug, info, warning or error",
         every=True,
         check=among("debug", "info", "warning", "error"),
+    )
+    mcp_origins: str | None = _server(
+        None,
+        "origins of MCP servers that requests may name, such as https://tools.example, separated by commas; they must "
+        "have public addresses",
+        check=origins_of,
+    )
+    mcp_private_origins: str | None = _server(
+        None,
+        "origins of MCP servers that requests may name, and that may be on this machine or in its networks, separated "
+        "by commas",
+        check=origins_of,
     )
     drain_s: float = _server(20.0, "seconds that running answers get to finish when the worker stops", least=0)
     agents: Path | None = _server(

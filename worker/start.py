@@ -15,6 +15,7 @@ from typing import Any, TypeVar, cast
 from agents.agent import Agent
 from agents.agent_registry import AgentRegistry
 from agents.answer_cache import AnswerCache
+from agents.mcp_config import origins_of
 from agents.model_registry import Candidate
 from agents.semantic_cache import SemanticCache, Vector
 from agents.store import ConversationSearch, ConversationStore, ItemStore, ResponseStore, ShareStore
@@ -64,6 +65,7 @@ from worker.runs.batches.batch_worker import BatchWorker
 from worker.runs.batches.line_answer import answer_body
 from worker.runs.idempotency_store import IdempotencyClaims, IdempotencyStore
 from worker.runs.manager import Runs
+from worker.runs.mcp_servers import McpServers
 from worker.runs.presence import Presence
 from worker.runs.queue_store import QueueStore
 from worker.runs.running_store import RunningStore
@@ -98,6 +100,8 @@ async def open_services(
             with start.span(part, lane=part):
                 return await stack.enter_async_context(opening)
 
+        on_request = bool(config.mcp_origins or config.mcp_private_origins)
+
         async def models() -> ActiveEngines:
             with loading.shown():
                 return await opened_as("models", open_engines(config, secret, supervisor, loading.tell))
@@ -107,7 +111,7 @@ async def open_services(
             models(),
             opened_as("embedders", open_embedders(config)),
             opened_as("reranker", open_reranker(config)),
-            opened_as("tool_servers", open_tool_servers(agent_registry, supervisor)),
+            opened_as("tool_servers", open_tool_servers(agent_registry, supervisor, on_request=on_request)),
             return_exceptions=True,
         )
         failed = next((failure for failure in opened if isinstance(failure, BaseException)), None)
@@ -231,6 +235,9 @@ def _assemble(
     check_names(agent_registry, aliases, model_registry.names, beside, toolbox.names)
     served = [*model_registry.names, *agent_registry.models, *beside]
     servers.attach(toolbox, agent_registry)
+    mcp_servers = McpServers(
+        servers.requested, origins_of(config.mcp_origins or ""), origins_of(config.mcp_private_origins or "")
+    )
     return Services(
         config=config,
         database=database,
@@ -285,5 +292,6 @@ def _assemble(
         canaries=Canaries(CanaryStore(database), partial(keys.tenant, LOCAL_TENANT)),
         aliases=aliases.completed(served, _names_of(engines.files)),
         supervisor=supervisor,
+        mcp_servers=mcp_servers,
         reranker=reranker,
     )

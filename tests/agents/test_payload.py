@@ -7,13 +7,48 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agents.message import Citation, FileSearchCall, FunctionCall, FunctionCallOutput, Item, Message, SearchResult
+from agents.call_payload import decision
+from agents.call_shape import CallShape
+from agents.message import (
+    CallResult,
+    Citation,
+    FileSearchCall,
+    FunctionCall,
+    FunctionCallOutput,
+    Item,
+    Message,
+    SearchResult,
+    ToolListing,
+)
 from agents.payload import from_payload, to_payload
 
 CITATION = Citation(1, 4, 7, "file_1", "a.md", "A", 10, 20)
 RESULT = SearchResult("file_1", "a.md", 0.5, "Yes.", {"year": 2024}, "A", 10, 20)
+ASKED, ASKED_FOR = CallShape("mcp_approval", "far"), CallShape("mcp_approval")
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+results = st.none() | st.builds(CallResult, texts, st.booleans())
+
+
+def server_call(arguments: str, result: CallResult | None, approved: bool, joined: bool) -> FunctionCall:
+    call_id = "mcpr_1" if approved else "mcp_1"
+    shape = CallShape("mcp", "far", by_server=True)
+    return FunctionCall(call_id, "far__read", arguments, "completed", "mcp_1", shape, result, joined)
+
+
+def approval_request(arguments: str, again: bool) -> FunctionCall:
+    return FunctionCall("mcpr_2" if again else "mcpr_1", "far__read", arguments, "completed", "mcpr_1", ASKED)
+
+
+def approval(approve: bool, reason: str | None) -> FunctionCallOutput:
+    status, output = decision(approve, reason and reason.strip())
+    return FunctionCallOutput("mcpr_1", output, status, shape=ASKED_FOR)
+
+
 items = st.one_of(
+    st.builds(server_call, texts, results, st.booleans(), st.booleans()),
+    st.builds(approval_request, texts, st.booleans()),
+    st.builds(approval, st.booleans(), st.none() | texts),
+    st.builds(ToolListing, st.just("far"), st.just(({"name": "read", "input_schema": {}},)), texts),
     st.builds(Message, st.sampled_from(["user", "assistant", "system", "developer"]), texts),
     st.builds(Message, st.just("assistant"), texts, st.lists(st.just(CITATION), max_size=2).map(tuple)),
     st.builds(FunctionCall, texts, texts, texts, st.sampled_from(["completed", "incomplete", "failed"])),

@@ -31,6 +31,7 @@ from agents.message import (
     Message,
     Reasoning,
     SearchResult,
+    ToolListing,
 )
 from retrieval.passage import Passage
 from worker.wire.parse import parse
@@ -76,6 +77,8 @@ def item_events(index: int, item: Item, pieces: int) -> list[Event]:
             ]
         case FunctionCallOutput():
             return [ItemStarted(index, replace(item, output="", status="in_progress")), ItemFinished(index, item)]
+        case ToolListing():
+            return [ItemStarted(index, replace(item, tools=(), status="in_progress")), ItemFinished(index, item)]
         case Compaction():
             raise ValueError("no turn puts out a compaction")
         case FileSearchCall():

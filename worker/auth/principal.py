@@ -6,12 +6,18 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Literal, TypeAlias
 from uuid import UUID
 
-from pydantic import Field
+from pydantic import AfterValidator, Field, StringConstraints
 
 from agents.definition import CLASSES, Bounds, ClassName
+from agents.mcp_config import origins_of
 from agents.turn import Owner, Turn
 from inference.generation import Priority
 from worker.auth.scope import Scope
+
+
+def _origins(text: str) -> str:
+    origins_of(text)
+    return text
 
 
 class KeyLimits(Bounds):
@@ -21,6 +27,8 @@ class KeyLimits(Bounds):
     tokens_per_minute: Annotated[int, Field(ge=1, le=1_000_000_000)] | None = None  # input and output tokens
     cost_per_day: Annotated[float, Field(gt=0, le=1e12)] | None = None  # in the units of the prices; days of UTC
     best_class: Annotated[ClassName | None, Field(alias="class")] = None
+    # Of the origins that the worker allows, those of MCP servers that a request may name, separated by commas.
+    mcp_origins: Annotated[str, StringConstraints(max_length=4000), AfterValidator(_origins)] | None = None
 
 
 NOBODY = UUID(int=0)  # the tenant of the worker's own work

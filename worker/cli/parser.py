@@ -165,7 +165,8 @@ def _add_credentials(commands: Any) -> None:
             "--budget",
             "limit per turn: steps, calls, tokens, seconds, tool_seconds, retrieval_ms or cost; rate limit: "
             "requests_per_minute or tokens_per_minute; limit for all turns of a day: cost_per_day; highest priority "
-            "class: class=interactive, standard or batch; may be repeated",
+            "class: class=interactive, standard or batch; mcp_origins of the servers that requests may name; may be "
+            "repeated",
             default=[],
             type=bound,
             metavar="NAME=VALUE",

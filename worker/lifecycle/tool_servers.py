@@ -14,10 +14,12 @@ from functools import partial
 from typing import Any
 
 from agents.agent_registry import AgentRegistry
+from agents.requested_server import RequestedServers
 from agents.tool import ServerTool
 from agents.toolbox import Toolbox
 from worker.errors import StartError
 from worker.lifecycle.supervisor import Supervisor
+from worker.wire.schemas import fits
 
 log = logging.getLogger("firsttoken.mcp")
 
@@ -33,6 +35,7 @@ class ToolServers:
     _tools: dict[str, Sequence[ServerTool]] = field(default_factory=dict)
     _toolbox: Toolbox | None = None
     _own: frozenset[str] = frozenset()  # names that no server may use
+    requested: RequestedServers | None = None  # those that requests may name, if they may name any
 
     def changed(self, server: str, tools: Sequence[ServerTool]) -> None:
         self._tools[server] = tools
@@ -54,9 +57,14 @@ class ToolServers:
 
 
 @asynccontextmanager
-async def open_tool_servers(agent_registry: AgentRegistry, supervisor: Supervisor) -> AsyncIterator[ToolServers]:
-    """Raises StartError when there are servers but no library to speak to them."""
+async def open_tool_servers(
+    agent_registry: AgentRegistry, supervisor: Supervisor, *, on_request: bool = False
+) -> AsyncIterator[ToolServers]:
+    """`on_request`: requests may name further ones. Raises StartError when there are servers but no library to speak to
+    them."""
     known = ToolServers()
+    if on_request:
+        known.requested = RequestedServers(await _library(), fits)
     async with AsyncExitStack() as stack:
         if agent_registry.servers:
             library = await _library()
@@ -78,7 +86,7 @@ async def _library() -> Any:
     try:
         return await asyncio.to_thread(importlib.import_module, "agents.mcp_server")
     except ModuleNotFoundError as error:
-        raise StartError(f"MCP servers in agents.toml need `pip install 'firsttoken[mcp]'` ({error})") from None
+        raise StartError(f"MCP servers need `pip install 'firsttoken[mcp]'` ({error})") from None
 
 
 async def _all_tried(tried: Sequence[asyncio.Event]) -> None:

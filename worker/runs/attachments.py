@@ -15,7 +15,7 @@ from uuid import UUID
 from aiohttp import BodyPartReader, MultipartReader, web
 from aiohttp.http import HttpProcessingError
 
-from agents.message import Item, new_id
+from agents.message import FunctionCall, Item, new_id
 from retrieval.errors import FileNotFound, UnreadableFile
 from retrieval.loaders.formats import bytes_max
 from retrieval.loaders.job import Limits
@@ -136,7 +136,10 @@ def _again(stored: Mapping[str, Item], reference: ItemReference, param: str) -> 
         message = f"There is no stored item with the id '{reference.id}'."
         raise ApiError(404, message, type="not_found_error", param=param, code="not_found")
     item = stored[reference.id]
-    return replace(item, id=new_id(item.id.partition("_")[0]))
+    id = new_id(item.id.partition("_")[0])
+    if isinstance(item, FunctionCall) and item.shape.form == "mcp" and item.call_id == item.id:
+        return replace(item, id=id, call_id=id)
+    return replace(item, id=id)
 
 
 def _parts(entry: InputItem | ChatMessage | GivenMessage | SaidMessage) -> Sequence[object]:

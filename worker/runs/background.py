@@ -18,6 +18,7 @@ from worker.lifecycle.supervisor import Supervised, Well
 from worker.runs.queue_store import Job
 from worker.runs.run_services import RunServices
 from worker.runs.running_store import OwnedResponse
+from worker.runs.stored_turn import stored_request
 from worker.runs.turn import hydrate, record_of
 from worker.wire.dialect import Dialect
 from worker.wire.event_encoder import EventEncoder
@@ -71,7 +72,7 @@ class Backlog:
         turn = await hydrate(services, principal, frame)
         await services.agent.count(turn.turn)
         caller = {"via": principal.via, "subject": principal.subject, "dialect": dialect.value}
-        request = body.model_dump(mode="json", by_alias=True, exclude_unset=True, exclude={"input"})
+        request = stored_request(services.seals, turn.tenant_id, body)
         queued = frame.queued()
         job = Job(request, caller, rank_of(body.service_tier))
         record, events = record_of(turn, queued, ()), EventEncoder(frame).queue()

@@ -19,7 +19,7 @@ import orjson
 from pydantic import ValidationError
 
 from agents.errors import HistoryTooLong, InvalidTurn, NotFound
-from agents.message import Compaction, FunctionCallOutput
+from agents.message import Compaction, answered_calls
 from agents.prompt import assemble
 from agents.turn import Turn
 from inference.prompt import ChatMessage
@@ -199,7 +199,7 @@ async def _compared(services: RunServices, turn: ResponseTurn, trace: Trace, oth
     if (reuse := reuse_of(trace)) is None:
         return UNAVAILABLE
     change = prompt.change_since(earlier)
-    usage, is_one_step = other.body["usage"] or {}, not any(isinstance(i, FunctionCallOutput) for i in other.output)
+    usage, is_one_step = other.body["usage"] or {}, not answered_calls(other.output)
     # The usage of several steps has all their prompts.
     expected = usage.get("input_tokens", 0) if is_one_step else reuse.tokens if change else 0
     if min(expected, reuse.tokens) - reuse.cached <= SLACK_TOKENS:

@@ -156,18 +156,18 @@ class Runs:
         ledger = Ledger(services, principal, trace, frame.id, conversation_id, model, body.metadata, priority)
         with ledger.entering() as places:
             with trace.span("hydrate") as span:
-                turn = await hydrate(services, principal, frame, remembered)
+                turn = await hydrate(services, principal, frame, remembered, trace)
                 turn = turn if items is None else replace(turn, items=items)
                 span.attributes["items"] = len(turn.history)
             held = places.pop_all()
-        job = job_of(turn, on_disconnect.grace_s) if resumable and body.stored else None
+        job = job_of(services, turn, on_disconnect.grace_s) if resumable and body.stored else None
         return await self._begin(turn, ledger, held, on_disconnect, job=job)
 
     async def _run_queued(self, owned: OwnedResponse) -> None:
         await run_queued(self.services, owned, self._complete)
 
     async def _complete(self, turn: ResponseTurn, ledger: Ledger, told: Sequence[WireEvent]) -> None:
-        run = await self._begin(turn, ledger, ExitStack(), GO_ON, told, job_of(turn, GO_ON.grace_s))
+        run = await self._begin(turn, ledger, ExitStack(), GO_ON, told, job_of(self.services, turn, GO_ON.grace_s))
         await run.wait()
 
     async def _begin(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from agents.message import FunctionCall, FunctionCallOutput, Item, Message, Reasoning
+from agents.message import FunctionCall, Item, Message, Reasoning, answered_calls
 from agents.payload import from_payload
 from worker.wire import events as wire
 from worker.wire.events import WireEvent
@@ -75,7 +75,7 @@ def rebuilt_items(events: Iterable[WireEvent]) -> tuple[Item, ...]:
 
 def completed_items(output: Sequence[Item]) -> tuple[Item, ...]:
     """The items of an interrupted response without empty texts and without calls that have no output."""
-    answered = {item.call_id for item in output if isinstance(item, FunctionCallOutput)}
+    answered = answered_calls(output)
     return tuple(
         item
         for item in output

@@ -293,6 +293,12 @@ class Run:
             self._kept.clear()
             await self._kept.wait()
 
+    async def _until_settled(self) -> None:
+        """Return when no other worker can restart the response: calls of MCP servers must not run twice."""
+        if self._unsettled is not None:
+            await certain(lambda: settle(self._services, self.turn), BEGIN_S)
+            self._emit_held_back()
+
     def _on_lost(self) -> None:
         if self._journal.continuation is not None:
             self.lost = True
@@ -363,7 +369,7 @@ class Run:
             turn, trace = self._ledger.applied(self.turn.turn), self._ledger.trace
             turn = replace(turn, answer_now=self.answer_now, steering=self.steering)
             resumes = turn.compacting is None and turn.sampling.top_logprobs is None and not turn.only_reads
-            if self._job is not None and resumes:
+            if self._job is not None and resumes and not turn.servers:
                 self._journal.continuation = Continuation(self._job, self._marks, lambda: self._unsettled is None)
             if self._interrupted is not None:
                 turn = replace(turn, tells_place=False)
@@ -371,6 +377,8 @@ class Run:
                     turn, trace, self, self._interrupted.checkpoint, self._marks, self._replay
                 )
             marks = self._marks if self._journal.continuation else None
+            if turn.servers and self.in_background:
+                marks = Marks(self._until_settled)
             await learn_turns(self._services, turn)
             finished = await run_turn(self._services, turn, trace, self, marks)
             self._diagnosis = await diagnosed(self._services, self.turn, trace)

@@ -14,6 +14,7 @@ from agents.turn import Caps
 from worker.auth.daily_budget import DailyBudgets
 from worker.engines.model_aliases import ModelAliases
 from worker.lifecycle.supervisor import Supervisor
+from worker.runs.mcp_servers import McpServers
 from worker.runs.rate_limits import RateLimits
 from worker.telemetry.canary.canaries import Canaries, Chosen
 
@@ -63,6 +64,7 @@ class RunServices:
     canaries: Canaries = field(default_factory=Canaries)
     aliases: ModelAliases = field(default_factory=ModelAliases)
     rates: RateLimits = field(default_factory=RateLimits)
+    mcp_servers: McpServers = field(default_factory=McpServers)
     daily_budgets: DailyBudgets = field(default_factory=DailyBudgets)
     supervisor: Supervisor = field(default_factory=Supervisor)
 

@@ -7,10 +7,12 @@ from dataclasses import replace
 from typing import Any, TypeAlias, cast
 from uuid import UUID
 
+import orjson
+
 from agents.checkpoint import CannotResume
 from inference.trace import Trace
 from worker.auth.principal import Via
-from worker.auth.seals import opened
+from worker.auth.seals import Seals, opened
 from worker.http.checks import check_model
 from worker.runs.ledger import Ledger
 from worker.runs.run_services import RunServices
@@ -23,10 +25,29 @@ from worker.wire.response import ResponseFrame
 from worker.wire.response_request import ResponseRequest
 
 
-def job_of(turn: ResponseTurn, grace_s: float) -> dict[str, Any]:
+def stored_request(seals: Seals, tenant_id: UUID, body: ResponseRequest) -> dict[str, Any]:
+    """The request without its items. What it says about MCP servers contains secrets, so it is encrypted."""
+    request = body.model_dump(mode="json", by_alias=True, exclude_unset=True, exclude={"input"})
+    if body.servers:
+        request["tools"] = seals.close(tenant_id, orjson.dumps(request["tools"]).decode())
+    return request
+
+
+def _request_of(seals: Seals, tenant_id: UUID, stored: Mapping[str, Any]) -> ResponseRequest:
+    """Raises CannotResume if this worker has another secret."""
+    tools = stored.get("tools")
+    if isinstance(tools, str):
+        opened_tools = seals.open(tenant_id, tools)
+        if opened_tools is None:
+            raise CannotResume("its tools were encrypted with another secret")
+        stored = {**stored, "tools": orjson.loads(opened_tools)}
+    return ResponseRequest.model_validate(stored)
+
+
+def job_of(services: RunServices, turn: ResponseTurn, grace_s: float) -> dict[str, Any]:
     """What another worker needs of a turn in addition to what is stored of it anyway. `grace_s` is how long the turn
     continues without a reader."""
-    request = turn.frame.request.model_dump(mode="json", by_alias=True, exclude_unset=True, exclude={"input"})
+    request = stored_request(services.seals, turn.tenant_id, turn.frame.request)
     caller = {"via": turn.principal.via, "subject": turn.principal.subject, "dialect": turn.frame.dialect.value}
     grace = None if grace_s == float("inf") else grace_s
     return {"request": request, "caller": caller, "history": len(turn.history), "grace_s": grace}
@@ -62,7 +83,7 @@ async def restored_turn(
     record = await services.responses.get(tenant_id, response_id)
     model = check_model(record.body["model"], services)
     frame = ResponseFrame(
-        ResponseRequest.model_validate(request),
+        _request_of(services.seals, tenant_id, request),
         model,
         response_id,
         record.body["created_at"],
@@ -72,7 +93,7 @@ async def restored_turn(
     trace = Trace(attributes={"background": True})
     with trace.span("hydrate"):
         items = tuple(opened(services.seals, tenant_id, item, "input") for item in record.input)
-        turn = replace(await hydrate(services, principal, frame), items=items)
+        turn = replace(await hydrate(services, principal, frame, trace=trace), items=items)
     if history is not None:
         if len(turn.history) < history:
             raise CannotResume("the items before it were deleted")

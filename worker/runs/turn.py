@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
@@ -15,9 +15,9 @@ from agents.checkpoint import Marks
 from agents.compaction import run_compacted, since_compaction
 from agents.errors import NotFound
 from agents.events import EventSink, TurnFinished
-from agents.message import Item
+from agents.message import FunctionCallOutput, Item
 from agents.store import ResponseRecord
-from agents.turn import Turn
+from agents.turn import Turn, TurnServer
 from inference.trace import Trace
 from migrations.pool import DATABASE_AWAY
 from worker.auth.principal import Principal
@@ -42,6 +42,7 @@ class ResponseTurn:
     items: tuple[Item, ...]
     history: tuple[Item, ...]
     choose: Callable[[str, str | None, UUID, str], Chosen]  # the agent of a conversation
+    servers: tuple[TurnServer, ...] = ()
 
     @property
     def tenant_id(self) -> UUID:
@@ -51,7 +52,9 @@ class ResponseTurn:
     def turn(self) -> Turn:
         watched = self.principal.is_watching
         said = since_compaction((*self.history, *self.items))
-        asked = self.frame.request.turn(self.tenant_id, said, (), watched=watched)
+        asked = self.frame.request.turn(self.tenant_id, said, (), watched=watched).using(self.servers)
+        approvals = (item for item in self.items if isinstance(item, FunctionCallOutput) and item.approves)
+        asked = replace(asked, approved=frozenset(item.call_id for item in approvals))
         return self.principal.bounded(self._agent.applied(asked))
 
     @property
@@ -72,10 +75,14 @@ class ResponseTurn:
 
 
 async def hydrate(
-    services: RunServices, principal: Principal, frame: ResponseFrame, remembered: tuple[Item, ...] | None = None
+    services: RunServices,
+    principal: Principal,
+    frame: ResponseFrame,
+    remembered: tuple[Item, ...] | None = None,
+    trace: Trace | None = None,
 ) -> ResponseTurn:
-    """Read the items that precede the request, unless they are `remembered`. Raises ApiError 404 naming the
-    parameter."""
+    """Read the items that precede the request, unless they are `remembered`, and the tools of its MCP servers. Raises
+    ApiError 404 and 403 naming the parameter."""
     request, tenant_id = frame.request, principal.tenant_id
     history: tuple[Item, ...] = remembered or ()
     before = "conversation" if request.conversation is not None else "previous_response_id"
@@ -89,7 +96,8 @@ async def hydrate(
         raise ApiError(404, str(error), type="not_found_error", param=before, code=code) from None
     history = tuple(opened(services.seals, tenant_id, item, before) for item in history)
     items = await services.attachments.items(tenant_id, request.input, "input")
-    return ResponseTurn(principal, frame, items, history, services.choose)
+    servers = await services.mcp_servers.opened(principal, request.servers, trace or Trace())
+    return ResponseTurn(principal, frame, items, history, services.choose, servers)
 
 
 async def learn_turns(services: RunServices, turn: Turn) -> None:

@@ -24,7 +24,7 @@ from agents.events import (
     TurnStarted,
 )
 from agents.input_text import InputText
-from agents.message import FunctionCall, Item, Message, Reasoning
+from agents.message import FunctionCall, Item, Message, Reasoning, ToolListing
 from agents.payload import logprob_payloads
 from worker.wire import events as wire
 from worker.wire import sse
@@ -112,6 +112,8 @@ class EventEncoder:
                 return replace(item, text=text, status="incomplete")
             case FunctionCall():
                 return replace(item, arguments=text, status="incomplete")
+            case ToolListing():
+                return item
         return replace(item, status="incomplete")
 
     def _numbered(self, events: Iterable[WireEvent]) -> list[WireEvent]:
@@ -141,6 +143,10 @@ class EventEncoder:
                 yield from self._reasoning(event)
             case ArgumentsDelta():
                 yield from self._arguments(event)
+            case ItemFinished(item=FunctionCall() as call) if call.is_pending:
+                self._items[event.output_index] = call
+                self._texts.pop(event.output_index, None)
+                yield wire.mcp_arguments_done(event.output_index, call.id, call.arguments)
             case ItemFinished():
                 self._items[event.output_index] = event.item
                 self._texts.pop(event.output_index, None)
@@ -182,6 +188,8 @@ class EventEncoder:
         if speaks:
             payload["content"] = []
         yield wire.output_item_added(event.output_index, payload)
+        if (kind := _runs_as(event.item)) is not None:
+            yield wire.mcp(kind, "in_progress", event.output_index, event.item.id)
         if speaks:
             part = wire.output_text_part() if isinstance(event.item, Message) else wire.reasoning_part()
             yield wire.content_part_added(event.output_index, event.item.id, part)
@@ -201,8 +209,8 @@ class EventEncoder:
         if index in self._inputs:
             if text := self._inputs[index].feed(event.text):
                 yield wire.input_delta(index, event.item_id, text)
-        elif isinstance(item, FunctionCall) and item.shape.form == "function":
-            yield wire.arguments_delta(index, event.item_id, event.text)
+        elif isinstance(item, FunctionCall) and item.shape.form in ("function", "mcp"):
+            yield wire.arguments_delta(index, event.item_id, event.text, item.shape.form)
 
     def _finish_of(self, output_index: int, item: Item) -> Iterator[WireEvent]:
         payload = public_item(item, dialect=self._frame.dialect)
@@ -215,6 +223,8 @@ class EventEncoder:
         elif isinstance(item, Reasoning):
             yield wire.reasoning_text_done(output_index, item.id, item.text)
             yield wire.content_part_done(output_index, item.id, wire.reasoning_part(item.text))
+        elif isinstance(item, ToolListing):
+            yield wire.mcp("list_tools", "failed" if item.error else "completed", output_index, item.id)
         elif isinstance(item, FunctionCall):
             yield from self._end_of_call(output_index, item, payload)
         yield wire.output_item_done(output_index, payload)
@@ -230,6 +240,11 @@ class EventEncoder:
                 if sent and (rest := sent.rest(payload["input"])):
                     yield wire.input_delta(output_index, call.id, rest)
                 yield wire.input_done(output_index, call.id, payload["input"])
+            case "mcp":
+                if call.result is None:  # it was cut off, and never runs
+                    yield wire.mcp_arguments_done(output_index, call.id, call.arguments)
+                is_done = call.result is not None and not call.result.failed
+                yield wire.mcp("call", "completed" if is_done else "failed", output_index, call.id)
             case "shell":
                 for index, command in enumerate(payload["action"]["commands"]):
                     yield wire.shell_command("added", output_index, index, "")
@@ -238,5 +253,13 @@ class EventEncoder:
 
 
 def _waits(item: Item) -> bool:
-    """Whether an item is sent when it is whole: the contract has no empty patch."""
-    return isinstance(item, FunctionCall) and item.shape.form == "apply_patch"
+    """Whether an item is sent when it is whole: the contract has no empty patch, and nothing to approve without its
+    arguments."""
+    return isinstance(item, FunctionCall) and item.shape.form in ("apply_patch", "mcp_approval")
+
+
+def _runs_as(item: Item) -> str | None:
+    """What the events of an item that an MCP server makes are called."""
+    if isinstance(item, ToolListing):
+        return "list_tools"
+    return "call" if isinstance(item, FunctionCall) and item.shape.form == "mcp" else None

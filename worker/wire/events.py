@@ -83,13 +83,23 @@ def annotation_added(output_index: int, item_id: str, annotation_index: int, ann
     return event | {"annotation_index": annotation_index, "annotation": annotation}
 
 
-def arguments_delta(output_index: int, item_id: str, delta: str) -> WireEvent:
-    return _of_item("response.function_call_arguments.delta", output_index, item_id) | {"delta": delta}
+def arguments_delta(output_index: int, item_id: str, delta: str, form: str = "function") -> WireEvent:
+    """`form` is function or mcp."""
+    return _of_item(f"response.{form}_call_arguments.delta", output_index, item_id) | {"delta": delta}
 
 
 def arguments_done(output_index: int, item_id: str, name: str, arguments: str) -> WireEvent:
     event = _of_item("response.function_call_arguments.done", output_index, item_id)
     return event | {"name": name, "arguments": arguments}
+
+
+def mcp_arguments_done(output_index: int, item_id: str, arguments: str) -> WireEvent:
+    return _of_item("response.mcp_call_arguments.done", output_index, item_id) | {"arguments": arguments}
+
+
+def mcp(kind: str, state: str, output_index: int, item_id: str) -> WireEvent:
+    """`kind` is call or list_tools, `state` in_progress, completed or failed."""
+    return _of_item(f"response.mcp_{kind}.{state}", output_index, item_id)
 
 
 def input_delta(output_index: int, item_id: str, delta: str) -> WireEvent:

@@ -9,9 +9,10 @@ from pydantic import Discriminator, Field, StringConstraints, Tag
 from agents.call_payload import CALLS, OUTPUTS
 from agents.call_shape import CallShape, qualified
 from agents.message import Compaction, FileSearchCall, FunctionCall, FunctionCallOutput, Item, Message, Reasoning
-from agents.payload import ADDITIONAL_TOOLS
+from agents.payload import ADDITIONAL_TOOLS, LISTING
 from worker.wire import limits
 from worker.wire.call_items import CallItem
+from worker.wire.mcp import McpItem
 from worker.wire.parts import Content, joined
 from worker.wire.strict import UNSUPPORTED, CallId, Echoed, Id, ItemStatus, Name, Strict, Text, Unsupported, up_to
 
@@ -118,10 +119,11 @@ class ItemReference(Strict):
 
 
 KINDS = frozenset(
-    {"message", "reasoning", "file_search_call", "compaction", "item_reference", ADDITIONAL_TOOLS} | {*CALLS, *OUTPUTS}
+    {"message", "reasoning", "file_search_call", "compaction", "item_reference", ADDITIONAL_TOOLS, LISTING}
+    | {*CALLS, *OUTPUTS}
 )
 # The kinds whose models have no other tag.
-CALL_KINDS = KINDS & {*CALLS, *OUTPUTS, ADDITIONAL_TOOLS} - {"function_call", "function_call_output"}
+CALL_KINDS = KINDS & {*CALLS, *OUTPUTS, ADDITIONAL_TOOLS, LISTING} - {"function_call", "function_call_output"}
 
 
 def _item_kind(item: Any) -> str | None:
@@ -148,7 +150,7 @@ InputItem: TypeAlias = Annotated[
     | Annotated[FileSearchCallItem, Tag("file_search_call")]
     | Annotated[CompactionItem, Tag("compaction")]
     | Annotated[ItemReference, Tag("item_reference")]
-    | Annotated[CallItem, Discriminator("type"), Tag("call")],
+    | Annotated[CallItem | McpItem, Discriminator("type"), Tag("call")],
     Discriminator(
         _item_kind,
         custom_error_type=UNSUPPORTED,

@@ -24,6 +24,6 @@ def _public(payload: dict[str, Any], with_results: bool) -> dict[str, Any]:
     match payload:
         case {"type": "file_search_call"} if not with_results:
             return {**payload, "results": None}
-        case {"type": type, "status": "failed"} if type in CALLS:  # the contract has no failed calls
+        case {"type": type, "status": "failed"} if type in CALLS and type != "mcp_call":  # others do not fail
             return {**payload, "status": "incomplete"}
     return payload

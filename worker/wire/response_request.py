@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 from uuid import UUID
@@ -16,6 +17,7 @@ from pydantic import (
 )
 
 from agents.message import Item
+from agents.requested_server import RequestedServer
 from agents.turn import TOKENS_MAX, Compacting, FileSearch, Turn
 from inference.generation import Sampling
 from inference.template_options import Effort, TemplateOptions
@@ -25,6 +27,7 @@ from worker.wire.formats import PlainText, TextFormat
 from worker.wire.generation import GenerationParameters, Verbosity
 from worker.wire.ignored import without_effect
 from worker.wire.items import InputItem, as_items
+from worker.wire.mcp import McpTool
 from worker.wire.options import (
     LOGPROBS,
     RESULTS,
@@ -199,6 +202,12 @@ class ResponseRequest(GenerationParameters):
     @property
     def server_tools(self) -> tuple[str, ...]:
         return tuple(tool.name for tool in self.tools or () if isinstance(tool, ServerTool))
+
+    @property
+    def servers(self) -> Mapping[str, RequestedServer]:
+        """By the parameters that name them."""
+        given = (tool for tool in self.tools or () if isinstance(tool, McpTool))
+        return {f"tools.{tool.server_label}.server_url": tool.server for tool in given}
 
     def includes(self, value: str) -> bool:
         return value in (self.include or ())

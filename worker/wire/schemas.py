@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import orjson
@@ -27,6 +28,15 @@ def bounded(schema: dict[str, Any]) -> dict[str, Any]:
     if len(orjson.dumps(schema)) > limits.SCHEMA_BYTES_MAX:
         raise ValueError(f"a schema may be at most {limits.SCHEMA_BYTES_MAX} bytes long")
     return schema
+
+
+def fits(schema: Mapping[str, Any]) -> bool:
+    """Whether it is small enough for a prompt."""
+    try:
+        bounded(dict(schema))
+    except ValueError:
+        return False
+    return True
 
 
 def constrainable(schema: dict[str, Any], where: str = "") -> dict[str, Any]:

@@ -25,11 +25,15 @@ from worker.wire import limits
 from worker.wire.builtin_tools import ApplyPatchTool, LocalShellTool, ShellTool, ToolSearchTool
 from worker.wire.function_tools import CustomTool, FunctionToolParam, NamespaceTool
 from worker.wire.ignored import note
+from worker.wire.mcp import Label, McpTool, ToolName
 from worker.wire.strict import UNSUPPORTED, Name, Strict, Unsupported, only, up_to
 
 SERVER_PREFIX = "firsttoken:"
 # Coding agents send them along with every request.
-KINDS = (*("function", "custom", "namespace", "tool_search", "local_shell", "shell", "apply_patch", "file_search"),)
+KINDS = (
+    *("function", "custom", "namespace", "tool_search", "local_shell", "shell", "apply_patch"),
+    *("mcp", "file_search"),
+)
 ABSENT = ("web_search", "web_search_preview", "image_generation")
 
 
@@ -128,6 +132,7 @@ Tool: TypeAlias = Annotated[
     | Annotated[LocalShellTool, Tag("local_shell")]
     | Annotated[ShellTool, Tag("shell")]
     | Annotated[ApplyPatchTool, Tag("apply_patch")]
+    | Annotated[McpTool, Tag("mcp")]
     | Annotated[FileSearchTool, Tag("file_search")]
     | Annotated[ServerTool, Tag("server")],
     Discriminator(
@@ -159,10 +164,11 @@ def distinct(tools: list[N]) -> list[N]:
 
 def check_given(names: Iterable[str], info: ValidationInfo) -> None:
     """Raises ValueError for a name that none of the request's tools has. `tools` is validated before the fields that
-    refer to it.
+    refer to it. The tools of an MCP server are not known yet.
     """
     given = {name for tool in info.data.get("tools") or () for name in tool.names}
-    if missing := sorted(set(names) - given):
+    servers = tuple(name for name in given if qualified(name, "") == name)
+    if missing := sorted(name for name in set(names) - given if not name.startswith(servers)):
         raise ValueError(f"'{missing[0]}' is not among the tools of this request")
 
 
@@ -170,12 +176,15 @@ class ToolReference(Strict):
     """A reference to one of the request's tools: a function by `name`, others by type."""
 
     type: Annotated[str, StringConstraints(min_length=1, max_length=80)]
-    name: Name | None = None
+    name: ToolName | None = None
     namespace: Name | None = None
+    server_label: Label | None = None
 
     @property
     def tool_name(self) -> str:
         """The name that a model calls; file search is not called but runs before."""
+        if self.server_label is not None:
+            return qualified(self.server_label, self.name or "")
         if self.name is not None:
             return qualified(self.namespace or "", self.name)
         return self.type.removeprefix(SERVER_PREFIX)

@@ -24,7 +24,9 @@ def _sections(items: Iterable[Item]) -> Iterator[str]:
                     yield sources
             case FunctionCall():
                 calls[item.call_id] = f"{item.name} {item.arguments}"
-            case FunctionCallOutput():
+                if item.result is not None:
+                    yield _quoted(f"{calls[item.call_id]}: {item.result.output}")
+            case FunctionCallOutput() if item.output:
                 yield _quoted(f"{calls.get(item.call_id, 'Tool')}: {item.output}")
 
 

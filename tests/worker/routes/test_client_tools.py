@@ -256,7 +256,7 @@ async def test_an_input_is_held_to_its_grammar_which_the_model_sees(database: Da
 @pytest.mark.parametrize(
     ("tool", "named"),
     [
-        ({"type": "mcp", "server_label": "a", "server_url": "https://a.example"}, "tools[0]"),
+        ({"type": "mcp", "server_label": "a", "connector_id": "connector_gmail"}, "tools[0].server_url"),
         ({"type": "code_interpreter", "container": {"type": "auto"}}, "tools[0]"),
         ({"type": "shell", "environment": {"type": "container_auto"}}, "tools[0].environment.type"),
         ({**CRM, "tools": [{"type": "mcp"}]}, "tools[0].tools[0]"),

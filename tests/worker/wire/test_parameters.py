@@ -164,7 +164,7 @@ REFUSED = [
     Refusal("store", "yes", "invalid_type"),
     Refusal("metadata", {"k" * 65: "v"}, LONG, f"metadata.{'k' * 64}…"),
     Refusal("include", ["everything"], UNSUPPORTED, "include[0]"),
-    Refusal("tools", [{"type": "web_search"}, {"type": "mcp", "server_label": "f"}], UNSUPPORTED, "tools[1]"),
+    Refusal("tools", [{"type": "web_search"}, {"type": "computer"}], UNSUPPORTED, "tools[1]"),
     Refusal("tool_choice", {"type": "function", "name": "g"}, "invalid_value"),
     Refusal("parallel_tool_calls", 1, "invalid_type"),
     Refusal("max_tool_calls", 0, BELOW),

@@ -18,7 +18,7 @@ import orjson
 from aiohttp import WSCloseCode, WSMsgType, web
 
 from agents.errors import WaitsForCaller
-from agents.message import Compaction, FileSearchCall, FunctionCall, Item
+from agents.message import Compaction, FileSearchCall, FunctionCall, Item, ToolListing
 from worker.auth.access import needs
 from worker.auth.principal import Principal
 from worker.auth.scope import Scope
@@ -104,7 +104,9 @@ def _chars(items: Sequence[Item]) -> int:
 def _size(item: Item) -> int:
     match item:
         case FunctionCall():
-            return len(item.arguments)
+            return len(item.arguments) + (len(item.result.output) if item.result else 0)
+        case ToolListing():
+            return len(orjson.dumps(item.tools))
         case Compaction():
             return 2 * len(item.sealed)  # and its content
         case FileSearchCall():

@@ -1,0 +1,75 @@
+"""Which tools of a server a request offers, and how long their list is kept."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from uuid import UUID
+
+import pytest
+
+from agents import requested_server
+from agents.requested_server import ALL, ListCache, Offer, OpenServer, RequestedServer, ToolFilter
+from tests.agents.turns import TENANT
+
+SERVER = RequestedServer("far", "https://tools.example/mcp?key=secret", {"x-key": "secret"})
+READ = Offer("read", "Read.", {"type": "object", "properties": {}}, read_only=True, idempotent=True)
+DROP = READ._replace(name="drop", read_only=False, idempotent=False)
+
+
+def opened(server: RequestedServer, *offers: Offer) -> OpenServer:
+    return OpenServer(server, offers or (READ, DROP), "", lambda: None, lambda *parts: parts)
+
+
+@pytest.mark.parametrize(
+    ("trusted", "asked", "runs"),
+    [
+        (requested_server.NONE, requested_server.NONE, []),
+        (ALL, requested_server.NONE, ["far__read", "far__drop"]),
+        (ToolFilter(read_only=True), requested_server.NONE, ["far__read"]),
+        (ALL, ToolFilter(frozenset({"drop"})), ["far__read"]),
+        (ToolFilter(frozenset({"drop"}), read_only=True), requested_server.NONE, []),
+    ],
+)
+def test_a_tool_runs_without_approval_only_where_the_request_trusts_it(
+    trusted: ToolFilter, asked: ToolFilter, runs: list[str]
+) -> None:
+    functions = opened(replace(SERVER, trusted=trusted, asked=asked)).functions
+    assert [function.name for function in functions if function.shape.by_server] == runs
+    assert {function.shape.form for function in functions} <= {"mcp", "mcp_approval"}
+
+
+def test_names_that_no_model_can_write_are_left_out() -> None:
+    odd = [READ._replace(name=name) for name in ("a b", "x" * 128, "ü", "a\nb", "files.read", "a/b")]
+    assert [function.name for function in opened(SERVER, *odd).functions] == ["far__files.read"]
+
+
+def test_the_server_is_described_before_its_first_tool() -> None:
+    first, second = opened(replace(SERVER, about="Tickets.")).functions
+    assert (first.description, second.description) == ("Tickets.\nRead.", "Read.")
+
+
+def test_a_list_is_kept_for_a_tenant_a_url_and_its_headers() -> None:
+    keys = {
+        ListCache.key(TENANT, SERVER),
+        ListCache.key(UUID(int=8), SERVER),
+        ListCache.key(TENANT, replace(SERVER, url="https://tools.example/mcp?key=other")),
+        ListCache.key(TENANT, replace(SERVER, headers={"x-key": "other"})),
+        ListCache.key(TENANT, replace(SERVER, headers={})),
+        ListCache.key(TENANT, replace(SERVER, is_private=True)),
+    }
+    assert len(keys) == 6 and not any(b"secret" in key for key in keys)
+    assert ListCache.key(TENANT, replace(SERVER, label="near")) in keys
+    assert "secret" not in repr(SERVER)
+
+
+def test_lists_are_bounded_in_time_and_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    cache, now_ns = ListCache(), 10**9
+    cache.put(b"a", (READ,), now_ns)
+    assert cache.get(b"a", now_ns + int(requested_server.KEPT_S * 1e9) - 1) == (READ,)
+    assert cache.get(b"a", now_ns + int(requested_server.KEPT_S * 1e9)) is None
+    monkeypatch.setattr(requested_server, "KEPT_BYTES_MAX", 2 * len(json.dumps(READ)))
+    cache.put(b"b", (READ,), now_ns)
+    assert cache.get(b"a", now_ns)
+    cache.put(b"c", (READ,), now_ns)
+    assert (cache.get(b"a", now_ns), cache.get(b"b", now_ns), cache.get(b"c", now_ns)) == ((READ,), None, (READ,))
