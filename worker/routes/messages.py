@@ -11,7 +11,7 @@ from aiohttp import web
 from agents.turn import Turn
 from worker.auth.access import needs
 from worker.auth.scope import Scope
-from worker.errors import ClientGone
+from worker.errors import ApiError, ClientGone
 from worker.http.checks import check_model, in_param
 from worker.http.json_response import json_response
 from worker.http.request_keys import BODY, IGNORED, PRINCIPAL, TRACE
@@ -82,7 +82,12 @@ async def _turn(request: web.Request, body: MessagesInput, model: str) -> Turn:
     services, principal = request.app[SERVICES], request[PRINCIPAL]
     messages = await services.attachments.read(principal.tenant_id, body.messages, "messages")
     body = body.model_copy(update={"messages": messages})
-    asked = body.turn(principal.tenant_id, watched=principal.is_watching)
+    servers = await services.mcp_servers.opened(principal, body.servers, request[TRACE])
+    for param, server in zip(body.servers, servers, strict=True):
+        if server.listing.error:  # this API has no other place to tell it
+            message = f"The tools of the MCP server '{server.label}' are not known: {server.listing.error}."
+            raise ApiError(400, message, param=param, code="mcp_server_failed")
+    asked = body.turn(principal.tenant_id, watched=principal.is_watching, servers=servers)
     agent = services.choose(model, body.model, principal.tenant_id, first_question(asked.input))
     return principal.bounded(agent.applied(asked))
 

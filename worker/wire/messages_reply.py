@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
 import orjson
 
-from agents.call_shape import CallShape
+from agents.call_shape import CallShape, bare
 from agents.events import (
     ArgumentsDelta,
     Event,
@@ -21,12 +21,12 @@ from agents.events import (
     TurnStarted,
     Usage,
 )
-from agents.message import FunctionCall, FunctionCallOutput, Item, Message, Reasoning, new_id
+from agents.message import CallResult, FunctionCall, FunctionCallOutput, Item, Message, Reasoning, Status, new_id
 from worker.errors import BROKE
 from worker.wire import messages_error, sse
 from worker.wire.events import QUEUED, cut, waiting
-from worker.wire.messages_content import ERROR
 from worker.wire.messages_request import MessagesRequest
+from worker.wire.messages_server_tools import ERROR
 from worker.wire.options import ServiceTier
 
 StopReason: TypeAlias = Literal["end_turn", "max_tokens", "stop_sequence", "tool_use"]
@@ -62,7 +62,7 @@ class Reply:
         return self._message([], None, None, Usage(prompt_tokens))
 
     def whole(self, finished: TurnFinished) -> dict[str, Any]:
-        blocks = [block for item in finished.output if (block := self._block(item)) is not None]
+        blocks = [block for item in _told(finished.output) if (block := self._block(item)) is not None]
         reason = self.stop_reason(finished)
         return {**self._message(blocks, reason, self.stop_sequence(finished), finished.usage), **cut(finished)}
 
@@ -85,6 +85,9 @@ class Reply:
                 return {"type": "thinking", "thinking": "", "signature": ""}
             case FunctionCall() if item.name in self.functions:
                 return {"type": "tool_use", "id": item.call_id, "name": item.name, "input": {}}
+            case FunctionCall(shape=CallShape("mcp", label)):
+                use = {"type": "mcp_tool_use", "id": item.call_id, "name": bare(label, item.name)}
+                return {**use, "server_name": label, "input": {}}
             case FunctionCall(shape=CallShape("tool_search")):
                 return {"type": "server_tool_use", "id": item.call_id, "name": item.name, "input": {}}
         return None
@@ -107,7 +110,11 @@ class Reply:
 
     @staticmethod
     def result(item: FunctionCallOutput) -> Block | None:
-        """The block of a search that this server ran; None for the results of its other tools, which are not shown."""
+        """The block of a search that this server ran, or of a call of an MCP server; None for the results of its other
+        tools, which are not shown."""
+        if item.shape.form == "mcp":
+            told = {"type": "mcp_tool_result", "tool_use_id": item.call_id, "is_error": item.status == "failed"}
+            return {**told, "content": [{"type": "text", "text": item.output, "citations": None}]}
         if item.shape.form != "tool_search":
             return None
         found = [{"type": "tool_reference", "tool_name": tool.name} for tool in item.tools]
@@ -166,6 +173,8 @@ class MessageEventEncoder:
                 return [sse.encode({"type": "message_start", "message": message}), PING]
             case Queued():  # a ping may be sent at any time, and may have more fields
                 return [sse.encode({"type": "ping", QUEUED: waiting(event)})]
+            case ItemFinished(item=FunctionCall() as call) if call.result is not None:
+                return self._whole(self._reply.result(_result_of(call, call.result)))
             case ItemFinished(item=FunctionCallOutput() as item):
                 return self._whole(self._reply.result(item))
             case ItemStarted() if not isinstance(event.item, Message):  # a text may stay empty, which clients reject
@@ -215,6 +224,24 @@ class MessageEventEncoder:
 
     def _event(self, kind: str, **more: Any) -> dict[str, Any]:
         return {"type": kind, "index": self._index, **more}
+
+
+def _told(items: Iterable[Item]) -> Iterator[Item]:
+    """The items in the order in which they are streamed: the results of MCP calls follow the calls of their step."""
+    results: list[Item] = []
+    for item in items:
+        if not (isinstance(item, FunctionCall) and item.joined):
+            yield from results
+            results = []
+        yield item
+        if isinstance(item, FunctionCall) and item.result is not None:
+            results.append(_result_of(item, item.result))
+    yield from results
+
+
+def _result_of(call: FunctionCall, result: CallResult) -> FunctionCallOutput:
+    status: Status = "failed" if result.failed else "completed"
+    return FunctionCallOutput(call.call_id, result.output, status, shape=call.shape)
 
 
 def _hole(item: Item) -> dict[str, str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal, TypeAlias
@@ -18,7 +18,8 @@ from pydantic import (
     field_validator,
 )
 
-from agents.turn import AnswerFormat, Turn
+from agents.requested_server import RequestedServer
+from agents.turn import AnswerFormat, Turn, TurnServer
 from inference.generation import Sampling
 from inference.template_options import Effort, TemplateOptions
 from worker.wire import limits
@@ -27,10 +28,11 @@ from worker.wire.generation import GenerationParameters, without_nulls
 from worker.wire.ignored import note, without_effect
 from worker.wire.lenient import Lenient
 from worker.wire.messages_content import BILLING, GivenMessage, MessageParam, SystemContent, items_of, said
+from worker.wire.messages_mcp import McpServerParam, McpServerParams, McpToolset, requested
 from worker.wire.messages_tool_changes import DefinedTool, ToolAdditionBlock, ToolChanges
 from worker.wire.messages_tools import CustomTool, MessagesTool, MessagesToolChoice, SearchTool
 from worker.wire.options import Metadata, asks_for_same_bytes, caps_of, priority_of, wants_hints
-from worker.wire.strict import Id, Unsupported, only, up_to
+from worker.wire.strict import Id, Unsupported, up_to
 from worker.wire.tools import check_given, distinct
 
 StopSequence: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=limits.STOP_CHARS_MAX)]
@@ -58,6 +60,17 @@ class OutputConfig(Lenient):
     format: OutputFormat | None = None
 
 
+def _distinct(servers: list[McpServerParam] | None) -> list[McpServerParam] | None:
+    names = [server.name for server in servers or ()]
+    if len(set(names)) < len(names):
+        raise ValueError("two servers have the same name")
+    return servers
+
+
+def _toolsets(tools: Sequence[MessagesTool] | None) -> list[McpToolset]:
+    return [tool for tool in tools or () if isinstance(tool, McpToolset)]
+
+
 class MessagesInput(GenerationParameters, Lenient):
     """The prompt of the model."""
 
@@ -69,6 +82,7 @@ class MessagesInput(GenerationParameters, Lenient):
     messages: Annotated[list[MessageParam], up_to(limits.ITEMS_MAX, least=1)]
     system: SystemContent | None = None
     tools: Annotated[list[MessagesTool], up_to(limits.TOOLS_MAX), AfterValidator(distinct)] | None = None
+    mcp_servers: Annotated[McpServerParams | None, AfterValidator(_distinct), Field(validate_default=True)] = None
     tool_choice: MessagesToolChoice | None = None
     thinking: Thinking | None = None
     output_config: OutputConfig | None = None
@@ -89,6 +103,14 @@ class MessagesInput(GenerationParameters, Lenient):
         if len(kept) < len(value or ()):
             note(info, f"system.{BILLING}")
         return kept
+
+    @field_validator("mcp_servers")
+    @classmethod
+    def _has_the_servers_of_toolsets(
+        cls, value: McpServerParams | None, info: ValidationInfo
+    ) -> McpServerParams | None:
+        requested(value or (), _toolsets(info.data.get("tools")))
+        return value
 
     @field_validator("tool_choice")
     @classmethod
@@ -131,10 +153,15 @@ class MessagesInput(GenerationParameters, Lenient):
     def _customs(self) -> list[CustomTool]:
         return [tool for tool in self.tools or () if isinstance(tool, CustomTool)]
 
-    def turn(self, tenant_id: UUID, *, watched: bool = False) -> Turn:
-        """`watched`: a person is waiting for it."""
+    @property
+    def servers(self) -> Mapping[str, RequestedServer]:
+        """By the parameters that name them."""
+        return requested(self.mcp_servers or (), _toolsets(self.tools))
+
+    def turn(self, tenant_id: UUID, *, watched: bool = False, servers: Sequence[TurnServer] = ()) -> Turn:
+        """`watched`: a person is waiting for it. `servers` are those that it names, with their tools."""
         choice, functions = self.tool_choice, tuple(tool.definition for tool in self._customs)
-        changes = ToolChanges(functions)
+        changes = ToolChanges((*functions, *(function for server in servers for function in server.functions)))
         items = items_of(self.messages, changes)
         return Turn(
             tenant_id=tenant_id,
@@ -149,7 +176,7 @@ class MessagesInput(GenerationParameters, Lenient):
             sampling=self.drawn,
             switches=self.switches,
             priority=priority_of(None, watched=watched),
-        )
+        ).using(servers)
 
     @property
     def _format(self) -> AnswerFormat | None:
@@ -173,7 +200,6 @@ class MessagesRequest(MessagesInput):
     diagnostics: Diagnostics | None = None
 
     container: Unsupported = None
-    mcp_servers: Annotated[Any, only(None, [])] = None
     prefill: Unsupported = None
     thread: Unsupported = None
 
@@ -186,8 +212,8 @@ class MessagesRequest(MessagesInput):
     def shows_thoughts(self) -> bool:
         return not (self.thinking and self.thinking.display == "omitted")
 
-    def turn(self, tenant_id: UUID, *, watched: bool = False) -> Turn:
-        turn = super().turn(tenant_id, watched=watched)
+    def turn(self, tenant_id: UUID, *, watched: bool = False, servers: Sequence[TurnServer] = ()) -> Turn:
+        turn = super().turn(tenant_id, watched=watched, servers=servers)
         caps = replace(caps_of(self.metadata), tokens=self.max_tokens, thought_tokens=self.thought_tokens)
         stop = tuple(self.stop_sequences or ())
         return replace(turn, sampling=self._sampling, stop=stop, caps=caps, hints=wants_hints(self.metadata))

@@ -8,12 +8,13 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import StringConstraints
 
+from agents.call_shape import qualified
 from agents.message import FunctionCall, FunctionCallOutput
+from worker.wire.mcp import Label, ToolName
 from worker.wire.messages_tool_changes import ToolChanges
-from worker.wire.messages_tools import ToolName
 from worker.wire.strict import CallId, Echoed
 
-SEARCHED = "tool_search_tool_result"
+SEARCHED, ERROR = "tool_search_tool_result", "Error"
 # Keys whose values only their server can read, or that say what the other keys say.
 UNREADABLE = ("type", "id", "file_id", "tool_use_id", "media_type", "cache_control", "citations")
 ResultType: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[a-z0-9_]{1,64}_tool_result$")]
@@ -24,9 +25,12 @@ class ServerToolUseBlock(Echoed):
     id: CallId
     name: ToolName
     input: dict[str, Any]
+    server_name: Label | None = None
 
     def item(self) -> FunctionCall:
-        return FunctionCall(self.id, self.name, json.dumps(self.input, ensure_ascii=False))
+        """Under the name by which the model knows it."""
+        name = qualified(self.server_name or "", self.name)
+        return FunctionCall(self.id, name, json.dumps(self.input, ensure_ascii=False))
 
 
 class ServerToolResultBlock(Echoed):
@@ -35,12 +39,16 @@ class ServerToolResultBlock(Echoed):
     type: ResultType
     tool_use_id: CallId
     content: Any = None
+    is_error: bool | None = None
 
     def item(self, changes: ToolChanges) -> FunctionCallOutput:
         if self.type == SEARCHED and (names := _references(self.content)) is not None:
             added = changes.referred(names)
             return FunctionCallOutput(self.tool_use_id, added.text, tools=added.tools)
-        return FunctionCallOutput(self.tool_use_id, "\n".join(_readable(self.content)))
+        text = "\n".join(_readable(self.content))
+        if self.is_error and not text.startswith(ERROR):
+            text = f"{ERROR}: {text}"
+        return FunctionCallOutput(self.tool_use_id, text)
 
 
 def _references(content: Any) -> list[str] | None:

@@ -23,6 +23,7 @@ from worker.wire import limits
 from worker.wire.function_tools import Description, Schema
 from worker.wire.ignored import note, without_effect
 from worker.wire.lenient import SPELLABLE, Lenient
+from worker.wire.messages_mcp import McpToolset
 from worker.wire.schemas import constrainable
 from worker.wire.strict import only
 
@@ -96,11 +97,13 @@ def _present(tool: Any, info: ValidationInfo) -> Any:
 
 def _kind(tool: Any) -> str:
     kind = tool.get("type") if isinstance(tool, dict) else getattr(tool, "type", None)
+    if kind == "mcp_toolset":
+        return "mcp"
     return "search" if isinstance(kind, str) and kind.startswith("tool_search_tool_") else "custom"
 
 
 MessagesTool: TypeAlias = Annotated[
-    Annotated[CustomTool, Tag("custom")] | Annotated[SearchTool, Tag("search")],
+    Annotated[CustomTool, Tag("custom")] | Annotated[SearchTool, Tag("search")] | Annotated[McpToolset, Tag("mcp")],
     Discriminator(_kind),
     BeforeValidator(_present),
 ]

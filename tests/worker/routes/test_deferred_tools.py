@@ -155,7 +155,6 @@ async def test_answers_of_hosted_tools_are_kept_as_text(database: Database) -> N
         ({"tools": [{"name": "f"}]}, "tools[0].input_schema"),
         ({"tools": [{"type": "tool_search_tool_bm25", "name": "x"}]}, "tools[0].name"),
         ({"tools": [{"type": "tool_search_tool_fuzzy", "name": "x"}]}, "tools[0].type"),
-        ({"mcp_servers": [{"type": "url", "url": "https://a.example", "name": "a"}]}, "mcp_servers"),
         ({"messages": after({**FOUND, "content": [{"type": "tool_reference"}]})}, "messages[2].content[0].content[0]"),
         (
             {"messages": [{"role": "user", "content": [{"type": "tool_addition", "tool": {"type": "mcp_toolset"}}]}]},

@@ -291,7 +291,7 @@ async def test_thinking_is_switched_where_the_template_has_a_switch(database: Da
         ({"tools": [{"name": "bash", "type": "bash_20250124"}]}, 400, "invalid_request_error", "tools[0]"),
         ({"tools": [TOOL, TOOL]}, 400, "invalid_request_error", "tools"),
         ({"tool_choice": {"type": "tool", "name": "f"}}, 400, "invalid_request_error", "tool_choice"),
-        ({"mcp_servers": [{"url": "x"}]}, 400, "invalid_request_error", "mcp_servers"),
+        ({"mcp_servers": [{"url": "x"}]}, 400, "invalid_request_error", "mcp_servers[0].type"),
         ({"container": "x"}, 400, "invalid_request_error", "container"),
         ({"stop_sequences": ["x"] * 17}, 400, "invalid_request_error", "stop_sequences"),
         ({"thinking": {"type": "deep"}}, 400, "invalid_request_error", "thinking"),
