@@ -113,6 +113,59 @@ async def test_a_tool_call_is_a_row_with_arguments_result_and_duration(
     await expect(step.locator("pre").last).to_contain_text('"result": 42')
 
 
+async def test_a_call_that_needs_approval_waits_for_the_person(open_page: OpenPage, scripted: ScriptedWorker) -> None:
+    asked = {"id": "mcpr_1", "type": "mcp_approval_request", "server_label": "far", "name": "drop"}
+    arguments = json.dumps({"path": "a.txt"})
+
+    async def request(stream: Stream) -> None:
+        for number in (1, 2):
+            item = {**asked, "id": f"mcpr_{number}", "arguments": arguments}
+            await stream.send("response.output_item.added", output_index=number, item=item)
+            await stream.send("response.output_item.done", output_index=number, item=item)
+        await stream.complete()
+
+    async def run(stream: Stream) -> None:
+        call = {"id": "mcp_1", "type": "mcp_call", "server_label": "far", "name": "drop"}
+        done = {**call, "arguments": arguments, "approval_request_id": "mcpr_1", "output": "dropped", "error": None}
+        await stream.send("response.output_item.added", output_index=0, item={**call, "arguments": ""})
+        await stream.send("response.mcp_call_arguments.delta", item_id="mcp_1", output_index=0, delta=arguments)
+        await stream.send("response.output_item.done", output_index=0, item=done)
+        await stream.begin_text()
+        await stream.text("It is gone.")
+        await stream.end_text("It is gone.")
+        await stream.complete()
+
+    scripted.script = request
+    page = await open_page(scripted.url)
+    await page.get_by_role("button", name="Settings of this conversation").click()
+    await page.get_by_label("Tool servers").fill("https://far.example/mcp")
+    await page.get_by_role("button", name="Done").click()
+    await ask(page, "Delete a.txt")
+    await expect(page.locator(".approval h3").first).to_have_text("Use drop of far?")
+    await expect(page.locator(".approval pre").first).to_contain_text("a.txt")
+    scripted.script = run
+    await page.get_by_role("button", name="Allow", exact=True).first.click()
+    await page.get_by_role("button", name="Don't allow").click()
+    await expect(page.locator(".prose")).to_have_text("It is gone.")
+    await expect(page.locator(".step .step-name")).to_have_text("far: drop")
+    await expect(page.locator(".step[data-state=done] .step-result")).to_have_text("dropped")
+    assert await page.locator(".approval [role=status]").all_inner_texts() == ["Allowed", "Not allowed"]
+    first, second = scripted.turns
+    assert [tool for tool in first["tools"] if tool["type"] == "mcp"] == [
+        {
+            "type": "mcp",
+            "server_label": "far_example",
+            "server_url": "https://far.example/mcp",
+            "require_approval": {"never": {"read_only": True}},
+        }
+    ]
+    assert second["input"] == [
+        {"type": "mcp_approval_response", "approval_request_id": "mcpr_1", "approve": True},
+        {"type": "mcp_approval_response", "approval_request_id": "mcpr_2", "approve": False},
+    ]
+    assert second["tools"] == first["tools"]
+
+
 async def test_what_was_read_ahead_has_a_lane_below_the_bar(open_page: OpenPage, scripted: ScriptedWorker) -> None:
     spans = [
         span("retrieve", 0.0, 50.0),

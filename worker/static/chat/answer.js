@@ -3,6 +3,7 @@
 import { el } from "../shared/dom.js";
 import { readable } from "../markdown/readable.js";
 import { MarkdownStream } from "../markdown/stream.js";
+import { Approval } from "./approval.js";
 import { Sources } from "./sources.js";
 import { Steps } from "./steps.js";
 import { Thought } from "./thought.js";
@@ -14,9 +15,12 @@ const FULL = "The answer ends here because the context of the model is full.";
 const CUT_SHORT = "The answer ends here because it reached its length limit.";
 
 export class Answer {
-  /** `announce(text)` speaks to screen readers, `open(passage)` shows a source. */
-  constructor({ announce, open }) {
+  /** `announce(text)` speaks to screen readers, `open(passage)` shows a source, `decide(decisions)` goes on once the person
+   *  has decided about every call that needs approval. */
+  constructor({ announce, open, decide }) {
     this.announce = announce;
+    this.decide = decide;
+    this.approvals = new Map(); // id of the request -> Approval
     this.sources = new Sources(open);
     this.steps = new Steps();
     this.texts = new Map(); // item id -> MarkdownStream
@@ -64,7 +68,8 @@ export class Answer {
   startItem(item) {
     if (item.type === "file_search_call") this.wait("Searching the documents");
     if (item.type === "reasoning") this.startThought(item.id);
-    if (item.type === "function_call") {
+    if (item.type === "function_call" || item.type === "mcp_call") {
+      this.approvals.get(item.approval_request_id)?.show(true);
       this.body.append(this.steps.start(item));
       this.wait("Using tools");
     }
@@ -117,10 +122,34 @@ export class Answer {
     if (item.type === "message") this.finishText(item.id);
     if (item.type === "reasoning") this.now.hidden = true;
     if (item.type === "function_call") this.steps.called(item);
+    if (item.type === "mcp_list_tools" && item.error) this.note(`No tools of ${item.server_label}: ${item.error}.`);
+    if (item.type === "mcp_approval_request") this.askFor(item);
+    if (item.type === "mcp_approval_response") this.approvals.get(item.approval_request_id)?.show(item.approve);
+    if (item.type === "mcp_call") {
+      this.steps.called(item);
+      this.steps.returned(item.id, item.output ?? item.error?.content ?? "Error: It was not run.");
+      this.wait("Thinking");
+    }
     if (item.type === "function_call_output") {
       this.steps.returned(item.call_id, item.output);
       this.wait("Thinking");
     }
+  }
+
+  askFor(item) {
+    const decided = () => {
+      const all = [...this.approvals.values()];
+      if (all.every(({ approve }) => approve !== null)) this.decide(all.map(({ id, approve }) => ({ id, approve })));
+    };
+    const approval = new Approval(item, decided);
+    this.approvals.set(item.id, approval);
+    this.body.append(approval.node);
+    this.announce("A tool waits for your approval.");
+  }
+
+  /** Whether it ends with a decision of the person. */
+  get asks() {
+    return [...this.approvals.values()].some(({ approve }) => approve === null);
   }
 
   finishText(itemId) {

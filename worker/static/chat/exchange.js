@@ -12,7 +12,7 @@ import { timing } from "./timing.js";
 import { versionPager } from "./version-pager.js";
 
 export class Exchange {
-  /** `question` is null for an answer that nobody asked for. `does`: {announce, open, again(exchange, question),
+  /** `question` is null for an answer that nobody asked for. `does`: {announce, open, decide(decisions), again(exchange, question),
    *  remove(exchange), choose(exchange, itemId), ready(), idle(), warn(error), startNew}. `versions` are the ids of the first items of all versions,
    *  null for this one while it has none. */
   constructor(question, does, { responseId = null, rated = null, itemIds = [], versions = [] } = {}) {
@@ -39,7 +39,7 @@ export class Exchange {
   }
 
   begin({ announce }) {
-    this.answer = new Answer({ announce, open: this.does.open });
+    this.answer = new Answer({ announce, open: this.does.open, decide: this.does.decide });
     this.node.append(this.answer.node);
     return this.answer;
   }
@@ -49,7 +49,7 @@ export class Exchange {
     const answer = this.begin({ announce: () => {} });
     replay(items, answer);
     this.settle();
-    if (!items.some(({ type, role }) => type === "message" && role === "assistant")) this.unanswered();
+    if (!this.answer.asks && !items.some(({ type, role }) => type === "message" && role === "assistant")) this.unanswered();
   }
 
   /** The answer is over, for whatever reason. */

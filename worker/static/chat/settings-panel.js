@@ -55,7 +55,7 @@ export class SettingsPanel {
   }
 
   fill(settings) {
-    const { model, instructions, store, temperature, topP, maxTokens, effort } = { ...UNSET, ...settings };
+    const { model, instructions, store, temperature, topP, maxTokens, effort, servers } = { ...UNSET, ...settings };
     const { fields } = this;
     if (model !== null && ![...fields.model.options].some(({ value }) => value === model)) fields.model.append(option(model, model));
     fields.store.value = [...fields.store.options].some(({ value }) => value === store) ? store : "";
@@ -65,6 +65,7 @@ export class SettingsPanel {
     fields.temperature.value = String(temperature ?? fields.temperature.min);
     fields.maxTokens.value = maxTokens === null ? "" : String(maxTokens);
     fields.effort.value = effort ?? "";
+    fields.servers.value = servers ?? "";
     this.say();
   }
 
@@ -78,7 +79,7 @@ export class SettingsPanel {
   }
 
   get chosen() {
-    const { model, instructions, store, temperature, topP, maxTokens, effort } = this.fields;
+    const { model, instructions, store, temperature, topP, maxTokens, effort, servers } = this.fields;
     const tokens = Math.floor(maxTokens.valueAsNumber);
     return {
       model: model.value || null,
@@ -88,6 +89,7 @@ export class SettingsPanel {
       topP: chosenIn(topP),
       maxTokens: tokens >= 1 ? tokens : null,
       effort: effort.value || null,
+      servers: servers.value.trim() || null,
     };
   }
 

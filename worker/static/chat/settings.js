@@ -7,7 +7,7 @@ const PIECES_MAX = 4;
 export const INSTRUCTIONS_CHARS_MAX = PIECE_CHARS * PIECES_MAX;
 
 /** Nothing is set. */
-export const UNSET = { model: null, instructions: null, store: null, temperature: null, topP: null, maxTokens: null, effort: null };
+export const UNSET = { model: null, instructions: null, store: null, temperature: null, topP: null, maxTokens: null, effort: null, servers: null };
 
 /** As UNSET, with what was set. */
 export function settingsIn(metadata = {}) {
@@ -55,7 +55,7 @@ export function isUnset({ store: _, ...settings }) {
 /** Another program may have written there. */
 function parsed(text) {
   try {
-    const { model, store, temperature, topP, maxTokens, effort } = JSON.parse(text ?? "{}") ?? {};
+    const { model, store, temperature, topP, maxTokens, effort, servers } = JSON.parse(text ?? "{}") ?? {};
     return {
       model: typeof model === "string" ? model : null,
       store: typeof store === "string" ? store : null,
@@ -63,6 +63,7 @@ function parsed(text) {
       temperature: typeof temperature === "number" ? temperature : null,
       maxTokens: Number.isInteger(maxTokens) ? maxTokens : null,
       effort: typeof effort === "string" ? effort : null,
+      servers: typeof servers === "string" ? servers : null,
     };
   } catch {
     return {};

@@ -17,7 +17,7 @@ export class Steps {
   start(item) {
     const step = new Step(item);
     this.byItem.set(item.id, step);
-    this.byCall.set(item.call_id, step);
+    this.byCall.set(item.call_id ?? item.id, step);
     this.rows.push(step);
     return step.node;
   }
@@ -50,8 +50,8 @@ export class Steps {
 }
 
 class Step {
-  constructor({ name, arguments: json }) {
-    this.name = name;
+  constructor({ name, arguments: json, server_label: server }) {
+    this.name = server === undefined ? name : `${server}__${name}`; // as spans know it
     this.json = json ?? "";
     this.asking = el("span", { class: "step-asking" });
     this.telling = el("span", { class: "step-result" });
@@ -66,7 +66,7 @@ class Step {
         "summary",
         {},
         el("span", { class: "step-mark" }, icon("tool")),
-        el("span", { class: "step-name" }, name.replaceAll("_", " ")),
+        el("span", { class: "step-name" }, server === undefined ? name.replaceAll("_", " ") : `${server}: ${name}`),
         el("span", { class: "step-preview" }, this.asking, this.telling),
         this.time,
         icon("chevron"),

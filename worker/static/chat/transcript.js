@@ -26,6 +26,7 @@ export class Transcript {
       open: host.open,
       startNew: host.startNew,
       warn: host.warn,
+      decide: (decisions) => this.decide(decisions),
       again: (exchange, question) => this.again(exchange, question),
       remove: (exchange) => this.remove(exchange),
       choose: (exchange, itemId) => this.choose(exchange, itemId),
@@ -73,9 +74,15 @@ export class Transcript {
   }
 
   add(exchange) {
+    if (exchange.question !== null) this.passOver();
     this.exchanges.push(exchange);
     this.node.append(exchange.node);
     return exchange;
+  }
+
+  /** What was not decided before another question cannot be decided any more. */
+  passOver() {
+    for (const { answer } of this.exchanges) answer?.approvals.forEach((approval) => approval.settle());
   }
 
   /** A question that was sent and of which the worker keeps nothing. */
@@ -91,6 +98,17 @@ export class Transcript {
       await runTurn({ ...turn, conversation: this.id, ...this.host.options(this) }, answer);
     };
     await this.answer(question, run, versions);
+  }
+
+  /** Go on after the person has decided about calls. Never raises. */
+  async decide(decisions) {
+    if (!this.ready()) return;
+    const input = decisions.map(({ id, approve }) => ({ type: "mcp_approval_response", approval_request_id: id, approve }));
+    const run = (turn, answer) => {
+      this.exchanges.at(-1).decisions = decisions; // to be sent again, should this fail
+      return runTurn({ ...turn, question: input, conversation: this.id, ...this.host.options(this) }, answer);
+    };
+    await this.answer(null, run);
   }
 
   /** Until there is a conversation, the question is kept as the draft of the next one. */
@@ -182,6 +200,11 @@ export class Transcript {
    *  answered. One that the worker never had is in no place there: it is asked at the end. */
   async again(exchange, question) {
     if (!this.ready()) return;
+    if (question === null) {
+      this.hide([exchange]);
+      await this.decide(exchange.decisions);
+      return;
+    }
     const gone = exchange.unsent ? [exchange] : this.exchanges.slice(this.exchanges.indexOf(exchange));
     const answered = gone.some((other) => other.answered);
     if (this.id !== null) begun(this.id, null, question, []); // should the page go now, it is still there

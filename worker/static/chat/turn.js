@@ -15,7 +15,7 @@ export async function runTurn({ conversation, question, store, tools, settings, 
     input: question,
     stream: true,
     ...turnFields(settings),
-    tools: toolList(store, tools),
+    tools: toolList(store, tools, settings),
     include: ["firsttoken:sources", "firsttoken:trace"],
   };
   const headers = { "X-Firsttoken-On-Disconnect": String(GRACE_S) };
@@ -57,12 +57,30 @@ async function show(reading, response, { conversation, question, begun }, answer
 export async function warm({ conversation, store, tools, settings, draft }) {
   const place = conversation === null ? "" : `/${encodeURIComponent(conversation)}`;
   await request("POST", `/v1/conversations${place}/warm`, {
-    body: { ...promptFields(settings), tools: toolList(store, tools), ...(draft ? { input: draft } : {}) },
+    body: { ...promptFields(settings), tools: toolList(store, tools, settings), ...(draft ? { input: draft } : {}) },
   });
 }
 
-function toolList(store, tools) {
-  return [...(store === null ? [] : [searchOf(store)]), ...(tools ? TOOLS.map((name) => ({ type: `firsttoken:${name}` })) : [])];
+function toolList(store, tools, { servers }) {
+  const own = TOOLS.map((name) => ({ type: `firsttoken:${name}` }));
+  return [...(store === null ? [] : [searchOf(store)]), ...(tools ? [...own, ...serversIn(servers)] : [])];
+}
+
+/** Tools that only read are used at once; all others ask the person. */
+function serversIn(addresses) {
+  const urls = (addresses ?? "").split(/\s+/).filter((url) => url !== "");
+  return urls.map((url, n) => ({
+    type: "mcp",
+    server_label: labelOf(url, n),
+    server_url: url,
+    require_approval: { never: { read_only: true } },
+  }));
+}
+
+/** A name that people know it by: its host. */
+function labelOf(url, n) {
+  const host = (URL.canParse(url) ? new URL(url).hostname : "").replaceAll(/[^A-Za-z0-9]+/g, "_").slice(0, 40);
+  return `${/^[A-Za-z]/.test(host) ? host : `server_${host}`}${n === 0 ? "" : `_${n + 1}`}`;
 }
 
 /** A question that the documents are not about is answered without them: what is about it, the worker says. */
@@ -80,6 +98,7 @@ function apply(event, answer) {
       answer.startItem(event.item);
       break;
     case "response.function_call_arguments.delta":
+    case "response.mcp_call_arguments.delta":
       answer.writeArguments(event.item_id, event.delta);
       break;
     case "response.output_text.delta":
