@@ -366,33 +366,6 @@ async def test_secrets_are_stored_nowhere_in_readable_form(
     assert {headers.get("authorization") for headers in server.seen} == {"Bearer hidden-token"}
 
 
-@pytest.mark.parametrize(
-    ("broken", "param"),
-    [
-        ({"server_url": "http://user:word@a.example"}, "tools[0].server_url"),
-        ({"server_url": "file:///etc/passwd"}, "tools[0].server_url"),
-        ({"server_url": "http://a.example\r\nx: y"}, "tools[0].server_url"),
-        ({"server_url": None, "connector_id": "connector_gmail"}, "tools[0].server_url"),
-        ({"connector_id": "connector_gmail"}, "tools[0].connector_id"),
-        ({"server_label": "a b"}, "tools[0].server_label"),
-        ({"headers": {"Host": "b.example"}}, "tools[0].headers"),
-        ({"headers": {"x-key": "a\r\nb: c"}}, "tools[0].headers.x-key"),
-        ({"authorization": "a\nb"}, "tools[0].authorization"),
-        ({"require_approval": "sometimes"}, "tools[0].require_approval"),
-        ({"require_approval": {"never": {}}}, "tools[0].require_approval"),
-        ({"allowed_tools": {}}, "tools[0].allowed_tools"),
-    ],
-)
-async def test_what_makes_no_sense_is_refused_at_its_place(
-    database: Database, server: ToolServer, broken: Any, param: str
-) -> None:
-    async with using(database, scripted("Hm."), private=server.origin) as client:
-        refused = await post(client, URL, {"input": ASK, "tools": [tool(server, **broken)]}, 400)
-        await post(client, URL, {"input": ASK, "tools": [tool(server), tool(server)]}, 400)
-    assert refused["error"]["param"] == param
-    assert "hidden" not in json.dumps(refused)
-
-
 async def test_deferred_tools_are_found_and_then_run_here(database: Database, server: ToolServer) -> None:
     model = scripted(call("tool_search", query="double"), call("far__double", x=4), "Eight.")
     tools = [{"type": "tool_search"}, tool(server, defer_loading=True)]

@@ -16,6 +16,7 @@ from worker.errors import ApiError
 from worker.wire import limits
 from worker.wire.chat_request import ChatRequest
 from worker.wire.conversation import ConversationCreate, ItemsCreate
+from worker.wire.messages_request import MessagesRequest
 from worker.wire.parse import SHORT_BYTES_MAX, parse, parsed
 from worker.wire.response_request import ResponseRequest
 from worker.wire.strict import Strict
@@ -104,6 +105,63 @@ def test_a_response_request_is_refused_by_the_name_of_its_field(body: Any, param
     error = refused(ResponseRequest, body)
     assert error.param == param
     assert code in (None, error.code)
+
+
+MCP: dict[str, Any] = {"type": "mcp", "server_label": "far", "server_url": "https://tools.example/mcp"}
+
+
+@pytest.mark.parametrize(
+    ("broken", "param"),
+    [
+        ({"server_url": "http://user:hidden@a.example"}, "server_url"),
+        ({"server_url": "file:///etc/hidden"}, "server_url"),
+        ({"server_url": "http://a.example\r\nhidden: y"}, "server_url"),
+        ({"server_url": f"https://a.example/{'hidden' * 400}"}, "server_url"),
+        ({"server_url": None, "connector_id": "connector_gmail"}, "server_url"),
+        ({"connector_id": "connector_gmail"}, "connector_id"),
+        ({"server_label": "a b"}, "server_label"),
+        ({"headers": {"Host": "hidden.example"}}, "headers"),
+        ({"headers": {"Mcp-Session-Id": "hidden"}}, "headers"),
+        ({"headers": {"x-key": "hidden\r\nb: c"}}, "headers.x-key"),
+        ({"headers": {f"x-{n}": "hidden" for n in range(64)}}, "headers"),
+        ({"authorization": "hidden\nb"}, "authorization"),
+        ({"require_approval": "sometimes"}, "require_approval"),
+        ({"require_approval": {"never": {}}}, "require_approval"),
+        ({"allowed_tools": {}}, "allowed_tools"),
+    ],
+)
+def test_an_mcp_server_is_refused_by_the_name_of_its_field(broken: Any, param: str) -> None:
+    error = refused(ResponseRequest, {"input": "x", "tools": [{**MCP, **broken}]})
+    assert error.param == f"tools[0].{param}"
+    assert "hidden" not in error.message
+
+
+FAR: dict[str, Any] = {"type": "url", "name": "far", "url": "https://tools.example/mcp"}
+TOOLSET: dict[str, Any] = {"type": "mcp_toolset", "mcp_server_name": "far"}
+
+
+@pytest.mark.parametrize(
+    ("changed", "param"),
+    [
+        ({"mcp_servers": None}, "mcp_servers"),
+        ({"mcp_servers": [FAR, FAR]}, "mcp_servers"),
+        ({"mcp_servers": [{**FAR, "type": "stdio"}]}, "mcp_servers[0].type"),
+        ({"mcp_servers": [{**FAR, "url": "ftp://hidden.example"}]}, "mcp_servers[0].url"),
+        ({"mcp_servers": [{**FAR, "authorization_token": "hidden\n"}]}, "mcp_servers[0].authorization_token"),
+        ({"tools": [{**TOOLSET, "mcp_server_name": "near"}]}, "mcp_servers"),
+        ({"tools": [{**TOOLSET, "tools": []}]}, "tools[0].tools"),
+        ({"tools": [TOOLSET, TOOLSET]}, "tools"),
+    ],
+)
+def test_an_mcp_server_of_a_message_is_refused_by_the_name_of_its_field(changed: Any, param: str) -> None:
+    asked = {"max_tokens": 5, "messages": [{"role": "user", "content": "x"}], "mcp_servers": [FAR], "tools": [TOOLSET]}
+    error = refused(MessagesRequest, {**asked, **changed})
+    assert error.param == param
+    assert "hidden" not in error.message
+
+
+def test_two_mcp_servers_have_two_labels() -> None:
+    assert refused(ResponseRequest, {"input": "x", "tools": [MCP, MCP]}).param == "tools"
 
 
 @pytest.mark.parametrize(
