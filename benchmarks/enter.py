@@ -28,7 +28,14 @@ from tests.pages.conftest import ARGUMENTS, NAMES
 
 STILL_S = 1.0
 KEYS_MS = 30
-SUBJECTS = ("the default port", "how long traces are kept", "the API keys", "backups", "rate limits", "engines")
+QUESTIONS = (
+    "What is the default port?",
+    "How long are traces kept?",
+    "How do I create an API key?",
+    "How do I make a backup?",
+    "What does a worker do when it stops?",
+    "How are late requests refused?",
+)
 SEARCH = {"type": "file_search", "vector_store_ids": ["docs"]}
 PAINTED = """() => new Promise((done) => {
   const said = () => document.querySelector(".prose")?.textContent.trim();
@@ -45,6 +52,7 @@ async def enter_ms(page: Page, url: str, question: str, still_s: float) -> float
     await asyncio.sleep(still_s)
     await page.locator("#question").press("Enter")
     took_ms = float(await painted)
+    assert await page.locator(".source-card").count(), "it was answered without passages"
     await page.keyboard.press("Escape")  # the rest of the answer says nothing here
     await page.locator(".turn > .actions").wait_for()
     print(f"{took_ms:.0f} ms after {still_s} s", file=sys.stderr)
@@ -64,8 +72,8 @@ async def answered_a_second(http: aiohttp.ClientSession, seconds: float) -> floa
 
 async def type_on(http: aiohttp.ClientSession) -> None:
     """Somebody whose keys rest again and again, and who never sends."""
-    for number, subject in enumerate(cycle(SUBJECTS)):
-        for draft in ({"input": f"What do I need to know about {subject} ({number})?"}, {}):
+    for number, question in enumerate(cycle(QUESTIONS)):
+        for draft in ({"input": f"{question} ({number})"}, {}):
             async with http.post("/v1/conversations/warm", json={"tools": [SEARCH], **draft}):
                 await asyncio.sleep(0.4 if draft else 0.1)
 
@@ -80,7 +88,7 @@ async def measure(flags: list[str], rounds: int, seconds: float) -> dict[str, An
         ms: dict[float, list[float]] = {0.0: [], STILL_S: []}
         for number in range(-1, rounds):  # the first round only warms up
             for still_s, taken in ms.items():
-                question = f"What should I know about {SUBJECTS[number % len(SUBJECTS)]}, as number {number} {still_s}?"
+                question = f"{QUESTIONS[number % len(QUESTIONS)]} ({number}, {still_s})"
                 took_ms = await enter_ms(page, worker.url, question, still_s)
                 if number >= 0:
                     taken.append(took_ms)

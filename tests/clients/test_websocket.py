@@ -60,9 +60,15 @@ async def test_a_loop_of_tools_sends_only_what_is_new(async_client: AsyncOpenAI)
 
 @pytest.mark.any_answer("what is said ends the answer at whichever token it has reached")
 async def test_what_is_said_while_an_answer_is_written_is_answered_next(async_client: AsyncOpenAI) -> None:
-    endless: Any = {"extra_body": {"ignore_eos": True}}
+    asked: Any = {
+        "type": "response.create",
+        "model": MODEL,
+        "input": "hello",
+        "max_output_tokens": 1000,
+        "ignore_eos": True,
+    }
     async with async_client.responses.connect() as connection:
-        await connection.response.create(model=MODEL, input="hello", max_output_tokens=1000, **endless)
+        await connection.send(asked)
         seen: list[str] = []
         responses: list[Response] = []
         async for event in connection:
