@@ -18,7 +18,7 @@ from typing import Any, Protocol
 from agents.checkpoint import Marks
 from agents.errors import NotFound, TurnOver
 from agents.events import TOKENS, Event, TextDelta, TurnFinished, TurnStarted, Usage
-from agents.message import FunctionCall, Item, new_id
+from agents.message import FunctionCall, Item, answered_calls, new_id
 from agents.store import ResponseRecord
 from agents.turn import AnswerNow, Steering
 from migrations.pool import DATABASE_AWAY, certain
@@ -144,9 +144,9 @@ class Run:
 
     @property
     def open_calls(self) -> list[FunctionCall]:
-        """The calls of the caller's functions with which it has ended."""
-        functions = {function.name for function in self.turn.turn.functions}
-        return TurnFinished("completed", self.output, Usage()).open_calls(functions)
+        """The calls with which it has ended, for the caller to run or approve: those of tools have their results."""
+        calls, known = [item for item in self.output if isinstance(item, FunctionCall)], answered_calls(self.output)
+        return [call for call in calls if call.runs and call.call_id not in known]
 
     @property
     def can_restart(self) -> bool:

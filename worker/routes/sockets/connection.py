@@ -17,6 +17,8 @@ from typing import Any
 import orjson
 from aiohttp import WSCloseCode, WSMsgType, web
 
+from agents.call_payload import OUTPUT_TYPES
+from agents.call_shape import PLAIN
 from agents.errors import WaitsForCaller
 from agents.message import Compaction, FileSearchCall, FunctionCall, Item, ToolListing
 from worker.auth.access import needs
@@ -42,7 +44,6 @@ from worker.wire.dialect import Dialect
 from worker.wire.events import steer
 from worker.wire.headers import with_headers
 from worker.wire.parse import parsed
-from worker.wire.public_view import public_item
 from worker.wire.response_request import ResponseRequest
 from worker.wire.socket_message import CreateMessage, SaidMessage, SteerMessage, error_event
 
@@ -388,12 +389,15 @@ class Connection:
 
 
 def _outputs_of(run: Run) -> dict[str, Any]:
-    """The outputs that a response waits for, without their contents."""
-    stubs = []
-    for call in map(public_item, run.open_calls):
-        named = {"name": call["name"]} if call["type"] == "function_call" else {}
-        stubs.append({"type": f"{call['type']}_output", "call_id": call["call_id"], **named})
-    return {"required_input": stubs}
+    """The outputs and approvals that a response waits for, without their contents."""
+    return {"required_input": [_output_of(call) for call in run.open_calls]}
+
+
+def _output_of(call: FunctionCall) -> dict[str, Any]:
+    kind = OUTPUT_TYPES[call.shape.form]
+    if kind == OUTPUT_TYPES["mcp_approval"]:
+        return {"type": kind, "approval_request_id": call.call_id}
+    return {"type": kind, "call_id": call.call_id, **({"name": call.name} if call.shape == PLAIN else {})}
 
 
 def _explained(error: Exception) -> ApiError:
