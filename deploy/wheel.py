@@ -24,7 +24,7 @@ from deploy.progress import Progress, steps_in
 from deploy.toolchain import Cpu
 
 PACKAGE = "llama-cpp-python"
-COMMON = ("-DLLAVA_BUILD=OFF",)  # the multimodal library is not used
+COMMON = ("-DLLAVA_BUILD=ON", "-DMTMD_VIDEO=OFF")  # the multimodal library, without video, for which it starts ffmpeg
 KEEP_STORES = "-fno-tree-dse -fno-dse"
 NO_AMX = "-mno-amx-tile -mno-amx-int8 -mno-amx-bf16"
 

@@ -38,8 +38,8 @@ def test_a_cpu_without_amx_needs_no_special_flags() -> None:
     assert not any("FLAGS" in word for recipe in recipes(PLAIN) for word in recipe.cmake_args)
 
 
-def test_no_build_has_the_multimodal_library() -> None:
-    assert all("-DLLAVA_BUILD=OFF" in recipe.cmake_args for cpu in (PLAIN, AMX) for recipe in recipes(cpu))
+def test_every_build_has_the_multimodal_library() -> None:
+    assert all("-DLLAVA_BUILD=ON" in recipe.cmake_args for cpu in (PLAIN, AMX) for recipe in recipes(cpu))
 
 
 def test_what_people_add_comes_last_so_that_it_wins() -> None:
