@@ -43,7 +43,7 @@ def main() -> None:
         signal.signal(number, signal.SIG_IGN)  # a draining worker still reads files; it ends us by closing the socket
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_NOFILE, (SERVER_FILES_MAX, SERVER_FILES_MAX))
-    for loader in set(formats.LOADERS.values()):
+    for loader in {*formats.LOADERS.values(), "picture"}:
         import_module(f"retrieval.loaders.{loader}")
     decode("Grüße aus der Küche".encode("cp1252"))  # loads the codecs used for guessing encodings
     gc.freeze()  # keeps what is loaded shared with the readers
@@ -153,9 +153,13 @@ def _limit(job: Job) -> None:
 
 
 def _answer(job: Job, given: BinaryIO) -> bytes:
-    """A JSON header and the text in UTF-8; without text, the header says what is wrong with the file, or with us."""
+    """A JSON header, then the text in UTF-8 or the pixels; without them, the header says what is wrong with the file,
+    or with us."""
     header: dict[str, Any]
     try:
+        if job.is_picture:
+            width, height, rgb = import_module("retrieval.loaders.picture").load(given.read(job.size))
+            return _encoded({"width": width, "height": height}) + bytes(rgb)
         document = formats.load(Path(job.name), given.read(job.size))
         header = {
             "title": document.title,

@@ -34,15 +34,16 @@ class Job:
     name: str  # its suffix selects the loader
     size: int
     split: bool
+    is_picture: bool  # then it comes back as pixels instead of text
     cpu_s: int
     memory_bytes: int
     answer_bytes: int
     niceness: int
 
     @classmethod
-    def of(cls, name: str, size: int, split: bool, limits: Limits) -> Job:
+    def of(cls, name: str, size: int, limits: Limits, *, split: bool = False, is_picture: bool = False) -> Job:
         cpu_s = min(limits.cpu_s, CPU_S_MIN + CPU_S_PER_MB * size // 1024**2)
-        return cls(name, size, split, cpu_s, limits.memory_bytes, limits.answer_bytes, limits.niceness)
+        return cls(name, size, split, is_picture, cpu_s, limits.memory_bytes, limits.answer_bytes, limits.niceness)
 
     def header(self) -> bytes:
         return framed(json.dumps(asdict(self)).encode())

@@ -9,17 +9,18 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated, NamedTuple, TypeVar
 from weakref import WeakValueDictionary
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from inference.picture import ASPECT_MAX, Picture, Pixels
 from retrieval.chunking import CHUNKS_MAX, Piece
 from retrieval.errors import ReadersUnavailable, UnreadableFile
 from retrieval.loaders.document import HEADING_CHARS_MAX, SECTIONS_MAX, Document, Section
@@ -31,9 +32,15 @@ log = logging.getLogger("firsttoken.loaders")
 # A hostile file occupies its place until its limit, with a core and a gigabyte of memory. No owner gets two places: one
 # is for the queue of the stores, one for a tenant with a slow file, and one for everybody else.
 AT_ONCE_MAX = 3
+# The largest picture takes a second, and its client waits for a first token.
+PICTURE_LIMITS = Limits(wall_s=10, cpu_s=5, niceness=5)
+PIXEL_BYTES_MAX = 64 * 2**20  # five pictures of the largest size, or a hundred screens of a page
 TITLE_CHARS_MAX = 1000  # of file names, too
 TOO_MUCH_WORK = "takes far more work to read than files of its size do; save it again, or split it into smaller files"
 BROKEN = "is damaged, or needs more memory than a document should; save it again, or split it into smaller files"
+
+
+Result = TypeVar("Result")
 
 
 class Read(NamedTuple):
@@ -51,6 +58,7 @@ class LoaderPool:
         self._places = asyncio.Semaphore(AT_ONCE_MAX)
         self._turns: WeakValueDictionary[Hashable, asyncio.Lock] = WeakValueDictionary()
         self._threads = ThreadPoolExecutor(AT_ONCE_MAX, thread_name_prefix="file")
+        self._pixels: dict[tuple[Hashable, str], Pixels] = {}  # least recently used first
         self._server: ForkServer | None = None
         self._spare: Reader | None = None
 
@@ -74,14 +82,32 @@ class LoaderPool:
         kills the reader. Raises UnreadableFile, ReadersUnavailable.
         """
         name = path.name.encode("utf-8", "surrogatepass").decode("utf-8", "replace")  # names need not be Unicode
-        job = Job.of(name, len(data), split, limits)
+        return await self._judged(Job.of(name, len(data), limits, split=split), data, limits, owner, judged)
+
+    async def pixels(self, owner: Hashable, picture: Picture) -> Pixels:
+        """The pixels of a picture; otherwise as `read`. The newest are kept: each step of a conversation needs those of
+        all its pictures."""
+        key = owner, picture.digest
+        if (pixels := self._pixels.pop(key, None)) is None:
+            job = Job.of("", len(picture.data), PICTURE_LIMITS, is_picture=True)
+            pixels = await self._judged(job, picture.data, PICTURE_LIMITS, owner, judged_pixels)
+        if pixels.is_thin:
+            raise UnreadableFile(f"is more than {ASPECT_MAX} times as long as it is wide; cut it")
+        self._pixels[key] = pixels
+        while sum(len(each.rgb) for each in self._pixels.values()) > PIXEL_BYTES_MAX:
+            del self._pixels[next(iter(self._pixels))]
+        return pixels
+
+    async def _judged(
+        self, job: Job, data: bytes, limits: Limits, owner: Hashable, judge: Callable[[Ended], Result]
+    ) -> Result:
         turn = self._turns.setdefault(owner, asyncio.Lock())
         async with turn, self._places:
             ended = await self._run(job, data, limits.wall_s)
             if ended.status is None:  # the server died and took the reader along, perhaps not because of this file
                 ended = await self._run(job, data, limits.wall_s)
             self._prepare()
-            return await asyncio.get_running_loop().run_in_executor(self._threads, judged, ended)
+            return await asyncio.get_running_loop().run_in_executor(self._threads, judge, ended)
 
     async def _run(self, job: Job, data: bytes, wall_s: float) -> Ended:
         try:
@@ -149,12 +175,23 @@ class _Header(BaseModel):
         Field(max_length=SECTIONS_MAX + 1),
     ] = []
     pieces: Annotated[list[tuple[int, int, int]], Field(max_length=CHUNKS_MAX)] = []
+    width: Annotated[int, Field(ge=0)] = 0
+    height: Annotated[int, Field(ge=0)] = 0
     unreadable: Annotated[str, Field(max_length=1000)] = ""
     bug: Annotated[str, Field(max_length=200)] = ""
 
 
 def judged(ended: Ended) -> Read:
     """The result of a reader that has ended. Raises UnreadableFile, ReadersUnavailable."""
+    return _result(ended, _parsed)
+
+
+def judged_pixels(ended: Ended) -> Pixels:
+    """The same of a reader of a picture."""
+    return _result(ended, _parsed_pixels)
+
+
+def _result(ended: Ended, parse: Callable[[bytes], Result]) -> Result:
     if ended.status is None:
         raise ReadersUnavailable()
     if ended.status == -signal.SIGXCPU:
@@ -162,13 +199,14 @@ def judged(ended: Ended) -> Read:
     if ended.status != 0:
         raise UnreadableFile(BROKEN)
     try:
-        return _parsed(ended.answer)
+        return parse(ended.answer)
     except ValueError as error:  # includes ValidationError
         log.warning("a document reader sent an invalid result: %s", type(error).__name__)
         raise UnreadableFile(BROKEN) from None
 
 
-def _parsed(answer: bytes) -> Read:
+def _opened(answer: bytes) -> tuple[_Header, bytes]:
+    """The header, and what follows it."""
     length = int.from_bytes(answer[: LENGTH.size])
     body = LENGTH.size + length
     header = _Header.model_validate_json(answer[LENGTH.size : body])
@@ -177,9 +215,21 @@ def _parsed(answer: bytes) -> Read:
         raise UnreadableFile(BROKEN)
     if header.unreadable:
         raise UnreadableFile(header.unreadable)
-    if len(answer) < body or not header.media_type:
+    return header, answer[body:]
+
+
+def _parsed_pixels(answer: bytes) -> Pixels:
+    header, rgb = _opened(answer)
+    if not rgb or len(rgb) != 3 * header.width * header.height:
         raise ValueError("the result is incomplete")
-    text = answer[body:].decode()
+    return Pixels(header.width, header.height, rgb)
+
+
+def _parsed(answer: bytes) -> Read:
+    header, body = _opened(answer)
+    if not header.media_type:
+        raise ValueError("the result is incomplete")
+    text = body.decode()
     sections = tuple(Section(*section) for section in header.sections)
     pieces = [Piece(*piece) for piece in header.pieces]
     _check([(section.start, section.end) for section in sections], len(text))

@@ -161,8 +161,8 @@ async def test_a_file_that_keeps_its_reader_busy_keeps_nobody_else_waiting(pool:
 async def test_the_work_on_a_file_is_limited_by_its_size(pool: LoaderPool) -> None:
     with pytest.raises(UnreadableFile, match="far more work to read than files of its size do; save it again"):
         await pool.read(*ENDLESS, Limits(wall_s=60, cpu_s=1), owner=ME)
-    assert Job.of("a.html", 1000, False, LONG).cpu_s < Job.of("a.html", 2**20, False, LONG).cpu_s < LONG.cpu_s
-    assert Job.of("a.pdf", 2**26, False, LONG).cpu_s == LONG.cpu_s
+    assert Job.of("a.html", 1000, LONG).cpu_s < Job.of("a.html", 2**20, LONG).cpu_s < LONG.cpu_s
+    assert Job.of("a.pdf", 2**26, LONG).cpu_s == LONG.cpu_s
 
 
 async def test_a_reader_ends_with_its_time(pool: LoaderPool) -> None:
@@ -203,7 +203,7 @@ def test_a_reader_that_answers_without_an_end_is_not_listened_to() -> None:
     its_link.settimeout(10)
     with pytest.raises(UnreadableFile, match="more than 0 MB"), its_link, its_lease:
         its_link.sendall(b"x" * 2000)
-        reader.run(Job.of("a.md", 0, False, Limits(wall_s=1, cpu_s=1, answer_bytes=1000)), b"")
+        reader.run(Job.of("a.md", 0, Limits(wall_s=1, cpu_s=1, answer_bytes=1000)), b"")
     reader.close()
 
 
@@ -323,7 +323,7 @@ async def test_signals_that_a_draining_worker_gets_stop_no_reader() -> None:
         await until(lambda: b"SigIgn" in Path(f"/proc/{server.pid}/status").read_bytes() and ignores(server.pid))
         for number in (signal.SIGINT, signal.SIGTERM):
             os.kill(server.pid, number)
-        job = Job.of(CALM[0].name, len(CALM[1]), False, MOST)
+        job = Job.of(CALM[0].name, len(CALM[1]), MOST)
         assert judged(await asyncio.to_thread(reader.run, job, CALM[1])).document == formats.load(*CALM)
     finally:
         reader.close()

@@ -1,0 +1,108 @@
+"""Pictures in a prompt: their pixels, and the tokens that stand for them.
+
+A projector turns a picture into vectors of the model's own dimensions, which are computed in place of tokens. For
+everything that looks at tokens (the radix index, host memory, the disk), ids outside of the vocabulary stand for them,
+drawn from a digest of the picture: prompts with the same picture share its keys and values, and no others do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from hashlib import sha256, shake_256
+from typing import Protocol, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+IDS_END = 2**31  # llama.cpp's and the disk's tokens are signed 32-bit numbers
+# A thinner picture is cut into hundreds of slices by some encoders, and comes to less than a pixel in others.
+ASPECT_MAX = 50
+# Rows that attend to each other are computed in one step: Gemma's pictures have up to 280.
+MUTUAL_TOKENS_MAX = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Pixels:
+    """Rows of `width` pixels, three bytes each: red, green, blue."""
+
+    width: int
+    height: int
+    rgb: bytes = field(repr=False)
+
+    @property
+    def is_thin(self) -> bool:
+        return max(self.width, self.height) > ASPECT_MAX * min(self.width, self.height)
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """A picture as its sender encoded it, and its pixels once they are decoded."""
+
+    media_type: str
+    data: bytes = field(repr=False, compare=False)
+    digest: str  # of the data
+    pixels: Pixels | None = field(default=None, repr=False, compare=False)
+
+    @classmethod
+    def of(cls, media_type: str, data: bytes) -> Picture:
+        return cls(media_type, data, sha256(data).hexdigest())
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Consecutive tokens that stand for a part of a picture. Large pictures have several parts, with text between them.
+
+    If `mutual`, each of its rows attends to all others, so they are computed in one step.
+    """
+
+    picture: Picture
+    part: int
+    ids: tuple[int, ...]
+    mutual: bool = False
+
+    @classmethod
+    def of(cls, picture: Picture, part: int, tokens: int, vocabulary: int, seen_by: bytes, *, mutual: bool) -> Run:
+        """`seen_by` identifies the projector, whose vectors they stand for, and `vocabulary` is its size."""
+        key = b"%b %b %d %d" % (seen_by, picture.digest.encode(), part, tokens)
+        drawn = np.frombuffer(shake_256(key).digest(4 * tokens), "<u4") % np.uint32(IDS_END - vocabulary)
+        return cls(picture, part, tuple((drawn.astype(np.int64) + vocabulary).tolist()), mutual)
+
+
+Layout: TypeAlias = Sequence[Run | tuple[int, ...]]  # the parts of a picture, and the tokens of the text around them
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedRun:
+    """A run from token `start` of a prompt on."""
+
+    start: int
+    run: Run
+
+    @property
+    def end(self) -> int:
+        return self.start + len(self.run.ids)
+
+
+@dataclass(frozen=True, slots=True)
+class Vectors:
+    """Rows [tokens, dimensions] that are computed in place of tokens; `mutual` as in `Run`."""
+
+    rows: NDArray[np.float32]
+    mutual: bool = False
+
+
+class Eyes(Protocol):
+    """What a model needs to see: `inference.llama.Projector` is the real one."""
+
+    def layout(self, picture: Picture) -> Layout:
+        """What stands for a picture in a prompt. Thread-safe, and takes no time: it depends on the size alone. Raises
+        UnseenPicture."""
+        ...
+
+    def encode(self, picture: Picture) -> list[NDArray[np.float32]]:
+        """The vectors [tokens, dimensions] of each of its parts. Takes up to seconds; used by one thread. Raises
+        InferenceError."""
+        ...
+
+    def close(self) -> None: ...
