@@ -10,6 +10,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from inference.picture import Vectors
+
 
 @dataclass(frozen=True, slots=True)
 class Region:
@@ -45,7 +47,13 @@ class Chunk(Protocol):
 
     @property
     def apart(self) -> bool:
-        """Whether these rows must be computed without any others, for a result that is the same to the last bit."""
+        """Whether these rows must be computed without any others, for a result that is the same to the last bit, or
+        because they are vectors."""
+        ...
+
+    @property
+    def vectors(self) -> Vectors | None:
+        """What is computed in place of the tokens, which then only stand for it."""
         ...
 
 
@@ -58,6 +66,7 @@ class Rows:
     tokens: Sequence[int]
     outputs: int = 1
     apart: bool = False
+    vectors: Vectors | None = None
 
 
 class Backend(Protocol):

@@ -9,6 +9,7 @@ from inference.adapter import Adapter
 from inference.attention import AUTO, F16, KV_TYPES, QUANTISED, Attention, attention
 from inference.bundled import CHAT_MODEL
 from inference.cores import usable_cores
+from inference.picture import MUTUAL_TOKENS_MAX
 from inference.speculative.draft_length import DRAFT_TOKENS_MAX, FORCED_TOKENS_MAX
 from inference.weight_placement import GPU, KV_PLACES, LAYER, LOAD_MODES, Split
 
@@ -30,6 +31,7 @@ def default_threads() -> int:
 class EngineConfig:
     model_path: Path = CHAT_MODEL
     adapters: tuple[Adapter, ...] = ()  # LoRA, of the model; a draft model drafts without
+    projector_path: Path | None = None  # lets the model see; of this model
     draft_path: Path | None = None  # a small model with the same vocabulary; None: no draft model
     lookup: bool = False  # prompt lookup decoding if there is no draft model
     draft_max: int = 8  # most tokens per draft; how many pay off is measured, and it may be none
@@ -131,7 +133,8 @@ class EngineConfig:
     def rows_max(self) -> int:
         """Tokens in the largest step: a row with its draft for every stream, and either a prefill chunk or the tokens
         forced by grammars."""
-        return self._drafted_rows + max(self.prefill_tokens_alone, FORCED_TOKENS_MAX)
+        seen = MUTUAL_TOKENS_MAX if self.projector_path else 0
+        return self._drafted_rows + max(self.prefill_tokens_alone, FORCED_TOKENS_MAX, seen)
 
     @property
     def outputs_max(self) -> int:

@@ -23,6 +23,14 @@ class PromptTooLong(InferenceError):
     param = "input"
 
 
+class UnseenPicture(InferenceError):
+    """An image in the prompt that the model cannot see."""
+
+    status = 400
+    code = "unsupported_image"
+    param = "input"
+
+
 class EmptyPrompt(InferenceError):
     """The prompt has no tokens, so there is nothing to continue."""
 

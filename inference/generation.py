@@ -277,14 +277,19 @@ class Spent:
     """Engine time that a request used: its share of each step, in proportion to its rows.
 
     `speculation_ns` is the part of it that speculation cost without a gain: drafting, and the rows of rejected draft
-    tokens.
+    tokens. `sight_ns` is the time of the encoder of pictures, beside the engine's.
     """
 
     engine_ns: int = 0
     speculation_ns: int = 0
+    sight_ns: int = 0
 
     def __add__(self, other: Spent) -> Spent:
-        return Spent(self.engine_ns + other.engine_ns, self.speculation_ns + other.speculation_ns)
+        return Spent(
+            self.engine_ns + other.engine_ns,
+            self.speculation_ns + other.speculation_ns,
+            self.sight_ns + other.sight_ns,
+        )
 
 
 class Generation(Protocol):

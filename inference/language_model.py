@@ -36,6 +36,11 @@ class LanguageModel(Protocol):
         ...
 
     @property
+    def sees(self) -> bool:
+        """Whether prompts may have images."""
+        ...
+
+    @property
     def switches(self) -> frozenset[str]:
         """Variables of the chat template that a request may set: see `inference.template_options`."""
         ...
@@ -50,7 +55,7 @@ class LanguageModel(Protocol):
     ) -> Rendered:
         """Apply the chat template. `tools` are OpenAI function tools: {"type":"function","function":{...}}.
 
-        Raises InvalidTemplate."""
+        Raises InvalidTemplate, and UnseenPicture for images that the model cannot see."""
         ...
 
     def default_system(self) -> str:

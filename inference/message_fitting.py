@@ -10,10 +10,12 @@ import json
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise, zip_longest
 from typing import Any
 
 from inference.grammar.tools import CLOSE, OPEN
-from inference.prompt import ChatMessage, Part, Segment, ToolCall
+from inference.prompt import ChatMessage, PlacedPicture, Segment, ToolCall
+from inference.prompt_cache import Part
 from inference.template_capabilities import Capabilities
 
 RESULT_OPEN, RESULT_CLOSE = "<tool_response>", "</tool_response>"
@@ -45,9 +47,10 @@ class TemplateMessage:
         """`ids`, if present, are the exact tokens of the whole message."""
         content = Segment(message.content, False, ids, part, message.passage_chars)
         reasoning = Segment(message.reasoning, False, None, part)
+        is_there = message.content or message.pictures or ids is not None
         return cls(
             message.role,
-            (content,) if message.content or ids is not None else (),
+            _with_pictures(content, message.pictures) if is_there else (),
             (reasoning,) if message.reasoning and ids is None else (),
             message.tool_calls,
             part,
@@ -66,7 +69,7 @@ class TemplateMessage:
     @property
     def spelled(self) -> TemplateMessage:
         """The same message without exact tokens."""
-        text = (replace(segment, ids=None) for segment in self.content if segment.text)
+        text = (replace(segment, ids=None) for segment in self.content if segment.text or segment.picture)
         return replace(self, content=tuple(text))
 
 
@@ -180,6 +183,19 @@ class _Fitting:
 
 def _joined(before: tuple[Segment, ...], behind: tuple[Segment, ...], between: str = "\n\n") -> tuple[Segment, ...]:
     return (*before, Segment(between, trusted=True), *behind) if before and behind else before or behind
+
+
+def _with_pictures(content: Segment, pictures: Sequence[PlacedPicture]) -> tuple[Segment, ...]:
+    """The text, cut where its pictures are."""
+    if not pictures:
+        return (content,)
+    segments = []
+    for begin, end in pairwise([0, *(placed.at for placed in pictures), len(content.text)]):
+        found = max(0, min(content.passage_chars, end) - begin)
+        segments.append(replace(content, text=content.text[begin:end], passage_chars=found))
+    shown = [Segment("", False, part=content.part, picture=placed.picture) for placed in pictures]
+    in_turn = (segment for pair in zip_longest(segments, shown) for segment in pair if segment)
+    return tuple(segment for segment in in_turn if segment.text or segment.picture)
 
 
 def _description(tools: Sequence[Mapping[str, Any]]) -> tuple[Segment, ...]:

@@ -14,7 +14,8 @@ from inference.engine.handle import Handle
 from inference.errors import ModelNotLoaded, OutOfDeviceMemory
 from inference.generation import ANY_TERMS, Due, Priority, Sampling, Terms
 from inference.kvcache.disk import DiskTier
-from inference.llama import LlamaContext, LlamaModel, Progress, load_weights
+from inference.llama import LlamaContext, LlamaModel, Progress, Projector, load_weights
+from inference.picture import Eyes
 from inference.prompt import ChatMessage
 from inference.provisioning.fit import are_all, fewer_layers, gpu_layers
 from inference.provisioning.memory import Footprint, Proportions
@@ -37,16 +38,18 @@ class ChatModel(TextModel):
         config: EngineConfig,
         drafter: Drafting | None = None,
         draft: LlamaModel | None = None,
+        eyes: Eyes | None = None,
     ) -> None:
         super().__init__(weights, backend.fingerprint, backend.context)
         self.adapters = config.adapters
+        self.eyes = eyes
         self._draft = draft
         self._on_gpu = weights.on_gpu
         self._footprint = Footprint.of(Proportions.of(weights), config, gpu=self._on_gpu)
         disk = None
         if config.disk_folder and config.disk_bytes_max:
             disk = DiskTier(config.disk_folder, backend.fingerprint, config.disk_bytes_max, self._turns)
-        self._engine = Engine(backend, self._pieces, self._end_tokens, config, drafter, disk)
+        self._engine = Engine(backend, self._pieces, self._end_tokens, config, drafter, disk, eyes)
         self._parallel = config.parallel
 
     @classmethod
@@ -86,7 +89,11 @@ class ChatModel(TextModel):
             drafter, draft = _load_drafter(weights, context, config, undo) if backend.rewinds else (None, None)
             if (config.draft_path or config.lookup) and not backend.rewinds:
                 log.warning("%s gets no drafts: its recurrent state cannot drop a rejected token", weights.name)
-            model = cls(weights, backend, config, drafter, draft)
+            eyes = None
+            if config.projector_path:
+                eyes = Projector(config.projector_path, weights, config.threads or default_threads())
+                undo.callback(eyes.close)
+            model = cls(weights, backend, config, drafter, draft, eyes)
             undo.pop_all()
             return model
 

@@ -1,11 +1,28 @@
-"""What the prompt cache shares with whom, and what it says of a prompt that it did not have."""
+"""The parts of a prompt, what the prompt cache shares with whom, and what it says of a prompt that it did not have."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
 
-from inference.prompt import Part
+
+class Part(StrEnum):
+    """The role of a piece of the prompt, in the usual order."""
+
+    SYSTEM = "system"
+    TOOLS = "tools"  # their schemas
+    HISTORY = "history"  # messages before the question
+    PASSAGES = "passages"
+    QUESTION = "question"  # the newest user message
+    RESULTS = "results"  # calls and results of the current turn so far
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """A number of consecutive prompt tokens that belong to one part."""
+
+    part: Part
+    tokens: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from inference.engine.detokenizer import TextStream
 from inference.engine.sampler import Sampler
 from inference.engine.thought import Thought
 from inference.generation import Acceptance, Finish, Forecast, Likelihoods, Priority, Spent, Stamps, Steps
+from inference.picture import PlacedRun, Vectors
 from inference.prompt_cache import CacheScope, Miss
 
 # A prompt row computed alone differs in its last bits from the same row in a batch, so exact requests avoid it.
@@ -52,6 +53,8 @@ class Request:
     pace_s: float | None = None  # longest time between two tokens; None: no limit
     forecast: Forecast | None = None
     boundaries: Sequence[int] = ()  # of the prompt: where the state of a recurrent model is worth a checkpoint
+    runs: Sequence[PlacedRun] = ()  # of the prompt: the pictures in it
+    vectors: dict[int, Vectors] = field(default_factory=dict)  # of its next runs, by their starts
     preempted: bool = False  # at least once
     keeps_slot: bool = False  # never preempted: see FLOOR_NS in inference.engine.load
     deadline_ns: int | None = None  # monotonic; ends it then, waiting or running
@@ -116,12 +119,32 @@ class Request:
 
     @property
     def batchable(self) -> int:
-        """Tokens that may be computed in one batch: up to the next boundary. An exact request that lost its slot
-        recomputes its prompt, then its answer token by token, as it was first computed: in one batch, the rows would
-        differ in their last bits."""
+        """Tokens that may be computed in one batch: up to the next boundary, picture or end of one. An exact request
+        that lost its slot recomputes its prompt, then its answer token by token, as it was first computed: in one
+        batch, the rows would differ in their last bits."""
         left = len(self.prompt) - self.computed
         whole = self.remaining if not self.exact or not self.generated else max(1, left)
-        return next((at - self.computed for at in self.boundaries if at > self.computed), whole)
+        whole = next((at - self.computed for at in self.boundaries if at > self.computed), whole)
+        if (run := self.next_run) is None:
+            return whole
+        return min(whole, (run.end if run.start <= self.computed else run.start) - self.computed)
+
+    @property
+    def next_run(self) -> PlacedRun | None:
+        """The first picture, or part of one, that is not computed to its end."""
+        return next((run for run in self.runs if run.end > self.computed), None)
+
+    @property
+    def run(self) -> PlacedRun | None:
+        """The picture, or part of one, that the next token to compute stands for."""
+        run = self.next_run
+        return run if run and run.start <= self.computed else None
+
+    @property
+    def is_blind(self) -> bool:
+        """Whether it waits for the vectors of a picture."""
+        run = self.run
+        return run is not None and run.start not in self.vectors
 
     @property
     def recomputed(self) -> int:

@@ -12,7 +12,7 @@ import secrets
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from itertools import count
+from itertools import count, pairwise
 from typing import Any, NoReturn, TypeAlias
 
 import jinja2
@@ -24,7 +24,8 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from inference.errors import InvalidTemplate
 from inference.message_fitting import TemplateMessage, fit
-from inference.prompt import ChatMessage, Part, Rendered, Segment, ToolCall
+from inference.prompt import ChatMessage, Rendered, Segment, ToolCall
+from inference.prompt_cache import Part
 from inference.template_capabilities import Capabilities
 from inference.template_options import NO_OPTIONS, Value
 from inference.template_probe import probe
@@ -91,7 +92,7 @@ class _Marks:
         for piece in reversed(_MARK.split(rendered)):
             segments.append(self._segment(piece, part))
             part = segments[-1].part
-        return [segment for segment in reversed(segments) if segment.text or segment.ids]
+        return [segment for segment in reversed(segments) if segment.text or segment.ids or segment.picture]
 
     @property
     def _last(self) -> Part:
@@ -279,8 +280,9 @@ def _parts(messages: Sequence[ChatMessage]) -> list[Part]:
 
 
 def _message(message: TemplateMessage, marks: _Marks, can: Capabilities) -> dict[str, Any]:
-    text = marks.written(message.content)
-    content = [{"type": "text", "text": text}] if can.content_parts else text
+    content: Any = marks.written(message.content)
+    if can.content_parts:
+        content = [{"type": "text", "text": marks.written(part)} for part in _content_parts(message.content)]
     shown: dict[str, Any] = {"role": message.role, "content": content}
     if message.reasoning:
         reasoning = shown["reasoning_content"] = marks.written(message.reasoning)
@@ -289,6 +291,15 @@ def _message(message: TemplateMessage, marks: _Marks, can: Capabilities) -> dict
     if message.calls and not message.is_exact:
         shown["tool_calls"] = [_call(call, marks, message.part) for call in message.calls]
     return shown
+
+
+def _content_parts(content: Sequence[Segment]) -> list[Sequence[Segment]]:
+    """The content as the caller's parts: pictures, and the texts between them."""
+    pictures = [at for at, segment in enumerate(content) if segment.picture]
+    if not pictures:
+        return [content]
+    cuts = [0, *sorted({*pictures, *(at + 1 for at in pictures)}), len(content)]
+    return [content[begin:end] for begin, end in pairwise(cuts) if begin < end]
 
 
 def _call(call: ToolCall, marks: _Marks, part: Part) -> dict[str, Any]:

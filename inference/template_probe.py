@@ -13,7 +13,8 @@ from typing import Any, TypeAlias
 
 from inference.errors import InvalidTemplate
 from inference.message_fitting import TemplateMessage, fit
-from inference.prompt import ChatMessage, Part, ToolCall
+from inference.prompt import ChatMessage, ToolCall
+from inference.prompt_cache import Part
 from inference.template_capabilities import Capabilities, SystemPlace
 
 # Renders messages as they are. Raises InvalidTemplate.

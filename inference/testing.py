@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from inference.adapter import Adapter
 from inference.backend import Chunk, Region
-from inference.errors import InferenceError, PromptTooLong, UnknownToken
+from inference.errors import InferenceError, PromptTooLong, UnknownToken, UnseenPicture
 from inference.generation import (
     ANY_TERMS,
     Delta,
@@ -35,8 +35,8 @@ from inference.generation import (
     TokenLogprob,
 )
 from inference.grammar.constraint import Constraint
-from inference.prompt import ChatMessage, Part, PromptTokens, Rendered, Segment
-from inference.prompt_cache import Miss, Verdict
+from inference.prompt import ChatMessage, PromptTokens, Rendered, Segment
+from inference.prompt_cache import Miss, Part, Verdict
 from inference.template_capabilities import EVERYTHING, Capabilities
 from inference.template_options import NO_OPTIONS, Value
 from inference.tokenizer import CHARACTER_BYTES, Room
@@ -170,6 +170,7 @@ class ScriptedModel:
     ends: tuple[str, str] = "", ""
     logprobs: Sequence[float] = (0.0,)  # of its tokens; the last value applies to all that follow
     prefill_token_s: float | None = None
+    sees: bool = False  # a picture is rendered as its digest
     capabilities: Capabilities = EVERYTHING
     chat_template: str = ""  # determines the format of the replies; prompts are rendered as plain text anyway
     prompts: list[str] = field(default_factory=list)
@@ -199,6 +200,9 @@ class ScriptedModel:
         for message in messages:
             part = Part.QUESTION if message is question else Part.HISTORY
             segments += [Segment(f"<{message.role}>", trusted=True), Segment(message.content, False, part=part)]
+            if message.pictures and not self.sees:
+                raise UnseenPicture(f"the model '{self.name}' cannot see images")
+            segments += [Segment(f"<image {placed.picture.digest}>", False, part=part) for placed in message.pictures]
             segments += [Segment(f"<call>{call.name} {call.arguments}</call>", False) for call in message.tool_calls]
             segments.append(Segment("\n", trusted=True))
         return Rendered([*segments, Segment("<assistant>", trusted=True)])

@@ -5,21 +5,23 @@ It runs in the caller's process, wherever the tokens are computed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from hashlib import blake2b
+from itertools import chain
 from typing import Any
 
 from inference.adapter import Adapter
 from inference.engine.detokenizer import TextStream
-from inference.errors import UnknownToken
+from inference.errors import UnknownToken, UnseenPicture
 from inference.generated_tokens import GeneratedTokens
 from inference.generation import Generation, Grammar
 from inference.grammar.constraint import Vocabulary
 from inference.kvcache.miss_report import judge
 from inference.llama import LlamaModel
-from inference.prompt import ChatMessage, Part, PromptTokens, Rendered, Segment
-from inference.prompt_cache import Verdict
+from inference.picture import Eyes, Run
+from inference.prompt import ChatMessage, PromptTokens, Rendered, Segment
+from inference.prompt_cache import Part, Verdict
 from inference.template import ChatTemplate
 from inference.template_options import NO_OPTIONS, Value
 from inference.tokenizer import Room, Tokenizer
@@ -35,6 +37,7 @@ class TextModel:
 
     adapters: Sequence[Adapter] = ()  # LoRA; those of remote engines are not known here
     shares_turns = False  # whether other workers may know turns of its conversations that this one does not
+    eyes: Eyes | None = None
 
     def __init__(self, weights: LlamaModel, fingerprint: bytes, context: int) -> None:
         self.name = weights.name
@@ -82,7 +85,25 @@ class TextModel:
         *,
         salt: str = "",
     ) -> Rendered:
-        return self._template.render(messages, tools, partial(self._turns.get, salt=salt), switches)
+        rendered = self._template.render(messages, tools, partial(self._turns.get, salt=salt), switches)
+        if any(message.pictures for message in messages):
+            return Rendered(chain.from_iterable(map(self._seen, rendered)), rendered.rewrites)
+        return rendered
+
+    @property
+    def sees(self) -> bool:
+        return self.eyes is not None
+
+    def _seen(self, segment: Segment) -> Iterator[Segment]:
+        """A picture as what stands for it. Raises UnseenPicture."""
+        if segment.picture is None:
+            yield segment
+            return
+        if self.eyes is None:
+            raise UnseenPicture(f"the model '{self.name}' cannot see images")
+        for piece in self.eyes.layout(segment.picture):
+            run = piece if isinstance(piece, Run) else None
+            yield Segment("", False, piece.ids if isinstance(piece, Run) else piece, segment.part, run=run)
 
     def default_system(self) -> str:
         return self._template.default_system()

@@ -17,7 +17,9 @@ from itertools import accumulate, chain
 from typing import NamedTuple, Protocol
 
 from inference.errors import TextTooLong
-from inference.prompt import Extent, Part, PromptTokens, Segment
+from inference.picture import PlacedRun
+from inference.prompt import PromptTokens, Segment
+from inference.prompt_cache import Extent, Part
 
 CACHE_BYTES_MAX = 32 * 2**20  # some hundred long conversations with their tools
 PIECE_BYTES = 400  # per cached piece, besides its text and ids: two tuples, a string, an entry of the index
@@ -95,7 +97,9 @@ class Tokenizer:
         if self._bos is not None and not (segments and segments[0].ids is not None):
             start = [self._bos] if next(chain.from_iterable(pieces), None) != self._bos else []
         starts = accumulate(map(len, pieces), initial=len(start))
-        return PromptTokens(chain(start, *pieces), _boundaries(segments, list(starts)))
+        places = list(starts)
+        runs = [PlacedRun(at, segment.run) for at, segment in zip(places, segments, strict=False) if segment.run]
+        return PromptTokens(chain(start, *pieces), _boundaries(segments, places), runs)
 
     def outline(self, segments: Sequence[Segment], *, salt: str = "") -> list[Extent]:
         """The parts of the tokens that `encode` returns for the same segments. A token that spans a passage and the

@@ -97,7 +97,9 @@ def drawn(request: Request, logits: NDArray[np.float32]) -> Draw:
     others = [token for token in rest if pieces[token] != pieces[best[0]]][:1]  # all ends of a turn are one choice
     margin = float(row[best[0]] - row[others[0]]) if others else float("inf")
     shown = (request.prompt[-SHOWN_TOKENS:], request.generated[-SHOWN_TOKENS:], best, others)
-    asked, said, token, other = (b"".join(pieces[t] for t in tokens).decode(errors="replace") for tokens in shown)
+    asked, said, token, other = (
+        b"".join(pieces[t] for t in tokens if t < len(pieces)).decode(errors="replace") for tokens in shown
+    )
     answer = f"{os.getpid()}-{request.stamps.submitted_ns}-{id(request)}"
     return Draw(answer, request.stamps.submitted_ns, margin, asked, said, token, other)
 

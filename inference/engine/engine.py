@@ -22,6 +22,7 @@ from inference.engine.forecast import Forecasts
 from inference.engine.handle import Handle, Outbox, TokenUpdate
 from inference.engine.sampler import Sampler
 from inference.engine.scheduler import AHEAD_TOKENS_MIN, Scheduler
+from inference.engine.sight import Sight
 from inference.engine.thought import Thought
 from inference.errors import (
     EmptyPrompt,
@@ -31,11 +32,13 @@ from inference.errors import (
     QueueFull,
     TooManyTokens,
     UnknownToken,
+    UnseenPicture,
 )
 from inference.generation import ANY_TERMS, Due, Finish, Priority, Sampling, Terms
 from inference.grammar.constraint import Constraint
 from inference.kvcache.disk import DiskTier
 from inference.kvcache.tiers import TierCosts, Tiers
+from inference.picture import Eyes, PlacedRun
 from inference.prompt import PromptTokens
 from inference.prompt_cache import CacheScope
 from inference.request import Request
@@ -46,6 +49,8 @@ log = logging.getLogger("firsttoken.engine")
 
 # A Python thread in a computation holds the GIL for at most this long before another thread gets a turn.
 SWITCH_INTERVAL_S = 0.001
+# While all requests wait for pictures, their deadlines are looked at so often.
+BLIND_S = 0.1
 # Parking takes milliseconds, and the next request of a tool loop must not wait for it: its tools take less than this.
 REST_AFTER_S = 0.5
 
@@ -61,6 +66,7 @@ class Engine:
         config: EngineConfig,
         drafter: Drafting | None = None,
         disk: DiskTier | None = None,
+        eyes: Eyes | None = None,
     ) -> None:
         self._backend = backend
         self._pieces = pieces
@@ -77,6 +83,7 @@ class Engine:
             rewinds=backend.rewinds,
         )
         self.tiers = Tiers(backend, self._scheduler.slots, disk, self.wake)
+        self._sight = Sight(eyes, self.wake) if eyes else None
         self._handles: dict[Request, Handle] = {}
         self._inbox: deque[tuple[Request, Handle]] = deque()
         self._news: list[TokenUpdate] = []
@@ -130,6 +137,9 @@ class Engine:
         unknown = next((token for token in (*sampling.logit_bias, *ends) if not 0 <= token < len(self._pieces)), None)
         if unknown is not None:
             raise UnknownToken(f"the request names token {unknown}; this model has {len(self._pieces)} tokens")
+        runs = self._runs_of(prompt)
+        if runs and sampling.deterministic:
+            raise NotDeterministic("deterministic answers are only for prompts without images")
         scope = CacheScope(terms.salt, sampling.deterministic)
         known = 0 if sampling.scores_prompt else self._scheduler.slots.longest(prompt, scope)
         uncached = max(1, len(prompt) - known)
@@ -149,6 +159,7 @@ class Engine:
             deadline_ns=terms.deadline_ns,
             thought=Thought(sampling.thought, self._pieces) if sampling.thought else None,
             boundaries=PromptTokens.boundaries_of(prompt),
+            runs=runs,
         )
         for token in written:
             request.text.push(token)
@@ -181,8 +192,16 @@ class Engine:
             scope=CacheScope(salt, exact),
             priority=Priority.AHEAD,
             boundaries=PromptTokens.boundaries_of(prompt),
+            runs=self._runs_of(prompt),
         )
         return self._enter(request)
+
+    def _runs_of(self, prompt: Sequence[int]) -> Sequence[PlacedRun]:
+        """The pictures of a prompt. Raises UnseenPicture if only the tokens are left that stood for them."""
+        runs = PromptTokens.runs_of(prompt)
+        if max(prompt) >= len(self._pieces) and not (runs and self._sight):
+            raise UnseenPicture("the prompt had images, which this model does not have any more")
+        return runs
 
     def share(self, beginning: Sequence[int]) -> None:
         """From now on, prompts of all tenants that start with these tokens share the KV cache of this prefix."""
@@ -243,6 +262,8 @@ class Engine:
         elif alive:
             self.tiers.close()
         self.speculation.close()
+        if self._sight:
+            self._sight.close()
         self._backend.close()
 
     @property
@@ -319,6 +340,8 @@ class Engine:
                     self._publish()
                     if self._scheduler.idle:
                         self._rest()
+                    elif self._sight and self._sight.is_busy and not self._scheduler.can_compute:
+                        self._wake.wait(BLIND_S)
             self._fail_all(EngineStopped("the model is shutting down"))
         except Exception as error:  # the outermost handler: waiting callers must get the error
             log.exception("the engine stopped")
@@ -372,6 +395,8 @@ class Engine:
             self._scheduler.record_step(plan, took_ns / 1e9)
             if plan.cost_follows_rows(parted=self._backend.streams):
                 self._scheduler.cost.observe(plan.rows, took_ns / 1e9)
+        for request, error in self._sight.look(self._scheduler.running_requests) if self._sight else ():
+            self._finish(request, Finish.ERROR, error)
 
     def _rest(self) -> None:
         """Wait for work. In a longer pause, park conversations so that their slots can be taken later at no cost, then

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from inference.kvcache.slots import Placement
+from inference.picture import Vectors
 from inference.request import Phase, Request
 
 
@@ -17,7 +18,8 @@ class Work:
     leaves no choice.
 
     `apart`: prompt tokens of an exact request (see EXACT_ROWS_MIN). They are computed in a batch of their own, in which
-    no other stream determines how their rows are split.
+    no other stream determines how their rows are split. So are the `vectors` of a picture, which cannot be in one batch
+    with tokens.
     """
 
     request: Request
@@ -28,6 +30,7 @@ class Work:
     apart: bool = False
     forced: bool = False
     scored: int = 0
+    vectors: Vectors | None = None
 
     @property
     def sampled(self) -> int:
@@ -63,6 +66,8 @@ class Plan:
         """Whether its duration says how long other steps with as many rows take. `parted`: slots have KV streams of
         their own, so drafts of different lengths are computed in parts (see
         inference.speculative.draft_length.step_parts)."""
-        if any(work.scored for work in self.work):  # their logits take longer than the rows
+        if any(
+            work.scored or work.vectors for work in self.work
+        ):  # logits, or a batch of its own, take longer than rows
             return False
         return not parted or len({work.outputs or 1 for work in self.work}) == 1

@@ -18,6 +18,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import islice
 from math import inf
 from operator import attrgetter
@@ -116,6 +117,15 @@ class Scheduler:
         return len(self._running)
 
     @property
+    def running_requests(self) -> Sequence[Request]:
+        return tuple(self._running)
+
+    @property
+    def can_compute(self) -> bool:
+        """Whether a running request does not wait for a picture."""
+        return any(not request.is_blind for request in self._running)
+
+    @property
     def idle(self) -> bool:
         return not self._waiting and not self._running
 
@@ -187,9 +197,10 @@ class Scheduler:
         except one that keeps its slot."""
         urgent_prefill = any(not request.decodes and request.priority < Priority.BATCH for request in self._running)
         self._yielded = self._yielded + 1 if urgent_prefill and self._yielded < YIELDS_MAX else 0
+        seeing = [request for request in self._running if not request.is_blind]
         if not self._yielded:
-            return self._running
-        return [r for r in self._running if r.priority < Priority.BATCH or r.keeps_slot]
+            return seeing
+        return [r for r in seeing if r.priority < Priority.BATCH or r.keeps_slot]
 
     def _in_turn(self, computing: list[Request]) -> tuple[list[Request], float]:
         """The requests that get the next step to themselves, or else all; and the most seconds it may take."""
@@ -422,6 +433,9 @@ class Scheduler:
         sampled, apart = int(len(chunk) == request.remaining), request.exact and len(chunk) > 1
         scored = len(chunk) - sampled if request.is_unscored else 0
         work = Work(request, request.slot, request.computed, chunk, scored + sampled, apart, scored=scored)
+        if (run := request.run) is not None:
+            begin, vectors = request.computed - run.start, request.vectors[run.start]
+            work.vectors, work.apart = replace(vectors, rows=vectors.rows[begin : begin + len(chunk)]), True
         plan.work.append(work)
 
 
@@ -455,7 +469,9 @@ def divide(budget: int, prefilling: Sequence[Request]) -> list[tuple[Request, in
 
 def _whole(request: Request, tokens: int) -> int:
     """The tokens to take. An exact request takes fewer where it would otherwise compute, or be left with, a single
-    prompt row."""
+    prompt row. A picture whose rows attend to each other is taken whole."""
+    if tokens and (run := request.run) is not None and run.run.mutual:
+        return request.batchable
     if not request.exact or tokens == request.batchable:
         return tokens
     tokens -= int(request.batchable - tokens < EXACT_ROWS_MIN)

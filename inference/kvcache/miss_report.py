@@ -11,8 +11,7 @@ from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 
 from inference.kvcache.checkpoints import CHECKPOINT_TOKENS_MIN
-from inference.prompt import Extent, Part
-from inference.prompt_cache import CacheScope, Cause, Miss, Verdict
+from inference.prompt_cache import CacheScope, Cause, Extent, Miss, Part, Verdict
 
 # Tokens of a part that must match for the rest to count as edited: any two texts may start with "You are a".
 EDITED_SHARED_MIN = 8
@@ -62,7 +61,7 @@ def _place(outline: Sequence[Extent], position: int) -> tuple[Part, int]:
 
 def _same_text(held: Sequence[int], wanted: Sequence[int], pieces: Sequence[bytes]) -> bool:
     """Whether both start with the same text. Their first tokens differ."""
-    a, b = (b"".join(pieces[token] for token in tokens) for tokens in (held, wanted))
+    a, b = (b"".join(pieces[token] for token in tokens if token < len(pieces)) for tokens in (held, wanted))
     length = min(len(a), len(b))
     return length >= SAME_TEXT_BYTES_MIN and a[:length] == b[:length]
 

@@ -4,6 +4,7 @@ from inference.llama.context import LlamaContext
 from inference.llama.device import Device, backends, build_features, computing, devices
 from inference.llama.encoder import EmbeddingContext, RankContext
 from inference.llama.library import DecodeFailed, has_gpu
+from inference.llama.projector import Projector
 from inference.llama.quantizer import QUANTISATIONS, quantize
 from inference.llama.shared_weights import are_loaded, load_weights
 from inference.llama.weights import LlamaModel, Progress, model_name
@@ -16,6 +17,7 @@ __all__ = [
     "LlamaContext",
     "LlamaModel",
     "Progress",
+    "Projector",
     "RankContext",
     "are_loaded",
     "backends",

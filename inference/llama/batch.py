@@ -5,8 +5,10 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from inference.backend import Chunk
 from inference.llama.library import DecodeFailed, lib
@@ -64,6 +66,14 @@ class Batch:
             row = end
         self.raw.n_tokens = rows
         return sum(chunk.outputs for chunk in chunks)
+
+    def in_place_of_tokens(self, rows: NDArray[np.float32]) -> Any:
+        """The filled llama_batch with vectors [tokens, dimensions] instead of its tokens: it can have only the one or
+        the other. `rows` must outlive it."""
+        raw = type(self.raw).from_buffer_copy(self.raw)
+        raw.token = None
+        raw.embd = rows.ctypes.data_as(ctypes.POINTER(ctypes.c_float))
+        return raw
 
     def _fill_single(self, chunks: Sequence[Chunk], slots: int, context: int) -> int:
         """One token per chunk, as in nearly every step: one list per field takes a tenth of four slices per chunk."""

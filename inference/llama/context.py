@@ -36,6 +36,7 @@ from inference.llama.lora import LoadedAdapters
 from inference.llama.state import fingerprint, regions
 from inference.llama.threads import ThreadChooser, thread_options
 from inference.llama.weights import LlamaModel
+from inference.picture import Vectors
 
 # Copying a token through its saved state costs as much as copying this many cells with their stream; measured.
 STATE_COST = 4
@@ -114,6 +115,7 @@ class LlamaContext:
         self.rows_max = rows_max
         self.rewinds = not (lib.llama_model_is_recurrent(model.handle) or lib.llama_model_is_hybrid(model.handle))
         self.vocabulary_size = model.vocabulary_size
+        self._input_dimensions = model.input_dimensions
         self.fingerprint = fingerprint(model.path, parameters, adapters)
 
     def surviving(self, tell: Callable[[str], None]) -> AbstractContextManager[None]:
@@ -174,7 +176,8 @@ class LlamaContext:
         if (threads := self._threads.choose(rows, started)) != self._threads_now:
             self._threads_now = threads
             set_threads(self._context, threads, threads)
-        code = lib.llama_decode(self._context, self._batch.raw)
+        vectors = chunks[0].vectors if len(chunks) == 1 else None
+        code = self._decode_vectors(vectors) if vectors else lib.llama_decode(self._context, self._batch.raw)
         if self._on_gpu:  # even if nothing is read: the requests of a step have to pay for its time
             synchronize(self._context)
         self._threads.observe(rows, threads, perf_counter() - started)
@@ -186,6 +189,19 @@ class LlamaContext:
             return np.empty(shape, np.float32)
         pointer = get_logits(self._context)  # may move between steps
         return np.ctypeslib.as_array((ctypes.c_float * (outputs * shape[1])).from_address(pointer)).reshape(shape)
+
+    def _decode_vectors(self, vectors: Vectors) -> int:
+        """Compute vectors in place of the tokens of the filled batch."""
+        rows = np.ascontiguousarray(vectors.rows, np.float32)
+        if rows.shape != (self._batch.raw.n_tokens, self._input_dimensions):
+            raise DecodeFailed(f"vectors of the shape {rows.shape} for {self._batch.raw.n_tokens} tokens")
+        if vectors.mutual:
+            lib.llama_set_causal_attn(self._context, False)
+        try:
+            return int(lib.llama_decode(self._context, self._batch.in_place_of_tokens(rows)))
+        finally:
+            if vectors.mutual:
+                lib.llama_set_causal_attn(self._context, True)
 
     def fork(self, source: int, target: int, length: int, checkpoint: NDArray[np.uint8] | None = None) -> None:
         """Make `target` hold the first `length` tokens of `source`; `checkpoint` as in `truncate`. Raises

@@ -17,11 +17,12 @@ import logging
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 import llama_cpp.llama_cpp
 
-from inference.errors import InferenceError
+from inference.errors import InferenceError, ModelNotLoaded
 
 lib = llama_cpp.llama_cpp
 log = logging.getLogger("firsttoken.llama")
@@ -97,6 +98,20 @@ _cdll = ctypes.CDLL(lib._lib._name)
 set_abort_callback = _typed(_cdll.ggml_set_abort_callback, _handle, _handle)
 _end_team = getattr(_cdll, "omp_pause_resource_all", None)  # absent where llama.cpp is built without OpenMP
 _SOFT_PAUSE = 1
+
+
+@cache
+def mtmd() -> Any:
+    """The bindings of llama.cpp's multimodal library. Raises ModelNotLoaded where this build was made without it."""
+    try:
+        import llama_cpp.mtmd_cpp
+    except (FileNotFoundError, RuntimeError) as error:
+        raise ModelNotLoaded(
+            f"this build of llama.cpp cannot see: `make setup` compiles one that can ({error})"
+        ) from None
+    library = llama_cpp.mtmd_cpp
+    library.mtmd_log_set(_forward_log, ctypes.c_void_p(0))
+    return library
 
 
 def end_compute_threads() -> None:

@@ -106,12 +106,13 @@ def fingerprint(model: Path, parameters: Any, adapters: Sequence[Adapter] = ()) 
     layout = (streams, parameters.flash_attn_type, parameters.type_k, parameters.type_v)
     library = Path(lib._lib._name).stat()
     build = (library.st_size, library.st_mtime_ns, sorted(build_features().items()))
-    changes = [(_digest_of_weights(adapter.path), adapter.scale) for adapter in adapters]
+    changes = [(digest_of_weights(adapter.path), adapter.scale) for adapter in adapters]
     facts = (FORMAT, layout, build, *([changes] if changes else []))
-    return sha256(_digest_of_weights(model) + repr(facts).encode()).digest()
+    return sha256(digest_of_weights(model) + repr(facts).encode()).digest()
 
 
-def _digest_of_weights(model: Path) -> bytes:
+def digest_of_weights(model: Path) -> bytes:
+    """32 bytes that tell files of weights apart."""
     facts = model.stat()
     digest = sha256(repr((facts.st_size, facts.st_mtime_ns)).encode())
     with model.open("rb") as file:

@@ -65,6 +65,7 @@ class LlamaModel:
         self.vocabulary_size: int = lib.llama_vocab_n_tokens(self._vocabulary)
         self.context_length: int = lib.llama_model_n_ctx_train(handle)
         self.dimensions: int = lib.llama_model_n_embd(handle)
+        self.input_dimensions: int = lib.llama_model_n_embd_inp(handle)
         self._special, self._markup = self._marks()
         self._reads_by_expressions = lib.llama_vocab_type(self._vocabulary) == lib.LLAMA_VOCAB_TYPE_BPE
 

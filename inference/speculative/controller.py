@@ -95,10 +95,14 @@ class SpeculationController:
         return request.sampler.forced()[:room] if room else []
 
     def _guessed(self, rows: Sequence[Work], but: Collection[int]) -> dict[int, list[int]]:
-        """Drafts of the drafter for the other streams. A failure costs speed, never an answer."""
+        """Drafts of the drafter for the other streams, but those that speak of pictures, which it cannot see. A failure
+        costs speed, never an answer."""
         if self._drafter is None or self.length.rests():
             return {}
-        rooms = [0 if work.slot in but else self._room(work.request, self.length.longest) for work in rows]
+        rooms = [
+            0 if work.slot in but or work.request.runs else self._room(work.request, self.length.longest)
+            for work in rows
+        ]
         streams = self._drafter.look([(work.request, room) for work, room in zip(rows, rooms, strict=True)])
         pace_s = min((work.request.pace_s for work in rows if work.request.pace_s is not None), default=inf)
         length = self.length.choose(streams, pace_s)

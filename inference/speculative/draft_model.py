@@ -36,6 +36,7 @@ class _Chunk:
     tokens: Sequence[int]
     outputs: int
     apart: bool = False
+    vectors: None = None
 
 
 class DraftModel:

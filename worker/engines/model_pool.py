@@ -107,7 +107,7 @@ class ModelPool:
         weights = LlamaModel.load(wanted.model_path, weights=False)
         text = TextModel(weights, b"", wanted.context_of(weights.context_length))
         text.adapters = wanted.adapters
-        return OnDemandModel(name, text, partial(self._open, table))
+        return OnDemandModel(name, text, partial(self._open, table), sees=wanted.projector_path is not None)
 
     async def start(self) -> None:
         """Load the models that should be loaded at start, in the order of the file. Raises InferenceError."""

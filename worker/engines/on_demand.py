@@ -53,8 +53,17 @@ class OnDemandModel:
     """A `LanguageModel`, and its own `OnDemand`. `text` was loaded without weights; `opened` opens the engine, after
     making room for it, and is never called concurrently."""
 
-    def __init__(self, name: str, text: TextModel, opened: Callable[[OnDemandModel], Awaitable[ChatModel]]) -> None:
+    def __init__(
+        self,
+        name: str,
+        text: TextModel,
+        opened: Callable[[OnDemandModel], Awaitable[ChatModel]],
+        *,
+        sees: bool = False,
+    ) -> None:
+        """`sees`: whether its engine has a projector."""
         self.name = name
+        self.sees = sees
         self.context_length = text.context_length
         self.chat_template = text.chat_template
         self.ends = text.ends

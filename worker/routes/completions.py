@@ -14,7 +14,8 @@ from agents.events import TurnFinished
 from agents.turn import Turn
 from inference.errors import UnknownToken
 from inference.language_model import LanguageModel
-from inference.prompt import Part, Segment
+from inference.prompt import Segment
+from inference.prompt_cache import Part
 from worker.auth.access import needs
 from worker.auth.scope import Scope
 from worker.errors import ApiError, ClientGone

@@ -14,8 +14,8 @@ from inference.bundled import DRAFT_MODEL
 from inference.config import EngineConfig
 from inference.generation import Generation, Sampling, Terms
 from inference.model import ChatModel
-from inference.prompt import ChatMessage, Part, ToolCall
-from inference.prompt_cache import Cause
+from inference.prompt import ChatMessage, ToolCall
+from inference.prompt_cache import Cause, Part
 from tests.inference.families import FAMILIES
 from tests.inference.hybrids import write_hybrid
 from tests.inference.variants import TEMPLATE, write_variant

@@ -19,6 +19,7 @@ class Part:
     tokens: tuple[int, ...]
     outputs: int = 1
     apart: bool = False
+    vectors: None = None
 
 
 def filled(*parts: Part) -> list[tuple[int, int, int, int]]:
