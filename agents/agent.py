@@ -25,7 +25,7 @@ from agents.output_validation import validate
 from agents.prefetch import Prefetch
 from agents.progress import Progress
 from agents.prompt import answer_message, assemble
-from agents.prompt_builder import PromptBuilder
+from agents.prompt_builder import PromptBuilder, See
 from agents.queue_position import report_position
 from agents.resumption import replay
 from agents.router import Router
@@ -61,12 +61,14 @@ class Agent:
         prices: Prices = FREE,
         answers: AnswerCache | None = None,
         similar: SemanticCache | None = None,
+        see: See | None = None,
     ) -> None:
-        """`answers` are reused for identical prompts, `similar` ones for similar questions; None: no cache."""
+        """`answers` are reused for identical prompts, `similar` ones for similar questions; None: no cache. `see`
+        decodes pictures."""
         model_registry = model if isinstance(model, ModelRegistry) else ModelRegistry.of(model)
         self._router = Router(model_registry)
         self._known = AnswerLookup(answers, similar)
-        self._prompts = PromptBuilder(toolbox)
+        self._prompts = PromptBuilder(toolbox, see)
         self._opener = TurnOpener(self._prompts, self._router, retriever, prices)
         self._starter = StepStarter(self._prompts, self._known, names_models=len(model_registry.candidates) > 1)
         self.turns = InFlight()

@@ -49,7 +49,9 @@ class LookupQuery:
         last = self.turn.input[-1] if self.turn.input else None
         if self.offer.callable or self.steps or self.turn.prompt:
             return None
-        return last.text if isinstance(last, Message) and last.role == "user" else None
+        if not isinstance(last, Message) or last.role != "user" or last.pictures:  # the same words of another picture
+            return None
+        return last.text
 
     @property
     def around(self) -> str:

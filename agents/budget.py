@@ -49,7 +49,7 @@ class Prices(BaseModel):
         computed = usage.input_tokens - usage.cached_tokens
         thousands = computed * self.input + usage.cached_tokens * self.cached + usage.output_tokens * self.output
         second = self.engine_second if engine_second is None else engine_second
-        return thousands / 1000 + usage.spent.engine_ns / 1e9 * second
+        return thousands / 1000 + (usage.spent.engine_ns + usage.spent.sight_ns) / 1e9 * second
 
     def of_time(self, tool: str, seconds: float) -> float:
         """The cost of a call's time, in addition to its own price."""

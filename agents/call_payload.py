@@ -8,9 +8,11 @@ from itertools import groupby
 from typing import Any
 
 from agents.call_shape import CallForm, CallShape, bare, qualified
+from agents.content_payload import content_of, content_payload
 from agents.function_tool import INPUT, FunctionTool, InputGrammar, custom_tool, described
 from agents.input_text import InputText
 from agents.message import CallResult, FunctionCall, FunctionCallOutput, Status, storable
+from inference.prompt import PlacedPicture
 
 CALLS: Mapping[str, CallForm] = {
     "function_call": "function",
@@ -151,7 +153,7 @@ def output_payload(item: FunctionCallOutput) -> dict[str, Any]:
             return {**head, "execution": _execution(item.shape), "tools": tool_payloads(item.tools), **more}
         case "shell":
             return {**head, "output": json.loads(item.output), "max_output_length": None}
-    return {**head, "output": item.output}
+    return {**head, "output": content_payload(item.output, item.pictures) if item.pictures else item.output}
 
 
 def output_of(payload: Mapping[str, Any]) -> FunctionCallOutput:
@@ -168,8 +170,10 @@ def output_of(payload: Mapping[str, Any]) -> FunctionCallOutput:
             output = written(payload["output"])
         case _:
             output = payload["output"]
-    shape = CallShape(form, by_server=payload.get("execution") == "server")
-    return FunctionCallOutput(payload["call_id"], output, payload["status"], payload["id"], shape, tools)
+    shape, pictures = CallShape(form, by_server=payload.get("execution") == "server"), tuple[PlacedPicture, ...]()
+    if isinstance(output, list):
+        output, pictures = content_of(output)
+    return FunctionCallOutput(payload["call_id"], output, payload["status"], payload["id"], shape, tools, pictures)
 
 
 def tool_payloads(tools: Sequence[FunctionTool]) -> list[dict[str, Any]]:

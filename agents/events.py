@@ -42,6 +42,12 @@ class Usage:
     output_tokens: int = 0
     reasoning_tokens: int = 0  # of the output
     spent: Spent = field(default_factory=Spent)  # of the engine's time
+    image_tokens: int = 0  # of the input
+
+    @property
+    def image_details(self) -> dict[str, int]:
+        """Where there are images, the tokens that stand for them."""
+        return {"image_tokens": self.image_tokens} if self.image_tokens else {}
 
     def __add__(self, other: Usage) -> Usage:
         return Usage(
@@ -50,6 +56,7 @@ class Usage:
             self.output_tokens + other.output_tokens,
             self.reasoning_tokens + other.reasoning_tokens,
             self.spent + other.spent,
+            self.image_tokens + other.image_tokens,
         )
 
 

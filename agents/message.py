@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from agents.call_shape import PLAIN, CallShape
 from agents.function_tool import FunctionTool
 from inference.generation import TokenLogprob
+from inference.picture import Picture
+from inference.prompt import PlacedPicture
 
 Role: TypeAlias = Literal["user", "assistant", "system", "developer"]
 Status: TypeAlias = Literal["in_progress", "completed", "incomplete", "failed"]
@@ -47,6 +49,7 @@ class Message:
     status: Status = "completed"
     id: str = field(default_factory=lambda: new_id("msg"))
     tools: tuple[FunctionTool, ...] = ()  # that its text adds to the conversation
+    pictures: tuple[PlacedPicture, ...] = ()  # in its text
     logprobs: tuple[TokenLogprob, ...] = field(default=(), compare=False)  # sent once, never stored
 
 
@@ -108,6 +111,7 @@ class FunctionCallOutput:
     id: str = field(default_factory=lambda: new_id("fco"))
     shape: CallShape = PLAIN  # of its call
     tools: tuple[FunctionTool, ...] = ()  # that its text adds to the conversation
+    pictures: tuple[PlacedPicture, ...] = ()
 
     @property
     def approves(self) -> bool:
@@ -174,3 +178,9 @@ def answered_calls(items: Iterable[Item]) -> frozenset[str]:
         for item in items
         if isinstance(item, FunctionCallOutput) or (isinstance(item, FunctionCall) and item.result is not None)
     )
+
+
+def pictures_in(items: Iterable[Item]) -> Iterator[Picture]:
+    for item in items:
+        if isinstance(item, Message | FunctionCallOutput):
+            yield from (placed.picture for placed in item.pictures)

@@ -113,6 +113,11 @@ class ModelRegistry:
         self.routes: Mapping[str, Policy] = routes or {}
         self.default = default or next(iter(candidates))
 
+    @property
+    def sees(self) -> bool:
+        """Whether one of the models sees images."""
+        return any(candidate.model.sees for candidate in self.candidates.values())
+
     def replace(self, other: ModelRegistry) -> None:
         """Replace the contents by those of the other registry. Turns that have chosen a model keep it."""
         self.candidates, self.routes, self.default = other.candidates, other.routes, other.default

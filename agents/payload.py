@@ -15,6 +15,7 @@ from agents.call_payload import (
     tool_payloads,
     tools_of,
 )
+from agents.content_payload import content_of, content_payload
 from agents.function_tool import described
 from agents.message import (
     Citation,
@@ -42,7 +43,7 @@ def to_payload(item: Item) -> dict[str, Any]:
     """The item in the format of the public contract, complete with `id`, `type` and `status`."""
     match item:
         case Message():
-            body: dict[str, Any] = {"type": "message", "role": item.role, "content": [_content(item)]}
+            body: dict[str, Any] = {"type": "message", "role": item.role, "content": _content(item)}
             if item.tools:
                 body = {"type": ADDITIONAL_TOOLS, "role": item.role, "tools": tool_payloads(item.tools)}
         case Reasoning():
@@ -90,18 +91,21 @@ def annotation(citation: Citation) -> dict[str, Any]:
     }
 
 
-def _content(message: Message) -> dict[str, Any]:
+def _content(message: Message) -> list[dict[str, Any]]:
     if message.role != "assistant":
-        return {"type": "input_text", "text": message.text}
+        return content_payload(message.text, message.pictures)
     annotations = [annotation(citation) for citation in message.citations]
     logprobs = logprob_payloads(message.logprobs)
-    return {"type": "output_text", "text": message.text, "annotations": annotations, "logprobs": logprobs}
+    return [{"type": "output_text", "text": message.text, "annotations": annotations, "logprobs": logprobs}]
 
 
 def _item(payload: Mapping[str, Any]) -> Item:
     kept = {"status": payload["status"], "id": payload["id"]}
     match payload["type"]:
         case "message":
+            if payload["role"] != "assistant":
+                text, pictures = content_of(payload["content"])
+                return Message(payload["role"], text, pictures=pictures, **kept)
             (part,) = payload["content"]
             citations = tuple(map(_citation, part.get("annotations", ())))
             return Message(payload["role"], part["text"], citations, **kept)

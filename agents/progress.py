@@ -180,6 +180,7 @@ class Progress:
             ("cost", self.budget.cost),
             ("engine_ms", spent.engine_ns / 1e6),
             ("speculation_ms", spent.speculation_ns / 1e6),
+            ("sight_ms", spent.sight_ns / 1e6),
             ("cascade_ms", self.cascade_ns / 1e6),
             ("tool_ms", self.budget.tool_s * 1e3),
         ):
@@ -194,6 +195,7 @@ class Progress:
             len(step.ids),
             step.reasoning_tokens,
             generation.spent + self.ahead.spent,
+            step.image_tokens,
         )
 
     def add_result(self, call: FunctionCall, output: Addition, *, failed: bool) -> list[Event]:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import orjson
 
@@ -25,6 +25,7 @@ from agents.message import (
     ToolListing,
 )
 from agents.turn import Turn
+from inference.picture import Pixels
 from inference.prompt import ChatMessage, ToolCall
 from retrieval.passage import Passage
 
@@ -67,6 +68,15 @@ def assemble(
     if conclude:
         _conclude(messages)
     return messages
+
+
+def decoded(message: ChatMessage, pixels: Mapping[str, Pixels]) -> ChatMessage:
+    """The message with the pixels of its pictures, which are known by their digests."""
+    shown = (
+        replace(placed, picture=replace(placed.picture, pixels=pixels[placed.picture.digest]))
+        for placed in message.pictures
+    )
+    return replace(message, pictures=tuple(shown)) if message.pictures else message
 
 
 def renders_fast(turn: Turn, output: Sequence[Item] = ()) -> bool:
@@ -116,13 +126,13 @@ class _Step:
     content: str = ""
     reasoning: str = ""
     calls: list[FunctionCall] = field(default_factory=list)
-    results: dict[int, str] = field(default_factory=dict)
+    results: dict[int, ChatMessage] = field(default_factory=dict)
 
     def messages(self) -> list[ChatMessage]:
         calls = tuple(ToolCall(call.name, call.arguments.strip() or "{}") for call in self.calls)
-        results = (self.results.get(i, UNANSWERED) for i in range(len(calls)))
+        results = (self.results.get(i, ChatMessage("tool", UNANSWERED)) for i in range(len(calls)))
         answer = ChatMessage("assistant", self.content, calls, self.reasoning)
-        return [answer, *(ChatMessage("tool", result) for result in results)]
+        return [answer, *results]
 
 
 def answer_message(items: Sequence[Item]) -> ChatMessage:
@@ -149,19 +159,20 @@ def _grouped(items: Sequence[Item]) -> list[ChatMessage]:
                     step.calls.append(item)
                 if item.result is not None:
                     step, index = open_calls.pop(item.call_id)
-                    step.results[index] = item.result.output
+                    step.results[index] = ChatMessage("tool", item.result.output)
                     answered.add(item.call_id)
             case FunctionCallOutput() if item.call_id in open_calls:
                 if item.approves:
                     continue
                 step, index = open_calls.pop(item.call_id)
-                step.results[index] = item.output
+                step.results[index] = ChatMessage("tool", item.output, pictures=item.pictures)
                 answered.add(item.call_id)
             case FunctionCallOutput():
                 if item.call_id not in answered:
                     raise InvalidTurn(f"No function call with the call_id '{item.call_id}' is waiting for an output.")
             case Message():
-                entries.append(ChatMessage("system" if item.role == "developer" else item.role, item.text))
+                role = "system" if item.role == "developer" else item.role
+                entries.append(ChatMessage(role, item.text, pictures=item.pictures))
             case Compaction():
                 entries.append(ChatMessage("system", f"{SUMMARY}\n{item.summary}"))
             case FileSearchCall() | ToolListing():
@@ -218,13 +229,15 @@ def _hints(turn: Turn) -> list[str]:
 def _give_passages(messages: list[ChatMessage], passages: Sequence[Passage]) -> None:
     at = max(i for i, message in enumerate(messages) if message.role == "user")
     found = f"Passages:\n{numbered(enumerate(passages, 1))}\n\n"
-    messages[at] = ChatMessage("user", f"{found}Question: {messages[at].content}", passage_chars=len(found))
+    before = f"{found}Question: "
+    pictures = tuple(placed.behind(len(before)) for placed in messages[at].pictures)
+    messages[at] = ChatMessage("user", before + messages[at].content, passage_chars=len(found), pictures=pictures)
 
 
 def _conclude(messages: list[ChatMessage]) -> None:
     """Append the line to the last tool result, or as a separate message when there is none."""
     last = messages[-1]
     if last.role == "tool":
-        messages[-1] = ChatMessage("tool", f"{last.content}\n{CONCLUDE}")
+        messages[-1] = replace(last, content=f"{last.content}\n{CONCLUDE}")
     else:
         messages.append(ChatMessage("system", CONCLUDE))

@@ -3,30 +3,36 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
+from typing import TypeAlias
+from uuid import UUID
 
 from agents.available_tools import AvailableTools
-from agents.message import Item
+from agents.message import Item, pictures_in
 from agents.model_registry import Candidate
 from agents.prefetch import before_question
 from agents.progress import Progress
-from agents.prompt import assemble, renders_fast
+from agents.prompt import assemble, decoded, renders_fast
 from agents.toolbox import Toolbox
 from agents.tools.tool_search import tool_search
 from agents.truncation import bytes_of, shortened
 from agents.turn import Turn
-from inference.errors import TextTooLong
+from inference.errors import TextTooLong, UnseenPicture
+from inference.picture import Picture, Pixels
 from inference.prompt import PromptTokens, Rendered, Segment
 from retrieval.passage import Passage
+
+# The pixels of a tenant's picture. Raises UnseenPicture.
+See: TypeAlias = Callable[[UUID, Picture], Awaitable[Pixels]]
 
 # Tokenizing this many takes a few milliseconds; longer text would block the event loop for all requests.
 ENCODE_CHARS_MAX = 10_000
 
 
 class PromptBuilder:
-    def __init__(self, toolbox: Toolbox) -> None:
-        self._toolbox = toolbox
+    def __init__(self, toolbox: Toolbox, see: See | None = None) -> None:
+        self._toolbox, self._see = toolbox, see
 
     def tools_of(self, turn: Turn) -> Toolbox:
         searches = [tool_search(search, turn.functions) for search in turn.tool_searches]
@@ -83,14 +89,27 @@ class PromptBuilder:
         known, offer = candidate.model.switches, self.offer(turn, candidate)
         switches = {**candidate.switches, **turn.switches.chosen(known)}
 
+        pixels = await self._pixels(turn, output)
+
         def work(output: Sequence[Item], passages: Sequence[Passage]) -> Rendered:
             default = candidate.model.default_system
             messages = assemble(turn, output, passages, conclude=conclude, default_system=default)
+            messages = [decoded(message, pixels) for message in messages] if pixels else messages
             return candidate.model.render(messages, offer.shown, switches, salt=turn.salt)
 
         if renders_fast(turn, output):
             return work(output, passages)
         return await asyncio.to_thread(work, tuple(output), tuple(passages))
+
+    async def _pixels(self, turn: Turn, output: Sequence[Item]) -> dict[str, Pixels]:
+        """The pixels of the pictures of a turn, by their digests. Raises UnseenPicture."""
+        pixels: dict[str, Pixels] = {}
+        for picture in pictures_in((*turn.history, *turn.input, *output)):
+            if picture.digest not in pixels:
+                if self._see is None:
+                    raise UnseenPicture("this worker does not decode images")
+                pixels[picture.digest] = await self._see(turn.tenant_id, picture)
+        return pixels
 
     @staticmethod
     async def encode(segments: Sequence[Segment], candidate: Candidate, salt: str) -> PromptTokens:

@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Collection, Iterator, Sequence
 
 from agents.available_tools import AvailableTools
-from agents.message import Compaction, FunctionCall, FunctionCallOutput, Item, Message, Reasoning
+from agents.message import Compaction, FunctionCall, FunctionCallOutput, Item, Message, Reasoning, pictures_in
 from agents.model_registry import Candidate, ModelRegistry
 from agents.routing.decision import Decision, decide
 from agents.routing.language import language_of
@@ -59,8 +59,12 @@ class Router:
             return Decision(self.model_registry.best(turn.model).name, "a prompt as it stands")
         if isinstance(route, Fixed) and isinstance(route.model, str):
             return Decision(route.model, "fixed")
+        named = named_by(route)
+        seeing = [name for name in named if self.candidate(name).model.sees]
+        if 0 < len(seeing) < len(named) and any(pictures_in((*turn.history, *turn.input, *output))):
+            return Decision(seeing[0], "it sees images")
         with (trace or Trace()).span("route") as span:
-            situation = self._situation(turn, output, offer, documents, step, named_by(route))
+            situation = self._situation(turn, output, offer, documents, step, named)
             decision = decide(route, situation)
         span.attributes |= {
             "policy": route.policy,

@@ -18,6 +18,7 @@ from agents.semantic_cache import CacheSlot
 from agents.tool import ToolContext
 from agents.toolbox import Toolbox, ToolResult
 from inference.generation import Delta, Finish, Generation, Hop, Priority, Steps
+from inference.prompt import image_tokens
 from inference.prompt_cache import Verdict
 from inference.trace import Attribute, Span, Trace, now_ns
 
@@ -94,6 +95,7 @@ class StepSpans:
     priority: Priority = Priority.STANDARD
     told_prefill: bool = False
     place: int | None = None  # in the queue, as first reported to the client
+    image_tokens: int = 0  # of the prompt
     _prefill: Span | None = None
     _decoded: bool = False
 
@@ -120,6 +122,9 @@ class StepSpans:
                 new_tokens=self.generation.prompt_tokens - cached,
                 cached_tokens=cached,
             )
+            if self.image_tokens:
+                sight_ms = self.generation.spent.sight_ns / 1e6
+                self._prefill.attributes |= {"image_tokens": self.image_tokens, "sight_ms": sight_ms}
             self._prefill.attributes |= _batch("chunks", self.generation.reading)
             self._name(self._prefill)
 
@@ -192,6 +197,11 @@ class Step:
     thinking: bool = False  # the prompt ends within a thought
     _waiting: list[Event] = field(default_factory=list)
     _timer: asyncio.TimerHandle | None = None
+
+    @property
+    def image_tokens(self) -> int:
+        """Of the prompt."""
+        return image_tokens(self.prompt)
 
     async def run(self, sink: EventSink) -> None:
         """Write the events of the generation as its tokens come. Raises InferenceError when the engine fails."""

@@ -28,9 +28,9 @@ from agents.step import RunningCalls, Step, StepSpans
 from agents.stop_strings import StopStrings
 from agents.strict_arguments import StrictArguments
 from agents.turn import TOKENS_MAX, Turn
-from inference.errors import InferenceError, InvalidSchema
+from inference.errors import InferenceError, InvalidSchema, UnseenPicture
 from inference.generation import Due, Finish, Generation, Grammar, Sampling, Terms, ThoughtLimit
-from inference.prompt import Segment
+from inference.prompt import Segment, image_tokens
 
 
 class StepStarter:
@@ -104,9 +104,11 @@ class StepStarter:
             answer = CachedAnswer("", tuple(written), over)
             generation = CachedGeneration.over(answer, len(checkpoint.prompt))
         else:
-            generation = candidate.model.generate(
-                checkpoint.prompt, sampling, _terms(progress, turn.due.begun, written)
-            )
+            terms = _terms(progress, turn.due.begun, written)
+            try:
+                generation = candidate.model.generate(checkpoint.prompt, sampling, terms)
+            except UnseenPicture as error:  # a checkpoint has the tokens that stood for it, not the picture
+                raise CannotResume(str(error)) from error
         prompt, thinking = checkpoint.prompt, checkpoint.thinking
         progress.step = self.step(progress, candidate, generation, prompt, thinking, known=checkpoint.told)
         return texts
@@ -151,6 +153,7 @@ class StepStarter:
                 lambda: model.verdict(segments, generation, salt=turn.salt) if segments else None,
                 candidate.name if self._names_models else "",
                 turn.priority,
+                image_tokens=image_tokens(prompt),
             ),
             progress.offer,
             flaw=lambda said, is_whole: defect_of(turn, progress.context.sources, said, is_whole=is_whole),

@@ -19,12 +19,14 @@ from agents.message import (
     Message,
     Reasoning,
     ToolListing,
+    pictures_in,
 )
 from agents.turn import Turn
 
 # Tokens are dropped in multiples of this fraction of the context (1 / STRIDES), so the prompts of many following turns
 # start with the same tokens, which stay cached.
 STRIDES = 4
+PICTURE_TOKENS = 256  # of common encoders; an estimate
 MARKUP_TOKENS = 4  # around a message in common templates; an estimate
 
 
@@ -54,7 +56,8 @@ def shortened(turn: Turn, excess: int, context_length: int, count: Callable[[str
 
 def size_of(items: Sequence[Item], count: Callable[[str], int]) -> int:
     """The approximate number of tokens of these items in a prompt."""
-    return sum(MARKUP_TOKENS + count(_text(item)) for item in items)
+    pictures = PICTURE_TOKENS * sum(1 for _ in pictures_in(items))
+    return pictures + sum(MARKUP_TOKENS + count(_text(item)) for item in items)
 
 
 def bytes_of(text: str) -> int:

@@ -177,6 +177,9 @@ class Config:
         "LoRA adapters of the chat model, separated by commas: FILE.gguf or FILE.gguf:SCALE each",
         check=adapters_in,
     )
+    mmproj: Path | None = _models(
+        None, "multimodal projector of the chat model, which lets it see images: a GGUF file", fallback="no images"
+    )
     draft: Path | None = _models(
         None,
         "draft model for speculative decoding: a GGUF file or a name of a model with the same vocabulary, or "

@@ -255,7 +255,9 @@ def _assemble(
             chatting=lambda: int(engine_stats().get("running", 0)) > 0,
         ),
         batches=BatchStore(database),
-        agent=Agent(model_registry, speculative_search, toolbox, agent_registry.prices, answers, similar),
+        agent=Agent(
+            model_registry, speculative_search, toolbox, agent_registry.prices, answers, similar, loaders.pixels
+        ),
         conversations=ConversationStore(database),
         search=ConversationSearch(replica),
         shares=ShareStore(database),
@@ -266,7 +268,7 @@ def _assemble(
         idempotency=(idempotency := IdempotencyStore(database)),
         claims=IdempotencyClaims(idempotency),
         presence=presence,
-        attachments=Attachments(ItemStore(database), uploads, passages, loaders, seals),
+        attachments=Attachments(ItemStore(database), uploads, passages, loaders, seals, lambda: model_registry.sees),
         authenticator=Authenticator(
             *(keys, Sessions(database, secret), Tokens(config), secret, AuditLog(database)),
             audit_days=config.audit_days,

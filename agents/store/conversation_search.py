@@ -96,7 +96,8 @@ _FIND = """with asked as materialized (select to_tsquery('simple', $2) as query)
          order by updated_at desc, id, (words @@ query) desc nulls last, position desc
          limit $3)
     select h.id, h.created_at, h.updated_at, h.metadata, i.id as item_id,
-           ts_headline('simple', left(i.payload->'content'->0->>'text', $6), query, $7) as headline
+           ts_headline('simple', left(jsonb_path_query_first(i.payload, '$.content[*].text') #>> '{}', $6), query, $7)
+               as headline
       from hits h cross join asked
       left join items i on i.tenant_id = $1 and i.conversation_id = h.id and i.position = h.position
      order by h.updated_at desc, h.id"""

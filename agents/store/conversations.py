@@ -91,7 +91,7 @@ class ConversationStore:
             rows = await connection.fetch(
                 """select id, created_at, updated_at, metadata,
                           case when metadata->>'title' is null then (
-                              select left(payload->'content'->0->>'text', $6) from (
+                              select left(jsonb_path_query_first(payload, '$.content[*].text') #>> '{}', $6) from (
                                   select payload from items
                                   where tenant_id = $1 and conversation_id = conversations.id
                                   order by position limit $7) first

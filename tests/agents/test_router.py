@@ -24,12 +24,13 @@ from agents.routing.policy import Policy
 from agents.surface import Surface
 from agents.toolbox import Toolbox
 from agents.turn import AnswerFormat, FileSearch, Turn
-from inference.errors import EngineStopped, InferenceError, NoRoom
+from inference.errors import EngineStopped, InferenceError, NoRoom, UnseenPicture
 from inference.generation import ANY_TERMS, Sampling, Spent, Terms
-from inference.prompt import ChatMessage
+from inference.picture import Picture, Pixels
+from inference.prompt import ChatMessage, PlacedPicture
 from inference.testing import ScriptedGeneration, ScriptedModel
 from inference.trace import Span, Trace
-from tests.agents.turns import Ran, ShelfSearcher, asked, call, check_order, double, passage, user
+from tests.agents.turns import TENANT, Ran, ShelfSearcher, asked, call, check_order, double, passage, user
 
 UNLIKELY = (log(0.01),)
 POLICY: TypeAdapter[Policy] = TypeAdapter(Policy)
@@ -65,6 +66,23 @@ async def run(models: ModelRegistry, turn: Turn, agent: Agent | None = None, pri
 
 def routes_of(ran: Ran) -> list[Span]:
     return [span for span in ran.trace.spans if span.name == "route"]
+
+
+async def test_a_question_with_a_picture_goes_to_the_model_that_sees() -> None:
+    small, large = model("small", "Paris."), model("large", "It is red.", sees=True)
+    models = model_registry(small, large, CASCADE)
+
+    async def see(tenant_id: UUID, picture: Picture) -> Pixels:
+        return Pixels(1, 1, b"rgb")
+
+    shown = (PlacedPicture(0, Picture.of("image/png", b"red")),)
+    turn = Turn(TENANT, (Message("user", "What is it?", pictures=shown),))
+    ran = await run(models, turn, Agent(models, None, Toolbox(), see=see))
+    assert ran.answer == "It is red."
+    assert not small.prompts
+    with pytest.raises(UnseenPicture, match="does not decode images"):
+        await run(models, turn)
+    assert (await run(models, asked())).answer == "Paris."
 
 
 async def test_a_sure_answer_of_the_small_model_is_told_and_the_large_one_is_not_asked() -> None:

@@ -44,6 +44,7 @@ def engine_config(config: Config) -> EngineConfig:
     engine = EngineConfig(
         model_path=find(config.model, models),
         adapters=_adapters(config.lora, models),
+        projector_path=find(config.mmproj, models) if config.mmproj else None,
         draft_path=draft if config.draft_tokens else None,
         lookup=lookup,
         draft_max=config.draft_tokens,
@@ -87,10 +88,10 @@ def load_for(setting: str, load: Callable[[Loaded], T], what: Loaded) -> T:
 
 
 def _beside(config: Config) -> int:
-    """Bytes of the models loaded beside the chat model, except the bundled embedder; a missing file is reported
-    elsewhere."""
+    """Bytes of the models loaded beside the chat model (its projector too), except the bundled embedder; a missing file
+    is reported elsewhere."""
     models, bytes_ = Home(config.home).models, 0
-    for name in (config.embedder, config.reranker):
+    for name in (config.embedder, config.reranker, config.mmproj):
         with suppress(ModelNotLoaded):
             bytes_ += find(name, models).stat().st_size if name else 0
     return bytes_

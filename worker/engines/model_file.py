@@ -44,7 +44,7 @@ MODELS_MAX = 32  # more than fit into any machine's memory
 ROUTES_MAX = 32
 SWITCHES_MAX = 16
 OF_WORKERS = {"engines", "load", "switches", "price"}  # keys of a model that its engine does not use
-FILES = ("model", "draft")
+FILES = ("model", "mmproj", "draft")
 
 # A name also names a folder of saved states on disk.
 ModelName: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
@@ -69,6 +69,7 @@ class ModelTable(Table):
 
     model: Name | None = None  # a GGUF file or a name of the catalogue
     lora: Annotated[str, StringConstraints(min_length=1, max_length=10_000)] | None = None
+    mmproj: Name | None = None  # its projector, with which it sees images
     draft: Name | None = None
     context: Annotated[int, Field(ge=0, le=10_000_000)] | None = None
     streams: Annotated[int, Field(ge=1, le=128)] | None = None
@@ -126,6 +127,8 @@ class ModelFile(Table):
                 engines_in(table.engines) if table.engines is not None else None
             except ValueError as error:
                 found.append((("models", name, "engines"), f"{error}."))
+            if table.engines is not None and table.mmproj is not None:
+                found.append((("models", name, "mmproj"), "engines in other processes do not see images."))
             try:
                 adapters_in(table.lora or "")
             except ValueError as error:

@@ -61,7 +61,9 @@ def _models(services: Services) -> list[dict[str, Any]]:
 def _card(services: Services, model: LanguageModel) -> dict[str, Any]:
     """Of a chat model; where there are several, with what its engine does."""
     card = chat_card(
-        abilities(model.chat_template, model.capabilities, model.switches), model.context_length, model.measures
+        abilities(model.chat_template, model.capabilities, model.switches, sees=model.sees),
+        model.context_length,
+        model.measures,
     )
     card["firsttoken_tools"] = "of_template" if model.capabilities.tools else "described"
     if parameters := model.measures.get("n_params"):

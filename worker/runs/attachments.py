@@ -14,6 +14,7 @@ from uuid import UUID
 
 from aiohttp import BodyPartReader, MultipartReader, web
 from aiohttp.http import HttpProcessingError
+from pydantic_core import PydanticCustomError
 
 from agents.message import FunctionCall, Item, new_id
 from retrieval.errors import FileNotFound, UnreadableFile
@@ -26,10 +27,11 @@ from worker.edge.body import arriving, coding_of
 from worker.edge.budget import Reservation
 from worker.errors import ApiError
 from worker.wire import limits
-from worker.wire.chat_messages import ChatMessage, SpeakerMessage
+from worker.wire.chat_messages import ChatMessage, SpeakerMessage, ToolMessage
 from worker.wire.file import purpose_of, safe_name
+from worker.wire.images import UNSUPPORTED_IMAGE, ImagePart, named
 from worker.wire.items import FunctionCallOutputItem, InputItem, ItemReference, MessageItem
-from worker.wire.messages_content import GivenMessage, SaidMessage
+from worker.wire.messages_content import GivenMessage, SaidMessage, ToolResultBlock
 from worker.wire.parts import FilePart, TextPart
 
 if TYPE_CHECKING:
@@ -40,6 +42,10 @@ Entry = TypeVar("Entry", bound=InputItem | ChatMessage | GivenMessage | SaidMess
 
 # A book takes one or two seconds. Its client waits for a first token, but other streams wait for their next one.
 READ_LIMITS = Limits(wall_s=20, cpu_s=20, niceness=5)
+BLIND = (  # a test compares the models with the catalogue
+    "No model of this worker sees images, and an answer that ignored one would be about something else. Describe it in "
+    "words, or start the worker with a model that sees, such as gemma-3-4b, and its projector (--mmproj)."
+)
 MEMORY_BYTES_MAX = 1024 * 1024  # larger uploads are spooled to disk
 FIELD_BYTES_MAX = 1024
 PARTS_MAX = 8
@@ -52,13 +58,21 @@ class Attachments:
     """Turns the entries of a request into items. Files are read concurrently with ingestion into stores."""
 
     def __init__(
-        self, items: ItemStore, uploads: UploadStore, passages: PassageStore, loaders: LoaderPool, seals: Seals
+        self,
+        items: ItemStore,
+        uploads: UploadStore,
+        passages: PassageStore,
+        loaders: LoaderPool,
+        seals: Seals,
+        sees: Callable[[], bool] = bool,
     ) -> None:
+        """`sees`: whether a model of this worker sees images."""
         self._items = items
         self._uploads = uploads
         self._passages = passages
         self._loaders = loaders
         self._seals = seals
+        self._sees = sees
 
     async def items(self, tenant_id: UUID, entries: Sequence[InputItem], param: str) -> tuple[Item, ...]:
         """New items with new ids: the client's ids may already be taken. Raises the errors of `read`."""
@@ -77,22 +91,50 @@ class Attachments:
         `param` is the field in which the client sent them. Raises ApiError 400 and 404 naming the part, and
         ReadersUnavailable.
         """
-        files = sum(isinstance(part, FilePart) for entry in entries for part in _parts(entry))
+        files = sum(isinstance(part, FilePart | ImagePart) for entry in entries for part in _parts(entry))
         if files > limits.FILES_MAX:
-            message = f"A request may contain at most {limits.FILES_MAX} files."
+            message = f"A request may contain at most {limits.FILES_MAX} files and images."
             raise ApiError(400, message, param=param, code="too_many_files")
         return [await self._read(tenant_id, entry, f"{param}[{i}]") for i, entry in enumerate(entries)]
 
     async def _read(self, tenant_id: UUID, entry: Entry, param: str) -> Entry:
         parts = _parts(entry)
-        if not any(isinstance(part, FilePart) for part in parts):
+        if not any(isinstance(part, FilePart | ImagePart | ToolResultBlock) for part in parts):
             return entry
         name = "output" if isinstance(entry, FunctionCallOutputItem) else "content"
-        read = [
-            await self._text(tenant_id, part, f"{param}.{name}[{i}]") if isinstance(part, FilePart) else part
-            for i, part in enumerate(parts)
-        ]
+        read = [await self._part(tenant_id, part, f"{param}.{name}[{i}]") for i, part in enumerate(parts)]
         return cast(Entry, entry.model_copy(update={name: read}))
+
+    async def _part(self, tenant_id: UUID, part: object, param: str) -> object:
+        match part:
+            case FilePart():
+                return await self._text(tenant_id, part, param)
+            case ImagePart():
+                return await self._image(tenant_id, part, param)
+            case ToolResultBlock():
+                read = [
+                    await self._part(tenant_id, each, f"{param}.content[{i}]") for i, each in enumerate(part.content)
+                ]
+                return part.model_copy(update={"content": read})
+        return part
+
+    async def _image(self, tenant_id: UUID, part: ImagePart, param: str) -> ImagePart:
+        """The image with its content, which can be decoded. Raises ApiError."""
+        if not self._sees():
+            raise _unseen(param, BLIND)
+        try:
+            if part.file_id:
+                await self._uploads.get(tenant_id, part.file_id)
+                part = part.model_copy(update={"picture": named(await self._uploads.read(tenant_id, part.file_id))})
+            await self._loaders.pixels(tenant_id, part.picture)
+        except FileNotFound as error:
+            message = f"There is no file with the id '{error.file_id}'."
+            raise ApiError(404, message, type="not_found_error", param=f"{param}.file_id", code="not_found") from None
+        except UnreadableFile as error:
+            raise _unseen(param, f"The image {error}.") from None
+        except PydanticCustomError as error:
+            raise _unseen(param, str(error)) from None
+        return part
 
     async def _text(self, tenant_id: UUID, part: FilePart, param: str) -> TextPart:
         try:
@@ -120,6 +162,10 @@ class Attachments:
         return name, (await self._passages.file(tenant_id, file_id)).content
 
 
+def _unseen(param: str, reason: str) -> ApiError:
+    return ApiError(400, f"Invalid '{param}': {reason}", param=param, code=UNSUPPORTED_IMAGE)
+
+
 async def text_of(loaders: LoaderPool, tenant_id: UUID, name: str, data: bytes) -> str:
     """The text of a file, extracted within READ_LIMITS; a tenant's files are read one at a time.
 
@@ -144,7 +190,7 @@ def _again(stored: Mapping[str, Item], reference: ItemReference, param: str) -> 
 
 def _parts(entry: InputItem | ChatMessage | GivenMessage | SaidMessage) -> Sequence[object]:
     match entry:
-        case MessageItem() | SpeakerMessage() | GivenMessage():
+        case MessageItem() | SpeakerMessage() | ToolMessage() | GivenMessage():
             return entry.content
         case FunctionCallOutputItem():
             return entry.output

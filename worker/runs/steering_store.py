@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from agents.errors import NotFound, TooMuchSaid, TurnOver
-from agents.message import Item, new_id
+from agents.message import Item, new_id, pictures_in
 from agents.payload import from_payload, to_payload
 from migrations.pool import Database
 from worker.wire.limits import SAID_MAX, TEXT_CHARS_MAX
@@ -35,7 +35,7 @@ class Successor:
 
 def check_said(said: tuple[Item, ...]) -> tuple[Item, ...]:
     """What is said in all to one response. Raises TooMuchSaid."""
-    size = sum(len(getattr(item, "text", "")) for item in said)
+    size = sum(len(getattr(item, "text", "")) for item in said) + sum(len(each.data) for each in pictures_in(said))
     if len(said) > SAID_MAX or size > SAID_BYTES_MAX:
         raise TooMuchSaid(SAID_MAX, SAID_BYTES_MAX)
     return said

@@ -99,9 +99,9 @@ def failure(finished: TurnFinished) -> dict[str, Any]:
 
 def usage_of(finished: Sequence[TurnFinished]) -> Usage:
     """Choices share one prompt, which counts once, and have an output each."""
-    output = sum((replace(each.usage, input_tokens=0, cached_tokens=0) for each in finished), Usage())
+    output = sum((replace(each.usage, input_tokens=0, cached_tokens=0, image_tokens=0) for each in finished), Usage())
     first = finished[0].usage
-    return output + Usage(first.input_tokens, first.cached_tokens)
+    return output + Usage(first.input_tokens, first.cached_tokens, image_tokens=first.image_tokens)
 
 
 def usage_object(usage: Usage) -> dict[str, Any]:
@@ -109,7 +109,7 @@ def usage_object(usage: Usage) -> dict[str, Any]:
         "prompt_tokens": usage.input_tokens,
         "completion_tokens": usage.output_tokens,
         "total_tokens": usage.input_tokens + usage.output_tokens,
-        "prompt_tokens_details": {"cached_tokens": usage.cached_tokens, "audio_tokens": 0},
+        "prompt_tokens_details": {"cached_tokens": usage.cached_tokens, "audio_tokens": 0, **usage.image_details},
         "completion_tokens_details": {
             "reasoning_tokens": usage.reasoning_tokens,
             "audio_tokens": 0,

@@ -8,8 +8,9 @@ from pydantic import Discriminator, StringConstraints, Tag, field_validator, mod
 
 from agents.message import FunctionCall, FunctionCallOutput, Item, Message
 from worker.wire import limits
+from worker.wire.images import check_role
 from worker.wire.items import Arguments
-from worker.wire.parts import ChatContent, SaidContent, TextContent, joined
+from worker.wire.parts import ChatContent, SaidContent, shown
 from worker.wire.strict import CallId, Echoed, Name, Strict, Unsupported, up_to
 
 
@@ -37,8 +38,14 @@ class SpeakerMessage(Strict):
             raise ValueError("Roles are system, developer, user, assistant and tool.")
         return role
 
+    @model_validator(mode="after")
+    def _shows_what_it_may(self) -> SpeakerMessage:
+        check_role(self.role, self.content)
+        return self
+
     def items(self) -> list[Item]:
-        return [Message(self.role, joined(self.content, "\n"))]
+        text, pictures = shown(self.content)
+        return [Message(self.role, text, pictures=pictures)]
 
 
 class AssistantMessage(Echoed):
@@ -58,7 +65,7 @@ class AssistantMessage(Echoed):
         return self
 
     def items(self) -> list[Item]:
-        text = joined(self.content or [], "")
+        text, _ = shown(self.content or [], "")
         said: list[Item] = [Message("assistant", text)] if text or not self.tool_calls else []
         return said + [
             FunctionCall(call.id, call.function.name, call.function.arguments) for call in self.tool_calls or ()
@@ -67,12 +74,13 @@ class AssistantMessage(Echoed):
 
 class ToolMessage(Strict):
     role: Literal["tool"]
-    content: TextContent
+    content: ChatContent
     tool_call_id: CallId
     name: Name | None = None
 
     def items(self) -> list[Item]:
-        return [FunctionCallOutput(self.tool_call_id, joined(self.content, "\n"))]
+        text, pictures = shown(self.content)
+        return [FunctionCallOutput(self.tool_call_id, text, pictures=pictures)]
 
 
 def _speaker(message: Any) -> str | None:

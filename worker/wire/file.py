@@ -10,7 +10,7 @@ from typing import Any
 from retrieval.records import Upload
 from worker.errors import ApiError
 
-PURPOSES = ("assistants", "batch", "user_data")
+PURPOSES = ("assistants", "batch", "user_data", "vision")
 NAME_CHARS_MAX = 255
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import Discriminator, Field, StringConstraints, Tag
+from pydantic import Discriminator, Field, StringConstraints, Tag, model_validator
 
 from agents.call_payload import CALLS, OUTPUTS
 from agents.call_shape import CallShape, qualified
@@ -12,8 +12,9 @@ from agents.message import Compaction, FileSearchCall, FunctionCall, FunctionCal
 from agents.payload import ADDITIONAL_TOOLS, LISTING
 from worker.wire import limits
 from worker.wire.call_items import CallItem
+from worker.wire.images import check_role
 from worker.wire.mcp import McpItem
-from worker.wire.parts import Content, joined
+from worker.wire.parts import Content, shown
 from worker.wire.strict import UNSUPPORTED, CallId, Echoed, Id, ItemStatus, Name, Strict, Text, Unsupported, up_to
 
 Arguments: TypeAlias = Annotated[str, StringConstraints(max_length=limits.ARGUMENTS_CHARS_MAX)]
@@ -27,8 +28,14 @@ class MessageItem(Strict):
     status: ItemStatus = None
     phase: Literal["commentary", "final_answer"] | None = None
 
+    @model_validator(mode="after")
+    def _shows_what_it_may(self) -> MessageItem:
+        check_role(self.role, self.content)
+        return self
+
     def item(self) -> Item:
-        return Message(self.role, joined(self.content, "" if self.role == "assistant" else "\n"))
+        text, pictures = shown(self.content, "" if self.role == "assistant" else "\n")
+        return Message(self.role, text, pictures=pictures)
 
 
 class AnswerItem(MessageItem, Echoed):
@@ -84,7 +91,8 @@ class FunctionCallOutputItem(Strict):
 
     def item(self) -> Item:
         shape = CallShape(OUTPUTS[self.type])
-        return FunctionCallOutput(self.call_id, joined(self.output, "\n"), shape=shape)
+        text, pictures = shown(self.output)
+        return FunctionCallOutput(self.call_id, text, shape=shape, pictures=pictures)
 
 
 class FileSearchCallItem(Echoed):

@@ -6,18 +6,18 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import BeforeValidator, Discriminator, Field, Tag, ValidationInfo
+from pydantic import BeforeValidator, Discriminator, Field, Tag, ValidationInfo, model_validator
 
 from agents.function_tool import Addition
 from agents.message import FunctionCall, FunctionCallOutput, Item, Message, Reasoning
 from worker.wire import limits
 from worker.wire.ignored import note, without_effect
-from worker.wire.images import NoPicture
+from worker.wire.images import ImagePart, as_input_image, check_role
 from worker.wire.lenient import Lenient
 from worker.wire.messages_server_tools import ERROR, ServerToolResultBlock, ServerToolUseBlock
 from worker.wire.messages_tool_changes import ToolAdditionBlock, ToolChanges, ToolReferenceBlock, ToolRemovalBlock
 from worker.wire.messages_tools import ToolName
-from worker.wire.parts import FilePart, as_parts
+from worker.wire.parts import FilePart, as_parts, shown
 from worker.wire.strict import UNSUPPORTED, CallId, Echoed, Text, up_to
 
 # A line for Anthropic's accounting that a coding agent puts in front of its system prompt. It means nothing to a model,
@@ -46,14 +46,15 @@ class ToolResultBlock(Lenient):
     cache_control: Annotated[Any, without_effect("cache_control")] = None
 
     def item(self, changes: ToolChanges) -> Item:
-        text = said([part for part in self.content if isinstance(part, TextBlock)])
+        text, pictures = shown([part for part in self.content if not isinstance(part, ToolReferenceBlock)])
         if self.is_error and not text.startswith(ERROR):
-            text = f"{ERROR}: {text}"
+            text, pictures = f"{ERROR}: {text}", tuple(placed.behind(len(f"{ERROR}: ")) for placed in pictures)
         names = [part.tool_name for part in self.content if isinstance(part, ToolReferenceBlock)]
         if not names:
-            return FunctionCallOutput(self.tool_use_id, text)
+            return FunctionCallOutput(self.tool_use_id, text, pictures=pictures)
         added = changes.referred(names)
-        return FunctionCallOutput(self.tool_use_id, "\n".join(filter(None, (text, added.text))), tools=added.tools)
+        told = "\n".join(filter(None, (text, added.text)))
+        return FunctionCallOutput(self.tool_use_id, told, tools=added.tools, pictures=pictures)
 
 
 class ThinkingBlock(Echoed):
@@ -86,6 +87,10 @@ def _as_parts(content: Any, info: ValidationInfo) -> Any:
 
 def _as_part(block: Any, info: ValidationInfo) -> Any:
     match block:
+        case {"type": "image"}:
+            if block.get("cache_control") is not None:
+                note(info, "cache_control")
+            return as_input_image({key: value for key, value in block.items() if key != "cache_control"})
         case {"type": "document" | "search_result" as kind}:
             rest: dict[str, Any] = {key: value for key, value in block.items() if key != "type"}
             if rest.pop("cache_control", None) is not None:
@@ -130,18 +135,23 @@ def _among(kinds: Sequence[str], advice: str) -> Discriminator:
     return Discriminator(kind, custom_error_type=UNSUPPORTED, custom_error_message=advice)
 
 
-ONLY_USERS = "A block must have the type text, document, search_result or tool_result, as in the API reference."
+ONLY_USERS = "A block must have the type text, image, document, search_result or tool_result, as in the API reference."
 ONLY_SAID = "A block of the assistant must have the type text, thinking, tool_use, or one of a hosted tool."
-ONLY_RESULTS = "A block of a result must have the type text or tool_reference."
+ONLY_RESULTS = "A block of a result must have the type text, image or tool_reference."
 SERVER_RESULT = "_tool_result"  # how the types of hosted tools' results end
 _Given: TypeAlias = (
     Annotated[TextBlock, Tag("text")]
     | Annotated[FilePart, Tag("input_file")]
+    | Annotated[ImagePart, Tag("input_image")]
     | Annotated[ToolResultBlock, Tag("tool_result")]
     | Annotated[ToolAdditionBlock, Tag("tool_addition")]
     | Annotated[ToolRemovalBlock, Tag("tool_removal")]
 )
-_Result: TypeAlias = Annotated[TextBlock, Tag("text")] | Annotated[ToolReferenceBlock, Tag("tool_reference")]
+_Result: TypeAlias = (
+    Annotated[TextBlock, Tag("text")]
+    | Annotated[ImagePart, Tag("input_image")]
+    | Annotated[ToolReferenceBlock, Tag("tool_reference")]
+)
 _Said: TypeAlias = (
     Annotated[TextBlock, Tag("text")]
     | Annotated[ThinkingBlock, Tag("thinking")]
@@ -152,13 +162,13 @@ _Said: TypeAlias = (
     | Annotated[ServerToolResultBlock, Tag(SERVER_RESULT)]
 )
 _SEVERAL = (up_to(limits.PARTS_MAX), BeforeValidator(_as_parts))
-_BY_USER = _among(("text", "input_file", "tool_result", "tool_addition", "tool_removal"), ONLY_USERS)
+_BY_USER = _among(("text", "input_file", "input_image", "tool_result", "tool_addition", "tool_removal"), ONLY_USERS)
 _BY_ASSISTANT = _among(
     ("text", "thinking", "redacted_thinking", "tool_use", "server_tool_use", "mcp_tool_use", SERVER_RESULT), ONLY_SAID
 )
-_IN_RESULT = _among(("text", "tool_reference"), ONLY_RESULTS)
-ResultContent: TypeAlias = Annotated[list[Annotated[_Result, _IN_RESULT, NoPicture]], *_SEVERAL]
-GivenContent: TypeAlias = Annotated[list[Annotated[_Given, _BY_USER, NoPicture]], *_SEVERAL]
+_IN_RESULT = _among(("text", "input_image", "tool_reference"), ONLY_RESULTS)
+ResultContent: TypeAlias = Annotated[list[Annotated[_Result, _IN_RESULT]], *_SEVERAL]
+GivenContent: TypeAlias = Annotated[list[Annotated[_Given, _BY_USER]], *_SEVERAL]
 SaidContent: TypeAlias = Annotated[list[Annotated[_Said, _BY_ASSISTANT]], *_SEVERAL]
 SystemContent: TypeAlias = Annotated[list[TextBlock], *_SEVERAL]
 
@@ -172,6 +182,11 @@ class GivenMessage(Lenient):
 
     role: Literal["user", "system"]
     content: GivenContent
+
+    @model_validator(mode="after")
+    def _shows_what_it_may(self) -> GivenMessage:
+        check_role(self.role, self.content)
+        return self
 
     def items(self, changes: ToolChanges) -> list[Item]:
         items: list[Item] = []
@@ -189,7 +204,8 @@ class GivenMessage(Lenient):
 
     def _spoken(self, parts: Sequence[Any]) -> list[Item]:
         tools = tuple(tool for part in parts if isinstance(part, Addition) for tool in part.tools)
-        return [Message(self.role, said(parts), tools=tools)] if parts else []
+        text, pictures = shown(parts)
+        return [Message(self.role, text, tools=tools, pictures=pictures)] if parts else []
 
 
 class SaidMessage(Lenient):
@@ -236,8 +252,9 @@ def items_of(messages: Sequence[GivenMessage | SaidMessage], changes: ToolChange
     for item in (item for message in messages for item in message.items(changes)):
         last = items[-1] if items else None
         if isinstance(item, Message) and isinstance(last, Message) and item.role == last.role != "system":
-            text = f"{last.text}{_BETWEEN[item.role]}{item.text}"
-            items[-1] = Message(item.role, text, tools=last.tools + item.tools)
+            before = f"{last.text}{_BETWEEN[item.role]}"
+            pictures = last.pictures + tuple(placed.behind(len(before)) for placed in item.pictures)
+            items[-1] = Message(item.role, before + item.text, tools=last.tools + item.tools, pictures=pictures)
         else:
             items.append(item)
     return tuple(items)

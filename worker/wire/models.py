@@ -9,21 +9,29 @@ from agents.parser.choose import Format, choose
 from inference.template_capabilities import Capabilities
 from inference.template_options import have_effort
 
+VISION = "vision"
 
-def abilities(template: str, can: Capabilities, switches: frozenset[str]) -> list[str]:
-    """What a chat model offers, according to its template. None has vision: images are not supported here."""
+
+def abilities(template: str, can: Capabilities, switches: frozenset[str], *, sees: bool) -> list[str]:
+    """What a chat model offers, according to its template, and whether it sees."""
     dialect = choose(template, can)
     reasons = dialect.thoughts is not None or dialect.format is Format.HARMONY or have_effort(switches)
-    return ["chat", *(["tools"] if dialect.calls else []), *(["reasoning"] if reasons else [])]
+    return [
+        "chat",
+        *(["tools"] if dialect.calls else []),
+        *(["reasoning"] if reasons else []),
+        *([VISION] if sees else []),
+    ]
 
 
 def chat_card(abilities: Collection[str], context: int, measures: Mapping[str, int]) -> dict[str, Any]:
     """`measures` are those of the file. `max_model_len` is vLLM's name, `meta` llama-server's."""
+    sees = VISION in abilities
     return {
         "capabilities": list(abilities),
         "context_length": context,
         "max_model_len": context,
-        "architecture": {"input_modalities": ["text"], "output_modalities": ["text"]},
+        "architecture": {"input_modalities": ["text", *["image"] * sees], "output_modalities": ["text"]},
         "meta": {"n_ctx": context, **measures},
     }
 

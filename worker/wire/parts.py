@@ -6,7 +6,7 @@ import base64
 import binascii
 from collections.abc import Mapping, Sequence
 from pathlib import PurePath
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, Protocol, TypeAlias
 
 from pydantic import (
     BeforeValidator,
@@ -18,10 +18,12 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
+from agents.content_payload import joined
+from inference.prompt import PlacedPicture
 from retrieval.loaders.formats import MEDIA_TYPES
 from worker.wire import limits
 from worker.wire.ignored import without_effect
-from worker.wire.images import NoPicture
+from worker.wire.images import ImagePart, as_input_image
 from worker.wire.prompt_cache import PromptCacheBreakpoint
 from worker.wire.strict import UNSUPPORTED, Echoed, Id, Strict, Text, Unsupported, up_to
 
@@ -100,7 +102,7 @@ def _decoded(file_data: str) -> bytes:
 
 WRITTEN = {"input_text": "text", "text": "text", "output_text": "said", "refusal": "refusal"}
 SAID = {**WRITTEN, "text": "said"}
-RICH = {**WRITTEN, "input_file": "file"}
+RICH = {**WRITTEN, "input_file": "file", "input_image": "image"}
 
 
 def _told_apart_by(tags: Mapping[str, str], advice: str) -> Discriminator:
@@ -117,9 +119,8 @@ _Text: TypeAlias = (
     Annotated[TextPart, Tag("text")] | Annotated[SaidPart, Tag("said")] | Annotated[RefusalPart, Tag("refusal")]
 )
 Part: TypeAlias = Annotated[
-    _Text | Annotated[FilePart, Tag("file")],
-    _told_apart_by(RICH, "A part must have the type text or file, as in the API reference."),
-    NoPicture,
+    _Text | Annotated[FilePart, Tag("file")] | Annotated[ImagePart, Tag("image")],
+    _told_apart_by(RICH, "A part must have the type text, image or file, as in the API reference."),
 ]
 
 
@@ -134,7 +135,7 @@ def as_parts(content: Any) -> Any:
 
 
 def _as_in_responses(content: Any) -> Any:
-    """Files of chat completions, which nest them one level deeper, in the form of responses."""
+    """Files and images of chat completions, which nest them one level deeper, in the form of responses."""
     return [_flattened(part) for part in content] if isinstance(content, list) else content
 
 
@@ -142,7 +143,7 @@ def _flattened(part: Any) -> Any:
     match part:
         case {"type": "file", "file": {} as file, **rest}:
             return {"type": "input_file", **file, **rest}
-    return part
+    return as_input_image(part)
 
 
 _Several = (up_to(limits.PARTS_MAX), BeforeValidator(as_parts))
@@ -152,7 +153,14 @@ TextContent: TypeAlias = Annotated[list[Annotated[_Text, _told_apart_by(WRITTEN,
 SaidContent: TypeAlias = Annotated[list[Annotated[_Text, _told_apart_by(SAID, ONLY_TEXT)]], *_Several]
 
 
-def joined(parts: Sequence[Part], between: str) -> str:
-    """The text. Files were read before (see `worker.runs.attachments`) and replaced by their text."""
+class Said(Protocol):
+    @property
+    def text(self) -> str: ...
+
+
+def shown(parts: Sequence[Said | FilePart | ImagePart], between: str = "\n") -> tuple[str, tuple[PlacedPicture, ...]]:
+    """The text, and the pictures in it. Files were read before (see `worker.runs.attachments`) and replaced by their
+    text."""
     assert not any(isinstance(part, FilePart) for part in parts), "files are read before items are made"
-    return between.join(part.text for part in parts if not isinstance(part, FilePart))
+    said = (part for part in parts if not isinstance(part, FilePart))
+    return joined([part.picture if isinstance(part, ImagePart) else part.text for part in said], between)

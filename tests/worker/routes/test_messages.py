@@ -270,7 +270,7 @@ async def test_thinking_is_switched_where_the_template_has_a_switch(database: Da
             {"messages": [{"role": "user", "content": [{**RESULT, "content": [PICTURE]}]}]},
             400,
             "invalid_request_error",
-            "'messages[0].content[0].content[0]': No model of this worker accepts images",
+            "'messages[0].content[0].content[0]': No model of this worker sees images",
         ),
         (
             {

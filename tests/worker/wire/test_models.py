@@ -24,4 +24,5 @@ QWEN = "{% if tools %}<tool_call>{% endif %}<think></think>"
 def test_a_template_tells_what_a_model_can_do(
     template: str, tools: bool, switches: frozenset[str], told: list[str]
 ) -> None:
-    assert abilities(template, Capabilities(tools=tools), switches) == told
+    assert abilities(template, Capabilities(tools=tools), switches, sees=False) == told
+    assert abilities(template, Capabilities(tools=tools), switches, sees=True) == [*told, "vision"]
