@@ -192,6 +192,7 @@ class ScriptedWorker:
     sessions: list[dict[str, Any]] = field(default_factory=list)
     parameters: int = 11_000_000
     tools_shown: str = "of_template"
+    modalities: list[str] = field(default_factory=lambda: ["text"])  # that the model reads
     stores: list[dict[str, Any]] = field(default_factory=lambda: [STORE])
     documented: set[str] = field(default_factory=lambda: {"vs_1"})  # stores that have the answer to the example
 
@@ -319,6 +320,7 @@ class ScriptedWorker:
             "object": "model",
             "firsttoken_parameters": self.parameters,
             "firsttoken_tools": self.tools_shown,
+            "architecture": {"input_modalities": self.modalities},
         }
         return web.json_response({"object": "list", "data": [model]})
 

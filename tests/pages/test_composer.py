@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from base64 import b64decode
+
 import pytest
-from playwright.async_api import Request, expect
+from playwright.async_api import FilePayload, Request, expect
 
 from tests.pages.conftest import PHONE, OpenPage, ask
 from tests.pages.scripted import STORE, TRACE, ScriptedWorker, Stream, message
@@ -157,3 +159,59 @@ async def test_a_phone_on_its_side_has_room_for_the_answer(open_page: OpenPage, 
     composer, send, question = [box for box in boxes if box is not None]
     assert composer["height"] < 390 / 4
     assert send["y"] < question["y"] + question["height"]  # beside it
+
+
+RED = b64decode("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAIAAACQd1PeAAAADElEQVR4nGP4z8AAAAMBAQDJ/pLvAAAAAElFTkSuQmCC")
+
+
+async def test_pictures_are_part_of_the_question_where_the_model_sees(
+    open_page: OpenPage, scripted: ScriptedWorker
+) -> None:
+    scripted.modalities = ["text", "image"]
+    page = await open_page(scripted.url)
+    await expect(page.locator("#add-pictures")).to_be_visible()
+    files: list[FilePayload] = [{"name": f"{n}.png", "mimeType": "image/png", "buffer": RED} for n in ("a", "b")]
+    await page.locator("#pictures-picker").set_input_files(files)
+    chips = page.locator("#pastes .thumbnail")
+    await expect(chips).to_have_count(2)
+    await page.get_by_role("button", name="Remove a.png").click()
+    await expect(chips).to_have_count(1)
+    await ask(page, "What is it?")
+    await expect(page.locator(".prose")).to_have_text("Hello.")
+    shown = page.locator(".question img")
+    await expect(shown).to_have_js_property("naturalWidth", 1)
+    (said,) = scripted.turns[0]["input"]
+    image, text = said["content"]
+    assert b64decode(image["image_url"].removeprefix("data:image/png;base64,")) == RED
+    assert text == {"type": "input_text", "text": "What is it?"}
+    scripted.items = [{**message("", role="user"), "content": said["content"]}, message("Red.", "msg_2")]
+    await page.reload()
+    await expect(page.locator(".question p")).to_have_text("What is it?")
+    await expect(shown).to_have_js_property("naturalWidth", 1)
+
+
+async def test_a_large_picture_is_made_smaller_and_what_is_none_is_told(
+    open_page: OpenPage, scripted: ScriptedWorker
+) -> None:
+    scripted.modalities = ["text", "image"]
+    page = await open_page(scripted.url)
+    await expect(page.locator("#add-pictures")).to_be_visible()
+    await page.evaluate(
+        """async () => {
+          const data = new DataTransfer();
+          const canvas = new OffscreenCanvas(4000, 1000);
+          canvas.getContext("2d").fillRect(0, 0, 9, 9);
+          const blob = await canvas.convertToBlob({ type: "image/png" });
+          data.items.add(new File([blob], "wide.png", { type: "image/png" }));
+          data.items.add(new File(["hello"], "none.png", { type: "image/png" }));
+          dispatchEvent(new DragEvent("drop", { dataTransfer: data, cancelable: true }));
+        }"""
+    )
+    await expect(page.locator("#warning-text")).to_contain_text("“none.png” is no picture")
+    await expect(page.locator("#pastes .thumbnail")).to_have_js_property("naturalWidth", 1600)
+
+
+async def test_without_eyes_a_picture_is_a_document_as_any_file(open_page: OpenPage, scripted: ScriptedWorker) -> None:
+    page = await open_page(scripted.url)
+    await expect(page.locator("#use-documents")).to_be_enabled()
+    await expect(page.locator("#add-pictures")).to_be_hidden()

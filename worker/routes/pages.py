@@ -25,9 +25,11 @@ from worker.http.route_docs import BYTES, HTML, RouteDocs
 from worker.services import SERVICES
 
 STATIC = Path(__file__).parent.parent / "static"
-# Stricter than what the worker sends with everything else: here the browser also refuses strings as markup.
+# Stricter than what the worker sends with everything else: here the browser also refuses strings as markup. Pictures of
+# questions are data URLs.
 POLICY = (
-    "default-src 'self'; object-src 'none'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'; "
+    "default-src 'self'; img-src 'self' data:; object-src 'none'; base-uri 'none'; form-action 'self'; "
+    "frame-ancestors 'none'; "
     "require-trusted-types-for 'script'; trusted-types 'none'"
 )
 FOREVER = "public, max-age=31536000, immutable"

@@ -3,12 +3,13 @@
 import { byId } from "../shared/dom.js";
 import { count } from "../shared/format.js";
 import { icon } from "../shared/icons.js";
-import { composed, taken } from "./attached.js";
+import { composed, isPicture, taken } from "./attached.js";
 import { Pastes } from "./pastes.js";
 
 const HEIGHT_PX_MAX = 220; // a longer question scrolls inside
 const CHARS_MAX = 1_000_000; // what the worker takes of one text
 const PLACEHOLDERS = ["Ask a question", "Ask about the pasted text", "Ask about the pasted texts"];
+const SHOWN = "Ask about what is to be seen";
 const DRAFT_MS = 300; // a draft is kept once the keys rest that long
 
 export class Composer {
@@ -101,7 +102,8 @@ export class Composer {
     this.limit.textContent = `${count(length)} characters. A question has at most ${count(CHARS_MAX)}.`;
     this.button.dataset.ready = String(this.running || this.ready);
     if (this.button.dataset.running !== String(this.stops)) this.dress();
-    this.input.placeholder = PLACEHOLDERS[Math.min(this.pastes.files.length, 2)];
+    const { files } = this.pastes;
+    this.input.placeholder = files.some(isPicture) ? SHOWN : PLACEHOLDERS[Math.min(files.length, 2)];
   }
 
   show(running) {

@@ -1,7 +1,7 @@
 // What somebody has written and not sent, by conversation: it survives a reload and a closed browser.
 
 import { recallJson, remember } from "../shared/preferences.js";
-import { taken } from "./attached.js";
+import { taken, withoutPictures } from "./attached.js";
 
 const DRAFTS_MAX = 20; // the oldest goes first
 const DRAFT_CHARS_MAX = 100_000; // a browser keeps about five million for all of them together
@@ -18,10 +18,11 @@ export function draftOf(conversation) {
   return all().get(conversation) ?? "";
 }
 
-/** Of one that is too long with its files, the question alone is kept. */
+/** Pictures are not kept; of one that is too long with its files, the question alone is. */
 export function keepDraft(conversation, text) {
   const drafts = all();
-  const kept = text.length <= DRAFT_CHARS_MAX ? text : taken(text).question;
+  const small = withoutPictures(text);
+  const kept = small.length <= DRAFT_CHARS_MAX ? small : taken(text).question;
   drafts.delete(conversation);
   if (kept !== "" && kept.length <= DRAFT_CHARS_MAX) drafts.set(conversation, kept);
   remember(NAME, JSON.stringify([...drafts].slice(-DRAFTS_MAX)));

@@ -3,7 +3,7 @@
 import { el } from "../shared/dom.js";
 import { json } from "../shared/api.js";
 import { Answer } from "./answer.js";
-import { composed, taken } from "./attached.js";
+import { composed, taken, withoutPictures } from "./attached.js";
 import { fileDetails } from "./file-chips.js";
 import { problem } from "./problem.js";
 import { replay } from "./replay.js";
@@ -30,7 +30,7 @@ export class Exchange {
   showQuestion() {
     const { question, files } = taken(this.question);
     const text = el("p", { dir: "auto" }, question);
-    const actions = questionActions(this.question, text, { edit: () => this.edit() });
+    const actions = questionActions(withoutPictures(this.question), text, { edit: () => this.edit() });
     const at = this.versions.findIndex((id) => id === null || this.itemIds.includes(id));
     this.pager = versionPager(this.versions, at, { choose: (id) => this.does.choose(this, id) });
     const foot = el("div", { class: "question-foot" }, actions, this.pager);

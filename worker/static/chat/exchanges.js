@@ -1,5 +1,7 @@
 // The items of a conversation, grouped: each message of the user begins an exchange.
 
+import { textOf } from "./attached.js";
+
 /** Items, oldest first -> [{question, responseId, rated, versions, items}]. `question` is null for items before the first one, and
  *  `responseId` for what was added without a response; `versions` are the ids of the first item's. */
 export function exchanges(items) {
@@ -22,7 +24,3 @@ export function exchanges(items) {
 }
 
 export const isQuestion = ({ type, role }) => type === "message" && role === "user";
-
-function textOf(message) {
-  return message.content.map((part) => part.text ?? "").join("\n");
-}

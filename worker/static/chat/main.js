@@ -91,7 +91,13 @@ class Chat {
       open: (id) => this.goTo(`#/c/${id}`),
     });
     this.documents = new DocumentsPanel(this.options);
-    listenToFiles((files) => this.documents.open(files));
+    listenToFiles((files) => this.take(files));
+    this.pictures = byId("pictures-picker");
+    byId("add-pictures").addEventListener("click", () => this.pictures.click());
+    this.pictures.addEventListener("change", () => {
+      this.take([...this.pictures.files]);
+      this.pictures.value = "";
+    });
     byId("add-documents").addEventListener("click", () => this.documents.open());
     byId("find").addEventListener("click", () => this.palette.open());
     byId("about").addEventListener("click", ({ currentTarget }) => {
@@ -99,6 +105,14 @@ class Chat {
     });
     byId("new").addEventListener("click", () => this.startNew());
     byId("warning-close").addEventListener("click", () => this.calm());
+  }
+
+  /** Pictures belong to the question, if the model sees; all other files are documents. */
+  take(files) {
+    const pictures = byId("add-pictures").hidden ? [] : files.filter(({ type }) => type.startsWith("image/"));
+    const documents = files.filter((file) => !pictures.includes(file));
+    this.composer.pastes.take(pictures).catch((error) => this.warn(new ApiError(0, error.message)));
+    if (documents.length > 0) this.documents.open(documents);
   }
 
   async start() {

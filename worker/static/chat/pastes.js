@@ -1,10 +1,13 @@
-// Long texts that are pasted into the question: each becomes a file of it, so that the question stays readable.
+// Long texts that are pasted into the question, and pictures: each becomes a file of it, so that the question stays readable.
 
 import { byId } from "../shared/dom.js";
+import { isPicture } from "./attached.js";
 import { fileChip } from "./file-chips.js";
+import { pictureFile } from "./picture.js";
 
 const LONG_CHARS = 4000; // about a page and a half
 const NAME = "pasted text";
+const PICTURE_CHARS_MAX = 3_500_000; // of their data URLs: a request has at most four megabytes
 
 export class Pastes {
   /** `changed()` is called when there is one more or one less. */
@@ -21,7 +24,17 @@ export class Pastes {
   }
 
   get length() {
-    return this.files.reduce((sum, { text }) => sum + text.length, 0);
+    return this.files.filter((file) => !isPicture(file)).reduce((sum, { text }) => sum + text.length, 0);
+  }
+
+  /** Add pictures that somebody chose. Raises an Error that says what is wrong with one. */
+  async take(pictures) {
+    for (const picture of pictures) {
+      const file = await pictureFile(picture);
+      const chars = this.files.filter(isPicture).reduce((sum, { text }) => sum + text.length, file.text.length);
+      if (chars > PICTURE_CHARS_MAX) throw new Error("These are more pictures than one question can have.");
+      this.show([...this.files, file]);
+    }
   }
 
   show(files) {

@@ -1,6 +1,7 @@
 // Reading one response to its end, over as many connections as that takes.
 
 import { ApiError, request } from "../shared/api.js";
+import { inputOf } from "./attached.js";
 import { ConnectionLost, events } from "./sse.js";
 
 // The worker keeps generating without a reader a little longer than all these delays together.
@@ -71,7 +72,7 @@ export async function stop(id) {
 
 /** Say something to a running response; {response} is what goes on with it. Raises ApiError 409 where it has just ended. */
 export async function say(id, text) {
-  const body = { input: text };
+  const body = { input: inputOf(text) };
   return (await request("POST", path(id, "/steer"), { body, signal: AbortSignal.timeout(5000) })).json();
 }
 

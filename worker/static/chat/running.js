@@ -1,5 +1,6 @@
 // Questions that wait for their answer, by conversation: what a page needs to go on after it was loaded again.
 
+import { withoutPictures } from "./attached.js";
 import { forget, recallJson, remember } from "../shared/preferences.js";
 
 const name = (conversation) => `running.${conversation}`;
@@ -11,9 +12,9 @@ export function runningIn(conversation) {
   return typeof noted?.question === "string" ? noted : null;
 }
 
-/** Without `versions`, those that were noted before stay. */
+/** Without its pictures, which are larger than what a browser keeps. Without `versions`, those that were noted before stay. */
 export function begun(conversation, id, question, versions = runningIn(conversation)?.versions ?? []) {
-  remember(name(conversation), JSON.stringify({ id, question, versions }));
+  remember(name(conversation), JSON.stringify({ id, question: withoutPictures(question), versions }));
 }
 
 export function ended(conversation) {

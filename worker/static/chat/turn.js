@@ -1,6 +1,7 @@
 // One turn: send a question, and hand each event of the stream to the answer that shows it.
 
 import { ApiError, request } from "../shared/api.js";
+import { inputOf } from "./attached.js";
 import { answerNow, GRACE_S, Reading, stop } from "./reading.js";
 import * as running from "./running.js";
 import { promptFields, turnFields } from "./settings.js";
@@ -12,7 +13,7 @@ const TOOLS = ["calculator", "current_time", "convert_units"];
 export async function runTurn({ conversation, question, store, tools, settings, signal, begun }, answer) {
   const body = {
     conversation,
-    input: question,
+    input: inputOf(question),
     stream: true,
     ...turnFields(settings),
     tools: toolList(store, tools, settings),

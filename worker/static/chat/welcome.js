@@ -34,7 +34,8 @@ export class Welcome {
 
   async load() {
     const { data: [model] } = await json("GET", "/v1/models");
-    const { id, firsttoken_parameters: parameters, firsttoken_tools: shown } = model;
+    const { id, firsttoken_parameters: parameters, firsttoken_tools: shown, architecture } = model;
+    byId("add-pictures").hidden = !architecture?.input_modalities.includes("image");
     for (const example of this.node.querySelectorAll("[data-with-tools]")) {
       example.hidden = (example.dataset.withTools === "true") === (shown === "described");
     }
