@@ -161,9 +161,9 @@ def output_of(payload: Mapping[str, Any]) -> FunctionCallOutput:
     form, tools = OUTPUTS[payload["type"]], tools_of(payload.get("tools", ()))
     match form:
         case "mcp_approval":
-            status, output = decision(payload["approve"], payload["reason"])
+            status, decided = decision(payload["approve"], payload["reason"])
             call_id = payload["approval_request_id"]
-            return FunctionCallOutput(call_id, output, status, payload["id"], CallShape(form))
+            return FunctionCallOutput(call_id, decided, status, payload["id"], CallShape(form))
         case "tool_search":
             output = payload.get(OUTPUT) or described(tools)
         case "shell":
