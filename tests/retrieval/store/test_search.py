@@ -204,6 +204,12 @@ async def test_among_words_with_too_many_hits_those_that_the_filter_lets_through
         ("it fails with ORA-00942 then", "ORA00942"),
         ("the e-mail is sent", "email"),
         ("std::vector grows", "vector"),
+        ("at most 1,600 columns", "1600"),
+        ("fixed in 2.10.1 at last", "v2.10.1"),
+        ("v2.10.1 mends it", "2.10.1"),
+        ("a limit of 1,048,576 bytes", "1048576 bytes"),
+        ("call it with --exclude-table-data=old", "exclude-table-data"),
+        ("\n- --exclude-table-data: leave it out", "--exclude-table-data"),
     ],
 )
 async def test_an_identifier_is_found_whole_and_by_its_parts(
@@ -225,6 +231,8 @@ async def test_an_identifier_is_found_whole_and_by_its_parts(
         ("workers at the max", set()),
         ('what do "workers" do', set()),
         ("does a sleep-worker set/max", set()),
+        ("what does --sleep-workers do", {3}),
+        ("do the workers of 1.2.3 sleep", {4}),
         ("NOT the workers", set()),
     ],
 )
@@ -233,10 +241,22 @@ async def test_identifiers_and_quoted_phrases_count_apart_from_words(
 ) -> None:
     opened = await store.open(tenant_id, "notes", embedding_model=MODEL, dimensions=DIMENSIONS)
     texts = ["it sets max_workers here", "NOT all workers at the max of it", "at the max, workers sleep"]
+    texts += ["with --sleep-workers=1 they do", "workers of v1.2.3"]
     await store.put(tenant_id, opened.id, text_file("names", texts))
     found = (await find(store, tenant_id, question, None)).candidates
     assert {hit.key.ordinal for hit in found if hit.exact > 0} == exact
     assert len(found) == len(texts)
+
+
+@pytest.mark.parametrize(
+    "name", ["pier_" * 1000, "pier." * 1000, "1,000" + ",000" * 1000, "\N{GREEK SMALL LETTER ALPHA}." * 1000]
+)
+async def test_a_name_too_long_for_a_word_is_searched_for_in_parts(
+    store: PassageStore, tenant_id: UUID, name: str
+) -> None:
+    opened = await store.open(tenant_id, "notes", embedding_model=MODEL, dimensions=DIMENSIONS)
+    await store.put(tenant_id, opened.id, text_file("names", [f"harbour {name}", "nothing"]))
+    assert names(await find(store, tenant_id, f"{name} harbour", None)) == {("names", 0)}
 
 
 async def test_the_title_of_a_file_counts_as_words_of_its_chunks(store: PassageStore, tenant_id: UUID) -> None:
