@@ -15,13 +15,14 @@ from uuid import UUID
 from agents.call_shape import NAME_CHARS_MAX, CallShape, qualified
 from agents.function_tool import FunctionTool
 from agents.mcp_config import ServerTable, origin_of
-from agents.message import ToolListing
+from agents.message import ToolListing, storable
 from inference.trace import Trace, now_ns
 
 LIST_S = 10.0  # the client waits for its first token
 KEPT_S = 300.0  # a changed list is noticed within minutes, a conversation asks once
 KEPT_BYTES_MAX = 16 * 2**20
 LEAVE_S = 2.0  # to end a session politely
+REASON_CHARS_MAX = 300  # a server may say anything
 
 # What models and the formats of their calls take: the names that the protocol recommends.
 _NAME = re.compile(rf"[A-Za-z0-9_.-]{{1,{NAME_CHARS_MAX}}}")
@@ -143,7 +144,7 @@ class RequestedServers:
                     tools = await self._listed(connection)
                 self._lists.put(key, tools, now_ns())
             except Exception as error:  # top-level boundary: another machine, and the client library
-                reason = connection.trouble or self._library.outline(error)
+                reason = storable(connection.trouble or self._library.outline(error))[:REASON_CHARS_MAX]
         span = trace.add("mcp_list_tools", start_ns, now_ns(), lane="tools", cached=known is not None)
         span.attributes |= {"server": server.label, "tools": len(tools), "failed": bool(reason)}
         return OpenServer(server, tools, reason, lambda: self._server(server), self._library.McpTool)
@@ -151,7 +152,7 @@ class RequestedServers:
     async def _listed(self, connection: Any) -> tuple[Offer, ...]:
         async with connection.connected() as tools:
             offers = [_offer(tool) for tool in tools]
-        return tuple(offer for offer in offers if self._is_fit(offer.schema))
+        return tuple(offer for offer in offers if self._is_fit(offer.schema) and _is_storable(offer.schema))
 
     def _server(self, server: RequestedServer) -> Any:
         table = ServerTable(url=server.url, headers=dict(server.headers))
@@ -219,7 +220,14 @@ class OpenServer:
 
 def _offer(tool: Any) -> Offer:
     function = tool.schema["function"]
-    return Offer(tool.tool, function["description"], function["parameters"], tool.read_only, tool.idempotent)
+    description = storable(function["description"])
+    return Offer(tool.tool, description, function["parameters"], tool.read_only, tool.idempotent)
+
+
+def _is_storable(schema: Mapping[str, Any]) -> bool:
+    """Whether nothing in it is a NUL or half of a character, which Postgres and JSON in UTF-8 cannot store."""
+    text = json.dumps(schema, ensure_ascii=False)
+    return r"\u0000" not in text and storable(text) == text
 
 
 def _function(asked: RequestedServer, offer: Offer) -> FunctionTool:

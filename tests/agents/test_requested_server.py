@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 from uuid import UUID
 
 import pytest
 
 from agents import requested_server
-from agents.requested_server import ALL, ListCache, Offer, OpenServer, RequestedServer, ToolFilter
+from agents.requested_server import ALL, ListCache, Offer, OpenServer, RequestedServer, RequestedServers, ToolFilter
+from inference.trace import Trace
 from tests.agents.turns import TENANT
 
 SERVER = RequestedServer("far", "https://tools.example/mcp?key=secret", {"x-key": "secret"})
@@ -37,6 +42,47 @@ def test_a_tool_runs_without_approval_only_where_the_request_trusts_it(
     functions = opened(replace(SERVER, trusted=trusted, asked=asked)).functions
     assert [function.name for function in functions if function.shape.by_server] == runs
     assert {function.shape.form for function in functions} <= {"mcp", "mcp_approval"}
+
+
+class Library:
+    """In place of the module that speaks to servers: one of them, which says what it wants."""
+
+    def __init__(self, tools: list[tuple[str, dict[str, Any]]], error: str = "") -> None:
+        self.McpServer, self.McpTool = self, lambda *parts: parts
+        self.trouble, self._error = "", error
+        self._tools = [
+            SimpleNamespace(
+                tool="read",
+                read_only=True,
+                idempotent=True,
+                schema={"function": {"description": description, "parameters": schema}},
+            )
+            for description, schema in tools
+        ]
+
+    def guarded(self, name: str, table: Any, *, is_private: bool) -> Library:
+        return self
+
+    def outline(self, error: Exception) -> str:
+        return str(error)
+
+    @asynccontextmanager
+    async def connected(self) -> AsyncIterator[Any]:
+        if self._error:
+            raise OSError(self._error)
+        yield self._tools
+
+
+async def test_what_a_server_says_can_be_stored_and_is_short() -> None:
+    good: dict[str, Any] = {"type": "object", "properties": {}}
+    odd = [{**good, "title": title} for title in ("a\0b", "\ud800")]
+    library = Library([("a\0b\ud800", good), *(("", schema) for schema in odd)])
+    (server,) = await RequestedServers(library, lambda schema: True).opened(TENANT, [SERVER], Trace())
+    assert [function.description for function in server.functions] == ["a\N{REPLACEMENT CHARACTER}b?"]
+    (server,) = await RequestedServers(Library([], "\0" * 10_000), lambda schema: True).opened(
+        TENANT, [SERVER], Trace()
+    )
+    assert "\0" not in server.listing.error and len(server.listing.error) == requested_server.REASON_CHARS_MAX
 
 
 def test_names_that_no_model_can_write_are_left_out() -> None:
