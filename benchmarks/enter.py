@@ -32,8 +32,6 @@ QUESTIONS = (
     "What is the default port?",
     "How long are traces kept?",
     "How do I create an API key?",
-    "How do I make a backup?",
-    "What does a worker do when it stops?",
     "How are late requests refused?",
 )
 SEARCH = {"type": "file_search", "vector_store_ids": ["docs"]}
