@@ -2,6 +2,7 @@
 
 import { ApiError } from "../shared/api.js";
 import { el } from "../shared/dom.js";
+import { taken } from "./attached.js";
 import { chooseVersion, dropTurns, goBack, listItems } from "./conversations.js";
 import { keepDraft } from "./drafts.js";
 import { Exchange } from "./exchange.js";
@@ -136,7 +137,7 @@ export class Transcript {
     const text = this.said.splice(0).join("\n\n");
     const before = this.next === null ? "" : `${this.next.question}\n\n`;
     this.next = { id: this.next?.id ?? null, question: before + text };
-    answer.hear(text);
+    answer.hear(taken(text).question);
     try {
       this.next.id = (await say(responseId, text)).response;
     } catch (error) {
