@@ -199,7 +199,7 @@ class Engine:
     def _runs_of(self, prompt: Sequence[int]) -> Sequence[PlacedRun]:
         """The pictures of a prompt. Raises UnseenPicture if only the tokens are left that stood for them."""
         runs = PromptTokens.runs_of(prompt)
-        if max(prompt) >= len(self._pieces) and not (runs and self._sight):
+        if self._sight and not runs and max(prompt) >= len(self._pieces):
             raise UnseenPicture("the prompt had images, which this model does not have any more")
         return runs
 
