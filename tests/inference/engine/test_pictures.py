@@ -259,8 +259,7 @@ async def test_there_are_no_drafts_beside_pictures() -> None:
     await asyncio.to_thread(engine.close)
 
 
-def test_runs_of_a_prompt_lie_where_their_ids_stand(projector: Path) -> None:
-    model = ChatModel.load(replace(CONFIG, projector_path=projector))
+async def test_runs_of_a_prompt_lie_where_their_ids_stand(model: ChatModel) -> None:
     prompt = prompt_of(model, "Which?", RED, BLUE)
     assert [placed.run.picture for placed in prompt.runs] == [RED, BLUE]
     for placed in prompt.runs:
