@@ -27,6 +27,7 @@ OF_REQUESTS = {
     "characters of a text": "TEXT_CHARS_MAX",
     "characters of a compaction item": "SEALED_CHARS_MAX",
     "items added to a conversation at once": "ITEMS_ADD_MAX",
+    "messages to a running response": "SAID_MAX",
     "files of a request": "FILES_MAX",
     "characters of the data URL of an image": "IMAGE_URL_CHARS_MAX",
     "characters of the name of a file": "FILENAME_CHARS_MAX",
