@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import pairwise
 
 from agents.message import FunctionCall, FunctionCallOutput, Item, Message
 
 SPEAKERS = {"user": "Question", "assistant": "Answer"}
+IMAGE = "*(image)*"
 
 
 def markdown(title: str | None, items: Iterable[Item]) -> str:
@@ -14,12 +16,19 @@ def markdown(title: str | None, items: Iterable[Item]) -> str:
     return "\n\n".join([f"# {title or 'Conversation'}", *_sections(items)]) + "\n"
 
 
+def _said(message: Message) -> str:
+    """The text, with a note in the place of each picture."""
+    cuts = [0, *(placed.at for placed in message.pictures), len(message.text)]
+    texts = [message.text[begin:end] for begin, end in pairwise(cuts)]
+    return "\n\n".join(filter(None, [texts[0], *(part for text in texts[1:] for part in (IMAGE, text))]))
+
+
 def _sections(items: Iterable[Item]) -> Iterator[str]:
     calls: dict[str, str] = {}
     for item in items:
         match item:
             case Message() if item.role in SPEAKERS:
-                yield f"## {SPEAKERS[item.role]}\n\n{item.text}"
+                yield f"## {SPEAKERS[item.role]}\n\n{_said(item)}"
                 if sources := _sources(item):
                     yield sources
             case FunctionCall():
