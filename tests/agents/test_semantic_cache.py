@@ -24,6 +24,8 @@ from agents.text_similarity import particulars
 from agents.toolbox import Toolbox
 from agents.turn import FileSearch, Turn
 from inference.generation import Finish, Sampling
+from inference.picture import Picture, Pixels
+from inference.prompt import PlacedPicture
 from inference.testing import ScriptedModel
 from tests.agents.test_answer_cache import run
 from tests.agents.turns import ShelfSearcher, asked, double, passage, user
@@ -64,6 +66,20 @@ async def test_a_similar_question_of_the_tenant_gets_the_answer_that_was_given()
     told = similar.stats()
     assert (told["semantic_cache_hits_total"], told["semantic_cache_misses_total"]) == (1, 1)
     assert told["semantic_cache_saved_tokens_total"] > 0
+
+
+async def test_the_same_words_about_another_picture_are_another_question() -> None:
+    async def see(tenant_id: UUID, picture: Picture) -> Pixels:
+        return Pixels(1, 1, b"rgb")
+
+    model = ScriptedModel(["A cat.", "A dog."], sees=True)
+    agent = Agent(model, None, Toolbox(), similar=never(), see=see)
+    answers = []
+    for data in (b"cat", b"dog"):
+        shown = (PlacedPicture(0, Picture.of("image/png", data)),)
+        turn = replace(greedy(""), input=(Message("user", "What refund is that?", pictures=shown),))
+        answers.append((await run(agent, turn)).answer)
+    assert answers == ["A cat.", "A dog."]
 
 
 @pytest.mark.parametrize(
