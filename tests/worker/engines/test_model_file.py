@@ -129,6 +129,10 @@ def test_no_file_means_one_model(tmp_path: Path) -> None:
             "[models.a]\n[routes.a]\npolicy = 'fixed'\nmodel = 'a'",
             r"models.toml:2: routes.a: there is a model of this name",
         ),
+        (
+            "[models.a]\nengines = 'http://a:1'\nmmproj = 'eyes'",
+            r"models.toml:3: models.a.mmproj: engines in other processes do not see images",
+        ),
         ("default = 'b'\n[models.a]", r"models.toml:1: default: there is no model or route 'b'"),
         ("[models.a]\nengines = 'nowhere'", r"models.toml:2: models.a.engines: "),
         ("[models.a\n", r"models.toml is not valid TOML: "),
