@@ -26,6 +26,8 @@ from retrieval.passage import Passage
 # The pixels of a tenant's picture. Raises UnseenPicture.
 See: TypeAlias = Callable[[UUID, Picture], Awaitable[Pixels]]
 
+# Of all pictures of a prompt, which are held until it is computed: 30 screens of a page.
+PIXEL_BYTES_MAX = 120_000_000
 # Tokenizing this many takes a few milliseconds; longer text would block the event loop for all requests.
 ENCODE_CHARS_MAX = 10_000
 
@@ -109,6 +111,11 @@ class PromptBuilder:
                 if self._see is None:
                     raise UnseenPicture("this worker does not decode images")
                 pixels[picture.digest] = await self._see(turn.tenant_id, picture)
+                if sum(len(seen.rgb) for seen in pixels.values()) > PIXEL_BYTES_MAX:
+                    most = f"{PIXEL_BYTES_MAX // 3_000_000} million pixels in all"
+                    raise UnseenPicture(
+                        f"The images of this conversation have more than {most}: start a new one, or send smaller ones"
+                    )
         return pixels
 
     @staticmethod

@@ -14,6 +14,7 @@ from uuid import UUID
 import pytest
 from pydantic import TypeAdapter
 
+from agents import prompt_builder
 from agents.agent import Agent
 from agents.budget import Prices
 from agents.definition import Definition
@@ -68,7 +69,7 @@ def routes_of(ran: Ran) -> list[Span]:
     return [span for span in ran.trace.spans if span.name == "route"]
 
 
-async def test_a_question_with_a_picture_goes_to_the_model_that_sees() -> None:
+async def test_a_question_with_a_picture_goes_to_the_model_that_sees(monkeypatch: pytest.MonkeyPatch) -> None:
     small, large = model("small", "Paris."), model("large", "It is red.", sees=True)
     models = model_registry(small, large, CASCADE)
 
@@ -82,6 +83,9 @@ async def test_a_question_with_a_picture_goes_to_the_model_that_sees() -> None:
     assert not small.prompts
     with pytest.raises(UnseenPicture, match="does not decode images"):
         await run(models, turn)
+    monkeypatch.setattr(prompt_builder, "PIXEL_BYTES_MAX", 2)
+    with pytest.raises(UnseenPicture, match="start a new one, or send smaller ones"):
+        await run(models, turn, Agent(models, None, Toolbox(), see=see))
     assert (await run(models, asked())).answer == "Paris."
 
 
