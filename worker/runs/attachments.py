@@ -124,7 +124,9 @@ class Attachments:
             raise _unseen(param, BLIND)
         try:
             if part.file_id:
-                await self._uploads.get(tenant_id, part.file_id)
+                file = await self._uploads.get(tenant_id, part.file_id)
+                if file.bytes > limits.IMAGE_BYTES_MAX:
+                    raise UnreadableFile(f"is larger than {limits.IMAGE_BYTES_MAX // 10**6} MB; make it smaller")
                 part = part.model_copy(update={"picture": named(await self._uploads.read(tenant_id, part.file_id))})
             await self._loaders.pixels(tenant_id, part.picture)
         except FileNotFound as error:

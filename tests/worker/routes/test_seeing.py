@@ -16,6 +16,7 @@ from tests.compliance.conftest import Wire
 from tests.compliance.test_http import image_input
 from tests.inference.projectors import write_projector
 from tests.serving import Worker
+from worker.wire import limits
 
 pytestmark = pytest.mark.any_answer("a random projector shows it nothing that it could tell")
 IMAGE_TOKENS = 16  # of any image
@@ -103,6 +104,13 @@ async def test_a_stored_file_is_an_image_too(wire: Wire) -> None:
         assert answer.status == 200, file
     usage = (await wire.respond(shown({"file_id": file["id"]})))["usage"]
     assert usage["input_tokens_details"]["image_tokens"] == IMAGE_TOKENS
+    form = aiohttp.FormData({"purpose": "vision"})
+    form.add_field("file", RED + bytes(limits.IMAGE_BYTES_MAX), filename="large.png", content_type="image/png")
+    async with wire.http.post("/v1/files", data=form) as answer:
+        large = (await answer.json())["id"]
+    error = (await wire.post("responses", shown({"file_id": large}), 400))["error"]
+    assert (error["param"], error["code"]) == ("input[0].content[0]", "unsupported_image")
+    assert "larger than 20 MB" in error["message"]
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,7 @@ OF_REQUESTS = {
     "items added to a conversation at once": "ITEMS_ADD_MAX",
     "messages to a running response": "SAID_MAX",
     "files of a request": "FILES_MAX",
+    "bytes of an image": "IMAGE_BYTES_MAX",
     "characters of the data URL of an image": "IMAGE_URL_CHARS_MAX",
     "characters of the name of a file": "FILENAME_CHARS_MAX",
     "tools": "TOOLS_MAX",
