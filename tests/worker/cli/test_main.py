@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import pwd
 import socket
@@ -15,6 +16,7 @@ import pytest
 
 from migrations.embedded import EmbeddedPostgres
 from tests.serving import ROOT, clean_environment
+from worker.cli.main import function_at
 from worker.config import settings
 
 TIMEOUT_S = 60
@@ -40,6 +42,16 @@ def test_a_command_whose_output_nobody_reads_ends_without_a_word() -> None:
             command, stdout=output, stderr=subprocess.PIPE, cwd=ROOT, env=clean_environment(), timeout=TIMEOUT_S
         )
     assert (done.returncode, done.stderr) == (141, b"")
+
+
+def test_no_garbage_is_looked_for_among_the_modules_of_a_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "loaded_command.py").write_text("import gc\n\ncommand = [gc.isenabled()]\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    loaded: object = function_at("loaded_command.command")
+    assert (loaded, gc.isenabled()) == ([False], True)
+    assert id(loaded) not in {id(each) for each in gc.get_objects()}
 
 
 def complaint(*arguments: str, **environment: str) -> str:
