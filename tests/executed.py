@@ -70,7 +70,7 @@ class Calls:
     @classmethod
     def of_new_worker(cls, home: Path) -> Calls:
         path = home / "executed.json"
-        return cls(Worker(home, program="tests.executed", **{FILE: str(path)}), path)
+        return cls(Worker(home, "--docs", "", program="tests.executed", **{FILE: str(path)}), path)
 
     def taken(self) -> Sequence[Function]:
         """The functions that were called since the last time."""

@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import resource
+import shutil
 import signal
 import socket
 import time
@@ -31,6 +32,15 @@ def home(make_home: Callable[[], Path]) -> Path:
 
 
 @pytest.fixture
+def documents(tmp_path: Path) -> Path:
+    """A folder with a single one: to embed the sample documents takes most of a start."""
+    folder = tmp_path / "documents"
+    folder.mkdir()
+    (folder / "harbour.md").write_text("A berth costs 40 euros a night.")
+    return folder
+
+
+@pytest.fixture
 async def http() -> AsyncIterator[aiohttp.ClientSession]:
     async with aiohttp.ClientSession(cookie_jar=aiohttp.CookieJar(unsafe=True)) as session:  # addresses have no names
         yield session
@@ -45,8 +55,10 @@ async def status_of(http: aiohttp.ClientSession, ready: dict[str, Any], path: st
         return response.status
 
 
-async def test_the_ready_file_tells_how_to_reach_a_worker(http: aiohttp.ClientSession, home: Path) -> None:
-    worker = Worker(home)
+async def test_the_ready_file_tells_how_to_reach_a_worker(
+    http: aiohttp.ClientSession, home: Path, documents: Path
+) -> None:
+    worker = Worker(home, "--docs", str(documents))
     ready = worker.wait_until_ready()
     try:
         assert ready.keys() == {"url", "api_key", "chat_url", "ops_url", "pid", "version"}
@@ -83,10 +95,10 @@ async def test_two_workers_share_a_home_from_the_first_moment(
     assert PidFile.read(data) is None  # the last one out stopped it
 
 
-async def test_a_second_start_keeps_the_key_and_has_a_new_link(home: Path) -> None:
+async def test_a_second_start_keeps_the_key_and_has_a_new_link(home: Path, documents: Path) -> None:
     starts = []
     for _ in range(2):
-        worker = Worker(home)
+        worker = Worker(home, "--docs", str(documents))
         starts.append(worker.wait_until_ready())
         assert worker.stop() == 0
     assert FIRST_START not in worker.log.read_text()
@@ -95,15 +107,12 @@ async def test_a_second_start_keeps_the_key_and_has_a_new_link(home: Path) -> No
 
 
 async def test_documents_are_stored_once_and_not_read_again_when_their_folder_has_moved(
-    http: aiohttp.ClientSession, home: Path, tmp_path: Path
+    http: aiohttp.ClientSession, home: Path, documents: Path
 ) -> None:
-    folder = tmp_path / "first"
-    folder.mkdir()
-    (folder / "harbour.md").write_text("A berth costs 40 euros a night.")
     stored = []
     for place in ("first", "second"):
-        folder = folder.rename(tmp_path / place)
-        worker = Worker(home, "--docs", str(folder))
+        documents = Path(shutil.move(documents, documents.with_name(place)))
+        worker = Worker(home, "--docs", str(documents))
         ready = worker.wait_until_ready()
         headers = {"Authorization": f"Bearer {ready['api_key']}"}
         async with http.get(f"{ready['url']}/v1/vector_stores/docs/files", headers=headers) as answer:
@@ -306,7 +315,7 @@ async def test_a_worker_answers_the_way_its_banner_shows(http: aiohttp.ClientSes
 async def test_a_database_that_dies_comes_back_with_everything_that_was_acknowledged(
     http: aiohttp.ClientSession, home: Path
 ) -> None:
-    worker = Worker(home)
+    worker = Worker(home, "--docs", "")
     ready = worker.wait_until_ready()
     try:
         url, headers = f"{ready['url']}/v1/responses", authorization(ready)
