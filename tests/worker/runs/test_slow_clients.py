@@ -22,12 +22,25 @@ from worker.runs import choice
 from worker.runs import event_stream as stream
 from worker.runs.event_stream import PULSE, ROOM_BYTES, Stream
 
-RECEIVE_BYTES = 4096  # the kernel's part is kept small, so that waiting begins soon
+RECEIVE_BYTES, SEND_BYTES = 4096, 16_384  # the kernel's part is kept small on both sides, so that waiting begins soon
 PIECE_CHARS = 2000
-TEXT = "".join(f"{number:09d} " for number in range(600_000))  # more than the kernel's buffers on both sides hold
+TEXT = "".join(f"{number:09d} " for number in range(60_000))  # far more than all buffers on its way hold
 TOKENS_MAX = 4000
 CHAT = {"messages": [{"role": "user", "content": "x"}], "stream": True, "max_tokens": TOKENS_MAX}
 RESPONSE = {"input": "x", "stream": True, "max_output_tokens": TOKENS_MAX}
+
+
+@pytest.fixture(autouse=True)
+def small_buffers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of the kernel on the worker's side."""
+    create_server = socket.create_server
+
+    def bound(*arguments: Any, **options: Any) -> socket.socket:
+        listening = create_server(*arguments, **options)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BYTES)  # its connections inherit that
+        return listening
+
+    monkeypatch.setattr(socket, "create_server", bound)
 
 
 @dataclass
