@@ -252,7 +252,7 @@ async def test_a_server_that_answers_no_more_is_replaced(pool: LoaderPool, monke
 
 async def test_a_file_whose_server_was_killed_is_begun_anew(pool: LoaderPool) -> None:
     await is_read(pool)
-    task = await busy(pool, limits=Limits(wall_s=60, cpu_s=2))
+    task = await busy(pool, limits=Limits(wall_s=60, cpu_s=1))
     os.kill(server_of(pool), signal.SIGKILL)
     with pytest.raises(UnreadableFile, match="far more work"):
         await task

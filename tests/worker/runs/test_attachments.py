@@ -94,7 +94,7 @@ async def test_a_picture_is_refused_with_those_models_of_the_catalogue_that_coul
 async def test_a_file_that_keeps_its_reader_busy_is_refused_with_the_reason_and_keeps_nobody_waiting(
     client: Client, model: ScriptedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(attachments, "READ_LIMITS", Limits(wall_s=60, cpu_s=2))
+    monkeypatch.setattr(attachments, "READ_LIMITS", Limits(wall_s=60, cpu_s=1))
     name, content = ENDLESS
     hostile = file(filename=name.name, file_data=base64.b64encode(content).decode())
     body = BytesIO(orjson.dumps(asking(hostile)))
