@@ -19,6 +19,7 @@ TOOLS = [{"type": f"firsttoken:{name}"} for name in ("calculator", "current_time
 # What may lie between two spans before the first token: a few wake-ups of the event loop on a busy machine.
 GAPS_MS_MAX = 5.0
 GAPS_SHARE_MAX = 0.1  # of all that time, where the machine is so busy that everything takes several times as long
+TURNS_MAX = 5  # of which one is seldom interrupted: what takes time without a span does so in each of them
 
 Json = dict[str, Any]
 
@@ -66,9 +67,13 @@ async def new_conversation(server: Mapping[str, Any]) -> str:
         return str((await answer.json())["id"])
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 async def answer(server: Mapping[str, Any]) -> Answer:
-    """The second turn of a conversation about the documents."""
+    return await second_turn(server)
+
+
+async def second_turn(server: Mapping[str, Any]) -> Answer:
+    """That of a conversation about the documents."""
     conversation = await new_conversation(server)
     await ask(server, {"conversation": conversation, "input": "hello"})
     search = {"type": "file_search", "vector_store_ids": ["docs"]}
@@ -83,7 +88,18 @@ async def test_every_span_of_a_turn_is_there_and_the_stages_of_retrieval_under_t
     assert [span["name"] for span in answer.spans if span["parent"] == retrieve] == RETRIEVAL
 
 
-async def test_up_to_the_first_token_the_spans_tile_the_wall_clock(answer: Answer) -> None:
+async def test_up_to_the_first_token_the_spans_tile_the_wall_clock(server: Mapping[str, Any]) -> None:
+    told = []
+    for _ in range(TURNS_MAX):
+        gaps, end = gaps_of(await second_turn(server))
+        if gaps < max(GAPS_MS_MAX, GAPS_SHARE_MAX * end):
+            return
+        told.append(f"{gaps:.2f} ms of {end:.2f} ms")
+    pytest.fail(f"{', '.join(told)} belong to no span")
+
+
+def gaps_of(answer: Answer) -> tuple[float, float]:
+    """Milliseconds between the spans up to the first token, which do not overlap, and all of the time until then."""
     end = answer.span("first_token")["start_ms"] + answer.span("first_token")["duration_ms"]
     main = [s for s in answer.spans if s["lane"] == "main" and s["parent"] is None and s["start_ms"] < end]
     main.sort(key=lambda span: span["start_ms"])
@@ -96,8 +112,8 @@ async def test_up_to_the_first_token_the_spans_tile_the_wall_clock(answer: Answe
         assert overlap < 0.5, f"{span['name']} begins {overlap:.2f} ms before the span before it ends"
         at = max(at, span["start_ms"] + span["duration_ms"])
     assert at == pytest.approx(end, abs=0.01)
-    assert gaps < max(GAPS_MS_MAX, GAPS_SHARE_MAX * end), f"{gaps:.2f} ms of {end:.2f} ms belong to no span"
     assert answer.trace["ttft_ms"] == pytest.approx(end, abs=0.5)
+    return gaps, end
 
 
 async def test_the_trace_tells_what_the_prompt_cache_did(answer: Answer) -> None:

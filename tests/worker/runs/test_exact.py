@@ -375,16 +375,17 @@ async def test_everything_resumes_after_the_server_was_killed(
         await migrate(server.owner_dsn)
         database = await Database.connect(server.app_dsn)
         async with signed_in(database, services_with(database, model)) as client:
-            asking = asyncio.create_task(stream(client, URL, BODY))
-            await model.started.wait()
-            pid_file = PidFile.read(placement_of(home).data)
-            assert pid_file is not None
-            os.kill(pid_file.pid, signal.SIGKILL)
-            await asyncio.sleep(0.3)  # events are told that cannot be stored
-            assert not await is_ready(client)
-            await asyncio.to_thread(server.start)
-            model.running[0].released.set()
-            told = await asking
+            async with client.post(URL, json={**BODY, "stream": True}) as answer:
+                assert answer.status == 200  # it is stored, and can no longer be refused
+                await model.started.wait()
+                pid_file = PidFile.read(placement_of(home).data)
+                assert pid_file is not None
+                os.kill(pid_file.pid, signal.SIGKILL)
+                await asyncio.sleep(0.3)  # events are told that cannot be stored
+                assert not await is_ready(client)
+                await asyncio.to_thread(server.start)
+                model.running[0].released.set()
+                told = events_of(await answer.text())
             assert told[-1]["type"] == "response.completed"
             assert await replay(client, told[-1]["response"]["id"]) == told
             await until(lambda: is_ready(client))
