@@ -14,7 +14,6 @@ from worker.lifecycle.gc_tuning import YOUNG_MAX, freeze
 def undone() -> Iterator[None]:
     before = gc.get_threshold()
     yield
-    gc.unfreeze()
     gc.set_threshold(*before)
 
 
