@@ -71,7 +71,7 @@ def test_the_same_pictures_get_the_same_answers_as_from_llama_server(make_home: 
     home = make_home()
     model = write_merged(write_with_marks(CHAT_MODEL, home / "marked.gguf"), home / "model.gguf", {})
     files = ["--model", str(model), "--mmproj", str(write_projector(home / "mmproj.gguf", kind, 384))]
-    worker = Worker(home, *files)
+    worker = Worker(home, "--docs", "", *files)
     try:
         ready = worker.wait_until_ready()
         with peer(*files) as other:

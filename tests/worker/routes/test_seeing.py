@@ -39,7 +39,7 @@ RED, GREEN = png("red"), png("green")
 def server(make_home: Callable[[], Path]) -> Iterator[dict[str, Any]]:
     home = make_home()
     projector = write_projector(home / "mmproj.gguf", "gemma3", 384)
-    worker = Worker(home, "--mmproj", str(projector))
+    worker = Worker(home, "--docs", "", "--mmproj", str(projector))
     yield worker.wait_until_ready()
     worker.stop()
 
