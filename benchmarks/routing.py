@@ -3,8 +3,8 @@ large one and cascades of both; the router's own time; the memory of two models 
 
     python -m benchmarks.routing [--cases 20] [--json FILE]
 
-The held-out cases of the bundled model's evaluation run through the agent, one at a time. A case is correct if all of
-its checks pass. An engine second of the large model costs 1, one of the small model PRICE. Prints Markdown tables.
+The cases of the bundled suite run through the agent, one at a time. A case is correct if its score is 1. An engine
+second of the large model costs 1, one of the small model PRICE. Prints Markdown tables.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, field
-from itertools import islice
+from itertools import groupby, islice
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -38,17 +38,16 @@ from inference.bundled import CHAT_MODEL, DRAFT_MODEL
 from inference.config import EngineConfig
 from inference.generation import Sampling
 from inference.model import ChatModel
-from inference.prompt import ChatMessage
 from inference.trace import Trace
-from training.cases import CATEGORIES, Case, Category, Reply
-from training.conversations.generator import Generator
-from training.prose import Prose, installed, mined
+from worker.cli.evals.answer import Answer, Called
+from worker.cli.evals.graders import grade, score
+from worker.cli.evals.suite import Case, read_suites
 from worker.config import prepare_process
 
 PRICE = 0.2
 SAMPLING = Sampling(max_tokens=220, temperature=0)
 TENANT = UUID(int=1)
-SEED = "routing"
+SUITE = Path(__file__).parent / "suites/bundled.jsonl"
 LOOKS = 500
 STATUS = Path("/proc/self/status")
 
@@ -80,27 +79,22 @@ class Row:
     read_ms: float  # median
 
 
-def items_of(messages: Sequence[ChatMessage]) -> tuple[Item, ...]:
+def items_of(messages: Sequence[Mapping[str, Any]]) -> tuple[Item, ...]:
     items: list[Item] = []
-    open_calls: list[str] = []
     for message in messages:
-        if message.role == "tool":
-            items.append(FunctionCallOutput(open_calls.pop(0), message.content))
+        if message["role"] == "tool":
+            items.append(FunctionCallOutput(message["tool_call_id"], message["content"]))
             continue
-        if message.content or not message.tool_calls:
-            items.append(Message(message.role, message.content))  # type: ignore[arg-type]
-        calls = [
-            FunctionCall(f"call_{len(items)}_{at}", c.name, c.arguments) for at, c in enumerate(message.tool_calls)
-        ]
-        items += calls
-        open_calls += [call.call_id for call in calls]
+        calls = message.get("tool_calls", ())
+        if message["content"] or not calls:
+            items.append(Message(message["role"], message["content"]))
+        items += [FunctionCall(c["id"], c["function"]["name"], c["function"]["arguments"]) for c in calls]
     return tuple(items)
 
 
-def turn_of(case: Case, at: int, tenant: UUID) -> Turn:
-    functions = [schema["function"] for schema in case.schemas]
-    tools = tuple(FunctionTool(f["name"], f.get("description", ""), f["parameters"]) for f in functions)
-    return Turn(tenant, items_of(case.prompt(at)), functions=tools, sampling=SAMPLING)
+def turn_of(case: Case, tenant: UUID) -> Turn:
+    tools = tuple(FunctionTool(tool.name, tool.description, tool.parameters) for tool in case.tools or ())
+    return Turn(tenant, items_of(case.said), functions=tools, sampling=SAMPLING)
 
 
 @dataclass(slots=True)
@@ -118,17 +112,14 @@ class Way:
     taken_over: int = 0
     read_ms: list[float] = field(default_factory=list)  # from the request to the end of its prefill
 
-    async def ask(self, category: Category, case: Case) -> None:
-        right = True
-        for at in case.at:
-            trace = Trace()
-            finished = await self.agent.run(turn_of(case, at, self.tenant), trace, EventList())
-            self._add(trace)
-            said = "".join(item.text for item in finished.output if isinstance(item, Message))
-            calls = tuple(item for item in finished.output if isinstance(item, FunctionCall))
-            right = right and all(category.judged(case, at, Reply(said, calls)).values())
+    async def ask(self, case: Case) -> None:
+        trace = Trace()
+        finished = await self.agent.run(turn_of(case, self.tenant), trace, EventList())
+        self._add(trace)
+        said = "".join(item.text for item in finished.output if isinstance(item, Message))
+        calls = tuple(Called(i.name, i.arguments) for i in finished.output if isinstance(i, FunctionCall))
         self.cases += 1
-        self.right += right
+        self.right += score(grade(case, Answer(said, calls))) == 1
 
     def _add(self, trace: Trace) -> None:
         for span in trace.spans:
@@ -147,17 +138,16 @@ class Way:
         return Row(self.name, right, self.engine_s, self.cost, taken_over, median(self.read_ms))
 
 
-async def quality(models: dict[str, Candidate], count: int, prose: Prose) -> list[Row]:
+async def quality(models: dict[str, Candidate], count: int) -> list[Row]:
     """Run the cases. All ways alternate case by case, so that other load on the machine slows all of them."""
     asking = [
         Way(name, Agent(ModelRegistry(models, {"way": policy}, "way"), None, Toolbox()), UUID(int=at))
         for at, (name, policy) in enumerate(policies().items(), 1)
     ]
-    generator = Generator(SEED, "test", prose)
-    for category in tqdm(CATEGORIES, unit=" categories", disable=None):
-        for case in islice(category.cases(generator), count):
-            for way in asking:
-                await way.ask(category, case)
+    cases = groupby(read_suites([SUITE]).cases, lambda case: case.group)
+    for case in tqdm([case for _, group in cases for case in islice(group, count)], unit=" cases", disable=None):
+        for way in asking:
+            await way.ask(case)
     return [way.row for way in asking]
 
 
@@ -190,7 +180,7 @@ async def loaded(path: Path, name: str) -> AsyncIterator[ChatModel]:
         await model.close()
 
 
-async def measure(count: int, prose: Prose) -> dict[str, Any]:
+async def measure(count: int) -> dict[str, Any]:
     none = resident_mb()
     async with loaded(CHAT_MODEL, "large") as large:
         one = resident_mb()
@@ -200,7 +190,7 @@ async def measure(count: int, prose: Prose) -> dict[str, Any]:
             return {
                 "memory_mb": {"no model": none, "large": one, "large and small": both},
                 "router_us": own_time_us(models),
-                "rows": [asdict(row) for row in await quality(models, count, prose)],
+                "rows": [asdict(row) for row in await quality(models, count)],
             }
 
 
@@ -228,11 +218,11 @@ def tables(found: dict[str, Any]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cases", type=int, default=20, help="cases per category (default 20)")
+    parser.add_argument("--cases", type=int, default=20, help="cases of each group (default 20)")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     prepare_process()
-    found = asyncio.run(measure(options.cases, mined(installed())))
+    found = asyncio.run(measure(options.cases))
     print(tables(found))
     if options.json:
         options.json.write_text(json.dumps(found, indent=2))

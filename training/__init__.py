@@ -1,4 +1,4 @@
-"""How the bundled models were made: trained on invented conversations, distilled, written as GGUF, judged.
+"""How the adapter of smol-chat is made: trained on generated conversations, written as GGUF, judged by the gate.
 
 Nothing of the platform imports this package, and PyTorch is needed for nothing else.
 """

@@ -1,168 +1,168 @@
-"""Invented conversations are in the platform's own format, and right."""
-
 from __future__ import annotations
 
-import asyncio
 import json
-import os
 import re
-import subprocess
-import sys
-from collections.abc import Iterator, Sequence
+import tomllib
+from itertools import islice
+from pathlib import Path
+from random import Random
 from uuid import UUID
 
 import pytest
 
-from agents.parser.deltas import CallBroken, CallFinished, ParserEvent
-from agents.parser.hermes import HermesParser
-from agents.tool import ToolContext
-from agents.tools import builtin_toolbox
-from inference.bundled import CHAT_MODEL
-from inference.llama import LlamaModel
+from agents.message import Message as Item
+from agents.prompt import assemble
+from agents.tools.calculator import calculator
+from agents.tools.convert_units import convert_units
+from agents.tools.current_time import find_zone
+from agents.turn import Turn
 from inference.prompt import ChatMessage, ToolCall
 from inference.template import ChatTemplate
-from training.conversations import builtin, lexicon
-from training.conversations.generator import KINDS, Generator
-from training.conversations.names import Names, held_out
-from training.conversations.passages import NOT_FOUND, passages
-from training.conversations.scene import OPENING, Scene
-from training.tests.conftest import generator
+from training import base, builtin, held_out, passages
+from training.conversations import Conversations, Message, Tree, accepted
+from training.values import DATA, Chooser
+from worker.cli.evals.suite import read_suites
 
-EACH = 40  # conversations of a kind: every turn of the dialogue comes up in them
+TREES = 250
 
 
 @pytest.fixture(scope="module")
-def template() -> Iterator[ChatTemplate]:
-    weights = LlamaModel.load(CHAT_MODEL, weights=False)
-    yield ChatTemplate(weights.chat_template, bos=weights.bos_text, eos=weights.eos_text)
-    weights.close()
+def trees() -> list[Tree]:
+    return list(islice(Conversations("tests").trees(), TREES))
 
 
-def conversations(generator: Generator) -> Iterator[Scene]:
-    for kind in dict.fromkeys(KINDS):
-        for _ in range(EACH):
-            yield generator.conversation(kind, turns=3)
+@pytest.fixture
+def choose() -> Chooser:
+    return Chooser(Random("conversations"))
 
 
-def written(scene: Scene) -> Iterator[tuple[int, ChatMessage]]:
-    return ((i, message) for i, message in enumerate(scene.messages) if message.role == "assistant")
+def branches(trees: list[Tree]) -> list[list[Message]]:
+    return [branch for tree in trees for branch in tree.branches]
 
 
-def test_a_prompt_reads_as_the_bundled_models_template_writes_it(invented: Generator, template: ChatTemplate) -> None:
-    for scene in conversations(invented):
-        for at, _ in written(scene):
-            rendered = "".join(part.text for part in template.render(scene.messages[:at], scene.schemas))
-            assert scene.prompt(at) == rendered
+def test_the_same_seed_writes_the_same_trees(trees: list[Tree]) -> None:
+    assert list(islice(Conversations("tests").trees(), 3)) == trees[:3]
 
 
-def test_the_pieces_of_a_conversation_join_to_the_prompt_of_its_next_turn(invented: Generator) -> None:
-    for scene in conversations(invented):
-        whole = "".join(piece.text for piece in scene.pieces())
-        scene.user("More")
-        assert scene.prompt(len(scene.messages)) == f"{whole}<|im_start|>user\nMore<|im_end|>\n{OPENING}"
+def test_a_branch_begins_with_the_user_and_ends_with_the_assistant(trees: list[Tree]) -> None:
+    for branch in branches(trees):
+        assert branch[0]["role"] == "user"
+        assert branch[-1]["role"] == "assistant"
 
 
-def test_what_is_learnt_is_read_by_the_platforms_parser_as_it_was_meant(invented: Generator) -> None:
-    for scene in conversations(invented):
-        expected = [message for i, message in written(scene) if i not in scene.unlearnt]
-        learnt = [piece.text.removesuffix("<|im_end|>") for piece in scene.pieces() if piece.learnt]
-        assert len(learnt) == len(expected)
-        for text, message in zip(learnt, expected, strict=True):
-            events = read(text)
-            assert not [event for event in events if isinstance(event, CallBroken)]
-            calls = [ToolCall(event.name, event.arguments) for event in events if isinstance(event, CallFinished)]
-            assert calls == list(message.tool_calls)
+def test_only_tools_of_the_tree_are_called(trees: list[Tree]) -> None:
+    for tree in trees:
+        names = {tool["function"]["name"] for tool in tree.tools}
+        called = {
+            call["function"]["name"] for branch in tree.branches for m in branch for call in m.get("tool_calls", ())
+        }
+        assert called <= names
 
 
-def read(text: str) -> Sequence[ParserEvent]:
-    parser = HermesParser()
-    return [*parser.feed(text), *parser.finish()]
+def test_every_share_of_the_mixture_occurs(trees: list[Tree]) -> None:
+    counts = [len(branch[1].get("tool_calls", ())) for branch in branches(trees)]
+    assert {0, 1, 2, 3} <= set(counts)
+    texts = [branch[-1]["content"] for branch in branches(trees)]
+    assert any(re.search(r"\[\d\]", text) for text in texts)
+    assert passages.NOT_FOUND in texts
+    assert any("tool" in text for text in texts)
 
 
-def test_every_call_fits_the_schema_of_its_tool(invented: Generator) -> None:
-    for scene in conversations(invented):
-        tools = {schema["function"]["name"]: schema["function"]["parameters"] for schema in scene.schemas}
-        for _, message in written(scene):
-            for call in message.tool_calls:
-                parameters, arguments = tools[call.name], json.loads(call.arguments)
-                assert set(parameters["required"]) <= set(arguments) <= set(parameters["properties"])
-                for name, value in arguments.items():
-                    assert value in parameters["properties"][name].get("enum", [value])
+def test_functions_that_are_held_out_are_not_in_training() -> None:
+    train, test = Conversations("any"), Conversations("any", "test")
+    for ours, theirs in ((train.everyday, test.everyday), (train.services, test.services)):
+        assert not {f.description for f in ours} & {f.description for f in theirs}
 
 
-@pytest.mark.parametrize("tool", [builtin.CALCULATOR, builtin.CONVERT_UNITS])
-async def test_results_are_what_the_servers_tools_return(tool: builtin.BuiltIn, invented: Generator) -> None:
-    """Or the number alone, as other calculators return it."""
-    toolbox, context = builtin_toolbox(None), ToolContext(UUID(int=0))
-    for _ in range(50):
-        request = tool.request(invented.names)
-        run = toolbox.run(request.call.name, request.call.arguments, context, timeout_s=30, result_chars=10_000)
-        output = (await run).output
-        assert request.result in (output, str(json.loads(output)["result"]))
+def test_no_question_of_the_newcomers_is_in_training(trees: list[Tree]) -> None:
+    suite = tomllib.loads((DATA / "newcomers.toml").read_text())
+    asked = {case["input"].lower() for case in suite["case"] if "input" in case} - {"hi"}  # there is one way to say it
+    said = {branch[0]["content"].split("Question: ")[-1].lower() for branch in branches(trees)}
+    assert len(asked) > 25
+    assert not asked & said
 
 
-async def test_errors_are_what_the_servers_tools_say(invented: Generator) -> None:
-    toolbox, context = builtin_toolbox(None), ToolContext(UUID(int=0))
-    requests = [builtin.failed(invented.names)[1] for _ in range(30)]
-    runs = (toolbox.run(r.call.name, r.call.arguments, context, timeout_s=30, result_chars=10_000) for r in requests)
-    assert [result.output for result in await asyncio.gather(*runs)] == [request.result for request in requests]
+def test_held_out_cases_are_a_suite_of_the_gate(tmp_path: Path) -> None:
+    path = tmp_path / "held-out.jsonl"
+    held_out.main(str(path), "2")
+    suite = read_suites([path, DATA / "newcomers.toml"])
+    assert {case.group for case in suite.cases} >= set(held_out.KINDS)
 
 
-def test_an_answer_from_documents_is_a_sentence_of_the_passage_it_cites(invented: Generator) -> None:
-    for _ in range(300):
-        found = passages(invented.names, invented.prose)
-        asked = found.ask()
-        for sentence, number in re.findall(r"(?:^| )(.+?) \[(\d)\]\.", asked.answer):
-            assert sentence in found.passages[int(number) - 1].sentences
-        assert asked.answerable or asked.answer == NOT_FOUND
+def test_a_result_is_what_the_tool_of_the_server_returns(choose: Chooser) -> None:
+    for _ in range(30):
+        sum_, conversion, time = builtin.sum_(choose), builtin.conversion(choose), builtin.time(choose)
+        assert json.loads(sum_.result) == calculator.function(**sum_.call["arguments"])
+        assert str(json.loads(sum_.result)["result"]) in sum_.answer
+        assert json.loads(conversion.result) == convert_units.function(**conversion.call["arguments"])
+        assert find_zone(time.call["arguments"]["timezone"]) == json.loads(time.result)["timezone"]
 
 
-def test_a_question_without_an_answer_is_not_answered_by_a_fact_of_its_passages(invented: Generator) -> None:
-    for _ in range(300):
-        found = passages(invented.names, invented.prose)
-        asked = found.ask(answerable=False)
-        assert asked.question not in [q for p in found.passages for fact in p.facts for q in fact.questions]
+def test_a_follow_up_names_what_is_new_alone(choose: Chooser) -> None:
+    before = builtin.time(choose)
+    after = builtin.again(choose, before)
+    assert after.call["name"] == "current_time"
+    assert re.match(r"(?i)(and|what about|how about)", after.text)
+    assert after.thing in after.answer
 
 
-def test_no_word_of_the_evaluation_is_used_in_training() -> None:
-    train, test = (Names("a seed", split, ["one", "two", "three"]) for split in ("train", "test"))
-    for make in ("syllables", "blend", "attribute"):
-        words = {getattr(train, make)() for _ in range(500)}
-        assert not words & {getattr(test, make)() for _ in range(500)}
-        assert not [word for word in words if held_out(word)]
+def test_an_answer_from_passages_is_a_sentence_of_the_passage_that_it_cites(choose: Chooser) -> None:
+    library = passages.Library(Conversations("any").services)
+    refused = 0
+    for _ in range(200):
+        asked = library.ask(choose)
+        refused += asked.answer == passages.NOT_FOUND
+        numbered = dict(re.findall(r"^\[(\d)\] (.*?)(?=\n\[\d\]|\n\nQuestion)", asked.text, re.MULTILINE | re.DOTALL))
+        if asked.answer == passages.NOT_FOUND or "|" in asked.text:
+            continue
+        for sentence, number in re.findall(r"(\S.*?) \[(\d)\]\.", asked.answer):
+            assert sentence in " ".join(numbered[number].split())
+    assert 20 < refused < 100
 
 
-def test_the_pieces_of_held_out_words_are_seen_in_training() -> None:
-    whole = [word for word in lexicon.NOUNS if held_out(word) and len(word) > 5]
-    train, test = (Names("a seed", split, lexicon.NOUNS) for split in ("train", "test"))
-    words = {train.word() for _ in range(20_000)}
-    assert whole and not words & set(whole)
-    assert all(any(word.endswith(piece[-3:]) for word in words) for piece in whole)
-    assert {test.word() for _ in range(500)} <= set(lexicon.NOUNS)
+def test_the_questions_about_the_documentation_are_answered_by_it() -> None:
+    told = {fact.sentence for passage in passages.documentation() for fact in passage.facts}
+    assert [fact.sentence for fact in passages.written_questions() if fact.sentence not in told] == []
 
 
-def test_no_document_of_the_evaluation_is_read_in_training() -> None:
-    train, test = generator(split="train"), generator(split="test")
-    assert train.prose and test.prose
-    assert not {document.title for document in train.prose} & {document.title for document in test.prose}
+def test_passages_stand_in_a_prompt_as_the_product_puts_them() -> None:
+    ours = [passages.Passage("A > B", "One line\nof text.", ()), passages.Passage("C", "- a\n- b", ())]
+    turn = Turn(UUID(int=1), (Item("user", "Why?"),))
+    assert passages.prompt(ours, "Why?") == assemble(turn, passages=[p.retrieved for p in ours])[-1].content
 
 
-def test_the_platforms_own_documentation_is_read_in_training_alone() -> None:
-    train, test = ([document.title for document in generator(split=split).prose] for split in ("train", "test"))
-    assert "Handbook > Lamps" in train
-    assert "Handbook > Lamps" not in test
+def test_a_tree_reads_as_the_product_renders_it(trees: list[Tree]) -> None:
+    theirs = ChatTemplate(base.TEMPLATE.read_text())
+    ours = base.tokenizer(base.BUNDLED / "demo-chat-q8_0.gguf")
+    for tree in trees[:30]:
+        for branch in tree.branches[:3]:
+            messages = [tree.system, *branch[:-1]]
+            text = ours.apply_chat_template(
+                messages, tools=tree.tools or None, tokenize=False, add_generation_prompt=True
+            )
+            told = theirs.render([_told(message) for message in messages], tree.tools)
+            assert not told.rewrites
+            assert text == "".join(segment.text for segment in told)
 
 
-def test_the_same_seed_writes_the_same_conversations_in_every_process() -> None:
-    told = (
-        "from training.tests.conftest import generator; made = generator();"
-        "print([list(made.conversation('invented', 2).schemas) for _ in range(60)])"
+def _told(message: Message) -> ChatMessage:
+    calls = tuple(
+        ToolCall(each["function"]["name"], json.dumps(each["function"]["arguments"], ensure_ascii=False))
+        for each in message.get("tool_calls", ())
     )
-    environments = [{**os.environ, "PYTHONHASHSEED": seed} for seed in ("1", "2")]
-    one, other = (subprocess.check_output([sys.executable, "-c", told], env=each) for each in environments)
-    assert one == other
+    return ChatMessage(message["role"], message["content"], calls)
 
 
-def test_the_same_seed_writes_the_same_conversations() -> None:
-    one, other, third = (generator(seed).conversation("mixed", 5) for seed in ("a", "a", "b"))
-    assert one.messages == other.messages != third.messages
+def test_accepted_answers_of_a_platform_are_trees(tmp_path: Path) -> None:
+    path = tmp_path / "accepted.jsonl"
+    asked = {"role": "user", "content": "Where?"}
+    lines = [
+        {"messages": [{"role": "system", "content": "Be kind."}, asked, {"role": "assistant", "content": "Here."}]},
+        {"messages": [asked, {"role": "assistant", "content": "There."}], "tools": [{"type": "function"}]},
+    ]
+    path.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    one, other, again = islice(accepted(path), 3)
+    assert one == again
+    assert one.system["content"] == "Be kind."
+    assert [message["content"] for message in other.branches[0]] == ["Where?", "There."]
+    assert other.tools == [{"type": "function"}]

@@ -1,0 +1,255 @@
+"""Trees of conversations: one system message with its tools, and several independent conversations after it.
+
+A tree is read once for all its branches, which saves most of the tokens: the schemas of tools are long.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import cycle
+from pathlib import Path
+from random import Random
+from typing import Any, Literal
+
+from training import builtin, functions, services
+from training.functions import Call, Function, Request, Tool, joined, spaced, typed
+from training.passages import Library
+from training.talk import Talk
+from training.values import POOLS, Chooser
+
+Message = dict[str, Any]  # as chat completions have them
+Split = Literal["train", "test"]
+
+HELD_OUT = 12  # every so many-th function is for the test alone
+SYSTEMS = POOLS["system text"]
+DECLINES = POOLS["decline"]
+SERVICES_SHARE = 0.18  # of the trees have functions of real services
+DISTRACTED_SHARE = 0.3  # of the requests to the page come with passages that say nothing of them
+RELATED = 8  # functions that stand together in the list are of one subject
+BRANCHES = (7, 10)
+TOOLS = (1, 1, 1, 2, 2, 3, 3, 4)
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """Each branch follows `system` by itself. Everything that the assistant says in it is learnt."""
+
+    system: Message
+    tools: list[dict[str, Any]]
+    branches: list[list[Message]]
+
+
+def said(text: str) -> Message:
+    return {"role": "user", "content": text}
+
+
+def answered(text: str) -> Message:
+    return {"role": "assistant", "content": text}
+
+
+def called(calls: Sequence[Call]) -> Message:
+    return {
+        "role": "assistant",
+        "content": "",
+        "tool_calls": [{"type": "function", "function": call} for call in calls],
+    }
+
+
+def result(text: str) -> Message:
+    return {"role": "tool", "content": text}
+
+
+class Conversations:
+    """Seeded: the same seed writes the same trees. `split` says which functions may be used."""
+
+    def __init__(self, seed: str, split: Split = "train") -> None:
+        self.choose = Chooser(Random(seed))
+        fixed = Chooser(Random("services"))  # what is held out does not hang on the seed
+        self.everyday = _kept(functions.read(), split)
+        self.services = _kept((*services.botocore(fixed), *services.google(fixed)), split)
+        self.talk = Talk()
+        self.library = Library(self.services)
+
+    def trees(self) -> Iterator[Tree]:
+        while True:
+            share = self.choose.random.random()
+            yield self.functions() if share < 0.6 else self.page() if share < 0.92 else self.plain()
+
+    def functions(self) -> Tree:
+        """Tools of a client: the calls end a branch."""
+        choose = self.choose
+        tools = self._tools()
+        kinds: list[Callable[[list[Tool]], list[Message] | None]] = [
+            *[self.one] * 9,
+            *[self.several] * 4,
+            *[self.different] * 4,
+            *[self.declined] * 4,
+            self._unspecified,
+            self._talk,
+        ]
+        branches = [made for _ in range(choose.between(*BRANCHES)) if (made := choose.pick(kinds)(tools))]
+        return Tree(self._system(), [tool.schema for tool in tools], branches or [self._talk(tools)])
+
+    def page(self) -> Tree:
+        """The tools of the server, passages, and both: as the chat page asks."""
+        choose = self.choose
+        schemas = list(builtin.SCHEMAS)
+        if choose.chance(0.4):
+            choose.random.shuffle(schemas)
+        if choose.chance(0.25):
+            schemas = choose.some(schemas, 2)
+        names = {schema["function"]["name"] for schema in schemas}
+        kinds = [*[self._server] * 9, *[self._documents] * 7, *[self._talk_beside] * 4]
+        branches = [choose.pick(kinds)(names) for _ in range(choose.between(6, 11))]
+        return Tree(self._system(), schemas, branches)
+
+    def plain(self) -> Tree:
+        """No tools at all."""
+        choose = self.choose
+        kinds = (self._documents, self._documents, self._talk_beside)
+        return Tree(self._system(), [], [choose.pick(kinds)(set()) for _ in range(choose.between(3, 5))])
+
+    def _system(self) -> Message:
+        choose = self.choose
+        return {"role": "system", "content": SYSTEMS[0] if choose.chance(0.75) else choose.pick(SYSTEMS)}
+
+    def _tools(self) -> list[Tool]:
+        choose = self.choose
+        pool = self.services if choose.chance(SERVICES_SHARE) else self.everyday
+        count = choose.pick(TOOLS)
+        if choose.chance(0.5):
+            start = choose.between(0, len(pool) - RELATED)
+            pool = pool[start : start + RELATED]
+        return [function.tool(choose) for function in choose.some(pool, count)]
+
+    def one(self, tools: list[Tool]) -> list[Message] | None:
+        return self._request(self.choose.pick(tools).ask(self.choose))
+
+    def several(self, tools: list[Tool]) -> list[Message] | None:
+        return self._request(self.choose.pick(tools).several(self.choose))
+
+    def different(self, tools: list[Tool]) -> list[Message] | None:
+        """Several tools in one message, now and then one of them more than once."""
+        choose = self.choose
+        if len(tools) < 2:
+            return self.several(tools)
+        chosen = choose.some(tools, choose.pick((2, 2, 3)))
+        asked = [tool.several(choose) if choose.chance(0.25) else tool.ask(choose) for tool in chosen]
+        made = [request for request in asked if request is not None]
+        return self._request(joined(choose, made)) if made else None
+
+    def _request(self, request: Request | None) -> list[Message] | None:
+        return [said(typed(self.choose, request.text)), called(request.calls)] if request else None
+
+    def declined(self, tools: list[Tool]) -> list[Message] | None:
+        """A request for a function that is not there: of another subject, or of the same."""
+        choose = self.choose
+        offered = {tool.function.name for tool in tools}
+        pool = self.everyday if choose.chance(0.85) else self.services
+        if choose.chance(0.4) and (at := next((i for i, f in enumerate(pool) if f.name in offered), None)) is not None:
+            pool = pool[max(0, at - RELATED) : at + RELATED]
+        other = choose.pick(pool)
+        words = set(spaced(other.name).split())
+        if any(words & set(spaced(name).split()) for name in offered):
+            return None
+        request = other.tool(choose).ask(choose)
+        return [said(typed(choose, request.text)), answered(choose.pick(DECLINES))] if request else None
+
+    def _unspecified(self, tools: list[Tool]) -> list[Message] | None:
+        made = self.choose.pick(tools).unspecified(self.choose)
+        return [said(made[0]), answered(made[1])] if made else None
+
+    def _talk(self, tools: list[Tool]) -> list[Message]:
+        text, answer = self.talk.exchange(self.choose, page=False)
+        return [said(text), answered(answer)]
+
+    def _talk_beside(self, names: set[str]) -> list[Message]:
+        text, answer = self.talk.exchange(self.choose, page=True)
+        if names and self.choose.chance(DISTRACTED_SHARE):
+            text = self.library.distracting(self.choose, text)
+        branch = [said(text), answered(answer)]
+        if self.choose.chance(0.2):
+            text, answer = self.talk.exchange(self.choose, page=True)
+            branch += [said(text), answered(answer)]
+        return branch
+
+    def _server(self, names: set[str]) -> list[Message]:
+        """Requests for the built-in tools: one, several in a message, or one after the other. What the tree has no tool
+        for is declined."""
+        choose = self.choose
+        asked = choose.pick(builtin.KINDS)(choose)
+        if asked.call["name"] not in names:
+            return [said(asked.text), answered(choose.pick(DECLINES))]
+        if choose.chance(0.22):
+            more = [asked] + [choose.pick(builtin.KINDS)(choose) for _ in range(choose.pick((1, 1, 2)))]
+            several = [each for each in more if each.call["name"] in names]
+            if choose.chance(0.35) and asked.call["name"] == "current_time":
+                return self._clocks()
+            request = joined(choose, [Request(each.text, [each.call]) for each in several])
+            results = [result(each.result) for each in several]
+            return [
+                said(request.text),
+                called(request.calls),
+                *results,
+                answered(" ".join(each.answer for each in several)),
+            ]
+        text = asked.text
+        if choose.chance(DISTRACTED_SHARE):
+            text = self.library.distracting(choose, text)
+        branch = [said(text), *_done(asked)]
+        for _ in range(choose.pick((0, 0, 0, 1, 1, 2))):
+            asked = builtin.again(choose, asked) if choose.chance(0.6) else choose.pick(builtin.KINDS)(choose)
+            if asked.call["name"] not in names:
+                break
+            branch += [said(asked.text), *_done(asked)]
+        if choose.chance(0.1):
+            branch += self._talk_beside(names)
+        return branch
+
+    def _clocks(self) -> list[Message]:
+        """The time in several places, asked in one question."""
+        choose = self.choose
+        clocks = [builtin.time(choose) for _ in range(choose.pick((2, 2, 3)))]
+        text = choose.pick(builtin.ASKED["time"]).format(choose.listed([clock.thing for clock in clocks]))
+        told = [f"It is {json.loads(clock.result)['time']} in {clock.thing}." for clock in clocks]
+        results = [result(clock.result) for clock in clocks]
+        return [said(text), called([clock.call for clock in clocks]), *results, answered(" ".join(told))]
+
+    def _documents(self, names: set[str]) -> list[Message]:
+        """A question with passages; now and then after another one, whose passages are gone as on the platform."""
+        choose = self.choose
+        branch: list[Message] = []
+        if choose.chance(0.15):
+            before = self.library.ask(choose)
+            branch = [said(before.question), {**answered(before.answer), "learnt": False}]
+        asked = self.library.ask(choose)
+        return [*branch, said(asked.text), answered(asked.answer)]
+
+
+def accepted(path: Path) -> Iterator[Tree]:
+    """The lines that `firsttoken eval export` prints, over and over: each is a tree of one branch."""
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    for line in cycle(lines):
+        first, *rest = line["messages"]
+        system, branch = (
+            (first, rest)
+            if first["role"] == "system"
+            else ({"role": "system", "content": SYSTEMS[0]}, line["messages"])
+        )
+        yield Tree(system, line.get("tools", []), [branch])
+
+
+def _done(asked: builtin.Asked) -> list[Message]:
+    return [called([asked.call]), result(asked.result), answered(asked.answer)]
+
+
+def _kept(found: Iterable[Function], split: Split) -> list[Function]:
+    """Services have operations in common: what training knows under another name is not held out."""
+    functions = list(found)
+    train = [function for at, function in enumerate(functions) if at % HELD_OUT]
+    if split == "train":
+        return train
+    known = {function.description for function in train}
+    return [function for function in functions[::HELD_OUT] if function.description not in known]

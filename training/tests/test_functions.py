@@ -1,0 +1,112 @@
+from __future__ import annotations
+
+import json
+import re
+from random import Random
+
+import jsonschema
+import pytest
+
+from training import functions, services
+from training.functions import NAMED, Function, Tool
+from training.values import Chooser, Kind
+
+EVERYDAY = list(functions.read())
+
+
+@pytest.fixture
+def choose() -> Chooser:
+    return Chooser(Random("functions"))
+
+
+def fits(tool: Tool, arguments: object) -> None:
+    jsonschema.validate(arguments, {**tool.schema["function"]["parameters"], "additionalProperties": False})
+
+
+@pytest.mark.parametrize("function", EVERYDAY, ids=lambda function: function.name)
+def test_every_way_to_ask_says_what_the_function_requires(function: Function) -> None:
+    required = {p.name for p in function.parameters if p.required}
+    for template in function.templates:
+        assert required <= set(NAMED.findall(template)) <= {p.name for p in function.parameters}
+
+
+def test_no_two_functions_have_the_same_name() -> None:
+    assert len({function.name for function in EVERYDAY}) == len(EVERYDAY)
+
+
+def test_the_calls_of_a_request_fit_the_schema_of_their_tool(choose: Chooser) -> None:
+    for function in EVERYDAY:
+        tool = function.tool(choose)
+        for made in (tool.ask(choose), tool.several(choose)):
+            for call in made.calls if made else ():
+                assert call["name"] == tool.name
+                fits(tool, call["arguments"])
+
+
+def test_a_request_says_every_argument_of_its_calls(choose: Chooser) -> None:
+    tool = functions.Function("f", "Send", (functions.Parameter("to", Kind("@email"), "To"),), ("Mail {to}.",)).tool(
+        choose
+    )
+    made = tool.several(choose)
+    assert made is not None
+    assert all(call["arguments"]["to"] in made.text for call in made.calls)
+
+
+def test_several_requests_are_joined_in_the_order_of_their_calls(choose: Chooser) -> None:
+    one, other = functions.Request("Do it.", [{"name": "a"}]), functions.Request("Is it done?", [{"name": "b"}])
+    for _ in range(20):
+        made = functions.joined(choose, [one, other])
+        assert made.text.lower().index("do it") < made.text.lower().index("is it done")
+        assert [call["name"] for call in made.calls] == ["a", "b"]
+
+
+def test_a_request_without_its_facts_is_answered_with_a_question_for_them(choose: Chooser) -> None:
+    function = next(f for f in EVERYDAY if f.name == "book_flight")
+    made = function.tool(choose).unspecified(choose)
+    assert made is not None
+    assert all(word in made[1] for word in ("origin", "destination", "date"))
+
+
+def test_functions_of_real_services_keep_their_names_and_can_be_asked_for(choose: Chooser) -> None:
+    for found in (services.botocore(choose), services.google(choose)):
+        for function in (next(found) for _ in range(12)):
+            tool = function.tool(choose)
+            assert tool.name == function.name
+            made = tool.ask(choose)
+            assert made is not None
+            fits(tool, made.calls[0]["arguments"])
+
+
+def test_a_description_of_a_service_is_its_first_sentence_without_tags() -> None:
+    assert (
+        services.plain("<p>Required. Lists the <b>keys</b> of a user. Use it rarely.</p>") == "Lists the keys of a user"
+    )
+
+
+@pytest.mark.parametrize(
+    "kind", ["b", "i1-9", "i500-90000", "n0.5-2", "e(red,blue)", "@city", "@date", "@time", "l@city", "li"]
+)
+def test_a_value_fits_the_schema_of_its_kind(kind: str, choose: Chooser) -> None:
+    for _ in range(40):
+        jsonschema.validate(Kind(kind).said(choose).value, Kind(kind).schema())
+
+
+def test_a_number_with_thousands_separators_is_the_number_that_is_meant(choose: Chooser) -> None:
+    said = [Kind("i1000-90000").said(choose) for _ in range(60)]
+    assert any("," in each.words for each in said)
+    assert all(int(each.words.replace(",", "")) == each.value for each in said)
+
+
+def test_a_date_is_written_as_its_description_asks(choose: Chooser) -> None:
+    for _ in range(20):
+        assert re.fullmatch(r"\d{4}-\d\d-\d\d", Kind("@date").said(choose, "Day as YYYY-MM-DD").value)
+        assert re.fullmatch(r"\d\d:\d\d", Kind("@time").said(choose, "Start as HH:MM").value)
+
+
+def test_names_that_differ_have_the_same_parameters(choose: Chooser) -> None:
+    function = EVERYDAY[0]
+    names = {function.tool(choose).name for _ in range(60)}
+    assert function.name in names
+    assert len(names) > 4
+    assert all(re.fullmatch(r"[A-Za-z0-9_]+", name) for name in names)
+    assert json.dumps(function.tool(choose).schema)
