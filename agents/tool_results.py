@@ -43,17 +43,17 @@ async def take_results(progress: Progress, prompts: PromptBuilder, sink: EventSi
 
 
 def approved_calls(turn: Turn) -> list[FunctionCall]:
-    """The calls that the request allows, and that nothing has answered."""
+    """The calls that the request allows, and that nothing has answered. One that has run follows its request, under the
+    same id."""
     if not turn.approved:
         return []
     said = (*turn.history, *turn.input)
     denied = {item.call_id for item in said if isinstance(item, FunctionCallOutput) and not item.approves}
-    done = denied | {item.call_id for item in said if isinstance(item, FunctionCall) and item.result is not None}
-    requests = {item.call_id: item for item in said if isinstance(item, FunctionCall) and item.runs}
+    newest = {item.call_id: item for item in said if isinstance(item, FunctionCall) and item.runs}
     return [
         replace(call, id=new_id("mcp"), shape=CallShape("mcp", call.shape.namespace, by_server=True), joined=False)
-        for id, call in requests.items()
-        if id in turn.approved - done and call.shape.form == "mcp_approval"
+        for id, call in newest.items()
+        if id in turn.approved - denied and call.shape.form == "mcp_approval"
     ]
 
 

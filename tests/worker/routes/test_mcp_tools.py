@@ -117,6 +117,7 @@ async def test_calls_of_one_step_run_together_and_their_prompt_goes_on(database:
         again = [{"role": "user", "content": ASK}, *first["output"], {"role": "user", "content": "Sure?"}]
         third = await post(client, URL, {**asked, "input": again})
     assert [item["output"] for item in first["output"] if item["type"] == "mcp_call"] == ["2", "4"]
+    assert model.prompts[1].count("<assistant>") == 2, "both calls are one message of the model"
     assert model.prompts[2] == model.prompts[3]
     assert model.prompts[2].startswith(model.prompts[1].removesuffix("<assistant>"))
     assert [item["type"] for item in third["output"]] == ["message"], "the list is known"
@@ -215,6 +216,7 @@ async def test_a_call_that_the_user_denies_does_not_run(database: Database, serv
         answer = {"type": "mcp_approval_response", "approval_request_id": first["output"][-1]["id"], "approve": False}
         said = [{"role": "user", "content": ASK}, *first["output"], {**answer, "reason": "Not today."}]
         second = await post(client, URL, {**asked, "input": said})
+        await post(client, URL, {**asked, "input": [*said, *second["output"], {**answer, "approve": True}]})
     assert (server.calls, second["output"][-1]["content"][0]["text"]) == ([], "I did not.")
     assert "<tool>Error: The user did not allow this call. Not today." in model.prompts[1]
 
@@ -232,6 +234,7 @@ async def test_an_approved_call_runs_once(database: Database, server: ToolServer
         }
         said = [{"role": "user", "content": ASK}, *first["output"], answer]
         second = await post(client, URL, {**asked, "input": said})
+        assert (second["status"], second["output"][-1]["content"][0]["text"]) == ("completed", "Eight.")
         sure = {"role": "user", "content": "Sure?"}
         await post(client, URL, {**asked, "input": [*said, *second["output"], sure]})
         third = {**asked, "input": [sure], "previous_response_id": second["id"]}
