@@ -27,6 +27,7 @@ from tests.worker.answering import MODEL, StallingModel, answering, events_of, g
 from tests.worker.harness import Client
 from tests.worker.reader import Event, Reader
 from tests.worker.sharing import response_id_of, signed_in
+from worker.routes import responses
 from worker.runs import idempotency, manager, run
 from worker.runs.idempotency_store import IdempotencyStore
 from worker.runs.replay import GAP, NOT_STORED, UNSTORED_EVENTS_MAX, WORKER_STOPPED
@@ -155,6 +156,7 @@ async def test_a_client_that_vanishes_while_its_request_is_stored_may_ask_again(
     postgres: EmbeddedPostgres, owner_dsn: str, monkeypatch: pytest.MonkeyPatch, after: int
 ) -> None:
     monkeypatch.setattr(manager, "PASS_EVERY_S", 0.05)
+    monkeypatch.setattr(responses, "BEGIN_S", 0.2)  # a repetition that is too early waits no longer for its 409
     async with behind(postgres, owner_dsn, scripted()) as lossy:
         headers = key()
         lossy.proxy.holds, lossy.proxy.after = True, after
