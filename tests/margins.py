@@ -29,6 +29,7 @@ from tests.serving import run_command
 
 if TYPE_CHECKING:
     from inference.engine.plan import Work
+    from inference.engine.sampler import Sampler
     from inference.grammar.constraint import Constraint
     from inference.request import Request
 
@@ -39,6 +40,7 @@ MARKER = "any_answer"
 VOCABULARY_MIN = 1000  # tokens of a real model; those of scripted devices have less
 CANDIDATES = 256  # tokens among which the second best is looked for: under a grammar most are refused
 SHOWN_TOKENS = 16  # of the question and of the answer before a draw
+SHOWN_MAX_NATS = 2.0  # of a surer draw, only the margin is noted: most are, and each has its texts decoded
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +48,10 @@ class Draw:
     answer: str  # the same for all draws of one answer
     submitted_ns: int  # by the clock that all processes of a machine share
     margin: float  # infinite where only one token was allowed
-    asked: str  # the end of the prompt
-    said: str  # the end of the answer before it
-    token: str
-    other: str
+    asked: str = ""  # the end of the prompt
+    said: str = ""  # the end of the answer before it
+    token: str = ""
+    other: str = ""
 
     def __str__(self) -> str:
         between = f"{self.margin:.2f} nats between {self.token!r} and {self.other!r}"
@@ -86,22 +88,34 @@ def note_draws(path: Path) -> None:
 
 
 def drawn(request: Request, logits: NDArray[np.float32]) -> Draw:
+    pieces, best, other = request.text._pieces, None, None
+    for token, logit in _likeliest(request.sampler, logits):
+        best = best or (token, logit)
+        if pieces[token] != pieces[best[0]]:  # all ends of a turn are one choice
+            other = token, logit
+            break
+    margin = best[1] - other[1] if best and other else float("inf")
+    answer = f"{os.getpid()}-{request.stamps.submitted_ns}-{id(request)}"
+    if not best or not other or margin > SHOWN_MAX_NATS:  # nobody will read it
+        return Draw(answer, request.stamps.submitted_ns, margin)
+    shown = request.prompt[-SHOWN_TOKENS:], request.generated[-SHOWN_TOKENS:], best[:1], other[:1]
+    texts = (b"".join(pieces[t] for t in tokens if t < len(pieces)).decode(errors="replace") for tokens in shown)
+    return Draw(answer, request.stamps.submitted_ns, margin, *texts)
+
+
+def _likeliest(sampler: Sampler, logits: NDArray[np.float32]) -> Iterator[tuple[int, float]]:
+    """Tokens that are allowed with their logits, the likeliest first: nearly always, two are looked at."""
     from inference.engine.sampler import largest
 
-    sampler, pieces = request.sampler, request.text._pieces
-    row = sampler._adjusted(logits)
-    tokens = largest(row, min(CANDIDATES, len(row)))
+    row = np.array(sampler._adjusted(logits))
     if sampler._constraint is not None:
-        tokens = tokens[_allowed(sampler._constraint, tokens)]
-    best, rest = tokens[:1].tolist(), tokens[1:].tolist()
-    others = [token for token in rest if pieces[token] != pieces[best[0]]][:1]  # all ends of a turn are one choice
-    margin = float(row[best[0]] - row[others[0]]) if others else float("inf")
-    shown = (request.prompt[-SHOWN_TOKENS:], request.generated[-SHOWN_TOKENS:], best, others)
-    asked, said, token, other = (
-        b"".join(pieces[t] for t in tokens if t < len(pieces)).decode(errors="replace") for tokens in shown
-    )
-    answer = f"{os.getpid()}-{request.stamps.submitted_ns}-{id(request)}"
-    return Draw(answer, request.stamps.submitted_ns, margin, asked, said, token, other)
+        tokens = largest(row, min(CANDIDATES, len(row)))
+        yield from ((int(token), float(row[token])) for token in tokens[_allowed(sampler._constraint, tokens)])
+        return
+    for _ in range(CANDIDATES):
+        token = int(row.argmax())
+        yield token, float(row[token])
+        row[token] = -np.inf
 
 
 def _allowed(constraint: Constraint, tokens: NDArray[np.intp]) -> NDArray[np.bool_]:
