@@ -105,7 +105,9 @@ async def test_a_stored_file_is_an_image_too(wire: Wire) -> None:
     usage = (await wire.respond(shown({"file_id": file["id"]})))["usage"]
     assert usage["input_tokens_details"]["image_tokens"] == IMAGE_TOKENS
     form = aiohttp.FormData({"purpose": "vision"})
-    form.add_field("file", RED + bytes(limits.IMAGE_BYTES_MAX), filename="large.png", content_type="image/png")
+    form.add_field(
+        "file", io.BytesIO(RED + bytes(limits.IMAGE_BYTES_MAX)), filename="large.png", content_type="image/png"
+    )
     async with wire.http.post("/v1/files", data=form) as answer:
         large = (await answer.json())["id"]
     error = (await wire.post("responses", shown({"file_id": large}), 400))["error"]
