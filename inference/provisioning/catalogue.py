@@ -318,7 +318,7 @@ SMOL_CHAT = Adapted(
     context=4096,  # the adapter learned from conversations of far less; the cache takes half of the memory
     size=144_811_136,
     purpose="chats a little, answers with tools and documents; SmolLM2-135M-Instruct, Apache-2.0",
-    card=FOLDER / "smol-chat-NOTICE.txt",
+    card=FOLDER / "SMOL_CHAT_CARD.md",
 )
 
 
