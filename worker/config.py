@@ -162,7 +162,9 @@ class Config:
     )
 
     model: Path | None = _models(
-        None, "chat model: a GGUF file or a name from `firsttoken models list`", fallback="the bundled demo-chat"
+        None,
+        "chat model: a GGUF file or a name from `firsttoken models list`",
+        fallback="smol-chat if it was fetched, otherwise the bundled demo-chat",
     )
     models: Path | None = _models(
         None,

@@ -19,10 +19,11 @@ from worker.app import build_app
 from worker.auth.keys import LOCAL_TENANT, sign_in_link
 from worker.auth.scope import ALL
 from worker.cli.download import shown
-from worker.cli.weights import is_named, make
+from worker.cli.weights import make, named
 from worker.config import PROJECT, Config
 from worker.edge.listener import listening
 from worker.engines.address import Address, listen_socket
+from worker.errors import StartError
 from worker.home import Home, write_atomically
 from worker.lifecycle.crew.member import Member
 from worker.lifecycle.drain import drain, first_of, make_room
@@ -84,9 +85,9 @@ async def serve(config: Config, *, began: float, member: Member | None = None) -
 
 
 async def _fetch_weights(config: Config, home: Home, loading: LoadProgress) -> None:
-    """Those that the chat model is made of, if they are not here and the operator says where they are. Raises
-    StartError."""
-    if config.weights is None or not is_named(SMOL_CHAT, config):
+    """Those that the default model is made of, if they are not here and the operator says where they are. Without them
+    the bundled one answers. Raises StartError if nothing but the default will do."""
+    if config.weights is None or config.engines or not (chosen := named(config)) & {None, SMOL_CHAT.name}:
         return
     with shown(SMOL_CHAT.base.name) as report:
 
@@ -94,7 +95,12 @@ async def _fetch_weights(config: Config, home: Home, loading: LoadProgress) -> N
             report(here, total)
             loading.share = here / total if total else 0.0
 
-        await make(SMOL_CHAT, home.models, tell, source=config.weights)
+        try:
+            await make(SMOL_CHAT, home.models, tell, source=config.weights)
+        except (StartError, OSError) as error:
+            if SMOL_CHAT.name in chosen:
+                raise
+            print(f"\nThe small demo-chat answers instead of {SMOL_CHAT.name}: {error}", flush=True)
     loading.share = 0.0
 
 

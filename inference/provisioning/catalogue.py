@@ -356,10 +356,11 @@ def files_in(folder: Path) -> list[Path]:
 def find(choice: Path | None, folder: Path) -> Path:
     """The file that the user means: a path, a name of this catalogue, or a file of `folder` with or without extension.
 
-    None means the bundled chat model. Raises ModelNotLoaded, listing the choices.
+    None means smol-chat, or the bundled chat model where it was not made. Raises ModelNotLoaded, listing the choices.
     """
     if choice is None:
-        return CHAT_MODEL
+        made = folder / SMOL_CHAT.file_name
+        return made if made.is_file() else CHAT_MODEL
     if (path := choice.expanduser()).is_file():
         return path
     name = str(choice)

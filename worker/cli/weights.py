@@ -46,11 +46,12 @@ async def make(entry: Adapted, folder: Path, report: Report, *, source: str | No
     return target
 
 
-def is_named(entry: Adapted, config: Config) -> bool:
-    """Whether a worker with these settings serves this model. Raises StartError for a file of models that is wrong."""
+def named(config: Config) -> set[str | None]:
+    """The models that a worker with these settings serves; None is the default. Raises StartError for a file of models
+    that is wrong."""
     file = read_models(config)
     chosen = [config.model] if file is None else [table.model for table in file.models.values()]
-    return any(model is not None and str(model) == entry.name for model in chosen)
+    return {None if model is None else str(model) for model in chosen}
 
 
 def _merge(entry: Adapted, base: Path, target: Path) -> None:

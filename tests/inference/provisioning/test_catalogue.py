@@ -9,7 +9,7 @@ import pytest
 from inference.bundled import CHAT_MODEL, DRAFT_MODEL, EMBEDDER
 from inference.errors import ModelNotLoaded
 from inference.llama import LlamaContext, LlamaModel
-from inference.provisioning.catalogue import BUNDLED, HUB_FILE, PRESETS, find, preset
+from inference.provisioning.catalogue import BUNDLED, HUB_FILE, PRESETS, SMOL_CHAT, find, preset
 from inference.provisioning.gguf_metadata import read_metadata, template_kind, title
 
 
@@ -44,7 +44,9 @@ def test_what_is_no_file_of_a_hub_is_not_taken_for_one(name: str) -> None:
 def test_a_name_finds_bundled_pulled_and_own_files(tmp_path: Path) -> None:
     (tmp_path / "Qwen3-8B-Q4_K_M.gguf").touch()
     (tmp_path / "mine.gguf").touch()
-    assert find(None, tmp_path) == CHAT_MODEL
+    assert find(None, tmp_path) == find(Path("demo-chat"), tmp_path) == CHAT_MODEL
+    (tmp_path / SMOL_CHAT.file_name).touch()
+    assert find(None, tmp_path) == find(Path("smol-chat"), tmp_path) == tmp_path / SMOL_CHAT.file_name
     assert find(Path("demo-draft"), tmp_path) == DRAFT_MODEL
     assert find(Path("qwen3-8b"), tmp_path) == tmp_path / "Qwen3-8B-Q4_K_M.gguf"
     assert find(Path("mine"), tmp_path) == find(Path("mine.gguf"), tmp_path) == tmp_path / "mine.gguf"

