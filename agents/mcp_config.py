@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeAlias
-from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
@@ -13,7 +12,6 @@ from agents.tool import ToolContext, ToolError
 
 SERVERS_MAX, WORDS_MAX, TOOLS_MAX = 16, 64, 128
 URL_CHARS_MAX = 2000
-PORTS = {"http": 80, "https": 443}
 
 # Without an underscore: it ends the name of the server in the name of a tool.
 ServerName: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9]{0,23}$")]
@@ -62,29 +60,3 @@ class AbsentTool:
 
     async def run(self, arguments: str, context: ToolContext) -> str:
         raise ToolError(f"the server '{self.server}' cannot be reached or has no such tool")
-
-
-def origin_of(url: str) -> str:
-    """The origin in its one spelling, such as "https://tools.example:8443". Raises ValueError for what is no plain URL
-    of a server, or contains a password."""
-    if not (url.isascii() and url.isprintable()) or " " in url or "\\" in url:
-        raise ValueError("is not a web address")
-    parts = urlsplit(url)
-    if parts.scheme not in PORTS or not parts.hostname or parts.port == 0:
-        raise ValueError("is not a web address that begins with http:// or https://")
-    if "@" in parts.netloc:
-        raise ValueError("must not contain a user or a password")
-    if parts.fragment:
-        raise ValueError("must not contain a fragment")
-    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
-    port = f":{parts.port}" if parts.port not in (None, PORTS[parts.scheme]) else ""
-    return f"{parts.scheme}://{host}{port}"
-
-
-def origins_of(text: str) -> frozenset[str]:
-    """Origins, separated by commas. Raises ValueError with the rest of a sentence about the text."""
-    parts = [part.strip() for part in text.split(",") if part.strip()]
-    for part in parts:
-        if origin_of(part) != part:
-            raise ValueError(f"must be origins such as https://tools.example, not {part!r}")
-    return frozenset(parts)

@@ -24,8 +24,9 @@ from mcp.types import Tool as RemoteTool
 
 from agents.call_shape import NAME_CHARS_MAX
 from agents.function_tool import function_schema
-from agents.mcp_config import TOOLS_MAX, ServerTable, origin_of
+from agents.mcp_config import TOOLS_MAX, ServerTable
 from agents.mcp_transport import GuardedTransport, Refused
+from agents.origin import origin_of
 from agents.tool import ToolContext, ToolError
 
 log = logging.getLogger("firsttoken.mcp")

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 
 import httpx2
 
-from agents.mcp_config import PORTS, origin_of
+from agents.origin import PORTS, origin_of
 from retrieval.loaders.web import is_public
 
 ANSWER_BYTES_MAX = 1_000_000  # of a response: a list of 128 tools with long schemas; it is parsed on the event loop

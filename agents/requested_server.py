@@ -14,8 +14,9 @@ from uuid import UUID
 
 from agents.call_shape import NAME_CHARS_MAX, CallShape, qualified
 from agents.function_tool import FunctionTool
-from agents.mcp_config import ServerTable, origin_of
+from agents.mcp_config import ServerTable
 from agents.message import ToolListing, storable
+from agents.origin import origin_of
 from inference.trace import Trace, now_ns
 
 LIST_S = 10.0  # the client waits for its first token

@@ -10,10 +10,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256, shake_256
-from typing import Protocol, TypeAlias
+from struct import unpack
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
-import numpy as np
-from numpy.typing import NDArray
+if TYPE_CHECKING:  # the help of a command imports this too
+    import numpy as np
+    from numpy.typing import NDArray
 
 IDS_END = 2**31  # llama.cpp's and the disk's tokens are signed 32-bit numbers
 # A thinner picture is cut into hundreds of slices by some encoders, and comes to less than a pixel in others.
@@ -65,8 +67,8 @@ class Run:
     def of(cls, picture: Picture, part: int, tokens: int, vocabulary: int, seen_by: bytes, *, mutual: bool) -> Run:
         """`seen_by` identifies the projector, whose vectors they stand for, and `vocabulary` is its size."""
         key = b"%b %b %d %d" % (seen_by, picture.digest.encode(), part, tokens)
-        drawn = np.frombuffer(shake_256(key).digest(4 * tokens), "<u4") % np.uint32(IDS_END - vocabulary)
-        return cls(picture, part, tuple((drawn.astype(np.int64) + vocabulary).tolist()), mutual)
+        drawn = unpack(f"<{tokens}I", shake_256(key).digest(4 * tokens))
+        return cls(picture, part, tuple(vocabulary + each % (IDS_END - vocabulary) for each in drawn), mutual)
 
 
 Layout: TypeAlias = Sequence[Run | tuple[int, ...]]  # the parts of a picture, and the tokens of the text around them

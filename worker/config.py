@@ -15,7 +15,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, get_type_hints
 
-from agents.mcp_config import origins_of
+from agents.origin import origins_of
 from inference.adapter import adapters_in
 from inference.attention import AUTO, FLASH, KV_TYPES, LAYOUTS, QUANTISED
 from inference.speculative.draft_length import DRAFT_TOKENS_MAX

@@ -15,8 +15,8 @@ from typing import Any, TypeVar, cast
 from agents.agent import Agent
 from agents.agent_registry import AgentRegistry
 from agents.answer_cache import AnswerCache
-from agents.mcp_config import origins_of
 from agents.model_registry import Candidate
+from agents.origin import origins_of
 from agents.semantic_cache import SemanticCache, Vector
 from agents.store import ConversationSearch, ConversationStore, ItemStore, ResponseStore, ShareStore
 from agents.surface import USUAL as SURFACES

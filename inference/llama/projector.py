@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from gguf import GGUFReader
+from gguf.quants import dequantize
 from numpy.typing import NDArray
 
 from inference.errors import InferenceError, ModelNotLoaded, UnseenPicture
@@ -44,6 +46,7 @@ class Projector:
             )
         self._vocabulary = model.vocabulary_size
         self._identity = digest_of_weights(path)
+        self._row_end = _row_end(path)
         self._mutual = bool(library.mtmd_decode_use_non_causal(self._context, None))
         try:
             self._check(path, model)
@@ -101,7 +104,10 @@ class Projector:
             raise InferenceError(f"an image could not be encoded: {last_complaint()}")
         shape = (self._library.mtmd_input_chunk_get_n_tokens(chunk), self._dimensions)
         pointer = ctypes.cast(self._library.mtmd_get_output_embd(self._context), ctypes.POINTER(ctypes.c_float))
-        return np.ctypeslib.as_array(pointer, shape).copy()
+        vectors = mended(np.ctypeslib.as_array(pointer, shape).copy(), self._row_end)
+        if not np.isfinite(vectors).all():
+            raise InferenceError("the encoder computed no numbers for an image")
+        return vectors
 
     def _is_text(self, chunk: Any) -> bool:
         return bool(self._library.mtmd_input_chunk_get_type(chunk) == self._library.MTMD_INPUT_CHUNK_TYPE_TEXT)
@@ -126,3 +132,19 @@ class Projector:
         finally:
             library.mtmd_input_chunks_free(chunks)
             library.mtmd_bitmap_free(bitmap)
+
+
+def _row_end(path: Path) -> NDArray[np.float32] | None:
+    """The vector at the end of each row of a picture, for projectors that have one (Pixtral's)."""
+    tensor = next((each for each in GGUFReader(path).tensors if each.name == "v.token_embd.img_break"), None)
+    return None if tensor is None else dequantize(tensor.data, tensor.tensor_type).reshape(-1)
+
+
+def mended(vectors: NDArray[np.float32], row_end: NDArray[np.float32] | None) -> NDArray[np.float32]:
+    """With all ends of rows. llama.cpp makes them by adding `row_end` to unused memory times zero, and what that memory
+    held may be no number: then neither is its product with zero."""
+    if row_end is not None:
+        nothing = np.isnan(vectors)
+        ends = (nothing | (vectors == row_end)).all(axis=1)
+        vectors[ends] = row_end
+    return vectors

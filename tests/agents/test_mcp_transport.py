@@ -9,8 +9,8 @@ from typing import Any
 import httpx2
 import pytest
 
-from agents.mcp_config import origin_of, origins_of
 from agents.mcp_transport import ANSWER_BYTES_MAX, GuardedTransport, Refused
+from agents.origin import origin_of, origins_of
 
 ORIGIN = "https://tools.example"
 PUBLIC, PRIVATE = "93.184.215.14", "10.0.0.7"

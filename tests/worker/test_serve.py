@@ -61,7 +61,7 @@ async def test_the_ready_file_tells_how_to_reach_a_worker(
     worker = Worker(home, "--docs", str(documents))
     ready = worker.wait_until_ready()
     try:
-        assert ready.keys() == {"url", "api_key", "chat_url", "ops_url", "pid", "version"}
+        assert ready.keys() == {"url", "api_key", "chat_url", "ops_url", "pid", "version", "model"}
         assert ready["pid"] == worker.process.pid
         assert await status_of(http, ready, "/readyz") == 200
         assert await status_of(http, ready, "/v1/models") == 200

@@ -9,7 +9,7 @@ from uuid import UUID
 from pydantic import AfterValidator, Field, StringConstraints
 
 from agents.definition import CLASSES, Bounds, ClassName
-from agents.mcp_config import origins_of
+from agents.origin import origins_of
 from agents.turn import Owner, Turn
 from inference.generation import Priority
 from worker.auth.scope import Scope

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from agents.mcp_config import SERVERS_MAX, origins_of
+from agents.mcp_config import SERVERS_MAX
+from agents.origin import origins_of
 from agents.requested_server import RequestedServer, RequestedServers
 from agents.turn import TurnServer
 from inference.trace import Trace

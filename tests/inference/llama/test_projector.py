@@ -15,6 +15,7 @@ from inference.bundled import CHAT_MODEL
 from inference.errors import ModelNotLoaded, UnseenPicture
 from inference.llama import LlamaContext, LlamaModel, Projector
 from inference.llama.library import get_logits, mtmd
+from inference.llama.projector import mended
 from inference.picture import IDS_END, Picture, Pixels, Run, Vectors
 from tests.inference.hybrids import write_hybrid
 from tests.inference.projectors import KINDS, Kind, picture, write_projector, write_with_marks
@@ -78,8 +79,16 @@ def theirs(model: LlamaModel, projector: Projector, *pictures: Picture) -> NDArr
     asked = library.mtmd_input_text(text, len(text), False, True)
     array = (ctypes.c_void_p * len(bitmaps))(*bitmaps)
     assert library.mtmd_tokenize(projector._context, chunks, ctypes.byref(asked), array, len(bitmaps)) == 0
-    evaluate = library.mtmd_helper_eval_chunks
-    assert evaluate(projector._context, context._context, chunks, 0, 0, 128, True, ctypes.byref(past)) == 0
+    count, none = library.mtmd_input_chunks_size(chunks), library.mtmd_helper_post_decode_callback()
+    for chunk in (library.mtmd_input_chunks_get(chunks, at) for at in range(count)):
+        at = past.value, 0, 128
+        here = projector._context, context._context, chunk
+        if projector._is_text(chunk):
+            assert library.mtmd_helper_eval_chunk_single(*here, *at, True, ctypes.byref(past)) == 0
+            continue
+        vectors = projector._encoded(chunk)  # the library's own may lack the ends of rows
+        rows = vectors.ctypes.data_as(ctypes.POINTER(ctypes.c_float))
+        assert library.mtmd_helper_decode_image_chunk(*here, rows, *at, ctypes.byref(past), none, None) == 0
     pointer = get_logits(context._context)
     logits = np.ctypeslib.as_array((ctypes.c_float * model.vocabulary_size).from_address(pointer)).copy()
     library.mtmd_input_chunks_free(chunks)
@@ -125,6 +134,15 @@ def test_ids_are_drawn_from_the_picture_and_the_projector_outside_of_the_vocabul
     assert len({ids(1)[0], ids(2)[0], ids(1, "pixtral")[0]}) == 3
     assert model.vocabulary_size <= min(ids(1))
     assert max(ids(1)) < IDS_END
+
+
+def test_the_ends_of_rows_that_the_library_leaves_to_chance_are_mended() -> None:
+    row_end = np.array([1, 2, 3], np.float32)
+    rows = np.array([[5, 6, 7], [1, np.nan, 3], [np.nan] * 3, [4, np.nan, 3]], np.float32)
+    whole = mended(rows.copy(), row_end)
+    assert whole[:3].tolist() == [[5, 6, 7], [1, 2, 3], [1, 2, 3]]
+    assert np.isnan(whole[3, 1]), "not the end of a row"
+    assert np.isnan(mended(rows.copy(), None)[1:]).any(axis=1).all()
 
 
 @pytest.mark.parametrize("kind", KINDS)

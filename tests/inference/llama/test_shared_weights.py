@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from pathlib import Path
 from threading import Event
 
@@ -15,26 +16,27 @@ from inference.llama import are_loaded, load_weights
 WAIT_S = 30.0
 
 
-async def test_who_needs_the_same_weights_waits_for_them_and_nobody_else_does() -> None:
+async def test_who_needs_the_same_weights_waits_for_them_and_nobody_else_does(tmp_path: Path) -> None:
+    large, small = (Path(shutil.copy(path, tmp_path)) for path in (CHAT_MODEL, DRAFT_MODEL))  # which nobody else uses
     begun, ends = Event(), Event()
 
     def told(share: float) -> None:
         begun.set()
         assert ends.wait(WAIT_S)
 
-    slow = asyncio.create_task(asyncio.to_thread(load_weights, CHAT_MODEL, progress=told))
+    slow = asyncio.create_task(asyncio.to_thread(load_weights, large, progress=told))
     assert await asyncio.to_thread(begun.wait, WAIT_S)
-    same = asyncio.create_task(asyncio.to_thread(load_weights, CHAT_MODEL))
-    other = await asyncio.to_thread(load_weights, DRAFT_MODEL)
-    assert are_loaded(DRAFT_MODEL) and not are_loaded(CHAT_MODEL)
+    same = asyncio.create_task(asyncio.to_thread(load_weights, large))
+    other = await asyncio.to_thread(load_weights, small)
+    assert are_loaded(small) and not are_loaded(large)
     ends.set()
     first, second = await slow, await same
     assert first.handle == second.handle != other.handle
     for model in (first, other):
         model.close()
-    assert are_loaded(CHAT_MODEL) and not are_loaded(DRAFT_MODEL)
+    assert are_loaded(large) and not are_loaded(small)
     second.close()
-    assert not are_loaded(CHAT_MODEL)
+    assert not are_loaded(large)
 
 
 def test_a_file_that_could_not_be_loaded_is_tried_again(tmp_path: Path) -> None:

@@ -14,7 +14,8 @@ export function runningIn(conversation) {
 
 /** Without its pictures, which are larger than what a browser keeps. Without `versions`, those that were noted before stay. */
 export function begun(conversation, id, question, versions = runningIn(conversation)?.versions ?? []) {
-  remember(name(conversation), JSON.stringify({ id, question: withoutPictures(question), versions }));
+  const text = typeof question === "string" ? withoutPictures(question) : null; // decisions about calls are no text
+  remember(name(conversation), JSON.stringify({ id, question: text, versions }));
 }
 
 export function ended(conversation) {

@@ -13,7 +13,7 @@ const TOOLS = ["calculator", "current_time", "convert_units"];
 export async function runTurn({ conversation, question, store, tools, settings, signal, begun }, answer) {
   const body = {
     conversation,
-    input: inputOf(question),
+    input: typeof question === "string" ? inputOf(question) : question, // decisions about calls are items already
     stream: true,
     ...turnFields(settings),
     tools: toolList(store, tools, settings),
