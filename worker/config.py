@@ -472,16 +472,6 @@ def settings() -> tuple[Setting, ...]:
     return tuple(Setting.of(each, hints[each.name]) for each in fields(Config))
 
 
-OF_ENGINES = frozenset({"model", "lora", "draft", "draft_tokens", "queue", "drain_s"})
-
-
-def is_for_engines(name: str) -> bool:
-    """Whether `firsttoken engine` takes the setting too."""
-    about = next(each for each in settings() if each.name == name).about
-    computes = about.group in (Group.ENGINES, Group.COMPUTATION, Group.MEMORY) and name != "engines"
-    return computes or name in OF_ENGINES or about.every
-
-
 def load(flags: Mapping[str, str], environment: Mapping[str, str] | None = None) -> Config:
     """Merge flags over the environment over defaults. Raises ConfigError."""
     environment = os.environ if environment is None else environment

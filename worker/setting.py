@@ -67,6 +67,9 @@ def web_address(url: str) -> None:
         raise ValueError("must be an http(s) URL")  # not quoted: it may contain a password
 
 
+OF_ENGINES = frozenset({"model", "lora", "draft", "draft_tokens", "queue", "drain_s"})
+
+
 @dataclass(frozen=True, slots=True)
 class Setting:
     name: str
@@ -90,6 +93,12 @@ class Setting:
     @property
     def variable(self) -> str:
         return PREFIX + self.name.upper()
+
+    @property
+    def is_for_engines(self) -> bool:
+        """Whether `firsttoken engine` takes it too."""
+        computes = self.about.group in (Group.ENGINES, Group.COMPUTATION, Group.MEMORY) and self.name != "engines"
+        return computes or self.name in OF_ENGINES or self.about.every
 
     @property
     def default_text(self) -> str:

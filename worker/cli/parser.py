@@ -21,10 +21,10 @@ from worker.cli.arguments import (
     part,
     share,
 )
-from worker.config import VERSION, is_for_engines
+from worker.config import VERSION, settings
 
 SERVE = "worker.serve.serve"  # commands are named by the paths of their functions, which are imported when they run
-ENGINE_SETTINGS = frozenset(filter(is_for_engines, SETTING_NAMES))
+ENGINE_SETTINGS = frozenset(each.name for each in settings() if each.is_for_engines)
 MEMORY_SETTINGS = frozenset(
     {"lora", "draft", "draft_tokens", "context", "streams", "resident", "parked_mb", "kv_type", "memory_mb"}
     | {"gpu_layers", "kv_place", "gpu_split"}

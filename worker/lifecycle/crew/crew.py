@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from inference.remote.transport import Transport
-from worker.config import Config, is_for_engines
+from worker.config import Config, settings
 from worker.engines.exchange import EngineTransport
 from worker.engines.shared_token import read_token
 from worker.errors import StartError
@@ -91,7 +91,8 @@ class Crew:
             fair = EMBEDDED_CONNECTIONS // config.workers - 1  # and one that listens
             given["database_connections"] = str(min(config.database_connections, fair))
         own = {"host": config.host, "port": str(port), "engines": config.engines or engine or ""}
-        self._of_engine = {name: text for name, text in given.items() if is_for_engines(name)}
+        of_engines = {each.name for each in settings() if each.is_for_engines}
+        self._of_engine = {name: text for name, text in given.items() if name in of_engines}
         if self._models is not None:
             del own["engines"]
             self._of_engine.pop("models", None)
