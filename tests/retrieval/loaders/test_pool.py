@@ -56,8 +56,9 @@ def readers_of(pool: LoaderPool) -> set[int]:
 
 async def spare_of(pool: LoaderPool) -> int:
     """The reader that waits for the next file, the only one when none is read."""
+    before = readers_of(pool) if pool._server else set()  # one of them reads, and may not be gone yet
     await is_read(pool)
-    await until(lambda: len(readers_of(pool)) == 1)
+    await until(lambda: len(readers_of(pool)) == 1 and not readers_of(pool) & before)
     (reader,) = readers_of(pool)
     return reader
 
