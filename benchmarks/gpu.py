@@ -1,6 +1,6 @@
 """What a GPU gives: everything that depends on the device, within ten minutes, as one table and one JSON file.
 
-    python -m benchmarks.gpu [--json gpu.json] [--shape 1B] [--only PART ...]
+    python -m benchmarks.gpu [--json gpu.json] [--shape 7B] [--minutes 10] [--only PART ...]
 
 Needs a build of llama.cpp for a GPU (`make setup` makes one where there is a GPU and its compiler) and a device. Each
 part runs in a process of its own, for at most its share of the time: a driver that crashes, or a device that is too
@@ -27,15 +27,17 @@ from typing import TypeAlias
 from benchmarks.engine import prompts
 from benchmarks.engine.drafts import BUNDLED, drafted, pair
 from benchmarks.engine.inside import python_share
-from benchmarks.engine.measures import CHARACTERS, THROUGHPUT, TPOT
-from benchmarks.engine.peer import cache_folder
-from benchmarks.engine.servers import Setup, bare
+from benchmarks.engine.measures import CHARACTERS, THROUGHPUT, TPOT, TTFT, medians, ratios
+from benchmarks.engine.peer import cache_folder, llama_server
+from benchmarks.engine.rounds import compare
+from benchmarks.engine.servers import Setup, bare, firsttoken
+from benchmarks.engine.servers import llama_server as llama_server_process
 from benchmarks.engine.synthetic import ALL_SHAPES, Shape, synthetic
-from benchmarks.engine.target import Listener
-from benchmarks.engine.workloads import warm
+from benchmarks.engine.target import Listener, session
+from benchmarks.engine.workloads import cold, warm
 from deploy.builds import Result
 from deploy.setup import ROOT
-from inference.llama import backends, computing, devices
+from inference.llama import Device, backends, computing, devices
 from inference.weight_placement import Split
 from worker.config import prepare_process
 
@@ -49,6 +51,10 @@ ANSWER_TOKENS = 32
 PROMPTS = "the same"  # of the batch curve: they are cached, as it is about answers
 SHARES = (1, 8, 32)  # streams at which Python's share of a step is measured
 DRAFTED = (1, 4, 8)
+BESIDE = [warm(1, 4), warm(8, 2), warm(32, 2), cold(32)]
+BESIDE_STREAMS, BESIDE_ROUNDS = 32, 2
+MINUTES = 10
+LARGE = 24 << 30  # bytes of a device on which the largest model and the contexts of all streams have room
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +106,26 @@ async def python(path: Path) -> Rows:
         yield of_streams(streams), f"{share:.2f} % of a step"
 
 
+async def beside(path: Path) -> Rows:
+    """The whole worker and llama-server, over HTTP. llama-server is compiled at the first call, which takes minutes."""
+    setup = Setup(path, BESIDE_STREAMS, CONTEXT)
+    program = await asyncio.to_thread(llama_server, cache_folder())
+    async with (
+        session() as http,
+        firsttoken(setup, http) as ours,
+        llama_server_process(program, setup, http, slots=BESIDE_STREAMS, flash=True) as theirs,
+    ):
+        for side in (ours, theirs):
+            await warm(8, 1).run(side, "nothing is measured yet")
+        for workload in BESIDE:
+            result = await compare(path.stem, workload, ours, [theirs], BESIDE_ROUNDS)
+            our, their, by = medians(result.ours), medians(result.theirs), ratios(result.ours, result.theirs)
+            told = [
+                f"{name} {their[name]:.0f} and {our[name]:.0f} (ratio {by[name]:.2f})" for name in (TTFT, THROUGHPUT)
+            ]
+            yield workload.name, "; ".join(told)
+
+
 async def contract(_: Path) -> Rows:
     """What a model promises, asked of one in its own process: a wrong kernel shows here."""
     what = ["-q", "-p", "no:cacheprovider", "-k", "inside", "tests/worker/engines/test_contract.py"]
@@ -110,13 +136,14 @@ async def contract(_: Path) -> Rows:
     yield "tests of a model's promises", Result.of(output.decode(errors="replace"), process.returncode or 0).summary
 
 
-# Each part, and its share of the ten minutes in seconds.
-PARTS: dict[str, tuple[Callable[[Path], Rows], int]] = {
-    "batch curve": (curve, 180),
-    "TTFT": (first_tokens, 90),
-    "drafts": (drafts, 90),
-    "Python": (python, 90),
-    "contract": (contract, 120),
+# Each part, and its share of the time.
+PARTS: dict[str, tuple[Callable[[Path], Rows], float]] = {
+    "batch curve": (curve, 0.25),
+    "TTFT": (first_tokens, 0.1),
+    "beside llama-server": (beside, 0.25),
+    "drafts": (drafts, 0.1),
+    "Python": (python, 0.1),
+    "contract": (contract, 0.2),
 }
 
 
@@ -128,6 +155,13 @@ def missing() -> str | None:
     if built:
         return f"this build of llama.cpp is for {' and '.join(built)}, which finds no device: is its driver installed?"
     return "this build of llama.cpp is for the CPU alone: FIRSTTOKEN_BACKEND=cuda (or vulkan) make setup builds another"
+
+
+def fitting(device: Device) -> str:
+    """The name of the largest model that this device computes at a pace worth measuring."""
+    if SOFTWARE in device.description:
+        return "0.02B"
+    return "7B" if device.memory_bytes > LARGE else "1B"
 
 
 def rows_of(part: str, command: Sequence[str], limit_s: float) -> Iterator[Row]:
@@ -161,7 +195,10 @@ async def _print_rows(part: str, path: Path) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, default=Path("gpu.json"), help="where the rows go (default gpu.json)")
-    parser.add_argument("--shape", choices=ALL_SHAPES, help="size of the synthetic model (default 1B; llvmpipe 0.02B)")
+    parser.add_argument(
+        "--shape", choices=ALL_SHAPES, help="size of the synthetic model (default: by the device's memory)"
+    )
+    parser.add_argument("--minutes", type=float, default=MINUTES, help=f"for all parts together (default {MINUTES})")
     parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS))
     parser.add_argument("--part", choices=PARTS, help=argparse.SUPPRESS)  # how it calls itself
     options = parser.parse_args()
@@ -170,7 +207,7 @@ def main() -> int:
         print(f"gpu: {lacking}", file=sys.stderr)
         return 1
     device = computing(devices(), Split())[0]
-    shape: Shape = ALL_SHAPES[options.shape or ("0.02B" if SOFTWARE in device.description else "1B")]
+    shape: Shape = ALL_SHAPES[options.shape or fitting(device)]
     path = synthetic(shape, cache_folder() / "models")
     if options.part:
         asyncio.run(_print_rows(options.part, path))
@@ -179,7 +216,7 @@ def main() -> int:
     rows: list[Row] = []
     print(f"{device.description}, {device.backend}, {shape.name}, {date.today()}", flush=True)
     for part in options.only:
-        for row in rows_of(part, [*itself, part], PARTS[part][1]):
+        for row in rows_of(part, [*itself, part], PARTS[part][1] * options.minutes * 60):
             print(f"{row.part} | {row.case} | {row.value}", file=sys.stderr, flush=True)
             rows.append(row)
     print(table(rows))

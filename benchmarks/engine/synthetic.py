@@ -43,8 +43,11 @@ class Shape:
 
 
 SHAPES = {shape.name: shape for shape in (Shape("0.1B", 768, 8, 2048), Shape("0.4B", 896, 24, 4864))}
-# For a software GPU, and for a real one.
-EXTREMES = {shape.name: shape for shape in (Shape("0.02B", 256, 4, 768), Shape("1B", 2048, 16, 8192))}
+# For a software GPU, and for real ones.
+EXTREMES = {
+    shape.name: shape
+    for shape in (Shape("0.02B", 256, 4, 768), Shape("1B", 2048, 16, 8192), Shape("7B", 4096, 32, 14336))
+}
 ALL_SHAPES = {**SHAPES, **EXTREMES}
 
 
