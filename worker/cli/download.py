@@ -275,7 +275,7 @@ def adopt(source: Path, target: Path, *, sha256: str | None) -> Fetched:
 def shown(name: str) -> Iterator[Report]:
     """Shows how far a transfer is: a bar in a terminal, elsewhere a line at each quarter."""
     quarters = 0
-    with tqdm(unit="B", unit_scale=True, desc=name, disable=None) as bar:
+    with tqdm(unit="B", unit_scale=True, desc=f"downloading {name}", disable=None) as bar:
 
         def report(here: int, total: int | None) -> None:
             nonlocal quarters
@@ -283,6 +283,6 @@ def shown(name: str) -> Iterator[Report]:
             bar.update(here - bar.n)
             if bar.disable and total is not None and total > LINES_BYTES_MIN and 4 * here // total > quarters:
                 quarters = 4 * here // total
-                print(f"{name}: {25 * quarters} % of {in_words(total)}", file=sys.stderr, flush=True)
+                print(f"downloading {name}: {25 * quarters} % of {in_words(total)}", file=sys.stderr, flush=True)
 
         yield report

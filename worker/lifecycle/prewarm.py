@@ -29,6 +29,10 @@ PAUSE_S = 1.0
 # At start: enough for a small model to prefill the instructions of a dozen agents. A large one continues later.
 BEGINNINGS_S = 10.0
 
+# What the chat page asks with (turn.js) until a person changes its settings: somebody opens it as soon as it can be
+# opened, and asks before the model could read the tools.
+PAGE = Definition(tools=["calculator", "current_time", "convert_units"])
+
 # A tenant's conversation; None for one that does not exist yet.
 Place: TypeAlias = tuple[UUID, str | None]
 
@@ -72,15 +76,15 @@ class PrewarmLimits:
 async def prefill_shared_prefixes(
     agent: Agent, agent_registry: AgentRegistry, within_s: float = BEGINNINGS_S, only: Candidate | None = None
 ) -> None:
-    """Prefill the instructions and tools of the configuration once for all tenants, so that the first question to an
-    agent is as fast as the tenth. `only` restricts this to one model.
+    """Prefill the instructions and tools of the configuration and of the chat page once for all tenants, so that the
+    first question to an agent is as fast as the tenth. `only` restricts this to one model.
 
     Prefills that take longer continue beside the first requests, below all priority classes, or when a request needs
     them.
     """
     until_s = asyncio.get_running_loop().time() + within_s
     unread = 0
-    for name, definition in {"": Definition(), **agent_registry.agents}.items():
+    for name, definition in {"": Definition(), "of the chat page": PAGE, **agent_registry.agents}.items():
         try:
             turn = definition.applied(Turn(NOBODY, ()))
             reading = await agent.share(turn, only)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import re
 from collections.abc import AsyncIterator, Callable, Sequence
+from pathlib import Path
 from uuid import uuid4
 
 import pytest
@@ -20,7 +23,7 @@ from inference.model import ChatModel
 from inference.testing import ScriptedGeneration, ScriptedModel
 from tests.agents.test_agent_model import run
 from tests.agents.turns import user
-from worker.lifecycle.prewarm import prefill_shared_prefixes
+from worker.lifecycle.prewarm import PAGE, prefill_shared_prefixes
 
 SUPPORT = Definition(instructions="You answer questions about the handbook of a small shop, and nothing else. " * 8)
 ROSTER = AgentRegistry({"support": SUPPORT})
@@ -53,6 +56,20 @@ async def test_a_start_does_not_wait_for_a_model_that_reads_slowly(model: ChatMo
     assert again.finished.usage.cached_tokens > 100  # it is shared all the same
 
 
+def test_the_page_asks_with_the_tools_that_are_read_for_it() -> None:
+    script = (Path(__file__).parents[3] / "worker" / "static" / "chat" / "turn.js").read_text()
+    listed = re.search(r"const TOOLS = (\[.*?\]);", script)
+    assert listed is not None and json.loads(listed[1]) == PAGE.tools
+
+
+@pytest.mark.any_answer("here the question is what was read before")
+async def test_the_first_question_on_the_page_finds_its_tools_read(model: ChatModel) -> None:
+    await prefill_shared_prefixes(Agent(model, None, builtin_toolbox(None)), AgentRegistry())
+    asked = PAGE.applied(Turn(uuid4(), (user("Hello"),), sampling=Sampling(max_tokens=1)))
+    usage = (await run(model, asked)).finished.usage
+    assert usage.input_tokens - usage.cached_tokens < 16 < usage.cached_tokens
+
+
 class _Absent(ScriptedGeneration):
     async def stream(self, receive: Callable[[Delta], None]) -> None:
         raise EnginesAway("none of the engines answers")
@@ -70,4 +87,4 @@ async def test_a_worker_that_is_there_before_its_engine_waits_for_it(monkeypatch
     monkeypatch.setattr(EnginesAway, "retry_after_s", 0.0)
     model = StartsLater([""])
     await prefill_shared_prefixes(Agent(model, None, builtin_toolbox(None)), ROSTER)
-    assert len(model.ahead) == 4 and len(set(model.ahead)) == 2
+    assert len(model.ahead) == 5 and len(set(model.ahead)) == 3
