@@ -226,5 +226,5 @@ def test_where_no_bar_can_move_a_large_transfer_tells_each_quarter(capsys: pytes
             for share in range(0, 101, 10):
                 report(share * size // 100, size)
     assert [line.split(" %")[0] for line in capsys.readouterr().err.splitlines()] == [
-        *("model: 25", "model: 50", "model: 75", "model: 100")
+        *(f"downloading model: {share}" for share in (25, 50, 75, 100))
     ]
