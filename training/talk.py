@@ -1,64 +1,83 @@
-"""What needs neither a tool nor a document: small talk, well-known facts, and general questions in short."""
+"""What needs neither a tool nor a document: small talk, facts, general questions, and what nobody here knows."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
+import re
 
-from training.values import DATA, Chooser
+from training.values import DATA, POOLS, Chooser
 
-PAGE_ONLY = "* "  # begins a line that is wrong where a client brings tools of its own
+PAGE_ONLY, CLIENT_ONLY = "* ", "+ "  # begin a line that holds for the tools of the server, or of a client, alone
+ASKS = re.compile(r"(who|what|which|how|do|does|did|can|are|is|was|were|where|when|why|will|should)\b", re.IGNORECASE)
+FOLLOWING = ("and ", "what about ")  # begin the ways to ask that follow another question of the same table
+SLOPPY_SHARE, SLOPPY_CHARACTERS = 0.12, 70
+RECALLING = ("what did I just ask", "repeat my question", "what was my question", "what did I ask you a moment ago")
+
+Texts = tuple[list[str], list[str]]  # ways to say it, ways to answer
 
 
 class Talk:
     def __init__(self) -> None:
-        lines = (DATA / "small_talk.txt").read_text().splitlines()
-        self.small = [_halves(line) for line in lines if not line.startswith(PAGE_ONLY)]
-        self.page = [_halves(line.removeprefix(PAGE_ONLY)) for line in lines]
-        self.world = list(_world(DATA / "world.txt"))
-        self.general = [_halves(line) for line in (DATA / "general.txt").read_text().splitlines()]
+        small = _lines("small_talk.txt")
+        self.client = [_halves(line.removeprefix(CLIENT_ONLY)) for line in small if not line.startswith(PAGE_ONLY)]
+        self.page = [_halves(line.removeprefix(PAGE_ONLY)) for line in small if not line.startswith(CLIENT_ONLY)]
+        self.tables = [_table(line) for line in _lines("world.txt")]
+        self.world = [asked for table in self.tables for asked in table]
+        self.general = [_halves(line) for line in _lines("general.txt")]
+        self.unknown = [_halves(line) for line in _lines("unknown.txt")]
+        self.dialogues = [lines.splitlines() for lines in (DATA / "dialogues.txt").read_text().split("\n\n")]
 
     def exchange(self, choose: Chooser, *, page: bool) -> tuple[str, str]:
         """What is said, and its answer. `page`: the tools of the server are the only ones."""
-        small = self.page if page else self.small
-        texts, answers = choose.pick(choose.pick((small, small, self.world, self.general)))
-        return _typed(choose, choose.pick(texts)), choose.pick(answers)
+        known = [self.page if page else self.client, self.world, self.general]
+        texts, answers = choose.pick(choose.pick([*known, *known, self.unknown if page else self.general]))
+        return _typed(choose, choose.pick([t for t in texts if not t.startswith(FOLLOWING)])), choose.pick(answers)
+
+    def dialogue(self, choose: Chooser) -> list[tuple[str, str]]:
+        """Two to four exchanges as on the chat page; the later ones refer to those before."""
+        kind = choose.random.random()
+        if kind < 0.2:
+            return self._same_again(choose)
+        if kind < 0.3:
+            text, answer = self.exchange(choose, page=True)
+            return [(text, answer), (_typed(choose, choose.pick(RECALLING)), f'You asked: "{text}"')]
+        lines = [choose.pick(line.split("|")).replace("\\n", "\n") for line in choose.pick(self.dialogues)]
+        for name in sorted(set(re.findall(r"\{(\w+)\}", "".join(lines)))):
+            value = choose.pick(POOLS[name])
+            lines = [line.replace(f"{{{name}}}", value) for line in lines]
+        return [(_typed(choose, text), answer) for text, answer in zip(lines[::2], lines[1::2], strict=True)]
+
+    def _same_again(self, choose: Chooser) -> list[tuple[str, str]]:
+        """The question of a table about one thing, then about others."""
+        table = choose.pick([table for table in self.tables if table[0][0][-1].startswith(FOLLOWING)])
+        told: list[tuple[str, str]] = []
+        for texts, answers in choose.some(table, choose.pick((2, 2, 3))):
+            text = choose.pick([text for text in texts if text.startswith(FOLLOWING) == bool(told)])
+            told.append((_typed(choose, text), answers[0]))
+        return told
 
 
-def _halves(line: str) -> tuple[list[str], list[str]]:
-    texts, answers = line.split(" => ")
+def _lines(name: str) -> list[str]:
+    return (DATA / name).read_text().splitlines()
+
+
+def _halves(line: str) -> Texts:
+    texts, answers = line.replace("\\n", "\n").split(" => ")
     return texts.split("|"), answers.split("|")
 
 
-def _world(path: Path) -> Iterator[tuple[list[str], list[str]]]:
+def _table(line: str) -> list[Texts]:
     """A line is `questions => answer => a:b;a:b`."""
-    for line in path.read_text().splitlines():
-        questions, answer, pairs = line.split(" => ")
-        for pair in pairs.split(";"):
-            a, b = pair.split(":")
-            texts = [question.replace("{a}", a) for question in questions.split("|")]
-            told = answer.replace("{a}", a).replace("{b}", b)
-            yield texts, [told[0].upper() + told[1:]]
+    questions, answer, pairs = line.split(" => ")
+    told = [(a, answer.replace("{a}", a).replace("{b}", b)) for a, b in (pair.split(":") for pair in pairs.split(";"))]
+    return [(questions.replace("{a}", a).split("|"), [text[0].upper() + text[1:]]) for a, text in told]
 
 
 def _typed(choose: Chooser, text: str) -> str:
-    """Small talk is listed without capitals and full stops; people write some of them."""
+    """Small talk is listed without capitals and full stops; people write some of them, and some write none at all."""
+    if len(text) < SLOPPY_CHARACTERS and choose.chance(SLOPPY_SHARE):
+        return text.lower().rstrip("?.")
     if text[0].islower() and choose.chance(0.7):
         text = text[0].upper() + text[1:]
-    asks = text.split()[0].lower() in (
-        "who",
-        "what",
-        "which",
-        "how",
-        "do",
-        "does",
-        "can",
-        "are",
-        "where",
-        "will",
-        "is",
-        "what's",
-    )
-    if text[-1] not in "?.!" and choose.chance(0.6):
-        text += "?" if asks else choose.pick((".", "!", ""))
+    if text[-1].isalnum() and choose.chance(0.6):
+        text += "?" if ASKS.match(text) else choose.pick((".", "!", ""))
     return text

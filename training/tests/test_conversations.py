@@ -3,7 +3,7 @@ from __future__ import annotations
 import json
 import re
 import tomllib
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from random import Random
 from uuid import UUID
@@ -20,6 +20,7 @@ from inference.prompt import ChatMessage, ToolCall
 from inference.template import ChatTemplate
 from training import base, builtin, held_out, passages
 from training.conversations import Conversations, Message, Tree, accepted
+from training.talk import Talk
 from training.values import DATA, Chooser
 from worker.cli.evals.suite import read_suites
 
@@ -80,6 +81,24 @@ def test_no_question_of_the_newcomers_is_in_training(trees: list[Tree]) -> None:
     said = {branch[0]["content"].split("Question: ")[-1].lower() for branch in branches(trees)}
     assert len(asked) > 25
     assert not asked & said
+    talk = Talk()
+    listed = (*talk.page, *talk.client, *talk.world, *talk.general, *talk.unknown)
+    written = [*(text for texts, _ in listed for text in texts), *chain.from_iterable(talk.dialogues)]
+    assert not {_words(text) for text in asked} & {_words(way) for text in written for way in text.split("|")}
+
+
+def _words(text: str) -> str:
+    return " ".join(re.findall(r"\w+", text.lower()))
+
+
+def test_a_dialogue_answers_each_thing_that_is_said(choose: Chooser) -> None:
+    talk = Talk()
+    assert all(len(lines) % 2 == 0 for lines in talk.dialogues)
+    for _ in range(300):
+        told = talk.dialogue(choose)
+        assert len(told) >= 2
+        assert all(text.strip() and answer.strip() for text, answer in told)
+        assert not re.search(r"\{\w+\}|\|", str(told))
 
 
 def test_held_out_cases_are_a_suite_of_the_gate(tmp_path: Path) -> None:
