@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -17,13 +18,25 @@ from training.values import DATA, POOLS, Chooser, Kind
 
 DOCS = Path(__file__).parent.parent / "docs"
 NOT_FOUND = "I could not find that in the documents."
+REFUSALS = (
+    *[NOT_FOUND] * 4,
+    "I could not find anything about that in the documents.",
+    "I do not know: the documents do not say.",
+)
 SENTENCE_WORDS = range(5, 45)
 PASSAGES = (1, 1, 2, 2, 3, 3, 4)
 UNANSWERABLE_SHARE = 0.25
-OWN_SHARE, SERVICE_SHARE = 0.4, 0.12  # of the passages that are asked about; the others are invented
+OWN_SHARE, SERVICE_SHARE = 0.25, 0.12  # of the passages that are asked about; the others are invented
 UNQUOTABLE = re.compile(r"\||```|^(?: {4}|\t)", re.MULTILINE)  # tables and code: no sentences to copy
-WRITTEN_TIMES = 6  # as often as a question that is made by rule
-GERUNDS = dict(pair.split() for pair in POOLS["gerund"])  # of the headings of the documentation
+FOUND_SHARE = 0.4  # of the questions come with the passages that a worker found for them
+UNDOCUMENTED_SHARE = 0.22  # of these have no answer in the documentation
+WINDOW_SHARE = 0.7  # of our own passages are cut to some sentences, as retrieval does
+SENTENCES = re.compile(r"(?<=[a-z`)])\. (?=[A-Z`])")
+NAMING = re.compile(
+    r"(?:(?:With )?[Tt]he (?:flag|option|setting|command) )?`((?:--|firsttoken |GET |POST |DELETE )[^`]+)` "
+)
+FLAG_ASKED = ("What does {} do?", "What is {}?", "What is the flag {} for?", "What does the setting {} mean?", "{}?")
+NAMED_ASKED = ("What does {} do?", "What is {} for?", "What happens with {}?", "what's {}")
 SETTING = re.compile(r"^\| `(--[a-z-]+)` \| `(\w+)` \| (.*?) \| (.*?) \|$", re.MULTILINE)
 
 
@@ -40,6 +53,9 @@ class Passage:
     title: str
     text: str
     facts: tuple[Fact, ...]
+
+    def tells(self, fact: Fact) -> bool:
+        return fact.sentence in " ".join(self.text.split())
 
     @property
     def retrieved(self) -> Retrieved:
@@ -64,11 +80,12 @@ class Library:
 
     def __init__(self, services: Sequence[Function]) -> None:
         self.own = [passage for passage in documentation() if passage.facts]
-        self.written = [p for p in self.own if any(fact in p.facts for fact in written_questions())]
         self.services = services
 
     def ask(self, choose: Chooser) -> Asked:
         """A question with its passages in any order: some answer it, or none does."""
+        if choose.chance(FOUND_SHARE):
+            return self._found(choose)
         about = self._passage(choose)
         others = [self._passage(choose, about) for _ in range(choose.pick(PASSAGES) - 1)]
         others = [other for other in others if other.text != about.text]
@@ -79,7 +96,8 @@ class Library:
             told = [Passage(about.title, shown(rest), rest)] if rest and about.text == shown(about.facts) else []
             told += [invented(choose) for _ in others or (1,)] if about in self.own else others or [invented(choose)]
             if all(fact.sentence not in each.text for each in told):
-                return Asked(prompt(told, written(choose, question)), NOT_FOUND, question)
+                return Asked(prompt(told, written(choose, question)), choose.pick(REFUSALS), question)
+        about = window(choose, about, fact)
         told = [about, *others]
         choose.random.shuffle(told)
         answer = f"{fact.sentence} [{told.index(about) + 1}]."
@@ -88,6 +106,24 @@ class Library:
             second = choose.pick(further)
             question = f"{question.rstrip('?')} and {lowered(choose.pick(second.questions))}"
             answer += f" {second.sentence} [{told.index(about) + 1}]."
+        return Asked(prompt(told, written(choose, question)), answer, question)
+
+    def _found(self, choose: Chooser) -> Asked:
+        """A question about the documentation with what a worker found for it, and now and then something beside it."""
+        fact: Fact | None
+        fact, question = choose.pick(answered_questions())
+        if choose.chance(UNDOCUMENTED_SHARE):
+            fact, question = None, choose.pick(undocumented())
+        about = [each for each in retrieved(question) if fact and each.tells(fact)]
+        others = [each for each in retrieved(question) if each not in about]
+        kept = about[:1] + choose.some(others, len(others) if choose.chance(0.6) else choose.between(0, len(others)))
+        told = [each for each in retrieved(question) if each in kept]
+        if choose.chance(0.25) or not told:
+            told.append(self._passage(choose))
+        if choose.chance(0.4):
+            choose.random.shuffle(told)
+        where = f" [{told.index(about[0]) + 1}]." if about else ""
+        answer = _capital(fact.sentence) + where if fact else choose.pick(REFUSALS)
         return Asked(prompt(told, written(choose, question)), answer, question)
 
     def distracting(self, choose: Chooser, question: str) -> str:
@@ -99,7 +135,8 @@ class Library:
         own = beside in self.own if beside else choose.chance(OWN_SHARE)
         if own:
             at = self.own.index(beside) + choose.between(-6, 6) if beside and choose.chance(0.6) else -1
-            return self.own[at % len(self.own)] if at >= 0 else choose.pick(choose.pick((self.own, self.written)))
+            found = self.own[at % len(self.own)] if at >= 0 else choose.pick(self.own)
+            return window(choose, found, choose.pick(found.facts)) if beside else found
         if beside is None and choose.chance(SERVICE_SHARE):
             return service(choose, choose.pick(self.services))
         return invented(choose)
@@ -198,15 +235,8 @@ def documentation(folder: Path = DOCS) -> Iterator[Passage]:
         if path.stem in ("LOG", "HISTORY", "ARCHITECTURE"):
             continue
         document = markdown.load(path.read_bytes(), path.name)
-        opened: set[str] = set()
         for chunk in split(document, lambda text: len(text) // 4):
-            first = chunk.heading not in opened
-            opened.add(chunk.heading)
-            yield Passage(
-                passage_title(document.title, chunk.heading),
-                chunk.text,
-                tuple(_facts(chunk.text, chunk.heading if first else "")),
-            )
+            yield Passage(passage_title(document.title, chunk.heading), chunk.text, tuple(_facts(chunk.text)))
 
 
 @cache
@@ -216,70 +246,62 @@ def written_questions() -> list[Fact]:
     return [Fact(sentence, tuple(questions.split(";;"))) for sentence, questions in lines]
 
 
-def _facts(text: str, heading: str) -> Iterator[Fact]:
+@cache
+def undocumented() -> list[str]:
+    """Questions that the documentation does not answer."""
+    return re.split(r"\n|;;", (DATA / "undocumented.txt").read_text().rstrip())
+
+
+def questions() -> list[str]:
+    return [question for fact in written_questions() for question in fact.questions] + undocumented()
+
+
+@cache
+def _retrieved() -> dict[str, list[Passage]]:
+    """A line is `[question, [title, text], ...]`."""
+    lines = (json.loads(line) for line in (DATA / "retrieved.jsonl").read_text().splitlines())
+    return {question: [Passage(title, text, ()) for title, text in found] for question, *found in lines}
+
+
+def retrieved(question: str) -> list[Passage]:
+    """What a worker found for it; `python -m training.retrieved` asks anew."""
+    return _retrieved().get(question, [])
+
+
+@cache
+def answered_questions() -> list[tuple[Fact, str]]:
+    """Those for which the answer was found."""
+    return [
+        (fact, question)
+        for fact in written_questions()
+        for question in fact.questions
+        if any(passage.tells(fact) for passage in retrieved(question))
+    ]
+
+
+def window(choose: Chooser, passage: Passage, fact: Fact) -> Passage:
+    """The sentence of the fact with some of its neighbours."""
+    sentences = SENTENCES.split(" ".join(passage.text.split()))
+    at = next((i for i, sentence in enumerate(sentences) if fact.sentence in sentence), None)
+    if at is None or UNQUOTABLE.search(passage.text) or not choose.chance(WINDOW_SHARE):
+        return passage
+    text = ". ".join(sentences[max(0, at - choose.between(0, 2)) : at + choose.between(1, 3)]).rstrip(".") + "."
+    return Passage(passage.title, text, tuple(each for each in passage.facts if each.sentence in text))
+
+
+def _facts(text: str) -> Iterator[Fact]:
+    """What flags, commands and routes are for."""
     for flag, variable, default, meaning in SETTING.findall(text):
         meant = f"`{flag}`: {meaning}"
-        yield Fact(
-            meant,
-            (
-                f"What does {flag} do?",
-                f"What is {flag}?",
-                f"What is the flag {flag} for?",
-                f"What does the setting {flag} mean?",
-            ),
-        )
-        yield Fact(
-            f"The default of `{flag}` is {default}",
-            (f"What is the default of {flag}?", f"Which default does {flag} have?"),
-        )
+        yield Fact(meant, tuple(form.format(flag) for form in FLAG_ASKED))
+        asked = (f"What is the default of {flag}?", f"Which default does {flag} have?", f"default {flag}?")
+        yield Fact(f"The default of `{flag}` is {default}", asked)
         yield Fact(f"`{variable}` is the variable of `{flag}`", (f"Which environment variable sets {flag}?",))
-    flowing = " ".join(text.split())
-    for fact in written_questions():
-        if f"{fact.sentence}." in flowing or f"{fact.sentence}," in flowing:
-            yield from [fact] * WRITTEN_TIMES
     if UNQUOTABLE.search(text):
         return
-    sentences = [
-        s.rstrip(".") for s in re.split(r"(?<=[a-z`)])\. (?=[A-Z`])", flowing) if len(s.split()) in SENTENCE_WORDS
-    ]
-    if heading and sentences and (asked := _of_heading(heading.split(" > ")[-1])):
-        yield Fact(sentences[0], asked)
-    for sentence in sentences:
-        if asked := _of_sentence(sentence):
-            yield Fact(sentence, asked)
-
-
-def _of_heading(heading: str) -> tuple[str, ...]:
-    word, _, rest = heading.partition(" ")
-    if word in GERUNDS and rest:
-        return (f"How do I {GERUNDS[word]} {rest}?", f"How can I {GERUNDS[word]} {rest}?")
-    if word in ("How", "What", "Where", "When", "Which") or not heading[1:].islower():
-        return ()
-    return (f"Tell me about {lowered(heading)}.", f"What do I need to know about {lowered(heading)}?")
-
-
-def _of_sentence(sentence: str) -> tuple[str, ...]:
-    patterns = (
-        (
-            r"With the (?:flag|option) `(--[a-z-]+)[^`]*`",
-            ("What does {} do?", "What is {} for?", "What happens with {}?"),
-        ),
-        (r"The (?:flag|option|setting) `(--[a-z-]+)[^`]*` ", ("What does {} do?", "What is {} for?")),
-        (r"The command `([^`]+)` ", ("What does `{}` do?", "What is the command `{}` for?")),
-        (r"`((?:GET|POST|DELETE) [^`]+)` ", ("What does {} do?", "What is {} for?")),
-        (
-            r"(?:The|A|An) ([a-z-]+(?: [a-z-]+)?) (?:is|are) (?:not )?(?:a|an|the|in|named) ",
-            ("What is the {}?", "Tell me about the {}."),
-        ),
-        (
-            r"(?:The|A) ([a-z-]+(?: [a-z-]+)?) (?:consists|contains|starts|holds|needs|takes|shows|returns) ",
-            ("What about the {}?", "What does the documentation say about the {}?"),
-        ),
-    )
-    for pattern, forms in patterns:
-        if found := re.match(pattern, sentence):
-            return tuple(form.format(found[1]) for form in forms)
-    return ()
+    for sentence in (each.rstrip(".") for each in SENTENCES.split(" ".join(text.split()))):
+        if len(sentence.split()) in SENTENCE_WORDS and (found := NAMING.match(sentence)):
+            yield Fact(sentence, tuple(form.format(found[1]) for form in NAMED_ASKED))
 
 
 def _capital(text: str) -> str:
