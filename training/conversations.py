@@ -6,6 +6,7 @@ A tree is read once for all its branches, which saves most of the tokens: the sc
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import cycle
@@ -14,7 +15,7 @@ from random import Random
 from typing import Any, Literal
 
 from training import builtin, functions, services
-from training.functions import Call, Function, Request, Tool, joined, spaced, typed
+from training.functions import Call, Function, Request, Tool, joined, lowered, spaced, typed
 from training.passages import Library
 from training.talk import Talk
 from training.values import POOLS, Chooser
@@ -28,8 +29,10 @@ DECLINES = POOLS["decline"]
 SERVICES_SHARE = 0.18  # of the trees have functions of real services
 DISTRACTED_SHARE = 0.3  # of the requests to the page come with passages that say nothing of them
 RELATED = 8  # functions that stand together in the list are of one subject
+ALIKE_SHARE = 0.3  # of the words of a description
+VERBS = frozenset(POOLS["verb"])  # in the names of functions: those that say not what it is about
 BRANCHES = (7, 10)
-TOOLS = (1, 1, 1, 2, 2, 3, 3, 4)
+TOOLS = (1, 1, 1, 1, 2, 2, 3, 4)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +73,7 @@ class Conversations:
         self.everyday = _kept(functions.read(), split)
         self.services = _kept((*services.botocore(fixed), *services.google(fixed)), split)
         self.talk = Talk()
-        self.library = Library(self.services)
+        self.library = Library()
 
     def trees(self) -> Iterator[Tree]:
         while True:
@@ -81,13 +84,14 @@ class Conversations:
         """Tools of a client: the calls end a branch."""
         choose = self.choose
         tools = self._tools()
+        many = len(tools) > 1
         kinds: list[Callable[[list[Tool]], list[Message] | None]] = [
-            *[self.one] * 9,
-            *[self.several] * 4,
-            *[self.different] * 4,
-            *[self.declined] * 4,
+            *[self.one] * 8,
+            *[self.several] * (4 if many else 6),
+            *[self.different] * 8 * many,
+            *[self.declined] * (7 if many else 4),
             self._unspecified,
-            self._talk,
+            *[self._talk] * (3 if many else 2),
         ]
         branches = [made for _ in range(choose.between(*BRANCHES)) if (made := choose.pick(kinds)(tools))]
         return Tree(self._system(), [tool.schema for tool in tools], branches or [self._talk(tools)])
@@ -101,7 +105,7 @@ class Conversations:
         if choose.chance(0.25):
             schemas = choose.some(schemas, 2)
         names = {schema["function"]["name"] for schema in schemas}
-        kinds = [*[self._server] * 9, *[self._documents] * 7, *[self._talk_beside] * 4]
+        kinds = [*[self._server] * 9, *[self._documents] * 6, *[self._talk_beside] * 5]
         branches = [choose.pick(kinds)(names) for _ in range(choose.between(6, 11))]
         return Tree(self._system(), schemas, branches)
 
@@ -141,21 +145,24 @@ class Conversations:
         return self._request(joined(choose, made)) if made else None
 
     def _request(self, request: Request | None) -> list[Message] | None:
-        return [said(typed(self.choose, request.text)), called(request.calls)] if request else None
+        """None where a call would be repeated."""
+        if request is None or len(set(map(json.dumps, request.calls))) < len(request.calls):
+            return None
+        return [said(typed(self.choose, request.text)), called(request.calls)]
 
     def declined(self, tools: list[Tool]) -> list[Message] | None:
         """A request for a function that is not there: of another subject, or of the same."""
         choose = self.choose
-        offered = {tool.function.name for tool in tools}
         pool = self.everyday if choose.chance(0.85) else self.services
-        if choose.chance(0.4) and (at := next((i for i, f in enumerate(pool) if f.name in offered), None)) is not None:
+        offered = {tool.function.name for tool in tools}
+        if choose.chance(0.5) and (at := next((i for i, f in enumerate(pool) if f.name in offered), None)) is not None:
             pool = pool[max(0, at - RELATED) : at + RELATED]
         other = choose.pick(pool)
-        words = set(spaced(other.name).split())
-        if any(words & set(spaced(name).split()) for name in offered):
+        if any(_alike(other, tool.function) for tool in tools):
             return None
         request = other.tool(choose).ask(choose)
-        return [said(typed(choose, request.text)), answered(choose.pick(DECLINES))] if request else None
+        answer = f"I have no tool for this: {lowered(other.description)}." if choose.chance(0.2) else ""
+        return [said(typed(choose, request.text)), answered(answer or choose.pick(DECLINES))] if request else None
 
     def _unspecified(self, tools: list[Tool]) -> list[Message] | None:
         made = self.choose.pick(tools).unspecified(self.choose)
@@ -182,8 +189,8 @@ class Conversations:
         asked = choose.pick(builtin.KINDS)(choose)
         if asked.call["name"] not in names:
             return [said(asked.text), answered(choose.pick(DECLINES))]
-        if choose.chance(0.22):
-            more = [asked] + [choose.pick(builtin.KINDS)(choose) for _ in range(choose.pick((1, 1, 2)))]
+        if choose.chance(0.28):
+            more = [asked] + [choose.pick(builtin.KINDS)(choose) for _ in range(choose.pick((1, 1, 1, 2)))]
             several = [each for each in more if each.call["name"] in names]
             if choose.chance(0.35) and asked.call["name"] == "current_time":
                 return self._clocks()
@@ -226,6 +233,15 @@ class Conversations:
             branch = [said(before.question), {**answered(before.answer), "learnt": False}]
         asked = self.library.ask(choose)
         return [*branch, said(asked.text), answered(asked.answer)]
+
+
+def _alike(one: Function, other: Function) -> bool:
+    """Whether the tool of one may do for the other: their names share what they are about, or much of their
+    descriptions. What is done with it (get, find ...) is in the names of most."""
+    names = [set(spaced(each.name).split()) - VERBS for each in (one, other)]
+    told = [set(re.findall(r"[a-z]{4,}", each.description.lower())) for each in (one, other)]
+    shared = len(told[0] & told[1]) / max(1, min(map(len, told)))
+    return bool(names[0] & names[1]) or shared > ALIKE_SHARE
 
 
 def accepted(path: Path) -> Iterator[Tree]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from training.values import DATA, Chooser, Kind, Said
+from training.values import DATA, POOLS, Chooser, Kind, Said
 
 PREFIXES = ("get_", "api_", "do_", "run_", "fetch_")
 PACKAGES = ("tools", "service", "utils", "app", "lib")
@@ -17,6 +17,13 @@ SUFFIXES = ("_v2", "_lookup", "_tool", "_api")
 OPTIONAL_SHARE = 0.8  # of the optional parameters stay in a schema
 SPARE_SHARE = 0.25  # of the requests name a parameter in a sentence of its own
 NAMED = re.compile(r"\{(\w+)\}")
+
+THE_SAME = POOLS["the same"]
+OPENINGS = POOLS["before a list"]
+
+# between requests: as sentences, and in one; the first two not before a question
+LINKS = POOLS["between sentences"]
+WORDS = POOLS["between requests"]
 
 Call = dict[str, Any]  # {"name": ..., "arguments": {...}}
 
@@ -139,17 +146,27 @@ class Tool:
         varied = choose.some(varied, 2 if choose.chance(0.35) else 1)
         fixed = {name: self.parameters[name].said(choose) for name in used if name not in varied}
         rows = [{name: self.parameters[name].said(choose) for name in varied} for _ in range(count)]
-        if len({json.dumps([each.value for each in row.values()]) for row in rows}) < count:
+        told = [[each.words for each in row.values()] for row in rows]
+        if len(set(map(tuple, told))) < count or any(len(set(each)) < len(each) for each in told):
             return None
         words = {name: each.words for name, each in fixed.items()}
         words |= {name: choose.listed([row[name].words for row in rows]) for name in varied}
         text = NAMED.sub(lambda found: words[found[1]], template)
         if len(varied) > 1:
             text = f"{text[:-1]}, respectively{text[-1]}" if text[-1] in ".?" else f"{text}, respectively"
+        elif choose.chance(0.4) and self._plain(used, varied[0]):
+            first, *rest = [row[varied[0]].words for row in rows]
+            text = NAMED.sub(lambda found: (words | {varied[0]: first})[found[1]], template)
+            text += " " + choose.pick(THE_SAME).format(choose.listed(rest))
         elif choose.chance(0.2):
             text += choose.pick((" Do it for each of them.", " I need all of them.", " One after the other."))
         calls = [self._call({name: each.value for name, each in (fixed | row).items()}) for row in rows]
         return Request(text, calls)
+
+    def _plain(self, used: list[str], varied: str) -> bool:
+        """Whether a value alone says which of the parameters it is for."""
+        kinds = [re.sub(r"^[in].*", "number", self.parameters[name].kind.text) for name in used]
+        return kinds.count(kinds[used.index(varied)]) == 1
 
     def unspecified(self, choose: Chooser) -> tuple[str, str] | None:
         """A request that leaves out what is required, and the question that asks for it. None where nothing is."""
@@ -190,19 +207,25 @@ def _told(choose: Chooser, parameter: Parameter, said: Said) -> str:
     return choose.pick(forms).format(parameter.words, said.words)
 
 
-def joined(choose: Chooser, requests: list[Request]) -> Request:
-    """Several requests in one sentence, or one sentence after the other."""
-    text = requests[0].text
-    for request in requests[1:]:
-        more = lowered(request.text)
+def joined(choose: Chooser, requests: list[Request], listed_share: float = 0.2) -> Request:
+    """Several requests in one sentence, one sentence after the other, or as a list."""
+    calls = [call for request in requests for call in request.calls]
+    texts = [request.text for request in requests]
+    if len(texts) > 1 and choose.chance(listed_share) and not any("\n" in text for text in texts):
+        bullets = choose.pick(([f"{at}. " for at in range(1, len(texts) + 1)], ["- "] * len(texts)))
+        lines = [f"{bullet}{text}" for bullet, text in zip(bullets, texts, strict=True)]
+        return Request("\n".join([choose.pick(OPENINGS), *lines]), calls)
+    text = texts[0]
+    for more in texts[1:]:
+        small, asks = lowered(more), more.endswith("?")
         text = choose.pick(
             (
-                f"{text} {choose.pick(('Also,', 'Then', 'And', 'In addition,', 'After that,'))} {more}",
-                text.rstrip(".?!") + choose.pick((" and ", ", and ", " and also ", ", then ", "; ")) + more,
-                f"{text} {request.text}",
+                f"{text} {choose.pick(LINKS[2:] if asks else LINKS)} {small}",
+                text.rstrip(".?!") + f"{choose.pick(WORDS[2:] if asks else WORDS)} {small}",
+                f"{text} {more}",
             )
         )
-    return Request(text, [call for request in requests for call in request.calls])
+    return Request(text, calls)
 
 
 def typed(choose: Chooser, text: str) -> str:

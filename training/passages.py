@@ -1,4 +1,4 @@
-"""Passages as retrieval gives them, with questions: invented things, the project's own documentation, services."""
+"""Passages as retrieval gives them, with questions: invented things, and the project's own documentation."""
 
 from __future__ import annotations
 
@@ -13,20 +13,16 @@ from agents.prompt import numbered
 from retrieval.chunking import passage_title, split
 from retrieval.loaders import markdown
 from retrieval.passage import Passage as Retrieved
-from training.functions import Function, lowered
+from training.functions import lowered
 from training.values import DATA, POOLS, Chooser, Kind
 
 DOCS = Path(__file__).parent.parent / "docs"
 NOT_FOUND = "I could not find that in the documents."
-REFUSALS = (
-    *[NOT_FOUND] * 4,
-    "I could not find anything about that in the documents.",
-    "I do not know: the documents do not say.",
-)
+REFUSALS = POOLS["refusal"]
 SENTENCE_WORDS = range(5, 45)
 PASSAGES = (1, 1, 2, 2, 3, 3, 4)
 UNANSWERABLE_SHARE = 0.25
-OWN_SHARE, SERVICE_SHARE = 0.25, 0.12  # of the passages that are asked about; the others are invented
+OWN_SHARE = 0.25  # of the passages that are asked about; the others are invented
 UNQUOTABLE = re.compile(r"\||```|^(?: {4}|\t)", re.MULTILINE)  # tables and code: no sentences to copy
 FOUND_SHARE = 0.4  # of the questions come with the passages that a worker found for them
 UNDOCUMENTED_SHARE = 0.22  # of these have no answer in the documentation
@@ -35,8 +31,8 @@ SENTENCES = re.compile(r"(?<=[a-z`)])\. (?=[A-Z`])")
 NAMING = re.compile(
     r"(?:(?:With )?[Tt]he (?:flag|option|setting|command) )?`((?:--|firsttoken |GET |POST |DELETE )[^`]+)` "
 )
-FLAG_ASKED = ("What does {} do?", "What is {}?", "What is the flag {} for?", "What does the setting {} mean?", "{}?")
-NAMED_ASKED = ("What does {} do?", "What is {} for?", "What happens with {}?", "what's {}")
+FLAG_ASKED = POOLS["asked of a flag"]
+NAMED_ASKED = POOLS["asked of a command"]
 SETTING = re.compile(r"^\| `(--[a-z-]+)` \| `(\w+)` \| (.*?) \| (.*?) \|$", re.MULTILINE)
 
 
@@ -76,11 +72,10 @@ def prompt(passages: Sequence[Passage], question: str) -> str:
 
 
 class Library:
-    """What can be asked about. `services` give passages of their own."""
+    """What can be asked about."""
 
-    def __init__(self, services: Sequence[Function]) -> None:
+    def __init__(self) -> None:
         self.own = [passage for passage in documentation() if passage.facts]
-        self.services = services
 
     def ask(self, choose: Chooser) -> Asked:
         """A question with its passages in any order: some answer it, or none does."""
@@ -137,8 +132,6 @@ class Library:
             at = self.own.index(beside) + choose.between(-6, 6) if beside and choose.chance(0.6) else -1
             found = self.own[at % len(self.own)] if at >= 0 else choose.pick(self.own)
             return window(choose, found, choose.pick(found.facts)) if beside else found
-        if beside is None and choose.chance(SERVICE_SHARE):
-            return service(choose, choose.pick(self.services))
         return invented(choose)
 
 
@@ -184,49 +177,19 @@ def invented(choose: Chooser) -> Passage:
 
 
 def _values(choose: Chooser) -> dict[str, str]:
-    said = {
-        name: Kind(f"@{name}").said(choose).words
-        for name in ("time", "person", "dish", "city", "address", "language", "job", "topic")
-    }
-    return said | {
-        "time2": Kind("@time").said(choose).words,
-        "language2": choose.pick(POOLS["language"]),
-        "day": choose.pick(POOLS["day"]),
-        "month": choose.pick(POOLS["month"]),
-        "colour": choose.pick(POOLS["colour"][:4]),
-        "colour2": choose.pick(POOLS["colour"][4:]),
-        "price": choose.pick(
-            (str(choose.between(2, 400)), f"{choose.between(2, 90)}.{choose.pick(('50', '90', '20'))}")
-        ),
+    drawn = {name: choose.some(values, 2) for name, values in POOLS.items()}
+    drawn |= {name: [Kind(f"@{name}").said(choose).words for _ in range(2)] for name in ("time", "person", "date")}
+    return {
+        **{name: first for name, (first, *_) in drawn.items()},
+        **{f"{name}2": rest[0] for name, (_, *rest) in drawn.items() if rest},
+        "price": f"{choose.between(2, 400)}{choose.pick(('', '', '.50', '.90', '.25'))}",
         "small": str(choose.between(2, 60)),
         "number": choose.pick((str(choose.between(80, 9999)), f"{choose.between(1000, 90000):,}")),
         "year": str(choose.between(1650, 2023)),
-        "radio": choose.pick(POOLS["radio"]),
-        "code": choose.pick(POOLS["programming"]),
-        "file": choose.pick(("/etc/{}.toml", "~/.{}rc", "config/{}.yaml", "{}.ini")).format(
-            choose.pick(POOLS["syllable"])
-        ),
-        "command": choose.pick(POOLS["installer"]),
-        "word": choose.pick(POOLS["option"]),
-        "noun": choose.pick(POOLS["noun"]),
-        "error": choose.pick(
-            (f"E{choose.between(100, 9999)}", f"{choose.pick(POOLS['syllable']).upper()}_{choose.between(1, 99):02d}")
-        ),
+        "file": choose.pick(POOLS["configuration"]).format(choose.pick(POOLS["syllable"])),
+        "error": f"{choose.pick(POOLS['syllable']).upper()}_{choose.between(1, 99):02d}",
         "version": f"{choose.between(1, 9)}.{choose.between(0, 20)}",
     }
-
-
-def service(choose: Chooser, function: Function) -> Passage:
-    """The description of an operation and of its parameters."""
-    title = function.name
-    facts = [Fact(f"`{title}`: {lowered(function.description)}", (f"What does {title} do?", f"What is {title} for?"))]
-    for p in function.parameters:
-        told = Fact(
-            f"`{p.name}`: {p.description.rstrip('.')}",
-            (f"What is the parameter {p.name} of {title}?", f"What does {p.name} mean in {title}?"),
-        )
-        facts.append(told)
-    return Passage(title, "\n".join(f"{fact.sentence}." for fact in facts), tuple(facts))
 
 
 def documentation(folder: Path = DOCS) -> Iterator[Passage]:

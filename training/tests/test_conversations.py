@@ -126,7 +126,7 @@ def test_a_follow_up_names_what_is_new_alone(choose: Chooser) -> None:
 
 
 def test_an_answer_from_passages_is_a_sentence_of_the_passage_that_it_cites(choose: Chooser) -> None:
-    library = passages.Library(Conversations("any").services)
+    library = passages.Library()
     refused = 0
     for _ in range(200):
         asked = library.ask(choose)
