@@ -68,7 +68,7 @@ def _filled(choose: Chooser, words: str) -> tuple[dict[str, str], str]:
 def _number(choose: Chooser, low: int, high: int) -> str:
     top = min(high, choose.pick((20, 100, 1000, high)))
     if high > 60 and choose.chance(0.12):
-        return str(round(choose.random.uniform(low, top), choose.pick((1, 2))))
+        return f"{round(choose.random.uniform(low, top), choose.pick((1, 2))):g}"
     if high > 1000 and choose.chance(0.2):
         return str(choose.between(1, 900) * choose.pick((100, 1000, 1250)))
     return str(choose.between(low, max(low, top)))

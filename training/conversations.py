@@ -18,7 +18,7 @@ from training import builtin, functions, services
 from training.functions import Call, Function, Request, Tool, joined, lowered, spaced, typed
 from training.passages import Library
 from training.talk import Talk
-from training.values import POOLS, Chooser
+from training.values import DATA, POOLS, Chooser
 
 Message = dict[str, Any]  # as chat completions have them
 Split = Literal["train", "test"]
@@ -29,6 +29,7 @@ DECLINES = POOLS["decline"]
 SERVICES_SHARE = 0.18  # of the trees have functions of real services
 DISTRACTED_SHARE = 0.3  # of the requests to the page come with passages that say nothing of them
 RELATED = 8  # functions that stand together in the list are of one subject
+NEAR_SHARE = 0.5  # of the requests without a fitting tool, where near_misses.txt has some
 ALIKE_SHARE = 0.3  # of the words of a description
 VERBS = frozenset(POOLS["verb"])  # in the names of functions: those that say not what it is about
 BRANCHES = (7, 10)
@@ -72,6 +73,10 @@ class Conversations:
         fixed = Chooser(Random("services"))  # what is held out does not hang on the seed
         self.everyday = _kept(functions.read(), split)
         self.services = _kept((*services.botocore(fixed), *services.google(fixed)), split)
+        self.near = {
+            name: texts.split(";;")
+            for name, texts in (line.split("|") for line in (DATA / "near_misses.txt").read_text().splitlines())
+        }
         self.talk = Talk()
         self.library = Library()
 
@@ -151,8 +156,13 @@ class Conversations:
         return [said(typed(self.choose, request.text)), called(request.calls)]
 
     def declined(self, tools: list[Tool]) -> list[Message] | None:
-        """A request for a function that is not there: of another subject, or of the same."""
+        """A request for a function that is not there: of another subject, of the same, or about the same things."""
         choose = self.choose
+        near = [(tool, text) for tool in tools for text in self.near.get(tool.function.name, ())]
+        if near and choose.chance(NEAR_SHARE):
+            tool, text = choose.pick(near)
+            asked = tool.filled(choose, text)
+            return [said(typed(choose, asked)), answered(choose.pick(DECLINES))] if asked else None
         pool = self.everyday if choose.chance(0.85) else self.services
         offered = {tool.function.name for tool in tools}
         if choose.chance(0.5) and (at := next((i for i, f in enumerate(pool) if f.name in offered), None)) is not None:

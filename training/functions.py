@@ -130,6 +130,12 @@ class Tool:
             text += _told(choose, extra, said[extra.name])
         return Request(text, [self._call({name: each.value for name, each in said.items()})])
 
+    def filled(self, choose: Chooser, text: str) -> str | None:
+        """A text about the things of this tool that its call cannot answer."""
+        if not set(NAMED.findall(text)) <= set(self.parameters):
+            return None
+        return NAMED.sub(lambda found: self.parameters[found[1]].said(choose).words, text)
+
     def several(self, choose: Chooser) -> Request | None:
         """One request that takes two to four calls of this tool."""
         template = self._template(choose)

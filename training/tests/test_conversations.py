@@ -18,8 +18,9 @@ from agents.tools.current_time import find_zone
 from agents.turn import Turn
 from inference.prompt import ChatMessage, ToolCall
 from inference.template import ChatTemplate
-from training import base, builtin, held_out, passages
+from training import base, builtin, functions, held_out, passages
 from training.conversations import Conversations, Message, Tree, accepted
+from training.functions import NAMED
 from training.talk import Talk
 from training.values import DATA, Chooser
 from worker.cli.evals.suite import read_suites
@@ -149,6 +150,12 @@ def test_most_questions_about_the_documentation_come_with_the_passages_that_a_wo
     answered = {question for _, question in passages.answered_questions()}
     assert len(answered) > 0.6 * len(passages.questions())
     assert not answered & set(passages.undocumented())
+
+
+def test_what_a_tool_cannot_answer_is_asked_about_its_own_things() -> None:
+    functions_ = {function.name: function for function in functions.read()}
+    for name, texts in Conversations("any").near.items():
+        assert {word for text in texts for word in NAMED.findall(text)} <= {p.name for p in functions_[name].parameters}
 
 
 def test_passages_stand_in_a_prompt_as_the_product_puts_them() -> None:
