@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from training import builtin, functions, services
 from training.functions import Call, Function, Request, Tool, joined, lowered, spaced, typed
-from training.passages import Library
+from training.passages import Library, retrieved
 from training.talk import Talk
 from training.values import DATA, POOLS, Chooser
 
@@ -171,7 +171,9 @@ class Conversations:
         if any(_alike(other, tool.function) for tool in tools):
             return None
         request = other.tool(choose).ask(choose)
-        answer = f"I have no tool for this: {lowered(other.description)}." if choose.chance(0.2) else ""
+        answer = (
+            f"I have no tool for this: {lowered(other.description)}." if choose.chance(0.2) and not other.exact else ""
+        )
         return [said(typed(choose, request.text)), answered(answer or choose.pick(DECLINES))] if request else None
 
     def _unspecified(self, tools: list[Tool]) -> list[Message] | None:
@@ -184,7 +186,7 @@ class Conversations:
 
     def _talk_beside(self, names: set[str]) -> list[Message]:
         text, answer = self.talk.exchange(self.choose, page=True)
-        if names and self.choose.chance(DISTRACTED_SHARE):
+        if names and self.choose.chance(2 * DISTRACTED_SHARE if retrieved(text) else DISTRACTED_SHARE):
             text = self.library.distracting(self.choose, text)
         branch = [said(text), answered(answer)]
         if self.choose.chance(0.2):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,8 @@ PREFIXES = ("get_", "api_", "do_", "run_", "fetch_")
 PACKAGES = ("tools", "service", "utils", "app", "lib")
 SUFFIXES = ("_v2", "_lookup", "_tool", "_api")
 OPTIONAL_SHARE = 0.8  # of the optional parameters stay in a schema
+IN_PERCENT, FRACTIONS = " in percent", (" as a decimal", " as a fraction of 1", ", 0.05 for 5 percent")
+FRACTION_SHARE = 0.4
 SPARE_SHARE = 0.25  # of the requests name a parameter in a sentence of its own
 NAMED = re.compile(r"\{(\w+)\}")
 
@@ -42,10 +44,17 @@ class Parameter:
     kind: Kind
     description: str
     required: bool = True
+    scale: float = 1  # of what is said: 0.01 where percentages are wanted as fractions
+
+    def varied(self, choose: Chooser) -> Parameter:
+        """Now and then with percentages as fractions."""
+        if IN_PERCENT not in self.description or "percent" in self.name or not choose.chance(FRACTION_SHARE):
+            return self
+        return replace(self, description=self.description.replace(IN_PERCENT, choose.pick(FRACTIONS)), scale=0.01)
 
     def schema(self, choose: Chooser) -> dict[str, Any]:
         made = self.kind.schema()
-        if made["type"] == "integer" and choose.chance(0.2):
+        if made["type"] == "integer" and (self.scale != 1 or choose.chance(0.2)):
             made["type"] = "number"
         described = self.description if self.description.endswith(".") else self.description + choose.pick(("", "."))
         schema = {"type": made.pop("type"), "description": described, **made}
@@ -59,7 +68,8 @@ class Parameter:
         return schema
 
     def said(self, choose: Chooser) -> Said:
-        return self.kind.said(choose, self.description)
+        said = self.kind.said(choose, self.description)
+        return said if self.scale == 1 else Said(round(said.value * self.scale, 6), said.words)
 
     @property
     def words(self) -> str:
@@ -78,7 +88,7 @@ class Function:
 
     def tool(self, choose: Chooser) -> Tool:
         """The same under another name and with other optional parameters."""
-        kept = [p for p in self.parameters if p.required or self.exact or choose.chance(OPTIONAL_SHARE)]
+        kept = [p.varied(choose) for p in self.parameters if p.required or self.exact or choose.chance(OPTIONAL_SHARE)]
         if not self.exact and choose.chance(0.15):
             kept.reverse()
         name = self.name if self.exact else _renamed(choose, self.name)

@@ -113,6 +113,8 @@ class Library:
         others = [each for each in retrieved(question) if each not in about]
         kept = about[:1] + choose.some(others, len(others) if choose.chance(0.6) else choose.between(0, len(others)))
         told = [each for each in retrieved(question) if each in kept]
+        if not told and choose.chance(0.5):
+            return Asked(question, choose.pick(REFUSALS), question)
         if choose.chance(0.25) or not told:
             told.append(self._passage(choose))
         if choose.chance(0.4):
@@ -122,7 +124,9 @@ class Library:
         return Asked(prompt(told, written(choose, question)), answer, question)
 
     def distracting(self, choose: Chooser, question: str) -> str:
-        """A question for something else, with passages that say nothing of it."""
+        """A question for something else, with passages that say nothing of it: those that a worker finds, if any."""
+        if found := retrieved(question):
+            return prompt(choose.some(found, choose.pick((1, 2, 4))), question)
         return prompt([self._passage(choose) for _ in range(choose.pick((1, 1, 2)))], question)
 
     def _passage(self, choose: Chooser, beside: Passage | None = None) -> Passage:
@@ -228,7 +232,12 @@ def _retrieved() -> dict[str, list[Passage]]:
 
 def retrieved(question: str) -> list[Passage]:
     """What a worker found for it; `python -m training.retrieved` asks anew."""
-    return _retrieved().get(question, [])
+    return _retrieved().get(heard(question), [])
+
+
+def heard(question: str) -> str:
+    """Without what differs where people type the same."""
+    return question.lower().rstrip("?!. ")
 
 
 @cache

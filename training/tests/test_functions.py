@@ -97,6 +97,25 @@ def test_a_number_with_thousands_separators_is_the_number_that_is_meant(choose: 
     assert all(int(each.words.replace(",", "")) == each.value for each in said)
 
 
+def test_a_percentage_is_a_fraction_where_the_description_asks_for_one(choose: Chooser) -> None:
+    rate = functions.Parameter("rate", Kind("n2-9"), "Interest in percent")
+    varied = [rate.varied(choose) for _ in range(20)]
+    assert {each.scale for each in varied} == {1, 0.01}
+    for each in varied:
+        said = each.said(choose)
+        assert said.value == pytest.approx(float(said.words) * each.scale)
+        assert ("in percent" in each.description) == (each.scale == 1)
+
+
+def test_the_same_for_another_value_is_another_call(choose: Chooser) -> None:
+    tool = functions.Function("f", "Look", (functions.Parameter("at", Kind("@city"), "At"),), ("Look at {at}.",)).tool(
+        choose
+    )
+    made = [request for _ in range(80) if (request := tool.several(choose)) and "the same" in request.text]
+    assert made
+    assert all(call["arguments"]["at"] in request.text for request in made for call in request.calls)
+
+
 def test_a_date_is_written_as_its_description_asks(choose: Chooser) -> None:
     for _ in range(20):
         assert re.fullmatch(r"\d{4}-\d\d-\d\d", Kind("@date").said(choose, "Day as YYYY-MM-DD").value)
