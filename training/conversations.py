@@ -26,9 +26,10 @@ Split = Literal["train", "test"]
 HELD_OUT = 12  # every so many-th function is for the test alone
 SYSTEMS = POOLS["system text"]
 DECLINES = POOLS["decline"]
-SERVICES_SHARE = 0.18  # of the trees have functions of real services
+SERVICES_SHARE = 0.1  # of the trees have functions of real services
 DISTRACTED_SHARE = 0.3  # of the requests to the page come with passages that say nothing of them
 RELATED = 8  # functions that stand together in the list are of one subject
+EARLIER_SHARE = 0.12
 NEAR_SHARE = 0.5  # of the requests without a fitting tool, where near_misses.txt has some
 ALIKE_SHARE = 0.3  # of the words of a description
 VERBS = frozenset(POOLS["verb"])  # in the names of functions: those that say not what it is about
@@ -185,14 +186,21 @@ class Conversations:
         return [said(text), answered(answer)]
 
     def _talk_beside(self, names: set[str]) -> list[Message]:
-        text, answer = self.talk.exchange(self.choose, page=True)
-        if names and self.choose.chance(2 * DISTRACTED_SHARE if retrieved(text) else DISTRACTED_SHARE):
-            text = self.library.distracting(self.choose, text)
-        branch = [said(text), answered(answer)]
-        if self.choose.chance(0.2):
-            text, answer = self.talk.exchange(self.choose, page=True)
+        choose = self.choose
+        branch = self._earlier()
+        for at in range(choose.pick((1, 1, 1, 1, 2))):
+            text, answer = self.talk.exchange(choose, page=True)
+            if names and not at and choose.chance(2 * DISTRACTED_SHARE if retrieved(text) else DISTRACTED_SHARE):
+                text = self.library.distracting(choose, text)
             branch += [said(text), answered(answer)]
         return branch
+
+    def _earlier(self) -> list[Message]:
+        """Now and then a question before, whose passages are gone as on the platform."""
+        if not self.choose.chance(EARLIER_SHARE):
+            return []
+        before = self.library.ask(self.choose)
+        return [said(before.question), {**answered(before.answer), "learnt": False}]
 
     def _server(self, names: set[str]) -> list[Message]:
         """Requests for the built-in tools: one, several in a message, or one after the other. What the tree has no tool
@@ -202,18 +210,13 @@ class Conversations:
         if asked.call["name"] not in names:
             return [said(asked.text), answered(choose.pick(DECLINES))]
         if choose.chance(0.28):
-            more = [asked] + [choose.pick(builtin.KINDS)(choose) for _ in range(choose.pick((1, 1, 1, 2)))]
-            several = [each for each in more if each.call["name"] in names]
             if choose.chance(0.35) and asked.call["name"] == "current_time":
                 return self._clocks()
+            more = [asked] + [choose.pick(builtin.KINDS)(choose) for _ in range(choose.pick((1, 1, 1, 2)))]
+            several = [each for each in more if each.call["name"] in names]
             request = joined(choose, [Request(each.text, [each.call]) for each in several])
-            results = [result(each.result) for each in several]
-            return [
-                said(request.text),
-                called(request.calls),
-                *results,
-                answered(" ".join(each.answer for each in several)),
-            ]
+            told = answered(" ".join(each.answer for each in several))
+            return [said(request.text), called(request.calls), *[result(each.result) for each in several], told]
         text = asked.text
         if choose.chance(DISTRACTED_SHARE):
             text = self.library.distracting(choose, text)
@@ -237,14 +240,8 @@ class Conversations:
         return [said(text), called([clock.call for clock in clocks]), *results, answered(" ".join(told))]
 
     def _documents(self, names: set[str]) -> list[Message]:
-        """A question with passages; now and then after another one, whose passages are gone as on the platform."""
-        choose = self.choose
-        branch: list[Message] = []
-        if choose.chance(0.15):
-            before = self.library.ask(choose)
-            branch = [said(before.question), {**answered(before.answer), "learnt": False}]
-        asked = self.library.ask(choose)
-        return [*branch, said(asked.text), answered(asked.answer)]
+        asked = self.library.ask(self.choose)
+        return [*self._earlier(), said(asked.text), answered(asked.answer)]
 
 
 def _alike(one: Function, other: Function) -> bool:

@@ -131,10 +131,8 @@ class Library:
 
     def _passage(self, choose: Chooser, beside: Passage | None = None) -> Passage:
         """One more, of the kind of `beside`."""
-        own = beside in self.own if beside else choose.chance(OWN_SHARE)
-        if own:
-            at = self.own.index(beside) + choose.between(-6, 6) if beside and choose.chance(0.6) else -1
-            found = self.own[at % len(self.own)] if at >= 0 else choose.pick(self.own)
+        if beside in self.own if beside else choose.chance(OWN_SHARE):
+            found = choose.pick(self.own)
             return window(choose, found, choose.pick(found.facts)) if beside else found
         return invented(choose)
 
@@ -227,7 +225,7 @@ def questions() -> list[str]:
 def _retrieved() -> dict[str, list[Passage]]:
     """A line is `[question, [title, text], ...]`."""
     lines = (json.loads(line) for line in (DATA / "retrieved.jsonl").read_text().splitlines())
-    return {question: [Passage(title, text, ()) for title, text in found] for question, *found in lines}
+    return {heard(question): [Passage(*each, ()) for each in found] for question, *found in lines}
 
 
 def retrieved(question: str) -> list[Passage]:
