@@ -225,7 +225,7 @@ def questions() -> list[str]:
 def _retrieved() -> dict[str, list[Passage]]:
     """A line is `[question, [title, text], ...]`."""
     lines = (json.loads(line) for line in (DATA / "retrieved.jsonl").read_text().splitlines())
-    return {heard(question): [Passage(*each, ()) for each in found] for question, *found in lines}
+    return {heard(question): [Passage(title, text, ()) for title, text in found] for question, *found in lines}
 
 
 def retrieved(question: str) -> list[Passage]:
