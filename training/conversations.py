@@ -29,7 +29,7 @@ DECLINES = POOLS["decline"]
 SERVICES_SHARE = 0.1  # of the trees have functions of real services
 DISTRACTED_SHARE = 0.3  # of the requests to the page come with passages that say nothing of them
 RELATED = 8  # functions that stand together in the list are of one subject
-EARLIER_SHARE = 0.12
+EARLIER_SHARE, DIALOGUE_SHARE = 0.12, 0.25  # of the questions, and of the talk
 NEAR_SHARE = 0.5  # of the requests without a fitting tool, where near_misses.txt has some
 ALIKE_SHARE = 0.3  # of the words of a description
 VERBS = frozenset(POOLS["verb"])  # in the names of functions: those that say not what it is about
@@ -187,6 +187,12 @@ class Conversations:
 
     def _talk_beside(self, names: set[str]) -> list[Message]:
         choose = self.choose
+        if choose.chance(DIALOGUE_SHARE):
+            return [
+                made(text)
+                for two in self.talk.dialogue(choose)
+                for made, text in zip((said, answered), two, strict=True)
+            ]
         branch = self._earlier()
         for at in range(choose.pick((1, 1, 1, 1, 2))):
             text, answer = self.talk.exchange(choose, page=True)

@@ -153,9 +153,9 @@ def test_most_questions_about_the_documentation_come_with_the_passages_that_a_wo
 
 
 def test_what_a_tool_cannot_answer_is_asked_about_its_own_things() -> None:
-    functions_ = {function.name: function for function in functions.read()}
+    known = {function.name: {p.name for p in function.parameters} for function in functions.read()}
     for name, texts in Conversations("any").near.items():
-        assert {word for text in texts for word in NAMED.findall(text)} <= {p.name for p in functions_[name].parameters}
+        assert {word for text in texts for word in functions.NAMED.findall(text)} <= known[name]
 
 
 def test_passages_stand_in_a_prompt_as_the_product_puts_them() -> None:
