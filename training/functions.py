@@ -48,7 +48,8 @@ class Parameter:
 
     def varied(self, choose: Chooser) -> Parameter:
         """Now and then with percentages as fractions."""
-        if IN_PERCENT not in self.description or "percent" in self.name or not choose.chance(FRACTION_SHARE):
+        percent = self.kind.text[0] in "in" and IN_PERCENT in self.description and "percent" not in self.name
+        if not percent or not choose.chance(FRACTION_SHARE):
             return self
         return replace(self, description=self.description.replace(IN_PERCENT, choose.pick(FRACTIONS)), scale=0.01)
 
@@ -233,6 +234,7 @@ def joined(choose: Chooser, requests: list[Request], listed_share: float = 0.2) 
         return Request("\n".join([choose.pick(OPENINGS), *lines]), calls)
     text = texts[0]
     for more in texts[1:]:
+        text += "" if text[-1] in ".?!" else "."
         small, asks = lowered(more), more.endswith("?")
         text = choose.pick(
             (

@@ -20,7 +20,6 @@ from inference.prompt import ChatMessage, ToolCall
 from inference.template import ChatTemplate
 from training import base, builtin, functions, held_out, passages
 from training.conversations import Conversations, Message, Tree, accepted
-from training.functions import NAMED
 from training.talk import Talk
 from training.values import DATA, Chooser
 from worker.cli.evals.suite import read_suites
