@@ -17,6 +17,7 @@ SUFFIXES = ("_v2", "_lookup", "_tool", "_api")
 OPTIONAL_SHARE = 0.8  # of the optional parameters stay in a schema
 SPARE_SHARE = 0.25  # of the requests name a parameter in a sentence of its own
 NAMED = re.compile(r"\{(\w+)\}")
+FILES = (DATA / "everyday.txt", *sorted(DATA.glob("functions_*.txt")))  # the place in them says what is held out
 
 Call = dict[str, Any]  # {"name": ..., "arguments": {...}}
 
@@ -222,13 +223,13 @@ def typed(choose: Chooser, text: str) -> str:
     )
 
 
-def read(path: Path = DATA / "everyday.txt") -> Iterator[Function]:
-    """A line is `name|description|parameters|templates`.
+def read(*paths: Path) -> Iterator[Function]:
+    """A line is `name|description|parameters|templates`; all `FILES` are read if no path is given.
 
     Parameters are `name:kind:description` between `;`, with `?` after the name of an optional one; templates stand
     between `;;`.
     """
-    for line in path.read_text().splitlines():
+    for line in "".join(path.read_text() for path in paths or FILES).splitlines():
         name, description, parameters, templates = line.split("|", 3)
         made = []
         for each in re.split(r";(?=\w+\??:)", parameters):

@@ -30,6 +30,12 @@ def test_every_way_to_ask_says_what_the_function_requires(function: Function) ->
         assert required <= set(NAMED.findall(template)) <= {p.name for p in function.parameters}
 
 
+def test_more_files_of_functions_leave_those_of_the_first_in_their_places() -> None:
+    first = list(functions.read(functions.FILES[0]))
+    assert first == EVERYDAY[: len(first)]
+    assert len(EVERYDAY) > len(first)
+
+
 def test_no_two_functions_have_the_same_name() -> None:
     assert len({function.name for function in EVERYDAY}) == len(EVERYDAY)
 
