@@ -17,6 +17,7 @@ SUFFIXES = ("_v2", "_lookup", "_tool", "_api")
 OPTIONAL_SHARE = 0.8  # of the optional parameters stay in a schema
 SPARE_SHARE = 0.25  # of the requests name a parameter in a sentence of its own
 NAMED = re.compile(r"\{(\w+)\}")
+ORDER = re.compile(r"(?!(I|We|My|Our|A|An|The|This)\b)[^.?!]+\.")  # a sentence that "please" may stand before
 FILES = (DATA / "everyday.txt", *sorted(DATA.glob("functions_*.txt")))  # the place in them says what is held out
 
 Call = dict[str, Any]  # {"name": ..., "arguments": {...}}
@@ -127,7 +128,7 @@ class Tool:
     def several(self, choose: Chooser) -> Request | None:
         """One request that takes two to four calls of this tool."""
         template = self._template(choose)
-        if template is None:
+        if template is None or not self.parameters:
             return None
         count = choose.pick((2, 2, 2, 3, 3, 4))
         if choose.chance(0.3):
@@ -212,7 +213,7 @@ def typed(choose: Chooser, text: str) -> str:
         return text
     return choose.pick(
         (
-            text if text.endswith("?") else f"Please {lowered(text)}",
+            f"Please {lowered(text)}" if ORDER.fullmatch(text) else text,
             f"Can you help me? {text}",
             f"Hi! {text}",
             f"{text} Thanks!",
@@ -227,12 +228,12 @@ def read(*paths: Path) -> Iterator[Function]:
     """A line is `name|description|parameters|templates`; all `FILES` are read if no path is given.
 
     Parameters are `name:kind:description` between `;`, with `?` after the name of an optional one; templates stand
-    between `;;`.
+    between `;;`. No parameters: nothing between the bars.
     """
     for line in "".join(path.read_text() for path in paths or FILES).splitlines():
         name, description, parameters, templates = line.split("|", 3)
         made = []
-        for each in re.split(r";(?=\w+\??:)", parameters):
+        for each in filter(None, re.split(r";(?=\w+\??:)", parameters)):
             called, kind, told = each.split(":", 2)
             made.append(Parameter(called.rstrip("?"), Kind(kind), told, not called.endswith("?")))
         yield Function(name, description, tuple(made), tuple(templates.split(";;")))

@@ -76,7 +76,7 @@ class Kind:
     """What values a parameter takes.
 
     `b` is yes or no, `i1-9` and `n0.5-2` are numbers of a range, `e(red,blue)` is one of these, `@city` is one of
-    a pool (or made: `date`, `time`, `code` ...); `li`, `l1-9` and `l@city` are lists.
+    a pool (or made: `date`, `time`, `code` ...); `li`, `l1-9`, `ln0.5-2` and `l@city` are lists.
     """
 
     text: str
@@ -92,7 +92,8 @@ class Kind:
             case "b":
                 return {"type": "boolean"}
             case "l":
-                return {"type": "array", "items": {"type": "string" if "@" in self.text else "integer"}}
+                item = {"@": "string", "n": "number"}.get(self.text[1], "integer")
+                return {"type": "array", "items": {"type": item}}
             case "i":
                 return {"type": "integer"}
             case "n":
@@ -126,8 +127,9 @@ class Kind:
             of = Kind(self.text[1:])
             texts = list(dict.fromkeys(of.said(choose).value for _ in range(count)))
             return Said(texts, choose.listed(texts))
-        low, high = _range(self.text) if "-" in self.text else (1, choose.pick((20, 100, 999)))
-        numbers = [choose.between(int(low), int(high)) for _ in range(count)]
+        span = self.text[1:] if "-" in self.text else f"1-{choose.pick((20, 100, 999))}"
+        of = Kind(span if span[0] == "n" else f"i{span}")
+        numbers = [of.said(choose).value for _ in range(count)]
         bracketed = f"[{', '.join(map(str, numbers))}]"
         return Said(numbers, bracketed if choose.chance(0.4) else choose.listed(numbers))
 

@@ -90,11 +90,17 @@ def test_a_description_of_a_service_is_its_first_sentence_without_tags() -> None
 
 
 @pytest.mark.parametrize(
-    "kind", ["b", "i1-9", "i500-90000", "n0.5-2", "e(red,blue)", "@city", "@date", "@time", "l@city", "li"]
+    "kind", ["b", "i1-9", "i500-90000", "n0.5-2", "e(red,blue)", "@city", "@date", "@time", "l@city", "li", "ln0.5-2"]
 )
 def test_a_value_fits_the_schema_of_its_kind(kind: str, choose: Chooser) -> None:
     for _ in range(40):
         jsonschema.validate(Kind(kind).said(choose).value, Kind(kind).schema())
+
+
+@pytest.mark.parametrize("text", ["A train starts. Find its speed.", "prime 7", "My number is 7.", "Is 7 prime?"])
+def test_please_stands_before_an_order_alone(text: str, choose: Chooser) -> None:
+    assert any(functions.typed(choose, "Check 7.") == "Please check 7." for _ in range(200))
+    assert not any(functions.typed(choose, text).startswith("Please") for _ in range(200))
 
 
 def test_a_number_with_thousands_separators_is_the_number_that_is_meant(choose: Chooser) -> None:
