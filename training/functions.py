@@ -17,6 +17,7 @@ SUFFIXES = ("_v2", "_lookup", "_tool", "_api")
 OPTIONAL_SHARE = 0.8  # of the optional parameters stay in a schema
 SPARE_SHARE = 0.25  # of the requests name a parameter in a sentence of its own
 NAMED = re.compile(r"\{(\w+)\}")
+TOLD = re.compile(r"\b(I|[Mm]y|[Ww]e|[Oo]ur)\b|[.?!] ")  # besides the request: it cannot be true of several values
 ORDER = re.compile(r"(?!(I|We|My|Our|A|An|The|This)\b)[^.?!]+\.")  # a sentence that "please" may stand before
 FILES = (DATA / "everyday.txt", *sorted(DATA.glob("functions_*.txt")))  # the place in them says what is held out
 
@@ -127,7 +128,7 @@ class Tool:
 
     def several(self, choose: Chooser) -> Request | None:
         """One request that takes two to four calls of this tool."""
-        template = self._template(choose)
+        template = self._template(choose, alone=True)
         if template is None or not self.parameters:
             return None
         count = choose.pick((2, 2, 2, 3, 3, 4))
@@ -163,8 +164,9 @@ class Tool:
         reply = choose.pick(("Please tell me the {}.", "For that I need the {}.", "What is the {}?"))
         return asked.format(wish), reply.format(choose.listed(required))
 
-    def _template(self, choose: Chooser) -> str | None:
+    def _template(self, choose: Chooser, alone: bool = False) -> str | None:
         fits = [t for t in self.function.templates if set(NAMED.findall(t)) <= set(self.parameters)]
+        fits = [t for t in fits if not (alone and TOLD.search(t))]
         return choose.pick(fits) if fits else None
 
     def _call(self, arguments: Mapping[str, Any]) -> Call:
@@ -196,6 +198,7 @@ def joined(choose: Chooser, requests: list[Request]) -> Request:
     """Several requests in one sentence, or one sentence after the other."""
     text = requests[0].text
     for request in requests[1:]:
+        text += "" if text[-1] in ".?!" else "."
         more = lowered(request.text)
         text = choose.pick(
             (
@@ -232,8 +235,6 @@ def read(*paths: Path) -> Iterator[Function]:
     """
     for line in "".join(path.read_text() for path in paths or FILES).splitlines():
         name, description, parameters, templates = line.split("|", 3)
-        made = []
-        for each in filter(None, re.split(r";(?=\w+\??:)", parameters)):
-            called, kind, told = each.split(":", 2)
-            made.append(Parameter(called.rstrip("?"), Kind(kind), told, not called.endswith("?")))
-        yield Function(name, description, tuple(made), tuple(templates.split(";;")))
+        parts = (each.split(":", 2) for each in filter(None, re.split(r";(?=\w+\??:)", parameters)))
+        made = tuple(Parameter(n.rstrip("?"), Kind(kind), told, not n.endswith("?")) for n, kind, told in parts)
+        yield Function(name, description, made, tuple(templates.split(";;")))

@@ -75,8 +75,9 @@ class Said:
 class Kind:
     """What values a parameter takes.
 
-    `b` is yes or no, `i1-9` and `n0.5-2` are numbers of a range, `e(red,blue)` is one of these, `@city` is one of
-    a pool (or made: `date`, `time`, `code` ...); `li`, `l1-9`, `ln0.5-2` and `l@city` are lists.
+    `b` is yes or no, `i1-9` and `n0.5-2` are numbers of a range, `p0.1-0.2` is a share that may be said in percent,
+    `e(red,blue)` is one of these, `@city` is one of a pool (or made: `date`, `code` ...); `li`, `l1-9`, `ln0.5-2` and
+    `l@city` are lists.
     """
 
     text: str
@@ -92,11 +93,10 @@ class Kind:
             case "b":
                 return {"type": "boolean"}
             case "l":
-                item = {"@": "string", "n": "number"}.get(self.text[1], "integer")
-                return {"type": "array", "items": {"type": item}}
+                return {"type": "array", "items": {"type": {"@": "string", "n": "number"}.get(self.text[1], "integer")}}
             case "i":
                 return {"type": "integer"}
-            case "n":
+            case "n" | "p":
                 return {"type": "number"}
         return {"type": "string"}
 
@@ -115,6 +115,9 @@ class Kind:
                 return _whole(choose, *_range(self.text))
             case "n":
                 return _decimal(choose, *_range(self.text))
+            case "p":
+                share = round(choose.random.uniform(*_range(self.text)), choose.pick((2, 2, 3)))
+                return Said(share, choose.pick((f"{share * 100:g}%", f"{share * 100:g} percent", str(share))))
         made = MADE.get(self.text[1:])
         if made is not None:
             return made(choose, description)
@@ -143,9 +146,10 @@ def _range(text: str) -> tuple[float, float]:
 
 def _whole(choose: Chooser, low: float, high: float) -> Said:
     value = choose.between(int(low), int(high))
-    if high > 2000 and choose.chance(0.6):
+    amount = high > 2100  # what ends before may be a year, which is neither rounded nor has a comma
+    if amount and choose.chance(0.6):
         value = round(value, -3 if value > 5000 else -2) or value
-    if value >= 1000 and not 1850 < value < 2100 and choose.chance(0.4):
+    if amount and value >= 1000 and choose.chance(0.4):
         return Said(value, f"{value:,}")
     return Said(value, SMALL[value] if 1 < value < 13 and choose.chance(0.12) else str(value))
 

@@ -58,6 +58,15 @@ def test_a_request_says_every_argument_of_its_calls(choose: Chooser) -> None:
     assert all(call["arguments"]["to"] in made.text for call in made.calls)
 
 
+def test_what_somebody_tells_of_himself_is_not_asked_for_several_values(choose: Chooser) -> None:
+    wanted = (functions.Parameter("name", Kind("@person"), "Name"),)
+    told = ("My name is {name}. Am I on the list?", "Look up {name}.")
+    tool = functions.Function("find", "Find", wanted, told).tool(choose)
+    for _ in range(60):
+        made = tool.several(choose)
+        assert made is None or not re.search(r"y name is \w+ \w+(,| and)", made.text)
+
+
 def test_several_requests_are_joined_in_the_order_of_their_calls(choose: Chooser) -> None:
     one, other = functions.Request("Do it.", [{"name": "a"}]), functions.Request("Is it done?", [{"name": "b"}])
     for _ in range(20):
@@ -90,7 +99,21 @@ def test_a_description_of_a_service_is_its_first_sentence_without_tags() -> None
 
 
 @pytest.mark.parametrize(
-    "kind", ["b", "i1-9", "i500-90000", "n0.5-2", "e(red,blue)", "@city", "@date", "@time", "l@city", "li", "ln0.5-2"]
+    "kind",
+    [
+        "b",
+        "i1-9",
+        "i500-90000",
+        "n0.5-2",
+        "e(red,blue)",
+        "@city",
+        "@date",
+        "@time",
+        "l@city",
+        "li",
+        "ln0.5-2",
+        "p0.01-0.2",
+    ],
 )
 def test_a_value_fits_the_schema_of_its_kind(kind: str, choose: Chooser) -> None:
     for _ in range(40):
@@ -107,6 +130,20 @@ def test_a_number_with_thousands_separators_is_the_number_that_is_meant(choose: 
     said = [Kind("i1000-90000").said(choose) for _ in range(60)]
     assert any("," in each.words for each in said)
     assert all(int(each.words.replace(",", "")) == each.value for each in said)
+
+
+def test_a_year_is_neither_rounded_nor_has_a_comma(choose: Chooser) -> None:
+    said = [Kind("i1066-2024").said(choose) for _ in range(60)]
+    assert all(each.words == str(each.value) for each in said)
+    assert len({each.value for each in said}) > 50
+
+
+def test_a_share_is_said_in_percent_too(choose: Chooser) -> None:
+    said = [Kind("p0.01-0.2").said(choose) for _ in range(40)]
+    assert any(each.words.endswith("%") for each in said)
+    for each in said:
+        number = float(re.split(r"%| percent", each.words)[0])
+        assert number == pytest.approx(each.value * (1 if each.words == str(each.value) else 100))
 
 
 def test_a_date_is_written_as_its_description_asks(choose: Chooser) -> None:
