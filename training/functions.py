@@ -17,7 +17,7 @@ SUFFIXES = ("_v2", "_lookup", "_tool", "_api")
 OPTIONAL_SHARE = 0.8  # of the optional parameters stay in a schema
 SPARE_SHARE = 0.25  # of the requests name a parameter in a sentence of its own
 NAMED = re.compile(r"\{(\w+)\}")
-TOLD = re.compile(r"\b(I|[Mm]y|[Ww]e|[Oo]ur)\b|[.?!] ")  # besides the request: it cannot be true of several values
+TOLD = re.compile(r"\b(I|[Mm]y|[Ww]e|[Oo]ur)\b|[.?!] |[^.?]$|\(\{")  # a story, or so short: odd with several values
 ORDER = re.compile(r"(?!(I|We|My|Our|A|An|The|This)\b)[^.?!]+\.")  # a sentence that "please" may stand before
 FILES = (DATA / "everyday.txt", *sorted(DATA.glob("functions_*.txt")))  # the place in them says what is held out
 
