@@ -129,7 +129,7 @@ class Tool:
     def several(self, choose: Chooser) -> Request | None:
         """One request that takes two to four calls of this tool."""
         template = self._template(choose, alone=True)
-        if template is None or not self.parameters:
+        if template is None or not any(p.required for p in self.parameters.values()):
             return None
         count = choose.pick((2, 2, 2, 3, 3, 4))
         if choose.chance(0.3):
