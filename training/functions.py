@@ -133,8 +133,7 @@ class Tool:
             return None
         count = choose.pick((2, 2, 2, 3, 3, 4))
         if choose.chance(0.3):
-            asked = [request for _ in range(count) if (request := self.ask(choose)) is not None]
-            return joined(choose, asked)
+            return joined(choose, [request for _ in range(count) if (request := self.ask(choose))])
         used = list(dict.fromkeys(NAMED.findall(template)))
         varied = [n for n in used if template.count(f"{{{n}}}") == 1 and self.parameters[n].kind.text[0] not in "lb"]
         if not varied:
@@ -170,10 +169,8 @@ class Tool:
         return choose.pick(fits) if fits else None
 
     def _call(self, arguments: Mapping[str, Any]) -> Call:
-        return {
-            "name": self.name,
-            "arguments": {name: arguments[name] for name in self.parameters if name in arguments},
-        }
+        ordered = {name: arguments[name] for name in self.parameters if name in arguments}
+        return {"name": self.name, "arguments": ordered}
 
 
 def spaced(name: str) -> str:

@@ -156,9 +156,8 @@ def _whole(choose: Chooser, low: float, high: float) -> Said:
 
 def _decimal(choose: Chooser, low: float, high: float) -> Said:
     value = round(choose.random.uniform(low, high), 3 if high < 1 else choose.pick((1, 1, 2)))
-    if value == int(value) or (high > 20 and choose.chance(0.25)):
-        return Said(int(value), str(int(value)))
-    return Said(value, str(value))
+    whole = value == int(value) or (high > 20 and choose.chance(0.25))
+    return Said(int(value), str(int(value))) if whole else Said(value, str(value))
 
 
 def _person(choose: Chooser, _: str) -> Said:
