@@ -129,11 +129,12 @@ class Tool:
     def several(self, choose: Chooser) -> Request | None:
         """One request that takes two to four calls of this tool."""
         template = self._template(choose, alone=True)
-        if template is None or not any(p.required for p in self.parameters.values()):
+        if template is None:
             return None
         count = choose.pick((2, 2, 2, 3, 3, 4))
         if choose.chance(0.3):
-            return joined(choose, [request for _ in range(count) if (request := self.ask(choose))])
+            asked = [request for _ in range(count) if (request := self.ask(choose))]
+            return joined(choose, list({json.dumps(each.calls): each for each in asked}.values()))
         used = list(dict.fromkeys(NAMED.findall(template)))
         varied = [n for n in used if template.count(f"{{{n}}}") == 1 and self.parameters[n].kind.text[0] not in "lb"]
         if not varied:

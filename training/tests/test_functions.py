@@ -67,6 +67,12 @@ def test_what_somebody_tells_of_himself_is_not_asked_for_several_values(choose: 
         assert made is None or not re.search(r"y name is \w+ \w+(,| and)", made.text)
 
 
+def test_nothing_is_asked_for_twice_in_one_request(choose: Chooser) -> None:
+    tool = functions.Function("f", "Who is in space", (), ("Who is in space?",)).tool(choose)
+    asked = [made for _ in range(40) if (made := tool.several(choose))]
+    assert asked and all(made.text == "Who is in space?" and len(made.calls) == 1 for made in asked)
+
+
 def test_several_requests_are_joined_in_the_order_of_their_calls(choose: Chooser) -> None:
     one, other = functions.Request("Do it.", [{"name": "a"}]), functions.Request("Is it done?", [{"name": "b"}])
     for _ in range(20):
