@@ -19,6 +19,9 @@ IN_PERCENT, FRACTIONS = " in percent", (" as a decimal", " as a fraction of 1", 
 FRACTION_SHARE = 0.4
 SPARE_SHARE = 0.25  # of the requests name a parameter in a sentence of its own
 NAMED = re.compile(r"\{(\w+)\}")
+TOLD = re.compile(r"\b(I|[Mm]y|[Ww]e|[Oo]ur)\b|[.?!] |[^.?]$|\(\{")  # a story, or so short: odd with several values
+ORDER = re.compile(r"(?!(I|We|My|Our|A|An|The|This)\b)[^.?!]+\.")  # a sentence that "please" may stand before
+FILES = (DATA / "everyday.txt", *sorted(DATA.glob("functions_*.txt")))  # the place in them says what is held out
 
 THE_SAME = POOLS["the same"]
 OPENINGS = POOLS["before a list"]
@@ -149,13 +152,13 @@ class Tool:
 
     def several(self, choose: Chooser) -> Request | None:
         """One request that takes two to four calls of this tool."""
-        template = self._template(choose)
+        template = self._template(choose, alone=True)
         if template is None:
             return None
         count = choose.pick((2, 2, 2, 3, 3, 4))
         if choose.chance(0.3):
-            asked = [request for _ in range(count) if (request := self.ask(choose)) is not None]
-            return joined(choose, asked)
+            asked = [request for _ in range(count) if (request := self.ask(choose))]
+            return joined(choose, list({json.dumps(each.calls): each for each in asked}.values()))
         used = list(dict.fromkeys(NAMED.findall(template)))
         varied = [n for n in used if template.count(f"{{{n}}}") == 1 and self.parameters[n].kind.text[0] not in "lb"]
         if not varied:
@@ -195,15 +198,14 @@ class Tool:
         reply = choose.pick(("Please tell me the {}.", "For that I need the {}.", "What is the {}?"))
         return asked.format(wish), reply.format(choose.listed(required))
 
-    def _template(self, choose: Chooser) -> str | None:
+    def _template(self, choose: Chooser, alone: bool = False) -> str | None:
         fits = [t for t in self.function.templates if set(NAMED.findall(t)) <= set(self.parameters)]
+        fits = [t for t in fits if not (alone and TOLD.search(t))]
         return choose.pick(fits) if fits else None
 
     def _call(self, arguments: Mapping[str, Any]) -> Call:
-        return {
-            "name": self.name,
-            "arguments": {name: arguments[name] for name in self.parameters if name in arguments},
-        }
+        ordered = {name: arguments[name] for name in self.parameters if name in arguments}
+        return {"name": self.name, "arguments": ordered}
 
 
 def spaced(name: str) -> str:
@@ -252,7 +254,7 @@ def typed(choose: Chooser, text: str) -> str:
         return text
     return choose.pick(
         (
-            text if text.endswith("?") else f"Please {lowered(text)}",
+            f"Please {lowered(text)}" if ORDER.fullmatch(text) else text,
             f"Can you help me? {text}",
             f"Hi! {text}",
             f"{text} Thanks!",
@@ -263,16 +265,14 @@ def typed(choose: Chooser, text: str) -> str:
     )
 
 
-def read(path: Path = DATA / "everyday.txt") -> Iterator[Function]:
-    """A line is `name|description|parameters|templates`.
+def read(*paths: Path) -> Iterator[Function]:
+    """A line is `name|description|parameters|templates`; all `FILES` are read if no path is given.
 
     Parameters are `name:kind:description` between `;`, with `?` after the name of an optional one; templates stand
-    between `;;`.
+    between `;;`. No parameters: nothing between the bars.
     """
-    for line in path.read_text().splitlines():
+    for line in "".join(path.read_text() for path in paths or FILES).splitlines():
         name, description, parameters, templates = line.split("|", 3)
-        made = []
-        for each in re.split(r";(?=\w+\??:)", parameters):
-            called, kind, told = each.split(":", 2)
-            made.append(Parameter(called.rstrip("?"), Kind(kind), told, not called.endswith("?")))
-        yield Function(name, description, tuple(made), tuple(templates.split(";;")))
+        parts = (each.split(":", 2) for each in filter(None, re.split(r";(?=\w+\??:)", parameters)))
+        made = tuple(Parameter(n.rstrip("?"), Kind(kind), told, not n.endswith("?")) for n, kind, told in parts)
+        yield Function(name, description, made, tuple(templates.split(";;")))

@@ -75,8 +75,9 @@ class Said:
 class Kind:
     """What values a parameter takes.
 
-    `b` is yes or no, `i1-9` and `n0.5-2` are numbers of a range, `e(red,blue)` is one of these, `@city` is one of
-    a pool (or made: `date`, `time`, `code` ...); `li`, `l1-9` and `l@city` are lists.
+    `b` is yes or no, `i1-9` and `n0.5-2` are numbers of a range, `p0.1-0.2` is a share that may be said in percent,
+    `e(red,blue)` is one of these, `@city` is one of a pool (or made: `date`, `code` ...); `li`, `l1-9`, `ln0.5-2` and
+    `l@city` are lists.
     """
 
     text: str
@@ -92,10 +93,10 @@ class Kind:
             case "b":
                 return {"type": "boolean"}
             case "l":
-                return {"type": "array", "items": {"type": "string" if "@" in self.text else "integer"}}
+                return {"type": "array", "items": {"type": {"@": "string", "n": "number"}.get(self.text[1], "integer")}}
             case "i":
                 return {"type": "integer"}
-            case "n":
+            case "n" | "p":
                 return {"type": "number"}
         return {"type": "string"}
 
@@ -114,6 +115,9 @@ class Kind:
                 return _whole(choose, *_range(self.text))
             case "n":
                 return _decimal(choose, *_range(self.text))
+            case "p":
+                share = round(choose.random.uniform(*_range(self.text)), choose.pick((2, 2, 3)))
+                return Said(share, choose.pick((f"{share * 100:g}%", f"{share * 100:g} percent", str(share))))
         made = MADE.get(self.text[1:])
         if made is not None:
             return made(choose, description)
@@ -126,8 +130,9 @@ class Kind:
             of = Kind(self.text[1:])
             texts = list(dict.fromkeys(of.said(choose).value for _ in range(count)))
             return Said(texts, choose.listed(texts))
-        low, high = _range(self.text) if "-" in self.text else (1, choose.pick((20, 100, 999)))
-        numbers = [choose.between(int(low), int(high)) for _ in range(count)]
+        span = self.text[1:] if "-" in self.text else f"1-{choose.pick((20, 100, 999))}"
+        of = Kind(span if span[0] == "n" else f"i{span}")
+        numbers = [of.said(choose).value for _ in range(count)]
         bracketed = f"[{', '.join(map(str, numbers))}]"
         return Said(numbers, bracketed if choose.chance(0.4) else choose.listed(numbers))
 
@@ -141,18 +146,18 @@ def _range(text: str) -> tuple[float, float]:
 
 def _whole(choose: Chooser, low: float, high: float) -> Said:
     value = choose.between(int(low), int(high))
-    if high > 2000 and choose.chance(0.6):
+    amount = high > 2100  # what ends before may be a year, which is neither rounded nor has a comma
+    if amount and choose.chance(0.6):
         value = round(value, -3 if value > 5000 else -2) or value
-    if value >= 1000 and not 1850 < value < 2100 and choose.chance(0.4):
+    if amount and value >= 1000 and choose.chance(0.4):
         return Said(value, f"{value:,}")
     return Said(value, SMALL[value] if 1 < value < 13 and choose.chance(0.12) else str(value))
 
 
 def _decimal(choose: Chooser, low: float, high: float) -> Said:
     value = round(choose.random.uniform(low, high), 3 if high < 1 else choose.pick((1, 1, 2)))
-    if value == int(value) or (high > 20 and choose.chance(0.25)):
-        return Said(int(value), str(int(value)))
-    return Said(value, str(value))
+    whole = value == int(value) or (high > 20 and choose.chance(0.25))
+    return Said(int(value), str(int(value))) if whole else Said(value, str(value))
 
 
 def _person(choose: Chooser, _: str) -> Said:

@@ -30,6 +30,12 @@ def test_every_way_to_ask_says_what_the_function_requires(function: Function) ->
         assert required <= set(NAMED.findall(template)) <= {p.name for p in function.parameters}
 
 
+def test_more_files_of_functions_leave_those_of_the_first_in_their_places() -> None:
+    first = list(functions.read(functions.FILES[0]))
+    assert first == EVERYDAY[: len(first)]
+    assert len(EVERYDAY) > len(first)
+
+
 def test_no_two_functions_have_the_same_name() -> None:
     assert len({function.name for function in EVERYDAY}) == len(EVERYDAY)
 
@@ -50,6 +56,21 @@ def test_a_request_says_every_argument_of_its_calls(choose: Chooser) -> None:
     made = tool.several(choose)
     assert made is not None
     assert all(call["arguments"]["to"] in made.text for call in made.calls)
+
+
+def test_what_somebody_tells_of_himself_is_not_asked_for_several_values(choose: Chooser) -> None:
+    wanted = (functions.Parameter("name", Kind("@person"), "Name"),)
+    told = ("My name is {name}. Am I on the list?", "Look up {name}.")
+    tool = functions.Function("find", "Find", wanted, told).tool(choose)
+    for _ in range(60):
+        made = tool.several(choose)
+        assert made is None or not re.search(r"y name is \w+ \w+(,| and)", made.text)
+
+
+def test_nothing_is_asked_for_twice_in_one_request(choose: Chooser) -> None:
+    tool = functions.Function("f", "Who is in space", (), ("Who is in space?",)).tool(choose)
+    asked = [made for _ in range(40) if (made := tool.several(choose))]
+    assert asked and all(made.text == "Who is in space?" and len(made.calls) == 1 for made in asked)
 
 
 def test_several_requests_are_joined_in_the_order_of_their_calls(choose: Chooser) -> None:
@@ -84,11 +105,31 @@ def test_a_description_of_a_service_is_its_first_sentence_without_tags() -> None
 
 
 @pytest.mark.parametrize(
-    "kind", ["b", "i1-9", "i500-90000", "n0.5-2", "e(red,blue)", "@city", "@date", "@time", "l@city", "li"]
+    "kind",
+    [
+        "b",
+        "i1-9",
+        "i500-90000",
+        "n0.5-2",
+        "e(red,blue)",
+        "@city",
+        "@date",
+        "@time",
+        "l@city",
+        "li",
+        "ln0.5-2",
+        "p0.01-0.2",
+    ],
 )
 def test_a_value_fits_the_schema_of_its_kind(kind: str, choose: Chooser) -> None:
     for _ in range(40):
         jsonschema.validate(Kind(kind).said(choose).value, Kind(kind).schema())
+
+
+@pytest.mark.parametrize("text", ["A train starts. Find its speed.", "prime 7", "My number is 7.", "Is 7 prime?"])
+def test_please_stands_before_an_order_alone(text: str, choose: Chooser) -> None:
+    assert any(functions.typed(choose, "Check 7.") == "Please check 7." for _ in range(200))
+    assert not any(functions.typed(choose, text).startswith("Please") for _ in range(200))
 
 
 def test_a_number_with_thousands_separators_is_the_number_that_is_meant(choose: Chooser) -> None:
@@ -114,6 +155,20 @@ def test_the_same_for_another_value_is_another_call(choose: Chooser) -> None:
     made = [request for _ in range(80) if (request := tool.several(choose)) and "the same" in request.text]
     assert made
     assert all(call["arguments"]["at"] in request.text for request in made for call in request.calls)
+
+
+def test_a_year_is_neither_rounded_nor_has_a_comma(choose: Chooser) -> None:
+    said = [Kind("i1066-2024").said(choose) for _ in range(60)]
+    assert all(each.words == str(each.value) for each in said)
+    assert len({each.value for each in said}) > 50
+
+
+def test_a_share_is_said_in_percent_too(choose: Chooser) -> None:
+    said = [Kind("p0.01-0.2").said(choose) for _ in range(40)]
+    assert any(each.words.endswith("%") for each in said)
+    for each in said:
+        number = float(re.split(r"%| percent", each.words)[0])
+        assert number == pytest.approx(each.value * (1 if each.words == str(each.value) else 100))
 
 
 def test_a_date_is_written_as_its_description_asks(choose: Chooser) -> None:
