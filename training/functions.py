@@ -219,6 +219,8 @@ def lowered(text: str) -> str:
 
 
 def _told(choose: Chooser, parameter: Parameter, said: Said) -> str:
+    if parameter.kind.text.startswith("b("):
+        return f" {said.words[0].upper()}{said.words[1:]}."
     if parameter.kind.text == "b":
         value = "true" if said.value else "false"
         return choose.pick((f" {parameter.words.capitalize()}: {said.words}.", f" Set {parameter.words} to {value}."))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
@@ -78,6 +78,7 @@ class Kind:
     `b` is yes or no, `i1-9` and `n0.5-2` are numbers of a range, `p0.1-0.2` is a share that may be said in percent,
     `e(red,blue)` is one of these, `@city` is one of a pool (or made: `date`, `code` ...); `li`, `l1-9`, `ln0.5-2` and
     `l@city` are lists.
+    Words of its own are said for a value in `b(with pets/no pets)` and `e(en=English,fr=French)`.
     """
 
     text: str
@@ -88,7 +89,7 @@ class Kind:
 
     def schema(self) -> dict[str, Any]:
         if self.options:
-            return {"type": "string", "enum": self.options}
+            return {"type": "string", "enum": [option.partition("=")[0] for option in self.options]}
         match self.text[0]:
             case "b":
                 return {"type": "boolean"}
@@ -103,12 +104,12 @@ class Kind:
     def said(self, choose: Chooser, description: str = "") -> Said:
         """`description` may ask for a format: YYYY-MM-DD, HH:MM."""
         if self.options:
-            option = choose.pick(self.options)
-            return Said(option, option.replace("_", " "))
+            option, _, words = choose.pick(self.options).partition("=")
+            return Said(option, words or option.replace("_", " "))
         match self.text[0]:
             case "b":
-                yes = choose.chance(0.6)
-                return Said(yes, "yes" if yes else "no")
+                yes, no = (self.text[2:-1] or "yes/no").split("/")
+                return Said(True, yes) if choose.chance(0.6) else Said(False, no)
             case "l":
                 return self._list(choose)
             case "i":
@@ -183,9 +184,8 @@ def _time(choose: Chooser, description: str) -> Said:
 def _code(choose: Chooser, _: str) -> Said:
     two = choose.pick(LETTERS) + choose.pick(LETTERS)
     number = choose.between(100, 99_999)
-    code = choose.pick(
-        (f"{two}-{number}", f"{number}", f"{two.lower()}{number}", f"{two}{number}{choose.pick(LETTERS)}")
-    )
+    forms = (f"{two}-{number}", f"{number}", f"{two.lower()}{number}", f"{two}{number}{choose.pick(LETTERS)}")
+    code = choose.pick(forms)
     return Said(code, code)
 
 
@@ -200,11 +200,4 @@ def _dna(choose: Chooser, _: str) -> Said:
     return Said(bases, bases)
 
 
-MADE: dict[str, Callable[[Chooser, str], Said]] = {
-    "person": _person,
-    "date": _date,
-    "time": _time,
-    "code": _code,
-    "email": _email,
-    "dna": _dna,
-}
+MADE = {made.__name__[1:]: made for made in (_person, _date, _time, _code, _email, _dna)}

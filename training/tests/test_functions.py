@@ -9,7 +9,7 @@ import pytest
 
 from training import functions, services
 from training.functions import NAMED, Function, Tool
-from training.values import Chooser, Kind
+from training.values import DATA, POOLS, Chooser, Kind
 
 EVERYDAY = list(functions.read())
 
@@ -108,6 +108,7 @@ def test_a_description_of_a_service_is_its_first_sentence_without_tags() -> None
     "kind",
     [
         "b",
+        "b(with it/without)",
         "i1-9",
         "i500-90000",
         "n0.5-2",
@@ -169,6 +170,17 @@ def test_a_share_is_said_in_percent_too(choose: Chooser) -> None:
     for each in said:
         number = float(re.split(r"%| percent", each.words)[0])
         assert number == pytest.approx(each.value * (1 if each.words == str(each.value) else 100))
+
+
+def test_no_two_pools_of_words_have_the_same_name() -> None:
+    assert len((DATA / "values.txt").read_text().splitlines()) == len(POOLS)
+
+
+def test_a_value_may_have_words_of_its_own(choose: Chooser) -> None:
+    kinds = (Kind("b(with pets/no pets)"), Kind("e(en=English,pt_br)"))
+    said = {(each.value, each.words) for kind in kinds for each in (kind.said(choose) for _ in range(40))}
+    assert said == {(True, "with pets"), (False, "no pets"), ("en", "English"), ("pt_br", "pt br")}
+    assert [kind.schema() for kind in kinds] == [{"type": "boolean"}, {"type": "string", "enum": ["en", "pt_br"]}]
 
 
 def test_a_date_is_written_as_its_description_asks(choose: Chooser) -> None:
