@@ -28,7 +28,8 @@ NAMES = {
     "up_proj": "ffn_up",
     "down_proj": "ffn_down",
 }
-WEIGHT = re.compile(r"layers\.(\d+)\.(?:self_attn|mlp)\.(\w+)\.lora_([AB])\.weight")
+WEIGHT = re.compile(r"layers\.(\d+)\.(?:self_attn|mlp)\.(\w+)\.lora_([AB])")
+WEIGHTS, CONFIG = "adapter.safetensors", "adapter.json"  # in the folder of a run
 
 
 def model(path: Path, dtype: torch.dtype = torch.bfloat16) -> Any:
@@ -48,14 +49,14 @@ def tokenizer(path: Path, template: Path = TEMPLATE) -> Any:
 
 def adapter(run: Path, target: Path, kind: str = "Q8_0") -> None:
     """Write the adapter in the folder `run` as llama.cpp reads it. Raises KeyError for any other weight."""
-    config = json.loads((run / "adapter_config.json").read_text())
-    heads = json.loads((run / "heads.json").read_text())
+    config = json.loads((run / CONFIG).read_text())
+    heads = config["heads"]
     writer = GGUFWriter(str(target), "llama")
     writer.add_string("general.type", "adapter")
     writer.add_string("general.license", "apache-2.0")
     writer.add_string("adapter.type", "lora")
-    writer.add_float32("adapter.lora.alpha", float(config["lora_alpha"]))
-    for name, weight in sorted(load_file(str(run / "adapter_model.safetensors")).items()):
+    writer.add_float32("adapter.lora.alpha", float(config["alpha"]))
+    for name, weight in sorted(load_file(str(run / WEIGHTS)).items()):
         found = WEIGHT.search(name)
         if found is None:
             raise KeyError(f"not a weight of a linear layer: {name}")

@@ -1,76 +1,77 @@
-"""Trees as rows of tokens, packed: each branch sees its own prefix and itself, at the positions it would have alone."""
+"""Writes trees of conversations as rows of tokens, packed: each branch is computed as if it stood alone.
+
+python -m training.rows --base FILE --out rows.npz --tokens 20e6 --processes 2
+"""
 
 from __future__ import annotations
 
+import argparse
+import os
+import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from functools import cache
+from multiprocessing import get_context
+from pathlib import Path
+from random import Random
 from typing import Any
 
-import torch
+import numpy as np
 
-from training.conversations import Message, Tree
+from training import base
+from training.conversations import Conversations, Message, Split, Tree, accepted
+from training.packed import Packed, joined
+from training.values import Chooser
 
-WAITING = 12  # encoded trees from which a row is filled, so that little of it stays empty
+LENGTH = 1024  # tokens of a row
+WAITING = 24  # encoded trees from which a row is filled, so that little of it stays empty
 ROOM_MIN = 60  # tokens; a smaller rest of a row stays empty
+PART_ROWS = 500  # rows of one seed of its own: the same ones, however many processes write them
+BARE: Message = {"role": "system", "content": ""}
+ACCEPTED_EVERY = 3  # trees, where there are accepted answers
 
 
-@dataclass(slots=True)
-class Encoded:
-    """`branch` is 0 in the prefix; `learnt` is 1 at each token that the assistant writes."""
-
-    ids: list[int] = field(default_factory=list)
-    positions: list[int] = field(default_factory=list)
-    branch: list[int] = field(default_factory=list)
-    learnt: list[float] = field(default_factory=list)
-
-    def add(self, ids: list[int], learnt: list[int], position: int, branch: int) -> None:
-        self.ids += ids
-        self.positions += range(position, position + len(ids))
-        self.branch += [branch] * len(ids)
-        self.learnt += learnt
+Piece = tuple[list[int], list[int]]  # token ids, and 1 for each that the assistant writes
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
-    """Tensors of rows x length. `target` and `weight` are of the prediction after each token."""
+class Encoded:
+    """A tree, or what is left of it. Branches go where there is room, each time with the stem before them."""
 
-    ids: torch.Tensor
-    positions: torch.Tensor
-    mask: torch.Tensor  # rows x 1 x length x length: 0 where a token may look, else minus infinity
-    target: torch.Tensor
-    weight: torch.Tensor
+    stem: list[int]
+    branches: list[Piece]
+
+    def fitting(self, room: int, whole: bool) -> list[Piece]:
+        """Branches for a place of so many tokens, a `whole` row or the end of one; none where most of that end were the
+        stem once more."""
+        free = room - len(self.stem)
+        fitting: list[Piece] = []
+        for branch in self.branches:
+            if len(branch[0]) <= free:
+                fitting.append(branch)
+                free -= len(branch[0])
+        worth = whole or len(fitting) == len(self.branches) or room - free > 2 * len(self.stem)
+        return fitting if worth else []
 
 
-def encoded(tokenizer: Any, tree: Tree, length: int) -> Iterator[Encoded]:
-    """As few rows' worth as hold all branches. A branch that does not fit beside its prefix is dropped."""
-    prefix, _ = _tokens(tokenizer, tree, [])
-    made = Encoded()
-    number = 0
+def encoded(tokenizer: Any, tree: Tree, length: int = LENGTH) -> Encoded:
+    """A branch that does not fit beside its stem is dropped. It is read below an empty stem, which is quicker: no token
+    crosses the mark between the two."""
+    stem, _ = _tokens(tokenizer, tree.system, tree.tools, [])
+    bare = len(_tokens(tokenizer, BARE, [], [])[0])
+    branches = []
     for branch in tree.branches:
-        ids, learnt = _tokens(tokenizer, tree, branch)
-        if ids[: len(prefix)] != prefix:
-            raise ValueError("the branch changes the text before it")
-        ids, learnt = ids[len(prefix) :], learnt[len(prefix) :]
-        if len(prefix) + len(ids) > length:
-            continue
-        if len(made.ids) + len(ids) > length or not made.ids:
-            if made.ids:
-                yield made
-            made, number = Encoded(), 0
-            made.add(prefix, [0] * len(prefix), 0, 0)
-        number += 1
-        made.add(ids, learnt, len(prefix), number)
-    if made.ids:
-        yield made
+        ids, learnt = _tokens(tokenizer, BARE, [], branch)
+        if len(stem) + len(ids) - bare <= length:
+            branches.append((ids[bare:], learnt[bare:]))
+    return Encoded(stem, branches)
 
 
-def _tokens(tokenizer: Any, tree: Tree, branch: list[Message]) -> tuple[list[int], list[int]]:
-    """Token ids, and 1 for each that the assistant writes; 0 in answers that are marked as not learnt."""
+def _tokens(tokenizer: Any, system: Message, tools: list[dict[str, Any]], branch: list[Message]) -> Piece:
+    """0 is for answers, too, that are marked as not learnt."""
     rendered = tokenizer.apply_chat_template(
-        [tree.system, *branch],
-        tools=tree.tools or None,
-        return_dict=True,
-        return_assistant_tokens_mask=True,
+        [system, *branch], tools=tools or None, return_dict=True, return_assistant_tokens_mask=True
     )
     ids, learnt = rendered["input_ids"], rendered["assistant_masks"]
     if any(not message.get("learnt", True) for message in branch):  # then the last answer alone is
@@ -80,43 +81,99 @@ def _tokens(tokenizer: Any, tree: Tree, branch: list[Message]) -> tuple[list[int
     return ids, learnt
 
 
-class Rows:
-    def __init__(self, tokenizer: Any, trees: Iterator[Tree], length: int, rows: int) -> None:
-        self.length, self.rows = length, rows
-        self._source = (each for tree in trees for each in encoded(tokenizer, tree, length))
-        self._waiting: list[Encoded] = []
-
-    def batch(self) -> Batch:
-        shape = self.rows, self.length
-        ids, positions, branch, target = (torch.zeros(shape, dtype=torch.long) for _ in range(4))
-        weight = torch.zeros(shape)
-        tree = torch.arange(self.length).repeat(self.rows, 1) + self.length  # what stays empty sees itself alone
-        for row in range(self.rows):
-            while len(self._waiting) < WAITING:
-                self._waiting.append(next(self._source))
-            at = 0
-            for number, each in enumerate(list(self._waiting)):
-                end = at + len(each.ids)
-                if end > self.length:
-                    continue
-                self._waiting.remove(each)
-                ids[row, at:end] = torch.tensor(each.ids)
-                positions[row, at:end] = torch.tensor(each.positions)
-                branch[row, at:end] = torch.tensor(each.branch)
-                tree[row, at:end] = number
-                # the first token of a branch is the user's: no prediction crosses from one branch to the next
-                target[row, at : end - 1] = torch.tensor(each.ids[1:])
-                weight[row, at : end - 1] = torch.tensor(each.learnt[1:], dtype=torch.float)
+def packed(tokenizer: Any, trees: Iterator[Tree], rows: int, length: int = LENGTH) -> Packed:
+    ids = np.zeros((rows, length), np.uint16)
+    learnt = np.zeros((rows, length), bool)
+    pieces: list[int] = []
+    stems: list[bool] = []
+    waiting: list[Encoded] = []
+    for row in range(rows):
+        while len(waiting) < WAITING:
+            waiting.append(encoded(tokenizer, next(trees), length))
+        at = 0
+        for tree in list(waiting):
+            if length - at < ROOM_MIN:
+                break
+            fitting = tree.fitting(length - at, at == 0)
+            for number, piece in enumerate([(tree.stem, [0] * len(tree.stem)), *fitting] if fitting else []):
+                end = at + len(piece[0])
+                ids[row, at:end], learnt[row, at:end] = piece
+                pieces.append(end - at)
+                stems.append(number == 0)
                 at = end
-                if self.length - at < ROOM_MIN:
-                    break
-        return Batch(ids, positions, _mask(tree, branch), target, weight)
+            for piece in fitting:
+                tree.branches.remove(piece)
+        waiting = [tree for tree in waiting if tree.branches]
+        if at < length:
+            pieces.append(length - at)
+            stems.append(True)
+    return Packed(ids, learnt, np.array(pieces, np.uint16), np.array(stems))
 
 
-def _mask(tree: torch.Tensor, branch: torch.Tensor) -> torch.Tensor:
-    at = torch.arange(tree.shape[1])
-    seen = at[None, :, None] >= at[None, None, :]
-    seen = seen & (tree[:, :, None] == tree[:, None, :])
-    seen = seen & ((branch[:, None, :] == 0) | (branch[:, :, None] == branch[:, None, :]))
-    lowest = torch.finfo(torch.bfloat16).min
-    return torch.zeros(seen.shape, dtype=torch.bfloat16).masked_fill_(~seen, lowest)[:, None]
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What one process writes at a time."""
+
+    base: Path
+    seed: str
+    split: Split
+    accepted: Path | None
+    number: int
+    rows: int
+
+    def packed(self) -> Packed:
+        tokenizer, conversations = _prepared(self.base, self.split)
+        conversations.choose = Chooser(Random(f"{self.seed} {self.number}"))
+        trees = conversations.trees()
+        if self.accepted is not None:
+            trees = _mixed(trees, accepted(self.accepted))
+        return packed(tokenizer, trees, self.rows)
+
+
+@cache
+def _prepared(path: Path, split: Split) -> tuple[Any, Conversations]:
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    return base.tokenizer(path), Conversations("prepared", split)
+
+
+def _mixed(trees: Iterator[Tree], others: Iterator[Tree]) -> Iterator[Tree]:
+    for number, tree in enumerate(trees):
+        yield next(others) if number % ACCEPTED_EVERY == 0 else tree
+
+
+def parts(plan: Part, tokens: int, processes: int) -> Iterator[Packed]:
+    """At least so many tokens in all, empty ends of rows included."""
+    rows = -(-tokens // LENGTH)
+    counts = [min(PART_ROWS, rows - at) for at in range(0, rows, PART_ROWS)]
+    jobs = [Part(plan.base, plan.seed, plan.split, plan.accepted, *job) for job in enumerate(counts)]
+    if processes == 1:
+        yield from map(Part.packed, jobs)
+        return
+    with ProcessPoolExecutor(processes, get_context("spawn")) as pool:
+        yield from pool.map(Part.packed, jobs)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--base", type=Path, required=True, help="SmolLM2-135M-Instruct as a GGUF file")
+    parser.add_argument("--out", type=Path, required=True, help="the file that is written")
+    parser.add_argument("--tokens", type=float, required=True)
+    parser.add_argument("--seed", default="adapter")
+    parser.add_argument("--split", choices=("train", "test"), default="train", help="`test`: of held-out functions")
+    parser.add_argument("--accepted", type=Path, help="what `firsttoken eval export` printed, mixed in")
+    parser.add_argument("--processes", type=int, default=1)
+    args = parser.parse_args()
+    begun, made = time.monotonic(), list[Packed]()
+    for part in parts(Part(args.base, args.seed, args.split, args.accepted, 0, 0), int(args.tokens), args.processes):
+        made.append(part)
+        tokens = sum(each.ids.size for each in made)
+        print(f"{time.monotonic() - begun:.0f} s: {tokens / 1e6:.1f} million tokens", flush=True)
+    rows = joined(made)
+    rows.write(args.out)
+    filled = np.count_nonzero(rows.ids) / rows.ids.size
+    print(f"{args.out}: {args.out.stat().st_size / 1e6:.1f} MB, {len(rows.ids)} rows, {filled:.1%} of them filled,")
+    print(f"{rows.learnt.mean():.1%} of the tokens learnt, {len(rows.pieces)} pieces; {time.monotonic() - begun:.0f} s")
+
+
+if __name__ == "__main__":
+    main()
