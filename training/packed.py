@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,19 +24,16 @@ class Packed:
     pieces: Array  # their lengths, uint16, of all rows one after the other
     stems: Array  # bool: which pieces begin a tree
 
-    def seen(self) -> tuple[Array, Array, Array]:
-        """Of each token, the places in its row where its own piece begins, and where the stem before it begins and
-        ends: rows x length, int16 each. A token of a stem has no stem before it: both are where it begins."""
+    def table(self) -> Array:
+        """rows x 5 x length, int32: of each token its id, whether it is learnt, and the places in its row where its
+        piece begins, where the stem before it begins, and where that ends. Before a stem stands an empty one."""
         ends = np.cumsum(self.pieces, dtype=np.int64)
         starts = ends - self.pieces
         own = np.maximum.accumulate(np.where(self.stems, np.arange(len(ends)), 0))
-        places = starts, starts[own], np.where(self.stems, starts, ends[own])
-        length = self.ids.shape[1]
-        row = starts // length * length
-        first, root, end = (
-            np.repeat((place - row).astype(np.int16), self.pieces).reshape(self.ids.shape) for place in places
-        )
-        return first, root, end
+        row = starts // self.ids.shape[1] * self.ids.shape[1]
+        places = (starts, starts[own], np.where(self.stems, starts, ends[own]))
+        seen = (np.repeat((place - row).astype(np.int32), self.pieces).reshape(self.ids.shape) for place in places)
+        return np.stack([self.ids.astype(np.int32), self.learnt.astype(np.int32), *seen], 1)
 
     def write(self, path: Path) -> None:
         """As a `.npz` file with a compression that finds the schemas that rows far apart share."""
@@ -49,12 +45,7 @@ class Packed:
 
 
 def read(path: Path) -> Packed:
-    arrays: Mapping[str, Array] = np.load(path)
+    arrays = np.load(path)
     ids, pieces = arrays["ids"], arrays["pieces"]
     learnt = np.unpackbits(arrays["learnt"], count=ids.size).astype(bool).reshape(ids.shape)
     return Packed(ids, learnt, pieces, np.unpackbits(arrays["stems"], count=len(pieces)).astype(bool))
-
-
-def joined(parts: list[Packed]) -> Packed:
-    ids, learnt, pieces, stems = zip(*((part.ids, part.learnt, part.pieces, part.stems) for part in parts), strict=True)
-    return Packed(*(np.concatenate(arrays) for arrays in (ids, learnt, pieces, stems)))

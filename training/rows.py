@@ -6,6 +6,7 @@ python -m training.rows --base FILE --out rows.npz --tokens 20e6 --processes 2
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import time
 from collections.abc import Iterator
@@ -21,13 +22,13 @@ import numpy as np
 
 from training import base
 from training.conversations import Conversations, Message, Split, Tree, accepted
-from training.packed import Packed, joined
+from training.packed import Packed
 from training.values import Chooser
 
 LENGTH = 1024  # tokens of a row
 WAITING = 24  # encoded trees from which a row is filled, so that little of it stays empty
 ROOM_MIN = 60  # tokens; a smaller rest of a row stays empty
-PART_ROWS = 500  # rows of one seed of its own: the same ones, however many processes write them
+PART_ROWS = 500
 BARE: Message = {"role": "system", "content": ""}
 ACCEPTED_EVERY = 3  # trees, where there are accepted answers
 
@@ -111,23 +112,32 @@ def packed(tokenizer: Any, trees: Iterator[Tree], rows: int, length: int = LENGT
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """What one process writes at a time."""
+class Writer:
+    """Writes parts of `PART_ROWS` rows, each from a seed of its own: the same, however many processes there are."""
 
     base: Path
     seed: str
-    split: Split
-    accepted: Path | None
-    number: int
-    rows: int
+    split: Split = "train"
+    accepted: Path | None = None
 
-    def packed(self) -> Packed:
+    def part(self, number: int, rows: int) -> Packed:
         tokenizer, conversations = _prepared(self.base, self.split)
-        conversations.choose = Chooser(Random(f"{self.seed} {self.number}"))
+        conversations.choose = Chooser(Random(f"{self.seed} {number}"))
         trees = conversations.trees()
         if self.accepted is not None:
             trees = _mixed(trees, accepted(self.accepted))
-        return packed(tokenizer, trees, self.rows)
+        return packed(tokenizer, trees, rows)
+
+    def rows(self, count: int, processes: int) -> Packed:
+        counts = [min(PART_ROWS, count - at) for at in range(0, count, PART_ROWS)]
+        parts: list[Packed] = []
+        with ProcessPoolExecutor(processes, get_context("spawn")) as pool:
+            mapped = map if processes == 1 else pool.map
+            for part in mapped(self.part, range(len(counts)), counts):
+                parts.append(part)
+                print(f"{len(parts)} of {len(counts)} parts", flush=True)
+        columns = ([getattr(part, name) for part in parts] for name in Packed.__slots__)
+        return Packed(*map(np.concatenate, columns))
 
 
 @cache
@@ -141,38 +151,25 @@ def _mixed(trees: Iterator[Tree], others: Iterator[Tree]) -> Iterator[Tree]:
         yield next(others) if number % ACCEPTED_EVERY == 0 else tree
 
 
-def parts(plan: Part, tokens: int, processes: int) -> Iterator[Packed]:
-    """At least so many tokens in all, empty ends of rows included."""
-    rows = -(-tokens // LENGTH)
-    counts = [min(PART_ROWS, rows - at) for at in range(0, rows, PART_ROWS)]
-    jobs = [Part(plan.base, plan.seed, plan.split, plan.accepted, *job) for job in enumerate(counts)]
-    if processes == 1:
-        yield from map(Part.packed, jobs)
-        return
-    with ProcessPoolExecutor(processes, get_context("spawn")) as pool:
-        yield from pool.map(Part.packed, jobs)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--base", type=Path, required=True, help="SmolLM2-135M-Instruct as a GGUF file")
     parser.add_argument("--out", type=Path, required=True, help="the file that is written")
-    parser.add_argument("--tokens", type=float, required=True)
+    parser.add_argument("--tokens", type=float, required=True, help="empty ends of rows included")
     parser.add_argument("--seed", default="adapter")
     parser.add_argument("--split", choices=("train", "test"), default="train", help="`test`: of held-out functions")
     parser.add_argument("--accepted", type=Path, help="what `firsttoken eval export` printed, mixed in")
     parser.add_argument("--processes", type=int, default=1)
     args = parser.parse_args()
-    begun, made = time.monotonic(), list[Packed]()
-    for part in parts(Part(args.base, args.seed, args.split, args.accepted, 0, 0), int(args.tokens), args.processes):
-        made.append(part)
-        tokens = sum(each.ids.size for each in made)
-        print(f"{time.monotonic() - begun:.0f} s: {tokens / 1e6:.1f} million tokens", flush=True)
-    rows = joined(made)
+    begun = time.monotonic()
+    writer = Writer(args.base, args.seed, args.split, args.accepted)
+    rows = writer.rows(math.ceil(args.tokens / LENGTH), args.processes)
     rows.write(args.out)
-    filled = np.count_nonzero(rows.ids) / rows.ids.size
-    print(f"{args.out}: {args.out.stat().st_size / 1e6:.1f} MB, {len(rows.ids)} rows, {filled:.1%} of them filled,")
-    print(f"{rows.learnt.mean():.1%} of the tokens learnt, {len(rows.pieces)} pieces; {time.monotonic() - begun:.0f} s")
+    print(
+        f"{args.out}: {args.out.stat().st_size / 1e6:.1f} MB, {rows.ids.size / 1e6:.2f} million tokens, "
+        f"{np.mean(rows.ids != 0):.1%} of them filled, {rows.learnt.mean():.1%} learnt; "
+        f"{time.monotonic() - begun:.0f} s"
+    )
 
 
 if __name__ == "__main__":

@@ -21,8 +21,8 @@ from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex
 from torch.nn.functional import cross_entropy, linear, scaled_dot_product_attention
 from transformers import AttentionInterface
 
-from training import base, packed
-from training.packed import Packed
+from training import base
+from training.packed import read
 
 WARM_UP = 40  # steps
 SAVED_EVERY = 60.0  # seconds
@@ -32,61 +32,39 @@ TOLD_EVERY = 10.0  # seconds between two losses of the held-out rows
 @dataclass(frozen=True, slots=True)
 class Plan:
     base: Path
-    out: Path
     rows: Path
+    out: Path
     held_out: Path | None = None
     minutes: float = 5.0  # in all, with what is loaded and compiled; the rate falls to zero in this time
-    steps: int | None = None  # instead of the minutes
+    steps: int = 0  # instead of the minutes
     batch: int = 32  # rows of a step
     together: int = 32  # rows that are computed at once: as many as memory holds
     rate: float = 1e-3
     rank: int = 64
     alpha: int = 64
-    seed: int = 0
     start: Path | None = None  # a folder to go on from, with the optimizer anew
     device: str = "cpu"
     attention: str = "products"
     compiled: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """Tensors of rows x length. `first`, `root` and `stem` are what `Packed.seen` says."""
-
-    ids: Tensor
-    learnt: Tensor
-    first: Tensor
-    root: Tensor
-    stem: Tensor
-
-    def __getitem__(self, rows: Any) -> Batch:
-        return Batch(self.ids[rows], self.learnt[rows], self.first[rows], self.root[rows], self.stem[rows])
-
-    def positions(self) -> Tensor:
-        """A branch has the positions that it would have alone."""
-        return torch.arange(self.ids.shape[1], device=self.ids.device) - self.first + self.stem - self.root
-
-    def dense(self) -> Tensor:
-        """rows x 1 x length x length: 0 where a token may look, else the lowest number."""
-        at = torch.arange(self.ids.shape[1], device=self.ids.device)
-        first, root, stem = (each[:, :, None] for each in (self.first, self.root, self.stem))
-        seen = (at[None, :, None] >= at) & ((at >= first) | ((at >= root) & (at < stem)))
-        mask = torch.zeros(seen.shape, dtype=torch.bfloat16, device=seen.device)
-        return mask.masked_fill_(~seen, torch.finfo(torch.bfloat16).min)[:, None]
-
-
-def moved(rows: Packed, device: str) -> Batch:
-    """All rows onto the device: a few bytes a token."""
-    arrays = [torch.from_numpy(array) for array in (rows.ids.astype("int32"), rows.learnt, *rows.seen())]
-    return Batch(*(array.to(device) for array in arrays))
+def dense(table: Tensor) -> Tensor:
+    """rows x 1 x length x length: 0 where a token may look, else the lowest number."""
+    first, root, stem = table[:, 2:, :, None].unbind(1)
+    at = torch.arange(table.shape[2], device=table.device)
+    seen = (at[:, None] >= at) & ((at >= first) | ((at >= root) & (at < stem)))
+    mask = torch.zeros(seen.shape, dtype=torch.bfloat16, device=table.device)
+    return mask.masked_fill_(~seen, torch.finfo(mask.dtype).min)[:, None]
 
 
 class Blocks:
-    """The mask of flex attention. Its places are the same tensors for all batches: the compiler sees one mask."""
+    """The mask of flex attention. It looks at the same tensors for all batches: the compiler sees one mask."""
 
-    def __init__(self, shape: tuple[int, ...], device: str) -> None:
-        self.shape, self.device = shape, device
-        first, root, stem = self.places = [torch.zeros(shape, dtype=torch.int32, device=device) for _ in range(3)]
+    def __init__(self, plan: Plan, length: int) -> None:
+        self.shape, self.device = (plan.together, length), plan.device
+        first, root, stem = self.places = [
+            torch.zeros(self.shape, dtype=torch.int32, device=self.device) for _ in "123"
+        ]
 
         def seen(row: Tensor, _: Tensor, query: Tensor, key: Tensor) -> Tensor:
             own = key >= first[row, query]
@@ -94,11 +72,11 @@ class Blocks:
 
         self.seen = seen
 
-    def of(self, batch: Batch) -> BlockMask:
-        for place, value in zip(self.places, (batch.first, batch.root, batch.stem), strict=True):
-            place.copy_(value)
-        rows, length = self.shape
-        return create_block_mask(self.seen, rows, None, length, length, self.device)
+    def __call__(self, table: Tensor) -> BlockMask:
+        length = self.shape[1]
+        for place, values in zip(self.places, table[:, 2:].unbind(1), strict=True):
+            place[: len(values)] = values
+        return create_block_mask(self.seen, len(table), None, length, length, self.device)
 
 
 def products(
@@ -154,7 +132,6 @@ class Trainer:
     """Computes in bfloat16; the weights of the adapter, their gradients and their moments are float32."""
 
     def __init__(self, plan: Plan, length: int) -> None:
-        torch.manual_seed(plan.seed)
         torch.set_float32_matmul_precision("high")
         self.plan = plan
         whole = base.model(plan.base, torch.float32).requires_grad_(False)
@@ -177,46 +154,45 @@ class Trainer:
         )
         AttentionInterface.register(f"own {plan.attention}", ATTENTIONS[plan.attention])
         self.model.config._attn_implementation = f"own {plan.attention}"
-        self.blocks = Blocks((plan.together, length), plan.device) if plan.attention == "flex" else None
+        self.mask = Blocks(plan, length) if plan.attention == "flex" else dense
         if plan.compiled:
             for layer in self.model.layers:
                 layer.compile(dynamic=False)  # one compilation serves all
 
-    def hidden(self, batch: Batch) -> Tensor:
-        """rows x length x width, after the last layer."""
-        hidden = self.model.embed_tokens(batch.ids)
-        angles = self.model.rotary_emb(hidden, batch.positions())
-        mask = self.blocks.of(batch) if self.blocks else batch.dense()
+    def hidden(self, table: Tensor) -> Tensor:
+        """Of rows x 5 x length as `Packed` has them: rows x length x width, after the last layer."""
+        ids, _, first, root, stem = table.unbind(1)
+        hidden = self.model.embed_tokens(ids)
+        positions = torch.arange(ids.shape[1], device=ids.device) - first + stem - root  # as it would have them alone
+        angles, mask = self.model.rotary_emb(hidden, positions), self.mask(table)
         for layer in self.model.layers:
             hidden = layer(hidden, attention_mask=mask, position_embeddings=angles, use_cache=False)
         return self.model.norm(hidden)  # type: ignore[no-any-return]
 
-    def loss(self, batch: Batch) -> Tensor:
-        """The sum over the learnt tokens. Only what comes before them needs logits. No tree begins with a learnt token,
-        and no branch."""
-        rows, at = batch.learnt.nonzero(as_tuple=True)
-        logits = linear(self.hidden(batch)[rows, at - 1], self.head)
-        return cross_entropy(logits.float(), batch.ids[rows, at].long(), reduction="sum")
+    def losses(self, table: Tensor) -> Iterator[Tensor]:
+        """Add up to the mean over the learnt tokens. Only what is before them needs logits, and none begins a piece."""
+        for part in table.split(self.plan.together):  # type: ignore[no-untyped-call]
+            rows, at = part[:, 1].nonzero(as_tuple=True)
+            logits = linear(self.hidden(part)[rows, at - 1], self.head)
+            yield cross_entropy(logits.float(), part[rows, 0, at].long(), reduction="sum") / table[:, 1].sum()
 
-    def step(self, batch: Batch, rate: float) -> tuple[float, float]:
-        """The mean loss, and the norm of its gradient."""
-        learnt, total = int(batch.learnt.sum()), 0.0
-        for at in range(0, len(batch.ids), self.plan.together):
-            loss = self.loss(batch[at : at + self.plan.together]) / learnt
+    def step(self, table: Tensor, rate: float) -> tuple[float, float]:
+        """The loss, and the norm of its gradient."""
+        total = torch.zeros((), device=table.device)
+        for loss in self.losses(table):
             loss.backward()  # type: ignore[no-untyped-call]
-            total += loss.item()
+            total += loss.detach()
         norm = nn.utils.clip_grad_norm_(self.trained.values(), 1.0)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         self.optimizer.step()
         self.optimizer.zero_grad()
-        return total, float(norm)
+        return total.item(), norm.item()
 
-    def judged(self, rows: Batch) -> float:
-        """The mean loss of rows that nothing is learnt from. With gradients, which nobody uses: without them the layers
-        were compiled once more."""
-        parts = [rows[at : at + self.plan.together] for at in range(0, len(rows.ids), self.plan.together)]
-        return sum(self.loss(part).item() for part in parts) / int(rows.learnt.sum())
+    def judged(self, table: Tensor) -> float:
+        """The loss of rows that nothing is learnt from. With gradients, which nobody uses: without them the layers were
+        compiled once more."""
+        return sum(loss.item() for loss in self.losses(table))
 
     def save(self) -> Path:
         folder = self.plan.out / "last"
@@ -227,119 +203,93 @@ class Trainer:
         return folder
 
 
-def batches(rows: Batch, count: int, seed: int) -> Iterator[Batch]:
+def batches(rows: Tensor, count: int) -> Iterator[Tensor]:
     """Epoch after epoch, each in an order of its own. What is left over at the end of one is left out."""
-    if len(rows.ids) < count:
-        raise ValueError(f"{len(rows.ids)} rows are too few for steps of {count}")
-    order = torch.Generator().manual_seed(seed)
+    if len(rows) < count:
+        raise ValueError(f"{len(rows)} rows are too few for steps of {count}")
     while True:
-        shuffled = torch.randperm(len(rows.ids), generator=order).to(rows.ids.device)
-        for at in range(0, len(shuffled) - count + 1, count):
-            yield rows[shuffled[at : at + count]]
+        order = torch.randperm(len(rows)).to(rows.device)
+        for at in range(0, len(rows) - count + 1, count):
+            yield rows[order[at : at + count]]
 
 
-def ready(plan: Plan, rows: Batch) -> Trainer:
+def ready(plan: Plan, rows: Tensor) -> Trainer:
     """In the quickest way that works on this machine: what the compilers can do differs from one to the next."""
-    ways = dict.fromkeys([(plan.attention, plan.compiled), ("sdpa", plan.compiled), ("sdpa", False)])
-    for number, (attention, compiled) in enumerate(ways):
-        torch._dynamo.reset()
-        trainer = Trainer(replace(plan, attention=attention, compiled=compiled), rows.ids.shape[1])
+    length = rows.shape[2]
+    *ways, last = dict.fromkeys([(plan.attention, plan.compiled), ("sdpa", plan.compiled), ("sdpa", False)])
+    for attention, compiled in ways:
+        trainer = Trainer(replace(plan, attention=attention, compiled=compiled), length)
         try:
-            trainer.loss(rows[: plan.together]).backward()  # type: ignore[no-untyped-call]
+            trainer.step(rows[: plan.batch], 0.0)
         except Exception as error:
-            if number == len(ways) - 1:
-                raise
             print(f"{attention}, compiled={compiled}: {type(error).__name__}: {str(error)[:500]}", flush=True)
+            torch._dynamo.reset()
         else:
-            trainer.optimizer.zero_grad()
             return trainer
-    raise AssertionError("the last way returns or raises")
+    return Trainer(replace(plan, attention=last[0], compiled=last[1]), length)
 
 
 def run(plan: Plan) -> Iterator[dict[str, Any]]:
     """Trains, and yields a line for each step. The folder `last` gets what is learnt, each minute and at the end."""
-    begun = saved = told = time.monotonic()
-    plan.out.mkdir(parents=True, exist_ok=True)
+    begun = saved = time.monotonic()
+    torch.manual_seed(0)
     (plan.out / "plan.json").write_text(json.dumps(asdict(plan), default=str, indent=1))
-    rows = moved(packed.read(plan.rows), plan.device)
-    judged = moved(packed.read(plan.held_out), plan.device) if plan.held_out else None
+    rows = torch.from_numpy(read(plan.rows).table()).to(plan.device)
+    judged = torch.from_numpy(read(plan.held_out).table()).to(plan.device) if plan.held_out else None
+    if judged is not None:
+        judged = judged[: len(judged) // plan.together * plan.together]  # another shape takes another compilation
     trainer = ready(plan, rows)
-    average, tokens, learnt = math.nan, 0, 0
-    for step, batch in enumerate(batches(rows, plan.batch, plan.seed), 1):
+    average, told = math.nan, 0.0
+    for step, table in enumerate(batches(rows, plan.batch), 1):
         now = time.monotonic()
-        done = step / (plan.steps + 1) if plan.steps else (now - begun) / 60 / plan.minutes
+        done = (step - 1) / plan.steps if plan.steps else (now - begun) / 60 / plan.minutes
         if done >= 1:
             break
         rate = plan.rate * min(1.0, step / WARM_UP) * (1 + math.cos(math.pi * done)) / 2
-        loss, norm = trainer.step(batch, rate)
+        loss, norm = trainer.step(table, rate)
         if not math.isfinite(loss):
             raise ArithmeticError(f"the loss of step {step} is {loss}")
         average = loss if math.isnan(average) else 0.98 * average + 0.02 * loss
-        tokens += batch.ids.numel()
-        learnt += int(batch.learnt.sum())
-        line = {
-            "step": step,
-            "seconds": round(now - begun, 1),
-            "loss": round(loss, 4),
-            "average": round(average, 4),
-            "norm": round(norm, 3),
-            "rate": round(rate, 7),
-            "epochs": round(tokens / rows.ids.numel(), 2),
-            "tokens": tokens,
-            "learnt": learnt,
-        }
-        if judged is not None and (step == 1 or now - told > TOLD_EVERY):
-            line["held_out"], told = round(trainer.judged(judged), 4), now
+        tokens = step * table[:, 0].numel()
+        numbers = {"seconds": now - begun, "loss": loss, "average": average, "norm": norm, "thousandths": 1000 * rate}
+        line = {"step": step, "tokens": tokens, **{name: round(number, 4) for name, number in numbers.items()}}
+        if judged is not None and now > told:
+            line["held_out"] = round(trainer.judged(judged), 4)
+            told = now + max(TOLD_EVERY, 20 * (time.monotonic() - now))
         if now - saved > SAVED_EVERY:
-            saved = now
             trainer.save()
+            saved = now
         yield line
     trainer.save()
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
+    cuda = torch.cuda.is_available()
     parser.add_argument("--base", type=Path, required=True, help="SmolLM2-135M-Instruct as a GGUF file")
     parser.add_argument("--rows", type=Path, required=True, help="what `python -m training.rows` wrote")
-    parser.add_argument("--held-out", type=Path, help="rows whose loss is told every ten seconds")
     parser.add_argument("--out", type=Path, required=True, help="folder for the weights and the log")
+    parser.add_argument("--held-out", type=Path, help="rows whose loss is told every ten seconds")
     parser.add_argument("--minutes", type=float, default=5.0)
-    parser.add_argument("--steps", type=int, help="instead of minutes")
-    parser.add_argument("--batch", type=int, help="rows of a step: 32 on a GPU, 8 on a processor")
-    parser.add_argument("--together", type=int, help="rows computed at once: 32 on a GPU, 2 on a processor")
+    parser.add_argument("--steps", type=int, default=0, help="instead of minutes")
+    parser.add_argument("--batch", type=int, default=32 if cuda else 8, help="rows of a step")
+    parser.add_argument("--together", type=int, default=32 if cuda else 2, help="rows computed at once")
     parser.add_argument("--rate", type=float, default=1e-3)
     parser.add_argument("--rank", type=int, default=64)
+    parser.add_argument("--alpha", type=int, default=64)
     parser.add_argument("--start", type=Path, help="folder to go on from")
-    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--attention", choices=tuple(ATTENTIONS))
+    parser.add_argument("--device", default="cuda" if cuda else "cpu")
+    parser.add_argument("--attention", choices=tuple(ATTENTIONS), default="flex" if cuda else "products")
+    parser.add_argument("--eager", dest="compiled", action="store_false", help="without a compiler: half as fast")
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--eager", action="store_true", help="without a compiler: half as fast")
-    args = parser.parse_args()
-    torch.set_num_threads(args.threads)
-    cuda = args.device == "cuda"
-    plan = Plan(
-        args.base,
-        args.out,
-        args.rows,
-        args.held_out,
-        args.minutes,
-        args.steps,
-        args.batch or (32 if cuda else 8),
-        args.together or min(args.batch or 32, 32 if cuda else 2),
-        args.rate,
-        args.rank,
-        args.rank,
-        start=args.start,
-        device=args.device,
-        attention=args.attention or ("flex" if cuda else "products"),
-        compiled=not args.eager,
-    )
-    args.out.mkdir(parents=True, exist_ok=True)
-    with (args.out / "log.jsonl").open("a") as log:
-        for line in run(plan):
-            told = json.dumps(line)
-            print(told, file=log, flush=True)
-            print(told, flush=True)
+    args = vars(parser.parse_args())
+    torch.set_num_threads(args.pop("threads"))
+    plan = Plan(**args)
+    plan.out.mkdir(parents=True, exist_ok=True)
+    with (plan.out / "log.jsonl").open("a") as log:
+        for line in map(json.dumps, run(plan)):
+            print(line, file=log, flush=True)
+            print(line, flush=True)
 
 
 if __name__ == "__main__":
