@@ -14,7 +14,8 @@ from migrations.pool import DATABASE_AWAY
 from worker.errors import BROKE
 from worker.lifecycle.supervisor import Supervisor
 from worker.runs.continuation import Continuation
-from worker.runs.running_store import Batch, OwnedResponse, ResponseEnd, RunningStore
+from worker.runs.response_rows import Batch, ResponseEnd
+from worker.runs.running_store import OwnedResponse, RunningStore
 from worker.telemetry.batch_writer import BatchWriter, NotStored
 from worker.wire import sse
 

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from migrations.pool import DATABASE_AWAY, Database
 from worker.lifecycle.supervisor import Supervised, Supervisor, Well
-from worker.runs.queue_store import QUEUED
-from worker.runs.running_store import CHANNEL, NEWS
+from worker.runs.running_store import CHANNEL, NEWS, QUEUED
 
 if TYPE_CHECKING:
     import asyncpg

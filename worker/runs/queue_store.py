@@ -15,7 +15,7 @@ from agents.errors import NotFound, TooManyQueued
 from agents.payload import to_payload
 from agents.store.responses import ResponseRecord
 from migrations.pool import Database
-from worker.runs.running_store import CHANNEL, OwnedResponse, add_events, notify_readers
+from worker.runs.running_store import CHANNEL, QUEUED, OwnedResponse, add_events, notify_readers
 from worker.runs.steering_store import KEPT
 from worker.wire import events as wire
 from worker.wire.events import WireEvent
@@ -23,7 +23,6 @@ from worker.wire.events import WireEvent
 if TYPE_CHECKING:
     from migrations.pool import Connection
 
-QUEUED = "queued"  # the payload by which workers are notified of a queued response
 TENANT_QUEUED_MAX = 100  # about an hour of answers; clients should keep larger backlogs on their side
 ATTEMPTS_MAX = 3  # a response that has crashed three workers would crash a fourth
 

@@ -32,8 +32,8 @@ from worker.runs.interrupted import InterruptedResponse
 from worker.runs.ledger import Ledger
 from worker.runs.record import mark_first_answer, mark_first_token
 from worker.runs.replay import completed_items
+from worker.runs.response_rows import Batch, ResponseEnd
 from worker.runs.run_services import RunServices
-from worker.runs.running_store import Batch, ResponseEnd
 from worker.runs.steering_store import Successor, check_said
 from worker.runs.turn import ResponseTurn, begin, begun, finish, learn_turns, record_of, run_turn, settle, withdraw
 from worker.wire import sse

@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
 
 import orjson
@@ -22,9 +22,10 @@ from agents.payload import from_payload, to_payload
 from agents.store.conversations import append_items
 from agents.store.responses import ResponseRecord
 from migrations.pool import Act, Database
-from worker.runs.group_commit import GroupCommit
+from worker.runs.group_commit import BATCH_MAX, GroupCommit
 from worker.runs.interrupted import InterruptedResponse
 from worker.runs.replay import closing_events, completed_items, events_after, rebuilt_items
+from worker.runs.response_rows import Batch, ResponseEnd, batch_rows, beginning_row, ended_body, ending_row
 from worker.runs.steering_store import KEPT, Successor, take_successor
 from worker.wire.events import WireEvent
 
@@ -35,17 +36,11 @@ if TYPE_CHECKING:
 
 CHANNEL = "firsttoken_responses"
 NEWS = "news"
+QUEUED = "queued"  # the payload by which workers are notified of a queued response
 # Of events in one statement, of which Postgres holds several copies in memory: more than all streams of a worker send
 # in a moment. A backlog after an outage of the database is written tenant by tenant.
 AT_ONCE_BYTES_MAX = 4 * 2**20
-
-
-@dataclass(frozen=True, slots=True)
-class ResponseEnd:
-    """The end of a response, replacing one that was stored before. `kept`: its output is added to its conversation."""
-
-    record: ResponseRecord
-    kept: bool
+ENDING_BYTES_MAX = AT_ONCE_BYTES_MAX // BATCH_MAX  # of one that is stored together with others
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,21 +51,11 @@ class NewResponse:
     worker: int
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """Events of one response. `last`: no events follow, and no worker owns the response any more."""
+class Ending(NamedTuple):
+    """The end of a response that this worker made."""
 
-    response_id: str
-    events: Sequence[bytes]  # JSON, as it was sent
-    number: int  # of the last one
-    last: bool = False
-    end: ResponseEnd | None = None
-    marks: Sequence[Mapping[str, Any]] = ()  # where another worker may go on behind them
-
-    @property
-    def payload(self) -> bytes:
-        marks = b',"marks":%b' % orjson.dumps(self.marks) if self.marks else b""
-        return b'{"events":[%b]%b}' % (b",".join(self.events), marks)
+    row: bytes
+    worker: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +93,7 @@ class RunningStore:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._new_responses = GroupCommit(self._begin_all)
+        self._endings = GroupCommit(self._end_all)
 
     async def begin(self, tenant_id: UUID, record: ResponseRecord, worker: int) -> None:
         """Store a response that this worker begins, before any event is sent. Idempotent.
@@ -121,7 +107,7 @@ class RunningStore:
 
     async def _begin_all(self, tenant_id: UUID, beginnings: Sequence[NewResponse]) -> list[bool]:
         """In one round trip; more are needed only where another worker owns one of them."""
-        payload = orjson.dumps([_beginning_row(beginning.record) for beginning in beginnings])
+        payload = orjson.dumps([beginning_row(beginning.record) for beginning in beginnings])
         act = Act("begin_responses", tenant_id, payload, beginnings[0].worker)
         try:
             await self._database.carry_out([act], durable=False)
@@ -178,7 +164,7 @@ class RunningStore:
         if any(batch.end is not None for batches in by_tenant.values() for batch in batches):
             return False
         acts = [
-            Act("append_response_events", tenant_id, _batch_rows(batches, followed), worker)
+            Act("append_response_events", tenant_id, batch_rows(batches, followed), worker)
             for tenant_id, batches in sorted(by_tenant.items())
         ]
         if sum(len(act.payload) for act in acts) > AT_ONCE_BYTES_MAX:
@@ -241,6 +227,10 @@ class RunningStore:
 
         Raises NotFound when the response or the conversation was deleted, or this worker does not own it any more.
         """
+        if record.conversation_id is None:
+            ending = Ending(ending_row(record, events), worker)
+            if len(ending.row) <= ENDING_BYTES_MAX and await self._endings.put(tenant_id, ending):
+                return None
         async with self._database.tenant(tenant_id) as connection:
             row = await _store_end(connection, tenant_id, record, worker)
             if row is None:
@@ -252,6 +242,15 @@ class RunningStore:
                 items = (*record.input, *record.output)
                 await append_items(connection, tenant_id, record.conversation_id, items, record.id)
             return await take_successor(connection, tenant_id, row["body"], worker)
+
+    async def _end_all(self, tenant_id: UUID, endings: Sequence[Ending]) -> list[bool]:
+        """In one round trip: all of them, or none where another worker owns one or something was said to one."""
+        payload = b"[%b]" % b",".join([ending.row for ending in endings])
+        try:
+            await self._database.carry_out([Act("end_responses", tenant_id, payload, endings[0].worker)])
+        except NoDataFoundError:
+            return [False] * len(endings)
+        return [True] * len(endings)
 
     async def generated_turns(self, tenant_id: UUID, digests: Sequence[bytes]) -> list[tuple[bytes, tuple[int, ...]]]:
         """The exact tokens of these turns, as far as they are stored."""
@@ -358,30 +357,6 @@ class RunningStore:
             await connection.execute("select forget_response_events($1)", timedelta(days=days))
 
 
-def _beginning_row(record: ResponseRecord) -> dict[str, Any]:
-    return {
-        "id": record.id,
-        "conversation_id": record.conversation_id,
-        "previous_response_id": record.previous_response_id,
-        "status": record.status,
-        "created_at": record.created_at.isoformat(),
-        "input": [to_payload(item) for item in record.input],
-        "body": record.body,
-    }
-
-
-def _batch_rows(batches: Sequence[Batch], followed: Collection[str]) -> bytes:
-    """A JSON array; the events are as they were sent."""
-    return b"[%b]" % b",".join(
-        b'{"payload":%b,%b' % (batch.payload, _batch_facts(batch, followed)[1:]) for batch in batches
-    )
-
-
-def _batch_facts(batch: Batch, followed: Collection[str]) -> bytes:
-    told = batch.last or batch.response_id in followed
-    return orjson.dumps({"id": batch.response_id, "number": batch.number, "last": batch.last, "told": told})
-
-
 async def notify_readers(connection: Connection, *response_ids: str) -> None:
     """To those who follow these responses, once the transaction is done."""
     await connection.execute(
@@ -454,7 +429,7 @@ async def _store_end(
         record.id,
         record.status,
         record.completed_at,
-        {**record.body, "output": [to_payload(item) for item in record.output]},
+        ended_body(record),
         worker,
     )
 
@@ -468,7 +443,7 @@ async def _end_otherwise(connection: Connection, tenant_id: UUID, batch: Batch, 
         record.id,
         record.status,
         record.completed_at,
-        {**record.body, "output": [to_payload(item) for item in record.output]},
+        ended_body(record),
     )
     await connection.execute(
         "delete from response_events where tenant_id = $1 and response_id = $2 and sequence_number > $3",

@@ -23,8 +23,9 @@ from migrations.pool import DATABASE_AWAY
 from worker.auth.principal import Principal
 from worker.auth.seals import opened, sealed
 from worker.errors import ApiError
+from worker.runs.response_rows import Batch
 from worker.runs.run_services import RunServices
-from worker.runs.running_store import Batch, OwnedResponse
+from worker.runs.running_store import OwnedResponse
 from worker.runs.steering_store import Successor
 from worker.telemetry.canary.canaries import Chosen
 from worker.wire.public_view import public_item

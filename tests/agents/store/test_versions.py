@@ -14,7 +14,8 @@ from agents.store import ConversationStore, ResponseRecord, ResponseStore
 from agents.store.versions import VERSIONS_MAX
 from migrations.pool import Database
 from tests.agents.turns import user
-from worker.runs.running_store import Batch, RunningStore
+from worker.runs.response_rows import Batch
+from worker.runs.running_store import RunningStore
 
 
 @pytest.fixture

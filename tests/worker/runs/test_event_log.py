@@ -17,7 +17,8 @@ from worker.lifecycle.supervisor import Supervisor
 from worker.runs import event_log
 from worker.runs.event_log import EventLog, Journal
 from worker.runs.replay import GAP, UNSTORED_EVENTS_MAX
-from worker.runs.running_store import Batch, RunningStore
+from worker.runs.response_rows import Batch
+from worker.runs.running_store import RunningStore
 from worker.wire import sse
 
 WORKER = 21  # no session holds its lock

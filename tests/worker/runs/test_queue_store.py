@@ -16,7 +16,8 @@ from agents.store import ResponseRecord, ResponseStore
 from migrations.pool import Database
 from tests.agents.turns import user
 from worker.runs.queue_store import Job, QueueStore
-from worker.runs.running_store import Batch, OwnedResponse, RunningStore
+from worker.runs.response_rows import Batch
+from worker.runs.running_store import OwnedResponse, RunningStore
 
 GONE, NEXT = 11, 12  # no session holds the locks of either
 BODY: dict[str, Any] = {"output": []}

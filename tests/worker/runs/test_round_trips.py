@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import tempfile
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from uuid import UUID, uuid4
@@ -18,7 +20,8 @@ from benchmarks.database.far import Answers, FarPostgres
 from migrations.embedded import EmbeddedPostgres
 from migrations.pool import Database
 from tests.agents.turns import user
-from worker.runs.running_store import Batch, RunningStore
+from worker.runs.response_rows import Batch
+from worker.runs.running_store import RunningStore
 
 WORKER, ANOTHER = 31, 32  # no session holds their locks
 EVENT = b'{"type":"x","sequence_number":0}'
@@ -132,3 +135,43 @@ def test_round_trips_are_counted_however_the_answers_are_cut() -> None:
     for size in (1, 2, 3, 7, 100):
         answers = Answers()
         assert sum(answers.feed(said[at : at + size]) for at in range(0, len(said), size)) == 3
+
+
+def ended(begun: ResponseRecord, *turns: tuple[bytes, tuple[int, ...]]) -> ResponseRecord:
+    return replace(begun, status="completed", completed_at=datetime.now(UTC), remembered=turns)
+
+
+async def test_ends_of_one_tenant_that_come_together_are_stored_in_two_round_trips(far: Far, owner_dsn: str) -> None:
+    (tenant,) = await tenants(owner_dsn, 1)
+    made = [record() for _ in range(5)]
+    for each in made:
+        await far.running.begin(tenant, each, WORKER)
+    far.begin()
+    turns = [(bytes([number]) * 8, (number, 70_000)) for number in range(len(made))]
+    ends = [ended(each, turn) for each, turn in zip(made, turns, strict=True)]
+    stored = [far.running.finish(tenant, each, WORKER, Batch(each.id, [EVENT], 0, last=True)) for each in ends]
+    assert await asyncio.gather(*stored) == [None] * len(made)
+    assert far.round_trips == 2  # the first is stored at once, and the others with each other
+    for each in ends:
+        page = await far.running.read(tenant, each.id, -1)
+        assert [event["type"] for event in page.events] == ["x"]
+    assert sorted(await far.running.generated_turns(tenant, [digest for digest, _ in turns])) == turns
+    await far.running.finish(tenant, ends[0], WORKER, Batch(made[0].id, [EVENT], 0, last=True))  # again does nothing
+    assert len((await far.running.read(tenant, made[0].id, -1)).events) == 1
+
+
+async def test_an_end_of_what_another_worker_owns_is_refused_and_those_beside_it_are_stored(
+    far: Far, owner_dsn: str
+) -> None:
+    (tenant,) = await tenants(owner_dsn, 1)
+    mine, foreign = record(), record()
+    await far.running.begin(tenant, mine, WORKER)
+    await far.running.begin(tenant, foreign, ANOTHER)
+    stored = [
+        far.running.finish(tenant, ended(each), WORKER, Batch(each.id, [EVENT], 0, last=True))
+        for each in (mine, foreign, foreign)
+    ]
+    first, *others = await asyncio.gather(*stored, return_exceptions=True)
+    assert first is None
+    assert [type(each) for each in others] == [NotFound, NotFound]
+    assert not (await far.running.read(tenant, foreign.id, -1)).events
