@@ -37,6 +37,10 @@ STRETCH = 1.25
 # While the load is unchanged, a forecast is reused for this long, less the time elapsed: refused requests do not change
 # the load, and in a flood of them each would otherwise cost a simulation.
 REUSE_S = 0.05
+# Who waits however late the first token will be shares a forecast behind a long queue, while the queue is as long as it
+# was: what left it and what joined it are alike. Simulating so many costs the event loop as much as eight tokens do.
+LONG_QUEUE, SHARED_S = 16, 0.5
+SHARED_TOKENS = 16  # prompts of about the same length
 # Requests whose time left until the first token is due falls into the same bucket share a forecast.
 DUE_BUCKET_NS = 50 * 10**6
 # Until this many requests have ended, none is refused: fewer tell too little about those that are still running.
@@ -100,9 +104,10 @@ class RetrySchedule:
 
 
 class ForecastCache:
-    """The forecasts made since the load last changed, each valid for a short time."""
+    """The forecasts made since the load last changed, each valid for `reuse_s`. Their waits `run_down` meanwhile."""
 
-    def __init__(self) -> None:
+    def __init__(self, reuse_s: float, *, run_down: bool) -> None:
+        self._reuse_s, self._run_down = reuse_s, run_down
         self._version = 0  # of the load
         self._made: dict[Hashable, tuple[int, Forecast]] = {}
 
@@ -113,8 +118,8 @@ class ForecastCache:
         if key in self._made:
             made_ns, made = self._made[key]
             age_s = (now_ns - made_ns) / 1e9
-            if age_s < REUSE_S and (age_s < made.wait_s or not made.wait_s):
-                return made.after(age_s)
+            if age_s < self._reuse_s and (age_s < made.wait_s or not made.wait_s):
+                return made.after(age_s) if self._run_down else made
         forecast = make()
         if forecast is not None:
             self._made[key] = now_ns, forecast
@@ -131,7 +136,8 @@ class Forecasts:
         self._prompt_tokens = 0.0  # mean number of uncached prompt tokens
         self._lengths = AnswerLengths()
         self._retries = RetrySchedule()
-        self._cache = ForecastCache()
+        self._cache = ForecastCache(REUSE_S, run_down=True)
+        self._shared = ForecastCache(SHARED_S, run_down=False)
         self._tokens_per_step = 1.0  # of an answer, accepted drafts included
         self._prefill_factor = Factor(MEDIAN, PREFILL_FACTOR_MAX, MEDIAN_LEARNING_RATE)
         self._wait_factors = {
@@ -166,7 +172,7 @@ class Forecasts:
 
         Raises Late if the first token would miss its due time, unless `due.waits`.
         """
-        expected = self._cached(tokens, tenant, priority, due.at_ns, now_ns, others=True)
+        expected = self._told(tokens, due, tenant, priority, now_ns)
         if expected is None or due.at_ns is None or due.waits or len(self._lengths) < LEARNED_MIN:
             return expected
         left_s = (due.at_ns - now_ns) / 1e9
@@ -187,6 +193,18 @@ class Forecasts:
             retry_after_s(retry_s),
             own=own,
         )
+
+    def _told(self, tokens: int, due: Due, tenant: str, priority: Priority, now_ns: int) -> Forecast | None:
+        """What a client is told, and refused by if it does not wait."""
+
+        def make() -> Forecast | None:
+            return self._cached(tokens, tenant, priority, due.at_ns, now_ns, others=True)
+
+        load = self._scheduler.load
+        if load.waiting < LONG_QUEUE or not (due.waits or due.at_ns is None):
+            return make()
+        alike = (tokens // SHARED_TOKENS, tenant, priority, load.waiting, load.running, load.held_by(tenant).waiting)
+        return self._shared.get(alike, 0, now_ns, make)
 
     def _cached(
         self, tokens: int, tenant: str, priority: Priority, due_ns: int | None, now_ns: int, *, others: bool

@@ -19,12 +19,14 @@ from inference.config import EngineConfig
 from inference.engine.answer_lengths import AnswerLengths
 from inference.engine.detokenizer import TextStream
 from inference.engine.forecast import (
+    DUE_BUCKET_NS,
     FACTOR_MAX,
     FACTOR_MIN,
     LEARNED_MIN,
     RETRY_AFTER_MAX_S,
     RETRY_AFTER_MIN_S,
     REUSE_S,
+    SHARED_S,
     Factor,
     Forecasts,
     RetrySchedule,
@@ -716,9 +718,10 @@ def test_a_flood_that_is_refused_is_simulated_once_for_each_tenant_and_target() 
 
 def test_a_repeated_forecast_is_what_a_new_one_would_be_less_the_time_gone_by() -> None:
     shop, _ = flooded("a")
+    due = Due(shop.now_ns + 10**15 + DUE_BUCKET_NS // 2)
 
     def told() -> Forecast:
-        forecast = shop.forecasts.check(50, Due(None, waits=True), "a", Priority.STANDARD, shop.now_ns)
+        forecast = shop.forecasts.check(50, due, "a", Priority.STANDARD, shop.now_ns)
         assert forecast is not None
         return forecast
 
@@ -733,6 +736,38 @@ def test_a_repeated_forecast_is_what_a_new_one_would_be_less_the_time_gone_by() 
     shop.ask("a", answer=100)
     assert told() == shop.foretold("a")  # the load has changed
     assert shop.foretold("a") != first
+
+
+def test_behind_a_long_queue_those_who_wait_share_a_forecast_while_it_is_as_long() -> None:
+    shop, lengths = flooded("a")
+
+    def told(prompt: int = 50, *, waits: bool = True) -> Forecast | None:
+        due = Due(shop.now_ns + 10**15, waits)
+        return shop.forecasts.check(prompt, due, "a", Priority.STANDARD, shop.now_ns)
+
+    def leave() -> None:
+        request = shop.scheduler._waiting[-1]
+        shop.scheduler.load.remove(request)
+        shop.scheduler.remove(request)
+
+    first = told()
+    for _ in range(20):
+        shop.ask("a", answer=100, waits=True)
+        leave()
+        shop.now_ns += 5_000_000
+        assert told() is first
+    assert lengths.lookups == 1
+    leave()
+    assert told() == shop.foretold("a") != first  # it is shorter
+    lengths.lookups = 0
+    assert told(500) != first
+    shop.ask("a", answer=100, waits=True)
+    leave()
+    told(waits=False)  # decides whether it is refused: made anew
+    assert lengths.lookups == 2
+    shop.now_ns += int(SHARED_S * 1e9)
+    told()
+    assert lengths.lookups == 3  # too old
 
 
 def test_requests_that_find_a_slot_say_nothing_of_the_wait_for_one() -> None:
