@@ -4,9 +4,9 @@ Three rules keep the process alive:
 - The library aborts instead of failing on a batch that is too large, on outputs beyond the limit and on sequence ids
   out of range. This package checks every such value before the call.
 - ctypes.CDLL releases the GIL in each call; after a call of a microsecond, getting it back from a busy thread costs
-  hundreds. Short calls are therefore bound a second time through PyDLL, which keeps it. Decode, encode, tokenise and
-  load release it. So does `synchronize`: a GPU still computes after decode has returned, and reading its logits would
-  otherwise wait for it while holding the GIL.
+  hundreds. Short calls are therefore bound a second time through PyDLL, which keeps it. Decode, encode, load and the
+  tokenising of long texts release it. So does `synchronize`: a GPU still computes after decode has returned, and
+  reading its logits would otherwise wait for it while holding the GIL.
 - A context belongs to one thread, the engine's or the embedder's. Nothing here locks.
 """
 
@@ -68,13 +68,16 @@ def _typed(function: Any, result: Any, *arguments: Any) -> Any:
 lib.llama_log_set(_forward_log, ctypes.c_void_p(0))
 lib.llama_backend_init()
 _pydll = ctypes.PyDLL(lib._lib._name)
-_i32, _handle = ctypes.c_int32, ctypes.c_void_p
-memory_remove = _short_call("llama_memory_seq_rm", ctypes.c_bool, _handle, _i32, _i32, _i32)
+_i32, _handle, _bool = ctypes.c_int32, ctypes.c_void_p, ctypes.c_bool
+memory_remove = _short_call("llama_memory_seq_rm", _bool, _handle, _i32, _i32, _i32)
 memory_copy = _short_call("llama_memory_seq_cp", None, _handle, _i32, _i32, _i32, _i32)
 memory_last = _short_call("llama_memory_seq_pos_max", _i32, _handle, _i32)
 get_logits = _short_call("llama_get_logits", _handle, _handle)
 set_threads = _short_call("llama_set_n_threads", None, _handle, _i32, _i32)
 get_embeddings = _short_call("llama_get_embeddings", _handle, _handle)
+tokenize_short = _short_call(
+    "llama_tokenize", *[_i32, _handle, ctypes.c_char_p, _i32, _handle, _i32], *[ctypes.c_bool] * 2
+)
 
 
 @contextmanager

@@ -1,16 +1,18 @@
-"""What a build for a GPU does where none of a model's layers go there, and where the KV cache is."""
+"""A model on a build for a GPU where none of its layers go there, the place of its KV cache, and its vocabulary."""
 
 from __future__ import annotations
 
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from inference.backend import Rows
 from inference.bundled import DRAFT_MODEL
-from inference.llama import LlamaContext, LlamaModel, weights
+from inference.llama import LlamaContext, LlamaModel, library, weights
+from inference.llama.weights import SHORT_BYTES
 from tests.inference.variants import write_variant
 
 
@@ -48,3 +50,19 @@ def test_without_a_gpu_the_place_of_the_kv_cache_changes_nothing() -> None:
             ) as context:
                 rows.append(context.decode([Rows(0, 0, range(5, 29))])[0].copy())
     assert np.array_equal(*rows)
+
+
+def test_only_long_texts_are_tokenised_by_a_call_that_gives_up_the_gil(monkeypatch: pytest.MonkeyPatch) -> None:
+    given_up: list[int] = []
+
+    def tokenize(vocabulary: Any, text: bytes, length: int, *rest: Any, call: Any = library.lib.llama_tokenize) -> Any:
+        given_up.append(length)
+        return call(vocabulary, text, length, *rest)
+
+    with closing(LlamaModel.load(DRAFT_MODEL, weights=False)) as model:
+        monkeypatch.setattr(library.lib, "llama_tokenize", tokenize)
+        short, long = "What is the port?", "What is the port? " * SHORT_BYTES
+        ids = model.tokenize(short, parse_special=False)
+        assert model.detokenize(ids).strip() == short and not given_up
+        assert model.detokenize(model.tokenize(long, parse_special=False)).strip() == long.strip()
+    assert given_up == [len(long)]
