@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -28,6 +29,7 @@ STALL_S = 30.0  # a client that reads nothing for so long is gone, or blocks a g
 BEAT_S = 0.05  # resolution of the timer: how late a sender may learn that there is room again
 # In the transport, besides the buffers of the kernel: a slow client costs this much memory and at most one batch more.
 ROOM_BYTES = 32 * 1024
+TCP_CORK: int | None = getattr(socket, "TCP_CORK", None)  # Linux has it
 BATCH_FRAMES = 64  # sent at once: of deltas, about half of ROOM_BYTES
 
 
@@ -214,6 +216,7 @@ class EventStream(Stream):
             if self.is_open:
                 return
             self._response.headers["Server-Timing"] = server_timing(self._request[TRACE])
+            _cork(self._request.transport)
             try:
                 await self._response.prepare(self._request)
             except ConnectionError:
@@ -234,3 +237,18 @@ class EventStream(Stream):
     def _encoded(self, frames: Sequence[bytes]) -> bytes:
         data = frames[0] if len(frames) == 1 else b"".join(frames)
         return b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data
+
+
+def _cork(transport: asyncio.Transport | None) -> None:
+    """Hold what is written back until the next iteration of the event loop: the headers go out with the first events.
+    A packet costs more than its content, most of all one that wakes the client."""
+    connection = transport.get_extra_info("socket") if transport is not None else None
+    if TCP_CORK is None or connection is None or connection.family == socket.AF_UNIX:
+        return
+
+    def uncork() -> None:
+        if transport is not None and not transport.is_closing():
+            connection.setsockopt(socket.IPPROTO_TCP, TCP_CORK, 0)
+
+    connection.setsockopt(socket.IPPROTO_TCP, TCP_CORK, 1)
+    asyncio.get_running_loop().call_soon(uncork)
