@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Annotated, Literal, TypeAlias
 
 from pydantic import Field, StringConstraints
 
 from agents.toml_file import Name, Table
 from agents.turn import Caps, FileSearch, Limits, Owner, Turn
+from inference.changed import changed
 from inference.generation import Priority
 
 # Limits of a file: well above any sensible agent.
@@ -77,7 +77,7 @@ class Definition(Table):
         """
         said = [text for text in (self.instructions, turn.instructions) if text]
         limits = Limits().replaced(self.budget.caps, Owner.AGENT).capped(turn.caps, Owner.REQUEST)
-        return replace(
+        return changed(
             turn,
             model=turn.model or self.model,
             instructions="\n\n".join(said) or None,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import replace
 
 from agents.answer_cache import CachedAnswer, CachedGeneration
 from agents.answer_lookup import AnswerLookup, LookupQuery
@@ -28,6 +27,7 @@ from agents.step import RunningCalls, Step, StepSpans
 from agents.stop_strings import StopStrings
 from agents.strict_arguments import StrictArguments
 from agents.turn import TOKENS_MAX, Turn
+from inference.changed import changed
 from inference.errors import InferenceError, InvalidSchema, UnseenPicture
 from inference.generation import Due, Finish, Generation, Grammar, Sampling, Terms, ThoughtLimit
 from inference.prompt import Segment, image_tokens
@@ -77,7 +77,7 @@ class StepStarter:
         """Submit the prompt of a turn that is only read, or what will precede its question where it has none. Every
         engine generates at least one token, which is thrown away. Raises what `start` raises."""
         turn = progress.turn
-        asked = turn if question_is_last(turn) else replace(turn, input=(*turn.input, Message("user", "?")))
+        asked = turn if question_is_last(turn) else changed(turn, input=(*turn.input, Message("user", "?")))
         segments: Sequence[Segment] = await self._prompts.render(asked, candidate)
         if asked is not turn:
             segments = before_question(segments) or segments
@@ -174,7 +174,7 @@ class StepStarter:
         turn, calls_max = progress.turn, _calls_max(progress, candidate)
         asked = turn.sampling.at_most(progress.budget.remaining_tokens)
         asked = asked.completed(candidate.model.usual_sampling.values)
-        asked = replace(asked, thought=_thought_of(progress, candidate, thinking))
+        asked = changed(asked, thought=_thought_of(progress, candidate, thinking))
         if judge is not None:
             asked = judged(asked, judge)
         if not calls_max and turn.answer_format is None:
@@ -183,7 +183,7 @@ class StepStarter:
         key = (candidate.name, stage, progress.offer.callable)
         if key not in progress.grammars:
             progress.grammars[key] = await asyncio.to_thread(_grammar, turn, progress.offer, candidate, stage)
-        return replace(asked, grammar=progress.grammars[key])
+        return changed(asked, grammar=progress.grammars[key])
 
 
 def _grammar(
@@ -242,4 +242,4 @@ def _thought_of(progress: Progress, candidate: Candidate, begun: bool) -> Though
     if limit is None or progress.turn.prompt:
         return None
     left = max(0, most - progress.usage.reasoning_tokens) if most < TOKENS_MAX else None
-    return replace(limit, begun=begun, tokens=left)
+    return changed(limit, begun=begun, tokens=left)

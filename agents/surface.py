@@ -11,7 +11,6 @@ instructions = "Begin with the answer itself, in one short sentence."
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints
@@ -19,6 +18,7 @@ from pydantic import Field, StringConstraints
 from agents.definition import CLASSES, INSTRUCTIONS_CHARS_MAX, ClassName
 from agents.toml_file import Name, Table
 from agents.turn import Caps, Owner, Turn
+from inference.changed import changed
 from inference.generation import Priority
 
 SURFACES_MAX = 32  # each has labels of its own in the metrics
@@ -52,7 +52,7 @@ class Surface(Table):
         )
         limits = turn.limits.capped(caps, Owner.SURFACE)
         said = [text for text in (turn.instructions, self.instructions) if text]
-        return replace(
+        return changed(
             turn,
             model=turn.model or self.model,
             limits=limits,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
 from math import inf
 from typing import Any, Literal, Protocol, TypeAlias
@@ -13,6 +13,7 @@ from agents.call_shape import qualified
 from agents.function_tool import FunctionTool
 from agents.message import Item, ToolListing
 from agents.tool import ServerTool
+from inference.changed import changed
 from inference.generation import NO_DEADLINE, Due, Generation, Priority, Sampling
 from inference.prompt import Segment
 from inference.template_options import TemplateOptions
@@ -142,7 +143,7 @@ class Limits:
             bounds["seconds_by"] = by
         if "answer_tokens" in bounds:
             bounds["tokens_by"] = by
-        return replace(self, **bounds) if bounds else self
+        return changed(self, **bounds) if bounds else self
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,7 +249,7 @@ class Turn:
             choice, allowed = "required", frozenset({choice})
         if allowed is not None:
             allowed = frozenset(name for each in allowed for name in of.get(each, [each]))
-        return replace(self, functions=functions, servers=tuple(servers), tool_choice=choice, allowed_tools=allowed)
+        return changed(self, functions=functions, servers=tuple(servers), tool_choice=choice, allowed_tools=allowed)
 
     @property
     def salt(self) -> str:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
+from inference.changed import changed
 from inference.prompt_cache import Miss
 
 if TYPE_CHECKING:  # it imports NumPy
@@ -87,16 +88,16 @@ class Sampling:
         if not self.open:
             return self
         chosen: dict[str, Any] = {name: usual[name] for name in self.open if name in usual}
-        return replace(self, **chosen, open=frozenset())
+        return changed(self, **chosen, open=frozenset())
 
     def at_most(self, tokens: int) -> Sampling:
         """A copy with `max_tokens` limited to `tokens`."""
-        return self if self.max_tokens <= tokens else replace(self, max_tokens=tokens)
+        return self if self.max_tokens <= tokens else changed(self, max_tokens=tokens)
 
     def with_logprobs(self, top: int) -> Sampling:
         """A copy with log probabilities of at least `top` alternatives per token."""
         enough = self.top_logprobs is not None and self.top_logprobs >= top
-        return self if enough else replace(self, top_logprobs=top)
+        return self if enough else changed(self, top_logprobs=top)
 
     def kept_from(self, end_tokens: Iterable[int]) -> Sampling:
         """A copy with the end tokens banned if they are to be ignored.
@@ -105,11 +106,11 @@ class Sampling:
         """
         if not self.ignore_eos:
             return self
-        return replace(self, logit_bias={**self.logit_bias, **dict.fromkeys(end_tokens, BIAS_MIN)})
+        return changed(self, logit_bias={**self.logit_bias, **dict.fromkeys(end_tokens, BIAS_MIN)})
 
     def without(self, tokens: Iterable[int]) -> Sampling:
         """A copy with these tokens banned, except those with a bias of their own."""
-        return replace(self, logit_bias={**dict.fromkeys(tokens, BIAS_MIN), **self.logit_bias})
+        return changed(self, logit_bias={**dict.fromkeys(tokens, BIAS_MIN), **self.logit_bias})
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +213,7 @@ class Forecast:
 
     def after(self, seconds: float) -> Forecast:
         """What is left of it so much later, if nothing but time has passed."""
-        return replace(self, wait_s=max(0.0, self.wait_s - seconds), wait_most_s=max(0.0, self.wait_most_s - seconds))
+        return changed(self, wait_s=max(0.0, self.wait_s - seconds), wait_most_s=max(0.0, self.wait_most_s - seconds))
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,7 +229,7 @@ class TokenLogprob:
 
     def with_top(self, count: int) -> TokenLogprob:
         """A copy with at most `count` of the most likely tokens."""
-        return self if len(self.top) <= count else replace(self, top=self.top[:count])
+        return self if len(self.top) <= count else changed(self, top=self.top[:count])
 
 
 Likelihoods: TypeAlias = Sequence[tuple[int, float]]  # a token with its log probability, then the most likely ones

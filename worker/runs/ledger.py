@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import inf
 from time import monotonic
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 from agents.routing.policy import named_by
 from agents.surface import BATCH, Surface
 from agents.turn import Owner, Turn
+from inference.changed import changed
 from inference.generation import NO_DEADLINE, Due, Priority
 from inference.language_model import LanguageModel
 from inference.trace import Trace
@@ -99,7 +100,7 @@ class Ledger:
             note_arm(self.trace, turn.arm)
         turn = self._policy.applied(turn)
         limits = turn.limits.capped(self.services.caps, Owner.SERVER)
-        return replace(turn, limits=limits, due=self.due, tells_place=self._tells_place)
+        return changed(turn, limits=limits, due=self.due, tells_place=self._tells_place)
 
     @contextmanager
     def entering(self, turns: int = 1) -> Iterator[ExitStack]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
@@ -18,6 +18,7 @@ from agents.events import EventSink, TurnFinished
 from agents.message import FunctionCallOutput, Item
 from agents.store import ResponseRecord
 from agents.turn import Turn, TurnServer
+from inference.changed import changed
 from inference.trace import Trace
 from migrations.pool import DATABASE_AWAY
 from worker.auth.principal import Principal
@@ -55,7 +56,7 @@ class ResponseTurn:
         said = since_compaction((*self.history, *self.items))
         asked = self.frame.request.turn(self.tenant_id, said, (), watched=watched).using(self.servers)
         approvals = (item for item in self.items if isinstance(item, FunctionCallOutput) and item.approves)
-        asked = replace(asked, approved=frozenset(item.call_id for item in approvals))
+        asked = changed(asked, approved=frozenset(item.call_id for item in approvals))
         return self.principal.bounded(self._agent.applied(asked))
 
     @property

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Annotated, Any, ClassVar, TypeAlias
 from uuid import UUID
 
@@ -16,6 +15,7 @@ from pydantic import (
 )
 
 from agents.turn import TOKENS_MAX, Turn
+from inference.changed import changed
 from inference.generation import Sampling
 from inference.template_options import Effort, TemplateOptions
 from worker.wire import limits
@@ -149,7 +149,7 @@ class ChatRequest(GenerationParameters):
             stop=tuple(self.stop or ()),
             switches=self.switches,
             hints=wants_hints(self.metadata),
-            caps=replace(caps_of(self.metadata), tokens=self._tokens_max, thought_tokens=self.thought_tokens),
+            caps=changed(caps_of(self.metadata), tokens=self._tokens_max, thought_tokens=self.thought_tokens),
             priority=priority_of(self.service_tier, watched=watched),
         )
 
@@ -159,7 +159,7 @@ class ChatRequest(GenerationParameters):
 
     @property
     def _sampling(self) -> Sampling:
-        return replace(
+        return changed(
             self.drawn,
             max_tokens=self._tokens_max or TOKENS_MAX,
             deterministic=asks_for_same_bytes(self.metadata),
@@ -174,4 +174,4 @@ def apart(turn: Turn, choice: int) -> Turn:
     seed = turn.sampling.seed
     if not choice or seed is None:
         return turn
-    return replace(turn, sampling=replace(turn.sampling, seed=(seed + choice) % SEED_MODULUS))
+    return changed(turn, sampling=changed(turn.sampling, seed=(seed + choice) % SEED_MODULUS))

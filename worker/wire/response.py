@@ -39,6 +39,7 @@ class ResponseFrame:
     created_at: int = field(default_factory=lambda: int(time.time()))
     dialect: Dialect = Dialect.OPENAI
     usual: Mapping[str, float] = field(default_factory=dict)  # sampling of the model, where the request sets none
+    _told: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)  # the first snapshot
 
     def queued(self) -> dict[str, Any]:
         return self.snapshot("queued", ())
@@ -66,6 +67,11 @@ class ResponseFrame:
         return snapshot
 
     def snapshot(self, status: Status, output: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        if not self._told:
+            self._told.update(self._first())
+        return {**self._told, "status": status, "output": list(output)}
+
+    def _first(self) -> dict[str, Any]:
         request, sampling = self.request, self.request.drawn.completed(self.usual)
         verbosity = request.switches.verbosity
         return {
@@ -73,14 +79,14 @@ class ResponseFrame:
             "object": "response",
             "created_at": self.created_at,
             "completed_at": None,
-            "status": status,
+            "status": None,
             "incomplete_details": None,
             "error": None,
             "model": self.model,
             "previous_response_id": request.previous_response_id,
             "conversation": request.conversation and {"id": request.conversation.id},
             "instructions": request.instructions,
-            "output": list(output),
+            "output": [],
             "tools": [tool.echo() for tool in request.tools or ()],
             "tool_choice": request.choice.echo(),
             "parallel_tool_calls": request.parallel_tool_calls is not False,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 from uuid import UUID
 
@@ -19,6 +18,7 @@ from pydantic import (
 from agents.message import Item
 from agents.requested_server import RequestedServer
 from agents.turn import TOKENS_MAX, Compacting, FileSearch, Turn
+from inference.changed import changed
 from inference.generation import Sampling
 from inference.template_options import Effort, TemplateOptions
 from worker.wire import limits
@@ -237,7 +237,7 @@ class ResponseRequest(GenerationParameters):
             sampling=self._sampling,
             switches=self.switches,
             hints=wants_hints(self.metadata),
-            caps=replace(
+            caps=changed(
                 caps_of(self.metadata),
                 calls=self.max_tool_calls,
                 tokens=self.max_output_tokens,
@@ -258,7 +258,7 @@ class ResponseRequest(GenerationParameters):
 
     @property
     def _sampling(self) -> Sampling:
-        return replace(
+        return changed(
             self.drawn,
             max_tokens=self.max_output_tokens or TOKENS_MAX,
             deterministic=asks_for_same_bytes(self.metadata),

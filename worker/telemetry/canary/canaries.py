@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 from uuid import UUID
@@ -15,6 +15,7 @@ from agents.agent_registry import AgentRegistry
 from agents.definition import Definition
 from agents.message import Item, Message
 from agents.turn import Arm, Turn
+from inference.changed import changed
 from inference.trace import Trace
 from migrations.pool import DATABASE_AWAY
 from worker.auth.audit import WORKER, Actor
@@ -52,7 +53,7 @@ class Chosen:
     arm: Arm | None = None
 
     def applied(self, turn: Turn) -> Turn:
-        return replace(self.definition.applied(turn), arm=self.arm)
+        return changed(self.definition.applied(turn), arm=self.arm)
 
 
 class Canaries:
