@@ -27,6 +27,7 @@ log = logging.getLogger("firsttoken.streams")
 HEARTBEAT_S = 15.0  # proxies commonly cut connections that are silent for 30 to 60 seconds
 STALL_S = 30.0  # a client that reads nothing for so long is gone, or blocks a generation that others wait for
 BEAT_S = 0.05  # resolution of the timer: how late a sender may learn that there is room again
+BEATS_BETWEEN = 10  # looks at a stream whose client keeps up: a heartbeat or its end may be so much later
 # In the transport, besides the buffers of the kernel: a slow client costs this much memory and at most one batch more.
 ROOM_BYTES = 32 * 1024
 TCP_CORK: int | None = getattr(socket, "TCP_CORK", None)  # Linux has it
@@ -39,6 +40,7 @@ class Heartbeat:
     def __init__(self) -> None:
         self._streams: set[Stream] = set()
         self._timer: asyncio.TimerHandle | None = None
+        self._beats = 0
 
     def __repr__(self) -> str:
         return f"<Heartbeat {len(self._streams)} streams>"
@@ -56,8 +58,9 @@ class Heartbeat:
         self._streams.discard(stream)
 
     def _beat(self) -> None:
-        now = now_ns()
-        for stream in tuple(self._streams):
+        now, self._beats = now_ns(), self._beats + 1
+        looks_at_all = self._beats % BEATS_BETWEEN == 0
+        for stream in [each for each in self._streams if looks_at_all or each.is_behind]:
             try:
                 stream.beat(now)
             except Exception:  # the boundary: without this timer all others stand still
@@ -97,6 +100,11 @@ class Stream(ABC):
     @abstractmethod
     def _encoded(self, frames: Sequence[bytes]) -> bytes:
         """As the transport takes them."""
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether its client had no room when it was last looked at."""
+        return self._behind
 
     @property
     def has_room(self) -> bool:

@@ -112,6 +112,7 @@ async def test_the_place_of_a_turn_that_ends_in_the_moment_of_its_beginning_is_f
 
 async def test_an_idle_stream_shows_that_it_lives(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(event_stream, "HEARTBEAT_S", 0.02)
+    monkeypatch.setattr(event_stream, "BEATS_BETWEEN", 1)
     model = stalling()
     async with (
         answering(database, model=model) as client,

@@ -9,7 +9,7 @@ import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -202,6 +202,7 @@ async def test_an_idle_stream_shows_that_it_lives(
     database: Database, monkeypatch: pytest.MonkeyPatch, version: str
 ) -> None:
     monkeypatch.setattr(stream, "HEARTBEAT_S", 0.02)
+    monkeypatch.setattr(stream, "BEATS_BETWEEN", 1)
     model = StallingModel(["Half an answer, "], name=MODEL)
     async with answering(database, model=model) as client, asking(client, "/v1/responses", RESPONSE, version) as idle:
         await idle.reader.readuntil(b"er,")
@@ -209,6 +210,26 @@ async def test_an_idle_stream_shows_that_it_lives(
             await idle.reader.readuntil(b": ping\n\n")
         model.running[0].released.set()
         await idle.reader.readuntil(b"data: [DONE]\n\n")
+
+
+@dataclass
+class CountedStream:
+    is_behind: bool
+    beats: int = 0
+
+    def beat(self, now: int) -> None:
+        self.beats += 1
+
+
+async def test_a_client_that_keeps_up_is_looked_at_less_often_than_one_that_is_behind() -> None:
+    pulse, streams = stream.Heartbeat(), [CountedStream(False), CountedStream(True)]
+    for each in streams:
+        pulse.add(cast(Stream, each))
+    for _ in range(2 * stream.BEATS_BETWEEN):
+        pulse._beat()
+    for each in streams:
+        pulse.remove(cast(Stream, each))
+    assert [each.beats for each in streams] == [2, 2 * stream.BEATS_BETWEEN]
 
 
 @asynccontextmanager
