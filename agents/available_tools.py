@@ -45,6 +45,8 @@ class AvailableTools:
         for name in names:
             added.pop(name, None)
         chosen = _chosen(turn, [*names, *added])
+        if not names and not added:
+            return NO_TOOLS
         allowed = frozenset(chosen if turn.allowed_tools is None else turn.allowed_tools.intersection(chosen))
         shown = set(chosen if dialect.format is Format.HERMES else allowed) - added.keys()
         if (shown or added.keys() & allowed) and not dialect.calls:
@@ -75,6 +77,9 @@ class AvailableTools:
     def limited(self) -> bool:
         """Whether the model knows tools that may not be called."""
         return len(self.callable) < len(self.schemas)
+
+
+NO_TOOLS = AvailableTools(frozenset(), frozenset(), (), (), (), {})
 
 
 def _added(items: Sequence[Item]) -> dict[str, FunctionTool]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cached_property
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -103,9 +104,9 @@ def _number(span: Span, name: str) -> int:
     return int(value) if isinstance(value, int) else 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class TurnRecord:
-    """The trace of a turn, and what the edge knows of it. Times are milliseconds."""
+    """The trace of a turn that has ended, and what the edge knows of it. Times are milliseconds."""
 
     trace: Trace
     tenant_id: UUID
@@ -143,7 +144,7 @@ class TurnRecord:
             "output_tokens": self.output_tokens,
         }
 
-    @property
+    @cached_property
     def prompt(self) -> Prompt:
         """What was cached when the turn began: later steps find what the first one has prefilled."""
         first = next((span for span in self.trace.spans if span.name == "prefill"), None)
