@@ -16,6 +16,7 @@ from worker.config import Config
 from worker.engines import active_engines
 from worker.serve import serve
 
+BUNDLED = Path("demo-chat")
 PLENTY = 4000  # concurrent turns: nothing should be refused here
 
 
@@ -30,6 +31,8 @@ def run(home: Path, ready: Path, rate: float, **settings: Any) -> None:
             yield model
 
         active_engines.open_model = open_model  # type: ignore[assignment]
+    else:
+        settings = {"model": BUNDLED, **settings}
     config = Config(
         home=home,
         port=0,
