@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from inference.kvcache.host_cache import INDEX_TOKEN_BYTES
+from inference.kvcache.host_cache import INDEX_TOKEN_BYTES, Kept
 from inference.kvcache.pages import pages
 from inference.kvcache.radix import RadixIndex
 from inference.kvcache.shared_prefixes import SharedPrefixes
@@ -27,6 +27,9 @@ from inference.prompt_cache import CacheScope
 CHECKPOINT_TOKENS_MIN = 32
 # Of the host memory for conversations. A parked one has a state too, and without either the other is worth nothing.
 CHECKPOINT_SHARE = 0.5
+# Beside a conversation on disk: behind its instructions, and around its last two questions. Each may be as large as the
+# keys and values of thousands of tokens.
+WRITTEN_MAX = 5
 
 
 @dataclass(slots=True, eq=False)
@@ -70,6 +73,13 @@ class Checkpoints:
         """The checkpoint of the longest prefix of these tokens."""
         keys = self._index.within(tokens, scope)
         return self._held[keys[0]] if keys else None
+
+    def along(self, tokens: Sequence[int], scope: CacheScope) -> tuple[Kept, ...]:
+        """What to write beside a conversation, the shortest first: where others part from it, and where it may be
+        taken up again."""
+        found = [self._held[key] for key in reversed(self._index.within(tokens, scope))]
+        chosen = [*found[:1], *found[1:][-WRITTEN_MAX + 1 :]]
+        return tuple(Kept(len(each.tokens), each.state) for each in chosen)
 
     def use(self, checkpoint: Checkpoint) -> None:
         checkpoint.uses += 1

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -109,13 +109,25 @@ def default_bytes(token_bytes: float, left: int | None) -> int:
     return DEFAULT_BYTES_MIN if left is None else min(wanted, left // FREE_SHARE)
 
 
+class Kept(NamedTuple):
+    """The `state` of a checkpoint behind the first `tokens` of a conversation."""
+
+    tokens: int
+    state: NDArray[np.uint8]
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Entry:
-    """`saved` is the state that the device saved for `tokens`, or the tail of it that follows a shared prefix."""
+    """`saved` is the state that the device saved for `tokens`, or the tail of it that follows a shared prefix.
+
+    On disk it has its `checkpoints` with it, the shortest first; in memory they are kept apart, with a limit of their
+    own.
+    """
 
     tokens: tuple[int, ...]
     scope: CacheScope
     saved: NDArray[np.uint8] | Tail
+    checkpoints: tuple[Kept, ...] = ()
 
     @property
     def root(self) -> Root | None:
@@ -130,6 +142,11 @@ class Entry:
     def size(self) -> int:
         """Bytes of the state."""
         return self.saved.size
+
+    @property
+    def written_bytes(self) -> int:
+        """Bytes of the state and the checkpoints."""
+        return self.size + sum(kept.state.nbytes for kept in self.checkpoints)
 
     @property
     def own_bytes(self) -> int:

@@ -10,7 +10,7 @@ import logging
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from inference.backend import Backend
@@ -176,8 +176,10 @@ class Tiers:
             return []
         ready = self._arrivals.ready(now_ns())
         for entry in self._arrivals.read():
+            for kept in entry.checkpoints:
+                self._slots.checkpoints.put(entry.tokens[: kept.tokens], entry.scope, kept.state)
             if self.parked.wants(entry.tokens, entry.scope):
-                self._park(entry)
+                self._park(replace(entry, checkpoints=()))
         return ready
 
     def leave(self, request: Request) -> bool:
@@ -227,7 +229,7 @@ class Tiers:
         while (saved := self._slots.unsaved()) is not None:
             self.park(saved)
         for entry in self.parked.entries:
-            self._disk.write(entry, patient=True)
+            self._write(entry, patient=True)
         self._disk.close()
 
     def abandon(self) -> None:
@@ -274,8 +276,13 @@ class Tiers:
 
     def _park(self, entry: Entry) -> None:
         for gone in self.parked.put(entry, self._backend.regions):
-            if self._disk:
-                self._disk.write(gone)
+            self._write(gone)
+
+    def _write(self, entry: Entry, *, patient: bool = False) -> None:
+        """Write a conversation to disk, if there is one, with checkpoints from which prompts may go on."""
+        if self._disk:
+            kept = self._slots.checkpoints.along(entry.tokens, entry.scope)
+            self._disk.write(replace(entry, checkpoints=kept), patient=patient)
 
     def _restore(self, placement: Placement, entry: Entry) -> None:
         started = now_ns()

@@ -1,7 +1,8 @@
-"""One saved state as a file: a header, the tokens, the state.
+"""One saved state as a file: a header, the tokens, the state, checkpoints of the layers that cannot go back by tokens.
 
-    magic 8 | fingerprint 32 | digest of the scope 16 | number of tokens 4 | bytes of state 8 | checksum 32
-    tokens, 4 bytes each | state
+    magic 8 | fingerprint 32 | digest of the scope 16 | number of tokens 4 | bytes of state 8
+    number of checkpoints 4 | bytes of checkpoints 8 | checksum 32
+    tokens, 4 bytes each | state | tokens 4 and bytes 8 of each checkpoint | checkpoints
 
 Numbers are little-endian. The checksum is a BLAKE2b of everything else. A file is written atomically, under a random
 name that reveals nothing; only its owner may read it. There is no fsync: the checksum detects what a crash tears.
@@ -15,19 +16,23 @@ import struct
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-MAGIC = b"FTKV\x01\r\n\x00"  # a new layout gets a new number
+from inference.kvcache.host_cache import Kept
+
+MAGIC = b"FTKV\x02\r\n\x00"  # a new layout gets a new number
 FINGERPRINT_BYTES = CHECKSUM_BYTES = 32
 SCOPE_BYTES = 16
 TOKENS_MAX = 2**24  # a header with more is damaged
 KV, ROOT, TEMPORARY = ".kv", ".root", ".tmp"
 FILE_MODE = 0o600
 
-_HEADER = struct.Struct(f"<{len(MAGIC)}s{FINGERPRINT_BYTES}s{SCOPE_BYTES}sIQ{CHECKSUM_BYTES}s")
-_UNCHECKED = _HEADER.size - CHECKSUM_BYTES
+_START = struct.Struct(f"<{len(MAGIC)}s{FINGERPRINT_BYTES}s{SCOPE_BYTES}sIQIQ")
+_HEADER_BYTES = _START.size + CHECKSUM_BYTES
+_PLACE = np.dtype([("tokens", "<u4"), ("bytes", "<u8")])
 
 
 class UnreadableFile(Exception):
@@ -50,50 +55,60 @@ def write_whole(path: Path, *parts: bytes | memoryview) -> None:
 
 @dataclass(frozen=True, slots=True)
 class KvFile:
-    """The content of a file. `state` is empty if only the header was read."""
+    """The content of a file. `state` is empty, and there are no `checkpoints`, if only the header was read."""
 
     fingerprint: bytes
     scope: bytes
     tokens: NDArray[np.int32]
     state: NDArray[np.uint8]
+    checkpoints: tuple[Kept, ...] = ()
 
     @property
     def size(self) -> int:
         """Bytes of the file."""
-        return _HEADER.size + self.tokens.nbytes + self.state.nbytes
+        return _HEADER_BYTES + self.tokens.nbytes + self.state.nbytes + self._checkpoint_bytes
+
+    @property
+    def _checkpoint_bytes(self) -> int:
+        return sum(_PLACE.itemsize + kept.state.nbytes for kept in self.checkpoints)
 
     def write(self, folder: Path, suffix: str) -> str:
         """Returns the name. Raises OSError and then leaves nothing behind."""
         name = f"{secrets.token_hex(16)}{suffix}"
-        start = struct.pack(
-            f"<{len(MAGIC)}s{FINGERPRINT_BYTES}s{SCOPE_BYTES}sIQ",
+        start = _START.pack(
             MAGIC,
             self.fingerprint,
             self.scope,
             len(self.tokens),
             self.state.nbytes,
+            len(self.checkpoints),
+            self._checkpoint_bytes,
         )
-        checksum = _checksum(start, self.tokens, self.state)
-        write_whole(folder / name, start, checksum, self.tokens.data, self.state.data)
+        places = np.array([(kept.tokens, kept.state.nbytes) for kept in self.checkpoints], _PLACE)
+        arrays: list[NDArray[Any]] = [self.tokens, self.state, places.view(np.uint8)]
+        arrays += [kept.state for kept in self.checkpoints]
+        parts = [array.data for array in arrays if array.size]
+        write_whole(folder / name, start, _checksum(start, *parts), *parts)
         return name
 
     @classmethod
     def read(cls, path: Path) -> KvFile:
         """Read the whole file. Raises UnreadableFile, OSError."""
         content = np.fromfile(path, np.uint8)
-        start = content[:_UNCHECKED].tobytes()
-        head = _parse(content[: _HEADER.size].tobytes(), len(content))
-        middle = _HEADER.size + 4 * head.tokens
-        tokens, state = content[_HEADER.size : middle].view("<i4"), content[middle:]
-        if _checksum(start, tokens, state) != head.checksum:
+        head = _parse(content[:_HEADER_BYTES].tobytes(), len(content))
+        if _checksum(content[: _START.size].data, content[_HEADER_BYTES:].data) != head.checksum:
             raise UnreadableFile(f"{path.name} is damaged")
-        return cls(head.fingerprint, head.scope, tokens, state)
+        tokens, state, places, states = np.split(content[_HEADER_BYTES:], head.ends)
+        held = places.view(_PLACE)
+        each = np.split(states, np.cumsum(held["bytes"][:-1], dtype=np.int64)) if len(held) else ()
+        checkpoints = tuple(Kept(int(at), one) for at, one in zip(held["tokens"], each, strict=True))
+        return cls(head.fingerprint, head.scope, tokens.view("<i4"), state, checkpoints)
 
     @classmethod
     def peek(cls, path: Path) -> KvFile:
-        """Read everything but the state, so without the checksum. Raises UnreadableFile, OSError."""
+        """Read everything but the states, so without the checksum. Raises UnreadableFile, OSError."""
         with path.open("rb") as file:
-            head = _parse(file.read(_HEADER.size), os.fstat(file.fileno()).st_size)
+            head = _parse(file.read(_HEADER_BYTES), os.fstat(file.fileno()).st_size)
             tokens = np.frombuffer(file.read(4 * head.tokens), "<i4")
         return cls(head.fingerprint, head.scope, tokens, np.empty(0, np.uint8))
 
@@ -103,20 +118,29 @@ class _Head:
     fingerprint: bytes
     scope: bytes
     tokens: int
+    state_bytes: int
+    checkpoints: int
     checksum: bytes
+
+    @property
+    def ends(self) -> list[int]:
+        """Where the tokens, the state, and the places of the checkpoints end, behind the header."""
+        state = 4 * self.tokens + self.state_bytes
+        return [4 * self.tokens, state, state + self.checkpoints * _PLACE.itemsize]
 
 
 def _parse(header: bytes, size: int) -> _Head:
-    if len(header) < _HEADER.size:
+    if len(header) < _HEADER_BYTES:
         raise UnreadableFile("too short")
-    magic, fingerprint, scope, tokens, state_bytes, checksum = _HEADER.unpack(header)
-    if magic != MAGIC or tokens > TOKENS_MAX or size != _HEADER.size + 4 * tokens + state_bytes:
+    magic, fingerprint, scope, tokens, state_bytes, count, kept_bytes = _START.unpack_from(header)
+    whole = _HEADER_BYTES + 4 * tokens + state_bytes + kept_bytes
+    if magic != MAGIC or tokens > TOKENS_MAX or size != whole or kept_bytes < count * _PLACE.itemsize:
         raise UnreadableFile("not a saved state, or incomplete")
-    return _Head(fingerprint, scope, tokens, checksum)
+    return _Head(fingerprint, scope, tokens, state_bytes, count, header[_START.size :])
 
 
-def _checksum(start: bytes, tokens: NDArray[np.int32], state: NDArray[np.uint8]) -> bytes:
-    digest = blake2b(start, digest_size=CHECKSUM_BYTES)
-    digest.update(tokens.data)
-    digest.update(state.data)
+def _checksum(*parts: bytes | memoryview) -> bytes:
+    digest = blake2b(digest_size=CHECKSUM_BYTES)
+    for part in parts:
+        digest.update(part)
     return digest.digest()

@@ -130,10 +130,10 @@ class DiskTier:
         with self._lock:
             if self._index.holds(blocks, root=root):
                 return
-            if not patient and self._unwritten_bytes + entry.size > UNWRITTEN_BYTES_MAX:
+            if not patient and self._unwritten_bytes + entry.written_bytes > UNWRITTEN_BYTES_MAX:
                 self.totals["dropped"] += 1
                 return
-            self._unwritten_bytes += entry.size
+            self._unwritten_bytes += entry.written_bytes
         self._writer.submit(self._write, entry, digest, blocks, root)
 
     def holds(self, tokens: Sequence[int], scope: CacheScope, *, root: bool = False) -> bool:
@@ -236,9 +236,9 @@ class DiskTier:
             if not self.writes or monotonic() > self._writes_until:
                 self.totals["dropped"] += 1
                 return
-            if shutil.disk_usage(self._folder).free < self._spare_bytes + entry.size:
+            if shutil.disk_usage(self._folder).free < self._spare_bytes + entry.written_bytes:
                 raise OSError(0, "the disk is nearly full")
-            file = KvFile(self._fingerprint, digest, np.array(entry.tokens, "<i4"), entry.state)
+            file = KvFile(self._fingerprint, digest, np.array(entry.tokens, "<i4"), entry.state, entry.checkpoints)
             self._write_turns()
             name = file.write(self._folder, ROOT if root else KV)
             with self._lock:
@@ -249,7 +249,7 @@ class DiskTier:
             self._stop_writing(error)
         finally:
             with self._lock:
-                self._unwritten_bytes -= entry.size
+                self._unwritten_bytes -= entry.written_bytes
 
     def _write_turns(self) -> None:
         """Called before states that contain their tokens are written. Raises OSError."""
@@ -289,7 +289,7 @@ class DiskTier:
 
 
 def _entry(file: KvFile, scope: CacheScope) -> Entry:
-    return Entry(tuple(file.tokens.tolist()), scope, file.state)
+    return Entry(tuple(file.tokens.tolist()), scope, file.state, file.checkpoints)
 
 
 def _used_ns(path: Path) -> int:

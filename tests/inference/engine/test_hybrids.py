@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -82,6 +83,16 @@ async def talk(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[
     await model.start()
     yield Talk(model)
     await model.close()
+
+
+@asynccontextmanager
+async def running(config: EngineConfig) -> AsyncIterator[ChatModel]:
+    model = await asyncio.to_thread(ChatModel.load, config)
+    await model.start()
+    try:
+        yield model
+    finally:
+        await model.close()
 
 
 def computed(generation: Generation) -> int:
@@ -166,29 +177,35 @@ async def test_a_text_that_is_cached_without_a_state_is_told_as_such(talk: Talk)
 async def test_a_turn_whose_thoughts_are_dropped_is_computed_from_behind_its_question(tmp_path: Path) -> None:
     plain, path = write_hybrid(tmp_path / "plain.gguf", "qwen35"), tmp_path / "thinking.gguf"
     write_variant(plain, path, {TEMPLATE: FAMILIES["Qwen 3.5"]})
-    model = ChatModel.load(EngineConfig(model_path=path, context=2048, parallel=2, resident=2, threads=1))
-    await model.start()
-    try:
+    async with running(EngineConfig(model_path=path, context=2048, parallel=2, resident=2, threads=1)) as model:
         talk = Talk(model)
         await talk.said([SYSTEM, user(1)])  # a thought, as far as the template knows
         answer = ChatMessage("assistant", "Hello to you too.")
         after = await talk.ask([SYSTEM, user(1), answer, user(2)])
         assert computed(after) <= talk.tokens(answer, user(2)) + 3 * MARKUP_MAX
-    finally:
-        await model.close()
 
 
 async def test_after_a_restart_a_new_conversation_goes_on_from_what_others_have_shared(tmp_path: Path) -> None:
     path = write_hybrid(tmp_path / "model.gguf", "qwen35")
     config = EngineConfig(model_path=path, context=2048, parallel=2, resident=2, threads=1, disk_folder=tmp_path)
     for numbers in ((1, 2, 3), (4,)):
-        model = await asyncio.to_thread(ChatModel.load, config)
-        await model.start()
-        try:
+        async with running(config) as model:
             last = [await Talk(model, 9 * number).ask([SYSTEM, user(number)]) for number in numbers][-1]
-        finally:
-            await model.close()
     assert last.cached_tokens > last.prompt_tokens / 2
+
+
+async def test_after_a_restart_a_conversation_is_taken_up_where_it_parts_from_what_was_said(tmp_path: Path) -> None:
+    path = write_hybrid(tmp_path / "model.gguf", "qwen35")
+    config = EngineConfig(model_path=path, context=2048, parallel=2, resident=2, threads=1, disk_folder=tmp_path)
+    messages = [SYSTEM, user(1)]
+    async with running(config) as model:
+        messages.append(await Talk(model).said(messages))
+        await Talk(model, 9).ask([*messages, user(2)])
+    for number, begins in enumerate((messages, [SYSTEM]), start=3):  # edited; another conversation of the agent
+        async with running(config) as model:
+            talk = Talk(model, 10 * number)
+            assert computed(await talk.ask([*begins, user(number)])) <= talk.tokens(user(number)) + MARKUP_MAX
+            assert model.stats()["disk_read_total"] == 1
 
 
 async def test_a_model_whose_state_drops_no_token_gets_no_drafts_and_the_log_says_why(
@@ -196,11 +213,7 @@ async def test_a_model_whose_state_drops_no_token_gets_no_drafts_and_the_log_say
 ) -> None:
     path = write_hybrid(tmp_path / "lfm2.gguf", "lfm2")
     config = EngineConfig(model_path=path, context=512, parallel=1, resident=1, threads=1, draft_path=DRAFT_MODEL)
-    model = ChatModel.load(config)
-    await model.start()
-    try:
+    async with running(config) as model:
         await Talk(model).said([user(1)])
         assert model.stats()["drafted_total"] == 0
-    finally:
-        await model.close()
     assert "gets no drafts: its recurrent state" in caplog.text

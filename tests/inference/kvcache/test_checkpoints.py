@@ -45,6 +45,15 @@ def test_the_checkpoint_that_saves_least_goes_first_and_what_is_never_used_in_th
     assert kept.longest(SYSTEM, ANYONE) is None, "nobody has used it for long"
 
 
+def test_on_disk_are_the_end_of_the_instructions_and_the_newest_ones() -> None:
+    kept, ends = Checkpoints(10**6), range(100, 301, 20)
+    for end in ends:
+        kept.put(HISTORY[:end], ANYONE, STATE)
+    assert [each.tokens for each in kept.along([*HISTORY, 7], ANYONE)] == [100, 240, 260, 280, 300]
+    assert [each.tokens for each in kept.along([*SYSTEM, 7], ANYONE)] == [100]
+    assert kept.along(SYSTEM[:-1], ANYONE) == kept.along(HISTORY, CacheScope("one")) == ()
+
+
 @pytest.mark.parametrize("bytes_max", [0, size(99)])
 def test_what_has_no_room_is_not_kept(bytes_max: int) -> None:
     kept = Checkpoints(bytes_max)

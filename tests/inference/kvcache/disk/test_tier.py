@@ -7,6 +7,7 @@ import stat
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from threading import Thread
 
@@ -19,7 +20,7 @@ from inference.generated_tokens import GeneratedTokens
 from inference.kvcache.disk import BLOCK, DiskIndex, DiskTier, IndexedState, chain
 from inference.kvcache.disk.file import KV, ROOT, KvFile
 from inference.kvcache.disk.token_file import NAME as TURNS_FILE
-from inference.kvcache.host_cache import Entry
+from inference.kvcache.host_cache import Entry, Kept
 from inference.prompt import ChatMessage
 from inference.prompt_cache import CacheScope
 
@@ -77,6 +78,16 @@ def test_a_conversation_outlives_the_worker(tmp_path: Path, root: bool) -> None:
         back = fetch(tier)
     assert back is not None
     assert (back.tokens, back.scope, back.state.tolist()) == (TOKENS, TENANT, entry().state.tolist())
+
+
+def test_checkpoints_of_a_conversation_lie_beside_it_and_are_read_with_it(tmp_path: Path) -> None:
+    checkpoints = tuple(Kept(at, np.full(size, at, np.uint8)) for at, size in ((70, 10), (100, 30)))
+    fill(tmp_path, replace(entry(), checkpoints=checkpoints))
+    with disk(tmp_path) as tier:
+        assert tier.size == files(tmp_path)[0].stat().st_size > entry().size + 40
+        back = fetch(tier)
+    assert back is not None and back.state.tolist() == entry().state.tolist()
+    assert [(kept.tokens, kept.state.tolist()) for kept in back.checkpoints] == [(70, [70] * 10), (100, [100] * 30)]
 
 
 def test_a_file_tells_nothing_by_its_name_and_is_its_owners_alone(tmp_path: Path) -> None:
@@ -140,7 +151,7 @@ def test_a_torn_file_is_removed_at_start(tmp_path: Path, damage: Callable[[bytes
         assert (tier.match(TOKENS, TENANT), tier.totals["damaged"], files(tmp_path)) == (None, 1, [])
 
 
-@pytest.mark.parametrize("at", [10, 60, 90, 200, -1])
+@pytest.mark.parametrize("at", [10, 60, 70, 100, 200, -1])
 def test_a_flipped_byte_is_found_when_the_file_is_read(tmp_path: Path, at: int) -> None:
     fill(tmp_path, entry())
     (path,) = files(tmp_path)
