@@ -23,6 +23,7 @@ from inference.generation import Priority
 
 SURFACES_MAX = 32  # each has labels of its own in the metrics
 BATCH = "batch"  # of background requests
+TARGETS = {"first_token_ms", "first_answer_ms", "pace_ms"}  # of latency
 
 Milliseconds = Annotated[float, Field(gt=0, le=3_600_000)]
 
@@ -31,6 +32,7 @@ class Surface(Table):
     """Its limits lower those of a turn, wherever they are set: naming a surface never raises a client's limits."""
 
     first_token_ms: Milliseconds | None = None  # None, as of the pace: no target, so nothing is late
+    first_answer_ms: Milliseconds | None = None  # the first token behind reasoning and calls
     pace_ms: Milliseconds | None = None  # between two tokens
     answer_s: Annotated[float, Field(gt=0, le=86_400)] | None = None  # the whole turn
     tool_s: Annotated[float, Field(gt=0, le=600)] | None = None  # each call of a tool
@@ -66,7 +68,7 @@ class Surface(Table):
 
     def __str__(self) -> str:
         """Its requirements besides the targets, for people; what is not set is left out."""
-        set_here = self.model_dump(by_alias=True, exclude_defaults=True, exclude={"first_token_ms", "pace_ms"})
+        set_here = self.model_dump(by_alias=True, exclude_defaults=True, exclude=TARGETS)
         return ", ".join(f"{name} {value}" for name, value in set_here.items())
 
 

@@ -31,6 +31,7 @@ from worker.auth.keys import Keys
 from worker.config import Config
 from worker.runs.attachments import Attachments
 from worker.services import Services
+from worker.telemetry.goodput import Targets
 
 MODEL = "scripted"
 PASSAGE = Passage("vs_1", "file_1", "docs/port.md", "Port", "The default port is 8080.", 100, 125, 7, 0.9)
@@ -110,12 +111,17 @@ def services_with(database: Database, model: ScriptedModel | ModelRegistry, conf
 
 @asynccontextmanager
 async def answering(
-    database: Database, *replies: str, model: ScriptedModel | None = None, config: Config | None = None
+    database: Database,
+    *replies: str,
+    model: ScriptedModel | None = None,
+    config: Config | None = None,
+    targets: Targets | None = None,
 ) -> AsyncIterator[Client]:
     """A signed-in client of a new tenant. The model gives the replies in order."""
     model = model or ScriptedModel(list(replies), name=MODEL)
     keys = Keys(database, SECRET)
-    async with serving(services_with(database, model, config)) as client:
+    services = services_with(database, model, config)
+    async with serving(replace(services, targets=targets or services.targets)) as client:
         key = (await keys.create(await keys.tenant(f"test-{uuid4()}"), "test"))[1]
         client.session.headers["Authorization"] = f"Bearer {key}"
         yield client

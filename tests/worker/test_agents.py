@@ -164,7 +164,7 @@ async def test_the_answers_of_a_surface_are_held_to_its_target(client: Client) -
         "desk": (1, 1),
         "embedded": (1, 0),
     }
-    assert surfaces["desk"]["target"] == {"ttft_ms": 60_000, "tpot_ms": 60_000}
+    assert surfaces["desk"]["target"] == {"ttft_ms": 60_000, "tpot_ms": 60_000, "ttfa_ms": None}
     assert {turn["within_target"] for turn in (await get(client, "/ops/api/traces"))["data"]} == {True, False}
 
 

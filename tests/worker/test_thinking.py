@@ -13,6 +13,7 @@ import pytest
 from anthropic import AsyncAnthropic
 from openai import AsyncOpenAI
 
+from agents.surface import Surface
 from inference.generation import Delta
 from inference.testing import ScriptedGeneration, ScriptedModel
 from migrations.pool import Database
@@ -20,6 +21,7 @@ from tests.worker.answering import MODEL, answering, get, post, stream
 from tests.worker.harness import SECRET, Client
 from worker.auth.keys import Keys
 from worker.config import Config
+from worker.telemetry.goodput import Targets
 
 THINKS = "<tool_call> {% generation %} </think>"  # enough of a template to tell the dialect
 REPLY = "<think>\nHm, this is a long thought about it.\n</think>\n\nYes."
@@ -141,11 +143,19 @@ async def test_whoever_waits_may_have_the_answer_now(database: Database) -> None
 
 
 @pytest.mark.parametrize("path", BODIES)
-async def test_the_first_text_of_the_answer_has_a_time_of_its_own(database: Database, path: str) -> None:
-    async with answering(database, model=thinker()) as client:
+@pytest.mark.parametrize(("target_ms", "share"), [(60_000, 1), (1e-3, 0)])
+async def test_the_first_text_of_the_answer_has_a_time_and_a_target_of_its_own(
+    database: Database, path: str, target_ms: float, share: float
+) -> None:
+    targets = Targets().with_those_of({"embedded": Surface(first_answer_ms=target_ms)})
+    async with answering(database, model=thinker(), targets=targets) as client:
         for streamed in (False, True):
             body = BODIES[path]
             await (stream if streamed else post)(client, path, body)
-        async with client.get("/ops/api/summary") as answer:
-            rows = {row["name"]: row["turns"] for row in (await answer.json())["spans"]}
+        summary = await get(client, "/ops/api/summary")
+    rows = {row["name"]: row["turns"] for row in summary["spans"]}
     assert rows["first_answer"] == rows["first_token"] == 2
+    assert summary["ttfa_ms"]["p50"] >= summary["ttft_ms"]["p50"] > 0
+    assert (summary["judged"], summary["within_target"]) == (2, 2 * share)
+    (row,) = summary["surfaces"]
+    assert row["target"]["ttfa_ms"] == target_ms

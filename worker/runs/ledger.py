@@ -20,7 +20,7 @@ from inference.trace import Trace
 from worker.auth.principal import Principal
 from worker.errors import ClientGone
 from worker.http.error_mapping import refusal
-from worker.runs.record import TurnRecord, tokens_of, tpot_ms, ttft_ms
+from worker.runs.record import TurnRecord, tokens_of, tpot_ms, ttfa_ms, ttft_ms
 from worker.runs.run_services import RunServices
 from worker.telemetry.canary.canaries import note_arm
 from worker.telemetry.goodput import REFUSE, WAIT
@@ -173,6 +173,7 @@ class Ledger:
     def _record(self, status: str) -> TurnRecord:
         trace, surface = self.trace, self.surface
         ttft, tpot = ttft_ms(trace), tpot_ms(trace)
+        in_time = self.services.targets.met(surface, status, ttft, tpot, ttfa_ms(trace))
         return TurnRecord(
             trace,
             self.principal.tenant_id,
@@ -183,7 +184,7 @@ class Ledger:
             self.conversation_id,
             ttft,
             tpot,
-            None if _is_unanswered(trace) else self.services.targets.met(surface, status, ttft, tpot),
+            None if _is_unanswered(trace) else in_time,
             self.services.agent_registry.name_of(self.model),
             self.principal.subject if self.principal.via == "api_key" else "",
         )

@@ -14,6 +14,7 @@ from inference.trace import Span, Trace, now_ns
 
 FAILED = ("failed", "refused")
 APART = ("cancelled", "invalid")  # not judged: the client left, or no server could have answered
+FIRST_ANSWER = "firsttoken.first_answer_ms"  # the attribute of a trace
 HIT_SHARE = 0.9  # of a prompt: the question itself is never cached
 
 
@@ -24,10 +25,13 @@ def mark_first_token(trace: Trace) -> None:
     trace.add("first_token", prefilled, now)
 
 
-def mark_first_answer(trace: Trace) -> None:
-    """Call this when the first text of an answer is sent, where reasoning or a call came before it: adds the span
+def mark_first_answer(trace: Trace, *, after_others: bool) -> None:
+    """Call this when the first text of an answer is sent. If reasoning or a call came before it, it gets the span
     `first_answer`, from the arrival of the request on."""
-    trace.add("first_answer", trace.start_ns, now_ns(), lane="answer")
+    now = now_ns()
+    trace.attributes[FIRST_ANSWER] = round((now - trace.start_ns) / 1e6, 3)
+    if after_others:
+        trace.add("first_answer", trace.start_ns, now, lane="answer")
 
 
 class FirstTokens:
@@ -42,18 +46,23 @@ class FirstTokens:
             return
         tokens = [event for event in events if isinstance(event, TOKENS)]
         if tokens and not self._has_begun:
-            self._has_begun = True
-            self._has_answered = isinstance(tokens[0], TextDelta)
             mark_first_token(self._trace)
-        if not self._has_answered and any(isinstance(event, TextDelta) for event in tokens):
+        if any(isinstance(event, TextDelta) for event in tokens):
             self._has_answered = True
-            mark_first_answer(self._trace)
+            mark_first_answer(self._trace, after_others=self._has_begun or not isinstance(tokens[0], TextDelta))
+        self._has_begun = self._has_begun or bool(tokens)
 
 
 def ttft_ms(trace: Trace) -> float | None:
     """Time to first token: from the arrival of the request to the first bytes of the answer's text."""
     ends = [span.end_ns for span in trace.spans if span.name == "first_token"]
     return (ends[0] - trace.start_ns) / 1e6 if ends else None
+
+
+def ttfa_ms(trace: Trace) -> float | None:
+    """Time to the first token of the answer, behind reasoning and calls; None for a turn without text."""
+    value = trace.attributes.get(FIRST_ANSWER)
+    return value if isinstance(value, float) else None
 
 
 def tpot_ms(trace: Trace) -> float | None:
@@ -120,6 +129,10 @@ class TurnRecord:
     within_target: bool | None = None
     agent: str = ""
     key: str = ""  # the id of the API key; empty for browser sessions and JWTs
+
+    @property
+    def ttfa_ms(self) -> float | None:
+        return ttfa_ms(self.trace)
 
     @property
     def taken(self) -> TurnCost:

@@ -413,8 +413,7 @@ class Run:
 
     def _mark_first_answer(self) -> None:
         self._answered = True
-        if self._first_answer != self._first_token:
-            mark_first_answer(self._ledger.trace)
+        mark_first_answer(self._ledger.trace, after_others=self._first_answer != self._first_token)
 
     def _publish(self, frames: list[bytes], *, last: bool = False) -> None:
         self.frames += frames
@@ -450,8 +449,11 @@ class Run:
                 finished, snapshot = self._failed(finished, error)
                 end = self._encoded_end(snapshot)
         self.snapshot = snapshot
-        if self._first_token is not None and not self._marked and self._followers:
-            self._mark_first_token()  # no event was stored before the end: it goes out below, together with that
+        if self._followers:  # where no event was stored before the end, they go out below, together with that
+            if self._first_token is not None and not self._marked:
+                self._mark_first_token()
+            if self._first_answer is not None and not self._answered:
+                self._mark_first_answer()
         trace = self._encoder.trace(self._ledger.payload(finished.status)) if self._encoder.tells_trace else []
         self._publish([*held, *map(sse.encode, trace), *end], last=True)
         if self.error is not None:

@@ -30,18 +30,22 @@ _TARGET = re.compile(r"([a-z][a-z0-9_-]{0,31})=(\d+(?:\.\d+)?)/(\d+(?:\.\d+)?)")
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Upper limits in milliseconds: TTFT, and TPOT (time per output token after the first)."""
+    """Upper limits in milliseconds: TTFT, TPOT (time per output token after the first), and TTFA (time to the first
+    token of the answer itself, behind reasoning and calls)."""
 
     ttft_ms: float
     tpot_ms: float
+    ttfa_ms: float = inf
 
     def __str__(self) -> str:
-        told = [("first token", self.ttft_ms), ("pace", self.tpot_ms)]
+        told = [("first token", self.ttft_ms), ("first answer", self.ttfa_ms), ("pace", self.tpot_ms)]
         return ", ".join(f"{name} {limit:g} ms" for name, limit in told if limit != inf)
 
-    def met(self, ttft_ms: float | None, tpot_ms: float | None) -> bool:
-        """A response of one token has no TPOT; one without any token is late."""
-        return ttft_ms is not None and ttft_ms <= self.ttft_ms and (tpot_ms is None or tpot_ms <= self.tpot_ms)
+    def met(self, ttft_ms: float | None, tpot_ms: float | None, ttfa_ms: float | None) -> bool:
+        """A response of one token has no TPOT, and one that only calls a tool no TTFA; one without any token is
+        late."""
+        begins = ttft_ms is not None and ttft_ms <= self.ttft_ms and (ttfa_ms is None or ttfa_ms <= self.ttfa_ms)
+        return begins and (tpot_ms is None or tpot_ms <= self.tpot_ms)
 
 
 NO_TARGET = Target(inf, inf)
@@ -72,19 +76,25 @@ class Targets:
         own = {}
         for name, each in surfaces.items():
             usual = self.by_surface.get(name, NO_TARGET)
-            target = Target(each.first_token_ms or usual.ttft_ms, each.pace_ms or usual.tpot_ms)
+            target = Target(
+                each.first_token_ms or usual.ttft_ms,
+                each.pace_ms or usual.tpot_ms,
+                each.first_answer_ms or usual.ttfa_ms,
+            )
             if target != NO_TARGET:
                 own[name] = target
         return Targets({**self.by_surface, **own})
 
-    def met(self, surface: str, status: str, ttft_ms: float | None, tpot_ms: float | None) -> bool | None:
+    def met(
+        self, surface: str, status: str, ttft_ms: float | None, tpot_ms: float | None, ttfa_ms: float | None
+    ) -> bool | None:
         """Whether a turn met its target. None for turns that are not judged: those of surfaces without a target,
         cancelled ones, and invalid requests that no server could answer.
         """
         target = self.by_surface.get(surface)
         if target is None or status in APART:
             return None
-        return status not in FAILED and target.met(ttft_ms, tpot_ms)
+        return status not in FAILED and target.met(ttft_ms, tpot_ms, ttfa_ms)
 
 
 SLICE_S = 60.0  # counts are aggregated per minute: 360 slices for a surface

@@ -43,6 +43,7 @@ class Metrics:
         self._span_names: set[str] = set()
         self._children: dict[tuple[MetricWrapperBase, tuple[str, ...]], MetricWrapperBase] = {}
         self.ttft = self._histogram("gen_ai_server_time_to_first_token_seconds", "Arrival to first token", SECONDS)
+        self.ttfa = self._histogram("firsttoken_first_answer_seconds", "Arrival to first token of the answer", SECONDS)
         self.tpot = self._histogram(
             "gen_ai_server_time_per_output_token_seconds", "Pace after the first token", TOKEN_SECONDS
         )
@@ -138,6 +139,8 @@ class Metrics:
         if record.ttft_ms is not None:
             self._child(self.ttft, surface).observe(record.ttft_ms / 1e3)
             self._child(self.model_ttft, record.model).observe(record.ttft_ms / 1e3)
+        if record.ttfa_ms is not None:
+            self._child(self.ttfa, surface).observe(record.ttfa_ms / 1e3)
         if record.tpot_ms is not None:
             self._child(self.tpot, surface).observe(record.tpot_ms / 1e3)
             self._child(self.model_tpot, record.model).observe(record.tpot_ms / 1e3)

@@ -25,10 +25,10 @@ def test_what_is_no_target_is_named(text: str) -> None:
 
 
 def test_a_file_sets_what_it_names_and_leaves_the_rest() -> None:
-    slow, new, plain = Surface(first_token_ms=900), Surface(pace_ms=40), Surface(tokens=5)
+    slow, new, plain = Surface(first_token_ms=900), Surface(pace_ms=40, first_answer_ms=2000), Surface(tokens=5)
     told = TARGETS.with_those_of({"chat": slow, "desk": new, "kiosk-2": plain, "batch": plain}).by_surface
-    assert told == {"chat": Target(900, 100), "kiosk-2": Target(50.5, 20), "desk": Target(inf, 40)}
-    assert str(told["desk"]) == "pace 40 ms"
+    assert told == {"chat": Target(900, 100), "kiosk-2": Target(50.5, 20), "desk": Target(inf, 40, 2000)}
+    assert str(told["desk"]) == "first answer 2000 ms, pace 40 ms"
 
 
 def test_a_surface_has_one_target() -> None:
@@ -43,7 +43,13 @@ def test_a_surface_has_one_target() -> None:
 def test_an_answer_is_in_time_where_it_begins_and_goes_on_in_time(
     ttft_ms: float | None, tpot_ms: float | None, met: bool
 ) -> None:
-    assert TARGETS.met("chat", "completed", ttft_ms, tpot_ms) is met
+    assert TARGETS.met("chat", "completed", ttft_ms, tpot_ms, 10**6) is met
+
+
+@pytest.mark.parametrize(("ttfa_ms", "met"), [(900, True), (900.1, False), (None, True)])
+def test_an_answer_may_have_to_begin_in_time_behind_its_reasoning(ttfa_ms: float | None, met: bool) -> None:
+    targets = TARGETS.with_those_of({"chat": Surface(first_answer_ms=900)})
+    assert targets.met("chat", "completed", 10, 10, ttfa_ms) is met
 
 
 @pytest.mark.parametrize(
@@ -60,7 +66,7 @@ def test_an_answer_is_in_time_where_it_begins_and_goes_on_in_time(
 def test_a_failure_is_never_in_time_and_what_nobody_waits_for_is_not_judged(
     surface: str, status: str, met: bool | None
 ) -> None:
-    assert TARGETS.met(surface, status, 10, 10) is met
+    assert TARGETS.met(surface, status, 10, 10, 10) is met
 
 
 def rates(burn_rate: BurnRate, now_s: float) -> dict[str, float]:

@@ -17,7 +17,7 @@ from worker.auth.principal import Principal
 from worker.auth.scope import Scope
 from worker.http.middleware import join_trace
 from worker.lifecycle.supervisor import Supervisor
-from worker.runs.record import TurnRecord
+from worker.runs.record import TurnRecord, mark_first_answer
 from worker.telemetry.latency.answer_list import Search
 from worker.telemetry.latency.queries import LatencyQuery
 from worker.telemetry.latency.slice import Slice
@@ -92,7 +92,9 @@ def test_each_of_several_models_has_numbers_and_times_of_its_own(tenant_id: UUID
         "large": {"loaded": False},
     }
     metrics.watch_models(lambda: each)
-    metrics.observe(turn(make_trace(prefill=12), tenant_id, model="small", ttft_ms=12.0, tpot_ms=3.0))
+    trace = make_trace(prefill=12)
+    mark_first_answer(trace, after_others=True)
+    metrics.observe(turn(trace, tenant_id, model="small", ttft_ms=12.0, tpot_ms=3.0))
     lines = metrics.render().decode().splitlines()
     assert (
         'firsttoken_model_loaded{model="small"} 1.0' in lines and 'firsttoken_model_loaded{model="large"} 0.0' in lines
@@ -100,6 +102,7 @@ def test_each_of_several_models_has_numbers_and_times_of_its_own(tenant_id: UUID
     assert 'firsttoken_model_running{model="small"} 2.0' in lines
     assert 'firsttoken_model_generated_tokens_total{model="small"} 7.0' in lines
     assert 'firsttoken_model_first_token_seconds_count{model="small"} 1.0' in lines
+    assert 'firsttoken_first_answer_seconds_count{surface="responses"} 1.0' in lines
     assert 'firsttoken_model_token_seconds_count{model="small"} 1.0' in lines
 
 

@@ -31,6 +31,9 @@ export const CHARTS = {
     targets: targets("ttft_ms"), dots: (series) => series.late.filter((late) => late.ttft_ms !== null),
     dotValue: (late) => late.ttft_ms,
   },
+  "first-answer": {
+    title: "First token of the answer", tell: duration, lines: percentiles("ttfa_ms"), targets: targets("ttfa_ms"),
+  },
   pace: { title: "Time per token", tell: duration, lines: percentiles("tpot_ms"), targets: targets("tpot_ms") },
   whole: { title: "Whole answer", tell: duration, lines: percentiles("duration_ms") },
   goodput: {

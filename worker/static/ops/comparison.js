@@ -8,7 +8,7 @@ import { words } from "../shared/words.js";
 
 const DAY_S = 86_400;
 const SHIFTS = { day: DAY_S, week: 7 * DAY_S };
-const TIMES = { ttft: "first token", tpot: "time per token", duration: "whole answer" };
+const TIMES = { ttft: "first token", ttfa: "first token of the answer", tpot: "time per token", duration: "whole answer" };
 const WINDOWS = { before: "The time before", day: "A day earlier", week: "A week earlier" };
 const QUANTILES = { p50: "Median", p95: "95th percentile" };
 

@@ -15,12 +15,18 @@ export function surfaceTable(surfaces) {
   );
 }
 
-function surfaceRow({ surface, requests, judged, within_target: within, ttft_ms: ttft, tpot_ms: tpot, target }) {
+function surfaceRow({ surface, requests, judged, within_target: within, ttft_ms: ttft, ttfa_ms: ttfa, tpot_ms: tpot, target }) {
   const cells = [
     surface, count(requests), share(within, judged),
-    compared(ttft.p95, target?.ttft_ms), compared(tpot.p95, target?.tpot_ms),
+    [compared(ttft.p95, target?.ttft_ms), answered(ttfa.p95, target?.ttfa_ms)].flat(), compared(tpot.p95, target?.tpot_ms),
   ];
   return el("tr", {}, ...cells.map((cell) => el("td", {}, ...[cell].flat())));
+}
+
+/** The first token of the answer itself, where it has a target. */
+function answered(ms, target) {
+  if (typeof target !== "number") return [];
+  return el("span", { class: ms > target ? "target alarming" : "target" }, `answer ${duration(ms)} of ${duration(target)}`);
 }
 
 /** What was measured, marked where it is beyond its target, and the target. */

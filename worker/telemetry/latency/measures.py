@@ -1,9 +1,9 @@
 """The measurements of a finished turn. Pure.
 
-A response has `duration`, `ttft`, `tpot` and `span:<name>` in milliseconds, and adds up `status:<status>`, `judged`,
-`within`, `prompt_tokens`, `cached_tokens`, `output_tokens`, `drafted`, `accepted` and `miss:<cause>`. Other calls, such
-as embeddings, have `call` and its spans. A rejected request has `turned_away` instead of `duration`: a rejection takes
-a millisecond, which would distort the duration of responses.
+A response has `duration`, `ttft`, `ttfa`, `tpot` and `span:<name>` in milliseconds, and adds up `status:<status>`,
+`judged`, `within`, `prompt_tokens`, `cached_tokens`, `output_tokens`, `drafted`, `accepted` and `miss:<cause>`. Other
+calls, such as embeddings, have `call` and its spans. A rejected request has `turned_away` instead of `duration`: a
+rejection takes a millisecond, which would distort the duration of responses.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class Measures:
         yield from ((SPAN + name, total_ms) for name, total_ms in totals.items())
         yield _whole(record), record.trace.duration_ms
         if record.response_id is not None:
-            times = (("ttft", record.ttft_ms), ("tpot", record.tpot_ms))
+            times = (("ttft", record.ttft_ms), ("ttfa", record.ttfa_ms), ("tpot", record.tpot_ms))
             yield from ((name, ms) for name, ms in times if ms is not None)
 
     def _known(self, name: str) -> str:

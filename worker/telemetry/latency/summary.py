@@ -23,7 +23,7 @@ from worker.telemetry.latency.slice import TimeRange
 
 QUANTILES = (0.5, 0.95, 0.99)
 NAMES = ("p50", "p95", "p99")
-TIMES = ("ttft", "tpot", "duration")
+TIMES = ("ttft", "ttfa", "tpot", "duration")
 TURNS = ("duration", "turned_away")  # each turn has one of them
 CAUSES = tuple(map(str, Cause))
 DIMENSIONS = ("surface", "model", "agent", "tenant_id")
@@ -124,6 +124,7 @@ def _answers(tally: Tally, *also: str) -> dict[str, Any]:
         "accepted": tally.amount("accepted"),
         "misses": {cause: tally.amount(MISS + cause) for cause in CAUSES},
         "ttft_ms": _percentiles(tally, "ttft"),
+        "ttfa_ms": _percentiles(tally, "ttfa"),
         "tpot_ms": _percentiles(tally, "tpot"),
         "duration_ms": _percentiles(tally, "duration", *also),
     }
