@@ -46,7 +46,7 @@ class IdleDevice:
     gets a token. `done` is set after `steps` of them."""
 
     context = CONTEXT
-    exact = streams = rewinds = True
+    exact = streams = rewinds = drops = True
 
     def __init__(self, streams: int, config: EngineConfig, logits: NDArray[np.float32], steps: int) -> None:
         self.slots, self.rows_max = config.slots, config.rows_max

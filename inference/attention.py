@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from itertools import product
 
 AUTO = "auto"
+ALL_TOKENS, WINDOW = "all", "window"  # what layers with a sliding window keep
 LAYOUTS = {"streams": False, "unified": True}
 FLASH = {"off": False, "on": True}
 F16, Q8_0, Q4_0 = "f16", "q8_0", "q4_0"

@@ -77,7 +77,12 @@ class Backend(Protocol):
     rows_max: int  # tokens per step
     exact: bool  # whether a row's result does not depend on the other rows of its batch
     streams: bool  # whether rows are computed together only for runs of consecutive slots
-    rewinds: bool  # whether a part of a slot can be kept; recurrent and hybrid models need a checkpoint for that
+    rewinds: bool  # whether any part of a slot can be kept; recurrent and windowed layers need a checkpoint for that
+
+    @property
+    def drops(self) -> bool:
+        """Whether tokens of a slot's last step can be dropped, such as rejected drafts."""
+        ...
 
     def decode(self, chunks: Sequence[Chunk]) -> NDArray[np.float32]:
         """Compute chunks (sorted by slot, one per slot); returns logits [outputs, vocabulary] in chunk order, valid

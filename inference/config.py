@@ -16,7 +16,7 @@ from inference.weight_placement import GPU, KV_PLACES, LAYER, LOAD_MODES, Split
 # KV memory is allocated for every slot up front, so the default context is what chat needs, not the model's maximum.
 CONTEXT_DEFAULT = 8192
 # Fields of EngineConfig that inference.provisioning.fit may lower.
-ADJUSTABLE = frozenset({"resident", "context", "parallel", "parked_bytes_max", "kv_type"})
+ADJUSTABLE = frozenset({"resident", "windowed", "context", "parallel", "parked_bytes_max", "kv_type"})
 # Prompt tokens per step without active streams. On a CPU, 512 are no faster: more of their attention is masked. For a
 # GPU it is llama.cpp's own default: fewer leave the GPU idle between two steps.
 PREFILL_TOKENS_CPU, PREFILL_TOKENS_GPU = 256, 512
@@ -40,6 +40,9 @@ class EngineConfig:
     resident: int = 8  # further slots that keep conversations' KV between turns
     context: int = 0  # tokens per sequence; 0: the model's own, at most CONTEXT_DEFAULT
     kv_type: str = F16  # of keys and values; q8_0 takes half the memory, q4_0 a quarter; both need flash attention
+    # Layers with a sliding window keep little but the tokens in it, which may take a fraction of the memory. Then a
+    # prompt goes on from a checkpoint, as with recurrent layers, instead of from any token.
+    windowed: bool = False
     threads: int = 0  # 0: default_threads()
     kv_layout: str = AUTO  # see inference.attention
     flash_attention: str = AUTO

@@ -86,8 +86,8 @@ class ChatModel(TextModel):
             context = config.context_of(weights.context_length)
             backend = _backend_of(weights, config, context)
             undo.callback(backend.close)
-            drafter, draft = _load_drafter(weights, context, config, undo) if backend.rewinds else (None, None)
-            if (config.draft_path or config.lookup) and not backend.rewinds:
+            drafter, draft = _load_drafter(weights, context, config, undo) if backend.drops else (None, None)
+            if (config.draft_path or config.lookup) and not backend.drops:
                 log.warning("%s gets no drafts: its recurrent state cannot drop a rejected token", weights.name)
             eyes = None
             if config.projector_path:
@@ -199,6 +199,7 @@ def _backend_of(weights: LlamaModel, config: EngineConfig, context: int) -> Llam
         attention=config.attention(gpu=weights.on_gpu),
         kv_type=config.kv_type,
         kv_on_gpu=config.kv_place == GPU,
+        windowed=config.windowed,
         adapters=config.adapters,
     )
 

@@ -331,6 +331,10 @@ class ScriptedBackend:
     steps: list[int] = field(default_factory=list)  # rows of each step
     cells: dict[int, list[int]] = field(default_factory=dict)
 
+    @property
+    def drops(self) -> bool:
+        return self.rewinds
+
     def decode(self, chunks: Sequence[Chunk]) -> NDArray[np.float32]:
         numbers = [chunk.slot for chunk in chunks]
         assert numbers == sorted(set(numbers)), f"slots out of order: {numbers}"

@@ -17,7 +17,7 @@ from typing import Any, get_type_hints
 
 from agents.origin import origins_of
 from inference.adapter import adapters_in
-from inference.attention import AUTO, FLASH, KV_TYPES, LAYOUTS, QUANTISED
+from inference.attention import ALL_TOKENS, AUTO, FLASH, KV_TYPES, LAYOUTS, QUANTISED, WINDOW
 from inference.speculative.draft_length import DRAFT_TOKENS_MAX
 from inference.weight_placement import GPU, KV_PLACES, LAYER, LOAD_MODES, Split
 from worker.engines.address import Address, engines_in
@@ -312,6 +312,12 @@ class Config:
         "type of keys and values: f16, q8_0 (half the memory), q4_0 (a quarter, worse answers), or auto for f16 "
         "if it fits; all but f16 need flash attention",
         check=among(AUTO, *KV_TYPES),
+    )
+    kv_windows: str = _memory(
+        AUTO,
+        "what layers with a sliding window keep: all tokens, those in the window (less memory, but prompts go on from "
+        "checkpoints only, see models.md), or auto for all if they fit",
+        check=among(AUTO, ALL_TOKENS, WINDOW),
     )
     parked_mb: int | None = _memory(
         None,

@@ -80,7 +80,7 @@ class Engine:
             self._scheduler.cost,
             backend.context,
             parted=backend.streams,
-            rewinds=backend.rewinds,
+            drops=backend.drops,
         )
         self.tiers = Tiers(backend, self._scheduler.slots, disk, self.wake)
         self._sight = Sight(eyes, self.wake) if eyes else None

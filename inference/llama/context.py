@@ -53,6 +53,9 @@ class LlamaContext:
     `kv_on_gpu` is false, the CPU keeps the cells and computes attention, also for layers on a GPU. In a unified cache
     forking a prefix only marks cells; between streams it copies what the source holds (about a thousandth of the cost
     of computing it).
+
+    If `windowed`, layers with a sliding window hold little more than the tokens in it. A slot then drops nothing but
+    tokens of its last step, or goes back to a checkpoint: the cells before them may have been taken for others.
     """
 
     def __init__(
@@ -68,6 +71,7 @@ class LlamaContext:
         attention: Attention | None = None,
         kv_type: str = F16,
         kv_on_gpu: bool = True,
+        windowed: bool = False,
         adapters: Sequence[Adapter] = (),
     ) -> None:
         if not model.has_weights:  # llama.cpp would compute with unallocated memory
@@ -86,7 +90,8 @@ class LlamaContext:
         )
         parameters.type_k = parameters.type_v = _KV_TYPES[kv_type]
         parameters.offload_kqv = kv_on_gpu  # only affects layers that are on a GPU
-        parameters.swa_full = True  # without it, a sliding-window model cannot be truncated to a shared prefix
+        self._windowed = windowed and model.window > 0
+        parameters.swa_full = not self._windowed
         parameters.no_perf = True
         self._adapters = LoadedAdapters(model, adapters)
         with complaints() as said:
@@ -113,7 +118,9 @@ class LlamaContext:
         self.context = context
         self._copies: dict[int, int] = {}  # target: source; stream copies that llama.cpp defers to its next step
         self.rows_max = rows_max
-        self.rewinds = not (lib.llama_model_is_recurrent(model.handle) or lib.llama_model_is_hybrid(model.handle))
+        self._steps_from = [0] * slots  # the length of each slot before its last step
+        self.drops = not (lib.llama_model_is_recurrent(model.handle) or lib.llama_model_is_hybrid(model.handle))
+        self.rewinds = self.drops and not self._windowed
         self.vocabulary_size = model.vocabulary_size
         self._input_dimensions = model.input_dimensions
         self.fingerprint = fingerprint(model.path, parameters, adapters)
@@ -152,7 +159,7 @@ class LlamaContext:
         yield from zip(part, np.split(logits, np.cumsum([chunk.outputs for chunk in part])[:-1]), strict=True)
 
     def _compute(self, chunks: Sequence[Chunk]) -> NDArray[np.float32]:
-        fillers = self._fillers(chunks) if self.streams and self.rewinds else ()
+        fillers = self._fillers(chunks) if self.streams and self.drops else ()
         if not fillers:
             return self._step(chunks)
         try:
@@ -171,6 +178,8 @@ class LlamaContext:
         outputs = self._batch.fill(chunks, self.slots, self.context)
         if outputs > self.outputs_max:
             raise DecodeFailed(f"{outputs} outputs; {self.outputs_max} are possible")
+        for chunk in chunks:
+            self._steps_from[chunk.slot] = chunk.position
         rows = self._batch.raw.n_tokens
         started = perf_counter()
         if (threads := self._threads.choose(rows, started)) != self._threads_now:
@@ -210,7 +219,8 @@ class LlamaContext:
             raise DecodeFailed(f"slot {target} cannot take {length} tokens of slot {source}")
         self.truncate(target, 0)
         if not self.streams:
-            memory_copy(self._memory, source, target, 0, length)
+            memory_copy(self._memory, source, target, -1, -1)
+            self._steps_from[target] = self.length(source)
             self.truncate(target, length, checkpoint)
             return
         # A stream cannot be copied in part, and copying it takes all of its cells, however few are in use.
@@ -223,25 +233,36 @@ class LlamaContext:
 
     def truncate(self, slot: int, length: int, checkpoint: NDArray[np.uint8] | None = None) -> None:
         """Drop the content of a slot from token `length` on. A model with recurrent layers goes back only to nothing,
-        or to the `checkpoint` of these tokens. Raises DecodeFailed; with a checkpoint, the content is then undefined.
+        or to the `checkpoint` of these tokens, one with sliding windows also within its last step. Raises DecodeFailed;
+        with a checkpoint, the content is then undefined.
         """
         self._check(slot)
-        restored = checkpoint is None or lib.llama_state_seq_set_data_ext(
-            self._context, _bytes(checkpoint), checkpoint.nbytes, slot, lib.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY
-        )
-        if not restored or length < 0 or not memory_remove(self._memory, slot, length or -1, -1):
+        if checkpoint is not None:
+            self._go_back(slot, length, checkpoint)
+        elif self._windowed and 0 < length < self._steps_from[slot]:
             raise DecodeFailed(f"slot {slot} cannot go back to {length} tokens")
-        if checkpoint is not None and self.length(slot) != length:
+        if length < 0 or not memory_remove(self._memory, slot, length or -1, -1):
+            raise DecodeFailed(f"slot {slot} cannot go back to {length} tokens")
+        if checkpoint is not None or not length:
+            self._steps_from[slot] = length
+
+    def _go_back(self, slot: int, length: int, checkpoint: NDArray[np.uint8]) -> None:
+        """Restore what `truncate` cannot bring back, if it belongs to a beginning of so many tokens."""
+        partial = lib.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY
+        fits = length <= self.length(slot) and lib.llama_state_seq_set_data_ext(
+            self._context, _bytes(checkpoint), checkpoint.nbytes, slot, partial
+        )
+        if not fits or self.length(slot) != length:
             raise DecodeFailed(f"slot {slot} has a checkpoint of other than its first {length} tokens")
 
     def checkpoint(self, slot: int) -> NDArray[np.uint8]:
-        """The state of a slot's recurrent layers, as bytes. Raises DecodeFailed."""
+        """The state of a slot's recurrent layers, or of those with sliding windows, as bytes. Raises DecodeFailed."""
         self._check(slot)
         partial = lib.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY
         state = np.empty(lib.llama_state_seq_get_size_ext(self._context, slot, partial), np.uint8)
         written = lib.llama_state_seq_get_data_ext(self._context, _bytes(state), state.nbytes, slot, partial)
         if written != state.nbytes:
-            raise DecodeFailed(f"the recurrent state of slot {slot} could not be saved")
+            raise DecodeFailed(f"a checkpoint of slot {slot} could not be saved")
         return state
 
     def save(self, slot: int) -> NDArray[np.uint8]:
@@ -267,10 +288,11 @@ class LlamaContext:
         if not fits or self.length(slot) > self.context:  # a unified cache may have more free cells than a slot's limit
             self.truncate(slot, 0)
             raise DecodeFailed(f"a state of {state.nbytes} bytes does not fit slot {slot}")
+        self._steps_from[slot] = self.length(slot)
 
     def regions(self, state: NDArray[np.uint8], tokens: int) -> Sequence[Region]:
         """Where the first `tokens` lie in a saved state; empty for an unknown kind of state."""
-        return regions(state, tokens, hybrid=not self.rewinds)
+        return regions(state, tokens, first_only=not self.rewinds)
 
     def length(self, slot: int) -> int:
         """Number of tokens in a slot. Raises DecodeFailed."""

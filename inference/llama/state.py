@@ -36,11 +36,11 @@ _CELLS = [
 SAMPLES, SAMPLE_BYTES = 64, 16_384
 
 
-def regions(state: NDArray[np.uint8], tokens: int, *, hybrid: bool = False) -> tuple[Region, ...]:
-    """The regions of the first cells, in order; empty for another kind of state, or one with fewer cells. `hybrid`:
-    only those of the first cache are known."""
+def regions(state: NDArray[np.uint8], tokens: int, *, first_only: bool = False) -> tuple[Region, ...]:
+    """The regions of the first cells, in order; empty for another kind of state, or one with fewer cells. `first_only`:
+    of the first cache, because the others do not hold a cell for each token."""
     try:
-        return tuple(_Reader(state, tokens, hybrid).regions())
+        return tuple(_Reader(state, tokens, first_only).regions())
     except (struct.error, ValueError):
         return ()
 
@@ -48,8 +48,8 @@ def regions(state: NDArray[np.uint8], tokens: int, *, hybrid: bool = False) -> t
 class _Reader:
     """Reads from start to end. Raises struct.error, ValueError if it is not such a state."""
 
-    def __init__(self, state: NDArray[np.uint8], tokens: int, hybrid: bool) -> None:
-        self._state, self._tokens, self._hybrid = state, tokens, hybrid
+    def __init__(self, state: NDArray[np.uint8], tokens: int, first_only: bool) -> None:
+        self._state, self._tokens, self._first_only = state, tokens, first_only
         self._at = MARK_BYTES
 
     def regions(self) -> Iterator[Region]:
@@ -61,7 +61,7 @@ class _Reader:
                 (cells,) = self._numbers("<I")
                 if cells:
                     yield from self._stream(cells)
-            if self._hybrid:
+            if self._first_only:
                 return
 
     def _stream(self, cells: int) -> Iterator[Region]:
@@ -107,7 +107,7 @@ def fingerprint(model: Path, parameters: Any, adapters: Sequence[Adapter] = ()) 
     library = Path(lib._lib._name).stat()
     build = (library.st_size, library.st_mtime_ns, sorted(build_features().items()))
     changes = [(digest_of_weights(adapter.path), adapter.scale) for adapter in adapters]
-    facts = (FORMAT, layout, build, *([changes] if changes else []))
+    facts = (FORMAT, layout, build, *([changes] if changes else []), *(() if parameters.swa_full else ("windowed",)))
     return sha256(digest_of_weights(model) + repr(facts).encode()).digest()
 
 

@@ -143,6 +143,11 @@ class LlamaModel:
         layers, heads, kv_heads = (int(fact(self.handle)) for fact in facts)
         return layers, heads, kv_heads
 
+    @property
+    def window(self) -> int:
+        """The tokens that layers with a sliding window attend to; 0 without such layers."""
+        return int(lib.llama_model_n_swa(self.handle))
+
     def metadata(self) -> dict[str, str]:
         """The scalar values of the file's header; arrays (such as the vocabulary) are left out."""
         buffer = ctypes.create_string_buffer(_METADATA_BYTES_MAX)

@@ -39,6 +39,7 @@ class Preset:
     context: int
     shape: tuple[int, int, int, int, int]  # layers, width, heads, KV heads, head size
     licence: str
+    windows: tuple[int, int] = (0, 0)  # tokens of a sliding window, and how many of the layers have one
     sha256: str | None = None  # None: unknown offline
     sees: bool = False  # multimodal; the file holds only the part for text
     draft: str | None = None  # the preset that can draft for this one: same vocabulary, much smaller
@@ -52,8 +53,7 @@ class Preset:
 
     @property
     def proportions(self) -> Proportions:
-        layers, width, heads, kv_heads, length = self.shape
-        return Proportions(self.size, self.context, layers, width, heads, kv_heads, key=length, value=length)
+        return Proportions(self.size, self.context, *self.shape, self.shape[-1], *self.windows)
 
     def url(self, hub: str) -> str:
         return f"{hub.rstrip('/')}/{self.repository}/resolve/main/{self.file}"
@@ -231,6 +231,7 @@ PRESETS = (
         size=291_545_600,
         context=32_768,
         shape=(18, 640, 4, 1, 256),
+        windows=(512, 15),
         licence="Gemma Terms of Use",
         sha256="0ef57d2c838458a1952664260dcba38e5bdda37494f3af732f06e4add24068e3",
         note="a draft for the larger one",
@@ -242,6 +243,7 @@ PRESETS = (
         size=2_489_757_856,
         context=131_072,
         shape=(34, 2560, 8, 4, 256),
+        windows=(1024, 29),
         licence="Gemma Terms of Use",
         sha256="882e8d2db44dc554fb0ea5077cb7e4bc49e7342a1f0da57901c0802ea21a0863",
         sees=True,
@@ -293,6 +295,7 @@ PRESETS = (
         size=12_109_566_624,
         context=131_072,
         shape=(24, 2880, 64, 8, 64),
+        windows=(128, 12),
         licence="Apache-2.0",
         sha256="27cd6c432c7672cb812a92f611cf3ba7bbc35928262bb1e1253ff4ee6ae35901",
         note=f"{THINKS}; uses 4 of its 21 billion parameters per token",

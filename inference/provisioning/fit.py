@@ -2,8 +2,9 @@
 Pure except for `here` and `gpu_layers`, which query the machine.
 
 Settings of the user are kept or refused. Of the others, the least important is reduced first: the slots of idle
-conversations (they are restored from host memory at a thousandth of the cost of prefill), then context beyond what an
-agent needs, then streams, then the memory for parked conversations, and last the precision of keys and values. On a GPU
+conversations (they are restored from host memory at a thousandth of the cost of prefill), then what layers with a
+sliding window hold beside the tokens in it (prompts then go on from checkpoints), then context beyond what an agent
+needs, then streams, then the memory for parked conversations, and last the precision of keys and values. On a GPU
 all of these are reduced before a single layer is: a layer computed by the CPU slows every token. On a CPU, slots of
 idle conversations leave most of the memory to the other programs of a laptop, even where they would fit.
 """
@@ -103,7 +104,8 @@ class Allowance:
         if not self.is_less:
             return ""
         wanted = self.need_wanted.total + self.need_wanted.parked_max
-        change = "to choose otherwise, set --streams, --resident, --context or --kv-type"
+        flags = "--streams, --resident, --context" + (", --kv-windows" if self.config.windowed else "")
+        change = f"to choose otherwise, set {flags} or --kv-type"
         return f"{described(self.wanted)} would take {in_words(wanted)}; {self.room}; {change}"
 
     def __str__(self) -> str:
@@ -139,7 +141,7 @@ def allow(wanted: EngineConfig, model: Proportions, draft: Proportions | None, r
     if wanted.is_quantised and not takes_quantised:
         reason = f"{wanted.model_path.name} or its draft has heads that a {wanted.kv_type} KV cache cannot store"
         raise CannotServe(reason, "leave out --kv-type", need(wanted))
-    steps = list(rungs(wanted, takes_quantised=takes_quantised))
+    steps = list(rungs(wanted, takes_quantised=takes_quantised, has_windows=model.windowed > 0))
     for config in _placed(steps, model.layers, need, room):
         needed = need(config)
         if config.resident and "resident" in wanted.adjustable and needed.kv_cache > _idle_kv_max(room):
@@ -172,7 +174,7 @@ def here(wanted: EngineConfig) -> Allowance:
     return allow(wanted, model, draft, room_of(wanted))
 
 
-def rungs(wanted: EngineConfig, *, takes_quantised: bool) -> Iterator[EngineConfig]:
+def rungs(wanted: EngineConfig, *, takes_quantised: bool, has_windows: bool = False) -> Iterator[EngineConfig]:
     """From the full configuration down to the smallest, each with one reduction more than the one before.
 
     Slots are reduced several at a time: states on disk depend on the number of slots (see inference.llama.state), and
@@ -181,6 +183,7 @@ def rungs(wanted: EngineConfig, *, takes_quantised: bool) -> Iterator[EngineConf
     config, parked = wanted, wanted.parked_bytes_max
     ladder: dict[str, Iterable[int]] = {
         "resident": _halves(wanted.resident),
+        "windowed": (True,) if has_windows else (),
         "context": range((wanted.context - 1) // CONTEXT_STEP * CONTEXT_STEP, CONTEXT_FLOOR - 1, -CONTEXT_STEP),
         "parallel": _three_quarters(wanted.parallel),
         "parked_bytes_max": (parked // 2, parked // 4, 0) if parked else (),
@@ -191,7 +194,7 @@ def rungs(wanted: EngineConfig, *, takes_quantised: bool) -> Iterator[EngineConf
             changes: dict[str, Any] = {name: value}
             yield (config := replace(config, **changes))
     if takes_quantised and "kv_type" in wanted.adjustable and _may_quantise(wanted):
-        yield from rungs(replace(wanted, kv_type=Q8_0), takes_quantised=False)
+        yield from rungs(replace(wanted, kv_type=Q8_0), takes_quantised=False, has_windows=has_windows)
 
 
 def _may_quantise(config: EngineConfig) -> bool:
@@ -254,4 +257,5 @@ def described(config: EngineConfig) -> str:
     """What is served, as a phrase for the user."""
     streams = "1 stream" if config.parallel == 1 else f"{config.parallel} streams"
     slots = f"{streams} and {config.resident} resident slots" if config.resident else streams
-    return f"{slots} of {config.context} tokens in {config.kv_type}"
+    windows = " without what lies outside of sliding windows" if config.windowed else ""
+    return f"{slots} of {config.context} tokens in {config.kv_type}{windows}"

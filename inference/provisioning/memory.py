@@ -15,6 +15,10 @@ ACTIVATION_BYTES, MASK_BYTES = 4, 2
 # A layer's intermediate results, in model widths; without flash attention most of them share memory with the scores.
 HIDDEN_WIDTHS, HIDDEN_WIDTHS_BESIDE_SCORES = 10, 4
 BLOCK = 32  # numbers that share a scale: the size of a head must be a multiple of it
+# Of so many layers, one attends to all tokens and the others to a sliding window: what llama.cpp assumes of files that
+# do not say it. Of other families it is not known, as arrays in the header are not read.
+PERIODS = {"cohere2": 4, "exaone4": 4, "gemma2": 2, "gemma3": 6, "gemma3n": 5, "gpt-oss": 2, "olmo2": 4}
+WINDOW_CELLS = 256  # the cells of windows are a multiple of this
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +36,8 @@ class Proportions:
     kv_heads: int
     key: int
     value: int
+    window: int = 0  # tokens that some layers attend to at most
+    windowed: int = 0  # layers with such a window, as far as it is known
 
     @property
     def kv_numbers(self) -> int:
@@ -46,8 +52,10 @@ class Proportions:
     def of(cls, model: LlamaModel) -> Proportions:
         layers, heads, kv_heads = model.kv_shape
         metadata = model.metadata()
-        prefix, usual = f"{metadata.get('general.architecture', '')}.attention", model.dimensions // max(1, heads)
+        architecture = metadata.get("general.architecture", "")
+        prefix, usual = f"{architecture}.attention", model.dimensions // max(1, heads)
         key, value = (int(metadata.get(f"{prefix}.{part}_length", usual)) for part in ("key", "value"))
+        period = int(metadata.get(f"{prefix}.sliding_window_pattern", PERIODS.get(architecture, 0)))
         return cls(
             weight_bytes=model.weight_bytes,
             context=model.context_length,
@@ -57,6 +65,8 @@ class Proportions:
             kv_heads=kv_heads,
             key=key,
             value=value,
+            window=model.window,
+            windowed=layers - layers // period if model.window and period else 0,
         )
 
 
@@ -106,6 +116,8 @@ class Footprint:
         """`gpu`: whether steps are computed on a GPU."""
         context, attention = config.context_of(model.context), config.attention(gpu=gpu)
         kv_cache = _kv_cache(model, context * config.slots, config.kv_type)
+        if config.windowed:
+            kv_cache -= _outside_windows(model, context, config, unified=attention.unified)
         return cls(
             weights=model.weight_bytes,
             kv_cache=kv_cache,
@@ -126,6 +138,14 @@ def _of_draft(draft: Proportions, config: EngineConfig, context: int, attention:
 
 def _kv_cache(model: Proportions, cells: int, kv_type: str) -> int:
     return int(model.kv_numbers * KV_BYTES[kv_type] * cells)
+
+
+def _outside_windows(model: Proportions, context: int, config: EngineConfig, *, unified: bool) -> int:
+    """What layers with a sliding window do not hold if they hold little more than the tokens in it."""
+    together = config.slots if unified else 1
+    held = -(-(model.window * together + config.rows_max) // WINDOW_CELLS) * WINDOW_CELLS
+    spared = max(0, context * together - held) * (config.slots // together)
+    return _kv_cache(model, spared, config.kv_type) * model.windowed // model.layers
 
 
 def _working(model: Proportions, rows: int, context: int, slots: int, attention: Attention) -> int:

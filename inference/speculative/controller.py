@@ -45,7 +45,7 @@ class Drafting(Protocol):
 
 class SpeculationController:
     """`cost` is the cost of the model's steps, `context` the capacity of a slot, `parted` whether slots have KV streams
-    of their own. Nothing is drafted for a model that cannot rewind."""
+    of their own. Nothing is drafted for a model that cannot drop rejected tokens."""
 
     def __init__(
         self,
@@ -55,16 +55,16 @@ class SpeculationController:
         context: int,
         *,
         parted: bool,
-        rewinds: bool = True,
+        drops: bool = True,
     ) -> None:
-        self._drafter = drafter = drafter if rewinds else None
+        self._drafter = drafter = drafter if drops else None
         self._context = context
         longest = config.draft_max if drafter else 0
         self.length = DraftLength(longest, min(config.draft_min, longest), cost, parted=parted)
         if drafter:
             self.length.draft_cost = drafter.cost
             self.length.tries = not drafter.watches
-        self._rewinds = rewinds
+        self._drops = drops
         self._forced = 0  # accepted tokens of forced drafts
         self._failures = 0  # in a row
         self._drafted, self._accepted = [0] * longest, [0] * longest  # tokens by position in the draft
@@ -91,7 +91,7 @@ class SpeculationController:
         return forced if FORCED_TOKENS_MAX - left >= len(rows) - 1 else {}
 
     def _text(self, request: Request) -> list[int]:
-        room = self._room(request, DRAFT_TOKENS_MAX if self._rewinds else 0)
+        room = self._room(request, DRAFT_TOKENS_MAX if self._drops else 0)
         return request.sampler.forced()[:room] if room else []
 
     def _guessed(self, rows: Sequence[Work], but: Collection[int]) -> dict[int, list[int]]:

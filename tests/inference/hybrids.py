@@ -1,4 +1,5 @@
-"""Small models with random weights that mix attention with recurrent layers, in the architectures that people run.
+"""Small models with random weights that mix attention with recurrent layers or sliding windows, in the architectures
+that people run.
 
 They say nothing of sense; what they say depends on every token before, through attention and through the state.
 """
@@ -19,6 +20,7 @@ ATTENTION_EVERY = 4  # layers
 KV_HEADS, HEAD = 2, 32
 STATE, GROUPS, CONVOLVED = 32, 2, 4
 SHORT = 3  # tokens that a short convolution sees
+WINDOW = 32  # tokens
 
 Tensors = Iterator[tuple[str, NDArray[np.float32]]]
 
@@ -156,6 +158,25 @@ def _lfm(writer: _Writer) -> None:
         writer.matrix(f"{layer}.shortconv.out_proj", writer.width, writer.width)
 
 
+def _gemma(writer: _Writer) -> None:
+    """Gemma 3: sliding windows, with attention to all tokens in every fourth layer."""
+    facts = writer.gguf
+    facts.add_head_count_kv(KV_HEADS)
+    facts.add_key_length(HEAD)
+    facts.add_value_length(HEAD)
+    facts.add_sliding_window(WINDOW)
+    facts.add_sliding_window_pattern(ATTENTION_EVERY)
+    writer.ones("output_norm", writer.width)
+    for number in range(writer.layers):
+        layer = f"blk.{number}"
+        for norm in ("attn_norm", "post_attention_norm", "ffn_norm", "post_ffw_norm"):
+            writer.ones(f"{layer}.{norm}", writer.width)
+        writer.feed_forward(layer)
+        writer.attention(layer)
+        writer.ones(f"{layer}.attn_q_norm", HEAD)
+        writer.ones(f"{layer}.attn_k_norm", HEAD)
+
+
 def _add_state(writer: _Writer, heads: int) -> None:
     writer.gguf.add_ssm_conv_kernel(CONVOLVED)
     writer.gguf.add_ssm_inner_size(writer.inner)
@@ -164,7 +185,12 @@ def _add_state(writer: _Writer, heads: int) -> None:
     writer.gguf.add_ssm_group_count(GROUPS)
 
 
-ARCHITECTURES: dict[str, Callable[[_Writer], None]] = {"qwen35": _qwen, "granitehybrid": _granite, "lfm2": _lfm}
+ARCHITECTURES: dict[str, Callable[[_Writer], None]] = {
+    "qwen35": _qwen,
+    "granitehybrid": _granite,
+    "lfm2": _lfm,
+    "gemma3": _gemma,
+}
 
 
 def write_hybrid(path: Path, architecture: str, *, context: int = 2048, scale: int = 1) -> Path:

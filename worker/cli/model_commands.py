@@ -37,7 +37,8 @@ from worker.home import Home
 
 SHA256 = re.compile(r"[0-9a-f]{64}")
 NO_SHAPE = (0, 0, 0, 0, 0)  # of a file that has not been opened
-SERVED = ("parallel", "resident", "context", "kv_type", "gpu_layers")  # determined by memory, as programs read it
+# Determined by memory, as programs read it.
+SERVED = ("parallel", "resident", "windowed", "context", "kv_type", "gpu_layers")
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from inference.adapter import Adapter, adapters_in
-from inference.attention import AUTO
+from inference.attention import AUTO, WINDOW
 from inference.config import EngineConfig
 from inference.errors import InvalidTemplate, ModelNotLoaded
 from inference.provisioning.calibration import Calibrations
@@ -39,6 +39,7 @@ def engine_config(config: Config) -> EngineConfig:
         "context": config.context or None,
         "parked_bytes_max": megabytes,
         "kv_type": None if config.kv_type == AUTO else config.kv_type,
+        "windowed": None if config.kv_windows == AUTO else config.kv_windows == WINDOW,
     }
     fixed: dict[str, Any] = {name: value for name, value in wished.items() if value is not None}
     engine = EngineConfig(

@@ -75,6 +75,7 @@ class ModelTable(Table):
     streams: Annotated[int, Field(ge=1, le=128)] | None = None
     resident: Annotated[int, Field(ge=0, le=128)] | None = None
     kv_type: Literal["auto", "f16", "q8_0", "q4_0"] | None = None
+    kv_windows: Literal["auto", "all", "window"] | None = None
     parked_mb: Annotated[int, Field(ge=0)] | None = None
     kv_disk_mb: Annotated[int, Field(ge=0)] | None = None
     gpu_layers: Annotated[int, Field(ge=-1)] | None = None

@@ -1,12 +1,12 @@
-"""Models that mix attention with recurrent layers compute of a prompt only what follows its last boundary, and say what
-they say when they compute all of it."""
+"""Models that mix attention with recurrent layers or sliding windows compute of a prompt only what follows its last
+boundary, and say what they say when they compute all of it."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -18,7 +18,7 @@ from inference.model import ChatModel
 from inference.prompt import ChatMessage, ToolCall
 from inference.prompt_cache import Cause, Part
 from tests.inference.families import FAMILIES
-from tests.inference.hybrids import write_hybrid
+from tests.inference.hybrids import ARCHITECTURES, write_hybrid
 from tests.inference.variants import TEMPLATE, write_variant
 
 SYSTEM = ChatMessage("system", "You are a helpful assistant of a small shop that sells garden tools and seeds. " * 6)
@@ -76,13 +76,12 @@ class Talk:
         return sum(self.model.count(message.content) for message in messages)
 
 
-@pytest.fixture(params=["qwen35", "granitehybrid", "lfm2"])
+@pytest.fixture(params=ARCHITECTURES)
 async def talk(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Talk]:
     path = write_hybrid(tmp_path / f"{request.param}.gguf", request.param)
-    model = ChatModel.load(EngineConfig(model_path=path, context=2048, parallel=2, resident=2, threads=1))
-    await model.start()
-    yield Talk(model)
-    await model.close()
+    config = EngineConfig(model_path=path, context=2048, parallel=2, resident=2, threads=1, windowed=True)
+    async with running(config) as model:
+        yield Talk(model)
 
 
 @asynccontextmanager
@@ -217,3 +216,21 @@ async def test_a_model_whose_state_drops_no_token_gets_no_drafts_and_the_log_say
         await Talk(model).said([user(1)])
         assert model.stats()["drafted_total"] == 0
     assert "gets no drafts: its recurrent state" in caplog.text
+
+
+async def test_a_model_with_windows_takes_drafts_of_which_it_drops_those_that_are_wrong(tmp_path: Path) -> None:
+    path = write_hybrid(tmp_path / "gemma3.gguf", "gemma3")
+    config = EngineConfig(model_path=path, context=2048, parallel=1, resident=1, threads=1, lookup=True, windowed=True)
+    said = []
+    for drafts in (3, 0):
+        async with running(replace(config, draft_min=drafts, draft_max=drafts)) as model:
+            prompt = model.encode(model.render([SYSTEM, user(1)], TOOLS))
+            words = model.tokenize("hello seeds", add_special=False, parse_special=False)
+            two = dict.fromkeys((words[0], words[-1]), 100.0)  # in an order that nothing foresees
+            generation = model.generate(prompt, Sampling(max_tokens=60, temperature=1, seed=1, logit_bias=two))
+            async for _ in generation:
+                pass
+            said.append(generation.ids)
+            stats = model.stats()
+            assert (stats["drafted_total"] > stats["accepted_total"]) == (drafts > 0)
+    assert said[0] == said[1]

@@ -1,4 +1,4 @@
-"""Models that mix attention with recurrent layers go back to a checkpoint and say there what they say computed anew."""
+"""Models with recurrent layers or sliding windows go back to a checkpoint and say there what they say computed anew."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from inference.llama.library import DecodeFailed
 from inference.prompt_cache import CacheScope
 from tests.inference.hybrids import ARCHITECTURES, write_hybrid
 
-SLOTS, CONTEXT = 3, 256
-KEPT, LOST, OTHER = 100, 60, 40  # tokens
+SLOTS, CONTEXT, ROWS = 3, 1024, 128
+OTHER = 40  # tokens
 CLOSE = 0.05  # logits where rows see their cells in another order; those of another text differ by 1 and more
 
 
@@ -36,19 +36,37 @@ def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 @pytest.fixture(params=ALL, ids=str)
 def context(request: pytest.FixtureRequest, model: LlamaModel) -> Iterator[LlamaContext]:
-    made = LlamaContext(model, slots=SLOTS, context=CONTEXT, rows_max=CONTEXT, threads=1, attention=request.param)
+    made = LlamaContext(
+        model, slots=SLOTS, context=CONTEXT, rows_max=ROWS, threads=1, attention=request.param, windowed=True
+    )
     yield made
     made.close()
 
 
+def lengths(context: LlamaContext) -> tuple[int, int]:
+    """Tokens that are kept, and lost behind them: with windows so many that their cells are taken for others."""
+    return (250, 300) if context.drops else (100, 60)
+
+
+def compute(context: LlamaContext, slot: int, at: int, tokens: list[int]) -> None:
+    for begin in range(0, len(tokens), ROWS):
+        context.decode([Rows(slot, at + begin, tokens[begin : begin + ROWS], outputs=0)])
+
+
+def tolerance(context: LlamaContext, attention: Attention) -> float:
+    """Cells of a window lie in another order, too."""
+    return CLOSE if attention.unified or context.drops else 0
+
+
 def goes_on(context: LlamaContext, slot: int, attention: Attention) -> None:
     """The slot says what one says that computed the same tokens anew, in the same steps."""
-    assert context.length(slot) == KEPT
-    went_back = context.decode([Rows(slot, KEPT, text(3, OTHER))]).copy()
+    kept, _ = lengths(context)
+    assert context.length(slot) == kept
+    went_back = context.decode([Rows(slot, kept, text(3, OTHER))]).copy()
     context.truncate(slot, 0)
-    context.decode([Rows(slot, 0, text(1, KEPT), outputs=0)])
-    anew = context.decode([Rows(slot, KEPT, text(3, OTHER))])
-    assert np.abs(went_back - anew).max() <= (CLOSE if attention.unified else 0)
+    compute(context, slot, 0, text(1, kept))
+    anew = context.decode([Rows(slot, kept, text(3, OTHER))])
+    assert np.abs(went_back - anew).max() <= tolerance(context, attention)
 
 
 @pytest.fixture
@@ -59,29 +77,31 @@ def attention(request: pytest.FixtureRequest) -> Attention:
 
 def computed(context: LlamaContext) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
     """Slot 0 holds a text; returns its checkpoint behind the first tokens."""
-    context.decode([Rows(0, 0, text(1, KEPT), outputs=0)])
+    kept, lost = lengths(context)
+    compute(context, 0, 0, text(1, kept))
     checkpoint = context.checkpoint(0)
-    context.decode([Rows(0, KEPT, text(2, LOST))])
+    compute(context, 0, kept, text(2, lost))
     return checkpoint
 
 
 def test_a_slot_goes_back_to_a_checkpoint(context: LlamaContext, attention: Attention) -> None:
     checkpoint = computed(context)
     with pytest.raises(DecodeFailed, match="cannot go back"):
-        context.truncate(0, KEPT)
-    context.truncate(0, KEPT, checkpoint)
+        context.truncate(0, lengths(context)[0])
+    context.truncate(0, lengths(context)[0], checkpoint)
     goes_on(context, 0, attention)
 
 
 def test_a_fork_begins_at_a_checkpoint_and_its_source_goes_on(context: LlamaContext, attention: Attention) -> None:
-    checkpoint = computed(context)
-    context.fork(0, 2, KEPT, checkpoint)
-    before = context.decode([Rows(0, KEPT + LOST, [7])]).copy()
+    checkpoint, (kept, lost) = computed(context), lengths(context)
+    context.fork(0, 2, kept, checkpoint)
+    before = context.decode([Rows(0, kept + lost, [7])]).copy()
     goes_on(context, 2, attention)
     context.truncate(0, 0)
-    context.decode([Rows(0, 0, text(1, KEPT), outputs=0)])
-    context.decode([Rows(0, KEPT, text(2, LOST))])
-    assert np.abs(before - context.decode([Rows(0, KEPT + LOST, [7])])).max() <= (CLOSE if attention.unified else 0)
+    compute(context, 0, 0, text(1, kept))
+    compute(context, 0, kept, text(2, lost))
+    anew = context.decode([Rows(0, kept + lost, [7])])
+    assert np.abs(before - anew).max() <= tolerance(context, attention)
 
 
 def test_a_restored_conversation_goes_back_to_a_checkpoint_of_another_slot(
@@ -91,14 +111,32 @@ def test_a_restored_conversation_goes_back_to_a_checkpoint_of_another_slot(
     state = context.save(0)
     context.truncate(0, 0)
     context.restore(1, state)
-    context.truncate(1, KEPT, checkpoint)
+    context.truncate(1, lengths(context)[0], checkpoint)
     goes_on(context, 1, attention)
+
+
+def test_windows_drop_the_tokens_of_their_last_step_and_no_others(context: LlamaContext, attention: Attention) -> None:
+    computed(context)
+    length, end = sum(lengths(context)), text(3, 9)
+    with pytest.raises(DecodeFailed, match="cannot go back"):
+        context.truncate(0, length - ROWS - 1)
+    context.decode([Rows(0, length, text(4, 9))])
+    if not context.drops:
+        with pytest.raises(DecodeFailed, match="cannot go back"):
+            context.truncate(0, length + 4)
+        return
+    context.truncate(0, length + 4)
+    went_back = context.decode([Rows(0, length + 4, end)]).copy()
+    context.truncate(0, 0)
+    computed(context)
+    context.decode([Rows(0, length, text(4, 9)[:4], outputs=0)])
+    assert np.abs(went_back - context.decode([Rows(0, length + 4, end)])).max() <= CLOSE
 
 
 def test_a_checkpoint_of_other_tokens_is_refused(context: LlamaContext) -> None:
     checkpoint = computed(context)
     with pytest.raises(DecodeFailed):
-        context.truncate(0, KEPT - 1, checkpoint)
+        context.truncate(0, lengths(context)[0] - 1, checkpoint)
     context.truncate(0, 0)
     assert context.length(0) == 0
 
@@ -109,16 +147,16 @@ def test_a_checkpoint_is_small_and_as_large_for_any_number_of_tokens(context: Ll
 
 
 def test_parked_conversations_store_the_keys_and_values_that_they_share_once(context: LlamaContext) -> None:
-    states = []
+    states, (kept, lost) = [], lengths(context)
     for tail in (2, 3):
         context.truncate(0, 0)
-        context.decode([Rows(0, 0, text(1, KEPT), outputs=0)])
-        context.decode([Rows(0, KEPT, text(tail, LOST), outputs=0)])
-        states.append((tuple(text(1, KEPT) + text(tail, LOST)), context.save(0)))
+        compute(context, 0, 0, text(1, kept))
+        compute(context, 0, kept, text(tail, lost))
+        states.append((tuple(text(1, kept) + text(tail, lost)), context.save(0)))
     parked = HostCache(10**9)
     for tokens, state in states:
         parked.put(Entry(tokens, CacheScope(""), state), context.regions)
     shared = context.save(0).nbytes - context.checkpoint(0).nbytes  # of all tokens
-    assert parked.bytes < sum(state.nbytes for _, state in states) - 0.8 * shared * KEPT / (KEPT + LOST)
+    assert parked.bytes < sum(state.nbytes for _, state in states) - 0.8 * shared * kept / (kept + lost)
     for entry, (_, state) in zip(reversed(parked.entries), states, strict=True):
         assert np.array_equal(entry.state, state)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -12,6 +14,7 @@ from inference.attention import Attention
 from inference.bundled import CHAT_MODEL, DRAFT_MODEL
 from inference.config import ADJUSTABLE, PREFILL_TOKENS_GPU, EngineConfig
 from inference.kvcache.host_cache import DEFAULT_TOKENS
+from inference.llama import LlamaModel
 from inference.provisioning.catalogue import PRESETS, preset
 from inference.provisioning.fit import (
     ALL_LAYERS,
@@ -28,6 +31,7 @@ from inference.provisioning.fit import (
 )
 from inference.provisioning.machine import Room
 from inference.provisioning.memory import Footprint, Proportions
+from tests.inference.hybrids import HEAD, KV_HEADS, WINDOW, write_hybrid
 
 GB = 10**9
 FREE_SHARE = 0.8  # of a laptop's memory, with a desktop and a browser on it
@@ -48,7 +52,7 @@ SERVED = {  # on each of them
     "llama-3.2-3b": ("1 x 4096 q8_0", "5 x 4096", "8 x 8192", "8 x 8192"),
     "llama-3.1-8b": ("no", "1 x 4096 q8_0", "8 x 4608", "8 x 8192"),
     "gemma-3-270m": ("8 x 8192", "8 x 8192", "8+8 x 8192", "8+8 x 8192"),
-    "gemma-3-4b": ("no", "3 x 4096", "8 x 6656", "8 x 8192"),
+    "gemma-3-4b": ("no", "8 x 4096 windowed", "8 x 8192 windowed", "8 x 8192"),
     "smollm3-3b": ("1 x 4096", "8 x 4096", "8 x 8192", "8 x 8192"),
     "phi-4-mini": ("no", "3 x 4096", "8 x 7168", "8 x 8192"),
     "granite-4.0-micro": ("1 x 4096 q8_0", "6 x 4096", "8 x 8192", "8 x 8192"),
@@ -75,7 +79,8 @@ def served(config: EngineConfig | None) -> str:
     if config is None:
         return "no"
     kept = f"+{config.resident}" if config.resident else ""
-    return f"{config.parallel}{kept} x {config.context}{' q8_0' if config.kv_type == 'q8_0' else ''}"
+    less = f"{' q8_0' if config.kv_type == 'q8_0' else ''}{' windowed' if config.windowed else ''}"
+    return f"{config.parallel}{kept} x {config.context}{less}"
 
 
 @pytest.mark.parametrize("name", [entry.name for entry in CHAT])
@@ -119,6 +124,28 @@ def test_the_bundled_model_gets_all_it_wants_where_anything_runs() -> None:
     allowance = here(replace(WANTED, draft_path=DRAFT_MODEL, memory_bytes_max=GB))
     assert not allowance.is_less and allowance.reason == ""
     assert served(allowance.config) == "8+8 x 2048"
+
+
+def test_windows_are_all_that_is_held_before_the_context_is_cut_unless_somebody_said_otherwise() -> None:
+    room, gemma = Room(int(16 * FREE_SHARE * GB)), of("gemma-3-4b")
+    allowance = allow(WANTED, gemma, None, room)
+    assert served(allowance.config) == "8 x 8192 windowed" and "--kv-windows" in allowance.reason
+    whole = allow(replace(WANTED, adjustable=ADJUSTABLE - {"windowed"}), gemma, None, room)
+    assert served(whole.config) == "8 x 6656"
+    assert served(allow(WANTED, replace(gemma, windowed=0), None, room).config) == "8 x 6656"
+
+
+@pytest.mark.parametrize(("layout", "cells"), [("streams", 3 * 512), ("unified", 512)])
+def test_layers_with_a_window_hold_what_llama_cpp_gives_them(layout: str, cells: int, tmp_path: Path) -> None:
+    """As it told for this model: one of four layers holds all tokens."""
+    path = write_hybrid(tmp_path / "gemma3.gguf", "gemma3")
+    config = EngineConfig(model_path=path, context=2048, parallel=2, resident=1, kv_layout=layout)
+    with closing(LlamaModel.load(path, weights=False)) as model:
+        proportions = Proportions.of(model)
+    assert (proportions.window, proportions.windowed) == (WINDOW, 3)
+    whole, less = (Footprint.of(proportions, replace(config, windowed=each)).kv_cache for each in (False, True))
+    token_bytes = KV_HEADS * 2 * HEAD * 2
+    assert (whole, less) == (4 * 3 * 2048 * token_bytes, (3 * 2048 + 3 * cells) * token_bytes)
 
 
 def test_a_model_like_its_draft_is_served_with_fewer_conversations() -> None:
