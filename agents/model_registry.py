@@ -79,9 +79,10 @@ class Candidate:
     @cached_property
     def thought(self) -> ThoughtLimit | None:
         """How its reasoning is ended; None for a model without marks of reasoning that are known."""
-        if (marks := self.dialect.thoughts) is None:
+        if (parts := self.dialect.thought_and_answer) is None:
             return None
-        ends = self.model.tokenize(marks.close, add_special=False, parse_special=True)
+        marks, answer = parts
+        ends = self.model.tokenize(marks.close + answer, add_special=False, parse_special=True)
         return ThoughtLimit(marks.open, marks.close, tuple(ends)) if ends else None
 
     @property

@@ -45,8 +45,8 @@ class Grammar(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ThoughtLimit:
-    """How the reasoning between two marks is ended: by the tokens `ends` of its closing mark, after `tokens` of it, or
-    when the caller says so. `begun`: the prompt ends within it."""
+    """How the reasoning between two marks is ended: by the tokens `ends` of its closing mark and of what the answer
+    begins with, after `tokens` of it, or when the caller says so. `begun`: the prompt ends within it."""
 
     open: str
     close: str

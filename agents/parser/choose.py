@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Protocol
 
-from agents.parser import hermes, llama, mistral
+from agents.parser import harmony, hermes, llama, mistral
 from agents.parser.deltas import ParserEvent, Text
 from agents.parser.gemma import FunctionGemmaParser, GemmaParser
 from agents.parser.harmony import HarmonyParser
@@ -85,6 +85,13 @@ class Dialect:
     @property
     def call_marks(self) -> tuple[str, ...]:
         return CALL_MARKS.get(self.format, ())
+
+    @property
+    def thought_and_answer(self) -> tuple[ThoughtMarks, str] | None:
+        """Between what reasoning is counted and, where it has a limit, ended; and what the answer begins with."""
+        if self.format is Format.HARMONY:
+            return harmony.ANALYSIS, harmony.FINAL
+        return (self.thoughts, "") if self.thoughts else None
 
     def opens_thought(self, prompt_end: str) -> bool:
         """Whether a prompt with this end leaves the model inside its reasoning."""

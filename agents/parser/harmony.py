@@ -24,6 +24,10 @@ RECIPIENT = "to="
 _RECIPIENT = re.compile(rf"\b{RECIPIENT}([^\s<]+)")
 
 
+ANALYSIS = ThoughtMarks(f"{CHANNEL}analysis{MESSAGE}", END)
+FINAL = f"{START}assistant{CHANNEL}final{MESSAGE}"  # begins the answer behind it
+
+
 class HarmonyParser(MarkupParser):
     marks = (START, CHANNEL, MESSAGE, CONSTRAIN, END, CALL, RETURN)
 

@@ -18,7 +18,8 @@ class Thought:
         self._open, self._close = limit.open.encode(), limit.close.encode()
         self._pieces = pieces
         self._within = limit.begun
-        self._spent = 0  # tokens of reasoning, over all thoughts of the answer
+        self._spent = 0  # tokens of reasoning and its marks, over all thoughts of the answer
+        self._since = 0  # tokens behind the last thought
         self._read = 0  # tokens of the answer that were looked at
         self._tail = b""  # the newest text, as long as a mark could begin in it
         self._next: list[int] = []  # of the closing mark
@@ -34,18 +35,21 @@ class Thought:
         """The token that must come behind the `generated` ones; None: any that is drawn."""
         if not self.interferes:
             return None
+        begun_elsewhere = not self._read and bool(generated)
         for token in generated[self._read :]:
             self._take(self._pieces[token])
         self._read = len(generated)
-        if not self._next and self._within and self._is_over:
+        if not self._next and self._is_over and (self._within or begun_elsewhere):
             self._next = self._rest_of_mark(generated)
         return self._next.pop(0) if self._next else None
 
     def _rest_of_mark(self, generated: Sequence[int]) -> list[int]:
         """Without the tokens that are there already, of an answer that was begun elsewhere."""
-        ends, beyond = self._limit.ends, self._spent - (self._limit.tokens or 0)
-        begun = min(beyond, len(ends)) if self._limit.tokens is not None else 0
-        return list(ends[begun:] if begun and tuple(generated[-begun:]) == ends[:begun] else ends)
+        ends = self._limit.ends
+        begun = 0 if self._limit.tokens is None else self._spent + self._since - self._limit.tokens
+        if 0 < begun <= len(ends) and tuple(generated[-begun:]) == ends[:begun]:
+            return list(ends[begun:])
+        return list(ends) if self._within else []
 
     def refuse(self) -> None:
         """A grammar does not allow the mark: the thought goes on."""
@@ -57,6 +61,7 @@ class Thought:
 
     def _take(self, piece: bytes) -> None:
         self._spent += self._within
+        self._since = 0 if self._within else self._since + 1
         mark = self._close if self._within else self._open
         text = self._tail + piece
         if mark in text:

@@ -111,6 +111,16 @@ async def test_a_budget_that_is_none_is_refused_by_its_name(
     assert param in (error.get("param") or error["message"])
 
 
+async def test_a_thought_in_a_channel_of_its_own_ends_at_its_limit_too(database: Database) -> None:
+    reply = f"<|channel|>analysis<|message|>{THOUGHT}<|end|><|start|>assistant<|channel|>final<|message|>Yes."
+    model = ScriptedModel([reply], name=MODEL, chat_template="<tool_call> {% generation %} <|channel|>")
+    async with answering(database, model=model) as client:
+        for budget, whole in ((2, False), (-1, True)):
+            told = await post(client, "/v1/responses", {"input": "x", "reasoning_budget": budget})
+            thought, answer = [item["content"][0]["text"] for item in told["output"]]
+            assert (thought == THOUGHT, answer) == (whole, "Yes.")
+
+
 async def test_the_operator_limits_the_thoughts_of_all(database: Database) -> None:
     config = Config(thought_tokens=2)
     async with answering(database, model=thinker(), config=config) as client:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -83,10 +84,13 @@ async def test_whoever_waits_may_end_it_while_it_runs(engine: Engine) -> None:
     assert text.count("ZYZ") == 1
 
 
-async def test_an_answer_that_goes_on_elsewhere_knows_what_was_thought(engine: Engine) -> None:
-    whole = await ids_of(engine.submit(PROMPT, greedy(limited(4))))
-    for written in (2, 4, 5, 7, 8):
-        assert await ids_of(engine.submit(PROMPT, greedy(limited(4)), Terms(written=whole[:written]))) == whole
+@pytest.mark.parametrize("ends", [CLOSE, (*CLOSE, 1, 2, 3)])  # what the answer begins with may have marks, too
+async def test_an_answer_that_goes_on_elsewhere_knows_what_was_thought(engine: Engine, ends: tuple[int, ...]) -> None:
+    sampling = greedy(replace(limited(4), ends=ends), 12)
+    whole = await ids_of(engine.submit(PROMPT, sampling))
+    assert tuple(whole[4 : 4 + len(ends)]) == ends
+    for written in range(1, len(whole)):
+        assert await ids_of(engine.submit(PROMPT, sampling, Terms(written=whole[:written]))) == whole
 
 
 async def test_a_mark_of_another_vocabulary_is_refused(engine: Engine) -> None:
