@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
 from time import perf_counter
-from typing import Any
+from typing import Any, TypeAlias
 
 from benchmarks.engine import peer
 from benchmarks.engine.prompts import Message, words
@@ -39,10 +39,23 @@ class Cost:
     ttft_ms: float
 
 
-async def ask(side: Endpoint, messages: Sequence[Message], word: int) -> tuple[Cost, str]:
+Said: TypeAlias = Message | dict[str, Any]
+CALL = {"id": "call_1", "type": "function", "function": {"name": "look_up", "arguments": '{"word": "harbour"}'}}
+TOOL = {
+    "type": "function",
+    "function": {
+        "name": "look_up",
+        "description": "Look a word up.",
+        "parameters": {"type": "object", "properties": {"word": {"type": "string"}}},
+    },
+}
+
+
+async def ask(side: Endpoint, messages: Sequence[Said], word: int) -> tuple[Cost, str]:
     """Random weights would say anything, so they are made to repeat a word."""
     body = {
-        "messages": list(map(asdict, messages)),
+        "messages": [asdict(each) if isinstance(each, Message) else each for each in messages],
+        "tools": [TOOL],
         "stream": True,
         "stream_options": {"include_usage": True},
         "max_tokens": ANSWER_TOKENS,
@@ -68,18 +81,26 @@ async def round_of(side: Endpoint, seed: str, word: int) -> dict[str, Cost]:
     """The prompts of an agent, by what distinguishes each from those before."""
     system = Message("system", words(seed, SYSTEM_WORDS))
     question = [Message("user", words(f"{seed}/{number}", QUESTION_WORDS)) for number in range(8)]
-    costs = {}
-    costs["first conversation"], said = await ask(side, [system, question[0]], word)
-    talk = [system, question[0], Message("assistant", said), question[1]]
-    costs["next turn"], said = await ask(side, talk, word)
-    costs["the same question again"], _ = await ask(side, talk, word)
-    costs["the question edited"], _ = await ask(side, [*talk[:-1], question[2]], word)
-    costs["second conversation"], _ = await ask(side, [system, question[3]], word)
-    whole = [*talk, Message("assistant", said), question[4]]
-    costs["back to the first conversation"], _ = await ask(side, whole, word)
-    costs["branch from its first question"], _ = await ask(side, [system, question[0], whole[2], question[5]], word)
+    costs: dict[str, Cost] = {}
+
+    async def asked(name: str, messages: Sequence[Said]) -> str:
+        costs[name], said = await ask(side, messages, word)
+        return said
+
+    said = await asked("first conversation", [system, question[0]])
+    talk: list[Said] = [system, question[0], Message("assistant", said), question[1]]
+    said = await asked("next turn", talk)
+    await asked("the same question again", talk)
+    await asked("the question edited", [*talk[:-1], question[2]])
+    await asked("second conversation", [system, question[3]])
+    whole: list[Said] = [*talk, Message("assistant", said), question[4]]
+    await asked("back to the first conversation", whole)
+    await asked("branch from its first question", [system, question[0], talk[2], question[5]])
+    called = [*whole, {"role": "assistant", "content": "", "tool_calls": [CALL]}]
+    found = {"role": "tool", "tool_call_id": "call_1", "content": words(f"{seed}/found", QUESTION_WORDS)}
+    await asked("back from a tool", [*called, found])
     stripped = Message("assistant", words(f"{seed}/answer", QUESTION_WORDS))  # as if its reasoning had been dropped
-    costs["an answer without its thoughts"], _ = await ask(side, [*whole, stripped, question[6]], word)
+    await asked("an answer without its thoughts", [*whole, stripped, question[6]])
     return costs
 
 
