@@ -86,6 +86,19 @@ async def test_what_is_said_while_an_answer_is_written_is_answered_next(async_cl
     assert responses[1].previous_response_id == responses[0].id
 
 
+async def test_each_stream_of_a_connection_gets_its_own_events(async_client: AsyncOpenAI) -> None:
+    async with async_client.responses.connect() as connection:
+        for name in ("first", "second"):
+            await connection.response.create(model=MODEL, input="hello", temperature=0, stream_id=name)
+        readers = {"first": Reader(), "second": Reader()}
+        async for event in connection:
+            told = event.to_dict()
+            readers[str(told.pop("stream_id"))].feed(told)
+            if all(reader.final for reader in readers.values()):
+                break
+    assert readers["first"].texts == readers["second"].texts
+
+
 async def test_an_error_is_an_event_and_the_connection_goes_on(async_client: AsyncOpenAI) -> None:
     async with async_client.responses.connect() as connection:
         await connection.response.create(model=MODEL, input="x", background=True)

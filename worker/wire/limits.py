@@ -42,7 +42,7 @@ METADATA_PAIRS_MAX = 16
 METADATA_KEY_MAX = 64
 METADATA_VALUE_MAX = 512
 BUDGET_DIGITS_MAX = 9  # of a budget in metadata: more than any turn takes
-KEY_CHARS_MAX = 64  # prompt_cache_key, safety_identifier
+KEY_CHARS_MAX = 64  # prompt_cache_key, safety_identifier, stream_id
 USER_CHARS_MAX = 256
 
 SEARCH_CHARS_MAX = 200  # of a search in conversations: a line of words

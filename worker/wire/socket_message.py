@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator
+from pydantic import BeforeValidator, StringConstraints
 
 from worker.errors import ApiError
+from worker.wire import limits
 from worker.wire.items import MessageItem, as_items
-from worker.wire.limits import SAID_MAX
 from worker.wire.response_request import ResponseRequest
-from worker.wire.strict import Id, Strict, Unsupported, only, up_to
+from worker.wire.strict import Id, Strict, only, up_to
 
 
 class CreateMessage(ResponseRequest):
@@ -23,7 +23,7 @@ class CreateMessage(ResponseRequest):
     stream: Annotated[bool | None, only(None, True)] = None
     background: Annotated[bool | None, only(None, False)] = None
     generate: bool | None = None
-    stream_id: Unsupported = None
+    stream_id: Annotated[str, StringConstraints(min_length=1, max_length=limits.KEY_CHARS_MAX)] | None = None
 
     @property
     def streamed(self) -> bool:
@@ -41,7 +41,7 @@ class SaidMessage(MessageItem):
 class SteerRequest(Strict):
     """What somebody says to a response while it runs. `stop_tools`: without waiting for the tools that run."""
 
-    input: Annotated[list[SaidMessage], up_to(SAID_MAX, 1), BeforeValidator(as_items)]
+    input: Annotated[list[SaidMessage], up_to(limits.SAID_MAX, 1), BeforeValidator(as_items)]
     stop_tools: bool = False
 
 

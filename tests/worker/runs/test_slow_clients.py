@@ -17,7 +17,7 @@ from inference.testing import ScriptedModel
 from migrations.pool import Database
 from tests.worker.answering import MODEL, StallingModel, answering
 from tests.worker.harness import Client
-from worker.routes.sockets.connection import message
+from worker.routes.sockets.lane import message
 from worker.runs import choice
 from worker.runs import event_stream as stream
 from worker.runs.event_stream import PULSE, ROOM_BYTES, Stream

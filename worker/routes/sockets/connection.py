@@ -1,6 +1,7 @@
-"""GET /v1/responses with an upgrade: a WebSocket whose messages request responses, one answered after the other.
+"""GET /v1/responses with an upgrade: a WebSocket whose messages request responses. Those with the same `stream_id`, or
+without one, are answered one after the other.
 
-One task of a connection reads its messages, another answers them.
+One task of a connection reads its messages, and one for each lane answers them.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from struct import pack
 from typing import Any
 
 import orjson
@@ -32,46 +32,21 @@ from worker.http.error_mapping import to_api_error
 from worker.http.middleware import join_trace
 from worker.http.request_keys import PRINCIPAL
 from worker.http.route_docs import RouteDocs
+from worker.routes.sockets.lane import WAITING_MAX, Lane, Said, SocketStream
 from worker.routes.sockets.register import SOCKETS
 from worker.runs.disconnect import HEADER, Disconnect
-from worker.runs.event_stream import HEARTBEAT_S, Stream
+from worker.runs.event_stream import HEARTBEAT_S
 from worker.runs.manager import RUNS, Runs
 from worker.runs.reader import read_run
 from worker.runs.run import Run
 from worker.services import DRAINING, SERVICES
-from worker.wire import limits, sse
+from worker.wire import limits
 from worker.wire.dialect import Dialect
 from worker.wire.events import steer
 from worker.wire.headers import with_headers
 from worker.wire.parse import parsed
 from worker.wire.response_request import ResponseRequest
-from worker.wire.socket_message import CreateMessage, SaidMessage, SteerMessage, error_event
-
-TEXT = 0x81  # a complete text message in one frame (RFC 6455, section 5.2)
-LENGTH_16, LENGTH_64 = 126, 127
-
-
-class SocketStream(Stream):
-    """Its frames go directly to the transport, in one piece, so that pings and closes from aiohttp never interleave
-    with them. aiohttp also reports whether the client is still connected.
-    """
-
-    async def open(self) -> None:
-        """Nothing to send: the handshake has opened the stream."""
-
-    def _encoded(self, frames: Sequence[bytes]) -> bytes:
-        return b"".join([message(sse.data_of(frame)) for frame in frames])
-
-
-def message(data: bytes) -> bytes:
-    """A frame as servers send it: without a mask."""
-    size = len(data)
-    if size < LENGTH_16:
-        return b"%c%c%b" % (TEXT, size, data)
-    if size < 2**16:
-        return pack("!BBH", TEXT, LENGTH_16, size) + data
-    return pack("!BBQ", TEXT, LENGTH_64, size) + data
-
+from worker.wire.socket_message import CreateMessage, SteerMessage, error_event
 
 RESPONSES_MAX = 16  # a client continues the newest one, or one that it branches from
 CHARS_MAX = limits.TEXT_CHARS_MAX  # of all of them: more than any supported context holds
@@ -90,6 +65,12 @@ class Memory:
         self._chars += _chars(items)
         while len(self._kept) > RESPONSES_MAX or self._chars > CHARS_MAX:
             self.take(next(iter(self._kept)))
+
+    def find(self, response_id: str) -> tuple[Item, ...] | None:
+        """What is kept under this id."""
+        if response_id in self._kept:
+            self._kept.move_to_end(response_id)
+        return self._kept.get(response_id)
 
     def take(self, response_id: str) -> tuple[Item, ...] | None:
         """Remove and return what is kept under this id; None if there is nothing."""
@@ -117,7 +98,7 @@ def _size(item: Item) -> int:
 
 log = logging.getLogger("firsttoken.sockets")
 
-WAITING_MAX = 4  # messages queued behind the current one; each may be as large as a request body
+LANES_MAX = 8  # responses at once on a connection, besides the turns that a tenant may have
 IDLE_S = 600.0  # a connection without requests for this long is closed; clients reconnect
 AUTHENTICATION = frozenset({401, 403})
 
@@ -142,29 +123,23 @@ async def connect(request: web.Request) -> web.StreamResponse:
         return await Connection(request.app[RUNS], request, draining, body_bytes, holding).serve()
 
 
-STEER = b"response.steer"
+STEER, STREAM_ID = b"response.steer", b'"stream_id"'
 FAILED_STEER = "successor_creation_failed"
 STEER_CODES = frozenset(
     {"response_not_found", "too_many_pending_steers", "response_already_completed", "response_not_active"}
 )
 
 
-def steer_of(message: bytes) -> dict[str, Any] | None:
-    """The message, if it steers a response."""
+def routed(message: bytes) -> tuple[dict[str, Any] | None, str | None]:
+    """What the message says to a running response, if it does; and the lane that it names."""
     with suppress(ValueError):
         asked = orjson.loads(message)
-        if isinstance(asked, dict) and asked.get("type") == STEER.decode():
-            return {"previous_response_id": asked.get("previous_response_id"), "input": asked.get("input")}
-    return None
-
-
-@dataclass(frozen=True, slots=True)
-class _Said:
-    """What was accepted: under this id, as the client sent it, and as the input of a request."""
-
-    steer_id: str
-    asked: dict[str, Any]
-    input: list[SaidMessage]
+        if isinstance(asked, dict):
+            if asked.get("type") == STEER.decode():
+                return {"previous_response_id": asked.get("previous_response_id"), "input": asked.get("input")}, None
+            if isinstance(lane := asked.get("stream_id"), str) and 0 < len(lane) <= limits.KEY_CHARS_MAX:
+                return None, lane
+    return None, None
 
 
 class Connection:
@@ -180,11 +155,9 @@ class Connection:
         self._dialect = Dialect.of(request.headers)
         self._on_disconnect = Disconnect.parse(request.headers.get(HEADER))
         self._memory = Memory()
-        self._messages: asyncio.Queue[bytes] = asyncio.Queue(WAITING_MAX)
+        self._main = Lane(SocketStream(request))  # of requests without an id
+        self._lanes: OrderedDict[str, Lane] = OrderedDict()  # by the id, least recently named first
         self._holding = holding
-        self._run: Run | None = None  # whose events are being sent
-        self._said: list[_Said] = []  # to it
-        self._pending: tuple[str, list[_Said]] = ("", [])  # the response before, and what waits for its outputs
         self._arriving_bytes = 0  # of an incomplete message
         self._taken_bytes = 0  # of messages that are queued or being answered
         self._reading: asyncio.Task[None] | None = None
@@ -194,11 +167,10 @@ class Connection:
             max_msg_size=message_bytes_max,
             compress=False,  # tokens are too short to benefit
         )
-        self._stream = SocketStream(request)
 
     async def serve(self) -> web.WebSocketResponse:
         await self._socket.prepare(self._request)
-        self._stream.begin()
+        self._main.stream.begin()
         self._reading = asyncio.create_task(self._read())
         tasks = [self._reading, asyncio.create_task(self._answer_all())]
         if guard := guard_of(self._request):
@@ -212,10 +184,11 @@ class Connection:
         finally:
             if guard:
                 guard.on_bytes = None
+            tasks += [lane.task for lane in self._lanes.values() if lane.task is not None]
             for task in tasks:
                 task.cancel()
             await asyncio.wait(tasks)
-            self._stream.end()
+            self._main.stream.end()
             with suppress(ConnectionError):
                 await self._socket.close(code=self._close_code)
         return self._socket
@@ -251,27 +224,78 @@ class Connection:
     async def _take(self, data: str | bytes) -> None:
         message = data.encode() if isinstance(data, str) else data
         self._arriving_bytes = 0
-        if STEER in message and (asked := await asyncio.to_thread(steer_of, message)) is not None:
-            return await self._steer(message, asked)
+        lane = self._main
+        if STEER in message or STREAM_ID in message:
+            asked, name = await asyncio.to_thread(routed, message)
+            if asked is not None:
+                return await self._steer(message, asked)
+            if name is not None and (found := self._lane(name)) is None:
+                text = f"{LANES_MAX} streams of this connection are being answered: wait for one of them."
+                return await self._complain(SocketStream(self._request, name), rate_limited(text))
+            lane = found if name is not None and found is not None else lane
         try:
-            self._messages.put_nowait(message)
+            lane.messages.put_nowait(message)
+            lane.unanswered += 1
             self._taken_bytes += len(message)
             self._hold()
         except asyncio.QueueFull:
             text = f"{WAITING_MAX} requests are already waiting on this connection: read their answers first."
-            await self._complain(rate_limited(text))
+            await self._complain(lane.stream, rate_limited(text))
+
+    def _lane(self, name: str) -> Lane | None:
+        """The lane of this name, perhaps in place of an idle one; None if there are too many."""
+        lane = self._lanes.get(name)
+        if lane is None:
+            if len(self._lanes) >= LANES_MAX:
+                idle = next((each for each, other in self._lanes.items() if other.is_idle), None)
+                if idle is None:
+                    return None
+                self._drop(idle)
+            lane = self._lanes[name] = Lane(SocketStream(self._request, name))
+            lane.stream.begin()
+            lane.task = asyncio.create_task(self._answer_lane(name, lane))
+        self._lanes.move_to_end(name)
+        return lane
+
+    def _drop(self, name: str) -> None:
+        lane = self._lanes.pop(name)
+        lane.stream.end()
+        if lane.task is not None:
+            lane.task.cancel()
 
     async def _answer_all(self) -> None:
         """Answer until the worker is stopped, the connection is idle for too long, or the client does not read."""
-        with suppress(ConnectionError, ClientGone):
-            while (message := await self._next()) is not None:
-                await self._answer(message)
+        with suppress(ConnectionError):
+            await self._answer_each(self._main)
+            while not self._draining.is_set() and self._lanes:
+                await self._answer_each(self._main)
+            if tasks := [lane.task for lane in self._lanes.values() if lane.task is not None]:
+                await asyncio.wait(tasks)
+
+    async def _answer_lane(self, name: str, lane: Lane) -> None:
+        """Answer the requests of a lane with a name, which is forgotten when it was idle for too long."""
+        try:
+            await self._answer_each(lane)
+            while not (self._draining.is_set() or lane.is_idle):
+                await self._answer_each(lane)
+        except ConnectionError:  # the client is gone, or its credential has ended
+            if self._reading is not None:
+                self._reading.cancel()
+        lane.stream.end()
+        if self._lanes.get(name) is lane and not self._draining.is_set():
+            del self._lanes[name]
+
+    async def _answer_each(self, lane: Lane) -> None:
+        with suppress(ClientGone):
+            while (message := await self._next(lane)) is not None:
+                await self._answer(lane, message)
+                lane.unanswered -= 1
                 self._taken_bytes -= len(message)
                 self._hold()
 
-    async def _next(self) -> bytes | None:
-        """The next message; None when the worker is being stopped or the connection was idle for too long."""
-        arriving = asyncio.create_task(self._messages.get())
+    async def _next(self, lane: Lane) -> bytes | None:
+        """The next message; None when the worker is being stopped or the lane was idle for too long."""
+        arriving = asyncio.create_task(lane.messages.get())
         draining = asyncio.create_task(self._draining.wait())
         waits: list[asyncio.Task[Any]] = [arriving, draining]
         try:
@@ -284,67 +308,73 @@ class Connection:
             return None
         return arriving.result() if arriving.done() else None
 
-    async def _answer(self, message: bytes) -> None:
+    async def _answer(self, lane: Lane, message: bytes) -> None:
         """Make the response that a message requests and send its events, or an error."""
+        previous_id = ""
         try:
             surfaces = self._services.surface_names
             body = with_headers(await parsed(CreateMessage, message), self._request.headers, surfaces)
             previous_id = body.previous_response_id or ""
-            if previous_id == self._pending[0]:
-                said = [message for each in self._pending[1] for message in each.input]
+            if previous_id == lane.pending[0]:
+                said = [message for each in lane.pending[1] for message in each.input]
                 body = body.model_copy(update={"input": [*said, *body.input]})
-            remembered = self._memory.take(previous_id)  # a continuation consumes it even if it fails
-            run = await self._start(body, remembered)
+            run = await self._start(body, self._memory.find(previous_id))
         except Exception as error:  # top-level boundary: the connection survives a failed request
-            await self._complain(_explained(error))
+            self._memory.take(previous_id)  # a continuation that fails consumes it
+            await self._complain(lane.stream, _explained(error))
             return
-        self._pending = ("", [])
-        await self._tell(run)
-        if run.snapshot["status"] != "failed" and remembered is not None:
-            self._memory.keep(previous_id, remembered)
-        while (successor := await self._successor(run)) is not None:
-            await self._tell(run := successor)
+        lane.pending = ("", [])
+        await self._tell(lane, run)
+        if run.snapshot["status"] == "failed":
+            self._memory.take(previous_id)
+        while (successor := await self._successor(lane, run)) is not None:
+            await self._tell(lane, run := successor)
 
-    async def _successor(self, run: Run) -> Run | None:
+    async def _successor(self, lane: Lane, run: Run) -> Run | None:
         """What goes on with what was said to a response, which its client is told if nothing does."""
         came = await run.next if run.next is not None else None
-        said, self._said = self._said, []
+        said, lane.said = lane.said, []
         if not isinstance(came, ApiError):
             return came
         waits = isinstance(came.__cause__, WaitsForCaller) and run.turn.conversation_id is None
-        self._pending = (run.id, said if waits else [])
+        lane.pending = (run.id, said if waits else [])
         for each in said:
             if waits:
                 event = steer("pending", run.id, each.steer_id) | {"reason": "waiting_for_required_input"}
-                await self._send(orjson.dumps({**event, **_outputs_of(run), "sequence_number": len(run.frames)}))
+                await self._send(lane.stream, {**event, **_outputs_of(run), "sequence_number": len(run.frames)})
             else:
-                await self._refuse_steer(came, each.asked, each.steer_id)
+                await self._refuse_steer(lane, came, each.asked, each.steer_id)
         return None
 
     async def _steer(self, message: bytes, asked: dict[str, Any]) -> None:
-        """Say something to the response whose events are being sent."""
-        tenant_id, run = self._request[PRINCIPAL].tenant_id, self._run
+        """Say something to a response whose events are being sent."""
+        tenant_id, lane = self._request[PRINCIPAL].tenant_id, self._main
         try:
             body = await parsed(SteerMessage, message)
-            if run is None or run.id != body.previous_response_id:
+            lanes = [each for each in (self._main, *self._lanes.values()) if each.run is not None]
+            found = next((each for each in lanes if each.run and each.run.id == body.previous_response_id), None)
+            if found is None or found.run is None:
                 text = "The response is not in progress on this connection."
                 raise ApiError(404, text, param="previous_response_id", code="response_not_found")
+            lane, run = found, found.run
             said = await self._services.attachments.items(tenant_id, body.input, "input")
             accepted = await self._runs.steer(tenant_id, run.id, said, stop_tools=body.stop_tools)
         except Exception as error:  # top-level boundary: the connection survives what is refused
-            await self._refuse_steer(_explained(error), asked)
+            await self._refuse_steer(lane, _explained(error), asked)
             return
-        self._said.append(_Said(accepted.id, asked, body.input))
+        lane.said.append(Said(accepted.id, asked, body.input))
         if not accepted.told:  # its last event was on its way
             event = steer("accepted", run.id, accepted.id)
-            await self._send(orjson.dumps({**event, "sequence_number": len(run.frames)}))
+            await self._send(lane.stream, {**event, "sequence_number": len(run.frames)})
 
-    async def _refuse_steer(self, error: ApiError, asked: dict[str, Any], steer_id: str | None = None) -> None:
-        number = len(self._run.frames) if self._run else 0
+    async def _refuse_steer(
+        self, lane: Lane, error: ApiError, asked: dict[str, Any], steer_id: str | None = None
+    ) -> None:
+        number = len(lane.run.frames) if lane.run else 0
         event = steer("failed", asked["previous_response_id"], steer_id, {"input": asked["input"]})
         code = error.code if error.code in STEER_CODES else "invalid_input" if error.status == 400 else FAILED_STEER
         details = {"type": "invalid_request_error", "code": code, "message": error.message}
-        await self._send(orjson.dumps({**event, "sequence_number": number, "error": details}))
+        await self._send(lane.stream, {**event, "sequence_number": number, "error": details})
 
     async def _start(self, body: ResponseRequest, remembered: tuple[Item, ...] | None) -> Run:
         """The credential is checked for each request: keys are revoked while connections last."""
@@ -366,26 +396,26 @@ class Connection:
             raise ApiError(401, "This session has ended. Sign in again.", type="authentication_error")
         return principal
 
-    async def _tell(self, run: Run) -> None:
+    async def _tell(self, lane: Lane, run: Run) -> None:
         """Send every event as it happens. A client that disconnects early gives up its place as a reader."""
-        self._run = run
-        await read_run(run, self._stream)
+        lane.run = run
+        await read_run(run, lane.stream)
         if not run.turn.frame.request.stored and run.snapshot["status"] not in ("failed", "cancelled"):
             self._memory.keep(run.id, (*run.turn.history, *run.turn.items, *run.output))
         if run.snapshot["status"] == "cancelled":  # its events just end, but a client here waits for a final one
             text = "The response was cancelled."
-            await self._complain(ApiError(409, text, code="response_cancelled"))
+            await self._complain(lane.stream, ApiError(409, text, code="response_cancelled"))
 
-    async def _complain(self, error: ApiError) -> None:
-        await self._send(orjson.dumps(error_event(error)))
+    async def _complain(self, stream: SocketStream, error: ApiError) -> None:
+        await self._send(stream, error_event(error))
         if error.status in AUTHENTICATION:
             self._close_code = WSCloseCode.POLICY_VIOLATION
             raise ConnectionAbortedError
 
-    async def _send(self, message: bytes) -> None:
+    async def _send(self, stream: SocketStream, event: dict[str, Any]) -> None:
         """Raises ConnectionError, also for a client that has stopped reading."""
-        await self._stream.room()
-        await self._socket.send_frame(message, WSMsgType.TEXT)
+        await stream.room()
+        await self._socket.send_frame(stream.told(orjson.dumps(event)), WSMsgType.TEXT)
 
 
 def _outputs_of(run: Run) -> dict[str, Any]:

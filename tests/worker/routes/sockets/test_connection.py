@@ -26,7 +26,8 @@ from worker.auth.keys import Keys
 from worker.config import Config
 from worker.routes.sockets import connection as connections
 from worker.routes.sockets import register
-from worker.routes.sockets.connection import RESPONSES_MAX, Memory
+from worker.routes.sockets.connection import LANES_MAX, RESPONSES_MAX, Memory
+from worker.routes.sockets.lane import WAITING_MAX
 from worker.services import DRAINING
 from worker.wire import limits
 
@@ -116,7 +117,8 @@ async def test_a_response_continues_one_that_is_stored(client: Client, socket: C
         ({"stream": False}, "stream"),
         ({"background": True}, "background"),
         ({"generate": "no"}, "generate"),
-        ({"stream_id": "a"}, "stream_id"),
+        ({"stream_id": ""}, "stream_id"),
+        ({"stream_id": "a" * 65}, "stream_id"),
         ({"type": "response.inject"}, "type"),
         ({"colour": "red"}, "colour"),
         ({"model": "gpt-9"}, "model"),
@@ -196,7 +198,7 @@ async def test_leaving_stops_the_generation(database: Database) -> None:
 
 async def test_requests_wait_for_each_other_and_only_so_many(database: Database) -> None:
     async with stalled(database) as (_, model, socket):
-        for _ in range(connections.WAITING_MAX):
+        for _ in range(WAITING_MAX):
             await send(socket)
         assert (await refusal(socket))["code"] == "rate_limit_exceeded"
         model.running[0].released.set()
@@ -204,6 +206,70 @@ async def test_requests_wait_for_each_other_and_only_so_many(database: Database)
             pass
         assert (await receive(socket))["type"] == "response.created"
         assert len(model.running) == 2
+
+
+async def until(socket: ClientWebSocketResponse, kind: str) -> dict[str, Any]:
+    while (event := await receive(socket))["type"] != kind:
+        pass
+    return event
+
+
+async def test_streams_of_one_connection_are_answered_at_once_and_each_in_its_order(database: Database) -> None:
+    async with stalled(database) as (_, model, socket):
+        for name in ("a", "b", "a"):
+            await send(socket, stream_id=name)
+        begun = [(await until(socket, "response.created"))["stream_id"] for _ in range(2)]
+        assert sorted(begun) == ["a", "b"] and len(model.running) == 3, "the first and two more, but not the last"
+        model.running[1 + begun.index("a")].released.set()
+        assert (await until(socket, "response.completed"))["stream_id"] == "a"
+        assert (await until(socket, "response.created"))["stream_id"] == "a"
+        model.running[0].released.set()
+        assert "stream_id" not in await until(socket, "response.completed")
+
+
+async def test_a_stream_goes_on_from_what_is_being_continued_in_another(database: Database) -> None:
+    async with stalled(database) as (_, model, socket):
+        model.running[0].released.set()
+        await until(socket, "response.completed")
+        await send(socket, store=False)
+        while len(model.running) < 2:
+            await receive(socket)
+        model.running[1].released.set()
+        first = (await until(socket, "response.completed"))["response"]["id"]
+        for name in ("a", "b"):
+            await send(socket, stream_id=name, store=False, previous_response_id=first)
+        names = {(await until(socket, "response.created"))["stream_id"] for _ in range(2)}
+    assert names == {"a", "b"}
+
+
+async def test_a_connection_answers_so_many_streams_and_forgets_idle_ones(database: Database) -> None:
+    async with stalled(database) as (_, model, socket):
+        for number in range(LANES_MAX):
+            await send(socket, stream_id=f"{number}")
+        for _ in range(LANES_MAX):
+            await until(socket, "response.created")
+        await send(socket, stream_id="more")
+        refused = await until(socket, "error")
+        assert (refused["stream_id"], refused["error"]["code"]) == ("more", "rate_limit_exceeded")
+        for each in model.running:
+            each.released.set()
+        for _ in range(1 + LANES_MAX):
+            await until(socket, "response.completed")
+        await send(socket, stream_id="more")
+        assert (await until(socket, "response.created"))["stream_id"] == "more"
+
+
+async def test_a_worker_that_is_stopped_finishes_the_answers_of_all_streams(database: Database) -> None:
+    async with stalled(database) as (client, model, socket):
+        await send(socket, stream_id="a")
+        await until(socket, "response.created")
+        assert client.app is not None
+        client.app[DRAINING].set()
+        for each in model.running:
+            each.released.set()
+        finals = [await until(socket, "response.completed") for _ in range(2)]
+        assert {final.get("stream_id") for final in finals} == {None, "a"}
+        assert (await socket.receive(timeout=10)).data == WSCloseCode.GOING_AWAY
 
 
 async def test_a_response_that_is_cancelled_elsewhere_ends_with_an_error(database: Database) -> None:
