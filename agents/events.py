@@ -124,7 +124,7 @@ class ArgumentsDelta:
 @dataclass(frozen=True, slots=True)
 class ItemFinished:
     output_index: int
-    item: Message | Reasoning | FunctionCall | FunctionCallOutput | ToolListing | Compaction
+    item: Item
 
 
 @dataclass(frozen=True, slots=True)

@@ -155,6 +155,16 @@ class ToolListing:
 
 
 @dataclass(frozen=True, slots=True)
+class ConfigurationUpdate:
+    """From here on, the effort and the format of answers are these, where they are set, whatever requests say."""
+
+    effort: str | None = None
+    format: Mapping[str, Any] | None = None  # as the public contract has it
+    status: Status = "completed"
+    id: str = field(default_factory=lambda: new_id("cu"))
+
+
+@dataclass(frozen=True, slots=True)
 class Compaction:
     """A summary that replaces all earlier items except the newest turns, which are `recent`.
 
@@ -168,7 +178,8 @@ class Compaction:
     id: str = field(default_factory=lambda: new_id("cmp"))
 
 
-Item: TypeAlias = Message | Reasoning | FunctionCall | FunctionCallOutput | FileSearchCall | ToolListing | Compaction
+_Read: TypeAlias = Message | Reasoning | FunctionCall | FunctionCallOutput | Compaction
+Item: TypeAlias = _Read | FileSearchCall | ToolListing | ConfigurationUpdate  # of the others the model reads nothing
 
 
 def answered_calls(items: Iterable[Item]) -> frozenset[str]:

@@ -20,6 +20,7 @@ from agents.function_tool import described
 from agents.message import (
     Citation,
     Compaction,
+    ConfigurationUpdate,
     FileSearchCall,
     FunctionCall,
     FunctionCallOutput,
@@ -35,7 +36,7 @@ from inference.generation import TokenLogprob
 # Our own keys of annotations and search results: clients ignore them, our page opens the exact span of the source.
 NUMBER, FILE_ID, FILENAME = "firsttoken_number", "firsttoken_file_id", "firsttoken_filename"
 TITLE = "firsttoken_title"
-ADDITIONAL_TOOLS, LISTING = "additional_tools", "mcp_list_tools"
+ADDITIONAL_TOOLS, LISTING, UPDATE = "additional_tools", "mcp_list_tools", "configuration_update"
 START_CHAR, END_CHAR = "firsttoken_start_char", "firsttoken_end_char"
 
 
@@ -59,6 +60,9 @@ def to_payload(item: Item) -> dict[str, Any]:
         case ToolListing():
             tools, error = list(item.tools), item.error or None
             body = {"type": LISTING, "server_label": item.label, "tools": tools, "error": error}
+        case ConfigurationUpdate():
+            body = {"type": UPDATE, "reasoning": item.effort and {"effort": item.effort}}
+            body["text"] = item.format and {"format": dict(item.format)}
         case Compaction():
             body = {"type": "compaction", "encrypted_content": item.sealed}
     return {"id": item.id, **body, "status": body.get("status", item.status)}
@@ -123,6 +127,9 @@ def _item(payload: Mapping[str, Any]) -> Item:
             return FileSearchCall(tuple(payload["queries"]), tuple(map(_result, payload["results"])), **kept)
         case kind if kind == LISTING:
             return ToolListing(payload["server_label"], tuple(payload["tools"]), payload["error"] or "", **kept)
+        case kind if kind == UPDATE:
+            reasoning, answer = payload["reasoning"] or {}, payload["text"] or {}
+            return ConfigurationUpdate(reasoning.get("effort"), answer.get("format"), **kept)
         case "compaction":
             return Compaction(payload["encrypted_content"], **kept)
     raise ValueError(f"there is no item type {payload['type']!r}")

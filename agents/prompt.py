@@ -16,6 +16,7 @@ import orjson
 from agents.errors import InvalidTurn
 from agents.message import (
     Compaction,
+    ConfigurationUpdate,
     FileSearchCall,
     FunctionCall,
     FunctionCallOutput,
@@ -175,7 +176,7 @@ def _grouped(items: Sequence[Item]) -> list[ChatMessage]:
                 entries.append(ChatMessage(role, item.text, pictures=item.pictures))
             case Compaction():
                 entries.append(ChatMessage("system", f"{SUMMARY}\n{item.summary}"))
-            case FileSearchCall() | ToolListing():
+            case FileSearchCall() | ToolListing() | ConfigurationUpdate():
                 pass  # its passages were in one prompt only; they are not part of the conversation
     return [message for entry in entries for message in _flat(entry)]
 

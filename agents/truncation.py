@@ -12,6 +12,7 @@ from math import ceil
 
 from agents.message import (
     Compaction,
+    ConfigurationUpdate,
     FileSearchCall,
     FunctionCall,
     FunctionCallOutput,
@@ -95,5 +96,5 @@ def _text(item: Item) -> str:
             return item.output
         case Compaction():
             return item.summary
-        case FileSearchCall() | ToolListing():
+        case FileSearchCall() | ToolListing() | ConfigurationUpdate():
             return ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -89,6 +90,15 @@ async def test_the_first_request_of_a_socket_only_reads_as_coding_agents_ask(asy
         final = await ask(input="hello", previous_response_id=read.id)
     assert final.output_text and read.usage is not None and final.usage is not None
     assert final.usage.input_tokens_details.cached_tokens >= read.usage.input_tokens
+
+
+@pytest.mark.any_answer("only its form counts")
+def test_a_conversation_updates_the_format_of_its_answers(client: OpenAI) -> None:
+    form: Any = {"type": "json_schema", "name": "n", "schema": {"type": "object", "properties": {"n": {"enum": [1]}}}}
+    update: Any = {"type": "configuration_update", "text": {"format": form}}
+    first = client.responses.create(input=[update, {"role": "user", "content": "hello"}], **GREEDY)
+    second = client.responses.create(input="thanks", previous_response_id=first.id, **GREEDY)
+    assert all(json.loads(each.output_text) in ({"n": 1}, {}) for each in (first, second))
 
 
 @pytest.mark.any_answer("only the prompts are compared")

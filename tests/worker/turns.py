@@ -24,6 +24,7 @@ from agents.events import (
 from agents.message import (
     Citation,
     Compaction,
+    ConfigurationUpdate,
     FileSearchCall,
     FunctionCall,
     FunctionCallOutput,
@@ -79,8 +80,8 @@ def item_events(index: int, item: Item, pieces: int) -> list[Event]:
             return [ItemStarted(index, replace(item, output="", status="in_progress")), ItemFinished(index, item)]
         case ToolListing():
             return [ItemStarted(index, replace(item, tools=(), status="in_progress")), ItemFinished(index, item)]
-        case Compaction():
-            raise ValueError("no turn puts out a compaction")
+        case Compaction() | ConfigurationUpdate():
+            raise ValueError(f"no turn puts out {item!r}")
         case FileSearchCall():
             started_search = replace(item, results=(), status="in_progress")
             return [RetrievalStarted(index, started_search), SourcesFound(index, item, (PASSAGE,))]

@@ -99,6 +99,7 @@ async def hydrate(
     history = tuple(opened(services.seals, tenant_id, item, before) for item in history)
     items = await services.attachments.items(tenant_id, request.input, "input")
     servers = await services.mcp_servers.opened(principal, request.servers, trace or Trace())
+    frame = changed(frame, request=request.configured((*history, *items)))
     return ResponseTurn(principal, frame, items, history, services.choose, servers)
 
 

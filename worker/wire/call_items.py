@@ -11,10 +11,12 @@ from pydantic import Discriminator, Field, StringConstraints, model_validator
 from agents.call_payload import parsed, written
 from agents.call_shape import CallForm, CallShape, qualified
 from agents.function_tool import INPUT, FunctionTool, described
-from agents.message import FunctionCall, FunctionCallOutput, Item, Message, Status
+from agents.message import ConfigurationUpdate, FunctionCall, FunctionCallOutput, Item, Message, Status
+from inference.template_options import Effort
 from worker.wire import limits
+from worker.wire.formats import TextFormat
 from worker.wire.function_tools import CustomTool, FunctionToolParam, NamespaceTool
-from worker.wire.strict import CallId, Echoed, Id, ItemStatus, Name, Text, up_to
+from worker.wire.strict import CallId, Echoed, Id, ItemStatus, Name, Strict, Text, up_to
 
 # Searches that their server ran have no call_id: each output belongs to the call before it.
 SERVER_CALL = "tool_search"
@@ -90,6 +92,27 @@ class AdditionalToolsItem(Echoed):
     def item(self) -> Item:
         tools = _functions(self.tools)
         return Message(self.role, described(tools), tools=tools)
+
+
+class UpdatedReasoning(Strict):
+    effort: Effort | None = None
+
+
+class UpdatedText(Strict):
+    format: TextFormat
+
+
+class ConfigurationUpdateItem(Echoed):
+    """From here on, answers have this effort and format."""
+
+    type: Literal["configuration_update"]
+    reasoning: UpdatedReasoning | None = None
+    text: UpdatedText | None = None
+    id: Id | None = None
+
+    def item(self) -> Item:
+        effort = self.reasoning.effort if self.reasoning else None
+        return ConfigurationUpdate(effort, self.text.format.echo() if self.text else None)
 
 
 class LocalShellAction(Echoed):
@@ -194,6 +217,7 @@ CallItem: TypeAlias = (
     | ToolSearchCallItem
     | ToolSearchOutputItem
     | AdditionalToolsItem
+    | ConfigurationUpdateItem
     | LocalShellCallItem
     | LocalShellCallOutputItem
     | ShellCallItem

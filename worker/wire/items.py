@@ -9,7 +9,7 @@ from pydantic import Discriminator, Field, StringConstraints, Tag, model_validat
 from agents.call_payload import CALLS, OUTPUTS
 from agents.call_shape import CallShape, qualified
 from agents.message import Compaction, FileSearchCall, FunctionCall, FunctionCallOutput, Item, Message, Reasoning
-from agents.payload import ADDITIONAL_TOOLS, LISTING
+from agents.payload import ADDITIONAL_TOOLS, LISTING, UPDATE
 from worker.wire import limits
 from worker.wire.call_items import CallItem
 from worker.wire.images import check_role
@@ -127,11 +127,11 @@ class ItemReference(Strict):
 
 
 KINDS = frozenset(
-    {"message", "reasoning", "file_search_call", "compaction", "item_reference", ADDITIONAL_TOOLS, LISTING}
+    {"message", "reasoning", "file_search_call", "compaction", "item_reference", ADDITIONAL_TOOLS, LISTING, UPDATE}
     | {*CALLS, *OUTPUTS}
 )
 # The kinds whose models have no other tag.
-CALL_KINDS = KINDS & {*CALLS, *OUTPUTS, ADDITIONAL_TOOLS, LISTING} - {"function_call", "function_call_output"}
+CALL_KINDS = KINDS & {*CALLS, *OUTPUTS, ADDITIONAL_TOOLS, LISTING, UPDATE} - {"function_call", "function_call_output"}
 
 
 def _item_kind(item: Any) -> str | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 from uuid import UUID
 
@@ -15,7 +15,7 @@ from pydantic import (
     field_validator,
 )
 
-from agents.message import Item
+from agents.message import ConfigurationUpdate, Item
 from agents.requested_server import RequestedServer
 from agents.turn import TOKENS_MAX, Compacting, FileSearch, Turn
 from inference.changed import changed
@@ -215,6 +215,19 @@ class ResponseRequest(GenerationParameters):
     @property
     def with_results(self) -> bool:
         return self.includes(RESULTS)
+
+    def configured(self, items: Iterable[Item]) -> ResponseRequest:
+        """With what the newest updates among the items of the conversation say."""
+        updates = [item for item in items if isinstance(item, ConfigurationUpdate)]
+        efforts = [update.effort for update in updates if update.effort is not None]
+        formats = [update.format for update in updates if update.format is not None]
+        changes: dict[str, Any] = {}
+        if efforts:
+            changes["reasoning"] = (self.reasoning or Reasoning()).model_copy(update={"effort": efforts[-1]})
+        if formats:
+            told = TextConfig.model_validate({"format": formats[-1]})
+            changes["text"] = (self.text or told).model_copy(update={"format": told.format})
+        return self.model_copy(update=changes) if changes else self
 
     def turn(
         self, tenant_id: UUID, items: tuple[Item, ...], history: tuple[Item, ...], *, watched: bool = False

@@ -162,6 +162,7 @@ async def test_items_of_a_conversation_are_told_as_they_came(database: Database)
             {"type": "apply_patch_call", "call_id": "c", "operation": {"type": "delete_file", "path": "a"}},
             {"type": "function_call", "call_id": "d", "name": "f", "namespace": "n", "arguments": "{}"},
             {"type": "additional_tools", "role": "developer", "tools": [{**ORDERS, "parameters": {"type": "object"}}]},
+            {"type": "configuration_update", "reasoning": {"effort": "low"}, "text": {"format": {"type": "text"}}},
         ]
         conversation = await post(client, "/v1/conversations", {"items": items})
         kept = (await get(client, f"/v1/conversations/{conversation['id']}/items?order=asc"))["data"]

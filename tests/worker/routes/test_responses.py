@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
@@ -243,3 +244,47 @@ async def test_turns_over_the_cap_are_told_when_to_come_back(database: Database)
         async with client.post(URL, json={"input": "y"}) as refused:
             assert refused.status == 429
             assert int(refused.headers["Retry-After-Ms"]) > 0
+
+
+UPDATE: Any = {"type": "configuration_update"}
+NUMBER = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"], "additionalProperties": False}
+
+
+async def test_an_update_holds_for_all_that_follows_it_until_another_one(database: Database) -> None:
+    model = ScriptedModel(['{"n": 1}'], name=MODEL, switches=frozenset({"reasoning_effort"}))
+    low = {
+        **UPDATE,
+        "reasoning": {"effort": "low"},
+        "text": {"format": {"type": "json_schema", "name": "n", "schema": NUMBER}},
+    }
+    plain = {**UPDATE, "text": {"format": {"type": "text"}}}
+    asked: dict[str, Any] = {"reasoning": {"effort": "high"}}
+    told = []
+    async with answering(database, model=model) as client:
+        for update in ([low], [], [plain]):
+            body = {**asked, "input": [*update, {"role": "user", "content": "go"}]}
+            told.append(await post(client, "/v1/responses", body))
+            asked["previous_response_id"] = told[-1]["id"]
+    assert [each["reasoning"]["effort"] for each in told] == ["low"] * 3
+    assert [each["text"]["format"]["type"] for each in told] == ["json_schema", "json_schema", "text"]
+    assert [prompt.partition("<user>")[0].startswith("<reasoning_effort=low>") for prompt in model.prompts] == [
+        True
+    ] * 3
+    assert [each.sampling.grammar is not None for each in model.generations] == [True, True, False]
+
+
+@pytest.mark.parametrize(
+    ("update", "param"),
+    [
+        ({"reasoning": {"effort": "huge"}}, "input.0.configuration_update.reasoning.effort"),
+        ({"reasoning": {"summary": "auto"}}, "reasoning.summary"),
+        ({"text": {"format": {"type": "xml"}}}, "text.format"),
+        ({"text": {}}, "text.format"),
+    ],
+)
+async def test_an_update_that_cannot_be_followed_is_refused(
+    database: Database, update: dict[str, Any], param: str
+) -> None:
+    async with answering(database, "x") as client:
+        error = (await post(client, "/v1/responses", {"input": [{**UPDATE, **update}]}, 400))["error"]
+    assert str(error["param"]).endswith(param.rpartition("configuration_update.")[2]), error

@@ -20,7 +20,7 @@ from aiohttp import WSCloseCode, WSMsgType, web
 from agents.call_payload import OUTPUT_TYPES
 from agents.call_shape import PLAIN
 from agents.errors import WaitsForCaller
-from agents.message import Compaction, FileSearchCall, FunctionCall, Item, ToolListing
+from agents.message import Compaction, ConfigurationUpdate, FileSearchCall, FunctionCall, Item, ToolListing
 from worker.auth.access import needs
 from worker.auth.principal import Principal
 from worker.auth.scope import Scope
@@ -89,6 +89,8 @@ def _size(item: Item) -> int:
             return len(item.arguments) + (len(item.result.output) if item.result else 0)
         case ToolListing():
             return len(orjson.dumps(item.tools))
+        case ConfigurationUpdate():
+            return len(orjson.dumps(item.format))
         case Compaction():
             return 2 * len(item.sealed)  # and its content
         case FileSearchCall():
