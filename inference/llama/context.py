@@ -119,7 +119,7 @@ class LlamaContext:
         self._copies: dict[int, int] = {}  # target: source; stream copies that llama.cpp defers to its next step
         self.rows_max = rows_max
         self._steps_from = [0] * slots  # the length of each slot before its last step
-        self.drops = not (lib.llama_model_is_recurrent(model.handle) or lib.llama_model_is_hybrid(model.handle))
+        self.drops = not model.recurs
         self.rewinds = self.drops and not self._windowed
         self.vocabulary_size = model.vocabulary_size
         self._input_dimensions = model.input_dimensions

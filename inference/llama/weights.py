@@ -148,6 +148,11 @@ class LlamaModel:
         """The tokens that layers with a sliding window attend to; 0 without such layers."""
         return int(lib.llama_model_n_swa(self.handle))
 
+    @property
+    def recurs(self) -> bool:
+        """Whether it has recurrent layers, perhaps beside layers with attention."""
+        return bool(lib.llama_model_is_recurrent(self.handle) or lib.llama_model_is_hybrid(self.handle))
+
     def metadata(self) -> dict[str, str]:
         """The scalar values of the file's header; arrays (such as the vocabulary) are left out."""
         buffer = ctypes.create_string_buffer(_METADATA_BYTES_MAX)

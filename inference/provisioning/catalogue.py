@@ -40,6 +40,7 @@ class Preset:
     shape: tuple[int, int, int, int, int]  # layers, width, heads, KV heads, head size
     licence: str
     windows: tuple[int, int] = (0, 0)  # tokens of a sliding window, and how many of the layers have one
+    recurrent: tuple[int, int] = (0, 0)  # layers with a state instead of keys and values, and its bytes
     sha256: str | None = None  # None: unknown offline
     sees: bool = False  # multimodal; the file holds only the part for text
     draft: str | None = None  # the preset that can draft for this one: same vocabulary, much smaller
@@ -53,7 +54,7 @@ class Preset:
 
     @property
     def proportions(self) -> Proportions:
-        return Proportions(self.size, self.context, *self.shape, self.shape[-1], *self.windows)
+        return Proportions(self.size, self.context, *self.shape, self.shape[-1], *self.windows, *self.recurrent)
 
     def url(self, hub: str) -> str:
         return f"{hub.rstrip('/')}/{self.repository}/resolve/main/{self.file}"
@@ -100,6 +101,7 @@ BUNDLED = (
 )
 
 THINKS = "reasons before it answers"
+HYBRID = "recurrent layers: checkpoints are verified, with random weights of its architecture"
 PRESETS = (
     Preset(
         name="smollm2-135m",
@@ -287,6 +289,39 @@ PRESETS = (
         context=32_768,
         shape=(32, 4096, 32, 8, 128),
         licence="Apache-2.0",
+    ),
+    Preset(
+        name="qwen3.5-4b",
+        repository="unsloth/Qwen3.5-4B-GGUF",
+        file="Qwen3.5-4B-Q4_K_M.gguf",
+        size=2_740_000_000,
+        context=262_144,
+        shape=(32, 2560, 16, 4, 256),
+        recurrent=(24, 2_195_456),
+        licence="Apache-2.0",
+        note=f"{THINKS}; {HYBRID}",
+    ),
+    Preset(
+        name="granite-4.0-h-tiny",
+        repository="ibm-granite/granite-4.0-h-tiny-GGUF",
+        file="granite-4.0-h-tiny-Q4_K_M.gguf",
+        size=4_250_000_000,
+        context=131_072,
+        shape=(40, 1536, 12, 4, 128),
+        recurrent=(36, 1_612_800),
+        licence="Apache-2.0",
+        note=f"uses 1 of its 7 billion parameters per token; {HYBRID}",
+    ),
+    Preset(
+        name="lfm2-1.2b",
+        repository="LiquidAI/LFM2-1.2B-GGUF",
+        file="LFM2-1.2B-Q4_K_M.gguf",
+        size=731_000_000,
+        context=32_768,
+        shape=(16, 2048, 32, 8, 64),
+        recurrent=(10, 16_384),
+        licence="LFM Open License v1.0",
+        note=HYBRID,
     ),
     Preset(
         name="gpt-oss-20b",

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from inference.attention import F16, Q4_0, Q8_0, Attention
 from inference.config import EngineConfig
 from inference.llama import LlamaModel
+from inference.provisioning.gguf_metadata import numbers
 from inference.speculative.draft_model import CATCH_UP_TOKENS_MAX
 from inference.weight_placement import HOST
 
@@ -16,7 +19,7 @@ ACTIVATION_BYTES, MASK_BYTES = 4, 2
 HIDDEN_WIDTHS, HIDDEN_WIDTHS_BESIDE_SCORES = 10, 4
 BLOCK = 32  # numbers that share a scale: the size of a head must be a multiple of it
 # Of so many layers, one attends to all tokens and the others to a sliding window: what llama.cpp assumes of files that
-# do not say it. Of other families it is not known, as arrays in the header are not read.
+# do not say it.
 PERIODS = {"cohere2": 4, "exaone4": 4, "gemma2": 2, "gemma3": 6, "gemma3n": 5, "gpt-oss": 2, "olmo2": 4}
 WINDOW_CELLS = 256  # the cells of windows are a multiple of this
 
@@ -38,11 +41,17 @@ class Proportions:
     value: int
     window: int = 0  # tokens that some layers attend to at most
     windowed: int = 0  # layers with such a window, as far as it is known
+    recurrent: int = 0  # layers that keep a state of `state_bytes` instead of keys and values
+    state_bytes: int = 0
+
+    @property
+    def kv_layers(self) -> int:
+        return self.layers - self.recurrent
 
     @property
     def kv_numbers(self) -> int:
-        """Numbers per token in all layers. An upper bound for models that keep keys and values only in some layers."""
-        return self.layers * self.kv_heads * (self.key + self.value)
+        """Numbers per token in all layers that keep keys and values."""
+        return self.kv_layers * self.kv_heads * (self.key + self.value)
 
     @property
     def takes_quantised(self) -> bool:
@@ -55,19 +64,47 @@ class Proportions:
         architecture = metadata.get("general.architecture", "")
         prefix, usual = f"{architecture}.attention", model.dimensions // max(1, heads)
         key, value = (int(metadata.get(f"{prefix}.{part}_length", usual)) for part in ("key", "value"))
-        period = int(metadata.get(f"{prefix}.sliding_window_pattern", PERIODS.get(architecture, 0)))
+        of_layers = partial(numbers, model.path)
+        heads_of = of_layers(f"{prefix}.head_count_kv") if model.recurs else ()
+        every = int(metadata.get(f"{architecture}.full_attention_interval", 1))
+        recurrent = sum(not each for each in heads_of) if heads_of else layers - layers // every
         return cls(
             weight_bytes=model.weight_bytes,
             context=model.context_length,
             layers=layers,
             width=model.dimensions,
             heads=heads,
-            kv_heads=kv_heads,
+            kv_heads=max(heads_of, default=kv_heads),
             key=key,
             value=value,
             window=model.window,
-            windowed=layers - layers // period if model.window and period else 0,
+            windowed=_windowed(layers, architecture, metadata, of_layers) if model.window else 0,
+            recurrent=recurrent if model.recurs else 0,
+            state_bytes=_state_bytes(model.dimensions, architecture, metadata) if model.recurs else 0,
         )
+
+
+def _windowed(
+    layers: int, architecture: str, metadata: Mapping[str, str], of_layers: Callable[[str], Sequence[int]]
+) -> int:
+    """How many layers have a sliding window; 0 if the file does not say it, and llama.cpp's own rule is not known."""
+    key = f"{architecture}.attention.sliding_window_pattern"
+    if flags := of_layers(key):
+        return sum(map(bool, flags))
+    period = int(metadata.get(key, PERIODS.get(architecture, 0)))
+    return layers - layers // period if period else 0
+
+
+def _state_bytes(width: int, architecture: str, metadata: Mapping[str, str]) -> int:
+    """Of a recurrent layer and one slot: the end of what was convolved, and what all tokens add up to."""
+
+    def told(name: str) -> int:
+        return int(metadata.get(f"{architecture}.{name}", 0))
+
+    if short := told("shortconv.l_cache"):
+        return 4 * width * (short - 1)
+    state, inner = told("ssm.state_size"), told("ssm.inner_size")
+    return 4 * (state * inner + max(0, told("ssm.conv_kernel") - 1) * (inner + 2 * told("ssm.group_count") * state))
 
 
 def in_words(size: int) -> str:
@@ -77,7 +114,7 @@ def in_words(size: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Footprint:
-    """Bytes. An upper bound for models that keep keys and values only in some layers."""
+    """Bytes."""
 
     weights: int
     kv_cache: int
@@ -116,6 +153,7 @@ class Footprint:
         """`gpu`: whether steps are computed on a GPU."""
         context, attention = config.context_of(model.context), config.attention(gpu=gpu)
         kv_cache = _kv_cache(model, context * config.slots, config.kv_type)
+        kv_cache += model.recurrent * model.state_bytes * config.slots
         if config.windowed:
             kv_cache -= _outside_windows(model, context, config, unified=attention.unified)
         return cls(
@@ -145,7 +183,7 @@ def _outside_windows(model: Proportions, context: int, config: EngineConfig, *, 
     together = config.slots if unified else 1
     held = -(-(model.window * together + config.rows_max) // WINDOW_CELLS) * WINDOW_CELLS
     spared = max(0, context * together - held) * (config.slots // together)
-    return _kv_cache(model, spared, config.kv_type) * model.windowed // model.layers
+    return _kv_cache(model, spared, config.kv_type) * model.windowed // model.kv_layers
 
 
 def _working(model: Proportions, rows: int, context: int, slots: int, attention: Attention) -> int:

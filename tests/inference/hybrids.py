@@ -34,7 +34,8 @@ class _Writer:
         self.gguf.add_block_count(self.layers)
         self.gguf.add_context_length(context)
         self.gguf.add_embedding_length(self.width)
-        self.gguf.add_feed_forward_length(self.hidden)
+        if architecture != "nemotron_h":  # which has it by layer
+            self.gguf.add_feed_forward_length(self.hidden)
         self.gguf.add_head_count(self.heads)
         self.gguf.add_layer_norm_rms_eps(1e-6)
         self.gguf.add_rope_freq_base(10_000.0)
@@ -126,15 +127,42 @@ def _granite(writer: _Writer) -> None:
         if _is_attention(number):
             writer.attention(layer)
             continue
-        mixed = 2 * GROUPS * STATE + writer.inner
-        writer.matrix(f"{layer}.ssm_in", mixed + writer.inner + heads, writer.width)
-        writer.matrix(f"{layer}.ssm_conv1d", mixed, CONVOLVED)
-        writer.values(f"{layer}.ssm_conv1d.bias", (mixed,), -0.1, 0.1)
-        writer.values(f"{layer}.ssm_dt.bias", (heads,), -1, 1)
-        writer.values(f"{layer}.ssm_a", (heads, 1), -0.2, -0.01)
-        writer.values(f"{layer}.ssm_d", (heads, 1), 0.5, 1)
-        writer.ones(f"{layer}.ssm_norm", GROUPS, writer.inner // GROUPS)
-        writer.matrix(f"{layer}.ssm_out", writer.width, writer.inner)
+        _mamba(writer, layer, heads)
+
+
+def _mamba(writer: _Writer, layer: str, heads: int) -> None:
+    mixed = 2 * GROUPS * STATE + writer.inner
+    writer.matrix(f"{layer}.ssm_in", mixed + writer.inner + heads, writer.width)
+    writer.matrix(f"{layer}.ssm_conv1d", mixed, CONVOLVED)
+    writer.values(f"{layer}.ssm_conv1d.bias", (mixed,), -0.1, 0.1)
+    writer.values(f"{layer}.ssm_dt.bias", (heads,), -1, 1)
+    writer.values(f"{layer}.ssm_a", (heads, 1), -0.2, -0.01)
+    writer.values(f"{layer}.ssm_d", (heads, 1), 0.5, 1)
+    writer.ones(f"{layer}.ssm_norm", GROUPS, writer.inner // GROUPS)
+    writer.matrix(f"{layer}.ssm_out", writer.width, writer.inner)
+
+
+def _nemotron(writer: _Writer) -> None:
+    """Nemotron H: each layer is Mamba 2, attention, or feed-forward."""
+    facts, heads = writer.gguf, writer.inner // STATE
+    feeds = [number % ATTENTION_EVERY == 1 for number in range(writer.layers)]
+    facts.add_head_count_kv([KV_HEADS if _is_attention(number) else 0 for number in range(writer.layers)])
+    facts.add_feed_forward_length([writer.hidden if feeds_forward else 0 for feeds_forward in feeds])
+    facts.add_key_length(HEAD)
+    facts.add_value_length(HEAD)
+    facts.add_layer_norm_eps(1e-6)
+    _add_state(writer, heads)
+    writer.ones("output_norm", writer.width)
+    for number, feeds_forward in enumerate(feeds):
+        layer = f"blk.{number}"
+        writer.ones(f"{layer}.attn_norm", writer.width)
+        if _is_attention(number):
+            writer.attention(layer)
+        elif feeds_forward:
+            writer.matrix(f"{layer}.ffn_up", writer.hidden, writer.width)
+            writer.matrix(f"{layer}.ffn_down", writer.width, writer.hidden)
+        else:
+            _mamba(writer, layer, heads)
 
 
 def _lfm(writer: _Writer) -> None:
@@ -188,6 +216,7 @@ def _add_state(writer: _Writer, heads: int) -> None:
 ARCHITECTURES: dict[str, Callable[[_Writer], None]] = {
     "qwen35": _qwen,
     "granitehybrid": _granite,
+    "nemotron_h": _nemotron,
     "lfm2": _lfm,
     "gemma3": _gemma,
 }

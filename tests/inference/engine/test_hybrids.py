@@ -76,7 +76,7 @@ class Talk:
         return sum(self.model.count(message.content) for message in messages)
 
 
-@pytest.fixture(params=ARCHITECTURES)
+@pytest.fixture(params=sorted(ARCHITECTURES.keys() - {"nemotron_h"}))  # whose layers are those of Granite, one by one
 async def talk(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Talk]:
     path = write_hybrid(tmp_path / f"{request.param}.gguf", request.param)
     config = EngineConfig(model_path=path, context=2048, parallel=2, resident=2, threads=1, windowed=True)

@@ -56,6 +56,9 @@ SERVED = {  # on each of them
     "smollm3-3b": ("1 x 4096", "8 x 4096", "8 x 8192", "8 x 8192"),
     "phi-4-mini": ("no", "3 x 4096", "8 x 7168", "8 x 8192"),
     "granite-4.0-micro": ("1 x 4096 q8_0", "6 x 4096", "8 x 8192", "8 x 8192"),
+    "qwen3.5-4b": ("no", "8 x 5120", "8 x 8192", "8+4 x 8192"),
+    "granite-4.0-h-tiny": ("no", "4 x 4096", "8+8 x 8192", "8+8 x 8192"),
+    "lfm2-1.2b": ("8 x 8192", "8+4 x 8192", "8+8 x 8192", "8+8 x 8192"),
     "gpt-oss-20b": ("no", "no", "no", "8 x 8192"),
     "mistral-7b": ("no", "1 x 4096", "8 x 5120", "8 x 8192"),
 }
@@ -146,6 +149,21 @@ def test_layers_with_a_window_hold_what_llama_cpp_gives_them(layout: str, cells:
     whole, less = (Footprint.of(proportions, replace(config, windowed=each)).kv_cache for each in (False, True))
     token_bytes = KV_HEADS * 2 * HEAD * 2
     assert (whole, less) == (4 * 3 * 2048 * token_bytes, (3 * 2048 + 3 * cells) * token_bytes)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "kv_mib", "state_mib"), [("qwen35", 1.5, 0.17), ("granitehybrid", 1.5, 0.17), ("lfm2", 0.75, 0.0)]
+)
+def test_recurrent_layers_hold_a_state_of_each_slot_and_no_tokens(
+    architecture: str, kv_mib: float, state_mib: float, tmp_path: Path
+) -> None:
+    """As llama.cpp told for these models: one of four layers holds tokens."""
+    path = write_hybrid(tmp_path / "hybrid.gguf", architecture)
+    with closing(LlamaModel.load(path, weights=False)) as model:
+        proportions = Proportions.of(model)
+    held = 2 * proportions.kv_numbers * 3 * 2048
+    need = Footprint.of(proportions, EngineConfig(model_path=path, context=2048, parallel=2, resident=1))
+    assert (held / 2**20, round((need.kv_cache - held) / 2**20, 2)) == (kv_mib, state_mib)
 
 
 def test_a_model_like_its_draft_is_served_with_fewer_conversations() -> None:
