@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
-Effort: TypeAlias = Literal["none", "minimal", "low", "medium", "high", "xhigh"]
+Effort: TypeAlias = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 Value: TypeAlias = bool | int | float | str
 
 EFFORT = "reasoning_effort"  # gpt-oss, Mistral
@@ -17,7 +17,8 @@ THINKING = ("enable_thinking", "thinking")  # Qwen, GLM, SmolLM; DeepSeek, Grani
 VERBOSITY = "verbosity"
 NO_OPTIONS: Mapping[str, Value] = {}
 WITHOUT_THINKING = frozenset({"none", "minimal"})
-NEAREST: Mapping[str, str] = {"minimal": "low", "xhigh": "high"}  # models were trained on low, medium and high
+# Models were trained on low, medium and high.
+NEAREST: Mapping[str, str] = {"minimal": "low", "xhigh": "high", "max": "high"}
 
 
 @dataclass(frozen=True, slots=True)

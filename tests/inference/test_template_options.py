@@ -35,6 +35,7 @@ def test_a_template_knows_its_switches_and_nothing_else() -> None:
         ("low", True, "low"),
         ("high", True, "high"),
         ("xhigh", True, "high"),
+        ("max", True, "high"),
     ],
 )
 def test_an_effort_is_a_word_or_a_switch(effort: Effort | None, thinks: bool, said: str) -> None:

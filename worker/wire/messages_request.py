@@ -44,7 +44,7 @@ class Thinking(Lenient):
 
     type: Literal["enabled", "adaptive", "between_tools", "disabled"]
     budget_tokens: Annotated[int, Field(ge=0, le=limits.OUTPUT_TOKENS_MAX)] | None = None
-    display: Literal["summarized", "omitted"] | None = None
+    display: Literal["summarized", "updates", "omitted"] | None = None
 
 
 class OutputFormat(Lenient):
@@ -130,7 +130,7 @@ class MessagesInput(GenerationParameters, Lenient):
             return "none"
         if wanted is None:
             return "medium" if self.thinking else None
-        return "xhigh" if wanted == "max" else wanted
+        return wanted
 
     @property
     def effort_params(self) -> Sequence[str]:

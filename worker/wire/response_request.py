@@ -135,8 +135,9 @@ class ResponseRequest(GenerationParameters):
     moderation: Unsupported = None
     prompt: Unsupported = None
     image: Unsupported = None
-    access_programs: Unsupported = None
-    client_metadata: Annotated[Any, without_effect("client_metadata")] = None  # sent by Codex
+    # Sent by Codex.
+    access_programs: Annotated[Any, without_effect("access_programs")] = None
+    client_metadata: Annotated[Any, without_effect("client_metadata")] = None
 
     @field_validator("previous_response_id")
     @classmethod

@@ -104,6 +104,7 @@ HONOURED = [
     Row("thinking_token_budget", 7, {"caps.thought_tokens": 7}, also={"reasoning_budget": 9}),
     Row("reasoning", {"max_tokens": 5}, {"caps.thought_tokens": 5}, also={"reasoning_budget": 9}),
     Row("client_metadata", {"x-codex-installation-id": "7"}),
+    Row("access_programs", {"cyber": "standard"}),
     Row("top_logprobs", 4, {"sampling.top_logprobs": 4}, {"top_logprobs": 4}),
     Row("text", {"format": {"type": "text"}}, {"answer_format": None}, {"text": {"format": {"type": "text"}}}),
     Row("text", {"format": {"type": "json_object"}}, {"answer_format.schema": {"type": "object"}}),
@@ -219,7 +220,6 @@ REFUSED = [
     Refusal("moderation", {}, UNSUPPORTED),
     Refusal("prompt", {"id": "p"}, UNSUPPORTED),
     Refusal("image", {}, UNSUPPORTED),
-    Refusal("access_programs", {}, UNSUPPORTED),
 ]
 
 
