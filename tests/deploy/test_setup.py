@@ -305,5 +305,5 @@ def test_the_browser_that_is_found_is_printed(tmp_path: Path) -> None:
 
 def test_make_lists_its_targets() -> None:
     listed = subprocess.run(["make", "-s", "help"], cwd=ROOT, capture_output=True, text=True).stdout
-    for target in ("run", "setup", "test", "test-builds", "test-gpu", "bench", "format", "clean"):
+    for target in ("run", "setup", "test", "test-clients", "test-builds", "test-gpu", "bench", "format", "clean"):
         assert f"make {target}" in listed

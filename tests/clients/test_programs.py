@@ -1,0 +1,310 @@
+"""Coding agents themselves, without a person: each is a process with a home of its own and no way to other machines.
+The model that answers them follows a script. `make test-clients` runs these tests.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import pytest
+
+from deploy import clients
+from deploy.failure import SetupFailed
+from inference.testing import ScriptedModel
+from migrations.pool import Database
+from tests.worker.answering import answering
+from tests.worker.harness import Client
+from tests.worker.routes.test_client_tools import call
+from tests.worker.tool_server import ToolServer, tool_server
+from worker.services import SERVICES
+
+TIMEOUT_S = 100.0  # of one run, which takes two seconds on a quiet machine
+pytestmark = [pytest.mark.programs, pytest.mark.timeout(3 * TIMEOUT_S)]
+MODULES = clients.PROGRAMS / "node_modules"
+CODEX = MODULES / "@openai/codex" / "bin" / "codex.js"
+CLAUDE = MODULES / "@anthropic-ai/claude-code" / "cli-wrapper.cjs"
+NOWHERE = "http://127.0.0.1:9"  # nobody listens there
+# Codex gives the first one functions and patches, the second one a tool for scripts that call them.
+FUNCTIONS, CODE = "gpt-5.5", "gpt-6.1-sol"
+CONFIG = """\
+model = "{model}"
+model_provider = "here"
+[model_providers.here]
+name = "here"
+base_url = "{url}v1"
+env_key = "AGENT_KEY"
+wire_api = "responses"
+supports_websockets = {websockets}
+request_max_retries = 0
+stream_max_retries = 0
+[mcp_servers.far]
+url = "{tools}"
+"""
+PATCH = """\
+*** Begin Patch
+*** Update File: note.txt
+@@
+-old
++new
+*** End Patch
+"""
+NUMBER = {
+    "type": "object",
+    "properties": {"n": {"type": "integer"}},
+    "required": ["n"],
+    "additionalProperties": False,
+}
+THOUGHT = "<think>\nI look first.\n</think>\n\n"
+THINKS = "<tool_call> {% generation %} </think>"  # enough of a template to tell the dialect
+Events: TypeAlias = list[dict[str, Any]]
+Place: TypeAlias = tuple[str, str]  # the address of a worker, and a key for it
+
+
+@dataclass(frozen=True)
+class Desk:
+    """A folder to work in, with one file, and the home of the program."""
+
+    folder: Path
+    home: Path
+
+    @property
+    def note(self) -> Path:
+        return self.folder / "note.txt"
+
+    async def run(self, program: Path, *arguments: str, **environment: str) -> Events:
+        """What the program printed, line by line."""
+        given = {"PATH": os.environ["PATH"], "HOME": str(self.home), "TMPDIR": str(self.home), **environment}
+        process = await asyncio.create_subprocess_exec(
+            *(str(clients.NODE), str(program), *arguments),
+            cwd=self.folder,
+            env={**given, "HTTP_PROXY": NOWHERE, "HTTPS_PROXY": NOWHERE, "NO_PROXY": "127.0.0.1"},
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            start_new_session=True,
+        )
+        try:
+            async with asyncio.timeout(TIMEOUT_S):
+                told, complaints = await process.communicate()
+        finally:
+            if process.returncode is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                await process.wait()
+        assert process.returncode == 0, (told + complaints).decode()
+        return [json.loads(line) for line in told.splitlines()]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def programs() -> None:
+    """They come from the cache, unless nobody has run these tests here before."""
+    try:
+        clients.install(clients.PROGRAMS)
+    except SetupFailed as error:
+        pytest.fail(str(error), pytrace=False)
+
+
+@pytest.fixture(scope="module")
+def tools() -> Iterator[ToolServer]:
+    with tool_server() as server:
+        yield server
+
+
+@pytest.fixture
+def desk(tmp_path: Path, tools: ToolServer) -> Desk:
+    tools.calls.clear()
+    desk = Desk(tmp_path / "work", tmp_path / "home")
+    for folder in (desk.folder, desk.home):
+        folder.mkdir()
+    desk.note.write_text("old\n")
+    return desk
+
+
+def scripted(*replies: str, name: str = FUNCTIONS, **more: Any) -> ScriptedModel:
+    return ScriptedModel(list(replies), name=name, piece_chars=5, **more)
+
+
+def place(client: Client) -> Place:
+    return str(client.make_url("/")), client.session.headers["Authorization"].removeprefix("Bearer ")
+
+
+async def codex(
+    desk: Desk, place: Place, tools: ToolServer, model: str, *arguments: str, websockets: bool = False
+) -> Events:
+    url, key = place
+    config = desk.home / ".codex" / "config.toml"
+    config.parent.mkdir(exist_ok=True)
+    config.write_text(CONFIG.format(model=model, url=url, tools=tools.url, websockets=str(websockets).lower()))
+    # Its sandbox needs namespaces, which containers often do not have.
+    alone = ("--json", "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox")
+    return await desk.run(CODEX, "exec", *arguments, *alone, AGENT_KEY=key)
+
+
+async def claude(desk: Desk, place: Place, tools: ToolServer, *arguments: str) -> Events:
+    url, key = place
+    servers = {"mcpServers": {"far": {"type": "http", "url": tools.url}}}
+    return await desk.run(
+        CLAUDE,
+        *("--print", *arguments, "--output-format=stream-json", "--verbose"),
+        *("--permission-mode=acceptEdits", "--allowedTools=Bash,mcp__far__double"),
+        *(f"--mcp-config={json.dumps(servers)}", "--strict-mcp-config"),
+        ANTHROPIC_BASE_URL=url.removesuffix("/"),
+        ANTHROPIC_AUTH_TOKEN=key,
+        ANTHROPIC_MODEL=FUNCTIONS,
+        CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC="1",
+    )
+
+
+def done(events: Events) -> list[Any]:
+    """The items of a run of Codex: what it read, changed, called and was told."""
+    keys = {"command_execution": "aggregated_output", "mcp_tool_call": "arguments", "agent_message": "text"}
+    items = (event["item"] for event in events if event["type"] == "item.completed")
+    return [(item["type"], item.get(keys.get(item["type"], ""))) for item in items]
+
+
+def blocks(events: Events, role: str) -> list[dict[str, Any]]:
+    """The blocks of the messages that Claude Code got, or sent as the user."""
+    return [block for event in events if event["type"] == role for block in event["message"]["content"]]
+
+
+def refused(client: Client) -> list[dict[str, str]]:
+    """The requests that were answered with an error. One whose client left (499) was not refused."""
+    assert client.app is not None
+    (family,) = client.app[SERVICES].telemetry.metrics.requests.collect()
+    labels = [sample.labels for sample in family.samples if sample.name.endswith("_total")]
+    return [each for each in labels if each["status"] >= "400" and each["status"] != "499"]
+
+
+def only_grow(prompts: Sequence[str]) -> bool:
+    """Whether each prompt begins with the one before: then the cache holds."""
+    return all(later.startswith(earlier.removesuffix("<assistant>")) for earlier, later in pairwise(prompts))
+
+
+@pytest.mark.parametrize("websockets", [False, True])
+async def test_codex_reads_edits_calls_and_goes_on_later(
+    database: Database, desk: Desk, tools: ToolServer, websockets: bool
+) -> None:
+    rounds = [
+        call("exec_command", cmd="cat note.txt"),
+        call("apply_patch", input=PATCH),
+        call("tool_search", query="double"),
+        call("mcp__far__double", x=21),
+        "It is done.",
+        "Nothing else.",
+    ]
+    model = scripted(*([""] if websockets else []), *rounds)  # a connection begins with a prompt that is only read
+    async with answering(database, model=model) as client:
+        first = await codex(desk, place(client), tools, FUNCTIONS, "Do it.", websockets=websockets)
+        later = await codex(
+            desk, place(client), tools, FUNCTIONS, "resume", "--last", "Anything?", websockets=websockets
+        )
+        assert refused(client) == []
+    assert done(first) == [
+        ("command_execution", "old\n"),
+        ("file_change", None),
+        ("mcp_tool_call", {"x": 21}),
+        ("agent_message", "It is done."),
+    ]
+    assert (desk.note.read_text(), tools.calls) == ("new\n", [{"x": 21}])
+    assert done(later) == [("agent_message", "Nothing else.")]
+    prompts = [prompt for prompt in model.prompts if "Do it." in prompt]
+    assert len(prompts) == len(rounds) and only_grow(prompts)
+    assert "mcp__far__double" not in prompts[2] and "42" in prompts[4].rpartition("<tool>")[2]
+
+
+async def test_codex_runs_the_scripts_of_a_model_that_has_one_tool_for_them(
+    database: Database, desk: Desk, tools: ToolServer
+) -> None:
+    reads = 'const read = await tools.exec_command({cmd: "cat note.txt"}); text(read.output);'
+    edits = f"text(await tools.apply_patch({json.dumps(PATCH)}));"
+    model = scripted(
+        *(call("functions__exec", input=reads), call("functions__exec", input=edits), "It is done."), name=CODE
+    )
+    async with answering(database, model=model) as client:
+        events = await codex(desk, place(client), tools, CODE, "Do it.")
+        assert refused(client) == []
+    assert done(events) == [
+        ("command_execution", "old\n"),
+        ("file_change", None),
+        ("agent_message", "It is done."),
+    ]
+    assert desk.note.read_text() == "new\n" and only_grow(model.prompts)
+
+
+async def test_codex_holds_an_answer_to_a_schema(database: Database, desk: Desk, tools: ToolServer) -> None:
+    (desk.folder / "schema.json").write_text(json.dumps(NUMBER))
+    model = scripted('{"n": 3}')
+    async with answering(database, model=model) as client:
+        events = await codex(desk, place(client), tools, FUNCTIONS, "Count.", "--output-schema=schema.json")
+    assert done(events) == [("agent_message", '{"n": 3}')]
+    assert any('"integer"' in grammar.text for grammar in model.grammars)
+
+
+async def test_claude_code_reads_edits_runs_and_goes_on_later(
+    database: Database, desk: Desk, tools: ToolServer
+) -> None:
+    model = scripted(
+        call("Read", file_path=str(desk.note)),
+        call("Edit", file_path=str(desk.note), old_string="old", new_string="new"),
+        call("Bash", command="cat note.txt", description="Read the note"),
+        "It is done.",
+        "Nothing else.",
+    )
+    async with answering(database, model=model) as client:
+        first = await claude(desk, place(client), tools, "Do it.")
+        later = await claude(desk, place(client), tools, "--continue", "Anything?")
+        assert refused(client) == []
+    assert [block.get("name") or block["text"] for block in blocks(first, "assistant")] == [
+        *("Read", "Edit", "Bash", "It is done."),
+    ]
+    results = [block["content"] for block in blocks(first, "user")]
+    assert "old" in results[0] and results[2] == "new"
+    assert desk.note.read_text() == "new\n"
+    assert (first[-1]["result"], later[-1]["result"]) == ("It is done.", "Nothing else.")
+    assert len(model.prompts) == 5 and only_grow(model.prompts)
+
+
+async def test_claude_code_loads_the_tools_of_its_servers_when_they_are_needed(
+    database: Database, desk: Desk, tools: ToolServer
+) -> None:
+    model = scripted(call("ToolSearch", query="select:mcp__far__double"), call("mcp__far__double", x=21), "It is 42.")
+    async with answering(database, model=model) as client:
+        events = await claude(desk, place(client), tools, "What is twice 21?")
+        assert refused(client) == []
+    assert (tools.calls, events[-1]["result"]) == ([{"x": 21}], "It is 42.")
+    about = "Double a number."
+    assert about not in model.prompts[0] and about in model.prompts[1] and only_grow(model.prompts)
+
+
+async def test_claude_code_holds_an_answer_to_a_schema(database: Database, desk: Desk, tools: ToolServer) -> None:
+    async with answering(database, model=scripted(call("StructuredOutput", n=3))) as client:
+        events = await claude(desk, place(client), tools, "Count.", f"--json-schema={json.dumps(NUMBER)}")
+        assert refused(client) == []
+    assert events[-1]["structured_output"] == {"n": 3}
+
+
+async def test_claude_code_gets_thoughts_and_sends_them_back(database: Database, desk: Desk, tools: ToolServer) -> None:
+    read = call("Read", file_path=str(desk.note))
+    model = scripted(THOUGHT + read, THOUGHT + "It says old.", chat_template=THINKS)
+    async with answering(database, model=model) as client:
+        events = await claude(desk, place(client), tools, "Read it.")
+        assert refused(client) == []
+    assert [block["type"] for block in blocks(events, "assistant")] == ["thinking", "tool_use", "thinking", "text"]
+    assert events[-1]["result"] == "It says old." and only_grow(model.prompts)
+
+
+async def test_codex_gets_thoughts_and_sends_them_back(database: Database, desk: Desk, tools: ToolServer) -> None:
+    read = call("exec_command", cmd="cat note.txt")
+    model = scripted(THOUGHT + read, THOUGHT + "It says old.", chat_template=THINKS)
+    async with answering(database, model=model) as client:
+        events = await codex(desk, place(client), tools, FUNCTIONS, "Read it.")
+        assert refused(client) == []
+    assert done(events) == [("command_execution", "old\n"), ("agent_message", "It says old.")]
+    assert only_grow(model.prompts)
