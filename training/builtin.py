@@ -13,15 +13,14 @@ from agents.tools.calculator import calculator, evaluate
 from agents.tools.convert_units import convert_units
 from agents.tools.current_time import current_time
 from training.functions import Call
-from training.values import DATA, POOLS, Chooser, sections
+from training.values import Chooser, capital, lines, sections
 
 SCHEMAS = [tool.schema for tool in (calculator, current_time, convert_units)]
 LARGEST = 1e9  # longer results teach nothing but digits
-
-ZONES = dict(line.split("|") for line in (DATA / "zones.txt").read_text().splitlines())
-UNITS = [line.split("|") for line in (DATA / "units.txt").read_text().splitlines()]
-
-ASKED = sections(DATA / "requests.txt")
+ZONES = dict(line.split("|") for line in lines("zones.txt"))
+UNITS = [line.split("|") for line in lines("units.txt")]
+DEGREES = ("celsius", "fahrenheit", "kelvin")
+ASKED = sections("requests.txt")
 # words, expression, and the answer of a story, in which {r} is the result
 SUMS, STORIES, AFTER = ([line.split(" => ") for line in ASKED[name]] for name in ("sums", "stories", "after"))
 NUMBERS = {"a": (2, 9999), "b": (2, 999), "c": (1, 60), "d": (2, 40), "e": (2, 6)}  # c is a percentage
@@ -41,28 +40,52 @@ class Asked:
     answer: str
     thing: str
 
+    def again(self, choose: Chooser) -> Asked:
+        """The same kind of thing once more, as in "and in London?"."""
+        match self.call["name"]:
+            case "current_time":
+                return time(choose, "time_again", "date" if self.answer.startswith("The date") else "time")
+            case "calculator":
+                return (choose.chance(0.5) and _after(choose, self)) or sum_(choose, "sum_again")
+        value, source, last = self.call["arguments"].values()
+        if choose.chance(0.5) and (units := _other_units(source, last)):
+            return _converted(choose.pick(ASKED["other_unit"]), value, source, choose.pick(units))
+        if choose.chance(0.6):
+            told, value = _amount(choose)
+            return _converted(choose.pick(ASKED["other_amount"]).format(f"{told} {source}"), value, source, last)
+        made = conversion(choose)
+        return replace(made, text=choose.pick(ASKED["conversion_again"]).format(made.thing))
 
-def sum_(choose: Chooser, story: bool | None = None) -> Asked:
-    story = choose.chance(STORY_SHARE) if story is None else story
+
+def sum_(choose: Chooser, form: str = "sum") -> Asked:
+    """A sum in a sentence of a section of requests.txt, or a story."""
+    story = form == "sum" and choose.chance(STORY_SHARE)
     while True:
         words, expression, *answer = choose.pick(STORIES if story else SUMS)
         named, thing = _filled(choose, words)
-        text = thing if story else choose.pick(ASKED["sum"]).format(thing)
-        told = answer[0].format(**named) if answer else f"{thing[0].upper()}{thing[1:]} is {{r}}."
+        text = thing if story else choose.pick(ASKED[form]).format(thing)
+        told = answer[0].format(**named) if answer else f"{capital(thing)} is {{r}}."
         asked = _calculated(text, expression.format(**named), told, "that" if story else thing)
-        if asked is not None and not (story and asked.answer.count("-")):
+        if asked is not None and not (story and "-" in asked.answer):
             return asked
 
 
+def _after(choose: Chooser, before: Asked) -> Asked | None:
+    """A sum with the result of the last one."""
+    words, expression = choose.pick(AFTER)
+    named, text = _filled(choose, words)
+    last = str(json.loads(before.result)["result"])
+    last = f"({last})" if last.startswith("-") else last
+    return _calculated(text, expression.format(**named).replace("{r}", last), "It is {r}.", "that")
+
+
 def _filled(choose: Chooser, words: str) -> tuple[dict[str, str], str]:
-    named = {name: _number(choose, *limits) for name, limits in NUMBERS.items()}
-    named |= {
-        "s": str(choose.between(2, 40) ** 2),
-        "n": choose.pick(POOLS["first"]),
-        "y": str(choose.between(40, 99)),
-        "r": "{r}",
-    }
-    return named, words.format(**{n: v if n in "nry" else _written(choose, v) for n, v in named.items()})
+    """What stands for the names in an expression, and the words with it."""
+    numbers = {name: _number(choose, *limits) for name, limits in NUMBERS.items()}
+    numbers["s"] = str(choose.between(2, 40) ** 2)
+    others = {"n": choose.word("first"), "y": str(choose.between(40, 99)), "r": "{r}"}
+    told = {name: _written(choose, number) for name, number in numbers.items()}
+    return numbers | others, words.format(**told, **others)
 
 
 def _number(choose: Chooser, low: int, high: int) -> str:
@@ -71,15 +94,13 @@ def _number(choose: Chooser, low: int, high: int) -> str:
         return f"{round(choose.random.uniform(low, top), choose.pick((1, 2))):g}"
     if high > 1000 and choose.chance(0.2):
         return str(choose.between(1, 900) * choose.pick((100, 1000, 1250)))
-    return str(choose.between(low, max(low, top)))
+    return str(choose.between(low, top))
 
 
 def _written(choose: Chooser, number: str) -> str:
     """With thousands separators, as people write large numbers."""
-    whole, _, rest = number.partition(".")
-    if len(whole) < 4 or choose.chance(0.3):
-        return number
-    return f"{int(whole):,}" + (f".{rest}" if rest else "")
+    whole, point, rest = number.partition(".")
+    return number if len(whole) < 4 or choose.chance(0.3) else f"{int(whole):,}{point}{rest}"
 
 
 def _calculated(text: str, expression: str, answer: str, thing: str) -> Asked | None:
@@ -94,14 +115,14 @@ def _calculated(text: str, expression: str, answer: str, thing: str) -> Asked | 
     return _asked(text, "calculator", {"expression": expression}, result, told, thing)
 
 
-def time(choose: Chooser) -> Asked:
-    place, zone = ("UTC", "UTC") if choose.chance(HERE_SHARE) else choose.pick(list(ZONES.items()))
-    dated = choose.chance(DATE_SHARE)
-    kind = "both" if dated and choose.chance(0.3) else "date" if dated else "time"
-    if place == "UTC":
-        text = choose.pick(ASKED["today" if dated else "now"])
-    else:
-        text = choose.pick(ASKED[kind]).format(place)
+def time(choose: Chooser, form: str = "", kind: str = "") -> Asked:
+    """A clock; `kind` is "date", "time" or "both"."""
+    kind = kind or (choose.pick(("both", "date", "date")) if choose.chance(DATE_SHARE) else "time")
+    place, zone = choose.pick(list(ZONES.items()))
+    text = choose.pick(ASKED[form or kind]).format(place)
+    if not form and kind != "both" and choose.chance(HERE_SHARE):
+        place = zone = "UTC"
+        text = choose.pick(ASKED["today" if kind == "date" else "now"])
     result = {
         "timezone": zone,
         "date": f"{choose.between(2024, 2031)}-{choose.between(1, 12):02d}-{choose.between(1, 28):02d}",
@@ -112,17 +133,32 @@ def time(choose: Chooser) -> Asked:
 
 
 def conversion(choose: Chooser) -> Asked:
-    """Between two units of a line of units.txt; `Spelled in words` are numbers of any size."""
+    """Between two units of a line of units.txt."""
     while True:
         source, target = choose.some(choose.pick(UNITS), 2)
-        number = _number(choose, 1, 5000)
-        degrees = source in ("celsius", "fahrenheit", "kelvin")
-        forms = ASKED["convert"] + ASKED["degrees"] * 3 * degrees
-        text = choose.pick(forms).format(v=_written(choose, number), f=source, t=target)
-        value = float(number) if "." in number else int(number)
+        told, value = _amount(choose)
+        forms = ASKED["convert"] + ASKED["degrees"] * 3 * (source in DEGREES)
+        text = choose.pick(forms).format(v=told, f=source, t=target)
         made = _converted(text, value, source, target)
         if json.loads(made.result)["result"] != value:  # else two names of one unit
-            return replace(made, answer=made.answer.replace(source, f"degrees {source}", 1) if degrees else made.answer)
+            return made
+
+
+def _other_units(source: str, last: str) -> list[str]:
+    return [unit for line in UNITS if source in line for unit in line if unit not in (source, last)]
+
+
+def _amount(choose: Chooser) -> tuple[str, float]:
+    number = _number(choose, 1, 5000)
+    return _written(choose, number), float(number) if "." in number else int(number)
+
+
+def _converted(text: str, value: float, source: str, target: str) -> Asked:
+    result = convert_units.function(value, source, target)
+    told = f"degrees {source}" if source in DEGREES else source
+    answer = f"{value} {told} is {result['result']} {target}."
+    arguments = {"value": value, "from_unit": source, "to_unit": target}
+    return _asked(text.format(target), "convert_units", arguments, result, answer, f"{value} {source} in {target}")
 
 
 def _asked(text: str, name: str, arguments: dict[str, Any], result: object, answer: str, thing: str) -> Asked:
@@ -135,59 +171,3 @@ CLOCK_ANSWERS = {
     "both": "It is {date}, {time} in {place}.",
 }
 KINDS: tuple[Callable[[Chooser], Asked], ...] = (sum_, sum_, time, conversion, conversion)
-
-
-def again(choose: Chooser, before: Asked) -> Asked:
-    """The same kind of thing once more, as in "and in London?"."""
-    match before.call["name"]:
-        case "current_time":
-            now = time(choose)
-            text = choose.pick(("And in {}?", "And {}?", "What about {}?", "and in {}", "How about in {}?", "{}?"))
-            kind = "date" if before.answer.startswith("The date") else "time"
-            now = replace(now, answer=CLOCK_ANSWERS[kind].format(place=now.thing, **json.loads(now.result)))
-        case "calculator":
-            if choose.chance(0.5) and (after := _after(choose, before)) is not None:
-                return after
-            now = sum_(choose, story=False)
-            text = choose.pick(("And {}?", "And what is {}?", "What about {}?", "and {}", "{}"))
-        case _:
-            if choose.chance(0.5) and (other := _other_unit(choose, before)) is not None:
-                return other
-            if choose.chance(0.6):
-                return _other_amount(choose, before)
-            now = conversion(choose)
-            text = choose.pick(("And {}?", "What about {}?", "and {}"))
-    return replace(now, text=text.format(now.thing))
-
-
-def _after(choose: Chooser, before: Asked) -> Asked | None:
-    """A sum with the result of the last one."""
-    words, expression = choose.pick(AFTER)
-    named, text = _filled(choose, words)
-    last = str(json.loads(before.result)["result"])
-    last = f"({last})" if last.startswith("-") else last
-    return _calculated(text, expression.format(**named).replace("{r}", last), "It is {r}.", "that")
-
-
-def _other_unit(choose: Chooser, before: Asked) -> Asked | None:
-    """The same amount in another unit: "and in feet?"."""
-    value, source, last = before.call["arguments"].values()
-    targets = [unit for line in UNITS if source in line for unit in line if unit not in (source, last)]
-    text = choose.pick(("And in {}?", "What about {}?", "and in {}?", "in {}?", "And how many {}?"))
-    return _converted(text, value, source, choose.pick(targets)) if targets else None
-
-
-def _other_amount(choose: Chooser, before: Asked) -> Asked:
-    """Another amount in the same unit: "and for 40 miles?"."""
-    _, source, target = before.call["arguments"].values()
-    number = _number(choose, 1, 5000)
-    text = choose.pick(("And {}?", "and for {}?", "What about {}?", "{}?", "And how much is {}?", "Now {}."))
-    text = text.format(f"{_written(choose, number)} {source}")
-    return _converted(text, float(number) if "." in number else int(number), source, target)
-
-
-def _converted(text: str, value: float, source: str, target: str) -> Asked:
-    result = convert_units.function(value, source, target)
-    answer = f"{value} {source} is {result['result']} {target}."
-    arguments = {"value": value, "from_unit": source, "to_unit": target}
-    return _asked(text.format(target), "convert_units", arguments, result, answer, f"{value} {source} in {target}")

@@ -7,25 +7,22 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import cycle
 from pathlib import Path
 from random import Random
 from typing import Any, Literal
 
-from training import builtin, functions, services
-from training.functions import Call, Function, Request, Tool, joined, lowered, spaced, typed
-from training.passages import Library, retrieved
+from training import builtin, functions, passages, services
+from training.functions import Call, Function, Request, Tool, joined, spaced, typed
 from training.talk import Talk
-from training.values import DATA, POOLS, Chooser
+from training.values import POOLS, Chooser, lines, lowered
 
 Message = dict[str, Any]  # as chat completions have them
 Split = Literal["train", "test"]
 
 HELD_OUT = 12  # every so many-th function is for the test alone
-SYSTEMS = POOLS["system text"]
-DECLINES = POOLS["decline"]
 SERVICES_SHARE = 0.1  # of the trees have functions of real services
 DISTRACTED_SHARE = 0.3  # of the requests to the page come with passages that say nothing of them
 RELATED = 8  # functions that stand together in the list are of one subject
@@ -46,24 +43,13 @@ class Tree:
     branches: list[list[Message]]
 
 
-def said(text: str) -> Message:
-    return {"role": "user", "content": text}
+def exchange(text: str, answer: str) -> list[Message]:
+    return [{"role": "user", "content": text}, {"role": "assistant", "content": answer}]
 
 
-def answered(text: str) -> Message:
-    return {"role": "assistant", "content": text}
-
-
-def called(calls: Sequence[Call]) -> Message:
-    return {
-        "role": "assistant",
-        "content": "",
-        "tool_calls": [{"type": "function", "function": call} for call in calls],
-    }
-
-
-def result(text: str) -> Message:
-    return {"role": "tool", "content": text}
+def called(text: str, calls: Sequence[Call]) -> list[Message]:
+    user, assistant = exchange(text, "")
+    return [user, {**assistant, "tool_calls": [{"type": "function", "function": call} for call in calls]}]
 
 
 class Conversations:
@@ -71,15 +57,10 @@ class Conversations:
 
     def __init__(self, seed: str, split: Split = "train") -> None:
         self.choose = Chooser(Random(seed))
-        fixed = Chooser(Random("services"))  # what is held out does not hang on the seed
         self.everyday = _kept(functions.read(), split)
-        self.services = _kept((*services.botocore(fixed), *services.google(fixed)), split)
-        self.near = {
-            name: texts.split(";;")
-            for name, texts in (line.split("|") for line in (DATA / "near_misses.txt").read_text().splitlines())
-        }
+        self.services = _kept(services.read(), split)
+        self.near = {name: texts.split(";;") for name, texts in (line.split("|") for line in lines("near_misses.txt"))}
         self.talk = Talk()
-        self.library = Library()
 
     def trees(self) -> Iterator[Tree]:
         while True:
@@ -91,7 +72,7 @@ class Conversations:
         choose = self.choose
         tools = self._tools()
         many = len(tools) > 1
-        kinds: list[Callable[[list[Tool]], list[Message] | None]] = [
+        kinds = [
             *[self.one] * 8,
             *[self.several] * (4 if many else 6),
             *[self.different] * 8 * many,
@@ -100,39 +81,33 @@ class Conversations:
             *[self._talk] * (3 if many else 2),
         ]
         branches = [made for _ in range(choose.between(*BRANCHES)) if (made := choose.pick(kinds)(tools))]
-        return Tree(self._system(), [tool.schema for tool in tools], branches or [self._talk(tools)])
+        return self._tree([tool.schema for tool in tools], branches or [self._talk(tools)])
 
     def page(self) -> Tree:
         """The tools of the server, passages, and both: as the chat page asks."""
         choose = self.choose
-        schemas = list(builtin.SCHEMAS)
-        if choose.chance(0.4):
-            choose.random.shuffle(schemas)
-        if choose.chance(0.25):
-            schemas = choose.some(schemas, 2)
+        schemas = choose.some(builtin.SCHEMAS, choose.pick((2, 2, 3, 3, 3))) if choose.chance(0.6) else builtin.SCHEMAS
         names = {schema["function"]["name"] for schema in schemas}
         kinds = [*[self._server] * 9, *[self._documents] * 6, *[self._talk_beside] * 5]
-        branches = [choose.pick(kinds)(names) for _ in range(choose.between(6, 11))]
-        return Tree(self._system(), schemas, branches)
+        return self._tree(schemas, [choose.pick(kinds)(names) for _ in range(choose.between(6, 11))])
 
     def plain(self) -> Tree:
         """No tools at all."""
-        choose = self.choose
         kinds = (self._documents, self._documents, self._talk_beside)
-        return Tree(self._system(), [], [choose.pick(kinds)(set()) for _ in range(choose.between(3, 5))])
+        return self._tree([], [self.choose.pick(kinds)(set()) for _ in range(self.choose.between(3, 5))])
 
-    def _system(self) -> Message:
-        choose = self.choose
-        return {"role": "system", "content": SYSTEMS[0] if choose.chance(0.75) else choose.pick(SYSTEMS)}
+    def _tree(self, tools: list[dict[str, Any]], branches: list[list[Message]]) -> Tree:
+        usual, *_ = systems = POOLS["system text"]
+        text = usual if self.choose.chance(0.75) else self.choose.pick(systems)
+        return Tree({"role": "system", "content": text}, tools, branches)
 
     def _tools(self) -> list[Tool]:
         choose = self.choose
         pool = self.services if choose.chance(SERVICES_SHARE) else self.everyday
-        count = choose.pick(TOOLS)
         if choose.chance(0.5):
             start = choose.between(0, len(pool) - RELATED)
             pool = pool[start : start + RELATED]
-        return [function.tool(choose) for function in choose.some(pool, count)]
+        return [function.tool(choose) for function in choose.some(pool, choose.pick(TOOLS))]
 
     def one(self, tools: list[Tool]) -> list[Message] | None:
         return self._request(self.choose.pick(tools).ask(self.choose))
@@ -154,59 +129,58 @@ class Conversations:
         """None where a call would be repeated."""
         if request is None or len(set(map(json.dumps, request.calls))) < len(request.calls):
             return None
-        return [said(typed(self.choose, request.text)), called(request.calls)]
+        return called(typed(self.choose, request.text), request.calls)
 
     def declined(self, tools: list[Tool]) -> list[Message] | None:
         """A request for a function that is not there: of another subject, of the same, or about the same things."""
         choose = self.choose
+        decline = choose.pick(POOLS["decline"])
         near = [(tool, text) for tool in tools for text in self.near.get(tool.function.name, ())]
         if near and choose.chance(NEAR_SHARE):
             tool, text = choose.pick(near)
             asked = tool.filled(choose, text)
-            return [said(typed(choose, asked)), answered(choose.pick(DECLINES))] if asked else None
+            return exchange(typed(choose, asked), decline) if asked else None
         pool = self.everyday if choose.chance(0.85) else self.services
         offered = {tool.function.name for tool in tools}
         if choose.chance(0.5) and (at := next((i for i, f in enumerate(pool) if f.name in offered), None)) is not None:
             pool = pool[max(0, at - RELATED) : at + RELATED]
         other = choose.pick(pool)
-        if any(_alike(other, tool.function) for tool in tools):
-            return None
-        request = other.tool(choose).ask(choose)
-        answer = (
-            f"I have no tool for this: {lowered(other.description)}." if choose.chance(0.2) and not other.exact else ""
-        )
-        return [said(typed(choose, request.text)), answered(answer or choose.pick(DECLINES))] if request else None
+        request = None if any(_alike(other, tool.function) for tool in tools) else other.tool(choose).ask(choose)
+        if choose.chance(0.2) and not other.exact:
+            decline = f"I have no tool for this: {lowered(other.description)}."
+        return exchange(typed(choose, request.text), decline) if request else None
 
     def _unspecified(self, tools: list[Tool]) -> list[Message] | None:
         made = self.choose.pick(tools).unspecified(self.choose)
-        return [said(made[0]), answered(made[1])] if made else None
+        return exchange(*made) if made else None
 
     def _talk(self, tools: list[Tool]) -> list[Message]:
-        text, answer = self.talk.exchange(self.choose, page=False)
-        return [said(text), answered(answer)]
+        return exchange(*self.talk.exchange(self.choose, page=False))
 
     def _talk_beside(self, names: set[str]) -> list[Message]:
         choose = self.choose
         if choose.chance(DIALOGUE_SHARE):
-            return [
-                made(text)
-                for two in self.talk.dialogue(choose)
-                for made, text in zip((said, answered), two, strict=True)
-            ]
+            return [message for said in self.talk.dialogue(choose) for message in exchange(*said)]
         branch = self._earlier()
         for at in range(choose.pick((1, 1, 1, 1, 2))):
             text, answer = self.talk.exchange(choose, page=True)
-            if names and not at and choose.chance(2 * DISTRACTED_SHARE if retrieved(text) else DISTRACTED_SHARE):
-                text = self.library.distracting(choose, text)
-            branch += [said(text), answered(answer)]
+            found = passages.retrieved(text)
+            if names and not at and choose.chance(2 * DISTRACTED_SHARE if found else DISTRACTED_SHARE):
+                text = passages.distracting(choose, text)
+            branch += exchange(text, answer)
         return branch
 
     def _earlier(self) -> list[Message]:
         """Now and then a question before, whose passages are gone as on the platform."""
         if not self.choose.chance(EARLIER_SHARE):
             return []
-        before = self.library.ask(self.choose)
-        return [said(before.question), {**answered(before.answer), "learnt": False}]
+        before = passages.ask(self.choose)
+        user, assistant = exchange(before.question, before.answer)
+        return [user, {**assistant, "learnt": False}]
+
+    def _documents(self, names: set[str]) -> list[Message]:
+        branch, asked = self._earlier(), passages.ask(self.choose)
+        return branch + exchange(asked.text, asked.answer)
 
     def _server(self, names: set[str]) -> list[Message]:
         """Requests for the built-in tools: one, several in a message, or one after the other. What the tree has no tool
@@ -214,66 +188,54 @@ class Conversations:
         choose = self.choose
         asked = choose.pick(builtin.KINDS)(choose)
         if asked.call["name"] not in names:
-            return [said(asked.text), answered(choose.pick(DECLINES))]
+            return exchange(asked.text, choose.pick(POOLS["decline"]))
         if choose.chance(0.28):
             if choose.chance(0.35) and asked.call["name"] == "current_time":
                 return self._clocks()
-            more = [asked] + [choose.pick(builtin.KINDS)(choose) for _ in range(choose.pick((1, 1, 1, 2)))]
-            several = [each for each in more if each.call["name"] in names]
-            request = joined(choose, [Request(each.text, [each.call]) for each in several])
-            told = answered(" ".join(each.answer for each in several))
-            return [said(request.text), called(request.calls), *[result(each.result) for each in several], told]
-        text = asked.text
-        if choose.chance(DISTRACTED_SHARE):
-            text = self.library.distracting(choose, text)
-        branch = [said(text), *_done(asked)]
+            more = [choose.pick(builtin.KINDS)(choose) for _ in range(choose.pick((1, 1, 1, 2)))]
+            several = [asked, *(each for each in more if each.call["name"] in names)]
+            text = joined(choose, [Request(each.text, [each.call]) for each in several]).text
+            return _done(text, several)
+        text = passages.distracting(choose, asked.text) if choose.chance(DISTRACTED_SHARE) else asked.text
+        branch = _done(text, [asked])
         for _ in range(choose.pick((0, 0, 0, 1, 1, 2))):
-            asked = builtin.again(choose, asked) if choose.chance(0.6) else choose.pick(builtin.KINDS)(choose)
+            asked = asked.again(choose) if choose.chance(0.6) else choose.pick(builtin.KINDS)(choose)
             if asked.call["name"] not in names:
                 break
-            branch += [said(asked.text), *_done(asked)]
-        if choose.chance(0.1):
-            branch += self._talk_beside(names)
-        return branch
+            branch += _done(asked.text, [asked])
+        return branch + self._talk_beside(names) if choose.chance(0.1) else branch
 
     def _clocks(self) -> list[Message]:
         """The time in several places, asked in one question."""
         choose = self.choose
-        clocks = [builtin.time(choose) for _ in range(choose.pick((2, 2, 3)))]
+        clocks = [builtin.time(choose, "time", "time") for _ in range(choose.pick((2, 2, 3)))]
         text = choose.pick(builtin.ASKED["time"]).format(choose.listed([clock.thing for clock in clocks]))
-        told = [f"It is {json.loads(clock.result)['time']} in {clock.thing}." for clock in clocks]
-        results = [result(clock.result) for clock in clocks]
-        return [said(text), called([clock.call for clock in clocks]), *results, answered(" ".join(told))]
+        return _done(text, clocks)
 
-    def _documents(self, names: set[str]) -> list[Message]:
-        asked = self.library.ask(self.choose)
-        return [*self._earlier(), said(asked.text), answered(asked.answer)]
+
+def _done(text: str, asked: Sequence[builtin.Asked]) -> list[Message]:
+    """With the results of the calls, and what the assistant makes of them."""
+    results = [{"role": "tool", "content": each.result} for each in asked]
+    told = {"role": "assistant", "content": " ".join(each.answer for each in asked)}
+    return [*called(text, [each.call for each in asked]), *results, told]
 
 
 def _alike(one: Function, other: Function) -> bool:
     """Whether the tool of one may do for the other: their names share what they are about, or much of their
     descriptions. What is done with it (get, find ...) is in the names of most."""
-    names = [set(spaced(each.name).split()) - VERBS for each in (one, other)]
-    told = [set(re.findall(r"[a-z]{4,}", each.description.lower())) for each in (one, other)]
+    names = [{word.rstrip("s") for word in set(spaced(each.name).split()) - VERBS} for each in (one, other)]
+    told = [{word.rstrip("s") for word in re.findall(r"[a-z]{4,}", each.description.lower())} for each in (one, other)]
     shared = len(told[0] & told[1]) / max(1, min(map(len, told)))
     return bool(names[0] & names[1]) or shared > ALIKE_SHARE
 
 
 def accepted(path: Path) -> Iterator[Tree]:
     """The lines that `firsttoken eval export` prints, over and over: each is a tree of one branch."""
-    lines = [json.loads(line) for line in path.read_text().splitlines()]
-    for line in cycle(lines):
-        first, *rest = line["messages"]
-        system, branch = (
-            (first, rest)
-            if first["role"] == "system"
-            else ({"role": "system", "content": SYSTEMS[0]}, line["messages"])
-        )
-        yield Tree(system, line.get("tools", []), [branch])
-
-
-def _done(asked: builtin.Asked) -> list[Message]:
-    return [called([asked.call]), result(asked.result), answered(asked.answer)]
+    for line in cycle([json.loads(line) for line in path.read_text().splitlines()]):
+        first, *rest = messages = line["messages"]
+        if first["role"] != "system":
+            first, rest = {"role": "system", "content": POOLS["system text"][0]}, messages
+        yield Tree(first, line.get("tools", []), [rest])
 
 
 def _kept(found: Iterable[Function], split: Split) -> list[Function]:

@@ -6,135 +6,113 @@ import gzip
 import html
 import json
 import re
-from collections.abc import Iterator, Mapping
-from importlib.util import find_spec
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
+from importlib.resources import files
+from itertools import chain, islice
 from pathlib import Path
+from random import Random
 from typing import Any
 
 from training.functions import Function, Parameter, spaced
 from training.values import POOLS, Chooser, Kind
 
 OPERATIONS_MAX = 8  # of one service, so that large ones do not outweigh the others
-PARAMETERS_MAX = 5
+PARAMETERS_MAX, OPTIONAL_MAX = 5, 4
 WORDS = range(4, 19)  # of a description
 DESCRIPTION_CHARS_MAX = 110
 TEMPLATES = 4
-FIRST_VERB = re.compile(r"([A-Z][a-z]+)s (\w.*)")
+FIRST_VERB = re.compile(r"(?!This|Its?\b)([A-Z][a-z]+?)(?:(?<=ss|sh|ch)e)?s (\w.*)")
 SENTENCE = re.compile(r"(?<=[a-z)])\. ")
-PARTS = ("with {w} {{{n}}}", "{w} {{{n}}}", "for the {w} {{{n}}}", "where {w} is {{{n}}}", "with {w} set to {{{n}}}")
-KINDS = [pair.split() for pair in POOLS["text named"]]  # what a string is, told from its name
+MARKS = re.compile(r"^((Required|Optional|Output only|Identifier|Immutable)\. ?)+")
+KINDS = {"float": "n1-90", "double": "n1-90", "number": "n1-90", "boolean": "b"}
+TEXTS = [pair.split() for pair in POOLS["text named"]]  # what a string is, told from its name
+
+Operation = tuple[str, str, Mapping[str, Any]]  # name, documentation, parameters as Google describes them
 
 
-def botocore(choose: Chooser) -> Iterator[Function]:
-    """Of every service, some operations."""
-    for path in sorted(_package("botocore").glob("data/*/*/service-2.json.gz")):
+@cache
+def read() -> tuple[Function, ...]:
+    """Some operations of each service: always the same, so that what is held out does not hang on a seed."""
+    choose = Chooser(Random("services"))
+    found: list[Function] = []
+    for operations in chain(_botocore(), _google()):
+        some = choose.some(list(operations), 3 * OPERATIONS_MAX)
+        found += islice(filter(None, (_function(choose, *operation) for operation in some)), OPERATIONS_MAX)
+    return tuple(found)
+
+
+def _botocore() -> Iterator[Iterable[Operation]]:
+    for path in sorted(Path(str(files("botocore"))).glob("data/*/*/service-2.json.gz")):
         service = json.loads(gzip.decompress(path.read_bytes()))
-        shapes = service["shapes"]
-        made = 0
-        for name, operation in choose.some(list(service["operations"].items()), 3 * OPERATIONS_MAX):
-            shape = shapes.get(operation.get("input", {}).get("shape"), {})
-            required = set(shape.get("required", ()))
-            members = {
-                member: {**shapes[each["shape"]], "documentation": each.get("documentation", "")}
-                for member, each in shape.get("members", {}).items()
-            }
-            parameters = [(n, m["type"], m.get("enum"), m["documentation"], n in required) for n, m in members.items()]
-            called = name if choose.chance(0.5) else spaced(name).replace(" ", "_")
-            if function := _function(choose, called, operation.get("documentation", ""), parameters):
-                yield function
-                made += 1
-            if made == OPERATIONS_MAX:
-                break
+        yield [_operation(service["shapes"], *named) for named in service["operations"].items()]
 
 
-def google(choose: Chooser) -> Iterator[Function]:
-    """Of every service in its newest version, some methods."""
-    for path in sorted(_package("googleapiclient").glob("discovery_cache/documents/*.json")):
-        if path.name.count(".") < 2:
-            continue
+def _operation(shapes: Mapping[str, Any], name: str, operation: Mapping[str, Any]) -> Operation:
+    shape = shapes.get(operation.get("input", {}).get("shape"), {})
+    parameters = {
+        member: {**shapes[each["shape"]], "description": each.get("documentation", "")}
+        | {"required": member in shape.get("required", ())}
+        for member, each in shape.get("members", {}).items()
+    }
+    called = name if len(name) % 2 else spaced(name).replace(" ", "_")
+    return called, operation.get("documentation", ""), parameters
+
+
+def _google() -> Iterator[Iterable[Operation]]:
+    for path in sorted(Path(str(files("googleapiclient"))).glob("discovery_cache/documents/*.*.json")):
         service = json.loads(path.read_text())
-        made = 0
-        methods = list(_methods(service.get("resources", {})))
-        for resource, verb, method in choose.some(methods, 3 * OPERATIONS_MAX):
-            own = method.get("parameters", {}).items()
-            parameters = [
-                (n, p.get("type", "object"), p.get("enum"), p.get("description", ""), p.get("required", False))
-                for n, p in own
-            ]
-            called = f"{service['name']}_{resource}_{verb}"
-            if function := _function(choose, called, method.get("description", ""), parameters):
-                yield function
-                made += 1
-            if made == OPERATIONS_MAX:
-                break
+        yield _methods(service["name"], service.get("resources", {}))
 
 
-def _methods(resources: Mapping[str, Any]) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
+def _methods(service: str, resources: Mapping[str, Any]) -> Iterator[Operation]:
     for name, resource in resources.items():
         for verb, method in resource.get("methods", {}).items():
-            yield name, verb, method
-        yield from _methods(resource.get("resources", {}))
-
-
-def _package(name: str) -> Path:
-    spec = find_spec(name)
-    if spec is None or spec.origin is None:
-        raise ImportError(f"{name} is not installed")
-    return Path(spec.origin).parent
+            yield f"{service}_{name}_{verb}", method.get("description", ""), method.get("parameters", {})
+        yield from _methods(service, resource.get("resources", {}))
 
 
 def plain(text: str) -> str:
     """The first sentence that says something, without tags."""
     told = html.unescape(re.sub(r"\s+", " ", re.sub(r"<[^>]+>", "", text))).strip()
-    told = re.sub(r"^((Required|Optional|Output only|Identifier|Immutable)\. ?)+", "", told)
-    return SENTENCE.split(told)[0].rstrip(".")
+    return SENTENCE.split(MARKS.sub("", told))[0].rstrip(".")
 
 
-def _function(
-    choose: Chooser, name: str, documentation: str, described: list[tuple[str, str, list[str] | None, str, bool]]
-) -> Function | None:
+def _function(choose: Chooser, name: str, documentation: str, described: Mapping[str, Any]) -> Function | None:
     """None for what cannot be asked for in a sentence of simple values."""
     text = plain(documentation)
     found = FIRST_VERB.match(text)
-    if not found or found[1] in ("Thi", "It") or found[1].endswith("s") or len(text.split()) not in WORDS:
+    if not found or len(text.split()) not in WORDS:
         return None
     parameters: list[Parameter] = []
-    for parameter, type, options, told, required in described:
-        kind = _kind(choose, parameter, type, options)
-        if kind is None and required:
+    for named, each in described.items():
+        kind, required = _kind(choose, named, each), each.get("required", False)
+        if required and not kind:
             return None
-        if kind is not None and (required or (len(parameters) < 4 and choose.chance(0.6))):
-            short = plain(told)[:DESCRIPTION_CHARS_MAX] or spaced(parameter)
-            parameters.append(Parameter(parameter, kind, short, required))
+        if kind and (required or (len(parameters) < OPTIONAL_MAX and choose.chance(0.6))):
+            told = plain(each.get("description", ""))[:DESCRIPTION_CHARS_MAX] or spaced(named)
+            parameters.append(Parameter(named, Kind(kind), told, required))
     if not 1 <= len(parameters) <= PARAMETERS_MAX:
         return None
-    verb = found[1] + ("e" if found[1].endswith(("Creat", "Delet", "Updat", "Generat")) else "")
-    templates = tuple(_template(choose, f"{verb} {found[2]}", parameters) for _ in range(TEMPLATES))
+    order = f"{re.sub('ie$', 'y', found[1])} {found[2]}".replace("{", "(").replace("}", ")")
+    templates = tuple(f"{order} {_told(choose, parameters)}." for _ in range(TEMPLATES))
     return Function(name, text, tuple(parameters), templates, exact=True)
 
 
-def _template(choose: Chooser, order: str, parameters: list[Parameter]) -> str:
-    named = [p for p in parameters if p.required or choose.chance(0.35)] or parameters[:1]
-    parts = [choose.pick(PARTS).format(w=p.words, n=p.name) for p in named]
-    return f"{order.replace('{', '(').replace('}', ')')} {', '.join(parts)}."
+def _told(choose: Chooser, parameters: list[Parameter]) -> str:
+    told = [p for p in parameters if p.required or choose.chance(0.35)] or parameters[:1]
+    forms = POOLS["parameter of a service"]
+    return ", ".join(choose.pick(forms).format(p.words, f"{{{p.name}}}") for p in told)
 
 
-def _kind(choose: Chooser, name: str, type: str, options: list[str] | None) -> Kind | None:
-    """None for what is no simple value."""
+def _kind(choose: Chooser, name: str, described: Mapping[str, Any]) -> str:
+    """Empty for what is no simple value."""
+    type, options = described.get("type", ""), described.get("enum")
     if options:
-        simple = [option for option in options[:6] if "," not in option and not option.endswith("UNSPECIFIED")]
-        return Kind(f"e({','.join(simple)})") if len(simple) > 1 else None
-    match type:
-        case "integer" | "long":
-            return Kind(f"i1-{choose.pick((10, 50, 500))}")
-        case "float" | "double" | "number":
-            return Kind("n1-90")
-        case "boolean":
-            return Kind("b")
-        case "string":
-            low = name.lower()
-            for word, kind in KINDS:
-                if word in low:
-                    return Kind(kind)
-            return Kind(choose.pick(("@service", "@dbname", "@user", "@title", "@code", "@word")))
-    return None
+        simple = [option for option in options[:6] if "," not in option and "UNSPECIFIED" not in option]
+        return f"e({','.join(simple)})" if len(simple) > 1 else ""
+    if type in ("integer", "long"):
+        return f"i1-{choose.pick((10, 50, 500))}"
+    if type == "string":
+        return next((kind for word, kind in TEXTS if word in name.lower()), choose.pick(POOLS["other text"]))
+    return KINDS.get(type, "")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from training.values import DATA, POOLS, Chooser
+from training.values import DATA, Chooser, capital, lines
 
 PAGE_ONLY, CLIENT_ONLY = "* ", "+ "  # begin a line that holds for the tools of the server, or of a client, alone
 ASKS = re.compile(r"(who|what|which|how|do|does|did|can|are|is|was|were|where|when|why|will|should)\b", re.IGNORECASE)
@@ -17,13 +17,13 @@ Texts = tuple[list[str], list[str]]  # ways to say it, ways to answer
 
 class Talk:
     def __init__(self) -> None:
-        small = _lines("small_talk.txt")
+        small = lines("small_talk.txt")
         self.client = [_halves(line.removeprefix(CLIENT_ONLY)) for line in small if not line.startswith(PAGE_ONLY)]
         self.page = [_halves(line.removeprefix(PAGE_ONLY)) for line in small if not line.startswith(CLIENT_ONLY)]
-        self.tables = [_table(line) for line in _lines("world.txt")]
+        self.tables = [_table(line) for line in lines("world.txt")]
         self.world = [asked for table in self.tables for asked in table]
-        self.general = [_halves(line) for line in _lines("general.txt")]
-        self.unknown = [_halves(line) for line in _lines("unknown.txt")]
+        self.general = [_halves(line) for line in lines("general.txt")]
+        self.unknown = [_halves(line) for line in lines("unknown.txt")]
         self.dialogues = [lines.splitlines() for lines in (DATA / "dialogues.txt").read_text().split("\n\n")]
 
     def exchange(self, choose: Chooser, *, page: bool) -> tuple[str, str]:
@@ -40,11 +40,9 @@ class Talk:
         if kind < 0.3:
             text, answer = self.exchange(choose, page=True)
             return [(text, answer), (_typed(choose, choose.pick(RECALLING)), f'You asked: "{text}"')]
-        lines = [choose.pick(line.split("|")).replace("\\n", "\n") for line in choose.pick(self.dialogues)]
-        for name in sorted(set(re.findall(r"\{(\w+)\}", "".join(lines)))):
-            value = choose.pick(POOLS[name])
-            lines = [line.replace(f"{{{name}}}", value) for line in lines]
-        return [(_typed(choose, text), answer) for text, answer in zip(lines[::2], lines[1::2], strict=True)]
+        picked = "\n".join(choose.pick(line.split("|")) for line in choose.pick(self.dialogues))
+        told = [line.replace("\\n", "\n") for line in choose.fill(picked).split("\n")]
+        return [(_typed(choose, text), answer) for text, answer in zip(told[::2], told[1::2], strict=True)]
 
     def _same_again(self, choose: Chooser) -> list[tuple[str, str]]:
         """The question of a table about one thing, then about others."""
@@ -56,10 +54,6 @@ class Talk:
         return told
 
 
-def _lines(name: str) -> list[str]:
-    return (DATA / name).read_text().splitlines()
-
-
 def _halves(line: str) -> Texts:
     texts, answers = line.replace("\\n", "\n").split(" => ")
     return texts.split("|"), answers.split("|")
@@ -69,7 +63,7 @@ def _table(line: str) -> list[Texts]:
     """A line is `questions => answer => a:b;a:b`."""
     questions, answer, pairs = line.split(" => ")
     told = [(a, answer.replace("{a}", a).replace("{b}", b)) for a, b in (pair.split(":") for pair in pairs.split(";"))]
-    return [(questions.replace("{a}", a).split("|"), [text[0].upper() + text[1:]]) for a, text in told]
+    return [(questions.replace("{a}", a).split("|"), [capital(text)]) for a, text in told]
 
 
 def _typed(choose: Chooser, text: str) -> str:
@@ -77,7 +71,7 @@ def _typed(choose: Chooser, text: str) -> str:
     if len(text) < SLOPPY_CHARACTERS and choose.chance(SLOPPY_SHARE):
         return text.lower().rstrip("?.")
     if text[0].islower() and choose.chance(0.7):
-        text = text[0].upper() + text[1:]
+        text = capital(text)
     if text[-1].isalnum() and choose.chance(0.6):
         text += "?" if ASKS.match(text) else choose.pick((".", "!", ""))
     return text

@@ -1,4 +1,4 @@
-"""Values of parameters, and how people say them."""
+"""Values of parameters, and how people say them. Phrases and values stand in data/values.txt."""
 
 from __future__ import annotations
 
@@ -12,28 +12,35 @@ from typing import Any, TypeVar
 
 DATA = Path(__file__).parent / "data"
 SMALL = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"]
-LETTERS = "ABCDEFGHKLMNPRSTUVWX"
 FIRST_DAY, LAST_DAY = date(2019, 1, 1).toordinal(), date(2027, 12, 28).toordinal()
+BRACES = re.compile(r"\{([a-z]+2?|\d+-\d+)\}")
+RANGE = re.compile(r"(-?[\d.]+)-(-?[\d.]+)")
 
 T = TypeVar("T")
 
 
-def pools(path: Path = DATA / "values.txt") -> dict[str, list[str]]:
-    """A line is `name: one|another`."""
-    named = (line.split(": ", 1) for line in path.read_text().splitlines())
-    return {name: values.split("|") for name, values in named}
+def lines(name: str) -> list[str]:
+    return (DATA / name).read_text().splitlines()
 
 
-def sections(path: Path) -> dict[str, list[str]]:
+def sections(name: str) -> dict[str, list[str]]:
     """Lines below their `[name]`."""
-    parts = re.split(r"^\[(\w+)\]\n", path.read_text(), flags=re.MULTILINE)[1:]
-    return {
-        name: lines.split("\n")[: lines.rstrip().count("\n") + 1]
-        for name, lines in zip(parts[::2], parts[1::2], strict=True)
-    }
+    parts = re.split(r"^\[(\w+)\]\n", (DATA / name).read_text(), flags=re.MULTILINE)[1:]
+    return {title: text.rstrip().split("\n") for title, text in zip(parts[::2], parts[1::2], strict=True)}
 
 
-POOLS = pools()
+def capital(text: str) -> str:
+    return text[0].upper() + text[1:]
+
+
+def lowered(text: str) -> str:
+    """With a small first letter, where that is no name."""
+    word = text.split()[0]
+    return text if word in ("I", "I'm") or (len(word) > 1 and word.isupper()) else text[0].lower() + text[1:]
+
+
+# a line is `name: one|another`
+POOLS = {name: values.split("|") for name, values in (line.split(": ", 1) for line in lines("values.txt"))}
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +60,24 @@ class Chooser:
 
     def between(self, low: int, high: int) -> int:
         return self.random.randint(low, high)
+
+    def word(self, name: str) -> str:
+        """Of a pool, with words of others in its braces: `{first} {last}`. `2-60` is a number of this range."""
+        if name[0].isdigit():
+            low, high = name.split("-")
+            return str(self.between(int(low), int(high)))
+        return BRACES.sub(lambda found: self.word(found[1]), self.pick(POOLS[name]))
+
+    def fill(self, text: str, **known: str) -> str:
+        """The same word wherever the text has the same name in braces, and two for `{day}` and `{day2}`."""
+        words = dict(known)
+        for name in sorted(set(BRACES.findall(text)) - known.keys()):
+            pool = name.removesuffix("2")
+            word = self.word(pool)
+            while word == words.get(pool):
+                word = self.word(pool)
+            words[name] = word
+        return BRACES.sub(lambda found: words[found[1]], text)
 
     def listed(self, items: Sequence[object]) -> str:
         """`a`, `a and b`, `a, b and c`."""
@@ -76,8 +101,8 @@ class Kind:
     """What values a parameter takes.
 
     `b` is yes or no, `i1-9` and `n0.5-2` are numbers of a range, `p0.1-0.2` is a share that may be said in percent,
-    `e(red,blue)` is one of these, `@city` is one of a pool (or made: `date`, `code` ...); `li`, `l1-9`, `ln0.5-2` and
-    `l@city` are lists.
+    `e(red,blue)` is one of these, `@city` is one of a pool (`@date` and `@time` as their description asks); `li`,
+    `l1-9`, `ln0.5-2` and `l@city` are lists.
     Words of its own are said for a value in `b(with pets/no pets)` and `e(en=English,fr=French)`.
     """
 
@@ -88,9 +113,9 @@ class Kind:
         return self.text[2:-1].split(",") if self.text.startswith("e(") else []
 
     def schema(self) -> dict[str, Any]:
-        if self.options:
-            return {"type": "string", "enum": [option.partition("=")[0] for option in self.options]}
         match self.text[0]:
+            case "e":
+                return {"type": "string", "enum": [option.partition("=")[0] for option in self.options]}
             case "b":
                 return {"type": "boolean"}
             case "l":
@@ -103,46 +128,49 @@ class Kind:
 
     def said(self, choose: Chooser, description: str = "") -> Said:
         """`description` may ask for a format: YYYY-MM-DD, HH:MM."""
-        if self.options:
-            option, _, words = choose.pick(self.options).partition("=")
-            return Said(option, words or option.replace("_", " "))
         match self.text[0]:
+            case "e":
+                option, _, words = choose.pick(self.options).partition("=")
+                return Said(option, words or option.replace("_", " "))
             case "b":
                 yes, no = (self.text[2:-1] or "yes/no").split("/")
                 return Said(True, yes) if choose.chance(0.6) else Said(False, no)
             case "l":
-                return self._list(choose)
+                return _list(choose, self.text[1:])
             case "i":
-                return _whole(choose, *_range(self.text))
+                return _whole(choose, *self._range)
             case "n":
-                return _decimal(choose, *_range(self.text))
+                return _decimal(choose, *self._range)
             case "p":
-                share = round(choose.random.uniform(*_range(self.text)), choose.pick((2, 2, 3)))
+                share = round(choose.random.uniform(*self._range), choose.pick((2, 2, 3)))
                 return Said(share, choose.pick((f"{share * 100:g}%", f"{share * 100:g} percent", str(share))))
-        made = MADE.get(self.text[1:])
-        if made is not None:
-            return made(choose, description)
-        value = choose.pick(POOLS[self.text[1:]])
-        return Said(value, value)
+        pool = self.text[1:]
+        if pool == "date":
+            return _date(choose, "YYYY" in description)
+        if pool == "time":
+            return _time(choose, "HH:MM" in description)
+        word = choose.word(pool)
+        return Said(word, word)
 
-    def _list(self, choose: Chooser) -> Said:
-        count = choose.between(2, 6)
-        if "@" in self.text:
-            of = Kind(self.text[1:])
-            texts = list(dict.fromkeys(of.said(choose).value for _ in range(count)))
-            return Said(texts, choose.listed(texts))
-        span = self.text[1:] if "-" in self.text else f"1-{choose.pick((20, 100, 999))}"
-        of = Kind(span if span[0] == "n" else f"i{span}")
-        numbers = [of.said(choose).value for _ in range(count)]
-        bracketed = f"[{', '.join(map(str, numbers))}]"
-        return Said(numbers, bracketed if choose.chance(0.4) else choose.listed(numbers))
+    @property
+    def _range(self) -> tuple[float, float]:
+        found = RANGE.fullmatch(self.text[1:])
+        if found is None:
+            raise ValueError(f"not a range: {self.text}")
+        return float(found[1]), float(found[2])
 
 
-def _range(text: str) -> tuple[float, float]:
-    found = re.fullmatch(r"[a-z](-?[\d.]+)-(-?[\d.]+)", text)
-    if found is None:
-        raise ValueError(f"not a range: {text}")
-    return float(found[1]), float(found[2])
+def _list(choose: Chooser, of: str) -> Said:
+    count = choose.between(2, 6)
+    if of == "i":
+        of = f"i1-{choose.pick((20, 100, 999))}"
+    kind = Kind(f"i{of}" if of[0].isdigit() else of)
+    values = [kind.said(choose).value for _ in range(count)]
+    if of[0] == "@":
+        values = list(dict.fromkeys(values))
+    elif choose.chance(0.4):
+        return Said(values, f"[{', '.join(map(str, values))}]")
+    return Said(values, choose.listed(values))
 
 
 def _whole(choose: Chooser, low: float, high: float) -> Said:
@@ -161,43 +189,16 @@ def _decimal(choose: Chooser, low: float, high: float) -> Said:
     return Said(int(value), str(int(value))) if whole else Said(value, str(value))
 
 
-def _person(choose: Chooser, _: str) -> Said:
-    name = f"{choose.pick(POOLS['first'])} {choose.pick(POOLS['last'])}"
-    return Said(name, name)
-
-
-def _date(choose: Chooser, description: str) -> Said:
+def _date(choose: Chooser, as_iso: bool) -> Said:
     day = date.fromordinal(choose.between(FIRST_DAY, LAST_DAY))
     iso, month = day.isoformat(), POOLS["month"][day.month - 1]
     words = choose.pick((iso, iso, f"{month} {day.day}, {day.year}", f"{day.day} {month} {day.year}"))
-    return Said(iso if "YYYY" in description else words, words)
+    return Said(iso if as_iso else words, words)
 
 
-def _time(choose: Chooser, description: str) -> Said:
+def _time(choose: Chooser, of_24_hours: bool) -> Said:
     hour, minute = choose.between(0, 23), choose.pick((0, 0, 15, 30, 45, choose.between(0, 59)))
     clock = f"{hour:02d}:{minute:02d}"
     spoken = f"{(hour - 1) % 12 + 1}{f':{minute:02d}' if minute else ''} {'am' if hour < 12 else 'pm'}"
     words = choose.pick((clock, spoken))
-    return Said(clock if "HH:MM" in description else words, words)
-
-
-def _code(choose: Chooser, _: str) -> Said:
-    two = choose.pick(LETTERS) + choose.pick(LETTERS)
-    number = choose.between(100, 99_999)
-    forms = (f"{two}-{number}", f"{number}", f"{two.lower()}{number}", f"{two}{number}{choose.pick(LETTERS)}")
-    code = choose.pick(forms)
-    return Said(code, code)
-
-
-def _email(choose: Chooser, _: str) -> Said:
-    user = f"{choose.pick(POOLS['first'])}.{choose.pick(POOLS['last'])}".lower()
-    address = f"{user}@{choose.pick(('example.com', 'mail.org', 'acme.io'))}"
-    return Said(address, address)
-
-
-def _dna(choose: Chooser, _: str) -> Said:
-    bases = "".join(choose.pick("ACGT") for _ in range(choose.between(6, 14)))
-    return Said(bases, bases)
-
-
-MADE = {made.__name__[1:]: made for made in (_person, _date, _time, _code, _email, _dna)}
+    return Said(clock if of_24_hours else words, words)
