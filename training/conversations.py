@@ -14,7 +14,7 @@ from pathlib import Path
 from random import Random
 from typing import Any, Literal
 
-from training import builtin, functions, passages, services
+from training import builtin, functions, passages
 from training.functions import Call, Function, Request, Tool, joined, spaced, typed
 from training.talk import Talk
 from training.values import POOLS, Chooser, lines, lowered
@@ -58,7 +58,7 @@ class Conversations:
     def __init__(self, seed: str, split: Split = "train") -> None:
         self.choose = Chooser(Random(seed))
         self.everyday = _kept(functions.read(), split)
-        self.services = _kept(services.read(), split)
+        self.services = _kept(functions.read(functions.SERVICES), split)
         self.near = {name: texts.split(";;") for name, texts in (line.split("|") for line in lines("near_misses.txt"))}
         self.talk = Talk()
 

@@ -11,6 +11,7 @@ from typing import Any
 from training.values import POOLS, Chooser, Kind, Said, capital, lines, lowered
 
 FILES = ("everyday.txt", "functions_1.txt", "functions_2.txt")  # the place in them says what is held out
+SERVICES = "services.txt"  # operations of real services, whose names stay as they are
 OPTIONAL_SHARE = 0.8  # of the optional parameters stay in a schema
 IN_PERCENT, FRACTION_SHARE = " in percent", 0.4
 SPARE_SHARE = 0.25  # of the requests name a parameter in a sentence of its own
@@ -239,8 +240,8 @@ def read(*files: str) -> Iterator[Function]:
     Parameters are `name:kind:description` between `;`, with `?` after the name of an optional one; templates stand
     between `;;`. No parameters: nothing between the bars.
     """
-    for line in (line for file in files or FILES for line in lines(file)):
+    for file, line in ((name, line) for name in files or FILES for line in lines(name)):
         name, description, parameters, templates = line.split("|", 3)
         parts = (each.split(":", 2) for each in filter(None, re.split(r";(?=\w+\??:)", parameters)))
         made = tuple(Parameter(n.rstrip("?"), Kind(kind), told, not n.endswith("?")) for n, kind, told in parts)
-        yield Function(name, description, made, tuple(templates.split(";;")))
+        yield Function(name, description, made, tuple(templates.split(";;")), exact=file == SERVICES)
