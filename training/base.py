@@ -19,15 +19,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 BUNDLED = Path(__file__).parent.parent / "inference" / "bundled"
 TEMPLATE = BUNDLED / "smol-chat.jinja"
-NAMES = {
-    "q_proj": "attn_q",
-    "k_proj": "attn_k",
-    "v_proj": "attn_v",
-    "o_proj": "attn_output",
-    "gate_proj": "ffn_gate",
-    "up_proj": "ffn_up",
-    "down_proj": "ffn_down",
-}
+NAMES = {"q_proj": "attn_q", "k_proj": "attn_k", "v_proj": "attn_v", "o_proj": "attn_output"}
+NAMES |= {"gate_proj": "ffn_gate", "up_proj": "ffn_up", "down_proj": "ffn_down"}
 WEIGHT = re.compile(r"layers\.(\d+)\.(?:self_attn|mlp)\.(\w+)\.lora_([AB])")
 WEIGHTS, CONFIG = "adapter.safetensors", "adapter.json"  # in the folder of a run
 

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 from agents.tool import ToolError
-from agents.tools.calculator import calculator, evaluate
+from agents.tools.calculator import calculator
 from agents.tools.convert_units import convert_units
 from agents.tools.current_time import current_time
 from training.functions import Call
-from training.values import Chooser, capital, lines, sections
+from training.values import POOLS, Chooser, capital, lines, sections
 
 SCHEMAS = [tool.schema for tool in (calculator, current_time, convert_units)]
 LARGEST = 1e9  # longer results teach nothing but digits
@@ -48,7 +47,8 @@ class Asked:
             case "calculator":
                 return (choose.chance(0.5) and _after(choose, self)) or sum_(choose, "sum_again")
         value, source, last = self.call["arguments"].values()
-        if choose.chance(0.5) and (units := _other_units(source, last)):
+        units = [unit for line in UNITS if source in line for unit in line if unit not in (source, last)]
+        if units and choose.chance(0.5):
             return _converted(choose.pick(ASKED["other_unit"]), value, source, choose.pick(units))
         if choose.chance(0.6):
             told, value = _amount(choose)
@@ -104,15 +104,14 @@ def _written(choose: Chooser, number: str) -> str:
 
 
 def _calculated(text: str, expression: str, answer: str, thing: str) -> Asked | None:
+    """None where there is no result, or too large a one."""
     try:
-        value = evaluate(expression)
-    except (ToolError, ValueError):
+        result = calculator.function(expression)
+    except ToolError:
         return None
-    if isinstance(value, complex) or not math.isfinite(value) or abs(value) > LARGEST:
-        return None
-    result = calculator.function(expression)
     told = answer.replace("{r}", str(result["result"]))
-    return _asked(text, "calculator", {"expression": expression}, result, told, thing)
+    fine = abs(result["result"]) <= LARGEST
+    return _asked(text, "calculator", {"expression": expression}, result, told, thing) if fine else None
 
 
 def time(choose: Chooser, form: str = "", kind: str = "") -> Asked:
@@ -128,7 +127,7 @@ def time(choose: Chooser, form: str = "", kind: str = "") -> Asked:
         "date": f"{choose.between(2024, 2031)}-{choose.between(1, 12):02d}-{choose.between(1, 28):02d}",
         "time": f"{choose.between(0, 23):02d}:{choose.between(0, 59):02d}",
     }
-    answer = CLOCK_ANSWERS[kind].format(place=place, **result)
+    answer = choose.pick(POOLS[f"told {kind}"]).format(place=place, **result)
     return _asked(text, "current_time", {"timezone": zone}, result, answer, place)
 
 
@@ -142,10 +141,6 @@ def conversion(choose: Chooser) -> Asked:
         made = _converted(text, value, source, target)
         if json.loads(made.result)["result"] != value:  # else two names of one unit
             return made
-
-
-def _other_units(source: str, last: str) -> list[str]:
-    return [unit for line in UNITS if source in line for unit in line if unit not in (source, last)]
 
 
 def _amount(choose: Chooser) -> tuple[str, float]:
@@ -165,9 +160,4 @@ def _asked(text: str, name: str, arguments: dict[str, Any], result: object, answ
     return Asked(text, {"name": name, "arguments": arguments}, json.dumps(result, ensure_ascii=False), answer, thing)
 
 
-CLOCK_ANSWERS = {
-    "time": "It is {time} in {place}.",
-    "date": "The date in {place} is {date}.",
-    "both": "It is {date}, {time} in {place}.",
-}
 KINDS: tuple[Callable[[Chooser], Asked], ...] = (sum_, sum_, time, conversion, conversion)

@@ -30,7 +30,6 @@ EARLIER_SHARE, DIALOGUE_SHARE = 0.12, 0.25  # of the questions, and of the talk
 NEAR_SHARE = 0.5  # of the requests without a fitting tool, where near_misses.txt has some
 ALIKE_SHARE = 0.3  # of the words of a description
 VERBS = frozenset(POOLS["verb"])  # in the names of functions: those that say not what it is about
-BRANCHES = (7, 10)
 TOOLS = (1, 1, 1, 1, 2, 2, 3, 4)
 
 
@@ -80,7 +79,7 @@ class Conversations:
             self._unspecified,
             *[self._talk] * (3 if many else 2),
         ]
-        branches = [made for _ in range(choose.between(*BRANCHES)) if (made := choose.pick(kinds)(tools))]
+        branches = [made for _ in range(choose.between(7, 10)) if (made := choose.pick(kinds)(tools))]
         return self._tree([tool.schema for tool in tools], branches or [self._talk(tools)])
 
     def page(self) -> Tree:
@@ -176,7 +175,7 @@ class Conversations:
             return []
         before = passages.ask(self.choose)
         user, assistant = exchange(before.question, before.answer)
-        return [user, {**assistant, "learnt": False}]
+        return [user, assistant | {"learnt": False}]
 
     def _documents(self, names: set[str]) -> list[Message]:
         branch, asked = self._earlier(), passages.ask(self.choose)

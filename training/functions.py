@@ -66,10 +66,6 @@ class Parameter:
         said = self.kind.said(choose, self.description)
         return said if self.scale == 1 else Said(round(said.value * self.scale, 6), said.words)
 
-    @property
-    def words(self) -> str:
-        return spaced(self.name)
-
 
 @dataclass(frozen=True, slots=True)
 class Function:
@@ -162,7 +158,7 @@ class Tool:
 
     def unspecified(self, choose: Chooser) -> tuple[str, str] | None:
         """A request that leaves out what is required, and the question that asks for it. None where nothing is."""
-        required = [parameter.words for parameter in self.parameters.values() if parameter.required]
+        required = [spaced(name) for name, parameter in self.parameters.items() if parameter.required]
         if not required or self.function.exact:
             return None
         wish = choose.pick(POOLS["wish"]).format(lowered(self.function.description.rstrip(".")))
@@ -193,7 +189,7 @@ def _told(choose: Chooser, parameter: Parameter, said: Said) -> str:
     if parameter.kind.text.startswith("b("):
         return f" {capital(said.words)}."
     form = choose.pick(POOLS["told of a switch" if parameter.kind.text == "b" else "told of a value"])
-    return f" {capital(form.format(name=parameter.words, words=said.words, value=json.dumps(said.value)))}"
+    return f" {capital(form.format(name=spaced(parameter.name), words=said.words, value=json.dumps(said.value)))}"
 
 
 def joined(choose: Chooser, requests: list[Request]) -> Request:
@@ -208,13 +204,9 @@ def joined(choose: Chooser, requests: list[Request]) -> Request:
     for more in texts[1:]:
         text += "" if text[-1] in ".?!" else "."
         where = " before a question" if more.endswith("?") else ""
-        text = choose.pick(
-            (
-                f"{text} {choose.pick(POOLS[f'between sentences{where}'])} {lowered(more)}",
-                f"{text.rstrip('.?!')}{choose.pick(POOLS[f'between requests{where}'])} {lowered(more)}",
-                f"{text} {more}",
-            )
-        )
+        between, within = (choose.pick(POOLS[f"between {what}{where}"]) for what in ("sentences", "requests"))
+        ways = (f"{text} {between} {lowered(more)}", f"{text.rstrip('.?!')}{within} {lowered(more)}", f"{text} {more}")
+        text = choose.pick(ways)
     return Request(text, calls)
 
 
@@ -222,16 +214,10 @@ def typed(choose: Chooser, text: str) -> str:
     """As people type it."""
     if choose.chance(0.65):
         return text
-    ways = [
-        f"Can you help me? {text}",
-        f"Hi! {text}",
-        f"{text} Thanks!",
-        lowered(text),
-        text.rstrip(".?"),
-        text.lower().rstrip(".?") if not re.search(r"[A-Z\"]", text[1:]) else text,
-        f"Please {lowered(text)}" if ORDER.fullmatch(text) else text,
-    ]
-    return choose.pick(ways)
+    ways = {"text": text, "lowered": lowered(text), "bare": text.rstrip(".?")}
+    ways["please"] = f"Please {lowered(text)}" if ORDER.fullmatch(text) else text
+    ways["careless"] = text if re.search(r"[A-Z\"]", text[1:]) else text.lower().rstrip(".?")
+    return choose.pick(POOLS["typed"]).format(**ways)
 
 
 def read(*files: str) -> Iterator[Function]:

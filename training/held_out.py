@@ -7,28 +7,26 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from training.conversations import Conversations
 
 KINDS = ("simple", "multiple", "parallel", "parallel-multiple", "irrelevance")
-SEED = "held-out"
 TOKENS_MAX = 320
 SERVICES_EVERY = 4  # every so many-th case has functions of real services
 
 
-def lines(conversations: Conversations, count: int) -> Iterator[str]:
+def main(target: str, count: str = "40") -> None:
     """`count` cases of each kind, after the line that sets the defaults."""
-    yield json.dumps({"suite": {"name": "held-out", "max_tokens": TOKENS_MAX}})
-    for kind in KINDS:
-        for number in range(count):
-            yield json.dumps(_case(conversations, kind, number), ensure_ascii=False)
+    conversations = Conversations("held-out", "test")
+    cases = [_case(conversations, kind, number) for kind in KINDS for number in range(int(count))]
+    suite = {"suite": {"name": "held-out", "max_tokens": TOKENS_MAX}}
+    Path(target).write_text("".join(f"{json.dumps(line, ensure_ascii=False)}\n" for line in (suite, *cases)))
 
 
 def _case(made: Conversations, kind: str, number: int) -> dict[str, Any]:
-    pool = made.services if number % SERVICES_EVERY == 0 else made.everyday
+    pool = made.everyday if number % SERVICES_EVERY else made.services
     several = {"parallel": made.several, "parallel-multiple": made.different, "irrelevance": made.declined}
     branch = None
     while branch is None:
@@ -42,11 +40,6 @@ def _case(made: Conversations, kind: str, number: int) -> dict[str, Any]:
         "tools": [tool.schema["function"] for tool in tools],
         "expect": {"calls": [call["function"] for call in branch[1].get("tool_calls", ())]},
     }
-
-
-def main(target: str, count: str = "40") -> None:
-    conversations = Conversations(SEED, "test")
-    Path(target).write_text("".join(f"{line}\n" for line in lines(conversations, int(count))))
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import groupby
 from pathlib import Path
@@ -172,16 +172,16 @@ def _documented() -> list[Passage]:
     return [passage for passage in documentation() if passage.facts]
 
 
-def documentation(folder: Path = DOCS) -> Iterator[Passage]:
+def documentation() -> Iterator[Passage]:
     """The pages for users, in the chunks that retrieval finds, each with the questions that its text answers."""
-    for path in sorted(each for each in folder.glob("*.md") if each.stem not in NOT_FOR_USERS):
+    for path in sorted(each for each in DOCS.glob("*.md") if each.stem not in NOT_FOR_USERS):
         document = markdown.load(path.read_bytes(), path.name)
         for chunk in split(document, lambda text: len(text) // 4):
             passage = Passage(passage_title(document.title, chunk.heading), chunk.text)
             facts = [fact for fact in written_questions() if passage.tells(fact)]
             for setting in SETTING.finditer(chunk.text):
                 facts += [_fact(line.format(**setting.groupdict())) for line in lines("settings.txt")]
-            yield Passage(passage.title, passage.text, tuple(facts))
+            yield replace(passage, facts=tuple(facts))
 
 
 @cache

@@ -8,11 +8,11 @@ from __future__ import annotations
 import argparse
 import math
 import os
-import time
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import cache
+from itertools import islice
 from multiprocessing import get_context
 from pathlib import Path
 from random import Random
@@ -31,7 +31,6 @@ ROOM_MIN = 60  # tokens; a smaller rest of a row stays empty
 PART_ROWS = 500
 BARE: Message = {"role": "system", "content": ""}
 ACCEPTED_EVERY = 3  # trees, where there are accepted answers
-
 
 Piece = tuple[list[int], list[int]]  # token ids, and 1 for each that the assistant writes
 
@@ -58,28 +57,25 @@ class Encoded:
 
 def encoded(tokenizer: Any, tree: Tree, length: int = LENGTH) -> Encoded:
     """A branch that does not fit beside its stem is dropped. It is read below an empty stem, which is quicker: no token
-    crosses the mark between the two."""
+    crosses the mark between the two. An answer that is marked as not learnt is the first."""
     stem, _ = _tokens(tokenizer, tree.system, tree.tools, [])
     bare = len(_tokens(tokenizer, BARE, [], [])[0])
     branches = []
     for branch in tree.branches:
         ids, learnt = _tokens(tokenizer, BARE, [], branch)
+        if not branch[1].get("learnt", True):
+            before = len(_tokens(tokenizer, BARE, [], branch[:2])[0])
+            learnt = [0] * before + learnt[before:]
         if len(stem) + len(ids) - bare <= length:
             branches.append((ids[bare:], learnt[bare:]))
     return Encoded(stem, branches)
 
 
 def _tokens(tokenizer: Any, system: Message, tools: list[dict[str, Any]], branch: list[Message]) -> Piece:
-    """0 is for answers, too, that are marked as not learnt."""
     rendered = tokenizer.apply_chat_template(
         [system, *branch], tools=tools or None, return_dict=True, return_assistant_tokens_mask=True
     )
-    ids, learnt = rendered["input_ids"], rendered["assistant_masks"]
-    if any(not message.get("learnt", True) for message in branch):  # then the last answer alone is
-        end = len(learnt) - learnt[::-1].index(1)
-        start = end - [*learnt[:end][::-1], 0].index(0)
-        learnt = [0] * start + learnt[start:]
-    return ids, learnt
+    return rendered["input_ids"], rendered["assistant_masks"]
 
 
 def packed(tokenizer: Any, trees: Iterator[Tree], rows: int, length: int = LENGTH) -> Packed:
@@ -89,10 +85,9 @@ def packed(tokenizer: Any, trees: Iterator[Tree], rows: int, length: int = LENGT
     stems: list[bool] = []
     waiting: list[Encoded] = []
     for row in range(rows):
-        while len(waiting) < WAITING:
-            waiting.append(encoded(tokenizer, next(trees), length))
+        waiting += [encoded(tokenizer, tree, length) for tree in islice(trees, WAITING - len(waiting))]
         at = 0
-        for tree in list(waiting):
+        for tree in waiting:
             if length - at < ROOM_MIN:
                 break
             fitting = tree.fitting(length - at, at == 0)
@@ -125,30 +120,21 @@ class Writer:
         conversations.choose = Chooser(Random(f"{self.seed} {number}"))
         trees = conversations.trees()
         if self.accepted is not None:
-            trees = _mixed(trees, accepted(self.accepted))
+            others = accepted(self.accepted)
+            trees = (next(others) if at % ACCEPTED_EVERY == 0 else tree for at, tree in enumerate(trees))
         return packed(tokenizer, trees, rows)
 
     def rows(self, count: int, processes: int) -> Packed:
         counts = [min(PART_ROWS, count - at) for at in range(0, count, PART_ROWS)]
-        parts: list[Packed] = []
         with ProcessPoolExecutor(processes, get_context("spawn")) as pool:
-            mapped = map if processes == 1 else pool.map
-            for part in mapped(self.part, range(len(counts)), counts):
-                parts.append(part)
-                print(f"{len(parts)} of {len(counts)} parts", flush=True)
-        columns = ([getattr(part, name) for part in parts] for name in Packed.__slots__)
-        return Packed(*map(np.concatenate, columns))
+            parts = list((map if processes == 1 else pool.map)(self.part, range(len(counts)), counts))
+        return Packed(*(np.concatenate([getattr(part, name) for part in parts]) for name in Packed.__slots__))
 
 
 @cache
 def _prepared(path: Path, split: Split) -> tuple[Any, Conversations]:
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     return base.tokenizer(path), Conversations("prepared", split)
-
-
-def _mixed(trees: Iterator[Tree], others: Iterator[Tree]) -> Iterator[Tree]:
-    for number, tree in enumerate(trees):
-        yield next(others) if number % ACCEPTED_EVERY == 0 else tree
 
 
 def main() -> None:
@@ -161,15 +147,11 @@ def main() -> None:
     parser.add_argument("--accepted", type=Path, help="what `firsttoken eval export` printed, mixed in")
     parser.add_argument("--processes", type=int, default=1)
     args = parser.parse_args()
-    begun = time.monotonic()
     writer = Writer(args.base, args.seed, args.split, args.accepted)
     rows = writer.rows(math.ceil(args.tokens / LENGTH), args.processes)
     rows.write(args.out)
-    print(
-        f"{args.out}: {args.out.stat().st_size / 1e6:.1f} MB, {rows.ids.size / 1e6:.2f} million tokens, "
-        f"{np.mean(rows.ids != 0):.1%} of them filled, {rows.learnt.mean():.1%} learnt; "
-        f"{time.monotonic() - begun:.0f} s"
-    )
+    filled, learnt = np.mean(rows.ids != 0), rows.learnt.mean()
+    print(f"{args.out}: {rows.ids.size / 1e6:.2f} million tokens, {filled:.1%} of them filled, {learnt:.1%} learnt")
 
 
 if __name__ == "__main__":

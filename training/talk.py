@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import re
 
-from training.values import DATA, Chooser, capital, lines
+from training.values import DATA, POOLS, Chooser, capital, lines
 
 PAGE_ONLY, CLIENT_ONLY = "* ", "+ "  # begin a line that holds for the tools of the server, or of a client, alone
 ASKS = re.compile(r"(who|what|which|how|do|does|did|can|are|is|was|were|where|when|why|will|should)\b", re.IGNORECASE)
 FOLLOWING = ("and ", "what about ")  # begin the ways to ask that follow another question of the same table
 SLOPPY_SHARE, SLOPPY_CHARACTERS = 0.12, 70
-RECALLING = ("what did I just ask", "repeat my question", "what was my question", "what did I ask you a moment ago")
 
 Texts = tuple[list[str], list[str]]  # ways to say it, ways to answer
 
@@ -24,7 +23,7 @@ class Talk:
         self.world = [asked for table in self.tables for asked in table]
         self.general = [_halves(line) for line in lines("general.txt")]
         self.unknown = [_halves(line) for line in lines("unknown.txt")]
-        self.dialogues = [lines.splitlines() for lines in (DATA / "dialogues.txt").read_text().split("\n\n")]
+        self.dialogues = [each.splitlines() for each in (DATA / "dialogues.txt").read_text().split("\n\n")]
 
     def exchange(self, choose: Chooser, *, page: bool) -> tuple[str, str]:
         """What is said, and its answer. `page`: the tools of the server are the only ones."""
@@ -39,7 +38,7 @@ class Talk:
             return self._same_again(choose)
         if kind < 0.3:
             text, answer = self.exchange(choose, page=True)
-            return [(text, answer), (_typed(choose, choose.pick(RECALLING)), f'You asked: "{text}"')]
+            return [(text, answer), (_typed(choose, choose.pick(POOLS["recalling"])), f'You asked: "{text}"')]
         picked = "\n".join(choose.pick(line.split("|")) for line in choose.pick(self.dialogues))
         told = [line.replace("\\n", "\n") for line in choose.fill(picked).split("\n")]
         return [(_typed(choose, text), answer) for text, answer in zip(told[::2], told[1::2], strict=True)]

@@ -24,6 +24,9 @@ from transformers import AttentionInterface
 from training import base
 from training.packed import read
 
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+GPU = DEVICE == "cuda"
+SAFE = "sdpa" if GPU else "products"  # works wherever PyTorch does
 WARM_UP = 40  # steps
 SAVED_EVERY = 60.0  # seconds
 TOLD_EVERY = 10.0  # seconds between two losses of the held-out rows
@@ -37,14 +40,13 @@ class Plan:
     held_out: Path | None = None
     minutes: float = 5.0  # in all, with what is loaded and compiled; the rate falls to zero in this time
     steps: int = 0  # instead of the minutes
-    batch: int = 32  # rows of a step
-    together: int = 32  # rows that are computed at once: as many as memory holds
+    batch: int = 32 if GPU else 8  # rows of a step
+    together: int = 32 if GPU else 2  # rows that are computed at once: as many as memory holds
     rate: float = 1e-3
     rank: int = 64
     alpha: int = 64
     start: Path | None = None  # a folder to go on from, with the optimizer anew
-    device: str = "cpu"
-    attention: str = "products"
+    attention: str = "flex" if GPU else "products"
     compiled: bool = True
 
 
@@ -60,10 +62,9 @@ def dense(table: Tensor) -> Tensor:
 class Blocks:
     """The mask of flex attention. It looks at the same tensors for all batches: the compiler sees one mask."""
 
-    def __init__(self, plan: Plan, length: int) -> None:
-        self.shape, self.device = (plan.together, length), plan.device
+    def __init__(self, rows: int, length: int) -> None:
         first, root, stem = self.places = [
-            torch.zeros(self.shape, dtype=torch.int32, device=self.device) for _ in "123"
+            torch.zeros((rows, length), dtype=torch.int32, device=DEVICE) for _ in range(3)
         ]
 
         def seen(row: Tensor, _: Tensor, query: Tensor, key: Tensor) -> Tensor:
@@ -73,42 +74,46 @@ class Blocks:
         self.seen = seen
 
     def __call__(self, table: Tensor) -> BlockMask:
-        length = self.shape[1]
+        length = table.shape[2]
         for place, values in zip(self.places, table[:, 2:].unbind(1), strict=True):
             place[: len(values)] = values
-        return create_block_mask(self.seen, len(table), None, length, length, self.device)
+        return create_block_mask(self.seen, len(table), None, length, length, DEVICE)
 
 
-def products(
-    module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor, **options: Any
-) -> tuple[Tensor, None]:
+def products(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale: float) -> Tensor:
     """Plain products of matrices: on a CPU with AMX their gradients take a third of the time that torch's own
     attention takes. The query heads of one key head are rows of one product."""
     rows, heads, length, size = query.shape
     groups = key.shape[1]
-    together = query.reshape(rows * groups, -1, size) * options["scaling"]
+    together = query.reshape(rows * groups, -1, size) * scale
     scores = torch.bmm(together, key.reshape(rows * groups, length, size).transpose(1, 2))
     seen = scores.view(rows, groups, heads // groups, length, length) + mask[:, :, None]
     shares = torch.softmax(seen, -1).view(rows * groups, -1, length)
-    found = torch.bmm(shares, value.reshape(rows * groups, length, size)).view(rows, heads, length, size)
-    return found.transpose(1, 2).contiguous(), None
+    return torch.bmm(shares, value.reshape(rows * groups, length, size)).view(rows, heads, length, size)
 
 
-def flex(
-    module: Any, query: Tensor, key: Tensor, value: Tensor, mask: BlockMask, **options: Any
-) -> tuple[Tensor, None]:
+def flex(query: Tensor, key: Tensor, value: Tensor, mask: BlockMask, scale: float) -> Tensor:
     """Passes over the blocks that no token of a tree sees."""
-    found = flex_attention(query, key, value, block_mask=mask, scale=options["scaling"], enable_gqa=True)
-    return found.transpose(1, 2).contiguous(), None
+    return flex_attention(query, key, value, block_mask=mask, scale=scale, enable_gqa=True)
 
 
-def sdpa(module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor, **options: Any) -> tuple[Tensor, None]:
+def sdpa(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale: float) -> Tensor:
     key, value = (each.repeat_interleave(query.shape[1] // key.shape[1], 1) for each in (key, value))
-    found = scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=options["scaling"])
-    return found.transpose(1, 2).contiguous(), None
+    return scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=scale)
 
 
-ATTENTIONS: dict[str, Callable[..., tuple[Tensor, None]]] = {"products": products, "flex": flex, "sdpa": sdpa}
+ATTENTIONS: dict[str, Callable[..., Tensor]] = {"products": products, "flex": flex, "sdpa": sdpa}
+
+
+def registered(name: str) -> str:
+    """The name of one of these for the layers of transformers."""
+    compute = ATTENTIONS[name]
+
+    def attention(_: Any, query: Tensor, key: Tensor, value: Tensor, mask: Any, **options: Any) -> tuple[Tensor, None]:
+        return compute(query, key, value, mask, options["scaling"]).transpose(1, 2).contiguous(), None
+
+    AttentionInterface.register(f"own {name}", attention)
+    return f"own {name}"
 
 
 class Adapted(nn.Module):
@@ -136,25 +141,22 @@ class Trainer:
         self.plan = plan
         whole = base.model(plan.base, torch.float32).requires_grad_(False)
         self.heads = {"q_proj": whole.config.num_attention_heads, "k_proj": whole.config.num_key_value_heads}
-        self.model, self.head = whole.model, whole.lm_head.weight.bfloat16().to(plan.device)
+        self.model, self.head = whole.model, whole.lm_head.weight.bfloat16().to(DEVICE)
         for layer in self.model.layers:
             for part in (layer.self_attn, layer.mlp):
                 for name, child in list(part.named_children()):
                     if isinstance(child, nn.Linear):
                         setattr(part, name, Adapted(child, plan.rank, plan.alpha / plan.rank))
-        self.model.to(plan.device)
+        self.model.to(DEVICE)
         for part in self.model.modules():
-            if not any(True for _ in part.children()) and not isinstance(part, Adapted):
+            if not list(part.children()) and not isinstance(part, Adapted):
                 part.bfloat16()
         self.trained = {name: weight for name, weight in self.model.named_parameters() if weight.requires_grad}
         if plan.start is not None:
             self.model.load_state_dict(load_file(plan.start / base.WEIGHTS), strict=False)
-        self.optimizer = torch.optim.AdamW(
-            self.trained.values(), plan.rate, (0.9, 0.98), weight_decay=0.0, fused=plan.device == "cuda"
-        )
-        AttentionInterface.register(f"own {plan.attention}", ATTENTIONS[plan.attention])
-        self.model.config._attn_implementation = f"own {plan.attention}"
-        self.mask = Blocks(plan, length) if plan.attention == "flex" else dense
+        self.optimizer = torch.optim.AdamW(self.trained.values(), plan.rate, (0.9, 0.98), weight_decay=0.0, fused=GPU)
+        self.model.config._attn_implementation = registered(plan.attention)
+        self.mask = Blocks(plan.together, length) if plan.attention == "flex" else dense
         if plan.compiled:
             for layer in self.model.layers:
                 layer.compile(dynamic=False)  # one compilation serves all
@@ -215,10 +217,9 @@ def batches(rows: Tensor, count: int) -> Iterator[Tensor]:
 
 def ready(plan: Plan, rows: Tensor) -> Trainer:
     """In the quickest way that works on this machine: what the compilers can do differs from one to the next."""
-    length = rows.shape[2]
-    *ways, last = dict.fromkeys([(plan.attention, plan.compiled), ("sdpa", plan.compiled), ("sdpa", False)])
+    ways = dict.fromkeys([(plan.attention, plan.compiled), (SAFE, plan.compiled), (SAFE, False)])
     for attention, compiled in ways:
-        trainer = Trainer(replace(plan, attention=attention, compiled=compiled), length)
+        trainer = Trainer(replace(plan, attention=attention, compiled=compiled), rows.shape[2])
         try:
             trainer.step(rows[: plan.batch], 0.0)
         except Exception as error:
@@ -226,7 +227,7 @@ def ready(plan: Plan, rows: Tensor) -> Trainer:
             torch._dynamo.reset()
         else:
             return trainer
-    return Trainer(replace(plan, attention=last[0], compiled=last[1]), length)
+    raise RuntimeError("no way to compute works on this machine")
 
 
 def run(plan: Plan) -> Iterator[dict[str, Any]]:
@@ -234,10 +235,9 @@ def run(plan: Plan) -> Iterator[dict[str, Any]]:
     begun = saved = time.monotonic()
     torch.manual_seed(0)
     (plan.out / "plan.json").write_text(json.dumps(asdict(plan), default=str, indent=1))
-    rows = torch.from_numpy(read(plan.rows).table()).to(plan.device)
-    judged = torch.from_numpy(read(plan.held_out).table()).to(plan.device) if plan.held_out else None
-    if judged is not None:
-        judged = judged[: len(judged) // plan.together * plan.together]  # another shape takes another compilation
+    rows = torch.from_numpy(read(plan.rows).table()).to(DEVICE)
+    judged = torch.from_numpy(read(plan.held_out).table()).to(DEVICE) if plan.held_out else rows[:0]
+    judged = judged[: len(judged) // plan.together * plan.together]  # another shape takes another compilation
     trainer = ready(plan, rows)
     average, told = math.nan, 0.0
     for step, table in enumerate(batches(rows, plan.batch), 1):
@@ -253,7 +253,7 @@ def run(plan: Plan) -> Iterator[dict[str, Any]]:
         tokens = step * table[:, 0].numel()
         numbers = {"seconds": now - begun, "loss": loss, "average": average, "norm": norm, "thousandths": 1000 * rate}
         line = {"step": step, "tokens": tokens, **{name: round(number, 4) for name, number in numbers.items()}}
-        if judged is not None and now > told:
+        if len(judged) and now > told:
             line["held_out"] = round(trainer.judged(judged), 4)
             told = now + max(TOLD_EVERY, 20 * (time.monotonic() - now))
         if now - saved > SAVED_EVERY:
@@ -264,27 +264,17 @@ def run(plan: Plan) -> Iterator[dict[str, Any]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    cuda = torch.cuda.is_available()
+    parser = argparse.ArgumentParser(description=__doc__, argument_default=argparse.SUPPRESS)  # else as `Plan` has it
     parser.add_argument("--base", type=Path, required=True, help="SmolLM2-135M-Instruct as a GGUF file")
     parser.add_argument("--rows", type=Path, required=True, help="what `python -m training.rows` wrote")
     parser.add_argument("--out", type=Path, required=True, help="folder for the weights and the log")
     parser.add_argument("--held-out", type=Path, help="rows whose loss is told every ten seconds")
-    parser.add_argument("--minutes", type=float, default=5.0)
-    parser.add_argument("--steps", type=int, default=0, help="instead of minutes")
-    parser.add_argument("--batch", type=int, default=32 if cuda else 8, help="rows of a step")
-    parser.add_argument("--together", type=int, default=32 if cuda else 2, help="rows computed at once")
-    parser.add_argument("--rate", type=float, default=1e-3)
-    parser.add_argument("--rank", type=int, default=64)
-    parser.add_argument("--alpha", type=int, default=64)
     parser.add_argument("--start", type=Path, help="folder to go on from")
-    parser.add_argument("--device", default="cuda" if cuda else "cpu")
-    parser.add_argument("--attention", choices=tuple(ATTENTIONS), default="flex" if cuda else "products")
-    parser.add_argument("--eager", dest="compiled", action="store_false", help="without a compiler: half as fast")
-    parser.add_argument("--threads", type=int, default=1)
-    args = vars(parser.parse_args())
-    torch.set_num_threads(args.pop("threads"))
-    plan = Plan(**args)
+    for name in ("batch", "together", "rank", "alpha"):
+        parser.add_argument(f"--{name}", type=int)
+    for name in ("minutes", "rate"):
+        parser.add_argument(f"--{name}", type=float)
+    plan = Plan(**vars(parser.parse_args()))
     plan.out.mkdir(parents=True, exist_ok=True)
     with (plan.out / "log.jsonl").open("a") as log:
         for line in map(json.dumps, run(plan)):

@@ -14,7 +14,7 @@ DATA = Path(__file__).parent / "data"
 SMALL = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"]
 FIRST_DAY, LAST_DAY = date(2019, 1, 1).toordinal(), date(2027, 12, 28).toordinal()
 BRACES = re.compile(r"\{([a-z]+2?|\d+-\d+)\}")
-RANGE = re.compile(r"(-?[\d.]+)-(-?[\d.]+)")
+TYPES = {"b": "boolean", "i": "integer", "n": "number", "p": "number", "@": "string"}
 
 T = TypeVar("T")
 
@@ -82,10 +82,8 @@ class Chooser:
     def listed(self, items: Sequence[object]) -> str:
         """`a`, `a and b`, `a, b and c`."""
         *head, last = map(str, items)
-        if not head:
-            return last
         comma = "," if len(head) > 1 and self.chance(0.3) else ""
-        return f"{', '.join(head)}{comma} and {last}"
+        return f"{', '.join(head)}{comma} and {last}" if head else last
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,18 +111,11 @@ class Kind:
         return self.text[2:-1].split(",") if self.text.startswith("e(") else []
 
     def schema(self) -> dict[str, Any]:
-        match self.text[0]:
-            case "e":
-                return {"type": "string", "enum": [option.partition("=")[0] for option in self.options]}
-            case "b":
-                return {"type": "boolean"}
-            case "l":
-                return {"type": "array", "items": {"type": {"@": "string", "n": "number"}.get(self.text[1], "integer")}}
-            case "i":
-                return {"type": "integer"}
-            case "n" | "p":
-                return {"type": "number"}
-        return {"type": "string"}
+        if self.options:
+            return {"type": "string", "enum": [option.partition("=")[0] for option in self.options]}
+        if self.text[0] == "l":
+            return {"type": "array", "items": {"type": TYPES.get(self.text[1], "integer")}}
+        return {"type": TYPES[self.text[0]]}
 
     def said(self, choose: Chooser, description: str = "") -> Said:
         """`description` may ask for a format: YYYY-MM-DD, HH:MM."""
@@ -154,10 +145,8 @@ class Kind:
 
     @property
     def _range(self) -> tuple[float, float]:
-        found = RANGE.fullmatch(self.text[1:])
-        if found is None:
-            raise ValueError(f"not a range: {self.text}")
-        return float(found[1]), float(found[2])
+        low, _, high = self.text[1:].rpartition("-")
+        return float(low), float(high)
 
 
 def _list(choose: Chooser, of: str) -> Said:

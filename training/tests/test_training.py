@@ -19,7 +19,7 @@ from training import base
 from training.conversations import Tree
 from training.packed import Packed, read
 from training.rows import Writer, encoded, packed
-from training.train import ATTENTIONS, Plan, Trainer, ready, run
+from training.train import ATTENTIONS, SAFE, Plan, Trainer, ready, run
 
 MODEL = base.BUNDLED / "demo-chat-q8_0.gguf"
 TOOL = {"type": "function", "function": {"name": "go", "parameters": {"type": "object", "properties": {}}}}
@@ -151,7 +151,7 @@ def test_where_a_way_to_compute_fails_the_next_one_is_taken(
 ) -> None:
     monkeypatch.setitem(ATTENTIONS, "flex", _broken)
     made = ready(replace(plan, attention="flex"), table(rows))
-    assert made.plan.attention == "sdpa"
+    assert made.plan.attention == SAFE
     assert "flex, compiled=False: RuntimeError: no kernel" in capsys.readouterr().out
 
 
