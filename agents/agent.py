@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import replace
 
 from agents.answer_cache import AnswerCache, CachedAnswer
@@ -38,7 +38,7 @@ from agents.toolbox import Toolbox
 from agents.turn import Turn
 from agents.turn_opener import TurnOpener
 from inference.errors import InferenceError
-from inference.generation import Finish, Generation
+from inference.generation import Finish, Generation, Priority
 from inference.language_model import LanguageModel
 from inference.prompt import PromptTokens, Segment
 from inference.tokenizer import count_all
@@ -62,15 +62,17 @@ class Agent:
         answers: AnswerCache | None = None,
         similar: SemanticCache | None = None,
         see: See | None = None,
+        is_free: Callable[[], bool] = lambda: True,
     ) -> None:
         """`answers` are reused for identical prompts, `similar` ones for similar questions; None: no cache. `see`
-        decodes pictures."""
+        decodes pictures. `is_free`: whether no request waits for a model."""
         model_registry = model if isinstance(model, ModelRegistry) else ModelRegistry.of(model)
         self._router = Router(model_registry)
         self._known = AnswerLookup(answers, similar)
         self._prompts = PromptBuilder(toolbox, see)
         self._opener = TurnOpener(self._prompts, self._router, retriever, prices)
         self._starter = StepStarter(self._prompts, self._known, names_models=len(model_registry.candidates) > 1)
+        self._is_free = is_free
         self.turns = InFlight()
 
     async def run(self, turn: Turn, trace: Trace, sink: EventSink, marks: Marks | None = None) -> TurnFinished:
@@ -155,10 +157,23 @@ class Agent:
                 await sink.open()
             finished = await self._run_steps(progress, sink)
             sink.write([finished])
+            if finished.status in ("completed", "incomplete"):
+                await self._read_behind(progress)
             return finished
         finally:
             progress.step.cancel()
             progress.tell_cost()
+
+    async def _read_behind(self, progress: Progress) -> None:
+        """Prefill an answered question as the next prompt will contain it: without its passages, so that whatever
+        followed them has other places there. Otherwise the next question waits for that."""
+        turn, last = progress.turn, next(reversed(progress.output), None)
+        asks_again = progress.in_prompt and isinstance(last, Message) and turn.priority < Priority.BATCH
+        if not (asks_again and self._is_free()):
+            return
+        over = replace(turn, history=(*turn.history, *turn.input, *progress.output), input=())
+        with suppress(InferenceError, AgentError):  # what keeps it from being read is told to the next turn
+            await self.warm(over)
 
     async def _run_steps(self, progress: Progress, sink: EventSink) -> TurnFinished:
         try:
@@ -292,7 +307,8 @@ class Agent:
         likely = self._router.likely(asked)
         if likely.on_demand is not None:
             likely.on_demand.foresee()
-        return likely.model.prefill_ahead(await self._prompts.prefix(asked, likely), salt=turn.salt)
+        prefix = await self._prompts.prefix(asked, likely)
+        return likely.model.prefill_ahead(prefix, salt=turn.salt, exact=turn.sampling.deterministic)
 
     async def read_draft(self, turn: Turn, passages: Sequence[Passage]) -> ReadDraft | None:
         """Prefill the prompt of a question that may still change, with those of its passages that can be read until the

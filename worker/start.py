@@ -256,7 +256,8 @@ def _assemble(
         ),
         batches=BatchStore(database),
         agent=Agent(
-            model_registry, speculative_search, toolbox, agent_registry.prices, answers, similar, loaders.pixels
+            *(model_registry, speculative_search, toolbox, agent_registry.prices, answers, similar, loaders.pixels),
+            is_free=engines.is_free,
         ),
         conversations=ConversationStore(database),
         search=ConversationSearch(replica),

@@ -74,8 +74,9 @@ AHEAD_STEP_S = 0.1
 URGENT_NS = 10 * 10**9
 # Rows are cheap if a step with all places taken takes at most this many times as long as one with half of them.
 CHEAP_ROWS = 1.1
-# Shorter prefixes are not worth prefilling ahead: that step may still be running when the prompt itself arrives.
-AHEAD_TOKENS_MIN = 64
+# Of fewer new tokens, a prefix is not worth prefilling ahead: that step may still be running when the prompt itself
+# arrives. On a CPU, so many take two or three times as long as one; a short question with its answer has 30 to 60.
+AHEAD_TOKENS_MIN = 16
 
 
 class Scheduler:

@@ -22,6 +22,7 @@ from agents.tool import tool
 from agents.toolbox import Toolbox
 from agents.turn import FileSearch, Turn
 from inference.bundled import CHAT_MODEL
+from inference.generation import Priority
 from inference.llama import LlamaModel
 from inference.prompt import Segment
 from inference.template import ChatTemplate
@@ -127,7 +128,7 @@ async def test_the_beginning_is_read_while_the_search_runs() -> None:
     model = Noticed("Fact 1 [1].")
     shelf = SlowShelf(model, [passage(1)])
     ran = await run(model, asked("Which?", history=HISTORY, file_search=DOCS), searcher=shelf)
-    [ahead] = model.ahead
+    ahead = model.ahead[0]
     assert "It is a mark." in ahead and "Which?" not in ahead
     assert model.prompts[0].startswith(ahead)
     assert model.generations[0].cancelled, "the prompt goes on from there"
@@ -234,3 +235,33 @@ async def test_results_that_are_there_at_once_are_read_at_once(calls: str) -> No
     model = ScriptedModel([calls, "Seen."])
     await run(model, asked(server_tools=("look", "double")), [look, double])
     assert model.ahead == []
+
+
+async def test_an_answered_question_is_read_again_as_the_next_prompt_has_it() -> None:
+    model, shelf = ScriptedModel(["Fact 1 [1].", "Fact 2 [1]."]), ShelfSearcher([passage(1)])
+    first = asked("Which?", history=HISTORY, file_search=DOCS)
+    ran = await run(model, first, searcher=shelf)
+    read = model.ahead[-1]
+    assert "Which?" in read and "Fact 1 [1]." in read and "Title 1" not in read
+    then = asked("And then?", history=(*HISTORY, *first.input, *ran.output), file_search=DOCS)
+    await run(model, then, searcher=shelf)
+    assert model.prompts[1].startswith(read) and "Title 1" in model.prompts[1]
+
+
+@pytest.mark.parametrize(
+    ("reply", "passages", "rest", "is_free"),
+    [
+        pytest.param("Hello.", [], {}, True, id="its prompt is in the cache as it is"),
+        pytest.param(call("mine"), [passage(1)], {}, True, id="the caller's result is missing"),
+        pytest.param("Fact 1 [1].", [passage(1)], {"priority": Priority.BATCH}, True, id="nobody is going to ask"),
+        pytest.param("Fact 1 [1].", [passage(1)], {}, False, id="others wait for the model"),
+    ],
+)
+async def test_a_turn_is_not_read_again_in_vain(
+    reply: str, passages: list[Passage], rest: dict[str, Any], is_free: bool
+) -> None:
+    mine = FunctionTool("mine", "", {"type": "object", "properties": {}})
+    model = ScriptedModel([reply])
+    agent = Agent(model, ShelfSearcher(passages), Toolbox(), is_free=lambda: is_free)
+    await agent.run(asked("Which?", file_search=DOCS, functions=(mine,), **rest), Trace(), EventList())
+    assert not any("Which?" in ahead for ahead in model.ahead)
