@@ -18,7 +18,6 @@ from typing import Any, get_type_hints
 from agents.origin import origins_of
 from inference.adapter import adapters_in
 from inference.attention import ALL_TOKENS, AUTO, FLASH, KV_TYPES, LAYOUTS, QUANTISED, WINDOW
-from inference.speculative.draft_length import DRAFT_TOKENS_MAX
 from inference.weight_placement import GPU, KV_PLACES, LAYER, LOAD_MODES, Split
 from worker.engines.address import Address, engines_in
 from worker.engines.model_aliases import ModelAliases
@@ -188,12 +187,6 @@ class Config:
         "lookup to draft from the prompt and the answer so far",
         fallback="no speculation",
     )
-    draft_tokens: int = _models(
-        8,
-        "maximum length of a draft in tokens; the worker drafts fewer if fewer pay off; 0 turns speculation off",
-        least=0,
-        most=DRAFT_TOKENS_MAX,
-    )
     embedder: Path | None = _models(
         None, "default embedding model: a GGUF file or a model name", fallback="the bundled minilm-l6-v2", every=True
     )
@@ -281,9 +274,6 @@ class Config:
     flash_attention: str = _computation(
         AUTO, "flash attention: on, off, or auto for whichever is faster on this machine", check=among(AUTO, *FLASH)
     )
-    gap_ms: int = _computation(
-        100, "target for the milliseconds between two tokens of an answer while prompts are prefilled", least=1
-    )
 
     memory_mb: int | None = _memory(
         None, "megabytes that models and conversations may take", fallback="most of the free memory", least=1
@@ -334,11 +324,10 @@ class Config:
     queue: int = _limits(
         64, "maximum number of generations in the queue; beyond that, requests get status 429", least=1
     )
-    turns: int = _limits(64, "maximum number of turns in progress; beyond that, requests get status 429", least=1)
-    tenant_turns: int = _limits(
-        32,
-        "maximum number of turns in progress per tenant, with as many of the class batch in addition; beyond "
-        "that, requests get status 429",
+    turns: int = _limits(
+        64,
+        "maximum number of turns in progress, of which a tenant may have half, and as many of the class batch in "
+        "addition; beyond that, requests get status 429",
         least=1,
     )
     answer_tokens: int | None = _limits(
@@ -367,11 +356,10 @@ class Config:
     )
     batch_lines: int = _limits(4, "batch lines in progress at once; 0 leaves all batches to other workers", least=0)
     body_bytes: int = _limits(4 * 2**20, "maximum size of a request body in bytes", least=1024)
-    file_mb: int = _limits(64, "maximum size of an uploaded file in megabytes", least=1)
     request_mb: int = _limits(
         256,
-        "megabytes of buffered requests (bodies, files, waiting messages), of which a tenant may have half; beyond "
-        "that, requests get status 429",
+        "megabytes of buffered requests (bodies, files, waiting messages), of which a tenant may have half, and a file "
+        "a quarter; beyond that, requests get status 429",
         least=1,
     )
     connections: int | None = _limits(
@@ -385,12 +373,6 @@ class Config:
         "maximum number of open connections per address; behind a reverse proxy all have the same address",
         fallback="half of --connections",
         least=1,
-    )
-    header_s: float = _limits(10.0, "seconds within which the headers of a request must arrive", least=0.1)
-    body_s: float = _limits(
-        15.0,
-        "seconds that the body of a request may pause; it must also arrive at 32 KiB per second on average",
-        least=0.1,
     )
     tenant_files_mb: int = _limits(1024, "maximum total size of the uploaded files of a tenant in megabytes", least=1)
 
@@ -406,10 +388,6 @@ class Config:
         most=0.9999,
     )
     trace_days: float = _telemetry(7.0, "days for which traces are kept", least=0.01)
-    tenant_traces: int = _telemetry(
-        100_000, "maximum number of traces kept per tenant, about 5 KB each; the oldest are deleted first", least=1
-    )
-    event_days: float = _telemetry(1.0, "days for which a stored response can be streamed again", least=0.01)
     audit_days: float = _telemetry(365.0, "days for which the audit log is kept", least=1)
     otlp_endpoint: str | None = _telemetry(
         None,
@@ -450,6 +428,10 @@ class Config:
     )
 
     @property
+    def tenant_turns(self) -> int:
+        return max(self.turns // 2, 1)
+
+    @property
     def otlp_header_map(self) -> dict[str, str]:
         return _headers(self.otlp_headers or "")
 
@@ -463,8 +445,6 @@ class Config:
             raise ConfigError("--database-replica-url needs --database-url, the URL of the primary")
         if self.semantic_cache and not self.answer_cache_mb:
             raise ConfigError("--semantic-cache needs --answer-cache-mb: answers are kept there")
-        if 2 * self.file_mb > self.request_mb:
-            raise ConfigError("--file-mb must be at most half of --request-mb, which a tenant may have")
         if self.kv_type in QUANTISED and self.flash_attention == "off":
             raise ConfigError(f"--kv-type {self.kv_type} needs flash attention: leave out --flash-attention off")
         if (self.oidc_issuer is None) != (self.oidc_client_id is None):

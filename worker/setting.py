@@ -67,7 +67,7 @@ def web_address(url: str) -> None:
         raise ValueError("must be an http(s) URL")  # not quoted: it may contain a password
 
 
-OF_ENGINES = frozenset({"model", "lora", "draft", "draft_tokens", "queue", "drain_s"})
+OF_ENGINES = frozenset({"model", "lora", "draft", "queue", "drain_s"})
 
 
 @dataclass(frozen=True, slots=True)

@@ -140,7 +140,7 @@ async def open_services(
         stack.push_async_callback(minutes.start(supervisor).stop)
         stack.push_async_callback(services.canaries.close)
         services.canaries.start(supervisor)
-        runs = Runs(services, event_days=config.event_days, background=config.background)
+        runs = Runs(services, background=config.background)
         stack.push_async_callback(runs.close)
         batch_worker = BatchWorker(services, config.batch_lines, answer_body)
         stack.push_async_callback(batch_worker.stop)
@@ -282,7 +282,6 @@ def _assemble(
             telemetry := Telemetry(
                 *(Traces(database, replica, worker=name), Metrics(engine_stats, supervisor, config.objective)),
                 trace_days=config.trace_days,
-                tenant_traces=config.tenant_traces,
                 export=exporter.offer if exporter else None,
             )
         ),

@@ -37,8 +37,7 @@ def run(home: Path, ready: Path, rate: float, **settings: Any) -> None:
         home=home,
         port=0,
         ready_file=ready,
-        turns=PLENTY,
-        tenant_turns=PLENTY,
+        turns=2 * PLENTY,  # of which a tenant may have half
         queue=PLENTY,
         docs=None,
         log_level="error",

@@ -219,7 +219,7 @@ def file_finding(path: Path) -> Finding:
 def draft_finding(draft: LlamaModel, model: LlamaModel) -> Finding:
     if not same_vocabulary(draft.vocabulary(), model.vocabulary()):
         text = f"{draft.name} cannot draft for {model.name}: their vocabularies differ"
-        return Finding("draft", Level.PROBLEM, text, "choose one of the same family with --draft, or --draft-tokens 0")
+        return Finding("draft", Level.PROBLEM, text, "choose one of the same family with --draft, or leave it out")
     return Finding("draft", Level.OK, f"{draft.name}, {draft.quantisation}, {_count(draft.parameters)} parameters")
 
 

@@ -121,7 +121,6 @@ def make_services(database: Database, config: Config | None = None) -> Services:
         telemetry=Telemetry(
             *(Traces(database), Metrics(engine, supervisor)),
             trace_days=config.trace_days,
-            tenant_traces=config.tenant_traces,
         ),
         targets=Targets.parse(config.targets),
         caps=Caps(wall_clock_s=config.answer_s, tokens=config.answer_tokens, thought_tokens=config.thought_tokens),
@@ -153,7 +152,7 @@ async def serving(services: Services, *extra: web.RouteDef) -> AsyncIterator[Cli
     """A client of the application; `extra` are further handlers behind the same middlewares, for any credential unless
     they declare otherwise."""
     config = services.config
-    runs = Runs(services, event_days=config.event_days, background=config.background)
+    runs = Runs(services, background=config.background)
     batch_worker = BatchWorker(services, config.batch_lines, answer_body)
     app = build_app(services, runs, batch_worker)
     for route in extra:

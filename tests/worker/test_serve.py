@@ -287,7 +287,7 @@ async def test_more_half_open_connections_than_descriptors_keep_nobody_out(
     http: aiohttp.ClientSession, home: Path
 ) -> None:
     with descriptors(1024):
-        worker = Worker(home, "--docs", "", "--header-s", "60")
+        worker = Worker(home, "--docs", "")
     ready = worker.wait_until_ready()
     host, port = ready["url"].removeprefix("http://").split(":")
     with descriptors(4096), ExitStack() as stack:

@@ -18,7 +18,7 @@ URL = "/v1/files"
 
 @pytest.fixture
 async def client(database: Database) -> AsyncIterator[Client]:
-    async with answering(database, "x", config=Config(file_mb=1, tenant_files_mb=2)) as client:
+    async with answering(database, "x", config=Config(request_mb=4, tenant_files_mb=2)) as client:
         yield client
 
 

@@ -26,7 +26,7 @@ from worker.config import VERSION, settings
 SERVE = "worker.serve.serve"  # commands are named by the paths of their functions, which are imported when they run
 ENGINE_SETTINGS = frozenset(each.name for each in settings() if each.is_for_engines)
 MEMORY_SETTINGS = frozenset(
-    {"lora", "draft", "draft_tokens", "context", "streams", "resident", "parked_mb", "kv_type", "kv_windows"}
+    {"lora", "draft", "context", "streams", "resident", "parked_mb", "kv_type", "kv_windows"}
     | {"memory_mb", "gpu_layers", "kv_place", "gpu_split"}
 )
 SPEED_SETTINGS = frozenset({"threads", "gpu_layers"})

@@ -14,13 +14,14 @@ from worker.errors import ApiError, ClientGone
 
 # A body may take as long as its maximum size takes at this rate: half that of a mobile network at its cell edge.
 BYTES_PER_S_MIN = 32 * 1024
+STALL_S = 15.0  # that a body may pause: longer than a phone needs from one cell to the next
 PIECE_BYTES = 64 * 1024
 # By their names in Content-Encoding, the `wbits` of zlib for their format. Every other coding would add attack surface.
 CODINGS = {"gzip": 16 + zlib.MAX_WBITS, "x-gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
 DAMAGED = "The body is damaged: it does not match its headers."
 
 
-async def read_body(request: web.Request, holding: Reservation, *, bytes_max: int, stall_s: float) -> bytes:
+async def read_body(request: web.Request, holding: Reservation, *, bytes_max: int) -> bytes:
     """The whole body, decompressed. Raises ApiError 400, 408, 413, 415 and 429, and ClientGone."""
     coding = coding_of(request)
     if (request.content_length or 0) > bytes_max:
@@ -31,7 +32,7 @@ async def read_body(request: web.Request, holding: Reservation, *, bytes_max: in
             raise too_large(bytes_max)
         holding.resize(len(received))
     else:
-        received = await _received(request, holding, bytes_max=bytes_max, stall_s=stall_s)
+        received = await _received(request, holding, bytes_max=bytes_max)
     if coding is None:
         return received
     holding.resize(len(received) + bytes_max)
@@ -40,9 +41,9 @@ async def read_body(request: web.Request, holding: Reservation, *, bytes_max: in
     return body
 
 
-async def _received(request: web.Request, holding: Reservation, *, bytes_max: int, stall_s: float) -> bytes:
+async def _received(request: web.Request, holding: Reservation, *, bytes_max: int) -> bytes:
     received = bytearray()
-    async with arriving(request, bytes_max=bytes_max, stall_s=stall_s) as progress:
+    async with arriving(request, bytes_max=bytes_max) as progress:
         while piece := await request.content.read(PIECE_BYTES):
             progress()
             if len(received) + len(piece) > bytes_max:
@@ -64,15 +65,15 @@ def coding_of(request: web.BaseRequest) -> str | None:
 
 
 @asynccontextmanager
-async def arriving(request: web.BaseRequest, *, bytes_max: int, stall_s: float) -> AsyncIterator[Callable[[], None]]:
-    """Wraps the reading of a body. Call what this yields for each chunk: after `stall_s` seconds without one, or when
+async def arriving(request: web.BaseRequest, *, bytes_max: int) -> AsyncIterator[Callable[[], None]]:
+    """Wraps the reading of a body. Call what this yields for each chunk: after STALL_S seconds without one, or when
     the whole takes too long, the request fails. Raises ApiError 400 and 408, and ClientGone.
     """
     loop = asyncio.get_running_loop()
-    end = loop.time() + stall_s + bytes_max / BYTES_PER_S_MIN
+    end = loop.time() + STALL_S + bytes_max / BYTES_PER_S_MIN
     try:
-        async with asyncio.timeout(stall_s) as limit:
-            yield lambda: limit.reschedule(min(loop.time() + stall_s, end))
+        async with asyncio.timeout(STALL_S) as limit:
+            yield lambda: limit.reschedule(min(loop.time() + STALL_S, end))
     except TimeoutError:
         raise ApiError(408, "The body of the request took too long to arrive.", code="request_timeout") from None
     except (ConnectionError, web.RequestPayloadError):

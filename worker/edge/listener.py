@@ -25,6 +25,7 @@ Handler: TypeAlias = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
 CONTINUE = "100-continue"
 CLOSED_S = 0.05  # the event loop closes a socket in one of its next iterations
+HEADER_S = 10.0  # for the headers of a request: who needs another time has a proxy that has it
 CLEANUP_S = 0.2  # for handlers that continue after everything was answered or abandoned
 
 
@@ -80,7 +81,6 @@ class Listener:
     def __init__(self, app: web.Application, config: Config) -> None:
         limit = config.connections or limit_for(descriptors())
         self.connections = Connections(limit, config.address_connections or max(limit // 2, 1))
-        self._header_s = config.header_s
         # When a client disconnects, its generation stops at the next step.
         self._runner = web.AppRunner(app, shutdown_timeout=CLEANUP_S, handler_cancellation=True)
         self._server: asyncio.Server | None = None
@@ -98,7 +98,7 @@ class Listener:
         self._server = await create(self._protocol, sock=listener, backlog=BACKLOG)
 
     def _protocol(self) -> asyncio.Protocol:
-        return Guard(self._make_http, self.connections, self._header_s)
+        return Guard(self._make_http, self.connections, HEADER_S)
 
     def _make_http(self) -> Http:
         assert self._runner.server is not None

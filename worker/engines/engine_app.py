@@ -103,7 +103,6 @@ Handler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
 ID_BYTES = 8  # of a token id with its comma
 BODY_BYTES_MIN = 2 * 2**20  # for a grammar, and everything but the prompt
 BODIES_BYTES_MAX = 128 * 2**20  # of all concurrent uploads
-BODY_STALL_S = 15.0
 HEALTH = "/health"
 CHANNELS_MAX = 256  # each may hold a body that has not arrived completely
 SWITCHED = f"HTTP/1.1 101 Switching Protocols\r\nUpgrade: {PROTOCOL}\r\nConnection: Upgrade\r\n\r\n".encode()
@@ -170,7 +169,7 @@ async def generate(request: web.Request) -> web.StreamResponse:
     if request.content_type != "application/json":  # a browser page can send anything else without a preflight
         raise ApiError(415, "The body must be application/json.", param="Content-Type")
     with app[BUDGET].reserve(WORKERS) as holding:
-        raw = await read_body(request, holding, bytes_max=_body_bytes_max(app), stall_s=BODY_STALL_S)
+        raw = await read_body(request, holding, bytes_max=_body_bytes_max(app))
         asked = await parsed(GenerateRequest, raw, bulk=GenerateRequest.BULK)
     generation = await _taken(asked, app[MODEL])
     if generation is None:

@@ -178,10 +178,9 @@ async def identify(request: web.Request, handler: Handler) -> web.StreamResponse
     if principal is None or not request.body_exists or request.path == UPLOADS:
         request[BODY] = b""
         return await handler(request)
-    config = services.config
     with request.app[BUDGET].reserve(principal.tenant_id) as holding:
         with trace.span("edge"):
-            request[BODY] = await read_body(request, holding, bytes_max=config.body_bytes, stall_s=config.body_s)
+            request[BODY] = await read_body(request, holding, bytes_max=services.config.body_bytes)
         return await handler(request)
 
 

@@ -39,9 +39,9 @@ def routes() -> list[web.RouteDef]:
 @RouteDocs(form={"file": {"type": "string", "format": "binary"}, "purpose": {"type": "string"}})
 async def create(request: web.Request) -> web.Response:
     services, tenant_id = request.app[SERVICES], request[PRINCIPAL].tenant_id
-    bytes_max, stall_s = services.config.file_mb * 2**20, services.config.body_s
+    bytes_max = services.config.request_mb * 2**18  # a quarter of what may be buffered
     with request.app[BUDGET].reserve(tenant_id) as holding:
-        async with receive(request, holding, bytes_max=bytes_max, stall_s=stall_s) as arrived:
+        async with receive(request, holding, bytes_max=bytes_max) as arrived:
             file = await services.uploads.create(
                 tenant_id, arrived.filename, arrived.purpose, arrived.size, arrived.content
             )

@@ -208,9 +208,7 @@ class Upload:
 
 
 @asynccontextmanager
-async def receive(
-    request: web.Request, holding: Reservation, *, bytes_max: int, stall_s: float
-) -> AsyncIterator[Upload]:
+async def receive(request: web.Request, holding: Reservation, *, bytes_max: int) -> AsyncIterator[Upload]:
     """The file of a multipart form with `file` and `purpose`, kept until the block ends.
 
     Raises ApiError 400, 408, 415, 429, and 413 naming the file; and ClientGone.
@@ -224,7 +222,7 @@ async def receive(
         filename: str | None = None
         fields: dict[str, str] = {}
         try:
-            async with arriving(request, bytes_max=bytes_max, stall_s=stall_s) as progress:
+            async with arriving(request, bytes_max=bytes_max) as progress:
                 async for part in _form_parts(await request.multipart()):
                     if part.name == "file" and filename is None:
                         filename = safe_name(part.filename)
@@ -256,7 +254,7 @@ async def _spool(
     while chunk := await part.read_chunk():
         progress()
         if content.tell() + len(chunk) > bytes_max:
-            message = f"The file is larger than {bytes_max // 2**20} MB, which is the limit."
+            message = f"The file is larger than {bytes_max / 2**20:g} MB, which is the limit."
             raise ApiError(413, message, param="file", code="file_too_large")
         holding.resize(content.tell() + len(chunk))
         content.write(chunk)

@@ -46,6 +46,7 @@ log = logging.getLogger("firsttoken.runs")
 SUCCESSOR_S = 30.0  # how long a successor waits for a reader: clients read the response before it to its end first
 PASS_EVERY_S = 2.0  # a response is abandoned when two passes find it so: its worker may just be reconnecting
 FORGET_EVERY_S = 3600.0
+EVENT_DAYS = 1.0  # for which an ended response can be streamed again: its client may be away over night
 SILENT_S = 60.0  # a pass is a few statements, each with a timeout
 CLOSE_S = 10.0
 CANCEL_S = 5.0  # how long another worker may take to stop before the client gets the current state
@@ -70,14 +71,11 @@ class Steer:
 class Runs:
     """Runs of all tenants by response id: every lookup names the tenant."""
 
-    def __init__(self, services: RunServices, *, event_days: float, background: int) -> None:
-        """`background`: the number of queued responses that this worker runs at once. `event_days`: how long events are
-        kept after the end of their response.
-        """
+    def __init__(self, services: RunServices, *, background: int) -> None:
+        """`background`: the number of queued responses that this worker runs at once."""
         self.services = services
         self.backlog = Backlog(services, background, self._run_queued)
         self._event_log = EventLog(services.running, services.presence.worker, services.presence.is_followed)
-        self._event_days = event_days
         self._runs: dict[str, Run] = {}
         self._suspects: set[OwnedResponse] = set()
         self._resuming: dict[asyncio.Task[None], str] = {}
@@ -404,7 +402,7 @@ class Runs:
             well()
         self._suspects = abandoned
         if is_janitor and time.monotonic() - self._forgot_at >= FORGET_EVERY_S:
-            await running.forget(self._event_days)
+            await running.forget(EVENT_DAYS)
             await self.services.idempotency.forget()
             self._forgot_at = time.monotonic()
 

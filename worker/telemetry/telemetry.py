@@ -25,6 +25,7 @@ log = logging.getLogger("firsttoken.telemetry")
 Export: TypeAlias = Callable[[TurnRecord], None]
 
 WAITING_MAX = 4096  # traces of a few kilobytes, while the database is unavailable; beyond that the oldest are dropped
+TENANT_TRACES_MAX = 100_000  # of about 5 KB, beyond which the oldest go: so that one tenant does not fill the disk
 BATCH_MAX = 128
 # Four statements and a commit, of which nobody waits for the result: on a machine without idle cores, the model waits.
 GATHER_S = 1.0
@@ -37,7 +38,13 @@ class Telemetry:
     """`record` costs microseconds, never waits and never raises; what cannot be stored is dropped and counted."""
 
     def __init__(
-        self, traces: Traces, metrics: Metrics, *, trace_days: float, tenant_traces: int, export: Export | None = None
+        self,
+        traces: Traces,
+        metrics: Metrics,
+        *,
+        trace_days: float,
+        tenant_traces: int = TENANT_TRACES_MAX,
+        export: Export | None = None,
     ) -> None:
         """`export` receives every turn as well."""
         self.traces = traces

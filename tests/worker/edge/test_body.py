@@ -28,8 +28,9 @@ BOMB = gzip.compress(bytes(100 * 2**20), 9)
 
 
 @pytest.fixture
-async def client(database: Database) -> AsyncIterator[Client]:
-    async with answering(database, "Hi.", config=Config(body_s=0.3)) as client:
+async def client(database: Database, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Client]:
+    monkeypatch.setattr(bodies, "STALL_S", 0.3)
+    async with answering(database, "Hi.") as client:
         yield client
 
 

@@ -16,7 +16,7 @@ from worker.edge.budget import BUDGET, Budget
 from worker.errors import ApiError
 
 ONE, OTHER = UUID(int=1), UUID(int=2)
-SMALL = Config(file_mb=1, request_mb=2)
+SMALL = Config(request_mb=2)
 
 
 def held(client: Client) -> int:
@@ -49,13 +49,15 @@ async def test_bodies_of_a_tenant_that_arrive_together_are_bounded(database: Dat
 
 
 async def test_files_of_a_tenant_that_arrive_together_are_bounded(database: Database) -> None:
-    part = b'--b\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\n' + bytes(700_000)
+    part = b'--b\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\n' + bytes(450_000)
     form = {"Content_Type": "multipart/form-data; boundary=b", "Content_Length": "900000"}
     async with answering(database, "x", config=SMALL) as client, raw(client) as first, raw(client) as second:
         await first.send(head("POST", "/v1/files", client, **form) + part)
-        await until(lambda: held(client) >= 500_000)
         await second.send(head("POST", "/v1/files", client, **form) + part)
-        assert (await second.answer())[0] == 429
+        await until(lambda: held(client) >= 800_000)
+        async with raw(client) as third:
+            await third.send(head("POST", "/v1/files", client, **form) + part)
+            assert (await third.answer())[0] == 429
 
 
 async def test_messages_that_wait_on_the_sockets_of_a_tenant_are_bounded(database: Database) -> None:
@@ -69,6 +71,7 @@ async def test_messages_that_wait_on_the_sockets_of_a_tenant_are_bounded(databas
             await second.send_str(message)
             closed = await second.receive(timeout=10)
             assert (closed.type, closed.data) == (WSMsgType.CLOSE, WSCloseCode.TRY_AGAIN_LATER)
+            await until(lambda: bool(model.running))
             model.running[0].released.set()
             await until(lambda: held(client) <= 500_000)  # the first one is answered
         await until(lambda: held(client) == 0)

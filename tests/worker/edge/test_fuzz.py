@@ -14,6 +14,7 @@ from tests.worker.answering import answering, get
 from tests.worker.edge.sockets import head, raw
 from tests.worker.harness import Client
 from worker.config import Config
+from worker.edge import body, listener
 
 SEED = 20261122
 RUN_S = 8.0
@@ -78,9 +79,13 @@ async def attempt(client: Client, data: bytes, chance: random.Random) -> bytes:
         return answer
 
 
-async def test_broken_requests(database: Database, caplog: pytest.LogCaptureFixture) -> None:
+async def test_broken_requests(
+    database: Database, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listener, "HEADER_S", 0.2)
+    monkeypatch.setattr(body, "STALL_S", 0.2)
     chance, tried = random.Random(SEED), 0
-    config = Config(header_s=0.2, body_s=0.2, body_bytes=20_000)
+    config = Config(body_bytes=20_000)
     async with answering(database, "Hello.", config=config) as client:
         end = time.monotonic() + RUN_S
         while time.monotonic() < end:

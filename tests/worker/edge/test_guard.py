@@ -16,9 +16,14 @@ from tests.worker.harness import Client, EdgeServer, make_services, serving
 from tests.worker.loop_blocks import blocks
 from worker.auth.access import EVERYBODY, declare
 from worker.config import Config
-from worker.edge import guard
+from worker.edge import guard, listener
 
-SOON = Config(header_s=0.2)
+HEADER_S = 0.2
+
+
+@pytest.fixture
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listener, "HEADER_S", HEADER_S)
 
 
 class Gate:
@@ -51,22 +56,25 @@ async def status(connection: Raw) -> int:
     return (await connection.answer())[0]
 
 
+@pytest.mark.usefixtures("soon")
 async def test_a_client_that_sends_nothing_is_closed(database: Database) -> None:
-    async with worker(database, SOON) as client, raw(client) as silent:
+    async with worker(database, Config()) as client, raw(client) as silent:
         assert await silent.rest() == b""
 
 
 @pytest.mark.parametrize("half", [b"G", b"GET / HTTP/1.1\r\nHost: x\r\n", b"\r\n\r\nGET /"])
+@pytest.mark.usefixtures("soon")
 async def test_half_a_head_is_answered_408(database: Database, half: bytes) -> None:
-    async with worker(database, SOON) as client, raw(client) as slow:
+    async with worker(database, Config()) as client, raw(client) as slow:
         await slow.send(half)
         answer, content = await slow.answer()
         assert (answer, content["error"]["code"]) == (408, "request_timeout")  # type: ignore[index]
         assert await slow.rest() == b""
 
 
+@pytest.mark.usefixtures("soon")
 async def test_a_head_that_comes_in_drops_is_late_all_the_same(database: Database) -> None:
-    async with worker(database, SOON) as client, raw(client) as slow:
+    async with worker(database, Config()) as client, raw(client) as slow:
         await slow.send(b"GET / HTTP/1.1\r\n")
         async with asyncio.timeout(10):
             with pytest.raises(ConnectionError):
@@ -75,10 +83,11 @@ async def test_a_head_that_comes_in_drops_is_late_all_the_same(database: Databas
                     await asyncio.sleep(0.01)
 
 
+@pytest.mark.usefixtures("soon")
 async def test_the_next_request_may_come_later_than_a_head_may_take(database: Database) -> None:
-    async with worker(database, SOON) as client, raw(client) as kept:
+    async with worker(database, Config()) as client, raw(client) as kept:
         assert await status(kept) == 200
-        await asyncio.sleep(2 * SOON.header_s)
+        await asyncio.sleep(2 * HEADER_S)
         assert await status(kept) == 200
         await kept.send(b"GET /")
         assert (await kept.answer())[0] == 408
@@ -104,7 +113,7 @@ async def test_a_head_beyond_the_limit_is_refused_before_it_is_whole(database: D
 async def test_what_is_no_request_is_refused_and_logs_nothing(
     database: Database, bad: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with worker(database, SOON) as client, raw(client) as broken:
+    async with worker(database, Config()) as client, raw(client) as broken:
         await broken.send(bad)
         answer, content = await broken.answer()
         assert (answer, content["error"]["code"]) == (400, "invalid_http")  # type: ignore[index]

@@ -11,8 +11,8 @@ from worker.engines.engine_config import engine_config
 
 
 def test_a_draft_model_is_found_by_its_name(tmp_path: Path) -> None:
-    engine = engine_config(Config(home=tmp_path, draft=Path("demo-draft"), draft_tokens=6))
-    assert (engine.draft_path, engine.draft_max, engine.lookup) == (DRAFT_MODEL, 6, False)
+    engine = engine_config(Config(home=tmp_path, draft=Path("demo-draft")))
+    assert (engine.draft_path, engine.lookup) == (DRAFT_MODEL, False)
 
 
 def test_lookup_needs_no_model(tmp_path: Path) -> None:
@@ -25,7 +25,3 @@ def test_without_the_flag_nothing_drafts(tmp_path: Path) -> None:
     engine = engine_config(Config(home=tmp_path))
     rows = engine.parallel + engine.guests + FORCED_TOKENS_MAX
     assert (engine.draft_path, engine.lookup, engine.outputs_max) == (None, False, rows)
-
-
-def test_the_pace_to_keep_to_is_a_setting(tmp_path: Path) -> None:
-    assert engine_config(Config(home=tmp_path, gap_ms=40)).inter_token_target_s == 0.04

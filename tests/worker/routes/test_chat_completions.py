@@ -186,7 +186,7 @@ async def test_leaving_ends_every_choice(database: Database) -> None:
 
 
 async def test_choices_count_as_turns_in_progress(database: Database) -> None:
-    config = Config(tenant_turns=2)
+    config = Config(turns=4)
     async with answering(database, "x", config=config) as client:
         assert len((await post(client, URL, {"messages": [USER], "n": 2}))["choices"]) == 2
         refused = await post(client, URL, {"messages": [USER], "n": 3}, 429)

@@ -378,7 +378,7 @@ async def test_leaving_ends_the_message(database: Database) -> None:
 
 async def test_a_message_is_a_turn_in_progress(database: Database) -> None:
     model = StallingModel(["Half an answer, "], name=MODEL)
-    async with answering(database, model=model, config=Config(tenant_turns=1)) as client:
+    async with answering(database, model=model, config=Config(turns=2)) as client:
         async with client.post(URL, json={**ASK, "stream": True}) as answer:
             await answer.content.readuntil(b'"text_delta"')
             refused = await post(client, URL, ASK, 429)

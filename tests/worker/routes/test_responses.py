@@ -237,7 +237,7 @@ async def test_an_answer_that_cannot_be_stored_is_told_as_failed(database: Datab
 async def test_turns_over_the_cap_are_told_when_to_come_back(database: Database) -> None:
     model = StallingModel(["Hello."], name=MODEL)
     async with (
-        answering(database, model=model, config=Config(tenant_turns=1)) as client,
+        answering(database, model=model, config=Config(turns=2)) as client,
         client.post(URL, json={"input": "x", "stream": True}) as running,
     ):
         await running.content.readuntil(b"response.created")

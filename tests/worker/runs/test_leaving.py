@@ -79,7 +79,7 @@ async def test_a_call_that_was_cut_off_is_not_kept(database: Database) -> None:
 async def test_the_place_of_a_turn_that_was_left_is_free_again(database: Database) -> None:
     model = stalling()
     body = {"input": "x", "stream": True, "store": False}
-    async with answering(database, model=model, config=Config(tenant_turns=1)) as client:
+    async with answering(database, model=model, config=Config(turns=2)) as client:
         async with client.post("/v1/responses", json=body) as answer:
             await answer.content.readuntil(b"Hal")
         answer.close()

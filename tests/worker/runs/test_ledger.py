@@ -51,7 +51,7 @@ async def test_a_turn_that_is_sent_away_counts_as_late(database: Database, path:
 async def test_a_turn_over_a_cap_counts_as_late(database: Database, path: str) -> None:
     model = StallingModel(["Hello."], name=MODEL)
     async with (
-        answering(database, model=model, config=Config(tenant_turns=1)) as client,
+        answering(database, model=model, config=Config(turns=2)) as client,
         client.post(path, json={**ROUTES[path], "stream": True}) as running,
     ):
         await running.content.readuntil(b"data:")
@@ -84,7 +84,7 @@ async def test_an_operator_may_have_all_wait(database: Database) -> None:
 
 async def test_a_prompt_that_is_only_read_is_neither_late_nor_on_time_but_counts(database: Database) -> None:
     model = ScriptedModel(["Hello."], name=MODEL)
-    async with answering(database, model=model, config=Config(tenant_turns=1)) as client:
+    async with answering(database, model=model, config=Config(turns=2)) as client:
         async with client.post("/v1/responses", json={"input": "hi", **READ}) as answer:
             read = await answer.json()
         row = await surface(client)
