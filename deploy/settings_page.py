@@ -19,7 +19,7 @@ HEAD = "| flag | variable | default | meaning |\n|---|---|---|---|"
 def settings_page() -> str:
     """The page as Markdown: a section per group of settings, a row per setting."""
     page = INTRODUCTION
-    for title, members in groupby(settings(), key=lambda setting: setting.about.group):
+    for title, members in groupby(settings(), key=lambda setting: setting.group.title):
         rows = (
             f"| `{setting.flag}` | `{setting.variable}` | {_default(setting)} | {setting.about.help} |"
             for setting in members

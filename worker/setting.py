@@ -5,8 +5,7 @@ from __future__ import annotations
 import types
 from collections.abc import Callable
 from dataclasses import Field, dataclass, field
-from enum import StrEnum
-from typing import Any, get_args, get_origin
+from typing import Any, ClassVar, get_args, get_origin
 
 PREFIX = "FIRSTTOKEN_"
 
@@ -15,19 +14,15 @@ class ConfigError(ValueError):
     """A setting has a value that cannot be used; the message names the setting and says what it takes."""
 
 
-class Group(StrEnum):
-    """What a setting is for: the headings of `--help` and of docs/settings.md, in this order."""
+@dataclass(frozen=True)
+class Group:
+    """Settings about one thing: a base of the configuration, whose fields are made by `setting`."""
 
-    SERVER = "Server"
-    DATABASE = "Database"
-    MODELS = "Models"
-    ENGINES = "Separate engines"
-    COMPUTATION = "Computation"
-    MEMORY = "Memory"
-    LIMITS = "Limits"
-    TELEMETRY = "Telemetry"
-    JWT = "JSON Web Tokens"
-    OIDC = "Single sign-on (OpenID Connect)"
+    title: ClassVar[str]  # in `--help` and docs/settings.md
+    of_engines: ClassVar[bool]  # whether `firsttoken engine` takes them too
+
+    def __init_subclass__(cls, title: str = "", of_engines: bool = False) -> None:
+        cls.title, cls.of_engines = title, of_engines
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,21 +30,25 @@ class About:
     """What users read about a setting, and its bounds.
 
     `fallback` describes the behaviour without a value, where the default is computed. `every`: all commands take the
-    setting, not only `serve`. `check` raises ValueError with the rest of a sentence that begins with the flag.
+    setting, not only `serve`; `of_engines`: whether `firsttoken engine` does, unlike its group. `also` is a variable of
+    other software, and `needs` a setting without which this one does nothing. `check` raises ValueError with the rest
+    of a sentence that begins with the flag.
     """
 
-    group: Group
     help: str
     fallback: str | None = None
     least: float | None = None
     most: float | None = None
     every: bool = False
+    of_engines: bool | None = None
+    also: str = ""
+    needs: str = ""
     check: Callable[[Any], object] | None = None
 
 
-def setting(group: Group, default: Any, help: str, *, secret: bool = False, **about: Any) -> Any:
+def setting(default: Any, help: str, *, secret: bool = False, **about: Any) -> Any:
     """A field of the configuration, with what `About` says. The `repr` of the configuration leaves out a `secret`."""
-    return field(default=default, repr=not secret, metadata={"about": About(group, help, **about)})
+    return field(default=default, repr=not secret, metadata={"about": About(help, **about)})
 
 
 def among(*known: str) -> Callable[[str], None]:
@@ -67,9 +66,6 @@ def web_address(url: str) -> None:
         raise ValueError("must be an http(s) URL")  # not quoted: it may contain a password
 
 
-OF_ENGINES = frozenset({"model", "lora", "draft", "queue", "drain_s"})
-
-
 @dataclass(frozen=True, slots=True)
 class Setting:
     name: str
@@ -77,28 +73,34 @@ class Setting:
     nullable: bool
     default: Any
     about: About
+    group: type[Group]
 
     @classmethod
-    def of(cls, each: Field[Any], kind: Any) -> Setting:
+    def of(cls, each: Field[Any], kind: Any, group: type[Group]) -> Setting:
         """`kind` is the type of the field."""
         nullable = get_origin(kind) is types.UnionType
         if nullable:
             kind = next(part for part in get_args(kind) if part is not types.NoneType)
-        return cls(each.name, kind, nullable, each.default, each.metadata["about"])
+        return cls(each.name, kind, nullable, each.default, each.metadata["about"], group)
 
     @property
     def flag(self) -> str:
-        return "--" + self.name.replace("_", "-")
+        return _flag(self.name)
 
     @property
     def variable(self) -> str:
         return PREFIX + self.name.upper()
 
     @property
+    def variables(self) -> tuple[str, ...]:
+        """The first one that has a value counts."""
+        return self.variable, self.about.also
+
+    @property
     def is_for_engines(self) -> bool:
         """Whether `firsttoken engine` takes it too."""
-        computes = self.about.group in (Group.ENGINES, Group.COMPUTATION, Group.MEMORY) and self.name != "engines"
-        return computes or self.name in OF_ENGINES or self.about.every
+        of_engines = self.about.of_engines
+        return self.about.every or (self.group.of_engines if of_engines is None else of_engines)
 
     @property
     def default_text(self) -> str:
@@ -124,10 +126,17 @@ class Setting:
             raise ConfigError(f"{source} must be {bounds}, not {text}")
         return value
 
-    def check(self, value: Any) -> None:
-        """Raises ConfigError."""
+    def check(self, config: Group) -> None:
+        """Whether its value can be used beside those of the others. Raises ConfigError."""
+        value, needs = getattr(config, self.name), self.about.needs
         try:
             if self.about.check is not None and value is not None:
                 self.about.check(value)
         except ValueError as error:
             raise ConfigError(f"{self.flag} {error}") from None
+        if value and needs and not getattr(config, needs):
+            raise ConfigError(f"{self.flag} needs {_flag(needs)}")
+
+
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from worker.cli.arguments import add_settings
-from worker.config import CUSTOMARY, Config, load, settings
+from worker.config import Config, load, settings
 from worker.setting import ConfigError
 
 
@@ -67,7 +67,10 @@ def test_the_home_is_absolute() -> None:
         ({"mcp_private_origins": "*"}, {}, "--mcp-private-origins is not a web address"),
         ({"jwt_jwks_url": "file:///etc/passwd"}, {}, "--jwt-jwks-url must be an http"),
         ({"otlp_headers": "x-team"}, {}, "--otlp-headers must be name=value"),
-        ({"oidc_issuer": "https://login.test"}, {}, "--oidc-issuer and --oidc-client-id must be given together"),
+        ({"oidc_issuer": "https://login.test"}, {}, "--oidc-issuer needs --oidc-client-id"),
+        ({}, {"FIRSTTOKEN_OIDC_CLIENT_ID": "x"}, "--oidc-client-id needs --oidc-issuer"),
+        ({"semantic_cache": "0.9"}, {}, "--semantic-cache needs --answer-cache-mb"),
+        ({"database_replica_url": "postgresql://b"}, {}, "--database-replica-url needs --database-url"),
         ({"oidc_operator": "ops"}, {}, "--oidc-operator must be claim=value"),
     ],
 )
@@ -122,4 +125,3 @@ def test_every_setting_can_be_given_by_its_variable() -> None:
             environment[setting.variable],
             f"{environment[setting.variable]}.0",
         )
-    assert set(CUSTOMARY) <= {setting.name for setting in settings()}

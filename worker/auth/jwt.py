@@ -16,9 +16,9 @@ from joserfc.jwk import ECKey, OctKey, RSAKey
 from joserfc.jws import JWSRegistry
 
 from inference.trace import Trace
+from worker.auth.auth_settings import TokenSettings
 from worker.auth.jwks import Jwks
 from worker.auth.scope import USUAL, Scope, known
-from worker.config import Config
 
 log = logging.getLogger("firsttoken.auth")
 
@@ -50,7 +50,7 @@ class Tokens:
     HMAC secret, and an algorithm that is not listed (`none` above all) is refused before any key is touched.
     """
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: TokenSettings) -> None:
         self._secret = OctKey.import_key(config.jwt_secret) if config.jwt_secret else None
         self.jwks = Jwks(config.jwt_jwks_url) if config.jwt_jwks_url else None
         self._tenant_claim = config.jwt_tenant_claim

@@ -118,7 +118,7 @@ def add_settings(parser: argparse.ArgumentParser, also: Collection[str]) -> None
     """One flag for each setting that every command takes, and for those named in `also`. Flags that are not given stay
     out of the namespace."""
     shown = [each for each in settings() if each.about.every or each.name in also]
-    for title, members in groupby(shown, key=lambda setting: setting.about.group):
+    for title, members in groupby(shown, key=lambda setting: setting.group.title):
         group = parser.add_argument_group(title)
         for setting in members:
             metavar = setting.name.rsplit("_", 1)[-1].upper()

@@ -14,9 +14,9 @@ from aiohttp import BadContentDispositionHeader, BadContentDispositionParam, web
 from aiohttp.http import HttpProcessingError, HttpVersion11
 from aiohttp.web_protocol import RequestHandler
 
-from worker.config import Config
 from worker.edge.connections import Connections, descriptors, limit_for
 from worker.edge.guard import Guard
+from worker.edge.limit_settings import LimitSettings
 from worker.errors import ApiError
 from worker.http.middleware import error_response
 from worker.lifecycle.port import BACKLOG
@@ -78,7 +78,7 @@ class Http(RequestHandler):
 class Listener:
     """An application on a socket. `connections` are the open ones."""
 
-    def __init__(self, app: web.Application, config: Config) -> None:
+    def __init__(self, app: web.Application, config: LimitSettings) -> None:
         limit = config.connections or limit_for(descriptors())
         self.connections = Connections(limit, config.address_connections or max(limit // 2, 1))
         # When a client disconnects, its generation stops at the next step.
@@ -145,7 +145,7 @@ def _checked(handle: Handler) -> Handler:
 
 
 @asynccontextmanager
-async def listening(app: web.Application, config: Config, listener: socket.socket) -> AsyncIterator[Listener]:
+async def listening(app: web.Application, config: LimitSettings, listener: socket.socket) -> AsyncIterator[Listener]:
     server = Listener(app, config)
     try:
         await server.start(listener)

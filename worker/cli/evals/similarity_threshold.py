@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agents.text_similarity import particulars
-from worker.config import SIMILAR_MIN
+from worker.engines.engine_settings import SIMILAR_MIN
 
 FINER = 0.0001  # a threshold lies between two similarities
 
