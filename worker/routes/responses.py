@@ -129,7 +129,7 @@ async def _stream(request: web.Request, run: Run, number: int = 0) -> web.Stream
 
 
 async def _whole(request: web.Request, run: Run) -> web.Response:
-    with run.reading():
+    with run.readers.reading():
         await run.wait()
     if run.lost:
         tenant_id = request[PRINCIPAL].tenant_id

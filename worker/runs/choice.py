@@ -172,7 +172,8 @@ class ChoiceSink:
     def _send(self, events: Sequence[Event]) -> None:
         if frames := [frame for event in events for frame in self._encoder.frames(event)]:
             self._stream.send(frames)
-        self._first.sent(events)
+        self._first.made(events)
+        self._first.sent()
 
 
 class DiscardingSink:
@@ -185,7 +186,8 @@ class DiscardingSink:
         pass
 
     def write(self, events: Sequence[Event]) -> None:
-        self._first.sent(events)
+        self._first.made(events)
+        self._first.sent()
 
     async def drain(self) -> None:
         pass

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from worker.errors import ApiError
@@ -34,3 +37,42 @@ class Disconnect:
 
 STOP = Disconnect(0.0)
 GO_ON = Disconnect(float("inf"))
+
+
+class Readers:
+    """Counts the clients that read an answer. Once there are none, `policy` decides how long it goes on; then `stop` is
+    called."""
+
+    def __init__(self, stop: Callable[[], None]) -> None:
+        self.policy = STOP
+        self._stop = stop
+        self._count = 0
+        self._unread: asyncio.TimerHandle | None = None  # while there is no reader
+        self._over = False
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """In the block, a client reads."""
+        self._count += 1
+        self._disarm()
+        try:
+            yield
+        finally:
+            self._count -= 1
+            self.expect()
+
+    def expect(self) -> None:
+        """There may be no reader yet: the policy decides for how long."""
+        self._disarm()
+        if self.policy is not GO_ON and not self._count and not self._over:
+            self._unread = asyncio.get_running_loop().call_later(self.policy.grace_s, self._stop)
+
+    def close(self) -> None:
+        """The answer has ended."""
+        self._over = True
+        self._disarm()
+
+    def _disarm(self) -> None:
+        if self._unread is not None:
+            self._unread.cancel()
+            self._unread = None

@@ -112,7 +112,7 @@ class Runs:
     async def end_all(self) -> None:
         """End all runs, each with a terminal event. Those that another worker can restart are left to it."""
         for run in tuple(self._runs.values()):
-            if run.can_restart:
+            if run.broadcast.is_held_back:
                 run.leave()
         self.services.agent.turns.interrupt()
         await self.idle()
@@ -181,7 +181,7 @@ class Runs:
         """Start a response; raises the errors that refuse it. `held` is closed at its end; `told` are earlier events.
         See `Run` for the other parameters."""
         run = Run(self.services, turn, ledger, self._event_log, told, job, interrupted)
-        run.on_disconnect = on_disconnect
+        run.readers.policy = on_disconnect
         run.on_successor = partial(self._succeed, run)
         self._runs[run.id] = run
         held.callback(self._runs.pop, run.id)
@@ -198,7 +198,7 @@ class Runs:
         """Return when a stored response has ended, on any worker. Raises NotFound."""
         run = self.get(tenant_id, response_id)
         if run is not None:
-            with run.reading():
+            with run.readers.reading():
                 await run.wait()
         with self.services.presence.watching(response_id) as news:
             while not (await self.services.running.read(tenant_id, response_id, NO_EVENTS)).sealed:
@@ -261,7 +261,7 @@ class Runs:
         turn, request = run.turn, run.turn.frame.request
         previous_id = None if request.conversation else run.id
         update: dict[str, Any] = {"input": [], "previous_response_id": previous_id, "background": None}
-        usual = run.on_disconnect
+        usual = run.readers.policy
         try:
             if run.snapshot["status"] == "cancelled":
                 raise TurnOver(run.id)
@@ -278,7 +278,7 @@ class Runs:
                 items=successor.said,
                 resumable=run.is_resumable,
             )
-            started.expect_reader()
+            started.readers.expect()
         except Exception as error:  # the boundary: any error that prevents its start is its end
             answer = to_api_error(error)
             if answer is None:
@@ -372,7 +372,7 @@ class Runs:
                     raise
                 await asyncio.sleep(RETRY_S)
             else:
-                run.expect_reader()
+                run.readers.expect()
                 if SUCCESSOR in (await self.services.responses.get(*asked[:2])).body:
                     run.steering.ask()
                 return run

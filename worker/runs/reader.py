@@ -9,6 +9,7 @@ from contextlib import aclosing, suppress
 from uuid import UUID
 
 from worker.errors import ApiError
+from worker.runs.broadcast import Broadcast
 from worker.runs.event_stream import BATCH_FRAMES, Stream
 from worker.runs.presence import FOLLOWED_S
 from worker.runs.run import Run
@@ -20,34 +21,33 @@ POLL_S = 2.0
 
 
 class Reader:
-    """Sends the frames of a run while its client has room for them. The run keeps all frames: nothing is buffered
-    here."""
+    """Sends the frames of a run while its client has room for them. Nothing is buffered here: the run keeps them."""
 
-    def __init__(self, run: Run, stream: Stream, number: int) -> None:
-        self._run = run
+    def __init__(self, broadcast: Broadcast, stream: Stream, number: int) -> None:
+        self._broadcast = broadcast
         self._stream = stream
         self.sent = number  # the next frame to send
 
     def push(self) -> None:
-        stream, frames = self._stream, self._run.frames
-        while self.sent < (told := self._run.told) and stream.has_room:
+        stream, frames = self._stream, self._broadcast.frames
+        while self.sent < (told := self._broadcast.told) and stream.has_room:
             batch = frames[self.sent : min(told, self.sent + BATCH_FRAMES)]
             stream.send(batch)
             self.sent += len(batch)
-        self._run.on_sent(self.sent)
+        self._broadcast.on_sent(self.sent)
 
 
 async def read_run(run: Run, stream: Stream, number: int = 0) -> int:
     """Send the frames from this number on until the response has ended; returns the number of the next frame. Raises
     ClientGone."""
-    reader = Reader(run, stream, number)
-    with run.reading():
+    reader = Reader(run.broadcast, stream, number)
+    with run.readers.reading():
         await stream.open()
         stream.on_room.append(reader.push)
         try:
-            with run.followed_by(reader):
+            with run.broadcast.followed_by(reader):
                 await run.wait()
-                while reader.sent < run.told:
+                while reader.sent < run.broadcast.told:
                     await stream.room()
         finally:
             stream.on_room.remove(reader.push)

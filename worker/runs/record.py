@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -35,22 +35,33 @@ def mark_first_answer(trace: Trace, *, after_others: bool) -> None:
 
 
 class FirstTokens:
-    """Marks in a trace when the first token of a turn was sent, and the first one of its answer."""
+    """Marks in a trace when the first token of a turn was sent, and the first one of its answer. `were_sent`: by
+    another worker, in another trace."""
 
-    def __init__(self, trace: Trace) -> None:
+    def __init__(self, trace: Trace, *, were_sent: bool = False) -> None:
         self._trace = trace
-        self._has_begun = self._has_answered = False
+        self._has_begun = self.have_answered = were_sent
+        self._unsent: list[tuple[int, Callable[[Trace], None]]] = []
 
-    def sent(self, events: Sequence[Event]) -> None:
-        if self._has_answered:  # nearly always
+    def made(self, events: Iterable[Event], number: int = 0) -> None:
+        """The events are to be sent under this number."""
+        if self.have_answered:  # nearly always
             return
-        tokens = [event for event in events if isinstance(event, TOKENS)]
-        if tokens and not self._has_begun:
-            mark_first_token(self._trace)
-        if any(isinstance(event, TextDelta) for event in tokens):
-            self._has_answered = True
-            mark_first_answer(self._trace, after_others=self._has_begun or not isinstance(tokens[0], TextDelta))
-        self._has_begun = self._has_begun or bool(tokens)
+        for event in events:
+            if not isinstance(event, TOKENS):
+                continue
+            if not self._has_begun:
+                self._unsent.append((number, mark_first_token))
+            if isinstance(event, TextDelta) and not self.have_answered:
+                self.have_answered = True
+                self._unsent.append((number, partial(mark_first_answer, after_others=self._has_begun)))
+            self._has_begun = True
+
+    def sent(self, before: int = 1) -> None:
+        """What has a number below this one was sent."""
+        while self._unsent and self._unsent[0][0] < before:
+            _, mark = self._unsent.pop(0)
+            mark(self._trace)
 
 
 def ttft_ms(trace: Trace) -> float | None:

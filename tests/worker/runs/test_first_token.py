@@ -10,7 +10,6 @@ from inference.testing import ScriptedModel
 from migrations.pool import Database
 from tests.worker.answering import MODEL, answering, events_of, stream
 from worker.runs import record
-from worker.runs import run as runs
 from worker.runs.event_log import EventLog
 from worker.runs.event_stream import Stream
 
@@ -44,7 +43,7 @@ async def test_the_first_token_counts_when_it_is_sent(
 
     monkeypatch.setattr(Stream, "send", send)
     monkeypatch.setattr(Stream, "has_room", property(has_room))
-    monkeypatch.setattr(runs, "mark_first_token", mark)
+    monkeypatch.setattr(record, "mark_first_token", mark)
     async with answering(database, model=ScriptedModel(["Hello, you."], name=MODEL)) as client:
         events = await stream(client, "/v1/responses", RESPONSE)
     assert marks == [True]

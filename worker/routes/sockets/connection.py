@@ -343,7 +343,9 @@ class Connection:
         for each in said:
             if waits:
                 event = steer("pending", run.id, each.steer_id) | {"reason": "waiting_for_required_input"}
-                await self._send(lane.stream, {**event, **_outputs_of(run), "sequence_number": len(run.frames)})
+                await self._send(
+                    lane.stream, {**event, **_outputs_of(run), "sequence_number": len(run.broadcast.frames)}
+                )
             else:
                 await self._refuse_steer(lane, came, each.asked, each.steer_id)
         return None
@@ -367,12 +369,12 @@ class Connection:
         lane.said.append(Said(accepted.id, asked, body.input))
         if not accepted.told:  # its last event was on its way
             event = steer("accepted", run.id, accepted.id)
-            await self._send(lane.stream, {**event, "sequence_number": len(run.frames)})
+            await self._send(lane.stream, {**event, "sequence_number": len(run.broadcast.frames)})
 
     async def _refuse_steer(
         self, lane: Lane, error: ApiError, asked: dict[str, Any], steer_id: str | None = None
     ) -> None:
-        number = len(lane.run.frames) if lane.run else 0
+        number = len(lane.run.broadcast.frames) if lane.run else 0
         event = steer("failed", asked["previous_response_id"], steer_id, {"input": asked["input"]})
         code = error.code if error.code in STEER_CODES else "invalid_input" if error.status == 400 else FAILED_STEER
         details = {"type": "invalid_request_error", "code": code, "message": error.message}
