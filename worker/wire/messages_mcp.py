@@ -11,9 +11,8 @@ from agents.call_shape import qualified
 from agents.mcp_config import SERVERS_MAX, TOOLS_MAX
 from agents.requested_server import ALL, NONE, RequestedServer, ToolFilter
 from worker.wire.ignored import without_effect
-from worker.wire.lenient import Lenient
 from worker.wire.mcp import HeaderValue, Label, ServerUrl, ToolName, ToolNames, with_token
-from worker.wire.strict import Unsupported, up_to
+from worker.wire.strict import Lenient, Unsupported, up_to
 
 
 class ToolConfiguration(Lenient):

@@ -10,9 +10,8 @@ from pydantic import Discriminator, Tag
 from agents.function_tool import Addition, FunctionTool, addition
 from worker.wire import limits
 from worker.wire.ignored import without_effect
-from worker.wire.lenient import Lenient
 from worker.wire.messages_tools import CustomTool, ToolName
-from worker.wire.strict import UNSUPPORTED
+from worker.wire.strict import UNSUPPORTED, Lenient
 
 
 class ToolReferenceBlock(Lenient):

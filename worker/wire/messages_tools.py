@@ -22,10 +22,9 @@ from inference.grammar.tools import ANY_OBJECT
 from worker.wire import limits
 from worker.wire.function_tools import Description, Schema
 from worker.wire.ignored import note, without_effect
-from worker.wire.lenient import SPELLABLE, Lenient
 from worker.wire.messages_mcp import McpToolset
 from worker.wire.schemas import constrainable
-from worker.wire.strict import only
+from worker.wire.strict import SPELLABLE, Lenient, only
 
 # Tools that run on Anthropic's own servers. Coding agents send them along with every request.
 HOSTED = ("web_search_", "web_fetch_", "code_execution_")

@@ -1,15 +1,20 @@
-"""The base of all request models: exact types, no unknown keys, and a message for parameters without effect."""
+"""The bases of all request models: exact types, no unknown keys or only named ones, and a message for parameters without
+effect.
+"""
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, ValidationInfo, model_validator
 from pydantic_core import PydanticCustomError
 
 from worker.wire import limits
+from worker.wire.ignored import note
 
 UNSUPPORTED = "unsupported_parameter"
+SPELLABLE = re.compile(r"[A-Za-z0-9_.-]{1,64}")  # what may be quoted in a header
 
 
 class Strict(BaseModel):
@@ -58,3 +63,24 @@ CallId: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=12
 ItemStatus: TypeAlias = Literal["in_progress", "completed", "incomplete", "failed"] | None
 Id: TypeAlias = Annotated[str, StringConstraints(pattern=limits.ID_PATTERN)]
 Text: TypeAlias = Annotated[str, StringConstraints(max_length=limits.TEXT_CHARS_MAX)]
+
+
+class Lenient(Strict):
+    """A part of a request body whose unknown keys have no effect and are named."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _name_unknown(cls, value: Any, info: ValidationInfo) -> Any:
+        if not isinstance(value, dict):
+            return value
+        known = {field.alias or name for name, field in cls.model_fields.items()}
+        for key in value:
+            if key in known:
+                continue
+            if not SPELLABLE.fullmatch(key):
+                raise ValueError("a key must have 1 to 64 letters, digits, '_', '.' and '-'")
+            if value[key] is not None:
+                note(info, key)
+        return value
