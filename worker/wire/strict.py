@@ -1,6 +1,4 @@
-"""The bases of all request models: exact types, no unknown keys or only named ones, and a message for parameters without
-effect.
-"""
+"""The bases of all request models: exact types, unknown keys refused or named, a message for what has no effect."""
 
 from __future__ import annotations
 
