@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from itertools import pairwise
+from typing import Annotated, Any, Self
 from uuid import UUID
 
 from aiohttp import web
+from pydantic import Field, model_validator
 
-from agents.store import ConversationStore
+from agents.message import FunctionCall, FunctionCallOutput, Item, Message
+from agents.store import Conversation, ConversationStore, Found
 from worker.auth.access import needs
 from worker.auth.scope import Scope
 from worker.errors import ApiError
@@ -22,20 +27,109 @@ from worker.http.json_response import json_response
 from worker.http.request_keys import BODY, PRINCIPAL
 from worker.http.route_docs import JSON, RouteDocs
 from worker.services import SERVICES
-from worker.wire.conversation import (
-    BranchChoice,
-    ConversationCreate,
-    ConversationUpdate,
-    ItemsCreate,
-    conversation_object,
-    deleted_object,
-    found_object,
-)
+from worker.wire import limits
 from worker.wire.feedback import COMMENT, RATING, told
+from worker.wire.items import InputItem
+from worker.wire.options import Metadata
 from worker.wire.page import PAGE, PageQuery, list_object, search_words
 from worker.wire.parse import parsed
 from worker.wire.public_view import public_item
-from worker.wire.transcript import markdown
+from worker.wire.strict import Id, Strict
+
+SPEAKERS = {"user": "Question", "assistant": "Answer"}
+IMAGE = "*(image)*"
+Items = Annotated[list[InputItem], Field(max_length=limits.ITEMS_ADD_MAX)]
+
+
+def markdown(title: str | None, items: Iterable[Item]) -> str:
+    """A document for people: the messages, the tools that were used, and the sources that the answers cite."""
+    return "\n\n".join([f"# {title or 'Conversation'}", *_sections(items)]) + "\n"
+
+
+def _said(message: Message) -> str:
+    """The text, with a note in the place of each picture."""
+    cuts = [0, *(placed.at for placed in message.pictures), len(message.text)]
+    texts = [message.text[begin:end] for begin, end in pairwise(cuts)]
+    return "\n\n".join(filter(None, [texts[0], *(part for text in texts[1:] for part in (IMAGE, text))]))
+
+
+def _sections(items: Iterable[Item]) -> Iterator[str]:
+    calls: dict[str, str] = {}
+    for item in items:
+        match item:
+            case Message() if item.role in SPEAKERS:
+                yield f"## {SPEAKERS[item.role]}\n\n{_said(item)}"
+                if sources := _sources(item):
+                    yield sources
+            case FunctionCall():
+                calls[item.call_id] = f"{item.name} {item.arguments}"
+                if item.result is not None:
+                    yield _quoted(f"{calls[item.call_id]}: {item.result.output}")
+            case FunctionCallOutput() if item.output:
+                yield _quoted(f"{calls.get(item.call_id, 'Tool')}: {item.output}")
+
+
+def _sources(message: Message) -> str:
+    titles = {citation.number: citation.title or citation.filename for citation in message.citations}
+    return "\n".join(f"- [{number}] {titles[number]}" for number in sorted(titles))
+
+
+def _quoted(text: str) -> str:
+    return "\n".join(f"> {line}" for line in text.splitlines())
+
+
+class ConversationCreate(Strict):
+    items: Items | None = None
+    metadata: Metadata | None = None
+
+
+class ConversationUpdate(Strict):
+    metadata: Metadata | None
+
+
+class ItemsCreate(Strict):
+    items: Annotated[Items, Field(min_length=1)]
+
+
+class BranchChoice(Strict):
+    """`item_id`: an item of the version to switch to; `after`: the item to go back to, or null for the beginning."""
+
+    item_id: Id | None = None
+    after: Id | None = None
+
+    @model_validator(mode="after")
+    def _one(self) -> Self:
+        if len(self.model_fields_set) != 1 or (self.item_id is None and "after" not in self.model_fields_set):
+            raise ValueError("give either item_id or after")
+        return self
+
+
+def conversation_object(conversation: Conversation) -> dict[str, Any]:
+    """`firsttoken_updated_at`: the time of the last message, by which our own list is sorted. `firsttoken_beginning`:
+    in that list, the first question of conversations without a title."""
+    beginning = {"firsttoken_beginning": conversation.beginning} if conversation.beginning else {}
+    return {
+        "id": conversation.id,
+        "object": "conversation",
+        "created_at": int(conversation.created_at.timestamp()),
+        "metadata": conversation.metadata,
+        "firsttoken_updated_at": int(conversation.updated_at.timestamp()),
+        **beginning,
+    }
+
+
+def found_object(found: Found) -> dict[str, Any]:
+    """`firsttoken_excerpt`: of the message that matches, with the positions of the words in it."""
+    excerpt = found.excerpt and {
+        "item_id": found.excerpt.item_id,
+        "text": found.excerpt.text,
+        "marks": found.excerpt.marks,
+    }
+    return {**conversation_object(found.conversation), "firsttoken_excerpt": excerpt}
+
+
+def deleted_object(conversation_id: str) -> dict[str, Any]:
+    return {"id": conversation_id, "object": "conversation.deleted", "deleted": True}
 
 
 def routes() -> list[web.RouteDef]:

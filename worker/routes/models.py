@@ -1,19 +1,59 @@
-"""GET /v1/models: what this worker serves, and what each of them is for."""
+"""GET /v1/models: what this worker serves, and what each of them is for, in the spellings that programs read."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from aiohttp import web
 
+from agents.parser.choose import Format, choose
 from inference.language_model import LanguageModel
+from inference.template_capabilities import Capabilities
+from inference.template_options import have_effort
 from worker.auth.access import needs
 from worker.auth.scope import Scope
 from worker.errors import ApiError
 from worker.http.json_response import json_response
 from worker.services import SERVICES, Services
-from worker.wire.models import RERANK_CARD, abilities, chat_card, embedding_card, model_object
+
+VISION = "vision"
+
+
+def abilities(template: str, can: Capabilities, switches: frozenset[str], *, sees: bool) -> list[str]:
+    """What a chat model offers, according to its template, and whether it sees."""
+    dialect = choose(template, can)
+    reasons = dialect.thoughts is not None or dialect.format is Format.HARMONY or have_effort(switches)
+    return [
+        "chat",
+        *(["tools"] if dialect.calls else []),
+        *(["reasoning"] if reasons else []),
+        *([VISION] if sees else []),
+    ]
+
+
+def chat_card(abilities: Collection[str], context: int, measures: Mapping[str, int]) -> dict[str, Any]:
+    """`measures` are those of the file. `max_model_len` is vLLM's name, `meta` llama-server's."""
+    sees = VISION in abilities
+    return {
+        "capabilities": list(abilities),
+        "context_length": context,
+        "max_model_len": context,
+        "architecture": {"input_modalities": ["text", *["image"] * sees], "output_modalities": ["text"]},
+        "meta": {"n_ctx": context, **measures},
+    }
+
+
+def embedding_card(dimensions: int) -> dict[str, Any]:
+    return {"capabilities": ["embeddings"], "dimensions": dimensions, "meta": {"n_embd": dimensions}}
+
+
+RERANK_CARD: Mapping[str, Any] = {"capabilities": ["rerank"]}
+
+
+def model_object(id: str, root: str, created: int, card: Mapping[str, Any]) -> dict[str, Any]:
+    """`root` is the model behind the name."""
+    return {"id": id, "object": "model", "created": created, "owned_by": "firsttoken", "root": root, **card}
 
 
 def routes() -> list[web.RouteDef]:

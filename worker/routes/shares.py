@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+from typing import Any
+
 from aiohttp import web
 
+from agents.message import Message
+from agents.store import SharedConversation
 from worker.auth.access import EVERYBODY, declare, needs
 from worker.auth.audit import Act
 from worker.auth.scope import Scope
@@ -13,10 +18,34 @@ from worker.http.checks import path_id
 from worker.http.json_response import json_response
 from worker.http.request_keys import PRINCIPAL, noted
 from worker.services import SERVICES
-from worker.wire.share import share_object, shared_object
 
+PAGE = "/shared#"  # the token stands behind the mark, so that browsers send it to nobody else
 SHARE = "/v1/conversations/{id}/share"
 UNSEEN = {"Cache-Control": "no-store"}  # a link that is revoked shows nothing, from nowhere
+
+
+def share_object(conversation_id: str, shared_at: datetime | None, token: str | None = None) -> dict[str, Any]:
+    """`path` is the address of the link on this worker: told once, when it is made."""
+    return {
+        "object": "conversation.share",
+        "conversation": conversation_id,
+        "shared_at": shared_at and int(shared_at.timestamp()),
+        "path": token and PAGE + token,
+    }
+
+
+def shared_object(shared: SharedConversation) -> dict[str, Any]:
+    """The texts alone: what they cite stays with its owner."""
+    return {
+        "object": "shared_conversation",
+        "title": shared.title,
+        "shared_at": int(shared.shared_at.timestamp()),
+        "messages": [
+            {"role": item.role, "text": item.text, "status": item.status}
+            for item in shared.items
+            if isinstance(item, Message)
+        ],
+    }
 
 
 def routes() -> list[web.RouteDef]:

@@ -27,7 +27,7 @@ from worker.edge.body import arriving, coding_of
 from worker.edge.budget import Reservation
 from worker.errors import ApiError
 from worker.wire import limits
-from worker.wire.chat_messages import ChatMessage, SpeakerMessage, ToolMessage
+from worker.wire.chat_request import ChatMessage, SpeakerMessage, ToolMessage
 from worker.wire.file import purpose_of, safe_name
 from worker.wire.images import UNSUPPORTED_IMAGE, ImagePart, named
 from worker.wire.items import FunctionCallOutputItem, InputItem, ItemReference, MessageItem

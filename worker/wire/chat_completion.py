@@ -1,4 +1,4 @@
-"""The object around the choices of a chat completion, and its usage."""
+"""The answer to a chat completion: choices, complete and as chunks, built from the events of a turn; usage. Pure."""
 
 from __future__ import annotations
 

@@ -1,33 +1,40 @@
-"""The body of POST /v1/chat/completions."""
+"""The body of POST /v1/chat/completions: its messages become items, its tools are functions that the client runs."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, TypeAlias
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 from uuid import UUID
 
 from pydantic import (
     AfterValidator,
     BeforeValidator,
+    Discriminator,
     Field,
     StringConstraints,
+    Tag,
     ValidationInfo,
     field_validator,
+    model_validator,
 )
 
+from agents.function_tool import FunctionTool
+from agents.message import FunctionCall, FunctionCallOutput, Item, Message
 from agents.turn import TOKENS_MAX, Turn
 from inference.changed import changed
 from inference.generation import Sampling
 from inference.template_options import Effort, TemplateOptions
 from worker.wire import limits
-from worker.wire.chat_messages import ChatMessage
-from worker.wire.chat_tools import ChatTool, ChatToolChoice
 from worker.wire.formats import ChatFormat
+from worker.wire.function_tools import NO_PARAMETERS, Description, Schema, enforceable
 from worker.wire.generation import GenerationParameters, Verbosity
 from worker.wire.ignored import without_effect
+from worker.wire.images import check_role
+from worker.wire.items import Arguments
 from worker.wire.options import (
     CacheRetention,
     Metadata,
     Obfuscation,
+    PromptCacheOptions,
     ServiceTier,
     TopLogprobs,
     asks_for_same_bytes,
@@ -35,12 +42,168 @@ from worker.wire.options import (
     priority_of,
     wants_hints,
 )
-from worker.wire.prompt_cache import PromptCacheOptions
+from worker.wire.parts import ChatContent, SaidContent, shown
 from worker.wire.response_request import ShortKey
-from worker.wire.strict import Strict, Unsupported, only, up_to
+from worker.wire.strict import CallId, Echoed, Name, Strict, Unsupported, only, up_to
 from worker.wire.tools import as_choice, check_given, distinct
 
 SEED_MODULUS = 2**64  # the sampler takes unsigned seeds; clients may send any integer
+
+
+class CalledFunction(Echoed):
+    name: Name
+    arguments: Arguments
+
+
+class ToolCall(Echoed):
+    id: CallId
+    type: Literal["function"] = "function"
+    function: CalledFunction
+
+
+class SpeakerMessage(Strict):
+    role: Literal["system", "developer", "user"]
+    content: ChatContent
+    name: Annotated[str, StringConstraints(max_length=64)] | None = None
+
+    @field_validator("role", mode="before")
+    @classmethod
+    def _is_a_role(cls, role: object) -> object:
+        """Names those of the other kinds of messages, too: what has no known role is looked at as one of these."""
+        if role not in ("system", "developer", "user"):
+            raise ValueError("Roles are system, developer, user, assistant and tool.")
+        return role
+
+    @model_validator(mode="after")
+    def _shows_what_it_may(self) -> SpeakerMessage:
+        check_role(self.role, self.content)
+        return self
+
+    def items(self) -> list[Item]:
+        text, pictures = shown(self.content)
+        return [Message(self.role, text, pictures=pictures)]
+
+
+class AssistantMessage(Echoed):
+    """A message from an earlier completion. Its reasoning is ignored: models reason anew."""
+
+    role: Literal["assistant"]
+    content: SaidContent | None = None
+    tool_calls: Annotated[list[ToolCall], up_to(limits.TOOLS_MAX)] | None = None
+    name: Annotated[str, StringConstraints(max_length=64)] | None = None
+    audio: Unsupported = None
+    function_call: Unsupported = None
+
+    @model_validator(mode="after")
+    def _says_something(self) -> AssistantMessage:
+        if self.content is None and not self.tool_calls:
+            raise ValueError("an assistant message needs content or tool_calls")
+        return self
+
+    def items(self) -> list[Item]:
+        text, _ = shown(self.content or [], "")
+        said: list[Item] = [Message("assistant", text)] if text or not self.tool_calls else []
+        return said + [
+            FunctionCall(call.id, call.function.name, call.function.arguments) for call in self.tool_calls or ()
+        ]
+
+
+class ToolMessage(Strict):
+    role: Literal["tool"]
+    content: ChatContent
+    tool_call_id: CallId
+    name: Name | None = None
+
+    def items(self) -> list[Item]:
+        text, pictures = shown(self.content)
+        return [FunctionCallOutput(self.tool_call_id, text, pictures=pictures)]
+
+
+def _speaker(message: Any) -> str | None:
+    role = message.get("role") if isinstance(message, dict) else getattr(message, "role", None)
+    return {"assistant": "assistant", "tool": "tool"}.get(role, "speaker") if isinstance(role, str) else None
+
+
+ChatMessage: TypeAlias = Annotated[
+    Annotated[SpeakerMessage, Tag("speaker")]
+    | Annotated[AssistantMessage, Tag("assistant")]
+    | Annotated[ToolMessage, Tag("tool")],
+    Discriminator(
+        _speaker, custom_error_type="invalid_role", custom_error_message="A message must be an object with a role."
+    ),
+]
+
+
+class FunctionDefinition(Strict):
+    name: Name
+    description: Description | None = None
+    parameters: Schema | None = None
+    strict: Annotated[bool | None, AfterValidator(enforceable)] = None
+
+
+class ChatTool(Strict):
+    type: Annotated[str, only("function")]
+    function: FunctionDefinition
+
+    @property
+    def name(self) -> str:
+        return self.function.name
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return (self.name,)
+
+    @property
+    def definition(self) -> FunctionTool:
+        function = self.function
+        parameters = function.parameters or NO_PARAMETERS
+        return FunctionTool(function.name, function.description or "", parameters, bool(function.strict))
+
+
+class NamedFunction(Strict):
+    name: Name
+
+
+class FunctionReference(Strict):
+    type: Annotated[str, only("function")]
+    function: NamedFunction
+
+
+class AllowedTools(Strict):
+    mode: Literal["auto", "required"]
+    tools: Annotated[list[FunctionReference], up_to(limits.TOOLS_MAX, least=1)]
+
+
+class ChatToolChoice(Strict):
+    """none, auto, required, one function, or a list of allowed functions."""
+
+    type: Annotated[str, only("function", "mode", "allowed_tools")]
+    mode: Literal["none", "auto", "required"] | None = None
+    function: NamedFunction | None = None
+    allowed_tools: AllowedTools | None = None
+
+    @model_validator(mode="after")
+    def _is_one_of_the_forms(self) -> ChatToolChoice:
+        if [name for name in ("mode", "function", "allowed_tools") if getattr(self, name) is not None] != [self.type]:
+            raise ValueError("choose none, auto, required, a function by its name, or allowed_tools")
+        return self
+
+    @property
+    def wanted(self) -> str:
+        """auto, none or required, or the name of a function."""
+        if self.function:
+            return self.function.name
+        return self.allowed_tools.mode if self.allowed_tools else self.mode or "auto"
+
+    @property
+    def allowed(self) -> frozenset[str] | None:
+        """Names of the only functions that may be called; None: all."""
+        return frozenset(each.function.name for each in self.allowed_tools.tools) if self.allowed_tools else None
+
+    @property
+    def names(self) -> frozenset[str]:
+        """All functions that are named, to be checked against those of the request."""
+        return self.allowed or (frozenset({self.function.name}) if self.function else frozenset())
 
 
 def as_list(value: Any) -> Any:

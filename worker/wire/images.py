@@ -13,7 +13,7 @@ from agents.content_payload import picture_of
 from inference.picture import Picture
 from worker.wire import limits
 from worker.wire.ignored import without_effect
-from worker.wire.prompt_cache import PromptCacheBreakpoint
+from worker.wire.options import PromptCacheBreakpoint
 from worker.wire.strict import Id, Strict
 
 UNSUPPORTED_IMAGE = "unsupported_image"

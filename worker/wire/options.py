@@ -1,4 +1,7 @@
-"""Options that both surfaces share: `include`, logprobs, `service_tier` and `metadata`."""
+"""Options that both surfaces share: `include`, logprobs, `service_tier`, `metadata` and the prompt cache.
+
+Caching is automatic here: what marks a prefix, or says how long it should last, is accepted without effect.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,10 @@ from agents.turn import Caps
 from inference.generation import Priority
 from worker.wire import limits
 from worker.wire.ignored import without_effect
-from worker.wire.strict import only
+from worker.wire.strict import Id, Strict, only
 
+USUAL_MODE, USUAL_TTL = "implicit", "30m"  # of the public contract
+Ttl: TypeAlias = Literal["30m", "12h"]
 RESULTS = "file_search_call.results"
 LOGPROBS = "message.output_text.logprobs"
 # Our own events, sent only on request: strict clients reject events that the public contract does not name, although it
@@ -60,6 +65,35 @@ ServiceTier: TypeAlias = Annotated[
         json_schema_input_type=Literal[Served, "fast", "ultrafast", "scale"],
     ),
 ]
+
+
+class Breakpoint(Strict):
+    """Marks the end of a reusable prefix."""
+
+    mode: Literal["explicit"]
+    ttl: Ttl | None = None
+
+
+PromptCacheBreakpoint: TypeAlias = Annotated[Breakpoint | None, without_effect("prompt_cache_breakpoint")]
+
+
+class PromptCacheOptions(Strict):
+    mode: Annotated[Literal["implicit", "explicit"] | None, without_effect("prompt_cache_options.mode", USUAL_MODE)] = (
+        None
+    )
+    ttl: Annotated[Ttl | None, without_effect("prompt_cache_options.ttl", USUAL_TTL)] = None
+
+    def echo(self) -> dict[str, Any]:
+        return {"mode": self.mode or USUAL_MODE, "ttl": self.ttl or USUAL_TTL}
+
+
+class ResponseCacheOptions(PromptCacheOptions):
+    prewarm: bool | None = None  # only read the prompt
+    comparison_response_id: Id | None = None  # see `worker.runs.cache_diagnostics`
+
+    def echo(self) -> dict[str, Any]:
+        compared = {"comparison_response_id": self.comparison_response_id} if self.comparison_response_id else {}
+        return {**super().echo(), **compared}
 
 
 def tier_used(requested: ServiceTier | None) -> ServiceTier:

@@ -24,7 +24,7 @@ from retrieval.loaders.formats import MEDIA_TYPES
 from worker.wire import limits
 from worker.wire.ignored import without_effect
 from worker.wire.images import ImagePart, as_input_image
-from worker.wire.prompt_cache import PromptCacheBreakpoint
+from worker.wire.options import PromptCacheBreakpoint
 from worker.wire.strict import UNSUPPORTED, Echoed, Id, Strict, Text, Unsupported, up_to
 
 SUFFIXES = {**MEDIA_TYPES, "text/plain": ".txt"}  # by the media type in a data URL, if the name has none

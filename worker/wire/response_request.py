@@ -22,7 +22,6 @@ from inference.changed import changed
 from inference.generation import Sampling
 from inference.template_options import Effort, TemplateOptions
 from worker.wire import limits
-from worker.wire.builtin_tools import ToolSearchTool
 from worker.wire.formats import PlainText, TextFormat
 from worker.wire.generation import GenerationParameters, Verbosity
 from worker.wire.ignored import without_effect
@@ -35,6 +34,7 @@ from worker.wire.options import (
     Include,
     Metadata,
     Obfuscation,
+    ResponseCacheOptions,
     ServiceTier,
     TopLogprobs,
     asks_for_same_bytes,
@@ -42,9 +42,8 @@ from worker.wire.options import (
     priority_of,
     wants_hints,
 )
-from worker.wire.prompt_cache import ResponseCacheOptions
 from worker.wire.strict import Id, Strict, Text, Unsupported, up_to
-from worker.wire.tools import AUTO, Choice, FileSearchTool, ServerTool, Tool, check_given, distinct
+from worker.wire.tools import AUTO, Choice, FileSearchTool, ServerTool, Tool, ToolSearchTool, check_given, distinct
 
 Summary: TypeAlias = Literal["auto", "concise", "detailed"]
 ShortKey: TypeAlias = Annotated[str, StringConstraints(max_length=limits.KEY_CHARS_MAX)]

@@ -1,4 +1,6 @@
-"""The tools of a response: those that the client runs, file search, and tools of this server ("firsttoken:<name>")."""
+"""The tools of a response: those that the client runs, among them shells, patches and its own search, which the public
+contract defines; file search; and tools of this server ("firsttoken:<name>").
+"""
 
 from __future__ import annotations
 
@@ -17,17 +19,33 @@ from pydantic import (
 )
 from pydantic_core import PydanticOmit
 
-from agents.call_shape import qualified
+from agents.call_shape import CallForm, CallShape, qualified
 from agents.function_tool import FunctionTool
-from agents.turn import FileSearch
+from agents.turn import FileSearch, ToolSearch
 from retrieval.filter import Filter
 from worker.wire import limits
-from worker.wire.builtin_tools import ApplyPatchTool, LocalShellTool, ShellTool, ToolSearchTool
-from worker.wire.function_tools import CustomTool, FunctionToolParam, NamespaceTool
+from worker.wire.function_tools import CustomTool, Description, FunctionToolParam, NamespaceTool, Schema
 from worker.wire.ignored import note
 from worker.wire.mcp import Label, McpTool, ToolName
 from worker.wire.strict import UNSUPPORTED, Name, Strict, Unsupported, only, up_to
 
+TEXT, COUNT = {"type": "string"}, {"type": "integer", "minimum": 1}
+LOCAL_SHELL = {
+    "command": {"type": "array", "items": TEXT, "description": "The program and its arguments"},
+    "working_directory": TEXT,
+    "timeout_ms": COUNT,
+}
+SHELL = {
+    "commands": {"type": "array", "items": TEXT, "description": "Shell commands, run in this order"},
+    "timeout_ms": COUNT,
+    "max_output_length": COUNT,
+}
+PATCH = {
+    "type": {"type": "string", "enum": ["create_file", "update_file", "delete_file"]},
+    "path": TEXT,
+    "diff": {"type": "string", "description": "The changes as a diff; empty for delete_file"},
+}
+QUERY = {"query": {"type": "string", "description": "Words that say what the tool should do"}}
 SERVER_PREFIX = "firsttoken:"
 # Coding agents send them along with every request.
 KINDS = (
@@ -35,6 +53,92 @@ KINDS = (
     *("mcp", "file_search"),
 )
 ABSENT = ("web_search", "web_search_preview", "image_generation")
+
+
+def _parameters(properties: dict[str, Any], *required: str) -> dict[str, Any]:
+    return {"type": "object", "properties": properties, "required": list(required), "additionalProperties": False}
+
+
+def _function(form: CallForm, description: str, parameters: dict[str, Any]) -> FunctionTool:
+    """Always strict: a call that does not fit has no item."""
+    return FunctionTool(form, description, parameters, True, CallShape(form))
+
+
+class _Builtin(Strict):
+    type: str
+
+    @property
+    def name(self) -> str:
+        return self.type
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return (self.type,)
+
+    def echo(self) -> dict[str, Any]:
+        return self.model_dump(exclude_none=True)
+
+
+class LocalShellTool(_Builtin):
+    """The client runs a program."""
+
+    type: Literal["local_shell"]
+
+    @property
+    def functions(self) -> tuple[FunctionTool, ...]:
+        parameters = _parameters(LOCAL_SHELL, "command")
+        return (_function("local_shell", "Run a program on the computer of the user.", parameters),)
+
+
+class LocalEnvironment(Strict):
+    type: Literal["local"]
+    skills: Unsupported = None
+
+
+class ShellTool(_Builtin):
+    """The client runs commands in a shell. There are no containers here."""
+
+    type: Literal["shell"]
+    environment: LocalEnvironment | None = None
+    allowed_callers: Unsupported = None
+
+    @property
+    def functions(self) -> tuple[FunctionTool, ...]:
+        parameters = _parameters(SHELL, "commands")
+        return (_function("shell", "Run commands in a shell on the computer of the user.", parameters),)
+
+
+class ApplyPatchTool(_Builtin):
+    """The client changes a file."""
+
+    type: Literal["apply_patch"]
+    allowed_callers: Unsupported = None
+
+    @property
+    def functions(self) -> tuple[FunctionTool, ...]:
+        parameters = _parameters(PATCH, "type", "path", "diff")
+        return (_function("apply_patch", "Create, change or delete a file of the user.", parameters),)
+
+
+class ToolSearchTool(_Builtin):
+    """The search for deferred tools, run by this server or by the client."""
+
+    type: Literal["tool_search"]
+    execution: Literal["server", "client"] | None = None
+    description: Description | None = None
+    parameters: Schema | None = None
+
+    @property
+    def searches(self) -> tuple[ToolSearch, ...]:
+        return () if self.execution == "client" else (ToolSearch("tool_search"),)
+
+    @property
+    def functions(self) -> tuple[FunctionTool, ...]:
+        if self.execution != "client":
+            return ()
+        description = self.description or "Search further tools. Those that are found can be called afterwards."
+        parameters = self.parameters or _parameters(QUERY, "query")
+        return (FunctionTool("tool_search", description, parameters, shape=CallShape("tool_search")),)
 
 
 class RankingOptions(Strict):

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from pydantic import ValidationError, field_validator
 
 from worker.errors import ApiError
+from worker.routes.conversations import ConversationCreate, ItemsCreate
 from worker.wire import limits
 from worker.wire.chat_request import ChatRequest
-from worker.wire.conversation import ConversationCreate, ItemsCreate
 from worker.wire.messages_request import MessagesRequest
 from worker.wire.parse import SHORT_BYTES_MAX, parse, parsed
 from worker.wire.response_request import ResponseRequest

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from inference.template_capabilities import Capabilities
-from worker.wire.models import abilities
+from worker.routes.models import abilities
 
 QWEN = "{% if tools %}<tool_call>{% endif %}<think></think>"
 

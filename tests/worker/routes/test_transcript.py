@@ -5,7 +5,7 @@ from __future__ import annotations
 from agents.content_payload import joined
 from agents.message import Message
 from inference.picture import Picture
-from worker.wire.transcript import markdown
+from worker.routes.conversations import markdown
 
 
 def test_there_is_a_note_in_the_place_of_each_picture() -> None:
