@@ -23,8 +23,8 @@ from worker.http.error_mapping import to_api_error, unknown_path
 from worker.http.json_response import json_response
 from worker.http.request_keys import BODY, IGNORED, PRINCIPAL, REQUEST_ID, TRACE
 from worker.services import DRAINING, LEAVING, REQUESTS, SERVICES
-from worker.wire import messages_error
 from worker.wire.ignored import HEADER, Ignored
+from worker.wire.messages_reply import error_body, is_for_messages
 
 log = logging.getLogger("firsttoken.http")
 
@@ -139,7 +139,7 @@ def error_response(error: ApiError, path: str = "") -> web.Response:
         headers["Retry-After"] = str(max(1, round(error.retry_after_s)))
     if error.status == 401:
         headers["WWW-Authenticate"] = "Bearer"
-    body = messages_error.body(error) if messages_error.is_for(path) else error.body
+    body = error_body(error) if is_for_messages(path) else error.body
     return json_response(body, status=error.status, headers=headers)
 
 
@@ -190,7 +190,7 @@ async def add_headers(request: web.Request, response: web.StreamResponse) -> Non
     response.headers["Server"] = SERVER
     response.headers["X-Request-Id"] = request[REQUEST_ID]
     response.headers["Openai-Processing-Ms"] = str(round((now_ns() - request[TRACE].start_ns) / 1e6))
-    if messages_error.is_for(request.path):
+    if is_for_messages(request.path):
         response.headers["Request-Id"] = request[REQUEST_ID]  # where Anthropic's clients look for it
     trace = request[TRACE]
     response.headers["Traceparent"] = f"00-{trace.id}-{trace.attributes['span_id']}-01"

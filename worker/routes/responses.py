@@ -28,10 +28,9 @@ from worker.runs.run import Run
 from worker.services import SERVICES
 from worker.telemetry.telemetry import server_timing
 from worker.wire import sse
-from worker.wire.dialect import Dialect
 from worker.wire.headers import with_headers
 from worker.wire.parse import parsed
-from worker.wire.public_view import public_response
+from worker.wire.public_view import Dialect, public_response
 from worker.wire.response_request import ResponseRequest
 
 NUMBER_DIGITS_MAX = 9  # events are counted in 32 bits

@@ -20,9 +20,9 @@ from worker.runs.run_services import RunServices
 from worker.runs.running_store import OwnedResponse
 from worker.runs.stored_turn import stored_request
 from worker.runs.turn import hydrate, record_of
-from worker.wire.dialect import Dialect
 from worker.wire.event_encoder import EventEncoder
 from worker.wire.options import entitled, rank_of
+from worker.wire.public_view import Dialect
 from worker.wire.response import ResponseFrame
 from worker.wire.response_request import ResponseRequest
 

@@ -35,9 +35,9 @@ from worker.runs.running_store import NoCapacity, OwnedResponse
 from worker.runs.steering_store import SUCCESSOR, Successor
 from worker.runs.stored_turn import job_of, restored_turn, run_queued
 from worker.runs.turn import ResponseTurn, hydrate
-from worker.wire.dialect import Dialect
 from worker.wire.events import WireEvent
 from worker.wire.options import entitled, priority_of
+from worker.wire.public_view import Dialect
 from worker.wire.response import ResponseFrame
 from worker.wire.response_request import ResponseRequest
 

@@ -2,22 +2,244 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import Discriminator, Field, StringConstraints, Tag, model_validator
 
-from agents.call_payload import CALLS, OUTPUTS
-from agents.call_shape import CallShape, qualified
-from agents.message import Compaction, FileSearchCall, FunctionCall, FunctionCallOutput, Item, Message, Reasoning
+from agents.call_payload import CALLS, OUTPUTS, parsed, written
+from agents.call_shape import CallForm, CallShape, qualified
+from agents.function_tool import INPUT, FunctionTool, described
+from agents.message import (
+    Compaction,
+    ConfigurationUpdate,
+    FileSearchCall,
+    FunctionCall,
+    FunctionCallOutput,
+    Item,
+    Message,
+    Reasoning,
+    Status,
+)
 from agents.payload import ADDITIONAL_TOOLS, LISTING, UPDATE
+from inference.template_options import Effort
 from worker.wire import limits
-from worker.wire.call_items import CallItem
+from worker.wire.formats import TextFormat
+from worker.wire.function_tools import CustomTool, FunctionToolParam, NamespaceTool
 from worker.wire.images import check_role
 from worker.wire.mcp import McpItem
 from worker.wire.parts import Content, shown
 from worker.wire.strict import UNSUPPORTED, CallId, Echoed, Id, ItemStatus, Name, Strict, Text, Unsupported, up_to
 
+# Searches that their server ran have no call_id: each output belongs to the call before it.
+SERVER_CALL = "tool_search"
+Execution: TypeAlias = Literal["server", "client"] | None
+ToolDefinition: TypeAlias = Annotated[FunctionToolParam | CustomTool | NamespaceTool, Discriminator("type")]
+Definitions: TypeAlias = Annotated[list[ToolDefinition], up_to(limits.TOOLS_MAX)]
+Words: TypeAlias = Annotated[list[Text], up_to(limits.PARTS_MAX)]
 Arguments: TypeAlias = Annotated[str, StringConstraints(max_length=limits.ARGUMENTS_CHARS_MAX)]
+
+
+def _functions(tools: Sequence[FunctionToolParam | CustomTool | NamespaceTool]) -> tuple[FunctionTool, ...]:
+    return tuple(replace(function, deferred=True) for tool in tools for function in tool.functions)
+
+
+class _Call(Echoed):
+    call_id: CallId
+    id: Id | None = None
+    status: ItemStatus = None
+
+    def _made(self, form: CallForm, arguments: Any) -> Item:
+        return FunctionCall(self.call_id, form, written(arguments), shape=CallShape(form))
+
+
+class CustomToolCallItem(_Call):
+    type: Literal["custom_tool_call"]
+    name: Name
+    input: Annotated[str, StringConstraints(max_length=limits.ARGUMENTS_CHARS_MAX)]
+    namespace: Name | None = None
+
+    def item(self) -> Item:
+        shape = CallShape("custom", self.namespace or "")
+        name = qualified(shape.namespace, self.name)
+        return FunctionCall(self.call_id, name, written({INPUT: self.input}), shape=shape)
+
+
+class ToolSearchCallItem(Echoed):
+    type: Literal["tool_search_call"]
+    arguments: Any = None
+    execution: Execution = None
+    call_id: CallId | None = None
+    id: Id | None = None
+    status: ItemStatus = None
+
+    def item(self) -> Item:
+        asked = parsed(self.arguments) if isinstance(self.arguments, str) else self.arguments
+        shape = CallShape("tool_search", by_server=self.execution == "server")
+        return FunctionCall(self.call_id or SERVER_CALL, "tool_search", written(asked or {}), shape=shape)
+
+
+class ToolSearchOutputItem(Echoed):
+    """From here on, the model may call these tools."""
+
+    type: Literal["tool_search_output"]
+    tools: Definitions
+    execution: Execution = None
+    call_id: CallId | None = None
+    id: Id | None = None
+    status: ItemStatus = None
+
+    def item(self) -> Item:
+        tools = _functions(self.tools)
+        shape = CallShape("tool_search", by_server=self.execution == "server")
+        return FunctionCallOutput(self.call_id or SERVER_CALL, described(tools), shape=shape, tools=tools)
+
+
+class AdditionalToolsItem(Echoed):
+    """From here on, the model may call these tools."""
+
+    type: Literal["additional_tools"]
+    role: Literal["developer"]
+    tools: Definitions
+    id: Id | None = None
+
+    def item(self) -> Item:
+        tools = _functions(self.tools)
+        return Message(self.role, described(tools), tools=tools)
+
+
+class UpdatedReasoning(Strict):
+    effort: Effort | None = None
+
+
+class UpdatedText(Strict):
+    format: TextFormat
+
+
+class ConfigurationUpdateItem(Echoed):
+    """From here on, answers have this effort and format."""
+
+    type: Literal["configuration_update"]
+    reasoning: UpdatedReasoning | None = None
+    text: UpdatedText | None = None
+    id: Id | None = None
+
+    def item(self) -> Item:
+        effort = self.reasoning.effort if self.reasoning else None
+        return ConfigurationUpdate(effort, self.text.format.echo() if self.text else None)
+
+
+class LocalShellAction(Echoed):
+    type: Literal["exec"]
+    command: Words
+    env: dict[str, Text] = Field(default_factory=dict)
+    timeout_ms: int | None = None
+    user: Text | None = None
+    working_directory: Text | None = None
+
+
+class LocalShellCallItem(_Call):
+    type: Literal["local_shell_call"]
+    action: LocalShellAction
+
+    def item(self) -> Item:
+        given = self.action.model_dump(exclude={"type"}, exclude_none=True)
+        return self._made("local_shell", {key: value for key, value in given.items() if value != {}})
+
+
+class ShellAction(Echoed):
+    commands: Words
+    timeout_ms: int | None = None
+    max_output_length: int | None = None
+
+
+class ShellCallItem(_Call):
+    type: Literal["shell_call"]
+    action: ShellAction
+
+    def item(self) -> Item:
+        return self._made("shell", self.action.model_dump(exclude_none=True))
+
+
+class PatchOperation(Echoed):
+    type: Literal["create_file", "update_file", "delete_file"]
+    path: Text
+    diff: Text | None = None
+
+
+class ApplyPatchCallItem(_Call):
+    type: Literal["apply_patch_call"]
+    operation: PatchOperation
+
+    def item(self) -> Item:
+        return self._made("apply_patch", {**self.operation.model_dump(), "diff": self.operation.diff or ""})
+
+
+class LocalShellCallOutputItem(Echoed):
+    """`id` is that of the call, in the contract; clients also send it as `call_id`."""
+
+    type: Literal["local_shell_call_output"]
+    output: Text
+    call_id: CallId | None = None
+    id: CallId | None = None
+    status: ItemStatus = None
+
+    @model_validator(mode="after")
+    def _names_its_call(self) -> LocalShellCallOutputItem:
+        if self.call_id is None and self.id is None:
+            raise ValueError("an output needs the call_id of its call")
+        return self
+
+    def item(self) -> Item:
+        return FunctionCallOutput(self.call_id or self.id or "", self.output, shape=CallShape("local_shell"))
+
+
+class Outcome(Echoed):
+    type: Literal["exit", "timeout"]
+    exit_code: int | None = None
+
+
+class ShellOutput(Echoed):
+    stdout: Text
+    stderr: Text
+    outcome: Outcome
+
+
+class ShellCallOutputItem(_Call):
+    type: Literal["shell_call_output"]
+    output: Annotated[list[ShellOutput], up_to(limits.PARTS_MAX)]
+
+    def item(self) -> Item:
+        output = written([each.model_dump(exclude_none=True) for each in self.output])
+        return FunctionCallOutput(self.call_id, output, shape=CallShape("shell"))
+
+
+class ApplyPatchCallOutputItem(_Call):
+    type: Literal["apply_patch_call_output"]
+    output: Text | None = None
+
+    def item(self) -> Item:
+        told = self.output or ("The patch was applied." if self.status != "failed" else "The patch was not applied.")
+        if self.status == "failed" and not told.startswith("Error"):
+            told = f"Error: {told}"
+        status: Status = "failed" if self.status == "failed" else "completed"
+        return FunctionCallOutput(self.call_id, told, status=status, shape=CallShape("apply_patch"))
+
+
+CallItem: TypeAlias = (
+    CustomToolCallItem
+    | ToolSearchCallItem
+    | ToolSearchOutputItem
+    | AdditionalToolsItem
+    | ConfigurationUpdateItem
+    | LocalShellCallItem
+    | LocalShellCallOutputItem
+    | ShellCallItem
+    | ShellCallOutputItem
+    | ApplyPatchCallItem
+    | ApplyPatchCallOutputItem
+)
 
 
 class MessageItem(Strict):

@@ -13,11 +13,17 @@ from agents.message import FunctionCall, FunctionCallOutput, Item, Message, Reas
 from worker.wire import limits
 from worker.wire.ignored import note, without_effect
 from worker.wire.images import ImagePart, as_input_image, check_role
-from worker.wire.messages_server_tools import ERROR, ServerToolResultBlock, ServerToolUseBlock
-from worker.wire.messages_tool_changes import ToolAdditionBlock, ToolChanges, ToolReferenceBlock, ToolRemovalBlock
-from worker.wire.messages_tools import ToolName
+from worker.wire.messages_tools import (
+    ERROR,
+    ServerToolResultBlock,
+    ServerToolUseBlock,
+    ToolAdditionBlock,
+    ToolChanges,
+    ToolReferenceBlock,
+    ToolRemovalBlock,
+)
 from worker.wire.parts import FilePart, as_parts, shown
-from worker.wire.strict import UNSUPPORTED, CallId, Echoed, Lenient, Text, up_to
+from worker.wire.strict import UNSUPPORTED, CallId, Echoed, Lenient, Name, Text, up_to
 
 # A line for Anthropic's accounting that a coding agent puts in front of its system prompt. It means nothing to a model,
 # and it differs from request to request: with it, no prompt would be found in the cache.
@@ -70,7 +76,7 @@ class RedactedThinkingBlock(Echoed):
 class ToolUseBlock(Echoed):
     type: Literal["tool_use"]
     id: CallId
-    name: ToolName
+    name: Name
     input: dict[str, Any]
 
     def item(self) -> Item:

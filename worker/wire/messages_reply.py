@@ -1,4 +1,4 @@
-"""A message of the Messages API, complete and as events. Pure."""
+"""The answer to a message, complete and as a stream, and errors in the format of the Messages API."""
 
 from __future__ import annotations
 
@@ -21,17 +21,68 @@ from agents.events import (
     TurnStarted,
     Usage,
 )
-from agents.message import CallResult, FunctionCall, FunctionCallOutput, Item, Message, Reasoning, Status, new_id
-from worker.errors import BROKE
-from worker.wire import messages_error, sse
+from agents.message import (
+    CallResult,
+    FunctionCall,
+    FunctionCallOutput,
+    Item,
+    Message,
+    Reasoning,
+    Status,
+    new_id,
+    storable,
+)
+from worker.errors import BROKE, ApiError
+from worker.wire import sse
 from worker.wire.events import QUEUED, cut, waiting
 from worker.wire.messages_request import MessagesRequest
-from worker.wire.messages_server_tools import ERROR
+from worker.wire.messages_tools import ERROR
 from worker.wire.options import ServiceTier
 
+PATH = "/v1/messages"
+TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    408: "timeout_error",
+    409: "conflict_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+}
+TOO_LONG = "prompt is too long"  # coding agents look for these words, and then shorten the conversation
+
+THREAD = "thread"
+# This tells the tool loops of Anthropic's clients, which ask the server to keep the conversation, that they must send
+# it in full.
+UNTHREADED = {"error_code": "thread_unsupported_request", "unsupported": [THREAD]}
 StopReason: TypeAlias = Literal["end_turn", "max_tokens", "stop_sequence", "tool_use"]
 Block: TypeAlias = dict[str, Any]
 PING = sse.encode({"type": "ping"})
+
+
+def is_for_messages(path: str) -> bool:
+    return path == PATH or path.startswith(f"{PATH}/")
+
+
+def type_of(status: int) -> str:
+    return TYPES.get(status, "api_error" if status >= 500 else "invalid_request_error")
+
+
+def error_body(error: ApiError) -> dict[str, Any]:
+    """The message includes the parameter's name: clients of this API read nothing else."""
+    message = error.message
+    if error.code == "context_length_exceeded":
+        message = f"{TOO_LONG}: {message}"
+    elif error.param and error.param not in message:
+        message = f"{error.param}: {message}"
+    told = {**error.body["error"], "type": type_of(error.status), "message": storable(message)}
+    return {"type": "error", "error": {**told, "details": UNTHREADED} if error.param == THREAD else told}
+
+
+def error_event(message: str) -> dict[str, Any]:
+    """Of an answer that was interrupted."""
+    return {"type": "error", "error": {"type": "api_error", "message": message}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +236,7 @@ class MessageEventEncoder:
 
     def last(self, finished: TurnFinished) -> list[bytes]:
         if finished.status == "failed":
-            return [sse.encode(messages_error.event(finished.error_message or BROKE))]
+            return [sse.encode(error_event(finished.error_message or BROKE))]
         reply = self._reply
         delta = {"stop_reason": reply.stop_reason(finished), "stop_sequence": reply.stop_sequence(finished)}
         end = {"type": "message_delta", "delta": delta, "usage": usage_object(finished.usage), **cut(finished)}

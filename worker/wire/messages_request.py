@@ -27,9 +27,19 @@ from worker.wire.formats import AnswerSchema
 from worker.wire.generation import GenerationParameters, without_nulls
 from worker.wire.ignored import note, without_effect
 from worker.wire.messages_content import BILLING, GivenMessage, MessageParam, SystemContent, items_of, said
-from worker.wire.messages_mcp import McpServerParam, McpServerParams, McpToolset, requested
-from worker.wire.messages_tool_changes import DefinedTool, ToolAdditionBlock, ToolChanges
-from worker.wire.messages_tools import CustomTool, MessagesTool, MessagesToolChoice, SearchTool
+from worker.wire.messages_tools import (
+    CustomTool,
+    DefinedTool,
+    McpServerParam,
+    McpServerParams,
+    McpToolset,
+    MessagesTool,
+    MessagesToolChoice,
+    SearchTool,
+    ToolAdditionBlock,
+    ToolChanges,
+    requested,
+)
 from worker.wire.options import Metadata, asks_for_same_bytes, caps_of, priority_of, wants_hints
 from worker.wire.strict import Id, Lenient, Unsupported, up_to
 from worker.wire.tools import check_given, distinct

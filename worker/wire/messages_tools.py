@@ -1,7 +1,11 @@
-"""Tools of the Messages API: functions that the client runs."""
+"""Tools of the Messages API: functions that the client runs, those of MCP servers, and the search for deferred ones,
+which messages add to a conversation or remove from it. Calls of hosted tools in earlier answers become text.
+"""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import (
@@ -16,19 +20,110 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError, PydanticOmit
 
-from agents.function_tool import FunctionTool
+from agents.call_shape import qualified
+from agents.function_tool import Addition, FunctionTool, addition
+from agents.mcp_config import SERVERS_MAX, TOOLS_MAX
+from agents.message import FunctionCall, FunctionCallOutput
+from agents.requested_server import ALL, NONE, RequestedServer, ToolFilter
 from agents.turn import ToolSearch
 from inference.grammar.tools import ANY_OBJECT
 from worker.wire import limits
 from worker.wire.function_tools import Description, Schema
 from worker.wire.ignored import note, without_effect
-from worker.wire.messages_mcp import McpToolset
+from worker.wire.mcp import HeaderValue, Label, ServerUrl, ToolName, ToolNames, with_token
 from worker.wire.schemas import constrainable
-from worker.wire.strict import SPELLABLE, Lenient, only
+from worker.wire.strict import SPELLABLE, UNSUPPORTED, CallId, Echoed, Lenient, Name, Unsupported, only, up_to
 
 # Tools that run on Anthropic's own servers. Coding agents send them along with every request.
 HOSTED = ("web_search_", "web_fetch_", "code_execution_")
-ToolName: TypeAlias = Annotated[str, StringConstraints(pattern=limits.NAME_PATTERN)]
+SEARCHED, ERROR = "tool_search_tool_result", "Error"
+# Keys whose values only their server can read, or that say what the other keys say.
+UNREADABLE = ("type", "id", "file_id", "tool_use_id", "media_type", "cache_control", "citations")
+ResultType: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[a-z0-9_]{1,64}_tool_result$")]
+
+
+class ToolConfiguration(Lenient):
+    """Which tools may be used: how it was said before there were toolsets."""
+
+    enabled: bool | None = None
+    allowed_tools: ToolNames | None = None
+
+
+class McpServerParam(Lenient):
+    type: Literal["url"]
+    name: Label
+    url: Annotated[ServerUrl, Field(repr=False)]
+    authorization_token: Annotated[HeaderValue | None, Field(repr=False)] = None
+    tool_configuration: ToolConfiguration | None = None
+
+
+McpServerParams: TypeAlias = Annotated[list[McpServerParam], up_to(SERVERS_MAX)]
+
+
+class ToolConfig(Lenient):
+    enabled: bool | None = None
+    defer_loading: bool | None = None
+
+
+class McpToolset(Lenient):
+    """The tools of a server of `mcp_servers`."""
+
+    type: Literal["mcp_toolset"]
+    mcp_server_name: Label
+    default_config: ToolConfig = ToolConfig()
+    configs: Annotated[dict[ToolName, ToolConfig], Field(max_length=TOOLS_MAX)] | None = None
+    tools: Unsupported = None
+    cache_control: Annotated[Any, without_effect("cache_control")] = None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What stands for all of its tools, whose names are not known yet."""
+        return (qualified(self.mcp_server_name, ""),)
+
+    @property
+    def offered(self) -> ToolFilter:
+        configs = {name: config.enabled for name, config in (self.configs or {}).items()}
+        return _where(configs, default=self.default_config.enabled is not False)
+
+    @property
+    def deferred(self) -> ToolFilter:
+        configs = {name: config.defer_loading for name, config in (self.configs or {}).items()}
+        return _where(configs, default=bool(self.default_config.defer_loading))
+
+
+def _where(configs: Mapping[str, bool | None], *, default: bool) -> ToolFilter:
+    """The tools that this configuration, or the default, says yes to."""
+    if default:
+        return ToolFilter(but=frozenset(name for name, said in configs.items() if said is False))
+    return ToolFilter(frozenset(name for name, said in configs.items() if said))
+
+
+def requested(servers: Sequence[McpServerParam], toolsets: Sequence[McpToolset]) -> dict[str, RequestedServer]:
+    """The servers by the parameters that name them. Raises ValueError for a toolset without a server."""
+    sets = {each.mcp_server_name: each for each in toolsets}
+    if missing := sorted(sets.keys() - {server.name for server in servers}):
+        raise ValueError(f"there is no MCP server named '{missing[0]}' in mcp_servers")
+    all = {f"mcp_servers[{at}].url": _requested(server, sets.get(server.name)) for at, server in enumerate(servers)}
+    return {param: server for param, server in all.items() if server.offered != NONE}
+
+
+def _requested(server: McpServerParam, toolset: McpToolset | None) -> RequestedServer:
+    """Every call is trusted: this API has no approvals."""
+    offered, said = ALL, server.tool_configuration
+    if toolset is not None:
+        offered = toolset.offered
+    elif said is not None and said.enabled is False:
+        offered = NONE
+    elif said is not None and said.allowed_tools is not None:
+        offered = ToolFilter(frozenset(said.allowed_tools))
+    return RequestedServer(
+        server.name,
+        server.url,
+        with_token({}, server.authorization_token),
+        offered=offered,
+        trusted=ALL,
+        deferred=toolset.deferred if toolset else NONE,
+    )
 
 
 def _required(schema: dict[str, Any] | None, info: ValidationInfo) -> dict[str, Any] | None:
@@ -47,7 +142,7 @@ def _enforceable(strict: bool | None, info: ValidationInfo) -> bool | None:
 class CustomTool(Lenient):
     """With `strict`, the arguments always match the schema."""
 
-    name: ToolName
+    name: Name
     description: Description | None = None
     defer_loading: bool | None = None
     input_schema: Annotated[Schema | None, AfterValidator(_required), Field(validate_default=True)] = None
@@ -110,7 +205,7 @@ MessagesTool: TypeAlias = Annotated[
 
 class MessagesToolChoice(Lenient):
     type: Literal["auto", "any", "tool", "none"]
-    name: ToolName | None = None
+    name: Name | None = None
     disable_parallel_tool_use: bool | None = None
 
     @model_validator(mode="after")
@@ -123,3 +218,139 @@ class MessagesToolChoice(Lenient):
     def wanted(self) -> str:
         """auto, none or required, or the name of a tool."""
         return self.name or {"any": "required"}.get(self.type, self.type)
+
+
+class ToolReferenceBlock(Lenient):
+    """Part of a tool result: a deferred tool that a search of the client found."""
+
+    type: Literal["tool_reference"]
+    tool_name: Name
+    cache_control: Annotated[Any, without_effect("cache_control")] = None
+
+
+class NamedTool(Lenient):
+    type: Literal["tool_reference"]
+    name: Name
+
+
+class DefinedTool(Lenient):
+    type: Literal["tool_definition"]
+    definition: CustomTool
+
+
+def _change(tool: Any) -> str | None:
+    kind = tool.get("type") if isinstance(tool, dict) else getattr(tool, "type", None)
+    return kind if kind in ("tool_reference", "tool_definition") else None
+
+
+ChangedTool: TypeAlias = Annotated[
+    Annotated[NamedTool, Tag("tool_reference")] | Annotated[DefinedTool, Tag("tool_definition")],
+    Discriminator(
+        _change,
+        custom_error_type=UNSUPPORTED,
+        custom_error_message="A tool must have the type tool_reference or tool_definition.",
+    ),
+]
+
+
+class ToolAdditionBlock(Lenient):
+    type: Literal["tool_addition"]
+    tool: ChangedTool
+    cache_control: Annotated[Any, without_effect("cache_control")] = None
+
+
+class ToolRemovalBlock(Lenient):
+    type: Literal["tool_removal"]
+    tool: NamedTool
+    cache_control: Annotated[Any, without_effect("cache_control")] = None
+
+
+class ToolChanges:
+    """Follows the changes of a request from its first message to its last."""
+
+    def __init__(self, tools: Iterable[FunctionTool]) -> None:
+        self._given = {tool.name: tool for tool in tools}
+        self._removed: set[str] = set()
+        self._chars = 0  # of the definitions so far
+
+    @property
+    def allowed(self) -> frozenset[str] | None:
+        """The tools that may be called in the end; None: all that are known."""
+        return frozenset(self._given.keys() - self._removed) if self._removed else None
+
+    def referred(self, names: Sequence[str]) -> Addition:
+        """What the model reads of tools that are named. Past a limit, no definitions: a request could name a long one a
+        thousand times."""
+        self._removed.difference_update(names)
+        if self._chars > limits.TEXT_CHARS_MAX:
+            known = tuple(self._given[name] for name in names if name in self._given)
+            return Addition("\n".join(f"The tool {tool.name} can be called." for tool in known), known)
+        added = addition(names, self._given)
+        self._chars += len(added.text)
+        return added
+
+    def made(self, block: ToolAdditionBlock | ToolRemovalBlock) -> Addition:
+        """What the model reads of a change."""
+        tool = block.tool
+        if isinstance(tool, DefinedTool):
+            self._given.setdefault(tool.definition.name, tool.definition.definition)
+            return self.referred([tool.definition.name])
+        if isinstance(block, ToolAdditionBlock):
+            return self.referred([tool.name])
+        self._removed.add(tool.name)
+        return Addition(f"The tool {tool.name} can no longer be called.", ())
+
+
+class ServerToolUseBlock(Echoed):
+    type: Literal["server_tool_use", "mcp_tool_use"]
+    id: CallId
+    name: ToolName
+    input: dict[str, Any]
+    server_name: Label | None = None
+
+    def item(self) -> FunctionCall:
+        """Under the name by which the model knows it."""
+        name = qualified(self.server_name or "", self.name)
+        return FunctionCall(self.id, name, json.dumps(self.input, ensure_ascii=False))
+
+
+class ServerToolResultBlock(Echoed):
+    """The result of any hosted tool: of a web search, of code, of an MCP server."""
+
+    type: ResultType
+    tool_use_id: CallId
+    content: Any = None
+    is_error: bool | None = None
+
+    def item(self, changes: ToolChanges) -> FunctionCallOutput:
+        if self.type == SEARCHED and (names := _references(self.content)) is not None:
+            added = changes.referred(names)
+            return FunctionCallOutput(self.tool_use_id, added.text, tools=added.tools)
+        text = "\n".join(_readable(self.content))
+        if self.is_error and not text.startswith(ERROR):
+            text = f"{ERROR}: {text}"
+        return FunctionCallOutput(self.tool_use_id, text)
+
+
+def _references(content: Any) -> list[str] | None:
+    """The names of the tools that a search found; None: it failed."""
+    match content:
+        case {"tool_references": [*references]}:
+            names = (each.get("tool_name") for each in references if isinstance(each, dict))
+            return [name for name in names if isinstance(name, str)]
+    return None
+
+
+def _readable(value: Any, key: str = "") -> Iterator[str]:
+    """The lines of a value: texts as they are, other values with their key. Encrypted ones are left out."""
+    if key in UNREADABLE or key.startswith("encrypted"):
+        return
+    if isinstance(value, dict):
+        for name, each in value.items():
+            yield from _readable(each, name)
+    elif isinstance(value, list):
+        for each in value:
+            yield from _readable(each, key)
+    elif value not in (None, ""):
+        text = value if isinstance(value, str) else json.dumps(value)
+        yield text if key in ("", "text", "content", "data", "title", "stdout") else f"{key}: {text}"

@@ -10,9 +10,9 @@ from typing import Any, Literal, TypeAlias
 from agents.events import STEERED, TurnFinished, Usage
 from agents.message import new_id
 from worker.wire import limits
-from worker.wire.dialect import Dialect
 from worker.wire.events import cut
 from worker.wire.options import tier_used
+from worker.wire.public_view import Dialect
 from worker.wire.response_request import ResponseRequest
 
 BUDGET = "firsttoken:budget"  # metadata of an answer that was concluded because this budget was spent

@@ -21,13 +21,12 @@ from tests.compliance import specification
 from tests.worker.reader import Reader, check_response
 from tests.worker.turns import CITATION, PASSAGE, SOURCE, frame, told
 from worker.runs.choice import merged
-from worker.wire.dialect import Dialect
 from worker.wire.event_encoder import EventEncoder
 from worker.wire.events import WireEvent
 from worker.wire.items import ItemReference
 from worker.wire.options import SOURCES, TRACE
 from worker.wire.parse import parse
-from worker.wire.public_view import public_item
+from worker.wire.public_view import Dialect, public_item
 from worker.wire.response import ResponseFrame
 from worker.wire.response_request import ResponseRequest
 

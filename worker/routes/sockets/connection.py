@@ -41,10 +41,10 @@ from worker.runs.reader import read_run
 from worker.runs.run import Run
 from worker.services import DRAINING, SERVICES
 from worker.wire import limits
-from worker.wire.dialect import Dialect
 from worker.wire.events import steer
 from worker.wire.headers import with_headers
 from worker.wire.parse import parsed
+from worker.wire.public_view import Dialect
 from worker.wire.response_request import ResponseRequest
 from worker.wire.socket_message import CreateMessage, SteerMessage, error_event
 
