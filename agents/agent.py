@@ -16,18 +16,17 @@ from agents.answer_cache import AnswerCache, CachedAnswer
 from agents.answer_lookup import AnswerLookup
 from agents.budget import FREE, Prices
 from agents.checkpoint import CannotResume, Checkpoint, Marks
+from agents.constraint import validate
 from agents.errors import AgentError, Interrupted
 from agents.events import Event, EventSink, TurnFinished
 from agents.inflight import InFlight
 from agents.message import FunctionCall, Message
 from agents.model_registry import Candidate, ModelRegistry
-from agents.output_validation import validate
 from agents.prefetch import Prefetch
-from agents.progress import Progress
+from agents.progress import Progress, replay
 from agents.prompt import answer_message, assemble
 from agents.prompt_builder import PromptBuilder, See
 from agents.queue_position import report_position
-from agents.resumption import replay
 from agents.router import Router
 from agents.search import best_within, passage_tokens_max
 from agents.semantic_cache import SemanticCache

@@ -7,9 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from agents.call_shape import SERVER_SEARCH, CallShape
 from agents.errors import InvalidTurn
-from agents.function_tool import FunctionTool
+from agents.function_tool import SERVER_SEARCH, CallShape, FunctionTool
 from agents.message import FunctionCallOutput, Item, Message
 from agents.parser.choose import HERMES, Dialect, Format
 from agents.toolbox import Toolbox

@@ -3,17 +3,32 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
-from agents.call_shape import CallForm, CallShape, bare, qualified
 from agents.content_payload import content_of, content_payload
-from agents.function_tool import INPUT, FunctionTool, InputGrammar, custom_tool, described
-from agents.input_text import InputText
+from agents.function_tool import (
+    INPUT,
+    CallForm,
+    CallShape,
+    FunctionTool,
+    InputGrammar,
+    bare,
+    custom_tool,
+    described,
+    qualified,
+)
 from agents.message import CallResult, FunctionCall, FunctionCallOutput, Status, storable
 from inference.prompt import PlacedPicture
 
+_HEAD = re.compile(rf'\s*\{{\s*"{INPUT}"\s*:\s*"')
+HEAD_CHARS_MAX = 100  # more white space than any model writes; the input then comes in one piece, at the end
+# Whole characters and escapes: one half of a surrogate pair waits for the other.
+_WHOLE = re.compile(
+    r'(?:[^"\\]|\\["\\/bfnrt]|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|\\u(?![dD][89abAB])[0-9a-fA-F]{4})*'
+)
 CALLS: Mapping[str, CallForm] = {
     "function_call": "function",
     "custom_tool_call": "custom",
@@ -39,6 +54,43 @@ OUTPUT_TYPES = {form: type for type, form in OUTPUTS.items()}
 # and of a request for approval that came back.
 OUTPUT, JOINED, CALL_ID = "firsttoken_output", "firsttoken_joined", "firsttoken_call_id"
 DENIED = "Error: The user did not allow this call."
+
+
+class InputText:
+    """Decodes the value in `{"input": "..."}`."""
+
+    def __init__(self) -> None:
+        self.sent: list[str] = []
+        self._unread = ""
+        self._begun = False
+        self._over = False
+
+    def feed(self, piece: str) -> str:
+        """The text that this piece of JSON completes."""
+        if self._over:
+            return ""
+        self._unread += piece
+        if not self._begun and not self._begin():
+            return ""
+        whole = _WHOLE.match(self._unread)
+        length = whole.end() if whole else 0
+        text = storable(json.loads(f'"{self._unread[:length]}"', strict=False))
+        self._unread = self._unread[length:]
+        self._over = self._unread.startswith('"')
+        self.sent.append(text)
+        return text
+
+    def rest(self, whole: str) -> str:
+        """What of the whole input was not sent: a part that was no such JSON, or ended within a character."""
+        sent = "".join(self.sent)
+        return whole[len(sent) :] if whole.startswith(sent) else ""
+
+    def _begin(self) -> bool:
+        head = _HEAD.match(self._unread)
+        if head:
+            self._unread, self._begun = self._unread[head.end() :], True
+        self._over = head is None and len(self._unread) > HEAD_CHARS_MAX
+        return self._begun
 
 
 def call_payload(call: FunctionCall) -> dict[str, Any]:

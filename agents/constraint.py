@@ -3,7 +3,9 @@
 If nothing is required, calls that the model makes on its own are constrained too, from their opening mark on: so they
 name an existing tool, with arguments of its schema. Text costs nothing then, a call 5 microseconds per token.
 
-Only in the dialect of Hermes and Qwen does one grammar hold both a call and an answer in a format.
+Only in the dialect of Hermes and Qwen does one grammar hold both a call and an answer in a format. What no grammar
+enforces of a schema is validated when the step has ended, and visible defects of an answer are a reason for another
+model to take over.
 """
 
 from __future__ import annotations
@@ -15,15 +17,20 @@ from enum import Enum
 from typing import Any
 
 from agents.available_tools import AvailableTools
+from agents.citations import count_unknown
 from agents.errors import InvalidTurn
+from agents.message import Item, Message
 from agents.parser.choose import Dialect, Format
 from agents.turn import AnswerFormat, Turn
+from inference.errors import SchemaUnmet
 from inference.grammar import calls
 from inference.grammar.calls import Forced
 from inference.grammar.escaped_lark import escaped
 from inference.grammar.lark import Thought, grammar, value_of
 from inference.grammar.schema import restated
 from inference.grammar.tools import ANY_OBJECT, OPEN, CallableFunction, tool_grammar
+from inference.grammar.unenforced_keywords import check
+from retrieval.passage import Passage
 
 # Of a schema that the client did not ask to enforce, and of all such schemas together: each turn compiles them anew,
 # which takes some ms for this many.
@@ -140,3 +147,24 @@ def _functions(offer: AvailableTools, extent: Extent) -> list[CallableFunction]:
         return functions
     less = {"outline": True} if extent is Extent.OUTLINE else {"parameters": ANY_OBJECT}
     return [each if each.strict else replace(each, **less) for each in functions]
+
+
+def validate(answer_format: AnswerFormat, items: Sequence[Item]) -> None:
+    """Scans every text: not for the event loop. Raises SchemaUnmet."""
+    for item in items:
+        if isinstance(item, Message):
+            check(restated(answer_format.schema, loose=not answer_format.strict), item.text)
+
+
+def defect_of(turn: Turn, sources: Sequence[Passage], said: str, *, is_whole: bool) -> str:
+    """The defect of an answer, or "". `said` are the few words that may be held back, or all of a shorter answer: fast
+    enough for the event loop."""
+    is_mark_open = said.endswith("]") and not is_whole  # followed by "(", it would be a link
+    if not is_mark_open and count_unknown(said, sources):
+        return "cites what was not found"
+    if is_whole and said and turn.answer_format is not None:
+        try:
+            validate(turn.answer_format, [Message("assistant", said)])
+        except SchemaUnmet:
+            return "breaks its schema"
+    return ""

@@ -7,8 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, TypeAlias
 
-from agents.call_shape import PLAIN, CallShape
-from agents.function_tool import FunctionTool
+from agents.function_tool import PLAIN, CallShape, FunctionTool
 from inference.generation import TokenLogprob
 from inference.picture import Picture
 from inference.prompt import PlacedPicture

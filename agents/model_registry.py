@@ -12,7 +12,7 @@ from typing import Protocol
 from agents.budget import ANSWER_TOKENS
 from agents.parser.choose import Dialect, choose
 from agents.routing.policy import Fixed, Policy, named_by
-from agents.routing.speed import Speed
+from agents.routing.situation import Speed
 from inference.generation import ThoughtLimit
 from inference.language_model import LanguageModel
 from inference.template_options import NO_OPTIONS, Value

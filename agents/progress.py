@@ -1,14 +1,16 @@
-"""The state that a turn accumulates: output items, usage and budgets, and its end."""
+"""The state that a turn accumulates: output items, usage and budgets, and its end. Also that of another worker's turn,
+which is decoded again from its checkpoint on, and must be what was sent.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 
 from agents.available_tools import AvailableTools
 from agents.budget import WALL_CLOCK, Budget
-from agents.call_shape import PLAIN
-from agents.checkpoint import Marks
+from agents.checkpoint import CannotResume, Checkpoint, Marks
 from agents.citations import count_unknown
 from agents.constraint import Stage
 from agents.errors import AgentError
@@ -25,12 +27,12 @@ from agents.events import (
     TurnStatus,
     Usage,
 )
-from agents.function_tool import Addition
+from agents.function_tool import PLAIN, Addition
 from agents.message import CallResult, FileSearchCall, FunctionCall, FunctionCallOutput, Item, Message, ToolListing
 from agents.model_registry import Candidate
 from agents.prefetch import Prefetch
-from agents.query_rewriting import Rewriting
 from agents.routing.refusal import DECLINED, begins_like
+from agents.search import Rewriting
 from agents.step import Step
 from agents.tool import ToolContext
 from agents.turn import Owner, Turn
@@ -276,3 +278,34 @@ def _told(error: Exception) -> tuple[str, str]:
     if isinstance(error, InferenceError | AgentError):
         return error.code or "server_error", str(error)
     return "server_error", "The turn failed unexpectedly."
+
+
+def replay(progress: Progress, checkpoint: Checkpoint, texts: Sequence[str]) -> list[Event]:
+    """Bring the turn and its newest step to where the checkpoint is; `texts` are those of the step's tokens. Returns
+    the events that were sent of both. Raises CannotResume."""
+    try:
+        return _replayed(progress, checkpoint, texts)
+    except BaseException:
+        progress.step.cancel()
+        raise
+
+
+def _replayed(progress: Progress, checkpoint: Checkpoint, texts: Sequence[str]) -> list[Event]:
+    step, output = progress.step, checkpoint.output
+    before = [_item_event(index, item) for index, item in enumerate(progress.output)]
+    behind = output[checkpoint.before + len(checkpoint.told) :] if checkpoint.ended else []
+    step.calls.answered, step.calls.lost = len(behind), True
+    told = step.replay(texts)
+    if checkpoint.ended:
+        told += step.end(fallback=progress.fallback)
+    step.calls.lost = False
+    if (len(step.reply.told), step.reply.open_chars) != (len(checkpoint.told), checkpoint.chars):
+        raise CannotResume("its tokens do not decode to the text that was sent")
+    if checkpoint.ended:
+        progress.add(step)
+        progress.output += behind
+    return [*before, *told, *(_item_event(len(output) - len(behind) + n, item) for n, item in enumerate(behind))]
+
+
+def _item_event(index: int, item: Item) -> Event:
+    return SourcesFound(index, item, ()) if isinstance(item, FileSearchCall) else ItemFinished(index, item)

@@ -2,23 +2,92 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
-from agents.call_shape import PLAIN, CallShape
 from agents.citations import find_citations
 from agents.events import ArgumentsDelta, Event, ItemFinished, ItemStarted, ReasoningDelta, TextDelta
+from agents.function_tool import PLAIN, CallShape, FunctionTool
 from agents.message import FunctionCall, Item, Message, Reasoning, Status, storable
 from agents.parser.choose import Parser
 from agents.parser.deltas import CallArguments, CallBroken, CallFinished, CallStarted, ParserEvent, Text, Thought
 from agents.parser.markup import MarkupParser
-from agents.stop_strings import StopStrings
-from agents.strict_arguments import StrictArguments
 from inference.generation import TokenLogprob
+from inference.grammar.conformance import Conformance
 from retrieval.passage import Passage
 
+# Keywords that no grammar enforces.
+BEYOND_GRAMMARS = ("uniqueItems", "minProperties", "maxProperties")
 CALLS_MAX = 64  # of one step; a model that calls more is looping
 UNREADABLE = "unreadable_call"  # the name of a call that failed to parse before its name was known
+
+
+class StrictArguments:
+    """`enforced`: a grammar holds calls of this dialect to their schemas."""
+
+    def __init__(self, functions: Iterable[FunctionTool] = (), *, enforced: bool = False) -> None:
+        self._schemas = {function.name: function.parameters for function in functions if function.strict}
+        self._enforced = enforced
+        self._known: dict[str, Conformance] = {}
+
+    def may_break(self, name: str) -> bool:
+        """Whether a call may turn out not to fit. Then nothing of it is sent before it is complete: what was streamed
+        cannot be taken back."""
+        return name in self._schemas and not (self._enforced and _is_enforceable(self._schemas[name]))
+
+    def unmet(self, name: str, arguments: str) -> str | None:
+        """What the JSON text violates, for the model to read; None if it fits, or if the function is not strict."""
+        if name not in self._schemas:
+            return None
+        if name not in self._known:
+            self._known[name] = Conformance(self._schemas[name])
+        broken = self._known[name].broken(json.loads(arguments))
+        return None if broken is None else f"the arguments of {name} do not fit its schema: {broken}"
+
+
+def _is_enforceable(schema: Mapping[str, Any]) -> bool:
+    text = str(schema)
+    return not any(keyword in text for keyword in BEYOND_GRAMMARS)
+
+
+class StopStrings:
+    """Push pieces of a text, get what is safe to show: no stop string, and no beginning of one."""
+
+    def __init__(self, strings: Sequence[str] = ()) -> None:
+        self._strings = tuple(string for string in strings if string)
+        self.held = ""  # may be the start of a stop string
+        self.met: str | None = None  # the one that ended the text
+        self.rest = ""  # what was pushed from its beginning on
+
+    def __bool__(self) -> bool:
+        return bool(self._strings)
+
+    def push(self, text: str) -> str:
+        """What precedes the first stop string, once one is met: nothing more is shown then."""
+        if self.met is not None:
+            return ""
+        text = self.held + text
+        found = [(at, string) for string in self._strings if (at := text.find(string)) >= 0]
+        if found:
+            at, self.met = min(found)
+            self.held, self.rest = "", text[at:]
+            return text[:at]
+        keep = max((_overlap(text, string) for string in self._strings), default=0)
+        self.held = text[len(text) - keep :]
+        return text[: len(text) - keep]
+
+    def flush(self) -> str:
+        """The withheld rest, where the text ends or is interrupted."""
+        held, self.held = self.held, ""
+        return held
+
+
+def _overlap(text: str, string: str) -> int:
+    """Length of the longest suffix of `text` that is a prefix of `string`."""
+    longest = min(len(text), len(string) - 1)
+    return next((n for n in range(longest, 0, -1) if text.endswith(string[:n])), 0)
 
 
 @dataclass(slots=True)

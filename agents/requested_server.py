@@ -12,8 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from agents.call_shape import NAME_CHARS_MAX, CallShape, qualified
-from agents.function_tool import FunctionTool
+from agents.function_tool import NAME_CHARS_MAX, CallShape, FunctionTool, qualified
 from agents.mcp_config import ServerTable
 from agents.message import ToolListing, storable
 from agents.origin import origin_of

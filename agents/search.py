@@ -1,20 +1,125 @@
-"""Retrieval before the answer, for the file_search tool of a request."""
+"""Retrieval before the answer, for the file_search tool of a request.
+
+A question that depends on earlier messages is rewritten to be self-contained. The task is that of CANARD ("Can You
+Unpack That?", Elgohary et al. 2019), done by a small model within a time limit: the first token waits for it. If
+anything fails, the original question is searched for.
+"""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 from itertools import accumulate
 
 from agents.errors import InvalidTurn
-from agents.message import FileSearchCall, SearchResult
+from agents.events import Usage
+from agents.message import FileSearchCall, Item, Message, SearchResult
+from agents.model_registry import Candidate
 from agents.prompt import question
 from agents.turn import Turn
-from inference.trace import Trace
+from inference.errors import InferenceError
+from inference.generation import Delta, Finish, Generation, Sampling, Terms
+from inference.prompt import ChatMessage
+from inference.template_options import THINKING
+from inference.trace import Trace, now_ns
 from retrieval.passage import Passage
 from retrieval.query import Query, Searcher
 
+INSTRUCTIONS = (
+    "You are given a conversation and its last question. Rewrite the last question so that it can be understood "
+    "without the conversation: put names in the place of words that refer to them. Write the question alone."
+)
+MESSAGES_MAX = 6  # a question usually depends on the messages just before it
+MESSAGE_CHARS_MAX = 500
+QUERY_TOKENS_MAX = 64
+QUERY_CHARS_MAX = 400  # more text is not a question, but an answer to it
+TIME_MAX_MS = 500.0
+RETRIEVAL_SHARE = 0.5  # of the time for the search, at most
 # Of the time from the request to its first token; the search, the question and what is not cached take the rest.
 PASSAGE_SHARE = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Rewriting:
+    """The rewritten query, the model that wrote it, and the engine time that this took."""
+
+    query: str
+    usage: Usage = field(default_factory=Usage)
+    candidate: Candidate | None = None
+    took_ms: float = 0.0
+
+
+async def rewritten(turn: Turn, candidate: Candidate | None, trace: Trace) -> Rewriting:
+    """The question of the turn, rewritten if there are earlier messages and a model for that."""
+    asked = question(turn)
+    if candidate is None or not asked:
+        return Rewriting(asked)
+    before = _before(turn)
+    if not any(message.role == "user" for message in before):
+        return Rewriting(asked)
+    if candidate.on_demand is not None and not candidate.is_loaded:
+        candidate.on_demand.foresee()
+        return Rewriting(asked)
+    began_ns, generation, said = now_ns(), None, list[str]()
+    with trace.span("rewrite", model=candidate.name) as span, ExitStack() as held:
+        try:
+            async with asyncio.timeout(min(TIME_MAX_MS, RETRIEVAL_SHARE * turn.limits.retrieval_ms) / 1e3):
+                await candidate.ready(trace, held)
+                generation = _ask(turn, candidate, before, asked)
+                await generation.stream(lambda delta: _hear(said, delta))
+            reason = "" if generation.finish is Finish.STOP else str(generation.finish)
+        except TimeoutError:
+            reason = "late"
+        except InferenceError as error:
+            reason = type(error).__name__
+        finally:
+            if generation is not None:
+                generation.cancel()
+        query = " ".join("".join(said).split())
+        reason = reason or ("" if _may_be_question(query) else "no question")
+        span.attributes |= {"used": not reason, **({"reason": reason} if reason else {})}
+    return Rewriting(asked if reason else query, _usage(generation), candidate, (now_ns() - began_ns) / 1e6)
+
+
+def _hear(said: list[str], delta: Delta) -> None:
+    said.append(delta.text)
+
+
+def _may_be_question(text: str) -> bool:
+    """A model that is too small for the task repeats the conversation."""
+    return 0 < len(text) <= QUERY_CHARS_MAX and not text.startswith(("user:", "assistant:"))
+
+
+def _ask(turn: Turn, candidate: Candidate, before: Sequence[Message], asked: str) -> Generation:
+    """Raises InferenceError."""
+    model = candidate.model
+    lines = [f"{message.role}: {_short(message.text)}" for message in before]
+    conversation = "\n".join([*lines, "", f"Last question: {_short(asked)}"])
+    switches = {**candidate.switches, **{name: False for name in THINKING if name in model.switches}}
+    messages = [ChatMessage("system", INSTRUCTIONS), ChatMessage("user", conversation)]
+    prompt = model.encode(model.render(messages, (), switches, salt=turn.salt), salt=turn.salt)
+    sampling = Sampling(max_tokens=QUERY_TOKENS_MAX, temperature=0.0)
+    return model.generate(prompt, sampling, Terms(salt=turn.salt, priority=turn.priority, traceparent=""))
+
+
+def _before(turn: Turn) -> list[Message]:
+    """The messages before the last question, the newest of them."""
+    items: Sequence[Item] = (*turn.history, *turn.input)
+    said = [item for item in items if isinstance(item, Message) and item.role in ("user", "assistant")]
+    last = max((at for at, message in enumerate(said) if message.role == "user"), default=0)
+    return said[max(0, last - MESSAGES_MAX) : last]
+
+
+def _short(text: str) -> str:
+    return " ".join(text[:MESSAGE_CHARS_MAX].split())
+
+
+def _usage(generation: Generation | None) -> Usage:
+    if generation is None:
+        return Usage()
+    return Usage(generation.prompt_tokens, generation.cached_tokens, len(generation.ids), spent=generation.spent)
 
 
 async def search(

@@ -9,23 +9,19 @@ from agents.answer_cache import CachedAnswer, CachedGeneration
 from agents.answer_lookup import AnswerLookup, LookupQuery
 from agents.available_tools import AvailableTools
 from agents.checkpoint import CannotResume, Checkpoint
-from agents.constraint import Extent, Stage, constraint_of
+from agents.constraint import Extent, Stage, constraint_of, defect_of
 from agents.message import FileSearchCall, FunctionCall, Message
 from agents.model_registry import Candidate
-from agents.output_validation import defect_of
-from agents.parser.choose import Format, FormattedParser, Parser
-from agents.parser.plain import PlainParser
+from agents.parser.choose import Format, FormattedParser, Parser, PlainParser
 from agents.prefetch import before_question
 from agents.progress import Progress
 from agents.prompt import question_is_last
 from agents.prompt_builder import PromptBuilder
-from agents.reply import CALLS_MAX, Reply
-from agents.routing.decision import Decision
+from agents.reply import CALLS_MAX, Reply, StopStrings, StrictArguments
+from agents.routing.policy import Decision
 from agents.routing.trial import Trial, judged
 from agents.search import found
 from agents.step import RunningCalls, Step, StepSpans
-from agents.stop_strings import StopStrings
-from agents.strict_arguments import StrictArguments
 from agents.turn import TOKENS_MAX, Turn
 from inference.changed import changed
 from inference.errors import InferenceError, InvalidSchema, UnseenPicture

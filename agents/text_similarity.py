@@ -8,38 +8,11 @@ from collections import Counter
 _WORD = re.compile(r"\w+")
 _NUMBER = re.compile(r"\d+(?:[.,:/-]\d+)*")
 # The vector of a sentence hardly shows whether it is negated.
-DENIALS = frozenset(
-    [
-        "not",
-        "no",
-        "never",
-        "none",
-        "nothing",
-        "without",
-        "except",
-        "cannot",
-        "can't",
-        "don't",
-        "doesn't",
-        "didn't",
-        "isn't",
-        "aren't",
-        "won't",
-        "nicht",
-        "kein",
-        "keine",
-        "keinen",
-        "nie",
-        "niemals",
-        "ohne",
-        "ne",
-        "pas",
-        "jamais",
-        "sans",
-        "nunca",
-        "sin",
-    ]
+DENYING = (
+    "not no never none nothing without except cannot can't don't doesn't didn't isn't aren't won't "
+    "nicht kein keine keinen nie niemals ohne ne pas jamais sans nunca sin"
 )
+DENIALS = frozenset(DENYING.split())
 _SAID = re.compile(r"[\w']+")
 _BETWEEN_SENTENCES = re.compile(r"(?<=[.?!;:])\s+|(?<=[。？！；])\s*|\n")
 

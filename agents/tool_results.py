@@ -8,9 +8,8 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
-from agents.call_shape import SERVER_SEARCH, CallShape
 from agents.events import ArgumentsDelta, EventSink, ItemFinished, ItemStarted
-from agents.function_tool import Addition
+from agents.function_tool import SERVER_SEARCH, Addition, CallShape
 from agents.message import FunctionCall, FunctionCallOutput, new_id
 from agents.model_registry import Candidate
 from agents.prefetch import before_missing

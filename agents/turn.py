@@ -9,8 +9,7 @@ from math import inf
 from typing import Any, Literal, Protocol, TypeAlias
 from uuid import UUID
 
-from agents.call_shape import qualified
-from agents.function_tool import FunctionTool
+from agents.function_tool import FunctionTool, qualified
 from agents.message import Item, ToolListing
 from agents.tool import ServerTool
 from inference.changed import changed

@@ -14,9 +14,8 @@ from agents.prefetch import Prefetch
 from agents.progress import Progress
 from agents.prompt import question
 from agents.prompt_builder import PromptBuilder
-from agents.query_rewriting import Rewriting, rewritten
 from agents.router import Router
-from agents.search import best_within, passage_tokens_max, search
+from agents.search import Rewriting, best_within, passage_tokens_max, rewritten, search
 from agents.tool import ToolContext
 from agents.turn import Turn
 from inference.errors import TextTooLong

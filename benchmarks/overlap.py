@@ -25,7 +25,7 @@ from agents.budget import FREE
 from agents.message import Message
 from agents.model_registry import Candidate
 from agents.prefetch import Prefetch
-from agents.query_rewriting import Rewriting
+from agents.search import Rewriting
 from agents.toolbox import Toolbox
 from agents.turn import FileSearch, Turn
 from agents.turn_opener import TurnOpener

@@ -11,7 +11,7 @@ import json
 import re
 from typing import Any, NoReturn
 
-from agents.call_shape import NAME_CHARS_MAX
+from agents.function_tool import NAME_CHARS_MAX
 
 # A megabyte of arguments, such as a file that an agent writes, and what surrounds them: parsing that much at the end
 # takes about 20 ms. It also limits a model that repeats itself.

@@ -1,4 +1,4 @@
-"""The tool-call format of a model, detected from the text of its chat template."""
+"""The parser of a model's text: by its tool-call format, found in its chat template; for a raw prompt, none."""
 
 from __future__ import annotations
 
@@ -17,6 +17,16 @@ from agents.parser.markup import ThoughtMarks
 from agents.parser.mistral import MistralParser
 from agents.parser.qwen_coder import QwenCoderParser
 from inference.template_capabilities import EVERYTHING, Capabilities
+
+
+class PlainParser:
+    """Everything is text, whatever it looks like."""
+
+    def feed(self, text: str) -> list[ParserEvent]:
+        return [Text(text)] if text else []
+
+    def finish(self, *, in_call: bool = False) -> list[ParserEvent]:
+        return []
 
 
 class Parser(Protocol):

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agents.call_payload import input_of
-from agents.input_text import InputText
+from agents.call_payload import InputText, input_of
 
 
 def read(arguments: str, size: int) -> str:

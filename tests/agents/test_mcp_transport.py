@@ -9,7 +9,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from agents.mcp_transport import ANSWER_BYTES_MAX, GuardedTransport, Refused
+from agents.mcp_server import ANSWER_BYTES_MAX, GuardedTransport, Refused
 from agents.origin import origin_of, origins_of
 
 ORIGIN = "https://tools.example"

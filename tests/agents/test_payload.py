@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agents.call_payload import decision
-from agents.call_shape import CallShape
+from agents.function_tool import CallShape
 from agents.message import (
     CallResult,
     Citation,

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from agents import query_rewriting
+from agents import search
 from agents.agent import Agent
 from agents.budget import Prices
 from agents.events import EventList
@@ -111,7 +111,7 @@ class StuckModel(ScriptedModel):
 @pytest.mark.parametrize("retrieval_ms", [float("inf"), 20.0])
 async def test_one_that_takes_too_long_is_given_up(monkeypatch: pytest.MonkeyPatch, retrieval_ms: float) -> None:
     if retrieval_ms == float("inf"):
-        monkeypatch.setattr(query_rewriting, "TIME_MAX_MS", 10.0)
+        monkeypatch.setattr(search, "TIME_MAX_MS", 10.0)
     small = StuckModel(["No."], name="small")
     turn = Turn(TENANT, FOLLOWS.input, FOLLOWS.history, file_search=DOCS, limits=Limits(retrieval_ms=retrieval_ms))
     ran, shelf = await run(small, turn)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from agents.events import ReasoningDelta, TextDelta
 from agents.function_tool import FunctionTool
-from agents.stop_strings import StopStrings
+from agents.reply import StopStrings
 from inference.generation import Sampling
 from inference.testing import ScriptedModel
 from tests.agents.turns import Ran, asked, call, double, run

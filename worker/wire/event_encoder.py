@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
+from agents.call_payload import InputText
 from agents.events import (
     ArgumentsDelta,
     Event,
@@ -23,7 +24,6 @@ from agents.events import (
     TurnFinished,
     TurnStarted,
 )
-from agents.input_text import InputText
 from agents.message import FunctionCall, Item, Message, Reasoning, ToolListing
 from agents.payload import logprob_payloads
 from worker.wire import events as wire

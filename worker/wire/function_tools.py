@@ -13,8 +13,7 @@ from pydantic import (
     model_validator,
 )
 
-from agents.call_shape import NAME_CHARS_MAX, CallShape, bare, qualified
-from agents.function_tool import FunctionTool, InputGrammar, custom_tool
+from agents.function_tool import NAME_CHARS_MAX, CallShape, FunctionTool, InputGrammar, bare, custom_tool, qualified
 from inference.errors import InvalidSchema
 from inference.grammar.escaped_lark import escaped
 from inference.grammar.pattern import translated

@@ -9,8 +9,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import Discriminator, Field, StringConstraints, Tag, model_validator
 
 from agents.call_payload import CALLS, OUTPUTS, parsed, written
-from agents.call_shape import CallForm, CallShape, qualified
-from agents.function_tool import INPUT, FunctionTool, described
+from agents.function_tool import INPUT, CallForm, CallShape, FunctionTool, described, qualified
 from agents.message import (
     Compaction,
     ConfigurationUpdate,

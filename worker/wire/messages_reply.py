@@ -8,7 +8,6 @@ from typing import Any, Literal, TypeAlias
 
 import orjson
 
-from agents.call_shape import CallShape, bare
 from agents.events import (
     ArgumentsDelta,
     Event,
@@ -21,6 +20,7 @@ from agents.events import (
     TurnStarted,
     Usage,
 )
+from agents.function_tool import CallShape, bare
 from agents.message import (
     CallResult,
     FunctionCall,

@@ -20,8 +20,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError, PydanticOmit
 
-from agents.call_shape import qualified
-from agents.function_tool import Addition, FunctionTool, addition
+from agents.function_tool import Addition, FunctionTool, addition, qualified
 from agents.mcp_config import SERVERS_MAX, TOOLS_MAX
 from agents.message import FunctionCall, FunctionCallOutput
 from agents.requested_server import ALL, NONE, RequestedServer, ToolFilter

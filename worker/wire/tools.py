@@ -19,8 +19,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticOmit
 
-from agents.call_shape import CallForm, CallShape, qualified
-from agents.function_tool import FunctionTool
+from agents.function_tool import CallForm, CallShape, FunctionTool, qualified
 from agents.turn import FileSearch, ToolSearch
 from retrieval.filter import Filter
 from worker.wire import limits

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
-from agents.routing.decision import decide
-from agents.routing.policy import Cascade, Fixed, Policy, Rules, Steps, described, named_by
+from agents.routing.policy import Cascade, Fixed, Policy, Rules, Steps, decide, described, named_by
 from agents.routing.situation import Cost, Situation
 
 POLICY: TypeAdapter[Policy] = TypeAdapter(Policy)

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agents.routing.decision import Decision
-from agents.routing.policy import Doubt, Hold
+from agents.routing.policy import Decision, Doubt, Hold
 from agents.routing.trial import Trial, Verdict, wanted
 from inference.generation import TokenLogprob
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from agents.call_shape import NAME_CHARS_MAX
+from agents.function_tool import NAME_CHARS_MAX
 from agents.store.conversations import HISTORY_ITEMS_MAX
 from inference.grammar.keywords import LENGTH_MAX
 from inference.grammar.pattern import CHARS_MAX

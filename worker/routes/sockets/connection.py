@@ -18,8 +18,8 @@ import orjson
 from aiohttp import WSCloseCode, WSMsgType, web
 
 from agents.call_payload import OUTPUT_TYPES
-from agents.call_shape import PLAIN
 from agents.errors import WaitsForCaller
+from agents.function_tool import PLAIN
 from agents.message import Compaction, ConfigurationUpdate, FileSearchCall, FunctionCall, Item, ToolListing
 from worker.auth.access import needs
 from worker.auth.principal import Principal
