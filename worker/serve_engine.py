@@ -12,7 +12,7 @@ from worker.edge.listener import listening
 from worker.engines.active_engines import open_model
 from worker.engines.address import Address, listen_socket
 from worker.engines.engine_app import build_engine_app, drain
-from worker.engines.shared_token import read_token
+from worker.engines.engine_config import read_token
 from worker.errors import StartError
 from worker.home import Home
 from worker.lifecycle.crew.member import Member

@@ -8,7 +8,7 @@ import pytest
 
 from worker.config import Config
 from worker.engines.address import Address, engines_in, listen_socket
-from worker.engines.shared_token import read_token
+from worker.engines.engine_config import read_token
 from worker.errors import StartError
 from worker.serve_engine import serve_engine
 from worker.setting import ConfigError

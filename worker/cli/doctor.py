@@ -26,11 +26,10 @@ from migrations.runner import MigrationError, server_versions
 from worker.config import Config
 from worker.database import open_owner_dsn
 from worker.engines.address import engines_in
-from worker.engines.engine_config import engine_config
+from worker.engines.engine_config import engine_config, read_token
 from worker.engines.exchange import EngineTransport
 from worker.engines.model_file import InvalidModels, read_models
 from worker.engines.retrieval_models import embedder_files
-from worker.engines.shared_token import read_token
 from worker.errors import StartError
 from worker.home import Home
 

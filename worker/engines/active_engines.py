@@ -23,12 +23,11 @@ from inference.trace import Trace
 from worker.auth.secret import Secret
 from worker.config import Config
 from worker.engines.address import engines_in
-from worker.engines.engine_config import engine_config, load_for
+from worker.engines.engine_config import engine_config, load_for, read_token
 from worker.engines.exchange import EngineTransport
 from worker.engines.model_file import ModelFile, ModelTable, read_models
 from worker.engines.model_pool import ModelPool, phases
 from worker.engines.on_demand import OnDemandModel, State
-from worker.engines.shared_token import read_token
 from worker.errors import StartError
 from worker.home import Home
 from worker.lifecycle.calibrator import Calibrator

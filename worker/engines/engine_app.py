@@ -35,8 +35,7 @@ from worker.edge.budget import BUDGET, Budget
 from worker.edge.guard import guard_of
 from worker.engines.channel import keep_alive
 from worker.engines.generate_request import GenerateRequest
-from worker.engines.served_channel import ServedChannel, SharedReply
-from worker.engines.token_stream import HttpBody, TokenStream
+from worker.engines.served_channel import HttpBody, ServedChannel, SharedReply, TokenStream
 from worker.errors import ApiError, ClientGone
 from worker.http.error_mapping import to_api_error
 from worker.http.json_response import json_response

@@ -2,20 +2,29 @@
 
 Requests over a cap are refused at once with a time to retry, instead of waiting in an invisible queue. A tenant that
 holds much leaves room for those that hold little.
+
+An API key may also have limits of requests and tokens a minute, told in the headers that OpenAI's clients know. Token
+buckets (Turner 1986): a minute's worth may be used at once, and comes back evenly. How many tokens a request took is
+known when it is over; until then, what the key's requests took in the mean stands for it.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from uuid import UUID
 
 from inference.engine.fairness import within_share
+from worker.auth.principal import Principal
 from worker.errors import ApiError, overloaded, rate_limited
 
 RESERVED_PART = 4  # one place of so many is reserved for turns that somebody waits for
 RETRY_AFTER_S = 1.0  # about the length of a short answer: when the next turn is likely to end
+MINUTE_S = 60.0
+KEYS_MAX = 10_000  # that are remembered, a few hundred bytes each; one that is forgotten begins with full buckets
+LEARNING = 0.2  # weight of the newest request in the mean
 
 
 class Admission:
@@ -64,3 +73,111 @@ class Admission:
 
 def _own(message: str) -> ApiError:
     return rate_limited(f"{message} Try again in a moment.", RETRY_AFTER_S)
+
+
+@dataclass(slots=True)
+class Bucket:
+    """`now_s` is monotonic. What was taken in advance too little may leave it below zero."""
+
+    per_minute: float
+    level: float
+    at_s: float
+
+    @classmethod
+    def full(cls, per_minute: float, now_s: float) -> Bucket:
+        return cls(per_minute, per_minute, now_s)
+
+    def left(self, now_s: float) -> float:
+        self.level = min(self.per_minute, self.level + (now_s - self.at_s) * self.per_minute / MINUTE_S)
+        self.at_s = now_s
+        return self.level
+
+    def wait_s(self, count: float, now_s: float) -> float:
+        """Until so much is there. More than a minute's worth never is: then a full bucket will do."""
+        return max(0.0, min(count, self.per_minute) - self.left(now_s)) * MINUTE_S / self.per_minute
+
+    def full_in_s(self, now_s: float) -> float:
+        return self.wait_s(self.per_minute, now_s)
+
+
+@dataclass(slots=True)
+class _Key:
+    requests: Bucket | None
+    tokens: Bucket | None
+    mean_tokens: float = 1.0  # of a request
+
+    @property
+    def named(self) -> Iterator[tuple[str, Bucket]]:
+        yield from ((name, each) for name, each in (("requests", self.requests), ("tokens", self.tokens)) if each)
+
+
+class RateLimits:
+    """Pure. For the event loop only; keys without rates cost a look at their bounds."""
+
+    def __init__(self) -> None:
+        self._keys: OrderedDict[str, _Key] = OrderedDict()
+
+    def take(self, principal: Principal, now_s: float) -> float:
+        """Count a request; returns the tokens that were taken in advance. Raises ApiError 429."""
+        key = self._key(principal, now_s)
+        if key is None:
+            return 0.0
+        for name, bucket in key.named:
+            wait_s = bucket.wait_s(1.0 if name == "requests" else key.mean_tokens, now_s)
+            if wait_s > 0:
+                raise _refused(name, bucket, wait_s)
+        if key.requests:
+            key.requests.level -= 1
+        if key.tokens:
+            key.tokens.level -= key.mean_tokens
+        return key.mean_tokens
+
+    def give_back(self, principal: Principal, taken: float, now_s: float) -> None:
+        """A request is over: what it took in advance counts no more, only what is charged."""
+        key = self._key(principal, now_s)
+        if key and key.tokens:
+            key.tokens.level += taken
+
+    def charge(self, principal: Principal, tokens: int, now_s: float) -> None:
+        """A turn has read and generated so many tokens."""
+        key = self._key(principal, now_s)
+        if key and key.tokens:
+            key.tokens.level -= tokens
+            if tokens:  # what was refused tells nothing of what answers take
+                key.mean_tokens += LEARNING * (tokens - key.mean_tokens)
+
+    def headers(self, principal: Principal, now_s: float) -> dict[str, str]:
+        """`x-ratelimit-*`, of the limits that the key has."""
+        key, told = self._key(principal, now_s), {}
+        for name, bucket in key.named if key else ():
+            told[f"X-RateLimit-Limit-{name.capitalize()}"] = str(int(bucket.per_minute))
+            told[f"X-RateLimit-Remaining-{name.capitalize()}"] = str(max(0, int(bucket.left(now_s))))
+            told[f"X-RateLimit-Reset-{name.capitalize()}"] = duration(bucket.full_in_s(now_s))
+        return told
+
+    def _key(self, principal: Principal, now_s: float) -> _Key | None:
+        bounds = principal.bounds
+        if bounds is None or not (bounds.requests_per_minute or bounds.tokens_per_minute):
+            return None
+        key = self._keys.get(principal.subject)
+        if key is None:
+            requests, tokens = bounds.requests_per_minute, bounds.tokens_per_minute
+            key = self._keys[principal.subject] = _Key(
+                Bucket.full(requests, now_s) if requests else None, Bucket.full(tokens, now_s) if tokens else None
+            )
+            if len(self._keys) > KEYS_MAX:
+                self._keys.popitem(last=False)
+        self._keys.move_to_end(principal.subject)
+        return key
+
+
+def duration(seconds: float) -> str:
+    """As OpenAI writes it: 120ms, 6.5s, 1m3s."""
+    if seconds < 1:
+        return f"{round(seconds * 1000)}ms"
+    minutes, rest = divmod(seconds, 60)
+    return f"{int(minutes)}m{rest:.0f}s" if minutes else f"{rest:.1f}s"
+
+
+def _refused(name: str, bucket: Bucket, wait_s: float) -> ApiError:
+    return rate_limited(f"This key may use {bucket.per_minute:.0f} {name} per minute. Try again later.", wait_s)

@@ -14,8 +14,8 @@ from agents.turn import Caps
 from worker.auth.daily_budget import DailyBudgets
 from worker.engines.model_aliases import ModelAliases
 from worker.lifecycle.supervisor import Supervisor
+from worker.runs.admission import RateLimits
 from worker.runs.mcp_servers import McpServers
-from worker.runs.rate_limits import RateLimits
 from worker.telemetry.canary.canaries import Canaries, Chosen
 
 if TYPE_CHECKING:

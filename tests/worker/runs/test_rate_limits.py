@@ -15,7 +15,7 @@ from tests.worker.harness import SECRET, serving
 from worker.auth.keys import Keys
 from worker.auth.principal import KeyLimits, Principal
 from worker.errors import ApiError
-from worker.runs.rate_limits import KEYS_MAX, RateLimits, duration
+from worker.runs.admission import KEYS_MAX, RateLimits, duration
 
 
 def key(requests: int | None = None, tokens: int | None = None, name: str = "key_1") -> Principal:

@@ -21,8 +21,8 @@ from typing import Any
 
 from inference.remote.transport import Transport
 from worker.config import Config, settings
+from worker.engines.engine_config import read_token
 from worker.engines.exchange import EngineTransport
-from worker.engines.shared_token import read_token
 from worker.errors import StartError
 from worker.home import Home
 from worker.lifecycle.crew.child import Child
