@@ -26,12 +26,10 @@ from agents.prefetch import Prefetch
 from agents.progress import Progress, replay
 from agents.prompt import answer_message, assemble
 from agents.prompt_builder import PromptBuilder, See
-from agents.queue_position import report_position
 from agents.router import Router
 from agents.search import best_within, passage_tokens_max
 from agents.semantic_cache import SemanticCache
-from agents.step_on_trial import run_on_trial
-from agents.step_starter import StepStarter
+from agents.step_starter import StepStarter, report_position, run_on_trial
 from agents.tool_results import approved_calls, run_approved, take_results
 from agents.toolbox import Toolbox
 from agents.turn import Turn

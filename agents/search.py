@@ -35,7 +35,7 @@ MESSAGES_MAX = 6  # a question usually depends on the messages just before it
 MESSAGE_CHARS_MAX = 500
 QUERY_TOKENS_MAX = 64
 QUERY_CHARS_MAX = 400  # more text is not a question, but an answer to it
-TIME_MAX_MS = 500.0
+REWRITING_MS_MAX = 500.0
 RETRIEVAL_SHARE = 0.5  # of the time for the search, at most
 # Of the time from the request to its first token; the search, the question and what is not cached take the rest.
 PASSAGE_SHARE = 0.5
@@ -65,7 +65,7 @@ async def rewritten(turn: Turn, candidate: Candidate | None, trace: Trace) -> Re
     began_ns, generation, said = now_ns(), None, list[str]()
     with trace.span("rewrite", model=candidate.name) as span, ExitStack() as held:
         try:
-            async with asyncio.timeout(min(TIME_MAX_MS, RETRIEVAL_SHARE * turn.limits.retrieval_ms) / 1e3):
+            async with asyncio.timeout(min(REWRITING_MS_MAX, RETRIEVAL_SHARE * turn.limits.retrieval_ms) / 1e3):
                 await candidate.ready(trace, held)
                 generation = _ask(turn, candidate, before, asked)
                 await generation.stream(lambda delta: _hear(said, delta))

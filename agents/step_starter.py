@@ -1,19 +1,28 @@
-"""Starts the steps of a turn: a prompt, a grammar and limits become a generation, or a known answer."""
+"""Starts the steps of a turn: a prompt, a grammar and limits become a generation, or a known answer.
+
+On trial, a cheaper model begins a step, and another model takes it over if what it says is not good enough. What the
+first model writes is held back meanwhile, and the other one may read the prompt in advance (a hedge).
+
+While a request waits for the model, clients that ask for it get its position in the queue.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 
 from agents.answer_cache import CachedAnswer, CachedGeneration
 from agents.answer_lookup import AnswerLookup, LookupQuery
 from agents.available_tools import AvailableTools
 from agents.checkpoint import CannotResume, Checkpoint
 from agents.constraint import Extent, Stage, constraint_of, defect_of
+from agents.errors import InvalidTurn
+from agents.events import EventSink, Queued
 from agents.message import FileSearchCall, FunctionCall, Message
 from agents.model_registry import Candidate
 from agents.parser.choose import Format, FormattedParser, Parser, PlainParser
-from agents.prefetch import before_question
+from agents.prefetch import Prefetch, before_question
 from agents.progress import Progress
 from agents.prompt import question_is_last
 from agents.prompt_builder import PromptBuilder
@@ -27,6 +36,11 @@ from inference.changed import changed
 from inference.errors import InferenceError, InvalidSchema, UnseenPicture
 from inference.generation import Due, Finish, Generation, Grammar, Sampling, Terms, ThoughtLimit
 from inference.prompt import Segment, image_tokens
+from inference.trace import now_ns
+
+# Most requests are admitted by the next step: a position that is outdated when it arrives is not reported.
+POSITION_AFTER_S = 0.1
+POSITION_EVERY_S = 0.5  # at most this often: a position changes whenever a response ends
 
 
 class StepStarter:
@@ -239,3 +253,91 @@ def _thought_of(progress: Progress, candidate: Candidate, begun: bool) -> Though
         return None
     left = max(0, most - progress.usage.reasoning_tokens) if most < TOKENS_MAX else None
     return changed(limit, begun=begun, tokens=left)
+
+
+async def run_on_trial(
+    progress: Progress, step: Step, prompts: PromptBuilder, starter: StepStarter, sink: EventSink
+) -> None:
+    """Run the turn's step to its end: by its own model if it is kept, otherwise by the one that takes it over, which
+    then is the turn's step."""
+    assert step.trial is not None
+    decision = step.trial.decision
+    other = progress.models[decision.fallback]
+    running = asyncio.create_task(step.run(sink), name="trial")
+    try:
+        with Prefetch(other.model, progress.trace) as hedge:
+            if decision.hedge and other.is_loaded:
+                await _hedge(progress, other, prompts, hedge)
+            await step.decided.wait()
+            takes_over = not step.is_kept and await _take_over(progress, step, other, starter, sink)
+        progress.add_hedge(hedge.spent, other, took_over=takes_over)
+        _record(progress, step, takes_over)
+        await (progress.step.run(sink) if takes_over else running)
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+async def _hedge(progress: Progress, other: Candidate, prompts: PromptBuilder, hedge: Prefetch) -> None:
+    """Prefill the prompt unchanged on the other model. It is not shortened to fit there: the answer would lack what the
+    first model had."""
+    with suppress(InferenceError):
+        prompt = await prompts.encode(await prompts.segments(progress, other), other, progress.turn.salt)
+        if len(prompt) + other.answer_tokens <= other.model.context_length:
+            hedge.read(prompt, salt=progress.turn.salt, exact=progress.turn.sampling.deterministic)
+
+
+async def _take_over(progress: Progress, step: Step, other: Candidate, starter: StepStarter, sink: EventSink) -> bool:
+    """Whether the other model takes the step over. If it cannot, the first one continues."""
+    taken = None
+    try:
+        taken = await starter.start(progress, other)
+        await taken.generation.admitted()
+    except BaseException as error:
+        if taken is not None:
+            taken.generation.cancel()
+        if not isinstance(error, InferenceError | InvalidTurn):
+            raise
+        step.keep(f"no {other.name}: {type(error).__name__}", sink)
+        return False
+    step.cancel()
+    progress.give_up(step)
+    progress.step, progress.ahead = taken, Prefetch(other.model, progress.trace)
+    progress.mark()
+    return True
+
+
+def _record(progress: Progress, step: Step, took_over: bool) -> None:
+    span = next((span for span in reversed(progress.trace.spans) if span.name == "route"), None)
+    if span is not None and step.trial is not None:
+        span.attributes |= {**step.trial.attributes, "model": progress.step.candidate.name, "took_over": took_over}
+
+
+@contextmanager
+def report_position(step: Step, sink: EventSink) -> Iterator[None]:
+    """Report the position, and each change of it, until the generation begins or the block ends."""
+    telling = asyncio.create_task(_report(step, sink), name="place in the queue")
+    try:
+        yield
+    finally:
+        telling.cancel()
+
+
+async def _report(step: Step, sink: EventSink) -> None:
+    generation, last = step.generation, None
+    await asyncio.sleep(POSITION_AFTER_S)
+    while (place := generation.place) is not None and not generation.ids and generation.finish is None:
+        if place != last:
+            step.spans.place = step.spans.place or place
+            sink.write([Queued(place, _left_ms(step))])
+            last = place
+        await asyncio.sleep(POSITION_EVERY_S)
+
+
+def _left_ms(step: Step) -> float | None:
+    """The time left until the first token, as it was forecast when the request arrived."""
+    generation = step.generation
+    if generation.forecast is None:
+        return None
+    passed_s = (now_ns() - generation.stamps.submitted_ns) / 1e9
+    return round(max(0.0, generation.forecast.total_s - passed_s) * 1e3, 1)

@@ -111,7 +111,7 @@ class StuckModel(ScriptedModel):
 @pytest.mark.parametrize("retrieval_ms", [float("inf"), 20.0])
 async def test_one_that_takes_too_long_is_given_up(monkeypatch: pytest.MonkeyPatch, retrieval_ms: float) -> None:
     if retrieval_ms == float("inf"):
-        monkeypatch.setattr(search, "TIME_MAX_MS", 10.0)
+        monkeypatch.setattr(search, "REWRITING_MS_MAX", 10.0)
     small = StuckModel(["No."], name="small")
     turn = Turn(TENANT, FOLLOWS.input, FOLLOWS.history, file_search=DOCS, limits=Limits(retrieval_ms=retrieval_ms))
     ran, shelf = await run(small, turn)

@@ -26,7 +26,7 @@ from tests.worker.harness import SECRET, Client, serving
 from worker.auth.keys import Keys
 from worker.auth.principal import KeyLimits
 from worker.runs.mcp_servers import McpServers
-from worker.wire.schemas import fits
+from worker.wire.function_tools import fits
 
 READ = ToolAnnotations(read_only_hint=True)
 

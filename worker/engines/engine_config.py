@@ -25,7 +25,7 @@ T = TypeVar("T")
 Loaded = TypeVar("Loaded")
 
 LOOKUP = Path("lookup")  # in place of a draft model's name
-SHAPE = re.compile(r"[A-Za-z0-9._~+/=-]{16,512}")  # valid in a header, and long enough that nobody guesses it
+TOKEN_SHAPE = re.compile(r"[A-Za-z0-9._~+/=-]{16,512}")  # valid in a header, and long enough that nobody guesses it
 
 
 def engine_config(config: Config) -> EngineConfig:
@@ -107,7 +107,7 @@ def read_token(config: Config) -> str | None:
         except (OSError, UnicodeDecodeError) as error:
             reason = getattr(error, "strerror", None) or "it is not text"
             raise StartError(f"{config.token_file} cannot be read: {reason} (--token-file)") from error
-    if token is not None and not SHAPE.fullmatch(token):
+    if token is not None and not TOKEN_SHAPE.fullmatch(token):
         raise StartError(
             "the token of the engines must be 16 to 512 letters, digits or ._~+/=- "
             "(--token-file, FIRSTTOKEN_ENGINE_TOKEN); make one with: openssl rand -hex 32"

@@ -23,8 +23,8 @@ from worker.http.error_mapping import to_api_error, unknown_path
 from worker.http.json_response import json_response
 from worker.http.request_keys import BODY, IGNORED, PRINCIPAL, REQUEST_ID, TRACE
 from worker.services import DRAINING, LEAVING, REQUESTS, SERVICES
-from worker.wire.ignored import HEADER, Ignored
 from worker.wire.messages_reply import error_body, is_for_messages
+from worker.wire.strict import IGNORED_HEADER, Ignored
 
 log = logging.getLogger("firsttoken.http")
 
@@ -197,7 +197,7 @@ async def add_headers(request: web.Request, response: web.StreamResponse) -> Non
     if cut := trace.attributes.get("firsttoken.cut"):
         response.headers["X-Firsttoken-Cut"] = str(cut)
     if ignored := request[IGNORED]:
-        response.headers[HEADER] = ignored.header
+        response.headers[IGNORED_HEADER] = ignored.header
     if principal := request.get(PRINCIPAL):
         response.headers.update(request.app[SERVICES].rates.headers(principal, monotonic()))
     for name, value in SECURITY_HEADERS.items():

@@ -14,7 +14,7 @@ from inference.trace import Trace
 from migrations.pool import Also
 from worker.auth.audit import Act, Actor, note
 from worker.auth.principal import Principal
-from worker.wire.ignored import Ignored
+from worker.wire.strict import Ignored
 
 TRACE: web.RequestKey[Trace] = web.RequestKey("trace", Trace)
 REQUEST_ID: web.RequestKey[str] = web.RequestKey("request_id", str)

@@ -19,7 +19,7 @@ from agents.tool import ServerTool
 from agents.toolbox import Toolbox
 from worker.errors import StartError
 from worker.lifecycle.supervisor import Supervisor
-from worker.wire.schemas import fits
+from worker.wire.function_tools import fits
 
 log = logging.getLogger("firsttoken.mcp")
 

@@ -14,8 +14,7 @@ from worker.http.checks import check_model, in_param
 from worker.http.json_response import json_response
 from worker.http.request_keys import BODY, IGNORED, PRINCIPAL, TRACE
 from worker.http.route_docs import EVENTS, JSON, RouteDocs
-from worker.runs.choice import Choice, all_of
-from worker.runs.completion import choices_of, turns_of, whole
+from worker.runs.choice import Choice, all_of, choices_of, turns_of, whole
 from worker.runs.event_stream import EventStream
 from worker.runs.idempotency import Once
 from worker.services import SERVICES

@@ -29,10 +29,9 @@ from worker.errors import ApiError
 from worker.wire import limits
 from worker.wire.chat_request import ChatMessage, SpeakerMessage, ToolMessage
 from worker.wire.file import purpose_of, safe_name
-from worker.wire.images import UNSUPPORTED_IMAGE, ImagePart, named
 from worker.wire.items import FunctionCallOutputItem, InputItem, ItemReference, MessageItem
 from worker.wire.messages_content import GivenMessage, SaidMessage, ToolResultBlock
-from worker.wire.parts import FilePart, TextPart
+from worker.wire.parts import UNSUPPORTED_IMAGE, FilePart, ImagePart, TextPart, named
 
 if TYPE_CHECKING:
     from agents.store import ItemStore

@@ -23,6 +23,8 @@ from worker.runs.event_stream import EventStream
 from worker.runs.ledger import Ledger
 from worker.runs.record import FirstTokens
 from worker.runs.run_services import RunServices
+from worker.telemetry.canary.canaries import first_question
+from worker.wire.chat_completion import Completion
 from worker.wire.options import ServiceTier, priority_of
 
 # Buffered for a client that reads slowly and cannot reconnect: merged, a million tokens, or 800 with all likelihoods.
@@ -244,3 +246,33 @@ async def whole_of(choices: Sequence[Choice]) -> list[TurnFinished]:
             message, code = each.error_message or BROKE, each.error_code or "server_error"
             raise ApiError(500, message, type="server_error", code=code)
     return finished
+
+
+async def turns_of(ledger: Ledger, completion: Completion) -> list[Turn]:
+    """One for each choice. Raises ApiError 400 and 404 naming what cannot be read."""
+    services, principal, body = ledger.services, ledger.principal, completion.request
+    messages = await services.attachments.read(principal.tenant_id, body.messages, "messages")
+    asked = body.model_copy(update={"messages": messages}).turns(principal.tenant_id, watched=principal.is_watching)
+    agent = services.choose(completion.model, body.model, principal.tenant_id, first_question(asked[0].input))
+    return [ledger.applied(principal.bounded(agent.applied(turn))) for turn in asked]
+
+
+def choices_of(
+    services: RunServices,
+    principal: Principal,
+    trace: Trace,
+    completion: Completion,
+    turns: Sequence[Turn],
+    priority: Priority | None = None,
+) -> list[Choice]:
+    """`priority` counts in place of what the request asks for."""
+    return [
+        Choice.of(services, principal, trace, turn, completion, index, priority) for index, turn in enumerate(turns)
+    ]
+
+
+async def whole(completion: Completion, choices: Sequence[Choice]) -> dict[str, Any]:
+    """The completion when all of it is there. Raises what refuses a turn, Interrupted, and ApiError 500."""
+    finished = await whole_of(choices)
+    told = [narrator.whole(each) for narrator, each in zip(completion.narrators(), finished, strict=True)]
+    return completion.whole(told, finished)

@@ -27,8 +27,6 @@ from worker.wire import limits
 from worker.wire.formats import ChatFormat
 from worker.wire.function_tools import NO_PARAMETERS, Description, Schema, enforceable
 from worker.wire.generation import GenerationParameters, Verbosity
-from worker.wire.ignored import without_effect
-from worker.wire.images import check_role
 from worker.wire.items import Arguments
 from worker.wire.options import (
     CacheRetention,
@@ -42,9 +40,9 @@ from worker.wire.options import (
     priority_of,
     wants_hints,
 )
-from worker.wire.parts import ChatContent, SaidContent, shown
+from worker.wire.parts import ChatContent, SaidContent, check_role, shown
 from worker.wire.response_request import ShortKey
-from worker.wire.strict import CallId, Echoed, Name, Strict, Unsupported, only, up_to
+from worker.wire.strict import CallId, Echoed, Name, Strict, Unsupported, only, up_to, without_effect
 from worker.wire.tools import as_choice, check_given, distinct
 
 SEED_MODULUS = 2**64  # the sampler takes unsigned seeds; clients may send any integer

@@ -10,10 +10,8 @@ from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 from pydantic import AfterValidator, Discriminator, Field, Tag, ValidationInfo, field_validator
 
 from agents.turn import AnswerFormat
-from worker.wire.function_tools import Description
-from worker.wire.ignored import note
-from worker.wire.schemas import bounded, constrainable
-from worker.wire.strict import UNSUPPORTED, Name, Strict
+from worker.wire.function_tools import Description, bounded, constrainable
+from worker.wire.strict import UNSUPPORTED, Name, Strict, note
 
 ANY_OBJECT = {"type": "object"}
 BoundedSchema: TypeAlias = Annotated[dict[str, Any], AfterValidator(bounded)]

@@ -10,8 +10,7 @@ from pydantic import BeforeValidator, Field, StringConstraints
 from inference.generation import Sampling
 from inference.template_options import VERBOSITY, TemplateOptions, have_effort
 from worker.wire import limits
-from worker.wire.ignored import Ignored
-from worker.wire.strict import Strict
+from worker.wire.strict import Ignored, Strict
 
 Penalty: TypeAlias = Annotated[float, Field(ge=-2, le=2)]
 Verbosity: TypeAlias = Literal["low", "medium", "high"]

@@ -26,9 +26,8 @@ from inference.template_options import Effort
 from worker.wire import limits
 from worker.wire.formats import TextFormat
 from worker.wire.function_tools import CustomTool, FunctionToolParam, NamespaceTool
-from worker.wire.images import check_role
 from worker.wire.mcp import McpItem
-from worker.wire.parts import Content, shown
+from worker.wire.parts import Content, check_role, shown
 from worker.wire.strict import UNSUPPORTED, CallId, Echoed, Id, ItemStatus, Name, Strict, Text, Unsupported, up_to
 
 # Searches that their server ran have no call_id: each output belongs to the call before it.

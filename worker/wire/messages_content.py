@@ -11,8 +11,6 @@ from pydantic import BeforeValidator, Discriminator, Field, Tag, ValidationInfo,
 from agents.function_tool import Addition
 from agents.message import FunctionCall, FunctionCallOutput, Item, Message, Reasoning
 from worker.wire import limits
-from worker.wire.ignored import note, without_effect
-from worker.wire.images import ImagePart, as_input_image, check_role
 from worker.wire.messages_tools import (
     ERROR,
     ServerToolResultBlock,
@@ -22,8 +20,8 @@ from worker.wire.messages_tools import (
     ToolReferenceBlock,
     ToolRemovalBlock,
 )
-from worker.wire.parts import FilePart, as_parts, shown
-from worker.wire.strict import UNSUPPORTED, CallId, Echoed, Lenient, Name, Text, up_to
+from worker.wire.parts import FilePart, ImagePart, as_input_image, as_parts, check_role, shown
+from worker.wire.strict import UNSUPPORTED, CallId, Echoed, Lenient, Name, Text, note, up_to, without_effect
 
 # A line for Anthropic's accounting that a coding agent puts in front of its system prompt. It means nothing to a model,
 # and it differs from request to request: with it, no prompt would be found in the cache.

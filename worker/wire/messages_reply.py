@@ -40,7 +40,7 @@ from worker.wire.messages_tools import ERROR
 from worker.wire.options import ServiceTier
 
 PATH = "/v1/messages"
-TYPES = {
+ERROR_TYPES = {
     401: "authentication_error",
     403: "permission_error",
     404: "not_found_error",
@@ -66,7 +66,7 @@ def is_for_messages(path: str) -> bool:
 
 
 def type_of(status: int) -> str:
-    return TYPES.get(status, "api_error" if status >= 500 else "invalid_request_error")
+    return ERROR_TYPES.get(status, "api_error" if status >= 500 else "invalid_request_error")
 
 
 def error_body(error: ApiError) -> dict[str, Any]:

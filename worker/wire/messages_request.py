@@ -25,7 +25,6 @@ from inference.template_options import Effort, TemplateOptions
 from worker.wire import limits
 from worker.wire.formats import AnswerSchema
 from worker.wire.generation import GenerationParameters, without_nulls
-from worker.wire.ignored import note, without_effect
 from worker.wire.messages_content import BILLING, GivenMessage, MessageParam, SystemContent, items_of, said
 from worker.wire.messages_tools import (
     CustomTool,
@@ -41,7 +40,7 @@ from worker.wire.messages_tools import (
     requested,
 )
 from worker.wire.options import Metadata, asks_for_same_bytes, caps_of, priority_of, wants_hints
-from worker.wire.strict import Id, Lenient, Unsupported, up_to
+from worker.wire.strict import Id, Lenient, Unsupported, note, up_to, without_effect
 from worker.wire.tools import check_given, distinct
 
 StopSequence: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=limits.STOP_CHARS_MAX)]

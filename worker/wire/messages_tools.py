@@ -27,11 +27,21 @@ from agents.requested_server import ALL, NONE, RequestedServer, ToolFilter
 from agents.turn import ToolSearch
 from inference.grammar.tools import ANY_OBJECT
 from worker.wire import limits
-from worker.wire.function_tools import Description, Schema
-from worker.wire.ignored import note, without_effect
+from worker.wire.function_tools import Description, Schema, constrainable
 from worker.wire.mcp import HeaderValue, Label, ServerUrl, ToolName, ToolNames, with_token
-from worker.wire.schemas import constrainable
-from worker.wire.strict import SPELLABLE, UNSUPPORTED, CallId, Echoed, Lenient, Name, Unsupported, only, up_to
+from worker.wire.strict import (
+    SPELLABLE,
+    UNSUPPORTED,
+    CallId,
+    Echoed,
+    Lenient,
+    Name,
+    Unsupported,
+    note,
+    only,
+    up_to,
+    without_effect,
+)
 
 # Tools that run on Anthropic's own servers. Coding agents send them along with every request.
 HOSTED = ("web_search_", "web_fetch_", "code_execution_")

@@ -12,8 +12,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints
 from agents.turn import Caps
 from inference.generation import Priority
 from worker.wire import limits
-from worker.wire.ignored import without_effect
-from worker.wire.strict import Id, Strict, only
+from worker.wire.strict import Id, Strict, only, without_effect
 
 USUAL_MODE, USUAL_TTL = "implicit", "30m"  # of the public contract
 Ttl: TypeAlias = Literal["30m", "12h"]

@@ -12,9 +12,8 @@ from pydantic_core import ErrorDetails
 
 from worker.errors import ApiError
 from worker.wire import limits
-from worker.wire.ignored import Ignored
-from worker.wire.images import UNSUPPORTED_IMAGE
-from worker.wire.strict import UNSUPPORTED, Strict
+from worker.wire.parts import UNSUPPORTED_IMAGE
+from worker.wire.strict import UNSUPPORTED, Ignored, Strict
 
 M = TypeVar("M", bound=Strict)
 

@@ -17,7 +17,7 @@ from agents.message import Item
 from agents.payload import to_payload
 from worker.wire.events import WireEvent, error
 
-HEADER = "OpenResponses-Version"
+DIALECT_HEADER = "OpenResponses-Version"
 RENAMED = {
     "response.reasoning_text.delta": "response.reasoning.delta",
     "response.reasoning_text.done": "response.reasoning.done",
@@ -30,7 +30,7 @@ class Dialect(Enum):
 
     @classmethod
     def of(cls, headers: Mapping[str, str]) -> Dialect:
-        return cls.OPEN_RESPONSES if HEADER in headers else cls.OPENAI
+        return cls.OPEN_RESPONSES if DIALECT_HEADER in headers else cls.OPENAI
 
     def spelled(self, event: WireEvent) -> list[WireEvent]:
         """An event of the first dialect in this one."""

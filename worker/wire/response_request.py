@@ -24,7 +24,6 @@ from inference.template_options import Effort, TemplateOptions
 from worker.wire import limits
 from worker.wire.formats import PlainText, TextFormat
 from worker.wire.generation import GenerationParameters, Verbosity
-from worker.wire.ignored import without_effect
 from worker.wire.items import InputItem, as_items
 from worker.wire.mcp import McpTool
 from worker.wire.options import (
@@ -42,7 +41,7 @@ from worker.wire.options import (
     priority_of,
     wants_hints,
 )
-from worker.wire.strict import Id, Strict, Text, Unsupported, up_to
+from worker.wire.strict import Id, Strict, Text, Unsupported, up_to, without_effect
 from worker.wire.tools import AUTO, Choice, FileSearchTool, ServerTool, Tool, ToolSearchTool, check_given, distinct
 
 Summary: TypeAlias = Literal["auto", "concise", "detailed"]

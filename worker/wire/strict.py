@@ -1,4 +1,8 @@
-"""The bases of all request models: exact types, unknown keys refused or named, a message for what has no effect."""
+"""The bases of all request models: exact types, unknown keys refused or named, a message for what has no effect.
+
+Parameters without effect are accepted if the answer means the same without them; a response header names them. Every
+other unsupported parameter is rejected.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +13,47 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstra
 from pydantic_core import PydanticCustomError
 
 from worker.wire import limits
-from worker.wire.ignored import note
 
+IGNORED_HEADER = "X-Firsttoken-Ignored"
 UNSUPPORTED = "unsupported_parameter"
 SPELLABLE = re.compile(r"[A-Za-z0-9_.-]{1,64}")  # what may be quoted in a header
+
+
+class Ignored:
+    """Names of parameters as the client wrote them, without duplicates, in order of occurrence."""
+
+    def __init__(self) -> None:
+        self._names: dict[str, None] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._names)
+
+    def add(self, *names: str) -> None:
+        self._names.update(dict.fromkeys(names))
+
+    @property
+    def header(self) -> str:
+        return ",".join(self._names)
+
+
+def note(info: ValidationInfo, name: str) -> None:
+    """Record that a part of the request is ignored; outside of a request, such as in the queue, there is nobody to
+    tell.
+    """
+    if isinstance(info.context, Ignored):
+        info.context.add(name)
+
+
+def without_effect(name: str, *neutral: object) -> AfterValidator:
+    """A parameter that is accepted without effect. `name` is its full path in the body; `neutral` values request what
+    happens anyway, so they are not reported."""
+
+    def told(value: Any, info: ValidationInfo) -> Any:
+        if value is not None and value not in neutral:
+            note(info, name)
+        return value
+
+    return AfterValidator(told)
 
 
 class Strict(BaseModel):

@@ -24,9 +24,8 @@ from agents.turn import FileSearch, ToolSearch
 from retrieval.filter import Filter
 from worker.wire import limits
 from worker.wire.function_tools import CustomTool, Description, FunctionToolParam, NamespaceTool, Schema
-from worker.wire.ignored import note
 from worker.wire.mcp import Label, McpTool, ToolName
-from worker.wire.strict import UNSUPPORTED, Name, Strict, Unsupported, only, up_to
+from worker.wire.strict import UNSUPPORTED, Name, Strict, Unsupported, note, only, up_to
 
 TEXT, COUNT = {"type": "string"}, {"type": "integer", "minimum": 1}
 LOCAL_SHELL = {

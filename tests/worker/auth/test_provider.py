@@ -25,7 +25,7 @@ from worker.auth import throttle as throttle_module
 from worker.auth.provider import ATTEMPT_S, Attempt
 from worker.auth.throttle import FAILURES_MAX
 from worker.config import Config
-from worker.routes.oidc import CALLBACK, LIFETIME_S, PATH
+from worker.routes.sessions import CALLBACK, LIFETIME_S, PATH
 from worker.services import SERVICES
 
 ALICE = {"sub": "alice", "org": "acme", "groups": ["staff", "ops"]}

@@ -14,8 +14,7 @@ from worker.auth.principal import Principal
 from worker.errors import ApiError
 from worker.http.checks import check_model, in_param
 from worker.lifecycle.time_slice import TimeSlice
-from worker.runs.choice import Choice, DiscardingSink
-from worker.runs.completion import choices_of, turns_of, whole
+from worker.runs.choice import Choice, DiscardingSink, choices_of, turns_of, whole
 from worker.runs.embed_inputs import check_inputs, embed_inputs
 from worker.runs.ledger import Ledger
 from worker.runs.turn import hydrate, run_turn
@@ -24,10 +23,10 @@ from worker.wire.batches import Endpoint
 from worker.wire.chat_completion import Completion
 from worker.wire.chat_request import ChatRequest
 from worker.wire.embeddings_request import EmbeddingsRequest
-from worker.wire.ignored import Ignored
 from worker.wire.parse import parsed
 from worker.wire.response import ResponseFrame
 from worker.wire.response_request import ResponseRequest
+from worker.wire.strict import Ignored
 
 # A line may wait in the engine for as long as interactive requests are served first; its own limit is that of its slot.
 ANSWER_S = 3600.0
