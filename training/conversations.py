@@ -144,7 +144,7 @@ class Conversations:
         if choose.chance(0.5) and (at := next((i for i, f in enumerate(pool) if f.name in offered), None)) is not None:
             pool = pool[max(0, at - RELATED) : at + RELATED]
         other = choose.pick(pool)
-        request = None if any(_alike(other, tool.function) for tool in tools) else other.tool(choose).ask(choose)
+        request = None if any(alike(other, tool.function) for tool in tools) else other.tool(choose).ask(choose)
         if choose.chance(0.2) and not other.exact:
             decline = f"I have no tool for this: {lowered(other.description)}."
         return exchange(typed(choose, request.text), decline) if request else None
@@ -219,7 +219,7 @@ def _done(text: str, asked: Sequence[builtin.Asked]) -> list[Message]:
     return [*called(text, [each.call for each in asked]), *results, told]
 
 
-def _alike(one: Function, other: Function) -> bool:
+def alike(one: Function, other: Function) -> bool:
     """Whether the tool of one may do for the other: their names share what they are about, or much of their
     descriptions. What is done with it (get, find ...) is in the names of most."""
     names = [{word.rstrip("s") for word in set(spaced(each.name).split()) - VERBS} for each in (one, other)]

@@ -19,7 +19,7 @@ from agents.turn import Turn
 from inference.prompt import ChatMessage, ToolCall
 from inference.template import ChatTemplate
 from training import base, builtin, functions, held_out, passages
-from training.conversations import Conversations, Message, Tree, accepted
+from training.conversations import Conversations, Message, Tree, accepted, alike
 from training.talk import Talk
 from training.values import DATA, POOLS, Chooser
 from worker.cli.evals.suite import read_suites
@@ -156,6 +156,21 @@ def test_what_a_tool_cannot_answer_is_asked_about_its_own_things() -> None:
     known = {function.name: {p.name for p in function.parameters} for function in functions.read()}
     for name, texts in Conversations("any").near.items():
         assert {word for text in texts for word in functions.NAMED.findall(text)} <= known[name]
+
+
+def test_nothing_is_declined_that_a_tool_of_another_name_can_do() -> None:
+    known = {function.name: function for function in functions.read()}
+    for one, other in (
+        ("coordinates_of", "geocode_address"),
+        ("find_restaurants", "restaurant_search"),
+        ("bus_times", "next_departures"),
+        ("run_query", "db_fetch_records"),
+        ("plot_data", "create_chart"),
+        ("carbon_footprint", "calculate_emissions_trip"),
+        ("buy_concert_ticket", "purchase_event_tickets"),
+    ):
+        assert alike(known[one], known[other]), (one, other)
+    assert not alike(known["find_restaurants"], known["calculate_emissions_trip"])
 
 
 def test_passages_stand_in_a_prompt_as_the_product_puts_them() -> None:
