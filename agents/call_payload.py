@@ -38,6 +38,9 @@ CALLS: Mapping[str, CallForm] = {
     "apply_patch_call": "apply_patch",
     "mcp_call": "mcp",
     "mcp_approval_request": "mcp_approval",
+    "web_search_call": "hosted",
+    "code_interpreter_call": "hosted",
+    "image_generation_call": "hosted",
 }
 OUTPUTS: Mapping[str, CallForm] = {
     "function_call_output": "function",
@@ -52,6 +55,8 @@ CALL_TYPES = {form: type for type, form in CALLS.items()}
 OUTPUT_TYPES = {form: type for type, form in OUTPUTS.items()}
 # Keys of our own: of an output that is more than the tools it adds, of a call that another one precedes in its step,
 # and of a request for approval that came back.
+_CALL = "_call"
+_ASKED = ("action", "code", "container_id", "revised_prompt")  # of hosted tools
 OUTPUT, JOINED, CALL_ID = "firsttoken_output", "firsttoken_joined", "firsttoken_call_id"
 DENIED = "Error: The user did not allow this call."
 
@@ -119,6 +124,9 @@ def _call_payload(call: FunctionCall) -> dict[str, Any]:
             return {**head, "action": {"commands": [], **parsed(call.arguments)}, "environment": None}
         case "mcp" | "mcp_approval":
             return {"type": head["type"], **_of_server(call)}
+        case "hosted":
+            told = parsed(call.result.output) if call.result else {}
+            return {"type": f"{call.name}{_CALL}", **parsed(call.arguments), **told}
 
 
 def _of_server(call: FunctionCall) -> dict[str, Any]:
@@ -144,6 +152,8 @@ def call_of(payload: Mapping[str, Any]) -> FunctionCall:
     match form:
         case "mcp" | "mcp_approval":
             return _server_call_of(payload, joined=joined)
+        case "hosted":
+            return hosted_call(payload)
         case "function":
             name, arguments = payload["name"], payload["arguments"]
         case "custom":
@@ -178,6 +188,23 @@ def _server_call_of(payload: Mapping[str, Any], *, joined: bool) -> FunctionCall
         result,
         joined,
     )
+
+
+def hosted_call(payload: Mapping[str, Any]) -> FunctionCall:
+    """A call that another server ran, with what the model may read of it: an image is none of it."""
+    made = {"status": payload.get("status") or "completed"}
+    if payload.get("outputs") is not None:
+        made["outputs"] = payload["outputs"]
+    asked = {key: payload[key] for key in _ASKED if payload.get(key) is not None}
+    id = payload["id"]
+    shape = CallShape("hosted", by_server=True)
+    name = str(payload["type"]).removesuffix(_CALL)
+    return FunctionCall(id, name, _sorted(asked), id=id, shape=shape, result=CallResult(_sorted(made)))
+
+
+def _sorted(value: Any) -> str:
+    """JSON that stays the same in a database that orders keys in its own way."""
+    return json.dumps(value, ensure_ascii=False, sort_keys=True)
 
 
 def told_of(error: Any) -> str:

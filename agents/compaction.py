@@ -110,12 +110,14 @@ async def run_compacted(
     """
     if not await _is_due(agent, model, turn):
         return await agent.run(turn, trace, sink)
-    compacted = await compact(agent, model, turn, trace, keep_last=True)
-    if not compacted.summary:
+    alone = turn.compacting is not None and turn.compacting.alone
+    compacted = await compact(agent, model, turn, trace, keep_last=not alone)
+    if not compacted.summary and not alone:
         return await agent.run(turn, trace, sink)
     recent = compacted.recent
     item = Compaction(seal(compacted.summary, recent), compacted.summary, recent)
-    shorter = replace(turn, history=(*compacted.before, item), input=recent)
+    # Without an answer, the shorter prompt is read for the request that goes on from it.
+    shorter = replace(turn, history=(*compacted.before, item), input=recent, only_reads=alone)
     shifted = _WithCompaction(sink, item, compacted.usage)
     return shifted.counted(await agent.run(shorter, trace, shifted))
 
@@ -154,8 +156,8 @@ class _WithCompaction:
 
 
 async def _is_due(agent: Agent, model: LanguageModel, turn: Turn) -> bool:
-    if turn.compacting is None:
-        return False
+    if turn.compacting is None or turn.compacting.alone:
+        return turn.compacting is not None
     above = turn.compacting.above_tokens
     try:
         return await agent.count(turn) > (model.context_length * 3 // 4 if above is None else above)

@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 NAME_CHARS_MAX = 128
 
 CallForm: TypeAlias = Literal[
-    "function", "custom", "tool_search", "local_shell", "shell", "apply_patch", "mcp", "mcp_approval"
+    "function", "custom", "tool_search", "local_shell", "shell", "apply_patch", "mcp", "mcp_approval", "hosted"
 ]
 ADDED = "These tools can be called from here on:"
 INPUT = "input"  # the argument of a custom tool
@@ -23,7 +23,8 @@ NOTHING = "No tool was found."
 
 class CallShape(NamedTuple):
     """To the model every tool is a function. Its name begins with the `namespace`, if there is one: that of a tool of
-    an MCP server with the label of its server. A call that needs approval is the caller's, who approves it."""
+    an MCP server with the label of its server. A call that needs approval is the caller's, who approves it. A `hosted`
+    one was run by another server, in an earlier answer."""
 
     form: CallForm = "function"
     namespace: str = ""

@@ -73,9 +73,11 @@ class AnswerFormat:
 
 @dataclass(frozen=True, slots=True)
 class Compacting:
-    """The conversation is compacted before the answer when its prompt is longer than `above_tokens`."""
+    """The conversation is compacted before the answer when its prompt is longer than `above_tokens`. `alone`: in any
+    case, and in place of an answer."""
 
     above_tokens: int | None = None  # None: three quarters of the context
+    alone: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,7 +38,7 @@ CONFIG = """\
 model = "{model}"
 model_provider = "here"
 [model_providers.here]
-name = "here"
+name = "{name}"
 base_url = "{url}v1"
 env_key = "AGENT_KEY"
 wire_api = "responses"
@@ -136,12 +136,19 @@ def place(client: Client) -> Place:
 
 
 async def codex(
-    desk: Desk, place: Place, tools: ToolServer, model: str, *arguments: str, websockets: bool = False
+    desk: Desk,
+    place: Place,
+    tools: ToolServer,
+    model: str,
+    *arguments: str,
+    websockets: bool = False,
+    name: str = "here",
 ) -> Events:
     url, key = place
     config = desk.home / ".codex" / "config.toml"
     config.parent.mkdir(exist_ok=True)
-    config.write_text(CONFIG.format(model=model, url=url, tools=tools.url, websockets=str(websockets).lower()))
+    spelled = {"model": model, "name": name, "url": url, "tools": tools.url}
+    config.write_text(CONFIG.format(**spelled, websockets=str(websockets).lower()))
     # Its sandbox needs namespaces, which containers often do not have.
     alone = ("--json", "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox")
     return await desk.run(CODEX, "exec", *arguments, *alone, AGENT_KEY=key)
@@ -236,6 +243,21 @@ async def test_codex_runs_the_scripts_of_a_model_that_has_one_tool_for_them(
         ("agent_message", "It is done."),
     ]
     assert desk.note.read_text() == "new\n" and only_grow(model.prompts)
+
+
+@pytest.mark.parametrize("model_name", [FUNCTIONS, CODE])
+async def test_codex_has_its_session_compacted_where_it_takes_the_worker_for_openais(
+    database: Database, desk: Desk, tools: ToolServer, model_name: str
+) -> None:
+    """By the name of the provider. It then sends notes for OpenAI's servers and updates of the effort, too."""
+    read = call("exec_command", cmd="cat note.txt") if model_name == FUNCTIONS else call("functions__exec", input="1")
+    model = scripted(read, "It was read.", "", "It is done.", name=model_name)  # the third prompt is only read
+    soon = "--config=model_auto_compact_token_limit=30000"
+    async with answering(database, model=model) as client:
+        events = await codex(desk, place(client), tools, model_name, "Do it.", soon, name="OpenAI")
+        assert refused(client) == []
+    assert done(events)[-1] == ("agent_message", "It is done.")
+    assert "Summary of the conversation so far:\nIt was read." in model.prompts[3]
 
 
 async def test_codex_holds_an_answer_to_a_schema(database: Database, desk: Desk, tools: ToolServer) -> None:

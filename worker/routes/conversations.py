@@ -8,7 +8,7 @@ from typing import Annotated, Any, Self
 from uuid import UUID
 
 from aiohttp import web
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from agents.message import FunctionCall, FunctionCallOutput, Item, Message
 from agents.store import Conversation, ConversationStore, Found
@@ -29,7 +29,7 @@ from worker.http.route_docs import JSON, RouteDocs
 from worker.services import SERVICES
 from worker.wire import limits
 from worker.wire.feedback import COMMENT, RATING, told
-from worker.wire.items import InputItem
+from worker.wire.items import InputItem, without_triggers
 from worker.wire.options import Metadata
 from worker.wire.page import PAGE, PageQuery, list_object, search_words
 from worker.wire.parse import parsed
@@ -38,7 +38,7 @@ from worker.wire.strict import Id, Strict
 
 SPEAKERS = {"user": "Question", "assistant": "Answer"}
 IMAGE = "*(image)*"
-Items = Annotated[list[InputItem], Field(max_length=limits.ITEMS_ADD_MAX)]
+Items = Annotated[list[InputItem], Field(max_length=limits.ITEMS_ADD_MAX), AfterValidator(without_triggers)]
 
 
 def markdown(title: str | None, items: Iterable[Item]) -> str:

@@ -29,7 +29,7 @@ from worker.errors import ApiError
 from worker.wire import limits
 from worker.wire.chat_request import ChatMessage, SpeakerMessage, ToolMessage
 from worker.wire.file import purpose_of, safe_name
-from worker.wire.items import FunctionCallOutputItem, InputItem, ItemReference, MessageItem
+from worker.wire.items import CompactionTrigger, FunctionCallOutputItem, InputItem, ItemReference, MessageItem
 from worker.wire.messages_content import GivenMessage, SaidMessage, ToolResultBlock
 from worker.wire.parts import UNSUPPORTED_IMAGE, FilePart, ImagePart, TextPart, named
 
@@ -80,6 +80,7 @@ class Attachments:
         items = [
             _again(stored, entry, f"{param}[{i}].id") if isinstance(entry, ItemReference) else entry.item()
             for i, entry in enumerate(read)
+            if not isinstance(entry, CompactionTrigger)  # the last one
         ]
         places = (f"{param}[{i}].encrypted_content" for i in range(len(items)))
         return tuple(opened(self._seals, tenant_id, item, place) for item, place in zip(items, places, strict=True))

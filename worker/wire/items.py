@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import Discriminator, Field, StringConstraints, Tag, model_validator
 
-from agents.call_payload import CALLS, OUTPUTS, parsed, written
+from agents.call_payload import CALLS, OUTPUTS, hosted_call, parsed, written
 from agents.function_tool import INPUT, CallForm, CallShape, FunctionTool, described, qualified
 from agents.message import (
     Compaction,
@@ -20,6 +20,7 @@ from agents.message import (
     Message,
     Reasoning,
     Status,
+    new_id,
 )
 from agents.payload import ADDITIONAL_TOOLS, LISTING, UPDATE
 from inference.template_options import Effort
@@ -28,7 +29,19 @@ from worker.wire.formats import TextFormat
 from worker.wire.function_tools import CustomTool, FunctionToolParam, NamespaceTool
 from worker.wire.mcp import McpItem
 from worker.wire.parts import Content, check_role, shown
-from worker.wire.strict import UNSUPPORTED, CallId, Echoed, Id, ItemStatus, Name, Strict, Text, Unsupported, up_to
+from worker.wire.strict import (
+    UNSUPPORTED,
+    CallId,
+    Echoed,
+    Id,
+    ItemStatus,
+    Name,
+    Strict,
+    Text,
+    Unsupported,
+    up_to,
+    without_effect,
+)
 
 # Searches that their server ran have no call_id: each output belongs to the call before it.
 SERVER_CALL = "tool_search"
@@ -37,6 +50,8 @@ ToolDefinition: TypeAlias = Annotated[FunctionToolParam | CustomTool | Namespace
 Definitions: TypeAlias = Annotated[list[ToolDefinition], up_to(limits.TOOLS_MAX)]
 Words: TypeAlias = Annotated[list[Text], up_to(limits.PARTS_MAX)]
 Arguments: TypeAlias = Annotated[str, StringConstraints(max_length=limits.ARGUMENTS_CHARS_MAX)]
+# What Codex notes for OpenAI's own servers, where it takes this one for theirs.
+Passthrough: TypeAlias = Annotated[Any, without_effect("internal_chat_message_metadata_passthrough")]
 
 
 def _functions(tools: Sequence[FunctionToolParam | CustomTool | NamespaceTool]) -> tuple[FunctionTool, ...]:
@@ -225,6 +240,22 @@ class ApplyPatchCallOutputItem(_Call):
         return FunctionCallOutput(self.call_id, told, status=status, shape=CallShape("apply_patch"))
 
 
+class HostedCallItem(Echoed):
+    """A call that another server ran in an earlier answer, with its result."""
+
+    type: Literal["web_search_call", "code_interpreter_call", "image_generation_call"]
+    action: Any = None
+    code: Text | None = None
+    container_id: Text | None = None
+    outputs: Any = None
+    revised_prompt: Text | None = None
+    id: CallId | None = None
+    status: Annotated[str, StringConstraints(pattern=r"^[a-z_]{1,32}$")] | None = None
+
+    def item(self) -> Item:
+        return hosted_call({**self.model_dump(), "id": new_id(self.type.partition("_")[0])})
+
+
 CallItem: TypeAlias = (
     CustomToolCallItem
     | ToolSearchCallItem
@@ -237,6 +268,7 @@ CallItem: TypeAlias = (
     | ShellCallOutputItem
     | ApplyPatchCallItem
     | ApplyPatchCallOutputItem
+    | HostedCallItem
 )
 
 
@@ -247,6 +279,7 @@ class MessageItem(Strict):
     id: Id | None = None
     status: ItemStatus = None
     phase: Literal["commentary", "final_answer"] | None = None
+    internal_chat_message_metadata_passthrough: Passthrough = None
 
     @model_validator(mode="after")
     def _shows_what_it_may(self) -> MessageItem:
@@ -308,6 +341,7 @@ class FunctionCallOutputItem(Strict):
     name: Name | None = None
     caller: Unsupported = None
     namespace: Name | None = None
+    internal_chat_message_metadata_passthrough: Passthrough = None
 
     def item(self) -> Item:
         shape = CallShape(OUTPUTS[self.type])
@@ -339,6 +373,13 @@ class CompactionItem(Echoed):
         return Compaction(self.encrypted_content)
 
 
+class CompactionTrigger(Strict):
+    """Asks for a compaction of what precedes it, in place of an answer."""
+
+    type: Literal["compaction_trigger"]
+    id: Id | None = None
+
+
 class ItemReference(Strict):
     """A reference to an item that is stored in a conversation or in the output of a response."""
 
@@ -346,12 +387,13 @@ class ItemReference(Strict):
     id: Id
 
 
+OTHERS = (ADDITIONAL_TOOLS, LISTING, UPDATE)
 KINDS = frozenset(
-    {"message", "reasoning", "file_search_call", "compaction", "item_reference", ADDITIONAL_TOOLS, LISTING, UPDATE}
-    | {*CALLS, *OUTPUTS}
+    {"message", "reasoning", "file_search_call", "compaction", "compaction_trigger", "item_reference"}
+    | {*OTHERS, *CALLS, *OUTPUTS}
 )
 # The kinds whose models have no other tag.
-CALL_KINDS = KINDS & {*CALLS, *OUTPUTS, ADDITIONAL_TOOLS, LISTING, UPDATE} - {"function_call", "function_call_output"}
+CALL_KINDS = KINDS & {*CALLS, *OUTPUTS, *OTHERS} - {"function_call", "function_call_output"}
 
 
 def _item_kind(item: Any) -> str | None:
@@ -377,6 +419,7 @@ InputItem: TypeAlias = Annotated[
     | Annotated[FunctionCallOutputItem, Tag("function_call_output")]
     | Annotated[FileSearchCallItem, Tag("file_search_call")]
     | Annotated[CompactionItem, Tag("compaction")]
+    | Annotated[CompactionTrigger, Tag("compaction_trigger")]
     | Annotated[ItemReference, Tag("item_reference")]
     | Annotated[CallItem | McpItem, Discriminator("type"), Tag("call")],
     Discriminator(
@@ -385,6 +428,12 @@ InputItem: TypeAlias = Annotated[
         custom_error_message=f"An item must have one of the types {', '.join(sorted(KINDS))}.",
     ),
 ]
+
+
+def without_triggers(entries: list[InputItem]) -> list[InputItem]:
+    if any(isinstance(entry, CompactionTrigger) for entry in entries):
+        raise ValueError("a compaction_trigger must be the last item of the input of a response")
+    return entries
 
 
 def as_items(value: Any) -> Any:

@@ -24,7 +24,7 @@ from inference.template_options import Effort, TemplateOptions
 from worker.wire import limits
 from worker.wire.formats import PlainText, TextFormat
 from worker.wire.generation import GenerationParameters, Verbosity
-from worker.wire.items import InputItem, as_items
+from worker.wire.items import CompactionTrigger, InputItem, as_items, without_triggers
 from worker.wire.mcp import McpTool
 from worker.wire.options import (
     LOGPROBS,
@@ -136,6 +136,19 @@ class ResponseRequest(GenerationParameters):
     # Sent by Codex.
     access_programs: Annotated[Any, without_effect("access_programs")] = None
     client_metadata: Annotated[Any, without_effect("client_metadata")] = None
+
+    @field_validator("input")
+    @classmethod
+    def _triggers_at_the_end(cls, value: list[InputItem]) -> list[InputItem]:
+        without_triggers(value[:-1])
+        return value
+
+    @field_validator("background")
+    @classmethod
+    def _is_answered(cls, value: bool | None, info: ValidationInfo) -> bool | None:
+        if value and any(isinstance(entry, CompactionTrigger) for entry in info.data.get("input", ())):
+            raise ValueError("a compaction_trigger is not taken in the background")
+        return value
 
     @field_validator("previous_response_id")
     @classmethod
@@ -257,9 +270,15 @@ class ResponseRequest(GenerationParameters):
             ),
             priority=priority_of(self.service_tier, watched=watched),
             only_reads=self.only_reads,
-            compacting=Compacting(self.context_management[0].compact_threshold) if self.context_management else None,
+            compacting=self._compacting,
             truncates=self.truncation == "auto",
         )
+
+    @property
+    def _compacting(self) -> Compacting | None:
+        if self.input and isinstance(self.input[-1], CompactionTrigger):
+            return Compacting(alone=True)
+        return Compacting(self.context_management[0].compact_threshold) if self.context_management else None
 
     @property
     def _file_search(self) -> FileSearch | None:

@@ -54,6 +54,27 @@ async def test_a_stored_response_is_compacted_with_all_before_it(client: Client,
     assert "Launch on Tuesday?" in model.prompts[1]
 
 
+async def test_a_trigger_at_the_end_asks_for_a_summary_in_place_of_an_answer(
+    client: Client, model: ScriptedModel
+) -> None:
+    """As Codex does with a server that it takes for OpenAI's. What is left of the prompt is read at once."""
+    trigger = {"type": "compaction_trigger"}
+    events = await stream(client, URL, {"input": [*TALK, trigger]})
+    done = events[-1]["response"]
+    assert done["status"] == "completed" and [item["type"] for item in done["output"]] == ["compaction"]
+    assert [event["item"] for event in events if event["type"] == "response.output_item.done"] == done["output"]
+    assert "compaction_trigger" not in str((await get(client, f"{URL}/{done['id']}/input_items"))["data"])
+    first = await post(client, URL, {"input": [*done["output"], {"role": "user", "content": "When?"}]})
+    assert model.prompts[2].startswith(model.prompts[1].removesuffix("<assistant>"))
+    again = await post(client, URL, {"input": [trigger], "previous_response_id": first["id"]})
+    assert [item["type"] for item in again["output"]] == ["compaction"]
+    for body in ({"input": [trigger, *TALK]}, {"input": [*TALK, trigger], "background": True}):
+        refused = (await post(client, URL, body, 400))["error"]
+        assert refused["param"] in ("input", "background") and "compaction_trigger" in refused["message"]
+    refused = (await post(client, "/v1/conversations", {"items": [trigger]}, 400))["error"]
+    assert refused["param"] == "items" and "compaction_trigger" in refused["message"]
+
+
 async def test_a_summary_may_stand_in_a_conversation(client: Client, model: ScriptedModel) -> None:
     made = await compacted(client)
     conversation = await post(client, "/v1/conversations", {"items": made["output"]})

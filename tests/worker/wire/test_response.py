@@ -23,7 +23,7 @@ from tests.worker.turns import CITATION, PASSAGE, SOURCE, frame, told
 from worker.runs.choice import merged
 from worker.wire.event_encoder import EventEncoder
 from worker.wire.events import WireEvent
-from worker.wire.items import ItemReference
+from worker.wire.items import CompactionTrigger, ItemReference
 from worker.wire.options import SOURCES, TRACE
 from worker.wire.parse import parse
 from worker.wire.public_view import Dialect, public_item
@@ -44,7 +44,9 @@ WEATHER: dict[str, Any] = {
 def turn_of(**body: Any) -> Turn:
     request = parse(ResponseRequest, orjson.dumps(body))
     return request.turn(
-        uuid4(), tuple(entry.item() for entry in request.input if not isinstance(entry, ItemReference)), ()
+        uuid4(),
+        tuple(entry.item() for entry in request.input if not isinstance(entry, ItemReference | CompactionTrigger)),
+        (),
     )
 
 
