@@ -7,7 +7,7 @@ import shutil
 import tempfile
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID, uuid4
 
 import asyncpg
@@ -21,6 +21,9 @@ from migrations.pool import Database
 from migrations.runner import migrate
 from tests.margins import MARKER, Margins
 from tests.serving import Worker
+
+if TYPE_CHECKING:
+    from tests.worker.tool_server import ToolServer
 
 LOG_CHARS = 10_000
 
@@ -119,6 +122,23 @@ def server_worker(make_home: Callable[[], Path]) -> Iterator[Worker]:
 def server(server_worker: Worker) -> dict[str, Any]:
     """How to reach it: url, api_key, chat_url (signs one browser in, once), ops_url, pid, version."""
     return server_worker.wait_until_ready()
+
+
+@pytest.fixture(scope="session")
+def mcp_server() -> Iterator[ToolServer]:
+    from tests.worker.tool_server import tool_server
+
+    with tool_server() as server:
+        yield server
+
+
+@pytest.fixture
+def mcp(mcp_server: ToolServer) -> ToolServer:
+    """An MCP server that nobody has asked yet."""
+    mcp_server.calls.clear()
+    mcp_server.seen.clear()
+    mcp_server.let_go.clear()
+    return mcp_server
 
 
 @pytest.hookimpl(wrapper=True)

@@ -8,7 +8,7 @@ import asyncio
 import json
 import os
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -23,7 +23,7 @@ from migrations.pool import Database
 from tests.worker.answering import answering
 from tests.worker.harness import Client
 from tests.worker.routes.test_client_tools import call
-from tests.worker.tool_server import ToolServer, tool_server
+from tests.worker.tool_server import ToolServer
 from worker.services import SERVICES
 
 TIMEOUT_S = 100.0  # of one run, which takes two seconds on a quiet machine
@@ -111,15 +111,8 @@ def programs() -> None:
         pytest.fail(str(error), pytrace=False)
 
 
-@pytest.fixture(scope="module")
-def tools() -> Iterator[ToolServer]:
-    with tool_server() as server:
-        yield server
-
-
 @pytest.fixture
-def desk(tmp_path: Path, tools: ToolServer) -> Desk:
-    tools.calls.clear()
+def desk(tmp_path: Path) -> Desk:
     desk = Desk(tmp_path / "work", tmp_path / "home")
     for folder in (desk.folder, desk.home):
         folder.mkdir()
@@ -138,7 +131,7 @@ def place(client: Client) -> Place:
 async def codex(
     desk: Desk,
     place: Place,
-    tools: ToolServer,
+    mcp: ToolServer,
     model: str,
     *arguments: str,
     websockets: bool = False,
@@ -147,16 +140,16 @@ async def codex(
     url, key = place
     config = desk.home / ".codex" / "config.toml"
     config.parent.mkdir(exist_ok=True)
-    spelled = {"model": model, "name": name, "url": url, "tools": tools.url}
+    spelled = {"model": model, "name": name, "url": url, "tools": mcp.url}
     config.write_text(CONFIG.format(**spelled, websockets=str(websockets).lower()))
     # Its sandbox needs namespaces, which containers often do not have.
     alone = ("--json", "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox")
     return await desk.run(CODEX, "exec", *arguments, *alone, AGENT_KEY=key)
 
 
-async def claude(desk: Desk, place: Place, tools: ToolServer, *arguments: str) -> Events:
+async def claude(desk: Desk, place: Place, mcp: ToolServer, *arguments: str) -> Events:
     url, key = place
-    servers = {"mcpServers": {"far": {"type": "http", "url": tools.url}}}
+    servers = {"mcpServers": {"far": {"type": "http", "url": mcp.url}}}
     return await desk.run(
         CLAUDE,
         *("--print", *arguments, "--output-format=stream-json", "--verbose"),
@@ -196,7 +189,7 @@ def only_grow(prompts: Sequence[str]) -> bool:
 
 @pytest.mark.parametrize("websockets", [False, True])
 async def test_codex_reads_edits_calls_and_goes_on_later(
-    database: Database, desk: Desk, tools: ToolServer, websockets: bool
+    database: Database, desk: Desk, mcp: ToolServer, websockets: bool
 ) -> None:
     rounds = [
         call("exec_command", cmd="cat note.txt"),
@@ -208,10 +201,8 @@ async def test_codex_reads_edits_calls_and_goes_on_later(
     ]
     model = scripted(*([""] if websockets else []), *rounds)  # a connection begins with a prompt that is only read
     async with answering(database, model=model) as client:
-        first = await codex(desk, place(client), tools, FUNCTIONS, "Do it.", websockets=websockets)
-        later = await codex(
-            desk, place(client), tools, FUNCTIONS, "resume", "--last", "Anything?", websockets=websockets
-        )
+        first = await codex(desk, place(client), mcp, FUNCTIONS, "Do it.", websockets=websockets)
+        later = await codex(desk, place(client), mcp, FUNCTIONS, "resume", "--last", "Anything?", websockets=websockets)
         assert refused(client) == []
     assert done(first) == [
         ("command_execution", "old\n"),
@@ -219,7 +210,7 @@ async def test_codex_reads_edits_calls_and_goes_on_later(
         ("mcp_tool_call", {"x": 21}),
         ("agent_message", "It is done."),
     ]
-    assert (desk.note.read_text(), tools.calls) == ("new\n", [{"x": 21}])
+    assert (desk.note.read_text(), mcp.calls) == ("new\n", [{"x": 21}])
     assert done(later) == [("agent_message", "Nothing else.")]
     prompts = [prompt for prompt in model.prompts if "Do it." in prompt]
     assert len(prompts) == len(rounds) and only_grow(prompts)
@@ -227,7 +218,7 @@ async def test_codex_reads_edits_calls_and_goes_on_later(
 
 
 async def test_codex_runs_the_scripts_of_a_model_that_has_one_tool_for_them(
-    database: Database, desk: Desk, tools: ToolServer
+    database: Database, desk: Desk, mcp: ToolServer
 ) -> None:
     reads = 'const read = await tools.exec_command({cmd: "cat note.txt"}); text(read.output);'
     edits = f"text(await tools.apply_patch({json.dumps(PATCH)}));"
@@ -235,7 +226,7 @@ async def test_codex_runs_the_scripts_of_a_model_that_has_one_tool_for_them(
         *(call("functions__exec", input=reads), call("functions__exec", input=edits), "It is done."), name=CODE
     )
     async with answering(database, model=model) as client:
-        events = await codex(desk, place(client), tools, CODE, "Do it.")
+        events = await codex(desk, place(client), mcp, CODE, "Do it.")
         assert refused(client) == []
     assert done(events) == [
         ("command_execution", "old\n"),
@@ -247,31 +238,29 @@ async def test_codex_runs_the_scripts_of_a_model_that_has_one_tool_for_them(
 
 @pytest.mark.parametrize("model_name", [FUNCTIONS, CODE])
 async def test_codex_has_its_session_compacted_where_it_takes_the_worker_for_openais(
-    database: Database, desk: Desk, tools: ToolServer, model_name: str
+    database: Database, desk: Desk, mcp: ToolServer, model_name: str
 ) -> None:
     """By the name of the provider. It then sends notes for OpenAI's servers and updates of the effort, too."""
     read = call("exec_command", cmd="cat note.txt") if model_name == FUNCTIONS else call("functions__exec", input="1")
     model = scripted(read, "It was read.", "", "It is done.", name=model_name)  # the third prompt is only read
     soon = "--config=model_auto_compact_token_limit=30000"
     async with answering(database, model=model) as client:
-        events = await codex(desk, place(client), tools, model_name, "Do it.", soon, name="OpenAI")
+        events = await codex(desk, place(client), mcp, model_name, "Do it.", soon, name="OpenAI")
         assert refused(client) == []
     assert done(events)[-1] == ("agent_message", "It is done.")
     assert "Summary of the conversation so far:\nIt was read." in model.prompts[3]
 
 
-async def test_codex_holds_an_answer_to_a_schema(database: Database, desk: Desk, tools: ToolServer) -> None:
+async def test_codex_holds_an_answer_to_a_schema(database: Database, desk: Desk, mcp: ToolServer) -> None:
     (desk.folder / "schema.json").write_text(json.dumps(NUMBER))
     model = scripted('{"n": 3}')
     async with answering(database, model=model) as client:
-        events = await codex(desk, place(client), tools, FUNCTIONS, "Count.", "--output-schema=schema.json")
+        events = await codex(desk, place(client), mcp, FUNCTIONS, "Count.", "--output-schema=schema.json")
     assert done(events) == [("agent_message", '{"n": 3}')]
     assert any('"integer"' in grammar.text for grammar in model.grammars)
 
 
-async def test_claude_code_reads_edits_runs_and_goes_on_later(
-    database: Database, desk: Desk, tools: ToolServer
-) -> None:
+async def test_claude_code_reads_edits_runs_and_goes_on_later(database: Database, desk: Desk, mcp: ToolServer) -> None:
     model = scripted(
         call("Read", file_path=str(desk.note)),
         call("Edit", file_path=str(desk.note), old_string="old", new_string="new"),
@@ -280,8 +269,8 @@ async def test_claude_code_reads_edits_runs_and_goes_on_later(
         "Nothing else.",
     )
     async with answering(database, model=model) as client:
-        first = await claude(desk, place(client), tools, "Do it.")
-        later = await claude(desk, place(client), tools, "--continue", "Anything?")
+        first = await claude(desk, place(client), mcp, "Do it.")
+        later = await claude(desk, place(client), mcp, "--continue", "Anything?")
         assert refused(client) == []
     assert [block.get("name") or block["text"] for block in blocks(first, "assistant")] == [
         *("Read", "Edit", "Bash", "It is done."),
@@ -294,39 +283,39 @@ async def test_claude_code_reads_edits_runs_and_goes_on_later(
 
 
 async def test_claude_code_loads_the_tools_of_its_servers_when_they_are_needed(
-    database: Database, desk: Desk, tools: ToolServer
+    database: Database, desk: Desk, mcp: ToolServer
 ) -> None:
     model = scripted(call("ToolSearch", query="select:mcp__far__double"), call("mcp__far__double", x=21), "It is 42.")
     async with answering(database, model=model) as client:
-        events = await claude(desk, place(client), tools, "What is twice 21?")
+        events = await claude(desk, place(client), mcp, "What is twice 21?")
         assert refused(client) == []
-    assert (tools.calls, events[-1]["result"]) == ([{"x": 21}], "It is 42.")
+    assert (mcp.calls, events[-1]["result"]) == ([{"x": 21}], "It is 42.")
     about = "Double a number."
     assert about not in model.prompts[0] and about in model.prompts[1] and only_grow(model.prompts)
 
 
-async def test_claude_code_holds_an_answer_to_a_schema(database: Database, desk: Desk, tools: ToolServer) -> None:
+async def test_claude_code_holds_an_answer_to_a_schema(database: Database, desk: Desk, mcp: ToolServer) -> None:
     async with answering(database, model=scripted(call("StructuredOutput", n=3))) as client:
-        events = await claude(desk, place(client), tools, "Count.", f"--json-schema={json.dumps(NUMBER)}")
+        events = await claude(desk, place(client), mcp, "Count.", f"--json-schema={json.dumps(NUMBER)}")
         assert refused(client) == []
     assert events[-1]["structured_output"] == {"n": 3}
 
 
-async def test_claude_code_gets_thoughts_and_sends_them_back(database: Database, desk: Desk, tools: ToolServer) -> None:
+async def test_claude_code_gets_thoughts_and_sends_them_back(database: Database, desk: Desk, mcp: ToolServer) -> None:
     read = call("Read", file_path=str(desk.note))
     model = scripted(THOUGHT + read, THOUGHT + "It says old.", chat_template=THINKS)
     async with answering(database, model=model) as client:
-        events = await claude(desk, place(client), tools, "Read it.")
+        events = await claude(desk, place(client), mcp, "Read it.")
         assert refused(client) == []
     assert [block["type"] for block in blocks(events, "assistant")] == ["thinking", "tool_use", "thinking", "text"]
     assert events[-1]["result"] == "It says old." and only_grow(model.prompts)
 
 
-async def test_codex_gets_thoughts_and_sends_them_back(database: Database, desk: Desk, tools: ToolServer) -> None:
+async def test_codex_gets_thoughts_and_sends_them_back(database: Database, desk: Desk, mcp: ToolServer) -> None:
     read = call("exec_command", cmd="cat note.txt")
     model = scripted(THOUGHT + read, THOUGHT + "It says old.", chat_template=THINKS)
     async with answering(database, model=model) as client:
-        events = await codex(desk, place(client), tools, FUNCTIONS, "Read it.")
+        events = await codex(desk, place(client), mcp, FUNCTIONS, "Read it.")
         assert refused(client) == []
     assert done(events) == [("command_execution", "old\n"), ("agent_message", "It says old.")]
     assert only_grow(model.prompts)
