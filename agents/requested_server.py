@@ -56,6 +56,8 @@ class RequestedServer:
     trusted: ToolFilter = NONE
     asked: ToolFilter = NONE
     deferred: ToolFilter = NONE
+    known: tuple[Offer, ...] | None = None  # what the caller says that it offers: it is not asked
+    lists_all: bool = False  # the listing also has what is not `offered`, as the next request may offer it
     is_private: bool = False  # it may be on this machine or in its networks
 
     @property
@@ -135,7 +137,7 @@ class RequestedServers:
 
     async def _opened(self, tenant_id: UUID, server: RequestedServer, trace: Trace) -> OpenServer:
         key, start_ns, reason = ListCache.key(tenant_id, server), now_ns(), ""
-        known = self._lists.get(key, start_ns)
+        known = self._lists.get(key, start_ns) if server.known is None else server.known
         tools = known or ()
         if known is None:
             connection = self._server(server)
@@ -177,7 +179,8 @@ class OpenServer:
             if asked.offered.matches(offer.name, read_only=offer.read_only)
             and _NAME.fullmatch(qualified(asked.label, offer.name))
         ]
-        self.listing = ToolListing(self.label, tuple(offer.shown for offer in used), reason)
+        listed = offers if asked.lists_all else used
+        self.listing = ToolListing(self.label, tuple(offer.shown for offer in listed), reason)
         self.functions = tuple(_function(asked, offer) for offer in used)
         self.tools = tuple(
             tool(function.name, function.schema, self, offer.name, offer.idempotent)

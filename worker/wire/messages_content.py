@@ -8,11 +8,13 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag, ValidationInfo, model_validator
 
+from agents.compaction import since_compaction
 from agents.function_tool import Addition
-from agents.message import FunctionCall, FunctionCallOutput, Item, Message, Reasoning
+from agents.message import Compaction, FunctionCall, FunctionCallOutput, Item, Message, Reasoning
 from worker.wire import limits
 from worker.wire.messages_tools import (
     ERROR,
+    McpListingBlock,
     ServerToolResultBlock,
     ServerToolUseBlock,
     ToolAdditionBlock,
@@ -65,10 +67,25 @@ class ThinkingBlock(Echoed):
     thinking: Text
 
 
-class RedactedThinkingBlock(Echoed):
-    """Encrypted reasoning of another server, which only that server can read."""
+class UnreadBlock(Echoed):
+    """What only its own server can read: encrypted reasoning, a file in a container, a change of models."""
 
-    type: Literal["redacted_thinking"]
+    type: Literal["redacted_thinking", "container_upload", "fallback"]
+
+
+class CompactionBlock(Echoed):
+    """A summary in place of what precedes it; null: there is none."""
+
+    type: Literal["compaction"]
+    content: Text | None = None
+    tool_changes: Annotated[list[ToolAdditionBlock | ToolRemovalBlock] | None, up_to(limits.PARTS_MAX)] = None
+
+    def items(self, changes: ToolChanges) -> list[Item]:
+        if self.content is None:
+            return []
+        made = [changes.made(change) for change in self.tool_changes or ()]
+        added = [Message("system", each.text, tools=tuple(each.tools)) for each in made]
+        return [Compaction("", self.content), *added]
 
 
 class ToolUseBlock(Echoed):
@@ -133,6 +150,8 @@ def _among(kinds: Sequence[str], advice: str) -> Discriminator:
         found = block.get("type", "text") if isinstance(block, dict) else getattr(block, "type", None)
         if isinstance(found, str) and found.endswith(SERVER_RESULT):
             found = SERVER_RESULT
+        if found in UNREAD:
+            found = "unread"
         return found if found in kinds else None
 
     return Discriminator(kind, custom_error_type=UNSUPPORTED, custom_error_message=advice)
@@ -141,6 +160,7 @@ def _among(kinds: Sequence[str], advice: str) -> Discriminator:
 ONLY_USERS = "A block must have the type text, image, document, search_result or tool_result, as in the API reference."
 ONLY_SAID = "A block of the assistant must have the type text, thinking, tool_use, or one of a hosted tool."
 ONLY_RESULTS = "A block of a result must have the type text, image or tool_reference."
+UNREAD = ("redacted_thinking", "container_upload", "fallback")
 SERVER_RESULT = "_tool_result"  # how the types of hosted tools' results end
 _Given: TypeAlias = (
     Annotated[TextBlock, Tag("text")]
@@ -158,7 +178,9 @@ _Result: TypeAlias = (
 _Said: TypeAlias = (
     Annotated[TextBlock, Tag("text")]
     | Annotated[ThinkingBlock, Tag("thinking")]
-    | Annotated[RedactedThinkingBlock, Tag("redacted_thinking")]
+    | Annotated[UnreadBlock, Tag("unread")]
+    | Annotated[CompactionBlock, Tag("compaction")]
+    | Annotated[McpListingBlock, Tag("mcp_tool_listing")]
     | Annotated[ToolUseBlock, Tag("tool_use")]
     | Annotated[ServerToolUseBlock, Tag("server_tool_use")]
     | Annotated[ServerToolUseBlock, Tag("mcp_tool_use")]
@@ -166,9 +188,8 @@ _Said: TypeAlias = (
 )
 _SEVERAL = (up_to(limits.PARTS_MAX), BeforeValidator(_as_parts))
 _BY_USER = _among(("text", "input_file", "input_image", "tool_result", "tool_addition", "tool_removal"), ONLY_USERS)
-_BY_ASSISTANT = _among(
-    ("text", "thinking", "redacted_thinking", "tool_use", "server_tool_use", "mcp_tool_use", SERVER_RESULT), ONLY_SAID
-)
+_CALLED = ("tool_use", "server_tool_use", "mcp_tool_use", SERVER_RESULT)
+_BY_ASSISTANT = _among(("text", "thinking", *_CALLED, "mcp_tool_listing", "compaction", "unread"), ONLY_SAID)
 _IN_RESULT = _among(("text", "input_image", "tool_reference"), ONLY_RESULTS)
 ResultContent: TypeAlias = Annotated[list[Annotated[_Result, _IN_RESULT]], *_SEVERAL]
 GivenContent: TypeAlias = Annotated[list[Annotated[_Given, _BY_USER]], *_SEVERAL]
@@ -218,20 +239,22 @@ class SaidMessage(Lenient):
     content: SaidContent
 
     def items(self, changes: ToolChanges) -> list[Item]:
-        return [item for block in self.content if (item := _item(block, changes)) is not None]
+        return [item for block in self.content for item in _items(block, changes)]
 
 
-def _item(block: _Said, changes: ToolChanges) -> Item | None:
+def _items(block: _Said, changes: ToolChanges) -> list[Item]:
     match block:
         case TextBlock():
-            return Message("assistant", block.text) if block.text else None
+            return [Message("assistant", block.text)] if block.text else []
         case ThinkingBlock():
-            return Reasoning(block.thinking)
-        case ToolUseBlock() | ServerToolUseBlock():
-            return block.item()
+            return [Reasoning(block.thinking)]
+        case ToolUseBlock() | ServerToolUseBlock() | McpListingBlock():
+            return [block.item()]
         case ServerToolResultBlock():
-            return block.item(changes)
-    return None
+            return [block.item(changes)]
+        case CompactionBlock():
+            return block.items(changes)
+    return []
 
 
 def _speaker(message: Any) -> str | None:
@@ -260,7 +283,7 @@ def items_of(messages: Sequence[GivenMessage | SaidMessage], changes: ToolChange
             items[-1] = Message(item.role, before + item.text, tools=last.tools + item.tools, pictures=pictures)
         else:
             items.append(item)
-    return tuple(items)
+    return since_compaction(items)
 
 
 _BETWEEN: Mapping[str, str] = {"user": "\n", "assistant": ""}

@@ -29,6 +29,7 @@ from agents.message import (
     Message,
     Reasoning,
     Status,
+    ToolListing,
     new_id,
     storable,
 )
@@ -157,7 +158,16 @@ class Reply:
                 return block and {**block, "input": arguments} if arguments is not None else None
             case FunctionCallOutput():
                 return self.result(item)
+            case ToolListing():
+                return self.listing(item)
         return None
+
+    @staticmethod
+    def listing(item: ToolListing) -> Block:
+        """Clients send it back, so that the server is not asked for its tools again."""
+        kept = ("name", "description", "input_schema")
+        tools = [{key: tool[key] for key in kept} for tool in item.tools]
+        return {"type": "mcp_tool_listing", "mcp_server_name": item.label, "tools": tools}
 
     @staticmethod
     def result(item: FunctionCallOutput) -> Block | None:
@@ -228,6 +238,8 @@ class MessageEventEncoder:
                 return self._whole(self._reply.result(_result_of(call, call.result)))
             case ItemFinished(item=FunctionCallOutput() as item):
                 return self._whole(self._reply.result(item))
+            case ItemFinished(item=ToolListing() as item):
+                return self._whole(self._reply.listing(item))
             case ItemStarted() if not isinstance(event.item, Message):  # a text may stay empty, which clients reject
                 return self._start(event.item)
             case ItemFinished() if event.item.id == self._open:

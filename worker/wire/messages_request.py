@@ -25,10 +25,11 @@ from inference.template_options import Effort, TemplateOptions
 from worker.wire import limits
 from worker.wire.formats import AnswerSchema
 from worker.wire.generation import GenerationParameters, without_nulls
-from worker.wire.messages_content import BILLING, GivenMessage, MessageParam, SystemContent, items_of, said
+from worker.wire.messages_content import BILLING, GivenMessage, MessageParam, SaidMessage, SystemContent, items_of, said
 from worker.wire.messages_tools import (
     CustomTool,
     DefinedTool,
+    McpListingBlock,
     McpServerParam,
     McpServerParams,
     McpToolset,
@@ -164,7 +165,9 @@ class MessagesInput(GenerationParameters, Lenient):
     @property
     def servers(self) -> Mapping[str, RequestedServer]:
         """By the parameters that name them."""
-        return requested(self.mcp_servers or (), _toolsets(self.tools))
+        said = (block for message in self.messages if isinstance(message, SaidMessage) for block in message.content)
+        listings = [block for block in said if isinstance(block, McpListingBlock)]
+        return requested(self.mcp_servers or (), _toolsets(self.tools), listings)
 
     def turn(self, tenant_id: UUID, *, watched: bool = False, servers: Sequence[TurnServer] = ()) -> Turn:
         """`watched`: a person is waiting for it. `servers` are those that it names, with their tools."""

@@ -22,8 +22,8 @@ from pydantic_core import PydanticCustomError, PydanticOmit
 
 from agents.function_tool import Addition, FunctionTool, addition, qualified
 from agents.mcp_config import SERVERS_MAX, TOOLS_MAX
-from agents.message import FunctionCall, FunctionCallOutput
-from agents.requested_server import ALL, NONE, RequestedServer, ToolFilter
+from agents.message import FunctionCall, FunctionCallOutput, ToolListing
+from agents.requested_server import ALL, NONE, Offer, RequestedServer, ToolFilter
 from agents.turn import ToolSearch
 from inference.grammar.tools import ANY_OBJECT
 from worker.wire import limits
@@ -36,7 +36,6 @@ from worker.wire.strict import (
     Echoed,
     Lenient,
     Name,
-    Unsupported,
     note,
     only,
     up_to,
@@ -74,6 +73,32 @@ class ToolConfig(Lenient):
     defer_loading: bool | None = None
 
 
+class ListedTool(Lenient):
+    """A tool as its server lists it."""
+
+    name: ToolName
+    description: Description | None = None
+    input_schema: Schema
+
+    @property
+    def offer(self) -> Offer:
+        return Offer(self.name, self.description or "", self.input_schema, read_only=False, idempotent=False)
+
+
+ListedTools: TypeAlias = Annotated[list[ListedTool], up_to(TOOLS_MAX)]
+
+
+class McpListingBlock(Echoed):
+    """The tools of a server, as an earlier message told them: it is not asked for them again."""
+
+    type: Literal["mcp_tool_listing"]
+    mcp_server_name: Label
+    tools: ListedTools
+
+    def item(self) -> ToolListing:
+        return ToolListing(self.mcp_server_name, tuple(tool.offer.shown for tool in self.tools))
+
+
 class McpToolset(Lenient):
     """The tools of a server of `mcp_servers`."""
 
@@ -81,7 +106,7 @@ class McpToolset(Lenient):
     mcp_server_name: Label
     default_config: ToolConfig = ToolConfig()
     configs: Annotated[dict[ToolName, ToolConfig], Field(max_length=TOOLS_MAX)] | None = None
-    tools: Unsupported = None
+    tools: ListedTools | None = None  # instead of asking the server for them
     cache_control: Annotated[Any, without_effect("cache_control")] = None
 
     @property
@@ -107,17 +132,26 @@ def _where(configs: Mapping[str, bool | None], *, default: bool) -> ToolFilter:
     return ToolFilter(frozenset(name for name, said in configs.items() if said))
 
 
-def requested(servers: Sequence[McpServerParam], toolsets: Sequence[McpToolset]) -> dict[str, RequestedServer]:
+def requested(
+    servers: Sequence[McpServerParam], toolsets: Sequence[McpToolset], listings: Sequence[McpListingBlock] = ()
+) -> dict[str, RequestedServer]:
     """The servers by the parameters that name them. Raises ValueError for a toolset without a server."""
+    told = {each.mcp_server_name: each.tools for each in listings}
     sets = {each.mcp_server_name: each for each in toolsets}
     if missing := sorted(sets.keys() - {server.name for server in servers}):
         raise ValueError(f"there is no MCP server named '{missing[0]}' in mcp_servers")
-    all = {f"mcp_servers[{at}].url": _requested(server, sets.get(server.name)) for at, server in enumerate(servers)}
+    all = {
+        f"mcp_servers[{at}].url": _requested(server, sets.get(server.name), told.get(server.name))
+        for at, server in enumerate(servers)
+    }
     return {param: server for param, server in all.items() if server.offered != NONE}
 
 
-def _requested(server: McpServerParam, toolset: McpToolset | None) -> RequestedServer:
+def _requested(
+    server: McpServerParam, toolset: McpToolset | None, told: Sequence[ListedTool] | None
+) -> RequestedServer:
     """Every call is trusted: this API has no approvals."""
+    pinned = toolset.tools if toolset and toolset.tools is not None else told
     offered, said = ALL, server.tool_configuration
     if toolset is not None:
         offered = toolset.offered
@@ -132,6 +166,8 @@ def _requested(server: McpServerParam, toolset: McpToolset | None) -> RequestedS
         offered=offered,
         trusted=ALL,
         deferred=toolset.deferred if toolset else NONE,
+        known=None if pinned is None else tuple(tool.offer for tool in pinned),
+        lists_all=True,
     )
 
 

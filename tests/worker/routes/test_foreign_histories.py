@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from anthropic.types.beta import BetaContentBlockParam
 from openai.types.responses import ResponseInputItemParam, ResponseItem
 from pydantic import TypeAdapter
 
@@ -13,7 +14,7 @@ from inference.testing import ScriptedModel
 from migrations.pool import Database
 from tests.worker.answering import MODEL, answering, get, post
 
-URL = "/v1/responses"
+URL, MESSAGES = "/v1/responses", "/v1/messages"
 STORED: TypeAdapter[Any] = TypeAdapter(ResponseItem)
 PIXELS = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk"
 FOUND = {"type": "search", "query": "berth prices", "sources": [{"type": "url", "url": "https://harbour.example/fees"}]}
@@ -89,7 +90,59 @@ async def test_what_nobody_else_can_do_is_refused_at_its_place(database: Databas
     assert refused["error"]["param"] == param
 
 
-def test_the_samples_are_of_the_contract() -> None:
-    adapter: TypeAdapter[Any] = TypeAdapter(ResponseInputItemParam)
+# One at Anthropic, in which the model has changed, thought, searched the network and run code.
+WEB = {"type": "web_search_result", "title": "Fees", "url": "https://harbour.example/fees", "encrypted_content": "only"}
+SAID: list[dict[str, Any]] = [
+    {"type": "redacted_thinking", "data": "only_they_read_it"},
+    {"type": "fallback", "from": {"model": "a"}, "to": {"model": "b"}},
+    {"type": "thinking", "thinking": "I look it up.", "signature": "only_they_read_it"},
+    {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {"query": "berth prices"}},
+    {"type": "web_search_tool_result", "tool_use_id": "srvtoolu_1", "content": [WEB]},
+    {"type": "text", "text": "They cost 80 euros.", "citations": []},
+    {"type": "container_upload", "file_id": "file_1"},
+]
+TOOL: dict[str, Any] = {"name": "book", "description": "Book a berth.", "defer_loading": True}
+LOADED = {"type": "tool_addition", "tool": {"type": "tool_reference", "name": "book"}}
+SUMMARY = {
+    "type": "compaction",
+    "content": "We speak of berths.",
+    "encrypted_content": "only",
+    "tool_changes": [LOADED],
+}
+
+
+def message(*said: dict[str, Any], before: str = "What do two berths cost?") -> dict[str, Any]:
+    messages = [{"role": "user", "content": before}, {"role": "assistant", "content": list(said)}]
+    more = {"role": "user", "content": "And three?"}
+    return {"model": MODEL, "max_tokens": 100, "messages": [*messages, more], "tools": [TOOL]}
+
+
+async def test_messages_of_hosted_tools_and_other_models_go_on(database: Database) -> None:
+    model = ScriptedModel(["120 euros."], name=MODEL)
+    async with answering(database, model=model) as client:
+        await post(client, MESSAGES, message(*SAID))
+    (prompt,) = model.prompts
+    places = [prompt.index(text) for text in ("berth prices", "https://harbour.example/fees", "80 euros", "And three?")]
+    assert places == sorted(places) and "only" not in prompt and "file_1" not in prompt
+
+
+async def test_a_summary_stands_for_what_precedes_it(database: Database) -> None:
+    """With the tools that were loaded until then. One that failed stands for nothing."""
+    model = ScriptedModel(["120 euros."], name=MODEL)
+    async with answering(database, model=model) as client:
+        for summary in (SUMMARY, {"type": "compaction", "content": None}):
+            await post(client, MESSAGES, message(summary, SAID[5]))
+    assert "Summary of the conversation so far:\nWe speak of berths." in model.prompts[0]
+    assert "Book a berth." in model.prompts[0] and "two berths cost" not in model.prompts[0]
+    assert "two berths cost" in model.prompts[1] and "Summary" not in model.prompts[1]
+    for prompt in model.prompts:
+        assert "They cost 80 euros." in prompt and "And three?" in prompt
+
+
+def test_the_samples_are_of_the_contracts() -> None:
+    items: TypeAdapter[Any] = TypeAdapter(ResponseInputItemParam)
+    blocks: TypeAdapter[Any] = TypeAdapter(BetaContentBlockParam)
     for item in BEGUN:
-        adapter.validate_python(item)
+        items.validate_python(item)
+    for block in (*SAID, SUMMARY):
+        blocks.validate_python(block)
