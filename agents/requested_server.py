@@ -146,10 +146,18 @@ class RequestedServers:
                     tools = await self._listed(connection)
                 self._lists.put(key, tools, now_ns())
             except Exception as error:  # top-level boundary: another machine, and the client library
-                reason = storable(connection.trouble or self._library.outline(error))[:REASON_CHARS_MAX]
+                reason = self._reason(connection, error)
         span = trace.add("mcp_list_tools", start_ns, now_ns(), lane="tools", cached=known is not None)
         span.attributes |= {"server": server.label, "tools": len(tools), "failed": bool(reason)}
-        return OpenServer(server, tools, reason, lambda: self._server(server), self._library.McpTool)
+
+        def lost(connection: Any, error: Exception, start_ns: int) -> None:
+            span = trace.add("mcp_connect", start_ns, now_ns(), lane="tools", failed=True)
+            span.attributes |= {"server": server.label, "reason": self._reason(connection, error)}
+
+        return OpenServer(server, tools, reason, lambda: self._server(server), self._library.McpTool, lost)
+
+    def _reason(self, connection: Any, error: Exception) -> str:
+        return storable(connection.trouble or self._library.outline(error))[:REASON_CHARS_MAX]
 
     async def _listed(self, connection: Any) -> tuple[Offer, ...]:
         async with connection.connected() as tools:
@@ -162,7 +170,8 @@ class RequestedServers:
 
 
 class OpenServer:
-    """A server in one turn. It is connected at its first call, until the turn ends."""
+    """A server in one turn. It is connected at its first call, until the turn ends. `lost` is told why it is not, with
+    the time at which that began."""
 
     def __init__(
         self,
@@ -171,6 +180,7 @@ class OpenServer:
         reason: str,
         make: Callable[[], Any],
         tool: Callable[..., Any],
+        lost: Callable[[Any, Exception, int], None],
     ) -> None:
         self.label = asked.label
         used = [
@@ -190,7 +200,7 @@ class OpenServer:
             first, *others = self.functions
             described = replace(first, description=f"{asked.about}\n{first.description}")
             self.functions = (described, *others)
-        self._make = make
+        self._make, self._lost = make, lost
         self._server: Any = None
         self._staying: asyncio.Task[None] | None = None
         self._ready, self._over = asyncio.Event(), asyncio.Event()
@@ -206,12 +216,13 @@ class OpenServer:
 
     async def _stay(self) -> None:
         """Connected, in a task of its own: the library wants to leave in the task in which it came."""
+        start_ns = now_ns()
         try:
             async with self._server.connected():
                 self._ready.set()
                 await self._over.wait()
-        except Exception:  # top-level boundary: another machine, and the client library
-            pass  # its calls say that it cannot be reached
+        except Exception as error:  # top-level boundary: another machine, and the client library
+            self._lost(self._server, error, start_ns)  # its calls say that it cannot be reached
         finally:
             self._ready.set()
 

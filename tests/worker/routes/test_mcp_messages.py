@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from anthropic import AsyncAnthropic
@@ -11,9 +12,11 @@ from anthropic.types.beta import BetaMCPToolListingBlock, BetaMCPToolResultBlock
 from inference.testing import ScriptedModel
 from migrations.pool import Database
 from tests.worker.answering import MODEL, post
+from tests.worker.harness import SECRET
 from tests.worker.routes.test_client_tools import call
 from tests.worker.routes.test_messages import ASK, URL, added_up, told
 from tests.worker.tool_server import ToolServer, using
+from worker.auth.keys import Keys
 
 
 def asking(mcp: ToolServer, toolset: Any = None, **of_server: Any) -> dict[str, Any]:
@@ -137,3 +140,16 @@ async def test_a_server_that_does_not_list_its_tools_refuses_the_message(databas
     async with using(database, ScriptedModel(["Hm."], name=MODEL), private=mcp.origin) as client:
         refused = await post(client, URL, asking(mcp, authorization_token="wrong"), 400)
     assert "'far'" in refused["error"]["message"] and "401" in refused["error"]["message"]
+
+
+async def test_a_connection_that_fails_has_a_span_that_says_why(database: Database, mcp: ToolServer) -> None:
+    """The server was not asked for its tools, so that the call is the first that it refuses."""
+    model = ScriptedModel([call("far__double", x=1), "Hm."], name=MODEL)
+    pinned = {"tools": [{"name": "double", "input_schema": {"type": "object"}}]}
+    name = f"test-{uuid4()}"
+    async with using(database, model, private=mcp.origin, tenant=name) as client:
+        message = await post(client, URL, asking(mcp, pinned, authorization_token="wrong"))
+    assert message["content"][2]["is_error"] and "cannot be reached" in message["content"][2]["content"][0]["text"]
+    async with database.tenant(await Keys(database, SECRET).tenant(name)) as connection:
+        (told,) = await connection.fetch("select attributes from spans where name = 'mcp_connect'")
+    assert told["attributes"] == {"failed": True, "server": "far", "reason": "it answers with the status 401"}
