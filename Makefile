@@ -33,6 +33,7 @@ test: setup ## Run the linter, type checker and all tests. Options: make test JO
 
 test-clients: setup ## Run the tests with Codex and Claude Code themselves; the first run downloads 340 MB
 	@$(BIN)/python -m deploy.clients programs
+	@$(BIN)/python -m deploy.weights
 	@$(BIN)/pytest -q -m programs tests/clients $(ARGS)
 
 test-long: setup ## Run the fault-injection tests; takes many minutes
