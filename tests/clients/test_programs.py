@@ -5,6 +5,7 @@ The model that answers them follows a script. `make test-clients` runs these tes
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import os
 import signal
@@ -24,6 +25,7 @@ from deploy.failure import SetupFailed
 from deploy.weights import weights
 from inference.testing import ScriptedModel
 from migrations.pool import Database
+from tests.compliance.test_http import PIXEL
 from tests.inference.grammar.test_escaped_lark import VOCABULARY
 from tests.serving import Worker
 from tests.worker.answering import answering
@@ -396,6 +398,17 @@ async def test_claude_code_loads_the_tools_of_its_servers_when_they_are_needed(
     assert (mcp.calls, events[-1]["result"]) == ([{"x": 21}], "It is 42.")
     about = "Double a number."
     assert about not in model.prompts[0] and about in model.prompts[1] and only_grow(model.prompts)
+
+
+async def test_claude_code_goes_on_when_the_model_cannot_see_what_it_reads(
+    database: Database, desk: Desk, mcp: ToolServer
+) -> None:
+    (desk.folder / "dot.png").write_bytes(base64.b64decode(PIXEL))
+    model = scripted(call("Read", file_path=str(desk.folder / "dot.png")), "I cannot see it.")
+    async with answering(database, model=model) as client:
+        events = await claude(desk, place(client), mcp, "What is on it?")
+        assert refused(client) == []
+    assert events[-1]["result"] == "I cannot see it." and "this model cannot see" in model.prompts[1]
 
 
 async def test_claude_code_holds_an_answer_to_a_schema(database: Database, desk: Desk, mcp: ToolServer) -> None:

@@ -45,6 +45,9 @@ BLIND = (  # a test compares the models with the catalogue
     "No model of this worker sees images, and an answer that ignored one would be about something else. Describe it in "
     "words, or start the worker with a model that sees, such as gemma-3-4b, and its projector (--mmproj)."
 )
+# In the result of a tool, which the model itself called. All later requests contain it: a refusal would end the
+# conversation.
+SHOWN = "Error: the tool returned an image, which this model cannot see."
 MEMORY_BYTES_MAX = 1024 * 1024  # larger uploads are spooled to disk
 FIELD_BYTES_MAX = 1024
 PARTS_MAX = 8
@@ -102,19 +105,21 @@ class Attachments:
         if not any(isinstance(part, FilePart | ImagePart | ToolResultBlock) for part in parts):
             return entry
         name = "output" if isinstance(entry, FunctionCallOutputItem) else "content"
-        read = [await self._part(tenant_id, part, f"{param}.{name}[{i}]") for i, part in enumerate(parts)]
+        by_tool = isinstance(entry, FunctionCallOutputItem | ToolMessage)
+        read = [await self._part(tenant_id, part, f"{param}.{name}[{i}]", by_tool) for i, part in enumerate(parts)]
         return cast(Entry, entry.model_copy(update={name: read}))
 
-    async def _part(self, tenant_id: UUID, part: object, param: str) -> object:
+    async def _part(self, tenant_id: UUID, part: object, param: str, by_tool: bool) -> object:
         match part:
             case FilePart():
                 return await self._text(tenant_id, part, param)
+            case ImagePart() if by_tool and not self._sees():
+                return TextPart(type="input_text", text=SHOWN)
             case ImagePart():
                 return await self._image(tenant_id, part, param)
             case ToolResultBlock():
-                read = [
-                    await self._part(tenant_id, each, f"{param}.content[{i}]") for i, each in enumerate(part.content)
-                ]
+                places = ((each, f"{param}.content[{i}]") for i, each in enumerate(part.content))
+                read = [await self._part(tenant_id, each, place, by_tool=True) for each, place in places]
                 return part.model_copy(update={"content": read})
         return part
 

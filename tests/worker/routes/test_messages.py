@@ -267,12 +267,6 @@ async def test_thinking_is_switched_where_the_template_has_a_switch(database: Da
         ({"messages": [{"role": "user", "content": [{"type": "audio"}]}]}, 400, "invalid_request_error", "[0].content"),
         ({"messages": [USER, {"role": "user", "content": [PICTURE]}]}, 400, "invalid_request_error", "[1].content[0]"),
         (
-            {"messages": [{"role": "user", "content": [{**RESULT, "content": [PICTURE]}]}]},
-            400,
-            "invalid_request_error",
-            "'messages[0].content[0].content[0]': No model of this worker sees images",
-        ),
-        (
             {
                 "messages": [
                     {"role": "user", "content": [{"type": "image", "source": {"type": "url", "url": "file:/"}}]}

@@ -85,10 +85,25 @@ async def test_a_picture_is_refused_with_those_models_of_the_catalogue_that_coul
         assert all((preset.name in error["message"]) == preset.sees for preset in PRESETS)
     items = {"items": asked["input"]}
     assert (await post(client, "/v1/conversations", items, 400))["error"]["param"] == "items[0].content[1]"
-    call = {"type": "function_call", "call_id": "c", "name": "read", "arguments": "{}"}
-    output = {"type": "function_call_output", "call_id": "c", "output": [{"type": "input_image", **picture}]}
-    assert (await post(client, URL, {"input": [call, output]}, 400))["error"]["param"] == "input[1].output[0]"
     assert model.prompts == []
+
+
+async def test_a_model_that_does_not_see_is_told_when_a_tool_shows_it_a_picture(
+    client: Client, model: ScriptedModel
+) -> None:
+    """It called the tool, and the conversation has to go on."""
+    call = {"type": "function_call", "call_id": "c", "name": "read", "arguments": "{}"}
+    shown = [{"type": "input_text", "text": "a.png"}, {"type": "input_image", "image_url": PICTURE}]
+    output = {"type": "function_call_output", "call_id": "c", "output": shown}
+    await post(client, URL, {"input": [call, output]})
+    use = {"type": "tool_use", "id": "c", "name": "read", "input": {}}
+    source = {"type": "base64", "media_type": "image/png", "data": PICTURE.partition(",")[2]}
+    result = {"type": "tool_result", "tool_use_id": "c", "content": [{"type": "image", "source": source}]}
+    said = [{"role": "user", "content": "x"}, {"role": "assistant", "content": [use]}]
+    asked = {"max_tokens": 9, "messages": [*said, {"role": "user", "content": [result]}]}
+    await post(client, "/v1/messages", asked)
+    assert "<tool>a.png\nError: the tool returned an image, which this model cannot see." in model.prompts[0]
+    assert "<tool>Error: the tool returned an image" in model.prompts[1]
 
 
 async def test_a_file_that_keeps_its_reader_busy_is_refused_with_the_reason_and_keeps_nobody_waiting(
