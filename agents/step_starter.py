@@ -252,6 +252,8 @@ def _thought_of(progress: Progress, candidate: Candidate, begun: bool) -> Though
     if limit is None or progress.turn.prompt:
         return None
     left = max(0, most - progress.usage.reasoning_tokens) if most < TOKENS_MAX else None
+    if progress.turn.answer_now and progress.turn.answer_now.wanted:
+        left = 0
     return changed(limit, begun=begun, tokens=left)
 
 

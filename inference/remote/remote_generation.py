@@ -8,6 +8,7 @@ from itertools import zip_longest
 
 import orjson
 
+from inference.changed import changed
 from inference.delta_stream import DeltaStream
 from inference.engine.detokenizer import TextStream
 from inference.errors import (
@@ -112,7 +113,19 @@ class RemoteGeneration(DeltaStream):
             self._changed.set()
 
     def end_thought(self) -> None:
-        """Without effect: an engine takes nothing more of a request that it has begun."""
+        """An engine takes nothing more of a request that it has begun, so the request goes on with a limit that is
+        spent, where its prefix is cached. Without effect on other engines than ours, and behind the thought."""
+        limit = self._ask.sampling.thought
+        if limit is None or limit.tokens == 0 or self.finish is not None or not self._fleet.has_ours:
+            return
+        if self._ending is not None or limit.close.encode() in b"".join([self._pieces[id] for id in self.ids]):
+            return
+        spent = changed(self._ask.sampling, thought=changed(limit, tokens=0))
+        self._ask = changed(self._ask, sampling=spent)
+        if self._exchange is not None:
+            self._tried.pop()
+            self._release("the answer was wanted at once")
+            self._go_elsewhere(EnginesAway("the engine is gone"))
 
     @property
     def waits(self) -> bool:

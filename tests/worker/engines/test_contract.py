@@ -244,6 +244,18 @@ async def test_a_thought_ends_at_its_limit(model: Model) -> None:
     assert mark and answer and free.startswith(thought) and free != thought
 
 
+async def test_whoever_waits_may_end_a_thought_wherever_it_is_computed(model: Model) -> None:
+    ends = tuple(model.tokenize("</think>", add_special=False, parse_special=True))
+    thinking = replace(GREEDY, thought=ThoughtLimit("<think>", "</think>", ends, begun=True))
+    free = text_of(await read(model.generate(prompt_of(model), GREEDY)))
+    generation, said = model.generate(prompt_of(model), thinking), ""
+    async for delta in generation:
+        said += delta.text
+        generation.end_thought()
+    thought, mark, answer = said.partition("</think>")
+    assert mark and answer and free.startswith(thought) and "</think>" not in answer
+
+
 async def test_a_forced_call_is_a_call(any_model: Model) -> None:
     grammar = tool_grammar([CallableFunction("save_person", PERSON, strict=True)], required=True, calls_max=1)
     sampling = Sampling(max_tokens=200, seed=1, grammar=any_model.prepare(grammar))
