@@ -118,7 +118,8 @@ async def compare(model: Path, rounds: int, word: int) -> tuple[list[tuple[dict[
             costs = {side.name: await round_of(side, f"{number}", word) for side in sides}
             measured.append((costs[ours.name], costs[theirs.name]))
         async with http.get(f"{ours.url}/metrics", headers=ours.headers) as answer:
-            kept = [line for line in (await answer.text()).splitlines() if "checkpoint" in line and line[0] != "#"]
+            told = [line for line in (await answer.text()).splitlines() if line[0] != "#"]
+            kept = [line for line in told if "checkpoint" in line or "engine_parked" in line]
     return measured[1:], "\n".join(kept)
 
 
