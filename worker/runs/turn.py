@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
@@ -99,7 +99,7 @@ async def hydrate(
     history = tuple(opened(services.seals, tenant_id, item, before) for item in history)
     items = await services.attachments.items(tenant_id, request.input, "input")
     servers = await services.mcp_servers.opened(principal, request.servers, trace or Trace())
-    frame = replace(frame, request=request.configured((*history, *items)))  # `changed` is for fields that are arguments
+    frame = changed(frame, request=request.configured((*history, *items)))
     return ResponseTurn(principal, frame, items, history, services.choose, servers)
 
 
