@@ -57,6 +57,8 @@ stream_max_retries = 0
 [mcp_servers.far]
 url = "{tools}"
 """
+# Its sandbox needs namespaces, which containers often do not have.
+ALONE = ("--json", "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox")
 PATCH = """\
 *** Begin Patch
 *** Update File: note.txt
@@ -153,9 +155,7 @@ async def codex(
     config.parent.mkdir(exist_ok=True)
     spelled = {"model": model, "name": name, "url": url, "tools": mcp.url}
     config.write_text(CONFIG.format(**spelled, websockets=str(websockets).lower()))
-    # Its sandbox needs namespaces, which containers often do not have.
-    alone = ("--json", "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox")
-    return await desk.run(CODEX, "exec", *arguments, *alone, AGENT_KEY=key)
+    return await desk.run(CODEX, "exec", *arguments, *ALONE, AGENT_KEY=key)
 
 
 async def claude(desk: Desk, place: Place, mcp: ToolServer, *arguments: str) -> Events:
@@ -318,6 +318,18 @@ async def test_codex_has_its_session_compacted_where_it_takes_the_worker_for_ope
         assert refused(client) == []
     assert done(events)[-1] == ("agent_message", "It is done.")
     assert "Summary of the conversation so far:\nIt was read." in model.prompts[3]
+
+
+async def test_codex_needs_only_an_address_in_place_of_openais(database: Database, desk: Desk) -> None:
+    config = desk.home / ".codex" / "config.toml"
+    config.parent.mkdir()
+    model = scripted("", call("exec_command", cmd="cat note.txt"), "It is done.")  # it begins with a WebSocket
+    async with answering(database, model=model) as client:
+        url, key = place(client)
+        config.write_text(f'model = "{FUNCTIONS}"\nopenai_base_url = "{url}v1"\n')
+        events = await desk.run(CODEX, "exec", "Do it.", *ALONE, CODEX_API_KEY=key)
+        assert refused(client) == []
+    assert done(events) == [("command_execution", "old\n"), ("agent_message", "It is done.")]
 
 
 async def test_codex_goes_on_with_a_session_that_began_at_openai(
