@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
@@ -99,7 +99,8 @@ async def hydrate(
     history = tuple(opened(services.seals, tenant_id, item, before) for item in history)
     items = await services.attachments.items(tenant_id, request.input, "input")
     servers = await services.mcp_servers.opened(principal, request.servers, trace or Trace())
-    frame = changed(frame, request=request.configured((*history, *items)))
+    if (configured := request.configured((*history, *items))) is not request:
+        frame = replace(frame, request=configured)
     return ResponseTurn(principal, frame, items, history, services.choose, servers)
 
 
