@@ -130,8 +130,8 @@ class Engine:
             raise TooManyTokens(len(prompt), self._backend.context)
         if sampling.deterministic and not (self._backend.exact and self._backend.rewinds):
             raise NotDeterministic(
-                "deterministic answers need a CPU, a model that is not recurrent, and a worker that was started with "
-                "--kv-layout streams --flash-attention off"
+                "deterministic answers need a CPU, a model without recurrent layers, and a worker that was started "
+                "with --kv-layout streams --flash-attention off and, for sliding windows, --kv-windows all"
             )
         ends = sampling.thought.ends if sampling.thought else ()
         unknown = next((token for token in (*sampling.logit_bias, *ends) if not 0 <= token < len(self._pieces)), None)

@@ -13,6 +13,7 @@ import pytest
 
 from inference.bundled import DRAFT_MODEL
 from inference.config import EngineConfig
+from inference.errors import NotDeterministic
 from inference.generation import Generation, Sampling, Terms
 from inference.model import ChatModel
 from inference.prompt import ChatMessage, ToolCall
@@ -216,6 +217,14 @@ async def test_a_model_whose_state_drops_no_token_gets_no_drafts_and_the_log_say
         await Talk(model).said([user(1)])
         assert model.stats()["drafted_total"] == 0
     assert "gets no drafts: its recurrent state" in caplog.text
+
+
+async def test_who_wants_the_same_bytes_is_told_that_windows_are_in_the_way(tmp_path: Path) -> None:
+    path = write_hybrid(tmp_path / "gemma3.gguf", "gemma3")
+    config = EngineConfig(model_path=path, context=512, parallel=1, resident=0, threads=1, windowed=True)
+    async with running(config) as model:
+        with pytest.raises(NotDeterministic, match="--kv-windows all"):
+            model.generate(model.encode(model.render([user(1)])), Sampling(deterministic=True))
 
 
 async def test_a_model_with_windows_takes_drafts_of_which_it_drops_those_that_are_wrong(tmp_path: Path) -> None:

@@ -257,18 +257,20 @@ async def until(socket: ClientWebSocketResponse, type: str) -> dict[str, Any]:
     return dict(event)
 
 
-@pytest.mark.parametrize("store", [True, False])
+@pytest.mark.parametrize(("store", "stream"), [(True, {}), (False, {}), (False, {"stream_id": "a"})])
 async def test_a_socket_tells_what_was_accepted_and_the_events_of_its_successor(
-    database: Database, store: bool
+    database: Database, store: bool, stream: dict[str, str]
 ) -> None:
     model = talk()
     async with answering(database, model=model) as client, client.ws_connect(URL) as socket:
-        await send(socket, "create", input="Tell me.", store=store)
+        await send(socket, "create", input="Tell me.", store=store, **stream)
         id = (await until(socket, "created"))["response"]["id"]
         await until(socket, "output_text.delta")
         await send(socket, "steer", previous_response_id=id, input=LESS)
-        accepted = (await until(socket, "steer.accepted"))["steer"]
+        told = await until(socket, "steer.accepted")
+        accepted = told["steer"]
         assert accepted["previous_response_id"] == id and accepted["id"].startswith("steer_")
+        assert told.get("stream_id") == stream.get("stream_id")
         assert (await until(socket, "incomplete"))["response"]["incomplete_details"]["reason"] == "steered"
         created = (await until(socket, "created"))["response"]
         assert (created["previous_response_id"], created["store"]) == (id, store)
