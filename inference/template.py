@@ -181,7 +181,7 @@ class ChatTemplate:
             code = environment.compile(_counted(tree))
         except jinja2.TemplateError as error:
             raise InvalidTemplate(f"the model's chat template does not compile: {error}") from error
-        self._template = jinja2.Template.from_code(environment, code, environment.make_globals(None))
+        self._template = jinja2.Template.from_code(environment, code, dict(environment.globals))
         self.switches = frozenset(read - OURS - self._variables.keys() - environment.globals.keys())
         self.capabilities = probe(self._tried)
 
