@@ -145,7 +145,7 @@ class TurnRecord:
     def ttfa_ms(self) -> float | None:
         return ttfa_ms(self.trace)
 
-    @property
+    @cached_property
     def taken(self) -> TurnCost:
         return turn_cost(self.trace)
 
