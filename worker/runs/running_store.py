@@ -185,7 +185,8 @@ class RunningStore:
         """
         async with self._database.tenant(tenant_id) as connection:
             rows = await connection.fetch(
-                "select id from responses where tenant_id = $1 and id = any($2) and worker = $3 for no key update",
+                """select id from responses where tenant_id = $1 and id = any($2) and worker = $3
+                   order by id for no key update""",
                 tenant_id,
                 [batch.response_id for batch in batches],
                 worker,

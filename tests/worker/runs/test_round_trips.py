@@ -18,9 +18,9 @@ from agents.message import new_id
 from agents.store import ConversationStore, ResponseRecord
 from benchmarks.database.far import Answers, FarPostgres
 from migrations.embedded import EmbeddedPostgres
-from migrations.pool import Database
+from migrations.pool import Act, Database
 from tests.agents.turns import user
-from worker.runs.response_rows import Batch
+from worker.runs.response_rows import Batch, batch_rows, ending_row
 from worker.runs.running_store import RunningStore
 
 WORKER, ANOTHER = 31, 32  # no session holds their locks
@@ -175,3 +175,31 @@ async def test_an_end_of_what_another_worker_owns_is_refused_and_those_beside_it
     assert first is None
     assert [type(each) for each in others] == [NotFound, NotFound]
     assert not (await far.running.read(tenant, foreign.id, -1)).events
+
+
+@pytest.mark.parametrize("writes", ["ends", "events"])
+async def test_whoever_writes_several_responses_locks_them_in_one_order(far: Far, owner_dsn: str, writes: str) -> None:
+    (tenant,) = await tenants(owner_dsn, 1)
+    made = sorted((record() for _ in range(2)), key=lambda each: each.id)
+    for each in made:
+        await far.running.begin(tenant, each, WORKER)
+    batches = [Batch(each.id, [EVENT], 0) for each in reversed(made)]
+    ends = [ending_row(ended(each), batch) for each, batch in zip(reversed(made), batches, strict=True)]
+    acts = {
+        "ends": Act("end_responses", tenant, b"[%b]" % b",".join(ends), WORKER),
+        "events": Act("append_response_events", tenant, batch_rows(batches, ()), WORKER),
+    }
+    owner, other = await asyncpg.connect(owner_dsn), await asyncpg.connect(owner_dsn)
+    lock = "select from responses where id = $1 for update nowait"
+    async with owner.transaction():
+        await owner.execute(lock, made[1].id)
+        writing = asyncio.create_task(far.database.carry_out([acts[writes]]))
+        holder = await owner.fetchval("select pg_backend_pid()")
+        waits = "select exists (select from pg_stat_activity where $1 = any(pg_blocking_pids(pid)))"
+        while not await other.fetchval(waits, holder):
+            pass
+        with pytest.raises(asyncpg.LockNotAvailableError):  # the first is taken while the second is waited for
+            await other.execute(lock, made[0].id)
+    await writing
+    await owner.close()
+    await other.close()
