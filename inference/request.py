@@ -132,7 +132,7 @@ class Request:
     @property
     def next_run(self) -> PlacedRun | None:
         """The first picture, or part of one, that is not computed to its end."""
-        return next((run for run in self.runs if run.end > self.computed), None)
+        return next((run for run in self.runs if run.end > self.computed), None) if self.runs else None
 
     @property
     def run(self) -> PlacedRun | None:

@@ -429,7 +429,7 @@ class Engine:
 
     def _tell(self, request: Request, token: int | None, text: str) -> None:
         logprobs = request.sampler.logprobs_of(self._pieces)
-        self._news.append(TokenUpdate(self._handles[request], token, text, logprobs=logprobs))
+        self._news.append(TokenUpdate(self._handles[request], token, text, None, None, logprobs))
 
     def _finish(self, request: Request, finish: Finish, error: InferenceError | None = None) -> None:
         request.finish = finish
