@@ -10,17 +10,23 @@ from inference.errors import OVERLOADED
 
 BUSY = frozenset({429, 503})  # not the client's fault: it may retry elsewhere, or later
 BROKE = "Internal error while generating the answer. Please try again."
+TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
+
+
+def type_of(status: int) -> str:
+    return "server_error" if status >= 500 else TYPES.get(status, "invalid_request_error")
 
 
 class ApiError(Exception):
-    """Sent as {"error": {"message", "type", "param", "code"}} with this status."""
+    """Sent as {"error": {"message", "type", "param", "code"}} with this status. The type follows from it, if none is
+    given."""
 
     def __init__(
         self,
         status: int,
         message: str,
         *,
-        type: str = "invalid_request_error",
+        type: str | None = None,
         param: str | None = None,
         code: str | None = None,
         retry_after_s: float | None = None,
@@ -29,7 +35,7 @@ class ApiError(Exception):
         super().__init__(message)
         self.status = status
         self.message = message
-        self.type = type
+        self.type = type or type_of(status)
         self.param = param
         self.code = code
         self.retry_after_s = retry_after_s
@@ -42,14 +48,19 @@ class ApiError(Exception):
         return {"error": {"message": storable(self.message), "type": self.type, "param": param, "code": self.code}}
 
 
+def invalid(param: str, reason: str) -> ApiError:
+    """400, for a parameter whose value is wrong. `reason` is a sentence that follows its name."""
+    return ApiError(400, f"Invalid '{param}': {reason}", param=param, code="invalid_value")
+
+
 def rate_limited(message: str, retry_after_s: float | None = None) -> ApiError:
     """429, for a caller with too much in progress."""
-    return ApiError(429, message, type="rate_limit_error", code="rate_limit_exceeded", retry_after_s=retry_after_s)
+    return ApiError(429, message, code="rate_limit_exceeded", retry_after_s=retry_after_s)
 
 
 def overloaded(message: str, retry_after_s: float) -> ApiError:
     """503, when all callers together have too much in progress."""
-    return ApiError(503, message, type="server_error", code=OVERLOADED, retry_after_s=retry_after_s)
+    return ApiError(503, message, code=OVERLOADED, retry_after_s=retry_after_s)
 
 
 class ClientGone(Exception):

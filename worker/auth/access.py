@@ -28,12 +28,8 @@ class Access:
         if not self.scopes or self.scopes & principal.scopes:
             return
         names = " or ".join(scope for scope in Scope if scope in self.scopes)
-        raise ApiError(
-            403,
-            f"This needs the scope {names}, which these credentials do not have.",
-            type="permission_error",
-            code="missing_scope",
-        )
+        message = f"This needs the scope {names}, which these credentials do not have."
+        raise ApiError(403, message, code="missing_scope")
 
 
 EVERYBODY, VISITORS = Access(), Access(visitors=True)

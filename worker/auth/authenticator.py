@@ -130,7 +130,7 @@ class Authenticator:
             raise _unauthorized(f"This token is not valid: {error}.") from error
         except KeysUnavailable as error:
             message = "Tokens cannot be checked now: their issuer does not answer. Try again in a moment."
-            raise ApiError(503, message, type="server_error", retry_after_s=1.0) from error
+            raise ApiError(503, message, retry_after_s=1.0) from error
         tenant_id = await self.keys.tenant(bearer.tenant)
         return Principal(tenant_id, bearer.subject, bearer.scopes, "jwt"), bearer.expires_at
 
@@ -189,4 +189,4 @@ class Authenticator:
 
 
 def _unauthorized(message: str) -> ApiError:
-    return ApiError(401, message, type="authentication_error", code="invalid_api_key")
+    return ApiError(401, message, code="invalid_api_key")

@@ -60,4 +60,4 @@ async def end_with_credential(request: web.Request, handler: Handler) -> web.Str
                 raise
             task.uncancel()
             message = "The credentials were revoked while this was being answered."
-            raise ApiError(401, message, type="authentication_error", code="invalid_api_key") from None
+            raise ApiError(401, message, code="invalid_api_key") from None

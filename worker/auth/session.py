@@ -165,9 +165,5 @@ def require_same_origin(method: str, headers: Mapping[str, str]) -> None:
     site, origin = headers.get("Sec-Fetch-Site"), headers.get("Origin")
     from_here = site == "same-origin" if site is not None else urlsplit(origin or "").netloc == headers.get("Host")
     if not from_here:
-        raise ApiError(
-            403,
-            "A browser session may only be used by this server's own page. Programs send an API key.",
-            type="permission_error",
-            code="cross_origin",
-        )
+        message = "A browser session may only be used by this server's own page. Programs send an API key."
+        raise ApiError(403, message, code="cross_origin")

@@ -69,4 +69,4 @@ class Throttle:
 
 def _slow_down() -> ApiError:
     message = "Too many wrong credentials came from this address. Check yours, and try again in a moment."
-    return ApiError(429, message, type="rate_limit_error", code="too_many_failures", retry_after_s=1 / FORGIVEN_PER_S)
+    return ApiError(429, message, code="too_many_failures", retry_after_s=1 / FORGIVEN_PER_S)

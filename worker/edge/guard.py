@@ -22,7 +22,7 @@ STALL_S = 30.0  # a client that reads nothing of a response for this long is gon
 RETRY_AFTER_S = 1
 FRAMES_BYTES_MAX = 4096  # of a WebSocket at a time: hundreds of frames without content, which take some milliseconds
 
-OVERLOADED = ApiError(503, "The worker has no room for another connection.", type="server_error")
+OVERLOADED = ApiError(503, "The worker has no room for another connection.")
 LATE = ApiError(408, "The request took too long to arrive.", code="request_timeout")
 TOO_LARGE = ApiError(431, "The headers of the request are too large.", code="headers_too_large")
 REASONS = {408: "Request Timeout", 431: "Request Header Fields Too Large", 503: "Service Unavailable"}

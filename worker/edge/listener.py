@@ -69,7 +69,7 @@ class Http(RequestHandler):
         if status < 500:
             error = ApiError(status, f"The request is not valid HTTP: {message}", code="invalid_http")
         else:
-            error = ApiError(status, "Something went wrong on our side.", type="server_error", code="server_error")
+            error = ApiError(status, "Something went wrong on our side.", code="server_error")
         response = error_response(error)
         response.force_close()
         return response

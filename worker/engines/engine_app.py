@@ -36,7 +36,7 @@ from worker.edge.guard import guard_of
 from worker.engines.channel import keep_alive
 from worker.engines.generate_request import GenerateRequest
 from worker.engines.served_channel import HttpBody, ServedChannel, SharedReply, TokenStream
-from worker.errors import ApiError, ClientGone
+from worker.errors import ApiError, ClientGone, invalid
 from worker.http.error_mapping import to_api_error
 from worker.http.json_response import json_response
 from worker.http.middleware import error_response, join_trace
@@ -233,7 +233,7 @@ def _body_bytes_max(app: web.Application) -> int:
 
 def _fault(error: Exception, what: str) -> ApiError:
     log.error("%s failed", what, exc_info=error)
-    return ApiError(500, "Something went wrong in the engine; see its log.", type="server_error")
+    return ApiError(500, "Something went wrong in the engine; see its log.")
 
 
 async def _taken(asked: GenerateRequest, model: ChatModel) -> Generation | None:
@@ -246,8 +246,7 @@ def _check_tokens(asked: GenerateRequest, model: ChatModel) -> None:
     size = model.vocabulary_size
     if min(asked.token_ids) < 0 or max(asked.token_ids) >= size:
         at, unknown = next((at, id) for at, id in enumerate(asked.token_ids) if not 0 <= id < size)
-        message = f"Invalid 'token_ids[{at}]': this model has no token {unknown}; it has {size}."
-        raise ApiError(400, message, param=f"token_ids[{at}]", code="invalid_value")
+        raise invalid(f"token_ids[{at}]", f"this model has no token {unknown}; it has {size}.")
 
 
 async def _grammar(asked: GenerateRequest, model: ChatModel) -> Grammar | None:

@@ -13,7 +13,6 @@ from agents.errors import AgentError
 from inference.errors import InferenceError
 from worker.errors import ApiError
 from worker.runs.run_services import RunServices
-from worker.wire.options import FEEDBACK, RESPONSE_ID, RESULTS, VERSIONS
 from worker.wire.page import ID
 
 # As in the OpenAPI description.
@@ -31,7 +30,7 @@ def check_model(name: str | None, services: RunServices) -> str:
     if model not in served:
         available = ", ".join([*served, *services.aliases.of(served)])
         message = f"The model '{name}' is not available on this worker. Available: {available}."
-        raise ApiError(404, message, type="not_found_error", param="model", code="model_not_found")
+        raise ApiError(404, message, param="model", code="model_not_found")
     return model
 
 
@@ -50,30 +49,10 @@ def path_id(request: web.Request, kind: str, name: str = "id") -> str:
     """An id from the path. Text that cannot be an id never reaches a query. Raises ApiError 404."""
     id = request.match_info[name]
     if not ID.fullmatch(id):
-        raise ApiError(404, f"There is no {kind} with this id.", type="not_found_error", code="not_found")
+        raise ApiError(404, f"There is no {kind} with this id.", code="not_found")
     return id
 
 
-def includes_results(request: web.Request) -> bool:
-    """Whether the query string requests search results."""
-    return RESULTS in _included(request)
-
-
-def includes_response_ids(request: web.Request) -> bool:
-    """Whether the query string requests the response that each item of a conversation belongs to."""
-    return RESPONSE_ID in _included(request)
-
-
-def includes_feedback(request: web.Request) -> bool:
-    """Whether the query string requests the feedback on the response that each item belongs to."""
-    return FEEDBACK in _included(request)
-
-
-def includes_versions(request: web.Request) -> bool:
-    """Whether the query string requests the ids of each item's versions."""
-    return VERSIONS in _included(request)
-
-
-def _included(request: web.Request) -> tuple[str, ...]:
-    """Clients send `include` or `include[]`."""
-    return (*request.query.getall("include", ()), *request.query.getall("include[]", ()))
+def includes(request: web.Request, value: str) -> bool:
+    """Whether the query string asks for this too. Clients send `include` or `include[]`."""
+    return value in (*request.query.getall("include", ()), *request.query.getall("include[]", ()))

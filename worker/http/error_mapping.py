@@ -27,7 +27,7 @@ def unknown_path(method: str, path: str, known: Collection[str]) -> ApiError:
     meant = _meant(path, known)
     hint = f"Did you mean {meant}?" if meant else "The addresses of the API are listed in /openapi.json."
     shown = path if len(path) <= TOLD_CHARS_MAX else f"{path[:TOLD_CHARS_MAX]}…"
-    return ApiError(404, f"The address {method} {shown} does not exist. {hint}", type="not_found_error")
+    return ApiError(404, f"The address {method} {shown} does not exist. {hint}")
 
 
 def method_not_allowed(method: str, allowed: Iterable[str]) -> ApiError:
@@ -58,11 +58,6 @@ PLAIN_WORD = re.compile(r"[a-z]+ ")
 MESSAGE_CHARS_MAX = 1000  # a validation message may quote the input, which may be large
 # Postgres stores no NUL in texts, so a value with one cannot name anything stored.
 UNSTORABLE = (asyncpg.CharacterNotInRepertoireError, asyncpg.UntranslatableCharacterError)
-TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
-
-
-def type_of(status: int) -> str:
-    return "server_error" if status >= 500 else TYPES.get(status, "invalid_request_error")
 
 
 def to_api_error(error: BaseException) -> ApiError | None:
@@ -80,9 +75,7 @@ def to_api_error(error: BaseException) -> ApiError | None:
     if isinstance(error, UnicodeEncodeError):  # lone surrogates, as which invalid UTF-8 bytes are decoded
         return ApiError(400, "The request has text that is not UTF-8.", code="invalid_text")
     if isinstance(error, DATABASE_AWAY):
-        return ApiError(
-            503, "The database is not responding. Try again in a moment.", type="server_error", retry_after_s=1.0
-        )
+        return ApiError(503, "The database is not responding. Try again in a moment.", retry_after_s=1.0)
     return None
 
 
@@ -100,7 +93,7 @@ def _from_http(error: web.HTTPException) -> ApiError:
         404: "This address does not exist.",
         413: "The request body is too large.",
     }
-    return ApiError(error.status, messages.get(error.status, error.reason), type=type_of(error.status))
+    return ApiError(error.status, messages.get(error.status, error.reason))
 
 
 def _from_validation(error: ValidationError) -> ApiError:
@@ -115,7 +108,6 @@ def _from_domain(error: InferenceError | AgentError | RetrievalError) -> ApiErro
     return ApiError(
         error.status,
         _sentence(str(error)),
-        type=type_of(error.status),
         param=error.param,
         code=error.code,
         retry_after_s=getattr(error, "retry_after_s", None),

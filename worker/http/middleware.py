@@ -120,7 +120,7 @@ def _answer(request: web.Request, error: Exception) -> web.Response:
         raise ConnectionAbortedError("the answer broke off") from error
     if answer is None:
         message = f"Something went wrong on our side. See the log for request {request[REQUEST_ID]}."
-        answer = ApiError(500, message, type="server_error", code="server_error")
+        answer = ApiError(500, message, code="server_error")
     return error_response(answer, request.path)
 
 
@@ -163,12 +163,8 @@ async def identify(request: web.Request, handler: Handler) -> web.StreamResponse
             if principal.via == "api_key":  # so that the answers of a key can be found
                 trace.attributes["firsttoken.key"] = principal.subject
         elif access != VISITORS:
-            raise ApiError(
-                401,
-                "No credentials were given. Send `Authorization: Bearer <api key>`.",
-                type="authentication_error",
-                code="missing_api_key",
-            )
+            message = "No credentials were given. Send `Authorization: Bearer <api key>`."
+            raise ApiError(401, message, code="missing_api_key")
         if principal is not None and principal.bounds is not None:
             await services.daily_budgets.know(principal)
     if access is None:

@@ -53,9 +53,7 @@ class LoadingApp:
             response.headers["Refresh"] = str(RETRY_S)  # of the same address, with the token of a sign-in link
             response.headers["Retry-After"] = str(RETRY_S)
         else:
-            error = ApiError(
-                503, "The model is being loaded.", type="server_error", code="loading", retry_after_s=RETRY_S
-            )
+            error = ApiError(503, "The model is being loaded.", code="loading", retry_after_s=RETRY_S)
             response = error_response(error, request.path)
         response.force_close()
         return response

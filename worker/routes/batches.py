@@ -7,7 +7,7 @@ from aiohttp import web
 from retrieval.errors import FileNotFound
 from worker.auth.access import needs
 from worker.auth.scope import Scope
-from worker.errors import ApiError
+from worker.errors import ApiError, invalid
 from worker.http.checks import path_id
 from worker.http.json_response import json_response
 from worker.http.request_keys import BODY, PRINCIPAL
@@ -36,10 +36,9 @@ async def create(request: web.Request) -> web.Response:
         file = await services.uploads.get(principal.tenant_id, body.input_file_id)
     except FileNotFound:
         message = f"There is no file with the id '{body.input_file_id}'."
-        raise ApiError(404, message, type="not_found_error", param="input_file_id", code="not_found") from None
+        raise ApiError(404, message, param="input_file_id", code="not_found") from None
     if file.purpose != PURPOSE:
-        message = f"Invalid 'input_file_id': the file was not uploaded with the purpose '{PURPOSE}'."
-        raise ApiError(400, message, param="input_file_id", code="invalid_value")
+        raise invalid("input_file_id", f"the file was not uploaded with the purpose '{PURPOSE}'.")
     caller = {"via": principal.via, "subject": principal.subject}
     return json_response(batch_object(await services.batches.create(principal.tenant_id, body, caller)))
 

@@ -14,15 +14,8 @@ from agents.message import FunctionCall, FunctionCallOutput, Item, Message
 from agents.store import Conversation, ConversationStore, Found
 from worker.auth.access import needs
 from worker.auth.scope import Scope
-from worker.errors import ApiError
-from worker.http.checks import (
-    INCLUDE,
-    includes_feedback,
-    includes_response_ids,
-    includes_results,
-    includes_versions,
-    path_id,
-)
+from worker.errors import invalid
+from worker.http.checks import INCLUDE, includes, path_id
 from worker.http.json_response import json_response
 from worker.http.request_keys import BODY, PRINCIPAL
 from worker.http.route_docs import JSON, RouteDocs
@@ -30,7 +23,7 @@ from worker.services import SERVICES
 from worker.wire import limits
 from worker.wire.feedback import COMMENT, RATING, told
 from worker.wire.items import InputItem, without_triggers
-from worker.wire.options import Metadata
+from worker.wire.options import FEEDBACK, RESPONSE_ID, RESULTS, VERSIONS, Metadata
 from worker.wire.page import PAGE, PageQuery, list_object, search_words
 from worker.wire.parse import parsed
 from worker.wire.public_view import public_item
@@ -181,7 +174,7 @@ async def export(request: web.Request) -> web.Response:
     store, tenant_id = _store(request)
     conversation_id, form = _conversation_id(request), request.query.get("format", "markdown")
     if form not in ("markdown", "json"):
-        raise ApiError(400, "Invalid 'format': it must be markdown or json.", param="format", code="invalid_value")
+        raise invalid("format", "it must be markdown or json.")
     conversation = await store.get(tenant_id, conversation_id)
     items = await store.history(tenant_id, conversation_id)
     name = f"{conversation_id}.{'md' if form == 'markdown' else 'json'}"
@@ -226,18 +219,18 @@ async def add_items(request: web.Request) -> web.Response:
 @RouteDocs(query=PAGE | INCLUDE)
 async def list_items(request: web.Request) -> web.Response:
     store, tenant_id = _store(request)
-    query, with_results = PageQuery.parse(request.query), includes_results(request)
+    query, with_results = PageQuery.parse(request.query), includes(request, RESULTS)
     page = await store.list_items(
         tenant_id, _conversation_id(request), after=query.after, limit=query.limit, order=query.order
     )
     items = [public_item(item, with_results) for item in page.data]
-    if includes_response_ids(request) or includes_feedback(request):
+    if includes(request, RESPONSE_ID) or includes(request, FEEDBACK):
         responses = await store.responses_of(tenant_id, [item["id"] for item in items])
         items = [{**item, "firsttoken_response_id": responses.get(item["id"])} for item in items]
-    if includes_feedback(request):
+    if includes(request, FEEDBACK):
         rated = await request.app[SERVICES].responses.notes(tenant_id, list(set(responses.values())), (RATING, COMMENT))
         items = [{**item, "firsttoken_feedback": told(rated.get(responses.get(item["id"], "")))} for item in items]
-    if includes_versions(request):
+    if includes(request, VERSIONS):
         versions = await store.versions.of(tenant_id, [item["id"] for item in items])
         items = [{**item, "firsttoken_versions": versions.get(item["id"], [item["id"]])} for item in items]
     return json_response(list_object(items, page.has_more))
@@ -260,7 +253,7 @@ async def branch(request: web.Request) -> web.Response:
 async def retrieve_item(request: web.Request) -> web.Response:
     store, tenant_id = _store(request)
     item = await store.get_item(tenant_id, _conversation_id(request), path_id(request, "item", "item_id"))
-    return json_response(public_item(item, includes_results(request)))
+    return json_response(public_item(item, includes(request, RESULTS)))
 
 
 async def delete_item(request: web.Request) -> web.Response:

@@ -70,13 +70,8 @@ async def get_model(request: web.Request) -> web.Response:
     models = {model["id"]: model for model in _models(services)}
     found = models.get(id) or models.get(services.aliases.model_of(id))
     if found is None:
-        names = ", ".join(models)
-        raise ApiError(
-            404,
-            f"There is no model '{id}' on this worker. Available: {names}.",
-            type="not_found_error",
-            code="model_not_found",
-        )
+        message = f"There is no model '{id}' on this worker. Available: {', '.join(models)}."
+        raise ApiError(404, message, code="model_not_found")
     return json_response(found)
 
 

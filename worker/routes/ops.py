@@ -269,7 +269,7 @@ async def get_trace(request: web.Request) -> web.Response:
     traces = services.telemetry.traces
     trace = await traces.get(principal, request.match_info["id"])
     if trace is None:
-        raise ApiError(404, "There is no trace with this id.", type="not_found_error", code="trace_not_found")
+        raise ApiError(404, "There is no trace with this id.", code="trace_not_found")
     if query.format == "otlp":
         return json_response(otlp_json(spans_of(trace), VERSION))
     said: dict[str, Any] = {"question": None, "calls": []}

@@ -86,7 +86,7 @@ async def _scores(
     if model not in embedders.names:
         names = [*embedders.names, *([reranker.name] if reranker else [])]
         message = f"The model '{model}' cannot rerank. Models that can: {', '.join(names)}."
-        raise ApiError(404, message, type="not_found_error", param="model", code="model_not_found")
+        raise ApiError(404, message, param="model", code="model_not_found")
     embedder = await embedders.get(model)
     asked, passages = await embedder.embed_query(query, salt=salt), await embedder.embed_windows(texts)
     cosines = window_similarity(asked.tokens, [Windows(each.windows, each.scales) for each in passages])

@@ -6,7 +6,7 @@ from aiohttp import web
 
 from worker.auth.access import needs
 from worker.auth.scope import Scope
-from worker.http.checks import INCLUDE, check_model, includes_results, path_id
+from worker.http.checks import INCLUDE, check_model, includes, path_id
 from worker.http.json_response import json_response
 from worker.http.request_keys import BODY, PRINCIPAL
 from worker.http.route_docs import RouteDocs
@@ -15,6 +15,7 @@ from worker.runs.prompt_tokens import prompt_tokens
 from worker.runs.turn import hydrate
 from worker.services import SERVICES
 from worker.wire.feedback import Feedback
+from worker.wire.options import RESULTS
 from worker.wire.page import PAGE, PageQuery, list_object, page_of
 from worker.wire.parse import parsed
 from worker.wire.public_view import public_item, public_response
@@ -81,7 +82,7 @@ async def input_items(request: web.Request) -> web.Response:
     services, tenant_id = request.app[SERVICES], request[PRINCIPAL].tenant_id
     query = PageQuery.parse(request.query)
     record = await services.responses.get(tenant_id, path_id(request, "response"))
-    items = [public_item(item, includes_results(request)) for item in record.input]
+    items = [public_item(item, includes(request, RESULTS)) for item in record.input]
     page, has_more = page_of(items, query)
     return json_response(list_object(page, has_more))
 

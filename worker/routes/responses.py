@@ -13,8 +13,8 @@ from agents.errors import NotFound
 from agents.message import new_id
 from worker.auth.access import needs
 from worker.auth.scope import Scope
-from worker.errors import ApiError, ClientGone
-from worker.http.checks import INCLUDE, includes_results, path_id
+from worker.errors import ClientGone, invalid
+from worker.http.checks import INCLUDE, includes, path_id
 from worker.http.json_response import json_response
 from worker.http.request_keys import BODY, IGNORED, PRINCIPAL, TRACE
 from worker.http.route_docs import EVENTS, JSON, RouteDocs
@@ -29,6 +29,7 @@ from worker.services import SERVICES
 from worker.telemetry.telemetry import server_timing
 from worker.wire import sse
 from worker.wire.headers import with_headers
+from worker.wire.options import RESULTS
 from worker.wire.parse import parsed
 from worker.wire.public_view import Dialect, public_response
 from worker.wire.response_request import ResponseRequest
@@ -147,7 +148,7 @@ async def retrieve(request: web.Request) -> web.StreamResponse:
     if request.query.get("stream") == "true":
         return await _follow(request, response_id, _starting_after(request))
     record = await services.responses.get(tenant_id, response_id)
-    return json_response(public_response(record.body, includes_results(request)))
+    return json_response(public_response(record.body, includes(request, RESULTS)))
 
 
 async def _follow(request: web.Request, response_id: str, after: int) -> web.StreamResponse:
@@ -182,6 +183,5 @@ def _starting_after(request: web.Request) -> int:
     if value is None:
         return -1
     if not (value.isascii() and value.isdigit() and len(value) <= NUMBER_DIGITS_MAX):
-        message = "Invalid 'starting_after': use the sequence_number of the last event received."
-        raise ApiError(400, message, param="starting_after", code="invalid_value")
+        raise invalid("starting_after", "use the sequence_number of the last event received.")
     return int(value)

@@ -72,7 +72,7 @@ async def end_own(request: web.Request) -> web.Response:
     own = _own(await sessions.list(principal.tenant_id), principal)
     if not own:
         message = "Only a browser that is signed in has sessions of its own. An API key ends sessions by their ids."
-        raise ApiError(403, message, type="permission_error", code="no_session")
+        raise ApiError(403, message, code="no_session")
     ended = await _end(request, *(each.id for each in own))
     response = json_response({"object": "list", "data": [{"id": id, "object": "session.deleted"} for id in ended]})
     sessions.forget(response)
@@ -88,10 +88,10 @@ async def end(request: web.Request) -> web.Response:
         own = _own(await sessions.list(principal.tenant_id), principal)
         if id not in (each.id for each in own):
             message = "Ending another session needs the scope admin, which these credentials do not have."
-            raise ApiError(403, message, type="permission_error", code="missing_scope")
+            raise ApiError(403, message, code="missing_scope")
     id = principal.subject if this else id
     if not await _end(request, id):
-        raise ApiError(404, "There is no session with this id.", type="not_found_error", code="not_found")
+        raise ApiError(404, "There is no session with this id.", code="not_found")
     response = json_response({"id": id, "object": "session.deleted", "deleted": True})
     if this:
         sessions.forget(response)

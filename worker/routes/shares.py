@@ -83,5 +83,5 @@ async def open_link(request: web.Request) -> web.Response:
         shared = await services.shares.open(path_id(request, "shared conversation", "token"))
         if shared is None:
             message = "This link does not work: it was revoked, or not copied completely."
-            raise ApiError(401, message, type="authentication_error", code="unknown_link")
+            raise ApiError(401, message, code="unknown_link")
     return json_response(shared_object(shared), headers=UNSEEN)

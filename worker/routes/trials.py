@@ -87,7 +87,7 @@ async def decide(request: web.Request) -> web.Response:
     name, after = path_id(request, "canary", "name"), State((await parsed(CanaryDecision, request[BODY])).state)
     done = await request.app[SERVICES].canaries.decide(name, after, actor_of(request))
     if done is None:
-        raise ApiError(404, "There is no canary of this name.", type="not_found_error", code="not_found")
+        raise ApiError(404, "There is no canary of this name.", code="not_found")
     if not done:
         raise ApiError(409, f"Canary {name} is over or was decided already.", code="canary_decided")
     return json_response({"name": name, "state": after})
@@ -102,4 +102,4 @@ def _check(principal: Principal) -> None:
         message = (
             "This concerns all tenants: it needs the scopes ops and admin, which these credentials do not both have."
         )
-        raise ApiError(403, message, type="permission_error", code="missing_scope")
+        raise ApiError(403, message, code="missing_scope")

@@ -13,7 +13,7 @@ from retrieval.query import Query
 from worker.auth.access import needs
 from worker.auth.audit import Act
 from worker.auth.scope import USUAL, Scope
-from worker.errors import ApiError
+from worker.errors import ApiError, invalid
 from worker.http.checks import path_id
 from worker.http.json_response import json_response
 from worker.http.request_keys import BODY, PRINCIPAL, TRACE, noted
@@ -89,8 +89,7 @@ def _model(services: Services, name: str | None) -> tuple[str, int]:
     try:
         return model, services.embedders.dimensions(model)
     except UnknownEmbedder as error:
-        param = "firsttoken_embedding_model"
-        raise ApiError(400, f"Invalid '{param}': {error}", param=param, code="invalid_value") from None
+        raise invalid("firsttoken_embedding_model", str(error)) from None
 
 
 @RouteDocs(query=PAGE)
@@ -162,8 +161,7 @@ async def list_files(request: web.Request) -> web.Response:
     batch_id = path_id(request, "batch", "batch_id") if "batch_id" in request.match_info else None
     status = request.query.get("filter")
     if status is not None and status not in STATUSES:
-        message = f"Invalid 'filter': it must be {', '.join(STATUSES[:-1])} or {STATUSES[-1]}."
-        raise ApiError(400, message, param="filter", code="invalid_value")
+        raise invalid("filter", f"it must be {', '.join(STATUSES[:-1])} or {STATUSES[-1]}.")
     files = await services.file_queue.list(tenant_id, store_id, batch_id=batch_id)
     shown = [store_file_object(file) for file in files if status in (None, file.status)]
     page, has_more = page_of(shown, PageQuery.parse(request.query))
@@ -224,7 +222,7 @@ async def cancel_batch(request: web.Request) -> web.Response:
 async def _batch(services: Services, tenant_id: UUID, store_id: str, batch_id: str) -> web.Response:
     files = await services.file_queue.list(tenant_id, store_id, batch_id=batch_id)
     if not files:
-        raise ApiError(404, "There is no batch with this id.", type="not_found_error", code="not_found")
+        raise ApiError(404, "There is no batch with this id.", code="not_found")
     return json_response(batch_object(batch_id, store_id, files))
 
 

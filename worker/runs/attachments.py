@@ -136,7 +136,7 @@ class Attachments:
             await self._loaders.pixels(tenant_id, part.picture)
         except FileNotFound as error:
             message = f"There is no file with the id '{error.file_id}'."
-            raise ApiError(404, message, type="not_found_error", param=f"{param}.file_id", code="not_found") from None
+            raise ApiError(404, message, param=f"{param}.file_id", code="not_found") from None
         except UnreadableFile as error:
             raise _unseen(param, f"The image {error}.") from None
         except PydanticCustomError as error:
@@ -153,7 +153,7 @@ class Attachments:
             raise ApiError(400, f"The file '{part.name}' {error}.", param=param, code=error.code) from None
         except FileNotFound as error:
             message = f"There is no file with the id '{error.file_id}'."
-            raise ApiError(404, message, type="not_found_error", param=f"{param}.file_id", code="not_found") from None
+            raise ApiError(404, message, param=f"{param}.file_id", code="not_found") from None
         if len(text) > limits.TEXT_CHARS_MAX:
             message = f"The file '{name}' has more than {limits.TEXT_CHARS_MAX} characters."
             raise ApiError(400, message, param=param, code="string_above_max_length")
@@ -187,7 +187,7 @@ def _again(stored: Mapping[str, Item], reference: ItemReference, param: str) -> 
     """Raises ApiError 404."""
     if reference.id not in stored:
         message = f"There is no stored item with the id '{reference.id}'."
-        raise ApiError(404, message, type="not_found_error", param=param, code="not_found")
+        raise ApiError(404, message, param=param, code="not_found")
     item = stored[reference.id]
     id = new_id(item.id.partition("_")[0])
     if isinstance(item, FunctionCall) and item.shape.form == "mcp" and item.call_id == item.id:

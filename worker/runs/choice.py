@@ -244,7 +244,7 @@ async def whole_of(choices: Sequence[Choice]) -> list[TurnFinished]:
             raise Interrupted
         if each.status == "failed":
             message, code = each.error_message or BROKE, each.error_code or "server_error"
-            raise ApiError(500, message, type="server_error", code=code)
+            raise ApiError(500, message, code=code)
     return finished
 
 

@@ -1,12 +1,15 @@
-"""What another worker needs to resume a response, stored with its events."""
+"""What another worker needs to resume a response: stored with its events, and read when its worker was lost. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from agents.checkpoint import Marks
+from agents.checkpoint import CannotResume, Checkpoint, Marks
+from worker.wire.events import WireEvent
+
+ATTEMPTS_MAX = 3  # a response that has crashed this many workers would crash the next one
 
 
 @dataclass(slots=True)
@@ -34,3 +37,29 @@ class Continuation:
             self._job_kept = True
             self.marks.keep()
         self._newest = None
+
+
+@dataclass(frozen=True, slots=True)
+class InterruptedResponse:
+    """The stored events of a response, and its checkpoint. `job` is the request as `job_of` describes it, `makers` the
+    number of workers that have run it so far."""
+
+    events: tuple[WireEvent, ...]
+    checkpoint: Checkpoint
+    job: Mapping[str, Any]
+    makers: int
+
+    @classmethod
+    def read(cls, payloads: list[dict[str, Any]], makers: int) -> InterruptedResponse:
+        """From all stored batches of its events. Raises CannotResume."""
+        by_number = {event["sequence_number"]: event for payload in payloads for event in payload["events"]}
+        marks = [mark for payload in payloads for mark in payload.get("marks", ())]
+        job = next((mark["job"] for mark in marks if "job" in mark), None)
+        if job is None:
+            raise CannotResume("it is not one that is resumed")
+        if makers >= ATTEMPTS_MAX:
+            raise CannotResume(f"{makers} workers were lost while generating it")
+        if sorted(by_number) != list(range(len(by_number))):
+            raise CannotResume("not all of its events are stored")
+        events = tuple(event for _, event in sorted(by_number.items()))
+        return cls(events, Checkpoint.read(mark for mark in marks if "job" not in mark), job, makers)

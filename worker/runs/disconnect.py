@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from worker.errors import ApiError
+from worker.errors import invalid
 
 HEADER = "X-Firsttoken-On-Disconnect"
 DIGITS_MAX = 9  # before a number is read
@@ -31,8 +31,7 @@ class Disconnect:
             return GO_ON
         if value.isascii() and value.isdigit() and len(value) <= DIGITS_MAX and int(value) <= GRACE_MAX_S:
             return cls(float(value))
-        message = f"Invalid '{HEADER}': it must be cancel, continue or a number of seconds up to {GRACE_MAX_S:.0f}."
-        raise ApiError(400, message, param=HEADER, code="invalid_value")
+        raise invalid(HEADER, f"it must be cancel, continue or a number of seconds up to {GRACE_MAX_S:.0f}.")
 
 
 STOP = Disconnect(0.0)

@@ -16,7 +16,7 @@ import orjson
 from aiohttp import web
 
 from migrations.pool import certain
-from worker.errors import ApiError
+from worker.errors import ApiError, invalid
 from worker.http.request_keys import BODY
 from worker.runs.disconnect import Disconnect
 from worker.runs.idempotency_store import Earlier
@@ -46,8 +46,7 @@ class Once:
         if key is None:
             return None
         if not 1 <= len(key) <= KEY_CHARS_MAX or not key.isprintable() or not key.isascii():
-            message = f"Invalid '{HEADER}': it must have 1 to {KEY_CHARS_MAX} printable ASCII characters."
-            raise ApiError(400, message, param=HEADER, code="invalid_value")
+            raise invalid(HEADER, f"it must have 1 to {KEY_CHARS_MAX} printable ASCII characters.")
         body = orjson.dumps(orjson.loads(request[BODY] or b"{}"), option=orjson.OPT_SORT_KEYS)
         fingerprint = hashlib.sha256(request.path.encode() + b"\n" + body).digest()
         return cls(request, services, tenant_id, key, fingerprint)

@@ -25,9 +25,9 @@ from worker.http.checks import check_model
 from worker.http.error_mapping import to_api_error
 from worker.lifecycle.supervisor import Supervised, Well
 from worker.runs.background import RETRY_S, Backlog
+from worker.runs.continuation import InterruptedResponse
 from worker.runs.disconnect import GO_ON, Disconnect
 from worker.runs.event_log import EventLog
-from worker.runs.interrupted import InterruptedResponse
 from worker.runs.ledger import Ledger
 from worker.runs.run import Run
 from worker.runs.run_services import RunServices
@@ -283,7 +283,7 @@ class Runs:
             answer = to_api_error(error)
             if answer is None:
                 log.exception("%s could not go on as %s", run.id, successor.id)
-                answer = ApiError(500, BROKE, type="server_error", code="server_error")
+                answer = ApiError(500, BROKE, code="server_error")
             if request.stored:
                 owned = OwnedResponse(turn.tenant_id, successor.id, self.services.presence.worker)
                 failure = {"code": answer.code or "server_error", "message": answer.message}

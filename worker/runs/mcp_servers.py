@@ -41,5 +41,5 @@ class McpServers:
         if origin not in self.public | self.private or (of_key is not None and origin not in origins_of(of_key)):
             who = "your API key" if of_key is not None else "the operator of this server"
             message = f"Requests may not use MCP servers at {origin}: {who} does not allow it."
-            raise ApiError(403, message, type="permission_error", param=param, code="mcp_server_not_allowed")
+            raise ApiError(403, message, param=param, code="mcp_server_not_allowed")
         return replace(server, is_private=origin in self.private)

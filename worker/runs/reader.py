@@ -92,7 +92,7 @@ async def _follow(
         page = await services.running.read(tenant_id, response_id, after)
         if page.expired:
             message = "The events of this response have expired. Read it without 'stream'."
-            raise ApiError(404, message, type="not_found_error", param="stream", code="events_expired")
+            raise ApiError(404, message, param="stream", code="events_expired")
         follow_at = 0.0
         while True:
             yield list(page.events)

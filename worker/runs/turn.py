@@ -95,7 +95,7 @@ async def hydrate(
             history = await services.responses.history(tenant_id, request.previous_response_id)
     except NotFound as error:
         code = f"{before.removesuffix('_id')}_not_found"
-        raise ApiError(404, str(error), type="not_found_error", param=before, code=code) from None
+        raise ApiError(404, str(error), param=before, code=code) from None
     history = tuple(opened(services.seals, tenant_id, item, before) for item in history)
     items = await services.attachments.items(tenant_id, request.input, "input")
     servers = await services.mcp_servers.opened(principal, request.servers, trace or Trace())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import TypeVar
 
-from worker.errors import ApiError
+from worker.errors import invalid
 from worker.telemetry.goodput import REFUSE, WAIT
 from worker.wire.chat_request import ChatRequest
 from worker.wire.completion_request import CompletionRequest
@@ -38,11 +38,9 @@ def with_headers(body: Body, headers: Mapping[str, str], surfaces: Collection[st
         if value is None:
             continue
         if value not in allowed[pair]:
-            message = f"Invalid '{header}': it must be one of {', '.join(allowed[pair])}."
-            raise ApiError(400, message, param=header, code="invalid_value")
+            raise invalid(header, f"it must be one of {', '.join(allowed[pair])}.")
         said[pair] = value
     pairs = {**(body.metadata or {}), **said}
     if len(pairs) > METADATA_PAIRS_MAX:
-        message = f"Invalid 'metadata': with the headers it has more than {METADATA_PAIRS_MAX} pairs."
-        raise ApiError(400, message, param="metadata", code="invalid_value")
+        raise invalid("metadata", f"with the headers it has more than {METADATA_PAIRS_MAX} pairs.")
     return body.model_copy(update={"metadata": pairs}) if said else body

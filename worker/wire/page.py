@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from worker.errors import ApiError
+from worker.errors import ApiError, invalid
 from worker.wire import limits
 
 ID = re.compile(limits.ID_PATTERN)
@@ -37,8 +37,7 @@ def search_words(query: Mapping[str, str]) -> str:
     """The query of a search. Raises ApiError 400 naming the parameter."""
     text = query.get("query", "").strip()
     if not 1 <= len(text) <= limits.SEARCH_CHARS_MAX or "\0" in text:
-        message = f"Invalid 'query': it must have 1 to {limits.SEARCH_CHARS_MAX} characters."
-        raise ApiError(400, message, param="query", code="invalid_value")
+        raise invalid("query", f"it must have 1 to {limits.SEARCH_CHARS_MAX} characters.")
     return text
 
 
@@ -62,8 +61,7 @@ def page_of(data: Sequence[dict[str, Any]], query: PageQuery) -> tuple[list[dict
 
 
 def _unknown_after() -> ApiError:
-    message = "Invalid 'after': use the id of the last entry received."
-    return ApiError(400, message, param="after", code="invalid_value")
+    return invalid("after", "use the id of the last entry received.")
 
 
 def _after(value: str | None) -> str | None:
@@ -76,8 +74,7 @@ def _limit(value: str | None) -> int:
     if value is None:
         return limits.PAGE_DEFAULT
     if not (value.isascii() and value.isdigit() and len(value) <= DIGITS_MAX and 1 <= int(value) <= limits.PAGE_MAX):
-        message = f"Invalid 'limit': it must be a number from 1 to {limits.PAGE_MAX}."
-        raise ApiError(400, message, param="limit", code="invalid_value")
+        raise invalid("limit", f"it must be a number from 1 to {limits.PAGE_MAX}.")
     return int(value)
 
 
@@ -86,4 +83,4 @@ def _order(value: str) -> Order:
         return "asc"
     if value == "desc":
         return "desc"
-    raise ApiError(400, "Invalid 'order': it must be asc or desc.", param="order", code="invalid_value")
+    raise invalid("order", "it must be asc or desc.")

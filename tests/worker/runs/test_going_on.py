@@ -209,7 +209,7 @@ async def test_where_it_cannot_go_on_exactly_it_fails_with_its_half(two: Two, ot
 
 
 async def test_three_workers_at_most_are_lost_for_one_answer(two: Two, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("worker.runs.interrupted.ATTEMPTS_MAX", 1)
+    monkeypatch.setattr("worker.runs.continuation.ATTEMPTS_MAX", 1)
     id, _, answer = await two.begin("background")
     await two.lose()
     again = await replay(two.client, id)

@@ -118,7 +118,7 @@ async def connect(request: web.Request) -> web.StreamResponse:
     if principal.via == "session":
         require_same_origin("POST", request.headers)
     if draining.is_set():
-        raise ApiError(503, "The worker is shutting down.", type="server_error", retry_after_s=1.0)
+        raise ApiError(503, "The worker is shutting down.", retry_after_s=1.0)
     tenant_id = principal.tenant_id
     with request.app[SOCKETS].open(tenant_id), request.app[BUDGET].reserve(tenant_id) as holding:
         body_bytes = request.app[SERVICES].config.body_bytes
@@ -359,7 +359,8 @@ class Connection:
             found = next((each for each in lanes if each.run and each.run.id == body.previous_response_id), None)
             if found is None or found.run is None:
                 text = "The response is not in progress on this connection."
-                raise ApiError(404, text, param="previous_response_id", code="response_not_found")
+                type = "invalid_request_error"
+                raise ApiError(404, text, type=type, param="previous_response_id", code="response_not_found")
             lane, run = found, found.run
             said = await self._services.attachments.items(tenant_id, body.input, "input")
             accepted = await self._runs.steer(tenant_id, run.id, said, stop_tools=body.stop_tools)
@@ -397,7 +398,7 @@ class Connection:
             request.headers, request.cookies, request.method, join_trace(None), remote_of(request)
         )
         if principal is None:
-            raise ApiError(401, "This session has ended. Sign in again.", type="authentication_error")
+            raise ApiError(401, "This session has ended. Sign in again.")
         return principal
 
     async def _tell(self, lane: Lane, run: Run) -> None:
@@ -438,5 +439,5 @@ def _explained(error: Exception) -> ApiError:
     answer = to_api_error(error)
     if answer is None:
         log.error("a request on a WebSocket failed", exc_info=error)
-        return ApiError(500, BROKE, type="server_error", code="server_error")
+        return ApiError(500, BROKE, code="server_error")
     return answer

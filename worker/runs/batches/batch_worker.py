@@ -151,7 +151,7 @@ class BatchWorker:
                     continue
                 if answer is None:
                     log.exception("line %d of %s failed", line.number, line.batch_id)
-                    answer = ApiError(500, BROKE, type="server_error", code="server_error")
+                    answer = ApiError(500, BROKE, code="server_error")
                 return answered(id, line.custom_id, answer.status, request_id, answer.body)
 
     async def _body(self, line: Line, request_id: str) -> dict[str, Any]:

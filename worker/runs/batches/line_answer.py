@@ -11,7 +11,7 @@ from agents.turn import Owner, Turn
 from inference.generation import Priority
 from inference.trace import Trace
 from worker.auth.principal import Principal
-from worker.errors import ApiError
+from worker.errors import ApiError, invalid
 from worker.http.checks import check_model, in_param
 from worker.lifecycle.time_slice import TimeSlice
 from worker.runs.choice import Choice, DiscardingSink, choices_of, turns_of, whole
@@ -77,7 +77,7 @@ async def _response(services: Services, principal: Principal, raw: bytes, trace:
     snapshot = turn.snapshot(finished)
     if finished.status == "failed":
         error = snapshot["error"]
-        raise ApiError(500, error["message"], type="server_error", code=error["code"])
+        raise ApiError(500, error["message"], code=error["code"])
     return snapshot
 
 
@@ -90,8 +90,7 @@ CHATS: Mapping[Endpoint, Callable[[Services, Principal, bytes, Trace], Awaitable
 def _refuse(name: str, value: object) -> None:
     """Raises ApiError 400 for parameters that a line of a batch cannot use."""
     if value:
-        message = f"Invalid '{name}': a line of a batch cannot have it."
-        raise ApiError(400, message, param=name, code="invalid_value")
+        raise invalid(name, "a line of a batch cannot have it.")
 
 
 def _patient(turn: Turn) -> Turn:
