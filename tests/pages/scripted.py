@@ -17,7 +17,7 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from worker.auth.principal import Principal
-from worker.http.request_keys import PRINCIPAL
+from worker.http.request import PRINCIPAL
 from worker.routes import pages
 
 DOCUMENT = "Öl 😀 first.\nThe queue span covers the wait for a slot in the engine.\nLast line.\n"

@@ -30,7 +30,7 @@ from worker.auth.keys import Keys
 from worker.auth.scope import ALL
 from worker.auth.secret import Secret
 from worker.config import Config, load
-from worker.http.request_keys import PRINCIPAL
+from worker.http.request import PRINCIPAL
 from worker.lifecycle.ready_file import Ready
 from worker.services import Services
 from worker.setting import ConfigError

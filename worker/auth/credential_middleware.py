@@ -11,7 +11,7 @@ from worker.auth.audit import Actor
 from worker.edge.guard import remote_of
 from worker.errors import ApiError
 from worker.http.middleware import PREPARED, Handler
-from worker.http.request_keys import PRINCIPAL
+from worker.http.request import PRINCIPAL
 from worker.services import SERVICES
 
 REFUSED = "/#link"  # the id of that section

@@ -21,7 +21,7 @@ from worker.edge.guard import guard_of, remote_of
 from worker.errors import ApiError, ClientGone
 from worker.http.error_mapping import to_api_error, unknown_path
 from worker.http.json_response import json_response
-from worker.http.request_keys import BODY, IGNORED, PRINCIPAL, REQUEST_ID, TRACE
+from worker.http.request import BODY, IGNORED, PRINCIPAL, REQUEST_ID, TRACE
 from worker.services import DRAINING, LEAVING, REQUESTS, SERVICES
 from worker.wire.messages_reply import error_body, is_for_messages
 from worker.wire.strict import IGNORED_HEADER, Ignored

@@ -8,9 +8,8 @@ from retrieval.errors import FileNotFound
 from worker.auth.access import needs
 from worker.auth.scope import Scope
 from worker.errors import ApiError, invalid
-from worker.http.checks import path_id
 from worker.http.json_response import json_response
-from worker.http.request_keys import BODY, PRINCIPAL
+from worker.http.request import BODY, PRINCIPAL, path_id
 from worker.http.route_docs import RouteDocs
 from worker.services import SERVICES
 from worker.wire.batches import PURPOSE, BatchCreate, batch_object

@@ -10,9 +10,8 @@ from agents.turn import Turn
 from worker.auth.access import needs
 from worker.auth.scope import Scope
 from worker.errors import ClientGone
-from worker.http.checks import check_model, in_param
 from worker.http.json_response import json_response
-from worker.http.request_keys import BODY, IGNORED, PRINCIPAL, TRACE
+from worker.http.request import BODY, IGNORED, PRINCIPAL, TRACE, check_model, in_param
 from worker.http.route_docs import EVENTS, JSON, RouteDocs
 from worker.runs.choice import Choice, all_of, choices_of, turns_of, whole
 from worker.runs.event_stream import EventStream

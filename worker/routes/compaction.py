@@ -16,9 +16,8 @@ from agents.payload import to_payload
 from worker.auth.access import needs
 from worker.auth.scope import Scope
 from worker.auth.seals import sealed
-from worker.http.checks import check_model
 from worker.http.json_response import json_response
-from worker.http.request_keys import BODY, PRINCIPAL, TRACE
+from worker.http.request import BODY, PRINCIPAL, TRACE, check_model
 from worker.http.route_docs import RouteDocs
 from worker.runs.ledger import Ledger
 from worker.runs.turn import hydrate

@@ -19,9 +19,8 @@ from inference.prompt_cache import Part
 from worker.auth.access import needs
 from worker.auth.scope import Scope
 from worker.errors import ApiError, ClientGone
-from worker.http.checks import check_model, in_param
 from worker.http.json_response import json_bytes
-from worker.http.request_keys import BODY, IGNORED, PRINCIPAL, TRACE
+from worker.http.request import BODY, IGNORED, PRINCIPAL, TRACE, check_model, in_param
 from worker.http.route_docs import EVENTS, JSON, RouteDocs
 from worker.runs.choice import Choice, all_of, whole_of
 from worker.runs.event_stream import EventStream

@@ -15,9 +15,8 @@ from agents.store import Conversation, ConversationStore, Found
 from worker.auth.access import needs
 from worker.auth.scope import Scope
 from worker.errors import invalid
-from worker.http.checks import INCLUDE, includes, path_id
 from worker.http.json_response import json_response
-from worker.http.request_keys import BODY, PRINCIPAL
+from worker.http.request import BODY, INCLUDE, PRINCIPAL, includes, path_id
 from worker.http.route_docs import JSON, RouteDocs
 from worker.services import SERVICES
 from worker.wire import limits

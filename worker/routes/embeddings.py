@@ -7,7 +7,7 @@ from aiohttp import web
 from worker.auth.access import needs
 from worker.auth.scope import USUAL
 from worker.http.json_response import json_response
-from worker.http.request_keys import BODY, IGNORED, PRINCIPAL, TRACE
+from worker.http.request import BODY, IGNORED, PRINCIPAL, TRACE
 from worker.http.route_docs import RouteDocs
 from worker.runs.embed_inputs import check_inputs, embed_inputs
 from worker.services import SERVICES

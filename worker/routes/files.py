@@ -11,9 +11,8 @@ from worker.auth.access import needs
 from worker.auth.audit import Act
 from worker.auth.scope import USUAL, Scope
 from worker.edge.budget import BUDGET
-from worker.http.checks import path_id
 from worker.http.json_response import json_response
-from worker.http.request_keys import PRINCIPAL, noted
+from worker.http.request import PRINCIPAL, noted, path_id
 from worker.http.route_docs import BYTES, PLAIN, RouteDocs
 from worker.runs.attachments import receive
 from worker.services import SERVICES

@@ -12,9 +12,8 @@ from agents.turn import Turn
 from worker.auth.access import needs
 from worker.auth.scope import Scope
 from worker.errors import ApiError, ClientGone
-from worker.http.checks import check_model, in_param
 from worker.http.json_response import json_response
-from worker.http.request_keys import BODY, IGNORED, PRINCIPAL, TRACE
+from worker.http.request import BODY, IGNORED, PRINCIPAL, TRACE, check_model, in_param
 from worker.http.route_docs import EVENTS, JSON, RouteDocs
 from worker.runs.cache_diagnostics import MessageDiagnosis, PromptDigest
 from worker.runs.choice import Choice, whole_of

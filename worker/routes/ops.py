@@ -24,7 +24,7 @@ from worker.config import VERSION
 from worker.edge.budget import BUDGET
 from worker.errors import ApiError
 from worker.http.json_response import json_response
-from worker.http.request_keys import PRINCIPAL
+from worker.http.request import PRINCIPAL
 from worker.http.route_docs import RouteDocs
 from worker.services import SERVICES, Services
 from worker.telemetry.latency.answer_list import Order, Search, calls_of, questions_of

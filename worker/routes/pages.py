@@ -20,7 +20,7 @@ from pathlib import Path, PurePosixPath
 from aiohttp import web
 
 from worker.auth.access import EVERYBODY, VISITORS, declare
-from worker.http.request_keys import PRINCIPAL
+from worker.http.request import PRINCIPAL
 from worker.http.route_docs import BYTES, HTML, RouteDocs
 from worker.services import SERVICES
 

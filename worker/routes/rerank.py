@@ -17,7 +17,7 @@ from worker.auth.access import needs
 from worker.auth.scope import USUAL
 from worker.errors import ApiError
 from worker.http.json_response import json_response
-from worker.http.request_keys import BODY, PRINCIPAL, TRACE
+from worker.http.request import BODY, PRINCIPAL, TRACE
 from worker.http.route_docs import RouteDocs
 from worker.runs.record import TurnRecord
 from worker.services import SERVICES, Services

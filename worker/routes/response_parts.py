@@ -6,9 +6,8 @@ from aiohttp import web
 
 from worker.auth.access import needs
 from worker.auth.scope import Scope
-from worker.http.checks import INCLUDE, check_model, includes, path_id
 from worker.http.json_response import json_response
-from worker.http.request_keys import BODY, PRINCIPAL
+from worker.http.request import BODY, INCLUDE, PRINCIPAL, check_model, includes, path_id
 from worker.http.route_docs import RouteDocs
 from worker.runs.manager import RUNS
 from worker.runs.prompt_tokens import prompt_tokens

@@ -14,9 +14,8 @@ from agents.message import new_id
 from worker.auth.access import needs
 from worker.auth.scope import Scope
 from worker.errors import ClientGone, invalid
-from worker.http.checks import INCLUDE, includes, path_id
 from worker.http.json_response import json_response
-from worker.http.request_keys import BODY, IGNORED, PRINCIPAL, TRACE
+from worker.http.request import BODY, IGNORED, INCLUDE, PRINCIPAL, TRACE, includes, path_id
 from worker.http.route_docs import EVENTS, JSON, RouteDocs
 from worker.runs.disconnect import HEADER, Disconnect
 from worker.runs.event_stream import EventStream

@@ -25,9 +25,8 @@ from worker.auth.session import Session
 from worker.auth.throttle import WRONG
 from worker.edge.guard import remote_of
 from worker.errors import ApiError
-from worker.http.checks import path_id
 from worker.http.json_response import json_response
-from worker.http.request_keys import PRINCIPAL, TRACE, actor_of
+from worker.http.request import PRINCIPAL, TRACE, actor_of, path_id
 from worker.http.route_docs import HTML, RouteDocs
 from worker.services import SERVICES, Services
 from worker.wire.page import PAGE, PageQuery, list_object, page_of

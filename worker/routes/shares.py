@@ -14,9 +14,8 @@ from worker.auth.audit import Act
 from worker.auth.scope import Scope
 from worker.edge.guard import remote_of
 from worker.errors import ApiError
-from worker.http.checks import path_id
 from worker.http.json_response import json_response
-from worker.http.request_keys import PRINCIPAL, noted
+from worker.http.request import PRINCIPAL, noted, path_id
 from worker.services import SERVICES
 
 PAGE = "/shared#"  # the token stands behind the mark, so that browsers send it to nobody else

@@ -18,9 +18,8 @@ from inference.errors import UnknownToken
 from inference.language_model import LanguageModel
 from worker.auth.access import needs
 from worker.auth.scope import Scope
-from worker.http.checks import check_model, in_param
 from worker.http.json_response import json_bytes, json_response
-from worker.http.request_keys import BODY, PRINCIPAL
+from worker.http.request import BODY, PRINCIPAL, check_model, in_param
 from worker.http.route_docs import RouteDocs
 from worker.services import SERVICES
 from worker.wire import limits

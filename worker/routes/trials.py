@@ -15,9 +15,8 @@ from worker.auth.access import needs
 from worker.auth.principal import Principal
 from worker.auth.scope import Scope
 from worker.errors import ApiError
-from worker.http.checks import path_id
 from worker.http.json_response import json_response
-from worker.http.request_keys import BODY, PRINCIPAL, actor_of
+from worker.http.request import BODY, PRINCIPAL, actor_of, path_id
 from worker.http.route_docs import RouteDocs
 from worker.services import SERVICES
 from worker.telemetry.canary.store import AlreadyExists

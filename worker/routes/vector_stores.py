@@ -14,9 +14,8 @@ from worker.auth.access import needs
 from worker.auth.audit import Act
 from worker.auth.scope import USUAL, Scope
 from worker.errors import ApiError, invalid
-from worker.http.checks import path_id
 from worker.http.json_response import json_response
-from worker.http.request_keys import BODY, PRINCIPAL, TRACE, noted
+from worker.http.request import BODY, PRINCIPAL, TRACE, noted, path_id
 from worker.http.route_docs import RouteDocs
 from worker.services import SERVICES, Services
 from worker.wire.page import PAGE, PageQuery, list_object, page_of

@@ -18,9 +18,8 @@ from inference.trace import Trace
 from worker.auth.access import needs
 from worker.auth.scope import Scope
 from worker.errors import ApiError
-from worker.http.checks import check_model, path_id
 from worker.http.json_response import json_response
-from worker.http.request_keys import BODY, PRINCIPAL
+from worker.http.request import BODY, PRINCIPAL, check_model, path_id
 from worker.http.route_docs import RouteDocs
 from worker.runs.ledger import Ledger
 from worker.runs.turn import hydrate, learn_turns

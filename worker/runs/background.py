@@ -12,8 +12,8 @@ from agents.errors import NotFound
 from migrations.pool import DATABASE_AWAY, certain
 from worker.auth.principal import Principal
 from worker.errors import BROKE, BUSY
-from worker.http.checks import check_model
 from worker.http.error_mapping import to_api_error
+from worker.http.request import check_model
 from worker.lifecycle.supervisor import Supervised, Well
 from worker.runs.queue_store import Job
 from worker.runs.run_services import RunServices

@@ -18,7 +18,7 @@ from aiohttp import web
 
 from inference.trace import now_ns
 from worker.errors import ClientGone
-from worker.http.request_keys import TRACE
+from worker.http.request import TRACE
 from worker.telemetry.telemetry import server_timing
 from worker.wire import sse
 

@@ -21,8 +21,8 @@ from inference.trace import Trace
 from migrations.pool import DATABASE_AWAY
 from worker.auth.principal import Principal
 from worker.errors import BROKE, BUSY, ApiError
-from worker.http.checks import check_model
 from worker.http.error_mapping import to_api_error
+from worker.http.request import check_model
 from worker.lifecycle.supervisor import Supervised, Well
 from worker.runs.background import RETRY_S, Backlog
 from worker.runs.continuation import InterruptedResponse

@@ -13,7 +13,7 @@ from agents.checkpoint import CannotResume
 from inference.trace import Trace
 from worker.auth.principal import Via
 from worker.auth.seals import Seals, opened
-from worker.http.checks import check_model
+from worker.http.request import check_model
 from worker.runs.ledger import Ledger
 from worker.runs.run_services import RunServices
 from worker.runs.running_store import OwnedResponse

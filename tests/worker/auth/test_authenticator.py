@@ -23,7 +23,7 @@ from worker.auth.keys import Grant, Keys
 from worker.auth.scope import USUAL
 from worker.auth.session import LIFETIME_S, Sessions
 from worker.config import Config
-from worker.http.request_keys import PRINCIPAL
+from worker.http.request import PRINCIPAL
 
 KEY = OctKey.import_key(HMAC_SECRET)
 

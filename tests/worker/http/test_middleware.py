@@ -20,7 +20,7 @@ from worker.auth.keys import Keys
 from worker.config import Config
 from worker.errors import ApiError
 from worker.http.middleware import join_trace
-from worker.http.request_keys import BODY, IGNORED, TRACE
+from worker.http.request import BODY, IGNORED, TRACE
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 

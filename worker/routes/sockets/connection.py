@@ -30,7 +30,7 @@ from worker.edge.guard import guard_of, remote_of
 from worker.errors import BROKE, ApiError, ClientGone, rate_limited
 from worker.http.error_mapping import to_api_error
 from worker.http.middleware import join_trace
-from worker.http.request_keys import PRINCIPAL
+from worker.http.request import PRINCIPAL
 from worker.http.route_docs import RouteDocs
 from worker.routes.sockets.lane import WAITING_MAX, Lane, Said, SocketStream
 from worker.routes.sockets.register import SOCKETS

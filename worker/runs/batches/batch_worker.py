@@ -24,8 +24,8 @@ from migrations.pool import DATABASE_AWAY, certain
 from retrieval.errors import FileNotFound
 from worker.auth.principal import Principal, Via
 from worker.errors import BROKE, BUSY, ApiError
-from worker.http.checks import check_model
 from worker.http.error_mapping import to_api_error
+from worker.http.request import check_model
 from worker.lifecycle.supervisor import Supervised, Well
 from worker.lifecycle.time_slice import TimeSlice
 from worker.runs.attachments import MEMORY_BYTES_MAX

@@ -12,7 +12,7 @@ from inference.generation import Priority
 from inference.trace import Trace
 from worker.auth.principal import Principal
 from worker.errors import ApiError, invalid
-from worker.http.checks import check_model, in_param
+from worker.http.request import check_model, in_param
 from worker.lifecycle.time_slice import TimeSlice
 from worker.runs.choice import Choice, DiscardingSink, choices_of, turns_of, whole
 from worker.runs.embed_inputs import check_inputs, embed_inputs
