@@ -1,4 +1,4 @@
-"""Retrieval before the answer, for the file_search tool of a request.
+"""Retrieval before the answer, for the file_search tool of a request, and as a tool, in the middle of a turn.
 
 A question that depends on earlier messages is rewritten to be self-contained. The task is that of CANARD ("Can You
 Unpack That?", Elgohary et al. 2019), done by a small model within a time limit: the first token waits for it. If
@@ -17,13 +17,15 @@ from agents.errors import InvalidTurn
 from agents.events import Usage
 from agents.message import FileSearchCall, Item, Message, SearchResult
 from agents.model_registry import Candidate
-from agents.prompt import question
+from agents.prompt import numbered, question
+from agents.tool import Tool, ToolContext, ToolError, tool
 from agents.turn import Turn
 from inference.errors import InferenceError
 from inference.generation import Delta, Finish, Generation, Sampling, Terms
 from inference.prompt import ChatMessage
 from inference.template_options import THINKING
 from inference.trace import Trace, now_ns
+from retrieval.errors import RetrievalError
 from retrieval.passage import Passage
 from retrieval.query import Query, Searcher
 
@@ -39,6 +41,8 @@ REWRITING_MS_MAX = 500.0
 RETRIEVAL_SHARE = 0.5  # of the time for the search, at most
 # Of the time from the request to its first token; the search, the question and what is not cached take the rest.
 PASSAGE_SHARE = 0.5
+DEFAULT_STORES = ("docs",)  # for requests without a store; filled at the first start
+PASSAGES_MAX = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,3 +183,20 @@ def _result(passage: Passage) -> SearchResult:
         passage.start_char,
         passage.end_char,
     )
+
+
+def search_documents(searcher: Searcher, default_stores: tuple[str, ...]) -> Tool:
+    async def search_documents(query: str, context: ToolContext) -> str:
+        """Search the user's documents and return passages.
+
+        Args:
+            query: What to search for
+        """
+        try:
+            wanted = Query(context.tenant_id, query, context.stores or default_stores, PASSAGES_MAX)
+            passages = await searcher.retrieve(wanted, Trace())
+        except RetrievalError as error:
+            raise ToolError(str(error)) from None
+        return numbered((context.cite(passage), passage) for passage in passages) or "No passages found."
+
+    return tool(idempotent=True)(search_documents)

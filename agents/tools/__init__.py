@@ -1,14 +1,14 @@
-"""The built-in tools, one per file."""
+"""The built-in tools: one per file, but for the search, which stands beside the one before the answer."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from agents.search import DEFAULT_STORES, search_documents
 from agents.toolbox import Toolbox
 from agents.tools.calculator import calculator
 from agents.tools.convert_units import convert_units
 from agents.tools.current_time import current_time
-from agents.tools.search_documents import DEFAULT_STORES, search_documents
 from retrieval.query import Searcher
 
 NAMES = ("calculator", "current_time", "convert_units", "search_documents")

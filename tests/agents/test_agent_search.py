@@ -11,8 +11,8 @@ from agents.agent import Agent
 from agents.errors import InvalidTurn
 from agents.events import RetrievalStarted, SourcesFound
 from agents.message import FileSearchCall, Message
+from agents.search import search_documents
 from agents.toolbox import Toolbox
-from agents.tools.search_documents import search_documents
 from agents.turn import FileSearch, Turn
 from inference.generation import NO_DEADLINE, Due, Sampling
 from inference.testing import ScriptedModel

@@ -1,22 +1,39 @@
-"""POST /v1/embeddings: unit vectors of texts by one of the embedding models of this worker."""
+"""What the models of retrieval make of texts: unit vectors (POST /v1/embeddings), and documents in the order of how
+well they answer a query, in the shape that Jina and Cohere share (POST /v1/rerank).
+"""
 
 from __future__ import annotations
 
-from aiohttp import web
+import math
+from collections.abc import Sequence
+from typing import Annotated, Any
 
+import numpy as np
+from aiohttp import web
+from numpy.typing import NDArray
+from pydantic import BeforeValidator, Field, StringConstraints
+
+from inference.embedding.windows import Windows
+from retrieval.rank import window_similarity
 from worker.auth.access import needs
 from worker.auth.scope import USUAL
+from worker.errors import ApiError
 from worker.http.json_response import json_response
 from worker.http.request import BODY, IGNORED, PRINCIPAL, TRACE
 from worker.http.route_docs import RouteDocs
 from worker.runs.embed_inputs import check_inputs, embed_inputs
-from worker.services import SERVICES
+from worker.runs.record import TurnRecord
+from worker.services import SERVICES, Services
 from worker.wire.embeddings_request import EmbeddingsRequest
 from worker.wire.parse import parsed
+from worker.wire.strict import Strict
+
+DOCUMENTS_MAX = 256  # about ten seconds of embedding on one core
+TEXT_CHARS_MAX = 32_768
 
 
 def routes() -> list[web.RouteDef]:
-    return needs(USUAL, web.post("/v1/embeddings", create))
+    return needs(USUAL, web.post("/v1/embeddings", create), web.post("/v1/rerank", rerank))
 
 
 @RouteDocs(EmbeddingsRequest)
@@ -25,3 +42,69 @@ async def create(request: web.Request) -> web.Response:
     body = check_inputs(services, await parsed(EmbeddingsRequest, request[BODY], request[IGNORED], bulk="input"))
     with services.admission.turn(tenant_id):
         return json_response(await embed_inputs(services, tenant_id, request[TRACE], body))
+
+
+def _as_document(value: Any) -> Any:
+    return {"text": value} if isinstance(value, str) else value
+
+
+Text = Annotated[str, StringConstraints(min_length=1, max_length=TEXT_CHARS_MAX)]
+
+
+class Document(Strict):
+    text: Text
+
+
+class RerankRequest(Strict):
+    model: Annotated[str, StringConstraints(min_length=1, max_length=200)]
+    query: Text
+    documents: Annotated[
+        list[Annotated[Document, BeforeValidator(_as_document)]], Field(min_length=1, max_length=DOCUMENTS_MAX)
+    ]
+    top_n: Annotated[int, Field(ge=1)] | None = None
+    return_documents: bool | None = None
+
+
+@RouteDocs(RerankRequest)
+async def rerank(request: web.Request) -> web.Response:
+    """Rerank documents with the cross-encoder or an embedding model, in the same way as passages before an answer."""
+    services, trace, tenant_id = request.app[SERVICES], request[TRACE], request[PRINCIPAL].tenant_id
+    body = await parsed(RerankRequest, request[BODY])
+    texts = [document.text for document in body.documents]
+    with services.admission.turn(tenant_id), trace.span("rerank", model=body.model, candidates=len(texts)):
+        scores = await _scores(services, services.aliases.model_of(body.model), body.query, texts, salt=str(tenant_id))
+        tokens = await services.embedders.default.count_all([body.query, *texts])
+    trace.finish()
+    services.telemetry.record(TurnRecord(trace, tenant_id, "completed", "rerank", body.model))
+    best = np.argsort(-scores, kind="stable")[: body.top_n]
+    return json_response(
+        {
+            "object": "list",
+            "model": body.model,
+            "results": [_result(body, int(index), float(scores[index])) for index in best],
+            "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
+        }
+    )
+
+
+async def _scores(
+    services: Services, model: str, query: str, texts: Sequence[str], *, salt: str
+) -> NDArray[np.float64]:
+    """From 0 to 1, one for each text; `salt` names the tenant. Raises ApiError 404."""
+    embedders, reranker = services.embedders, services.reranker
+    if reranker is not None and model == reranker.name:
+        logits = await reranker.score(query, texts, math.inf)
+        return np.asarray(1 / (1 + np.exp(-logits)), np.float64)
+    if model not in embedders.names:
+        names = [*embedders.names, *([reranker.name] if reranker else [])]
+        message = f"The model '{model}' cannot rerank. Models that can: {', '.join(names)}."
+        raise ApiError(404, message, param="model", code="model_not_found")
+    embedder = await embedders.get(model)
+    asked, passages = await embedder.embed_query(query, salt=salt), await embedder.embed_windows(texts)
+    cosines = window_similarity(asked.tokens, [Windows(each.windows, each.scales) for each in passages])
+    return np.clip(cosines, 0.0, 1.0)  # what points away from the query is as far from it as can be
+
+
+def _result(body: RerankRequest, index: int, score: float) -> dict[str, Any]:
+    result: dict[str, Any] = {"index": index, "relevance_score": score}
+    return {**result, "document": {"text": body.documents[index].text}} if body.return_documents else result

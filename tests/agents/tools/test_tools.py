@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agents.search import search_documents
 from agents.tool import ToolContext, ToolError
 from agents.tools import builtin_toolbox
 from agents.tools.calculator import evaluate
 from agents.tools.convert_units import UNITS, convert_units, find_unit
 from agents.tools.current_time import current_time, find_zone
-from agents.tools.search_documents import search_documents
 from tests.agents.turns import TENANT, ShelfSearcher, passage
 
 
