@@ -29,9 +29,8 @@ from worker.http.request import check_model
 from worker.lifecycle.supervisor import Supervised, Well
 from worker.lifecycle.time_slice import TimeSlice
 from worker.runs.attachments import MEMORY_BYTES_MAX
-from worker.runs.batches.batch_store import BatchClaim
+from worker.runs.batches.batch_store import BatchClaim, Line, LineStore, NewLine
 from worker.runs.batches.input_file import Checked, lines_of
-from worker.runs.batches.line_store import Line, LineStore, NewLine
 from worker.services import Services
 from worker.wire.batches import (
     OUTPUT_PURPOSE,

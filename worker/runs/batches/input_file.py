@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import orjson
 
-from worker.runs.batches.line_store import NewLine
+from worker.runs.batches.batch_store import NewLine
 from worker.wire.batches import LineError, read_line
 from worker.wire.limits import LEVELS_MAX
 

@@ -21,10 +21,9 @@ from tests.worker.harness import Client
 from tests.worker.sharing import colleagues, signed_in
 from worker.config import Config
 from worker.runs.batches import batch_store, batch_worker, input_file
-from worker.runs.batches.batch_store import BatchStore
+from worker.runs.batches.batch_store import BatchStore, Line, LineStore
 from worker.runs.batches.batch_worker import BATCHES
 from worker.runs.batches.line_answer import answer_body
-from worker.runs.batches.line_store import Line, LineStore
 from worker.services import SERVICES
 from worker.wire.batches import Answer, Tokens
 
