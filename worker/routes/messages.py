@@ -19,7 +19,7 @@ from worker.runs.cache_diagnostics import MessageDiagnosis, PromptDigest
 from worker.runs.choice import Choice, whole_of
 from worker.runs.event_stream import EventStream
 from worker.runs.idempotency import Once
-from worker.runs.prompt_tokens import prompt_tokens
+from worker.runs.turn import prompt_tokens
 from worker.services import SERVICES
 from worker.telemetry.canary.canaries import first_question
 from worker.telemetry.telemetry import server_timing

@@ -10,8 +10,7 @@ from worker.http.json_response import json_response
 from worker.http.request import BODY, INCLUDE, PRINCIPAL, check_model, includes, path_id
 from worker.http.route_docs import RouteDocs
 from worker.runs.manager import RUNS
-from worker.runs.prompt_tokens import prompt_tokens
-from worker.runs.turn import hydrate
+from worker.runs.turn import hydrate, prompt_tokens
 from worker.services import SERVICES
 from worker.wire.feedback import Feedback
 from worker.wire.options import RESULTS

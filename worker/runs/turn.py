@@ -19,6 +19,7 @@ from agents.message import FunctionCallOutput, Item
 from agents.store import ResponseRecord
 from agents.turn import Turn, TurnServer
 from inference.changed import changed
+from inference.errors import TextTooLong
 from inference.trace import Trace
 from migrations.pool import DATABASE_AWAY
 from worker.auth.principal import Principal
@@ -200,3 +201,17 @@ def record_of(turn: ResponseTurn, snapshot: dict[str, Any], output: Sequence[Ite
         conversation_id=turn.conversation_id,
         previous_response_id=turn.frame.request.previous_response_id,
     )
+
+
+async def prompt_tokens(services: RunServices, turn: Turn) -> int:
+    """For a client, who may ask exactly because the prompt does not fit any context. Without the passages of a search.
+
+    A text that is too long for the model counts as a turn in progress, since its tokenisation takes a thread a while.
+
+    Raises the errors of `Agent.count`, except TextTooLong, and ApiError if the worker is busy.
+    """
+    try:
+        return await services.agent.count(turn)
+    except TextTooLong:
+        with services.admission.turn(turn.tenant_id):
+            return await services.agent.count_all(turn)
