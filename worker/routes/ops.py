@@ -30,7 +30,7 @@ from worker.services import SERVICES, Services
 from worker.telemetry.latency.answer_list import Order, Search, calls_of, questions_of
 from worker.telemetry.latency.queries import LatencyQuery, cost_summary
 from worker.telemetry.latency.slice import COMPLETED, LATE, Cache, Length, Slice, Status
-from worker.telemetry.otlp.spans import otlp_json, spans_of
+from worker.telemetry.otlp.conventions import otlp_json, spans_of
 
 AUDIT_MAX = 200
 POSITION_MAX = 2**63 - 1

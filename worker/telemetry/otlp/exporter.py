@@ -18,8 +18,7 @@ from prometheus_client import Metric
 from worker.lifecycle.supervisor import Supervised, Supervisor, Well
 from worker.runs.record import TurnRecord
 from worker.telemetry.batch_writer import BatchWriter, NotStored
-from worker.telemetry.otlp.measurements import OtelMetric, metrics_of
-from worker.telemetry.otlp.spans import spans_of
+from worker.telemetry.otlp.conventions import OtelMetric, metrics_of, spans_of
 
 log = logging.getLogger("firsttoken.otlp")
 

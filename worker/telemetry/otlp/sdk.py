@@ -26,8 +26,7 @@ from opentelemetry.sdk.trace.export import SpanExportResult
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, TraceFlags
 
-from worker.telemetry.otlp.measurements import OtelMetric
-from worker.telemetry.otlp.spans import OtelSpan
+from worker.telemetry.otlp.conventions import OtelMetric, OtelSpan
 
 KINDS = {"internal": SpanKind.INTERNAL, "server": SpanKind.SERVER}
 SAMPLED = TraceFlags(TraceFlags.SAMPLED)

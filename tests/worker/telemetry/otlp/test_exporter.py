@@ -20,8 +20,8 @@ from tests.pages.past import answer
 from worker.lifecycle.supervisor import Supervisor
 from worker.runs.record import TurnRecord
 from worker.telemetry.batch_writer import NotStored
+from worker.telemetry.otlp.conventions import spans_of
 from worker.telemetry.otlp.exporter import WAITING_MAX, Exporter, Meter
-from worker.telemetry.otlp.spans import spans_of
 from worker.telemetry.prometheus import Metrics
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from uuid import uuid4
 
 from tests.pages.past import answer, with_tool
-from worker.telemetry.otlp.spans import otlp_json, spans_of
+from worker.telemetry.otlp.conventions import otlp_json, spans_of
 
 
 def test_the_whole_turn_is_a_server_span_with_the_usage_of_the_model() -> None:
