@@ -7,12 +7,10 @@ import asyncio
 from aiohttp import web
 
 from agents.inflight import InFlight
-from worker.auth.credential_middleware import end_with_credential, sign_in
 from worker.edge.budget import BUDGET, Budget
 from worker.edge.health_probes import HealthProbes
 from worker.http.cors import Cors
-from worker.http.cors_middleware import CorsMiddleware
-from worker.http.middleware import add_headers, identify, trace_request
+from worker.http.middleware import CorsMiddleware, add_headers, end_with_credential, identify, sign_in, trace_request
 from worker.routes import (
     batches,
     chat_completions,

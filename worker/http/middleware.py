@@ -1,24 +1,32 @@
-"""The middlewares of every request: its id, its trace, authentication, and a response for every error."""
+"""The middlewares of every request: its id, its trace, authentication, CORS, and a response for every error.
+
+Credentials do more than identify a request: a one-time link (`/?token=…`) becomes a session cookie and a clean URL, and
+a request ends when its credential is revoked while it is being answered.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
 from collections.abc import Awaitable, Callable
 from contextlib import nullcontext
+from dataclasses import dataclass
 from time import monotonic
 from typing import TypeAlias
 
-from aiohttp import web
+from aiohttp import hdrs, web
 
 from agents.errors import Interrupted, Leaving
 from inference.errors import OVERLOADED
 from inference.trace import Trace, now_ns, random_id
 from worker.auth.access import EVERYBODY, VISITORS, access_of
+from worker.auth.audit import Actor
 from worker.edge.body import is_gone, read_body
 from worker.edge.budget import BUDGET
 from worker.edge.guard import guard_of, remote_of
 from worker.errors import ApiError, ClientGone
+from worker.http.cors import Cors
 from worker.http.error_mapping import to_api_error, unknown_path
 from worker.http.json_response import json_response
 from worker.http.request import BODY, IGNORED, PRINCIPAL, REQUEST_ID, TRACE
@@ -44,6 +52,11 @@ SECURITY_HEADERS = {
     "Referrer-Policy": "same-origin",
     "Cross-Origin-Opener-Policy": "same-origin",
 }
+LINK_REFUSED = "/#link"  # the id of that section
+PREFLIGHT_AGE_S = 600  # how long a browser may cache a preflight response
+METHODS = "GET, POST, DELETE"
+# Response headers that a page may read.
+EXPOSED = "Openai-Processing-Ms, Retry-After, Retry-After-Ms, Server-Timing, X-Firsttoken-Ignored, X-Request-Id"
 
 
 def join_trace(traceparent: str | None) -> Trace:
@@ -202,3 +215,80 @@ async def add_headers(request: web.Request, response: web.StreamResponse) -> Non
     if leaves and response.status != SWITCHING_PROTOCOLS:
         response.force_close()  # the next request of this client goes to another worker
         response.headers["Connection"] = "close"  # aiohttp set the header before this
+
+
+@web.middleware
+async def sign_in(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """An invalid link leads to `/` as well: to the chat if the user is signed in, else to the section of the page that
+    says how to get another link.
+    """
+    token = request.query.get("token") if request.path == "/" and request.method == "GET" else None
+    if token is None:
+        return await handler(request)
+    authenticator = request.app[SERVICES].authenticator
+    response = web.Response(status=303, headers={"Location": "/", "Cache-Control": "no-store"})
+    try:
+        grant = await authenticator.redeem_link(token, remote_of(request))
+    except ApiError as error:
+        if error.status != 401:
+            raise
+        response.headers["Location"] = LINK_REFUSED
+    else:
+        browser, agent = Actor("link", grant.id, request.remote), request.headers.get("User-Agent", "")
+        await authenticator.sessions.start(response, grant, browser, agent, secure=request.secure)
+    return response
+
+
+@web.middleware
+async def end_with_credential(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """A response that has begun is aborted, as if its client had disconnected; one that has not becomes a 401."""
+    principal, task, ended = request.get(PRINCIPAL), asyncio.current_task(), False
+    if principal is None or task is None:
+        return await handler(request)
+
+    def end() -> None:
+        nonlocal ended
+        if task is not asyncio.current_task():  # a session that ends itself gets its response
+            ended = True
+            task.cancel()
+
+    with request.app[SERVICES].authenticator.revocable(principal, end):
+        try:
+            return await handler(request)
+        except asyncio.CancelledError:
+            if not ended or request.get(PREPARED):
+                raise
+            task.uncancel()
+            message = "The credentials were revoked while this was being answered."
+            raise ApiError(401, message, code="invalid_api_key") from None
+
+
+@dataclass(frozen=True, slots=True)
+class CorsMiddleware:
+    cors: Cors
+
+    @web.middleware
+    async def preflight(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Answer the browser's preflight request, which carries no credentials."""
+        if request.method != hdrs.METH_OPTIONS or hdrs.ACCESS_CONTROL_REQUEST_METHOD not in request.headers:
+            return await handler(request)
+        if self._allowed(request) is None:
+            return await handler(request)
+        headers = {
+            hdrs.ACCESS_CONTROL_ALLOW_METHODS: METHODS,
+            hdrs.ACCESS_CONTROL_ALLOW_HEADERS: request.headers.get(hdrs.ACCESS_CONTROL_REQUEST_HEADERS, ""),
+            hdrs.ACCESS_CONTROL_MAX_AGE: str(PREFLIGHT_AGE_S),
+        }
+        return web.Response(status=204, headers=headers)
+
+    async def add_headers(self, request: web.Request, response: web.StreamResponse) -> None:
+        """On every response, including errors and streams, right before its headers are sent."""
+        if not self.cors.origins:
+            return
+        response.headers.add(hdrs.VARY, hdrs.ORIGIN)
+        if origin := self._allowed(request):
+            response.headers[hdrs.ACCESS_CONTROL_ALLOW_ORIGIN] = origin
+            response.headers[hdrs.ACCESS_CONTROL_EXPOSE_HEADERS] = EXPOSED
+
+    def _allowed(self, request: web.Request) -> str | None:
+        return self.cors.allowed(request.headers.get(hdrs.ORIGIN))
