@@ -25,7 +25,7 @@ from agents.events import (
     Usage,
 )
 from agents.message import Compaction, FileSearchCall, FunctionCall, Item, Message, answered_calls
-from agents.truncation import size_of, turns_of
+from agents.prompt import size_of, turns_of
 from agents.turn import Turn
 from inference.errors import InferenceError, TextTooLong
 from inference.generation import Sampling

@@ -13,10 +13,9 @@ from agents.message import Item, pictures_in
 from agents.model_registry import Candidate
 from agents.prefetch import before_question
 from agents.progress import Progress
-from agents.prompt import assemble, decoded, renders_fast
+from agents.prompt import assemble, bytes_of, decoded, renders_fast, shortened
 from agents.toolbox import Toolbox
 from agents.tools.tool_search import tool_search
-from agents.truncation import bytes_of, shortened
 from agents.turn import Turn
 from inference.errors import TextTooLong, UnseenPicture
 from inference.picture import Picture, Pixels

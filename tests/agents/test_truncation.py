@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agents.message import FunctionCall, FunctionCallOutput, Item, Message
-from agents.truncation import shortened
+from agents.prompt import shortened
 from agents.turn import Turn
 from inference.errors import PromptTooLong
 from inference.prompt import PromptTokens, Segment
