@@ -25,7 +25,7 @@ from agents.events import (
     Usage,
 )
 from agents.message import Compaction, FileSearchCall, FunctionCall, Item, Message, answered_calls
-from agents.prompt import size_of, turns_of
+from agents.prompt import instructs, size_of, turns_of
 from agents.turn import Turn
 from inference.errors import InferenceError, TextTooLong
 from inference.generation import Sampling
@@ -52,18 +52,6 @@ class Compacted:
     usage: Usage
 
 
-def since_compaction(items: Sequence[Item]) -> tuple[Item, ...]:
-    """The part of a conversation that prompts still contain: the newest summary with its recent turns and what follows
-    it, and the system messages before it.
-    """
-    at = max((i for i, item in enumerate(items) if isinstance(item, Compaction)), default=-1)
-    summary = items[at] if at >= 0 else None
-    if not isinstance(summary, Compaction):
-        return tuple(items)
-    before = (item for item in items[:at] if _instructs(item))
-    return (*before, summary, *summary.recent, *items[at + 1 :])
-
-
 async def compact(
     agent: Agent, model: LanguageModel, turn: Turn, trace: Trace, *, keep_last: bool = False
 ) -> Compacted:
@@ -76,8 +64,8 @@ async def compact(
     said = [item for item in (*turn.history, *turn.input) if not isinstance(item, FileSearchCall)]
     if not said:
         raise InvalidTurn("There is nothing to compact: the input is empty.")
-    before = tuple(item for item in said if _instructs(item))
-    turns = turns_of([item for item in said if not _instructs(item)])
+    before = tuple(item for item in said if instructs(item))
+    turns = turns_of([item for item in said if not instructs(item)])
     old, recent = await asyncio.to_thread(_split, turns, context // RECENT_SHARE, model.count, keep_last)
     asking = replace(
         turn,
@@ -173,10 +161,6 @@ async def _answer(agent: Agent, turn: Turn, trace: Trace) -> TurnFinished:
     if finished.status not in ("completed", "incomplete"):
         raise InferenceError("The model could not summarise the conversation.")
     return finished
-
-
-def _instructs(item: Item) -> bool:
-    return isinstance(item, Message) and item.role in ("system", "developer")
 
 
 def _text(items: Sequence[Item]) -> str:

@@ -322,3 +322,19 @@ def _text(item: Item) -> str:
             return item.summary
         case FileSearchCall() | ToolListing() | ConfigurationUpdate():
             return ""
+
+
+def since_compaction(items: Sequence[Item]) -> tuple[Item, ...]:
+    """The part of a conversation that prompts still contain: the newest summary with its recent turns and what follows
+    it, and the system messages before it.
+    """
+    at = max((i for i, item in enumerate(items) if isinstance(item, Compaction)), default=-1)
+    summary = items[at] if at >= 0 else None
+    if not isinstance(summary, Compaction):
+        return tuple(items)
+    before = (item for item in items[:at] if instructs(item))
+    return (*before, summary, *summary.recent, *items[at + 1 :])
+
+
+def instructs(item: Item) -> bool:
+    return isinstance(item, Message) and item.role in ("system", "developer")

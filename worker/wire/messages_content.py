@@ -8,9 +8,9 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag, ValidationInfo, model_validator
 
-from agents.compaction import since_compaction
 from agents.function_tool import Addition
 from agents.message import Compaction, FunctionCall, FunctionCallOutput, Item, Message, Reasoning
+from agents.prompt import since_compaction
 from worker.wire import limits
 from worker.wire.messages_tools import (
     ERROR,
