@@ -149,7 +149,7 @@ TOOLSET: dict[str, Any] = {"type": "mcp_toolset", "mcp_server_name": "far"}
         ({"mcp_servers": [{**FAR, "url": "ftp://hidden.example"}]}, "mcp_servers[0].url"),
         ({"mcp_servers": [{**FAR, "authorization_token": "hidden\n"}]}, "mcp_servers[0].authorization_token"),
         ({"tools": [{**TOOLSET, "mcp_server_name": "near"}]}, "mcp_servers"),
-        ({"tools": [{**TOOLSET, "tools": []}]}, "tools[0].tools"),
+        ({"tools": [{**TOOLSET, "tools": [{"name": ""}]}]}, "tools[0].tools[0].name"),
         ({"tools": [TOOLSET, TOOLSET]}, "tools"),
     ],
 )
