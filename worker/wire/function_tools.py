@@ -24,7 +24,7 @@ from inference.grammar.pattern import translated
 from inference.grammar.schema import restated
 from inference.grammar.unenforced_keywords import unenforced
 from worker.wire import limits
-from worker.wire.strict import Name, Strict, Unsupported, up_to, without_effect
+from worker.wire.strict import AllowedCallers, Name, Strict, up_to, without_effect
 
 NO_PARAMETERS: dict[str, Any] = {"type": "object", "properties": {}}
 
@@ -94,7 +94,7 @@ class FunctionToolParam(Strict):
     description: Description | None = None
     parameters: Schema | None = None
     strict: Annotated[bool | None, AfterValidator(enforceable)] = None
-    allowed_callers: Unsupported = None
+    allowed_callers: AllowedCallers = None
     defer_loading: bool | None = None
     output_schema: Annotated[Any, without_effect("tools.output_schema")] = None
 
@@ -159,7 +159,7 @@ class CustomTool(Strict):
     name: Name
     description: Description | None = None
     format: Annotated[AnyText | GrammarParam, Discriminator("type")] | None = None
-    allowed_callers: Unsupported = None
+    allowed_callers: AllowedCallers = None
     defer_loading: bool | None = None
 
     @property

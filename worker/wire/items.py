@@ -31,6 +31,7 @@ from worker.wire.mcp import McpItem
 from worker.wire.parts import Content, check_role, shown
 from worker.wire.strict import (
     UNSUPPORTED,
+    Caller,
     CallId,
     Echoed,
     Id,
@@ -38,7 +39,6 @@ from worker.wire.strict import (
     Name,
     Strict,
     Text,
-    Unsupported,
     up_to,
     without_effect,
 )
@@ -321,7 +321,7 @@ class FunctionCallItem(Echoed):
     arguments: Arguments
     id: Id | None = None
     status: ItemStatus = None
-    caller: Unsupported = None
+    caller: Caller = None
     namespace: Name | None = None
 
     def item(self) -> Item:
@@ -339,7 +339,7 @@ class FunctionCallOutputItem(Strict):
     id: Id | None = None
     status: ItemStatus = None
     name: Name | None = None
-    caller: Unsupported = None
+    caller: Caller = None
     namespace: Name | None = None
     internal_chat_message_metadata_passthrough: Passthrough = None
 

@@ -14,7 +14,7 @@ from agents.origin import origin_of
 from agents.requested_server import ALL, NONE, RequestedServer, ToolFilter
 from worker.wire import limits
 from worker.wire.function_tools import Description
-from worker.wire.strict import CallId, Echoed, Id, ItemStatus, Strict, Text, Unsupported, up_to
+from worker.wire.strict import AllowedCallers, CallId, Echoed, Id, ItemStatus, Strict, Text, Unsupported, up_to
 
 REDACTED = "<redacted>"
 # Headers that belong to the connection, or to the protocol.
@@ -76,7 +76,7 @@ class McpTool(Strict):
     headers: Annotated[Headers | None, Field(repr=False)] = None
     authorization: Annotated[HeaderValue | None, Field(repr=False)] = None
     defer_loading: bool | None = None
-    allowed_callers: Unsupported = None
+    allowed_callers: AllowedCallers = None
     connector_id: Unsupported = None
     tunnel_id: Unsupported = None
 

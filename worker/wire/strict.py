@@ -96,6 +96,9 @@ def up_to(count: int, least: int = 0) -> Any:
 
 
 Unsupported: TypeAlias = Annotated[Any, only(None)]
+# Calls are the model's own here, never a program's.
+Caller: TypeAlias = Annotated[Any, only(None, {"type": "direct"})]
+AllowedCallers: TypeAlias = Annotated[Any, only(None, ["direct"])]
 
 Name: TypeAlias = Annotated[str, StringConstraints(pattern=limits.NAME_PATTERN)]  # of a function
 CallId: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=128)]

@@ -25,7 +25,7 @@ from retrieval.filter import Filter
 from worker.wire import limits
 from worker.wire.function_tools import CustomTool, Description, FunctionToolParam, NamespaceTool, Schema
 from worker.wire.mcp import Label, McpTool, ToolName
-from worker.wire.strict import UNSUPPORTED, Name, Strict, Unsupported, note, only, up_to
+from worker.wire.strict import UNSUPPORTED, AllowedCallers, Name, Strict, Unsupported, note, only, up_to
 
 TEXT, COUNT = {"type": "string"}, {"type": "integer", "minimum": 1}
 LOCAL_SHELL = {
@@ -98,7 +98,7 @@ class ShellTool(_Builtin):
 
     type: Literal["shell"]
     environment: LocalEnvironment | None = None
-    allowed_callers: Unsupported = None
+    allowed_callers: AllowedCallers = None
 
     @property
     def functions(self) -> tuple[FunctionTool, ...]:
@@ -110,7 +110,7 @@ class ApplyPatchTool(_Builtin):
     """The client changes a file."""
 
     type: Literal["apply_patch"]
-    allowed_callers: Unsupported = None
+    allowed_callers: AllowedCallers = None
 
     @property
     def functions(self) -> tuple[FunctionTool, ...]:

@@ -77,6 +77,22 @@ async def test_calls_of_hosted_tools_are_read_with_their_results(database: Datab
 
 
 @pytest.mark.parametrize(
+    ("kind", "callers", "status"), [("direct", ["direct"], 200), ("program", ["programmatic"], 400)]
+)
+async def test_calls_are_the_models_own(database: Database, kind: str, callers: list[str], status: int) -> None:
+    """Those of a program are refused, and so is a tool for programs."""
+    caller = {"type": kind}
+    call = {"type": "function_call", "call_id": "a", "name": "book", "arguments": "{}", "caller": caller}
+    output = {"type": "function_call_output", "call_id": "a", "output": "ok", "caller": caller}
+    tool = {"type": "function", "name": "book", "parameters": None, "allowed_callers": callers}
+    bodies = {"input[0].caller": {"input": [call, output]}, "tools[0].allowed_callers": {"input": "x", "tools": [tool]}}
+    async with answering(database, "x") as client:
+        for param, body in bodies.items():
+            told = await post(client, URL, body, status)
+            assert status == 200 or told["error"]["param"] == param
+
+
+@pytest.mark.parametrize(
     ("item", "param"),
     [
         ({"type": "computer_call", "call_id": "a", "action": {"type": "screenshot"}}, "input[1]"),
