@@ -16,7 +16,7 @@ from inference.engine.answer_lengths import AnswerLengths
 from inference.engine.queue_simulation import Ahead, Speed, simulate
 from inference.engine.scheduler import Scheduler
 from inference.errors import Late
-from inference.generation import Due, Finish, Forecast, Priority
+from inference.generation import NO_DEADLINE, Due, Finish, Forecast, Priority
 from inference.request import Request
 
 LEARNING_RATE = 0.1  # weight of the newest request
@@ -154,7 +154,7 @@ class Forecasts:
     def next_ttft_s(self, now_ns: int) -> float | None:
         """TTFT in seconds of a request that arrived now, queued behind everything that clients wait for, with the mean
         number of uncached prompt tokens. None until a request has ended."""
-        expected = self.expected(max(1, round(self._prompt_tokens)), "", Priority.BATCH, None, now_ns)
+        expected = self._told(max(1, round(self._prompt_tokens)), NO_DEADLINE, "", Priority.BATCH, now_ns)
         return None if expected is None else expected.total_s
 
     @property
@@ -195,7 +195,7 @@ class Forecasts:
         )
 
     def _told(self, tokens: int, due: Due, tenant: str, priority: Priority, now_ns: int) -> Forecast | None:
-        """What a client is told, and refused by if it does not wait."""
+        """What clients are told, and refused by if they do not wait; statistics tell it several times a second."""
 
         def make() -> Forecast | None:
             return self._cached(tokens, tenant, priority, due.at_ns, now_ns, others=True)
