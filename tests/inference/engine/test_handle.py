@@ -1,0 +1,72 @@
+"""What wakes the event loop, and how often, counted."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, cast
+
+from inference.engine.detokenizer import TextStream
+from inference.engine.handle import SLICE, Handle, Outbox, TokenUpdate
+from inference.engine.sampler import Sampler
+from inference.generation import Delta, Sampling
+from inference.prompt_cache import CacheScope
+from inference.request import Request
+
+
+class CountedLoop:
+    """`wakeups`: by the engine's thread; `iterations`: asked for on the loop itself."""
+
+    def __init__(self) -> None:
+        self.wakeups = self.iterations = 0
+        self._due: list[Callable[[], None]] = []
+
+    def call_soon_threadsafe(self, call: Callable[[], None]) -> None:
+        self.wakeups += 1
+        self._due.append(call)
+
+    def call_soon(self, call: Callable[[], None]) -> None:
+        self.iterations += 1
+        self._due.append(call)
+
+    def run(self) -> None:
+        while self._due:
+            self._due.pop(0)()
+
+
+def followed(count: int) -> tuple[list[Handle], list[list[Delta]]]:
+    """Handles, and what each of them hands on."""
+    handles, heard = [], []
+    for _ in range(count):
+        request = Request([1], 100, Sampler(Sampling()), TextStream([b"a"]), CacheScope(""))
+        handle, deltas = Handle(request, lambda: None), list[Delta]()
+        handle._receive = deltas.append
+        handles.append(handle)
+        heard.append(deltas)
+    return handles, heard
+
+
+def outbox() -> tuple[CountedLoop, Outbox]:
+    loop = CountedLoop()
+    return loop, Outbox(cast(asyncio.AbstractEventLoop, cast(Any, loop)))
+
+
+def test_the_tokens_of_all_pending_steps_come_by_one_wakeup_and_one_call_for_each_request() -> None:
+    (loop, outgoing), (handles, heard) = outbox(), followed(3)
+    for text in ("one ", "two "):
+        outgoing.publish([TokenUpdate(handle, 0, text) for handle in handles])
+    loop.run()
+    assert loop.wakeups == 1 and not loop.iterations
+    assert [[(delta.text, delta.tokens) for delta in deltas] for deltas in heard] == [[("one two ", 2)]] * 3
+    outgoing.publish([TokenUpdate(handles[0], 0, "three")])
+    loop.run()
+    assert loop.wakeups == 2
+    assert [len(deltas) for deltas in heard] == [2, 1, 1]
+
+
+def test_many_requests_are_served_in_slices_between_which_the_loop_does_other_work() -> None:
+    (loop, outgoing), (handles, heard) = outbox(), followed(2 * SLICE + 1)
+    outgoing.publish([TokenUpdate(handle, 0, "x") for handle in handles])
+    loop.run()
+    assert (loop.wakeups, loop.iterations) == (1, 2)
+    assert [len(deltas) for deltas in heard] == [1] * len(handles)
