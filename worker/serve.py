@@ -111,7 +111,7 @@ async def _serving(
     process manager starts another worker."""
 
     def over() -> str | None:
-        return services.engine_stats().get("over")
+        return services.engines.over if services.engines else None
 
     stop.serving = True
     asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, services.reload)

@@ -80,7 +80,7 @@ class ActiveEngines:
             sums.update({name: value for name, value in stats.items() if _is_summed(name, value)})
         best = self.models[self.model_registry.best(None).name]
         both = {name: first.get(name, 0) + value for name, value in sums.items()}
-        return {**first, **both, **self._own, "failed": best.failed, "over": self._over}
+        return {**first, **both, **self._own, "failed": best.failed, "over": self.over}
 
     @property
     def each(self) -> Mapping[str, Mapping[str, Any]]:
@@ -95,8 +95,7 @@ class ActiveEngines:
         return not any(sum(each.get(name) or 0 for name in BUSY) > (each.get("ahead") or 0) for each in stats)
 
     @property
-    def _over(self) -> str | None:
-        """The reason of a failure that neither a request nor an engine elsewhere can repair."""
+    def over(self) -> str | None:
         return next((reason for model in self.models.values() if (reason := _end_of(model))), None)
 
     @property

@@ -40,6 +40,11 @@ class ModelStates(Protocol):
         """The newest load of each, by its phases."""
         ...
 
+    @property
+    def over(self) -> str | None:
+        """Why this process should end: a failure that neither a request nor an engine elsewhere can repair."""
+        ...
+
 
 log = logging.getLogger("firsttoken.models")
 
