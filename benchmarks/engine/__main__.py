@@ -33,6 +33,8 @@ from benchmarks.engine.target import Endpoint, session
 from benchmarks.engine.workloads import Workload, cold, interrupted, named, page_questions, returning, warm
 from deploy.weights import fetch
 from inference.bundled import CHAT_MODEL
+from inference.provisioning.catalogue import SMOL_CHAT
+from worker.cli.weights import make
 from worker.config import prepare_process
 
 STREAMS = 16
@@ -154,8 +156,11 @@ async def measure(options: argparse.Namespace) -> None:
     results += await against(returning_setup, 1 + KEPT_SLOTS, small, chosen(RETURNING), options.rounds)
     setup = Setup(models[small], STREAMS, CONTEXT)
     if lookup := chosen(LOOKUP):
-        quotes = Setup(await asyncio.to_thread(fetch), LOOKUP_STREAMS, REAL_CONTEXT, lookup=True)
-        results += await beside_lookup(quotes, "SmolLM2 135M", lookup, options.rounds)
+        base = await asyncio.to_thread(fetch)
+        made = await make(SMOL_CHAT, cache_folder() / "models", lambda *_: None, source=str(base))
+        for name, path in (("SmolLM2 135M", base), (SMOL_CHAT.name, made)):
+            quotes = Setup(path, LOOKUP_STREAMS, REAL_CONTEXT, lookup=True)
+            results += await beside_lookup(quotes, name, lookup, options.rounds)
     results += await deterministic(setup, small, chosen(DETERMINISTIC), options.rounds)
     results += await against(setup, STREAMS, small, chosen(ALL), options.rounds)
     for name in larger:

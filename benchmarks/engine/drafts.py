@@ -66,12 +66,21 @@ THINGS = (
 )
 
 
-def _passage(draw: random.Random) -> str:
+ASKED = (
+    "Who built the lighthouse, and in which year?",
+    "What did the lamp burn, and until when?",
+    "What happened in the storm of January 1953?",
+    "From where is the light switched on and off?",
+)
+REPEAT = "Repeat this text word for word."
+
+
+def _about_passage(draw: random.Random, question: str) -> str:
     first, second = draw.sample(PEOPLE, 2)
     told = PASSAGE.format(
         year=draw.randint(1840, 1890), first=first, second=second, town=draw.choice(TOWNS), n=draw.randint(5, 30)
     )
-    return f"Passages:\n[1] Grey Point: {told}\n\nQuestion: Repeat this text word for word."
+    return f"Passages:\n[1] Grey Point: {told}\n\nQuestion: {question}"
 
 
 def _code(draw: random.Random) -> str:
@@ -89,7 +98,8 @@ def _result(draw: random.Random) -> str:
 
 
 TASKS: dict[str, Callable[[random.Random], str]] = {
-    "a passage": _passage,
+    "a passage": lambda draw: _about_passage(draw, REPEAT),
+    "an answer from a passage": lambda draw: _about_passage(draw, draw.choice(ASKED)),
     "an edit of code": _code,
     "a tool result": _result,
     "nothing to quote": lambda draw: draw.choice(OPEN).format(n=draw.randint(3, 9)),

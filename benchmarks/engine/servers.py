@@ -52,7 +52,7 @@ async def firsttoken(setup: Setup, http: aiohttp.ClientSession, *more: str) -> A
         "context": setup.context,
         "threads": setup.threads,
         "gpu-layers": setup.gpu_layers,
-        **({"draft": "lookup"} if setup.lookup else {}),
+        "draft": "lookup" if setup.lookup else "none",
         "turns": 2 * TURNS,  # of which a tenant may have half
     }
     arguments = [part for name, value in flags.items() for part in (f"--{name}", str(value))]

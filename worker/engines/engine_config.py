@@ -16,7 +16,7 @@ from inference.attention import AUTO, WINDOW
 from inference.config import EngineConfig
 from inference.errors import InvalidTemplate, ModelNotLoaded
 from inference.provisioning.calibration import Calibrations
-from inference.provisioning.catalogue import find
+from inference.provisioning.catalogue import SMOL_CHAT, find
 from worker.config import Config
 from worker.errors import StartError
 from worker.home import Home
@@ -24,7 +24,7 @@ from worker.home import Home
 T = TypeVar("T")
 Loaded = TypeVar("Loaded")
 
-LOOKUP = Path("lookup")  # in place of a draft model's name
+LOOKUP, NO_DRAFTS = Path("lookup"), Path("none")  # in place of a draft model's name
 TOKEN_SHAPE = re.compile(r"[A-Za-z0-9._~+/=-]{16,512}")  # valid in a header, and long enough that nobody guesses it
 
 
@@ -32,8 +32,8 @@ def engine_config(config: Config) -> EngineConfig:
     """Includes what was measured on this machine. Raises ModelNotLoaded when there is no such model."""
     home = Home(config.home)
     models = home.models
-    lookup = config.draft == LOOKUP
-    draft = find(config.draft, models) if config.draft and not lookup else None
+    model = find(config.model, models)
+    drafter = config.draft or (LOOKUP if model.name == SMOL_CHAT.file_name else NO_DRAFTS)
     megabytes = None if config.parked_mb is None else config.parked_mb * 2**20
     wished = {
         "parallel": config.streams,
@@ -45,11 +45,11 @@ def engine_config(config: Config) -> EngineConfig:
     }
     fixed: dict[str, Any] = {name: value for name, value in wished.items() if value is not None}
     engine = EngineConfig(
-        model_path=find(config.model, models),
+        model_path=model,
         adapters=_adapters(config.lora, models),
         projector_path=find(config.mmproj, models) if config.mmproj else None,
-        draft_path=draft,
-        lookup=lookup,
+        draft_path=None if drafter in (LOOKUP, NO_DRAFTS) else find(drafter, models),
+        lookup=drafter == LOOKUP,
         threads=config.threads,
         kv_layout=config.kv_layout,
         flash_attention=config.flash_attention,

@@ -48,8 +48,8 @@ class ModelSettings(Group, title="Models"):
     draft: Path | None = setting(
         None,
         "draft model for speculative decoding: a GGUF file or a name of a model with the same vocabulary, or "
-        "lookup to draft from the prompt and the answer so far",
-        fallback="no speculation",
+        "lookup to draft from the prompt and the answer so far, or none",
+        fallback="lookup for smol-chat, none for other models",
         of_engines=True,
     )
     embedder: Path | None = setting(

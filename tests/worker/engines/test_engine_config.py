@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from inference.bundled import DRAFT_MODEL
+from inference.provisioning.catalogue import SMOL_CHAT
 from inference.speculative.draft_length import FORCED_TOKENS_MAX
 from worker.config import Config
 from worker.engines.engine_config import engine_config
@@ -25,3 +28,17 @@ def test_without_the_flag_nothing_drafts(tmp_path: Path) -> None:
     engine = engine_config(Config(home=tmp_path))
     rows = engine.parallel + engine.guests + FORCED_TOKENS_MAX
     assert (engine.draft_path, engine.lookup, engine.outputs_max) == (None, False, rows)
+
+
+@pytest.mark.parametrize(
+    ("asked", "draft", "lookup"),
+    [(None, None, True), (Path("none"), None, False), (Path("demo-draft"), DRAFT_MODEL, False)],
+)
+def test_the_model_whose_answers_quote_drafts_by_lookup_unless_told_otherwise(
+    tmp_path: Path, asked: Path | None, draft: Path | None, lookup: bool
+) -> None:
+    made = tmp_path / "models" / SMOL_CHAT.file_name
+    made.parent.mkdir()
+    made.touch()
+    engine = engine_config(Config(home=tmp_path, draft=asked))
+    assert (engine.model_path, engine.draft_path, engine.lookup) == (made, draft, lookup)
