@@ -21,8 +21,7 @@ import tomli_w
 from agents.routing.policy import Cascade, Doubt
 from agents.routing.refusal import begins_like
 from worker.cli.evals.answer import Answer
-from worker.cli.evals.differences import Interval, difference
-from worker.cli.evals.outcome import Result
+from worker.cli.evals.outcome import Interval, Result, difference
 
 NEVER_LOG, NEVER_MARGIN = -100.0, 0.0  # thresholds that no score is below
 STEPS_MAX = 12  # thresholds tried per kind: as fine as a few dozen cases can resolve

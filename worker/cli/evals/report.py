@@ -12,9 +12,8 @@ from typing import Any
 import orjson
 
 from worker.cli.evals.answer import Usage
-from worker.cli.evals.differences import Interval
 from worker.cli.evals.eval_runner import fingerprint
-from worker.cli.evals.outcome import MEASURES, UNITS, Cost, Outcome, Result, Row
+from worker.cli.evals.outcome import MEASURES, UNITS, Cost, Interval, Outcome, Result, Row
 from worker.cli.evals.suite import Case
 from worker.errors import StartError
 

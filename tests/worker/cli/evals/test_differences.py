@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from worker.cli.evals.differences import difference, ratio
+from worker.cli.evals.outcome import difference, ratio
 
 
 def test_a_difference_lies_in_its_interval_in_nineteen_of_twenty_runs() -> None:
