@@ -14,7 +14,6 @@ from worker.http.middleware import CorsMiddleware, add_headers, end_with_credent
 from worker.routes import (
     batches,
     chat_completions,
-    compaction,
     completions,
     conversations,
     embeddings,
@@ -45,7 +44,6 @@ from worker.services import CHECKERS, DRAINING, LEAVING, REQUESTS, SERVICES, Ser
 RESOURCES = (
     responses,
     response_parts,
-    compaction,
     connection,
     warm,
     conversations,
