@@ -37,7 +37,8 @@ export class Welcome {
     const { id, firsttoken_parameters: parameters, firsttoken_tools: shown, architecture } = model;
     byId("add-pictures").hidden = !architecture?.input_modalities.includes("image");
     for (const example of this.node.querySelectorAll("[data-with-tools]")) {
-      example.hidden = (example.dataset.withTools === "true") === (shown === "described");
+      const { withTools, parametersMin = 0 } = example.dataset;
+      example.hidden = (withTools === "true") === (shown === "described") || parameters < Number(parametersMin);
     }
     if (parameters === undefined) return;
     byId("ability").textContent = ability(id, parameters, shown !== "described");
@@ -67,7 +68,10 @@ function ability(id, parameters, tools) {
     return `${named} is a tiny model, for trying things out. It answers questions like those below with tools and documents. It cannot really chat, and it knows nothing about the world.`;
   }
   const untrained = tools ? "" : " It was not trained to use tools.";
-  if (parameters < SMALL_PARAMETERS) return `${named} is a very small model. It chats, but it knows little and makes mistakes.${untrained}`;
+  if (parameters < SMALL_PARAMETERS) {
+    const able = tools ? "It uses tools, cites documents and chats a little" : "It chats";
+    return `${named} is a very small model. ${able}, but it knows little, invents what it does not know, and makes mistakes.${untrained}`;
+  }
   return `${named} answers${tools ? ", uses tools" : ""} and cites your documents.${untrained}`;
 }
 
