@@ -43,7 +43,7 @@ class OnDemand(Protocol):
 @dataclass
 class Candidate:
     """A model with what the agent loop derives from it. `engine_second` is the price of a second of its engine, in the
-    operator's unit; it replaces the price for all engines if it `is_priced`. A model that replaces this one has another
+    operator's unit; it replaces that of agents.toml if it `is_priced`. A model that replaces this one has another
     `version`: what is known about this one does not apply to it."""
 
     model: LanguageModel

@@ -185,7 +185,7 @@ def files_of(file: ModelFile, config: Config) -> dict[str, Path]:
 
 
 def _lineup(file: ModelFile, models: Mapping[str, Served]) -> ModelRegistry:
-    candidates = {name: _candidate(models[name], table) for name, table in file.models.items()}
+    candidates = {name: _candidate(models[name], table, file.is_priced) for name, table in file.models.items()}
     return ModelRegistry(candidates, file.routes, file.default or "")
 
 
@@ -248,13 +248,13 @@ class _Several:
         return self.pool.models[name] if before is not None and before.engine == table.engine else None
 
 
-def _candidate(model: Served, table: ModelTable) -> Candidate:
+def _candidate(model: Served, table: ModelTable, is_priced: bool) -> Candidate:
     return Candidate(
         model,
         table.price.engine_second,
         {name: value for name, value in table.switches.items() if name in model.switches},
         model if isinstance(model, OnDemandModel) else None,
-        "price" in table.model_fields_set,
+        is_priced,
     )
 
 

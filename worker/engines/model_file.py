@@ -109,6 +109,11 @@ class ModelFile(Table):
         return list(dict.fromkeys((*default, *self.models, *self.routes)))
 
     @property
+    def is_priced(self) -> bool:
+        """Whether its prices count. One is enough: if those without one were free, costs could not be compared."""
+        return any("price" in table.model_fields_set for table in self.models.values())
+
+    @property
     def problems(self) -> list[tuple[Place, str]]:
         """Each name that refers to nothing, or to two things, and why."""
         models, known = ", ".join(self.models), {*self.models, *self.routes}

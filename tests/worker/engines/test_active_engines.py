@@ -102,6 +102,13 @@ async def client_of(database: Database, engines: ActiveEngines, **rest: object) 
         await services.telemetry.flush()
 
 
+async def test_where_one_model_has_a_price_the_others_cost_what_routes_assume(tmp_path: Path) -> None:
+    at_use = TWO.replace('model = "demo-draft"', 'model = "demo-draft"\nload = "use"')
+    for text, prices in ((at_use, [0.2, 1.0]), (at_use.replace("price", "# price"), [None, None])):
+        async with opened(settings(tmp_path, text)) as engines:
+            assert [each.own_price for each in engines.model_registry.candidates.values()] == prices
+
+
 @ANY_ANSWER
 async def test_a_worker_answers_with_two_models_and_by_a_third_name(tmp_path: Path, database: Database) -> None:
     async with opened(settings(tmp_path)) as engines:
