@@ -93,7 +93,7 @@ async def show_model(config: Config, *, name: str, as_json: bool) -> None:
         )
         return
     _print_facts(facts, memory)
-    if shipped := bundled(name):
+    if shipped := SMOL_CHAT if path.name == SMOL_CHAT.file_name else bundled(name):
         print(f"\n{shipped.card.read_text()}")
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from inference.bundled import CHAT_MODEL
-from inference.provisioning.catalogue import PRESETS
+from inference.provisioning.catalogue import PRESETS, SMOL_CHAT
 from tests.worker.cli.test_main import complaint, firsttoken
 from tests.worker.hub import CONTENT, PATH, SHA256, running_hub
 
@@ -34,6 +34,12 @@ def test_info_tells_what_a_bundled_model_is(tmp_path: Path) -> None:
     text = firsttoken("models", "info", "demo-chat", "--home", str(tmp_path)).stdout
     for part in ("11.4 million, Q8_0", "2048 tokens", "ChatML", "KV cache", "demonstration models"):
         assert part in text
+
+
+def test_info_has_the_card_of_a_model_with_a_bundled_adapter(tmp_path: Path) -> None:
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / SMOL_CHAT.file_name).symlink_to(CHAT_MODEL)
+    assert SMOL_CHAT.card.read_text() in firsttoken("models", "info", SMOL_CHAT.name, "--home", str(tmp_path)).stdout
 
 
 def test_info_counts_memory_with_the_settings_given(tmp_path: Path) -> None:
