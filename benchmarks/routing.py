@@ -1,10 +1,10 @@
-"""What routing between two models gains: quality and engine seconds of the bundled suite with the small model, the
-large one and cascades of both; the router's own time; the memory of two models compared with one.
+"""What routing between two models gains: quality and engine seconds of a suite with the small model, the large one and
+cascades of both; the router's own time; the memory of two models compared with one.
 
-    python -m benchmarks.routing [--cases 20] [--json FILE]
+    python -m benchmarks.routing SUITE [--small demo-chat] [--large smol-chat] [--cases 20] [--json FILE]
 
-The cases of the bundled suite run through the agent, one at a time. A case is correct if its score is 1. An engine
-second of the large model costs 1, one of the small model PRICE. Prints Markdown tables.
+The cases run through the agent, one at a time, with their own tools and no documents. A case is correct if its score is
+1. An engine second of both models costs the same. Prints Markdown tables.
 """
 
 from __future__ import annotations
@@ -34,20 +34,19 @@ from agents.router import Router
 from agents.routing.policy import Policy
 from agents.toolbox import Toolbox
 from agents.turn import Turn
-from inference.bundled import CHAT_MODEL, DRAFT_MODEL
 from inference.config import EngineConfig
 from inference.generation import Sampling
 from inference.model import ChatModel
+from inference.provisioning.catalogue import find
 from inference.trace import Trace
 from worker.cli.evals.answer import Answer, Called
 from worker.cli.evals.graders import grade, score
 from worker.cli.evals.suite import Case, read_suites
-from worker.config import prepare_process
+from worker.config import load, prepare_process
+from worker.home import Home
 
-PRICE = 0.2
 SAMPLING = Sampling(max_tokens=220, temperature=0)
 TENANT = UUID(int=1)
-SUITE = Path(__file__).parent / "suites/bundled.jsonl"
 LOOKS = 500
 STATUS = Path("/proc/self/status")
 
@@ -64,8 +63,8 @@ def policies() -> dict[str, Policy]:
         "small": fixed({"policy": "fixed", "model": ["small"]}),
         "large": fixed({"policy": "fixed", "model": ["large"]}),
         "cascade, min -1": cascade(-0.5, -1.0),
-        "cascade, min -0.3": cascade(-0.2, -0.3),
         "cascade, min -0.1": cascade(-0.1, -0.1),
+        "cascade, min -0.001": cascade(-0.1, -0.001),
     }
 
 
@@ -74,7 +73,6 @@ class Row:
     way: str
     right: float  # share of the cases
     engine_s: float
-    cost: float
     taken_over: float  # share of the steps
     read_ms: float  # median
 
@@ -107,7 +105,6 @@ class Way:
     cases: int = 0
     right: int = 0
     engine_s: float = 0.0
-    cost: float = 0.0
     steps: int = 0
     taken_over: int = 0
     read_ms: list[float] = field(default_factory=list)  # from the request to the end of its prefill
@@ -124,9 +121,7 @@ class Way:
     def _add(self, trace: Trace) -> None:
         for span in trace.spans:
             if span.name in ("prefill", "decode"):
-                seconds = span.duration_ms / 1e3
-                self.engine_s += seconds
-                self.cost += seconds * (PRICE if span.attributes["model"] == "small" else 1.0)
+                self.engine_s += span.duration_ms / 1e3
             self.taken_over += span.attributes.get("took_over") is True
         self.steps += 1
         read = max(span.end_ns for span in trace.spans if span.name == "prefill")
@@ -135,16 +130,16 @@ class Way:
     @property
     def row(self) -> Row:
         right, taken_over = self.right / self.cases, self.taken_over / self.steps
-        return Row(self.name, right, self.engine_s, self.cost, taken_over, median(self.read_ms))
+        return Row(self.name, right, self.engine_s, taken_over, median(self.read_ms))
 
 
-async def quality(models: dict[str, Candidate], count: int) -> list[Row]:
+async def quality(models: dict[str, Candidate], suite: Path, count: int) -> list[Row]:
     """Run the cases. All ways alternate case by case, so that other load on the machine slows all of them."""
     asking = [
         Way(name, Agent(ModelRegistry(models, {"way": policy}, "way"), None, Toolbox()), UUID(int=at))
         for at, (name, policy) in enumerate(policies().items(), 1)
     ]
-    cases = groupby(read_suites([SUITE]).cases, lambda case: case.group)
+    cases = groupby(read_suites([suite]).cases, lambda case: case.group)
     for case in tqdm([case for _, group in cases for case in islice(group, count)], unit=" cases", disable=None):
         for way in asking:
             await way.ask(case)
@@ -180,30 +175,30 @@ async def loaded(path: Path, name: str) -> AsyncIterator[ChatModel]:
         await model.close()
 
 
-async def measure(count: int) -> dict[str, Any]:
+async def measure(suite: Path, paths: tuple[Path, Path], count: int) -> dict[str, Any]:
     none = resident_mb()
-    async with loaded(CHAT_MODEL, "large") as large:
+    async with loaded(paths[1], "large") as large:
         one = resident_mb()
-        async with loaded(DRAFT_MODEL, "small") as small:
+        async with loaded(paths[0], "small") as small:
             both = resident_mb()
-            models = {"small": Candidate(small, PRICE), "large": Candidate(large)}
+            models = {"small": Candidate(small), "large": Candidate(large)}
             return {
                 "memory_mb": {"no model": none, "large": one, "large and small": both},
                 "router_us": own_time_us(models),
-                "rows": [asdict(row) for row in await quality(models, count)],
+                "rows": [asdict(row) for row in await quality(models, suite, count)],
             }
 
 
 def tables(found: dict[str, Any]) -> str:
     lines = [
-        "| | correct | engine, s | cost | relative to large | escalated steps | prefilled after, ms |",
-        "|---|---|---|---|---|---|---|",
+        "| | correct | engine, s | relative to large | escalated steps | prefilled after, ms |",
+        "|---|---|---|---|---|---|",
     ]
-    of_large = next(row["cost"] for row in found["rows"] if row["way"] == "large")
+    of_large = next(row["engine_s"] for row in found["rows"] if row["way"] == "large")
     for row in found["rows"]:
         lines.append(
-            f"| {row['way']} | {100 * row['right']:.1f} % | {row['engine_s']:.1f} | {row['cost']:.1f} "
-            f"| {100 * row['cost'] / of_large:.0f} % | {100 * row['taken_over']:.0f} % | {row['read_ms']:.1f} |"
+            f"| {row['way']} | {100 * row['right']:.1f} % | {row['engine_s']:.1f} "
+            f"| {100 * row['engine_s'] / of_large:.0f} % | {100 * row['taken_over']:.0f} % | {row['read_ms']:.1f} |"
         )
     lines += [
         "",
@@ -218,11 +213,18 @@ def tables(found: dict[str, Any]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("suite", type=Path, help="cases, as for `firsttoken eval suite`")
+    parser.add_argument(
+        "--small", type=Path, default=Path("demo-chat"), help="a GGUF file or a name (default demo-chat)"
+    )
+    parser.add_argument("--large", type=Path, default=Path("smol-chat"), help="likewise (default smol-chat)")
     parser.add_argument("--cases", type=int, default=20, help="cases of each group (default 20)")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     prepare_process()
-    found = asyncio.run(measure(options.cases))
+    folder = Home(load({}).home).models
+    paths = find(options.small, folder), find(options.large, folder)
+    found = asyncio.run(measure(options.suite, paths, options.cases))
     print(tables(found))
     if options.json:
         options.json.write_text(json.dumps(found, indent=2))
