@@ -111,6 +111,9 @@ def test_a_conversation_on_the_gpu_is_forked_cut_saved_and_restored(mode: Attent
             assert np.abs(row - next_row).max() < TOLERANCE, slot
 
 
+SWITCH_S = 0.02  # four times what a thread of Python may keep another waiting: in shorter steps there is nothing to see
+
+
 def test_other_threads_go_on_while_a_gpu_computes() -> None:
     with context_of(-1) as context, Heartbeat() as heartbeat:
         shares = []
@@ -119,7 +122,7 @@ def test_other_threads_go_on_while_a_gpu_computes() -> None:
             context.decode([Rows(slot, 8 * step, TOKENS[:8]) for slot in range(3)])
             took_s = perf_counter() - began
             heartbeat.beat()
-            shares.append(heartbeat.longest_s / took_s)
+            shares.append(heartbeat.longest_s / max(took_s, SWITCH_S))
     assert min(shares[1:]) < 0.5  # the first compiles; a busy machine holds threads up, too, but not in every step
 
 

@@ -32,8 +32,8 @@ STREAMS = attention("streams", "off", gpu=False)
 
 def test_each_device_has_its_usual_attention_and_each_half_of_it_can_be_chosen() -> None:
     assert attention(AUTO, AUTO, gpu=False) == Attention(unified=False, flash=False)
-    assert attention(AUTO, AUTO, gpu=True) == Attention(unified=True, flash=True)
-    assert attention("streams", AUTO, gpu=True) == Attention(unified=False, flash=True)
+    assert attention(AUTO, AUTO, gpu=True) == Attention(unified=False, flash=True)
+    assert attention("unified", AUTO, gpu=True) == Attention(unified=True, flash=True)
     measured = Attention(unified=True, flash=True)
     assert attention(AUTO, AUTO, gpu=False, measured=measured) == measured
     assert attention("streams", AUTO, gpu=False, measured=measured) == STREAMS
@@ -111,6 +111,12 @@ def test_q8_0_states_are_as_large_as_foretold() -> None:
 
 def pace(mode: Attention, *milliseconds: float) -> Pace:
     return Pace(mode, dict(zip(["1 stream", "8 streams"], milliseconds, strict=True)))
+
+
+def test_a_unified_cache_is_chosen_only_where_it_is_clearly_faster() -> None:
+    unified = Attention(unified=True, flash=True)
+    assert fastest([pace(unified, 4.8, 9.5), pace(STREAMS, 5, 10)]).attention == STREAMS
+    assert fastest([pace(unified, 4, 8), pace(STREAMS, 5, 10)]).attention == unified
 
 
 def test_a_mode_that_is_clearly_slower_than_another_is_a_warning_with_the_flags_to_set() -> None:

@@ -22,7 +22,8 @@ from worker.lifecycle.supervisor import Supervisor
 def test_only_what_nobody_set_may_give_way(tmp_path: Path) -> None:
     home = {"home": str(tmp_path)}
     assert engine_config(load(home, {})).adjustable == ADJUSTABLE
-    flags = {"streams": "8", "resident": "0", "context": "4096", "parked_mb": "0", "kv_type": "f16"}
+    flags = {"streams": "8", "resident": "0", "context": "4096", "parked_mb": "0"}
+    flags |= {"kv_type": "f16", "kv_windows": "all"}
     fixed = engine_config(load({**home, **flags}, {}))
     assert fixed.adjustable == frozenset()
     assert (fixed.parallel, fixed.resident, fixed.context, fixed.parked_bytes_max) == (8, 0, 4096, 0)
