@@ -40,7 +40,8 @@ QUERY_CHARS_MAX = 400  # more text is not a question, but an answer to it
 REWRITING_MS_MAX = 500.0
 RETRIEVAL_SHARE = 0.5  # of the time for the search, at most
 # Of the time from the request to its first token; the search, the question and what is not cached take the rest.
-PASSAGE_SHARE = 0.5
+# Who asks again waits less patiently, and the answer before it says much of what passages would.
+PASSAGE_SHARE, LATER_PASSAGE_SHARE = 0.5, 0.4
 DEFAULT_STORES = ("docs",)  # for requests without a store; filled at the first start
 PASSAGES_MAX = 5
 
@@ -156,7 +157,8 @@ def passage_tokens_max(turn: Turn, began_ns: int, token_s: float | None) -> int 
     due_ns = turn.due.at_ns
     if due_ns is None or not token_s or turn.sampling.deterministic:
         return None
-    return max(0, int(PASSAGE_SHARE * (due_ns - began_ns) / 1e9 / token_s))
+    share = LATER_PASSAGE_SHARE if turn.history else PASSAGE_SHARE
+    return max(0, int(share * (due_ns - began_ns) / 1e9 / token_s))
 
 
 def best_within(passages: Sequence[Passage], tokens_max: int | None) -> list[Passage]:

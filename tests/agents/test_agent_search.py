@@ -119,6 +119,14 @@ async def test_no_more_passages_are_read_than_the_model_can_read_in_time(
     assert model.prompts[0].count("Title") == kept
 
 
+async def test_a_later_question_gets_fewer_passages() -> None:
+    shelf = ShelfSearcher([replace(passage(number), tokens=120) for number in (1, 2, 3)])
+    model = ScriptedModel(["Fact 1 [1]."], prefill_token_s=1.0)
+    due = Due(now_ns() + int(590 * 1e9))  # of which half is read in 295 tokens, 0.4 in 236
+    await run(model, asked("Which?", file_search=DOCS, due=due, history=(user("Hi"), user("Hello"))), searcher=shelf)
+    assert model.prompts[0].count("Title") == 1
+
+
 class TracedShelf(ShelfSearcher):
     """With the span of a real search."""
 
