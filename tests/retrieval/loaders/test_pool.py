@@ -76,10 +76,19 @@ async def busy(pool: LoaderPool, owner: str = ME, limits: Limits = LONG) -> asyn
     return task
 
 
+def status_of(pid: int) -> list[str]:
+    """What the system tells of a process, from its state on."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+
+
+def sleeps(pid: int) -> bool:
+    return status_of(pid)[0] == "S"
+
+
 def seconds_of(pid: int) -> float:
     """Processor time of a process."""
     try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        fields = status_of(pid)
     except OSError:
         return 0.0
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
@@ -226,8 +235,7 @@ async def test_a_spare_reader_that_was_killed_is_replaced(pool: LoaderPool) -> N
 
 def wait_until_dead(pid: int) -> None:
     """A process that was killed on a busy machine dies when it is its turn."""
-    stat = Path(f"/proc/{pid}/stat")
-    while stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z":
+    while Path(f"/proc/{pid}").exists() and status_of(pid)[0] != "Z":
         time.sleep(0.005)
 
 
@@ -246,6 +254,7 @@ async def test_a_server_that_answers_no_more_is_replaced(pool: LoaderPool, monke
     first = server_of(pool)
     monkeypatch.setattr(fork_server, "LAST_WORD_S", 0.2)
     await spare_of(pool)  # the first that waits no longer than that
+    await until(lambda: sleeps(first))  # before, it may still hold the reader's socket open
     os.kill(first, signal.SIGSTOP)
     assert await is_read(pool)
     assert server_of(pool) != first
