@@ -101,6 +101,19 @@ _cdll = ctypes.CDLL(lib._lib._name)
 set_abort_callback = _typed(_cdll.ggml_set_abort_callback, _handle, _handle)
 _end_team = getattr(_cdll, "omp_pause_resource_all", None)  # absent where llama.cpp is built without OpenMP
 _SOFT_PAUSE = 1
+CACHE_LINE = 64  # bytes: loads of that many take twice as long where they straddle two lines
+_cache_line = ctypes.CFUNCTYPE(ctypes.c_size_t, _handle)(lambda _: CACHE_LINE)
+
+
+def _align_tensors() -> None:
+    """Begin every tensor in a CPU's caches and intermediate results at a cache line. llama.cpp aligns to 32 bytes, as
+    files of weights do: behind an odd number of tensors that small, such as the list of a step's recurrent states, all
+    others straddle lines, and a prompt takes 1.3 times as long."""
+    buffers = _typed(_cdll.ggml_backend_cpu_buffer_type, ctypes.POINTER(ctypes.c_void_p))()
+    buffers[2] = ctypes.cast(_cache_line, _handle).value  # after get_name and alloc_buffer: get_alignment
+
+
+_align_tensors()
 
 
 @cache
