@@ -47,8 +47,12 @@ from retrieval.speculative_search import ReadDraft
 log = logging.getLogger(__name__)
 
 
+ANSWERED_MAX = 16  # a model that is that busy reads nothing ahead
+
+
 class Agent:
-    """`turns` are the turns in progress. One that is interrupted fails and keeps its output so far."""
+    """`turns` are the turns in progress. One that is interrupted fails and keeps its output so far. `answered` are
+    those for `read_answered`, once their ends are told."""
 
     def __init__(
         self,
@@ -70,6 +74,7 @@ class Agent:
         self._opener = TurnOpener(self._prompts, self._router, retriever, prices)
         self._starter = StepStarter(self._prompts, self._known, names_models=len(model_registry.candidates) > 1)
         self._is_free = is_free
+        self.answered: asyncio.Queue[Turn] = asyncio.Queue(ANSWERED_MAX)
         self.turns = InFlight()
 
     async def run(self, turn: Turn, trace: Trace, sink: EventSink, marks: Marks | None = None) -> TurnFinished:
@@ -155,22 +160,25 @@ class Agent:
             finished = await self._run_steps(progress, sink)
             sink.write([finished])
             if finished.status in ("completed", "incomplete"):
-                await self._read_behind(progress)
+                self._keep_answered(progress)
             return finished
         finally:
             progress.step.cancel()
             progress.tell_cost()
 
-    async def _read_behind(self, progress: Progress) -> None:
-        """Prefill an answered question as the next prompt will contain it: without its passages, so that whatever
-        followed them has other places there. Otherwise the next question waits for that."""
+    def _keep_answered(self, progress: Progress) -> None:
         turn, last = progress.turn, next(reversed(progress.output), None)
         asks_again = progress.in_prompt and isinstance(last, Message) and turn.priority < Priority.BATCH
-        if not (asks_again and self._is_free()):
-            return
-        over = replace(turn, history=(*turn.history, *turn.input, *progress.output), input=())
-        with suppress(InferenceError, AgentError):  # what keeps it from being read is told to the next turn
-            await self.warm(over)
+        if asks_again and not self.answered.full():
+            history = (*turn.history, *turn.input, *progress.output)
+            self.answered.put_nowait(replace(turn, history=history, input=()))
+
+    async def read_answered(self, turn: Turn) -> None:
+        """Prefill an answered question as the next prompt will contain it: without its passages, so that whatever
+        followed them has other places there. Otherwise the next question waits for that."""
+        if self._is_free():
+            with suppress(InferenceError, AgentError):  # what keeps it from being read is told to the next turn
+                await self.warm(turn)
 
     async def _run_steps(self, progress: Progress, sink: EventSink) -> TurnFinished:
         try:

@@ -54,7 +54,7 @@ from worker.engines.retrieval_models import open_embedders, open_reranker
 from worker.home import Home
 from worker.lifecycle.agent_files import check_names, read_agents
 from worker.lifecycle.load_progress import LoadProgress
-from worker.lifecycle.prewarm import prefill_shared_prefixes
+from worker.lifecycle.prewarm import prefill_shared_prefixes, read_answered_questions
 from worker.lifecycle.reload import Reloader
 from worker.lifecycle.supervisor import Supervisor
 from worker.lifecycle.tool_servers import ToolServers, open_tool_servers
@@ -147,6 +147,8 @@ async def open_services(
         batch_worker.start()
         await runs.start()
         stack.push_async_callback(supervisor.start("intake", services.ingest_worker.run).stop)
+        answered = partial(read_answered_questions, services.agent)
+        stack.push_async_callback(supervisor.start("answered", answered).stop)
         with start.span("prompts"):
             begins = agent_registry.beside(engines.model_registry.names[1:])
             await asyncio.gather(prefill_shared_prefixes(services.agent, begins), services.retriever.warm_up())

@@ -240,7 +240,10 @@ async def test_results_that_are_there_at_once_are_read_at_once(calls: str) -> No
 async def test_an_answered_question_is_read_again_as_the_next_prompt_has_it() -> None:
     model, shelf = ScriptedModel(["Fact 1 [1].", "Fact 2 [1]."]), ShelfSearcher([passage(1)])
     first = asked("Which?", history=HISTORY, file_search=DOCS)
-    ran = await run(model, first, searcher=shelf)
+    agent, told = Agent(model, shelf, Toolbox()), EventList()
+    ran = await agent.run(first, Trace(), told)
+    assert not any("Which?" in ahead for ahead in model.ahead), "its end is told first"
+    await agent.read_answered(agent.answered.get_nowait())
     read = model.ahead[-1]
     assert "Which?" in read and "Fact 1 [1]." in read and "Title 1" not in read
     then = asked("And then?", history=(*HISTORY, *first.input, *ran.output), file_search=DOCS)
@@ -264,4 +267,6 @@ async def test_a_turn_is_not_read_again_in_vain(
     model = ScriptedModel([reply])
     agent = Agent(model, ShelfSearcher(passages), Toolbox(), is_free=lambda: is_free)
     await agent.run(asked("Which?", file_search=DOCS, functions=(mine,), **rest), Trace(), EventList())
+    while not agent.answered.empty():
+        await agent.read_answered(agent.answered.get_nowait())
     assert not any("Which?" in ahead for ahead in model.ahead)

@@ -1,5 +1,5 @@
-"""Prefills prompts before their question arrives: those of the configuration at start, and, within a limit per tenant,
-those of users who are about to ask.
+"""Prefills prompts before their question arrives: those of the configuration at start, those that continue answered
+questions, and, within a limit per tenant, those of users who are about to ask.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from agents.turn import Turn
 from inference.errors import EnginesAway, InferenceError, InvalidTemplate
 from inference.generation import Generation
 from worker.auth.principal import NOBODY
+from worker.lifecycle.supervisor import Well
 
 # A user types in one conversation at a time; a program that prewarms many must not keep the model busy needlessly.
 TENANT_MAX = 4
@@ -28,6 +29,9 @@ TENANT_MAX = 4
 PAUSE_S = 1.0
 # At start: enough for a small model to prefill the instructions of a dozen agents. A large one continues later.
 BEGINNINGS_S = 10.0
+
+# Until the end of an answer is stored and sent: what is read behind it must not delay it, and nobody types faster.
+END_S = 0.05
 
 # What the chat page asks with (turn.js) until a person changes its settings: somebody opens it as soon as it can be
 # opened, and asks before the model could read the tools.
@@ -99,6 +103,15 @@ async def prefill_shared_prefixes(
             log.warning("the prompt of agent %s was not prefilled: %s", name, error)
     if unread:
         log.info("the prompts of %d agents take longer than %.0f s to prefill: they follow later", unread, within_s)
+
+
+async def read_answered_questions(agent: Agent, well: Well) -> None:
+    """Prefill, one by one, what the next prompts of answered questions will begin with. Never returns."""
+    while True:
+        turn = await agent.answered.get()
+        await asyncio.sleep(END_S)
+        await agent.read_answered(turn)
+        well()
 
 
 async def _is_read(reading: Generation) -> bool:

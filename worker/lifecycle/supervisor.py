@@ -20,6 +20,7 @@ log = logging.getLogger("firsttoken.supervisor")
 
 # A closed list, since it is public: nothing here reveals a tenant or what an operator configured.
 Part: TypeAlias = Literal[
+    "answered",
     "batches",
     "calibrator",
     "canaries",

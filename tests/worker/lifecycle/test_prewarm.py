@@ -14,16 +14,19 @@ import pytest
 from agents.agent import Agent
 from agents.agent_registry import AgentRegistry
 from agents.definition import Definition
+from agents.events import EventList
+from agents.toolbox import Toolbox
 from agents.tools import builtin_toolbox
-from agents.turn import Turn
+from agents.turn import FileSearch, Turn
 from inference.config import EngineConfig
 from inference.errors import EnginesAway
 from inference.generation import Delta, Sampling
 from inference.model import ChatModel
 from inference.testing import ScriptedGeneration, ScriptedModel
+from inference.trace import Trace
 from tests.agents.test_agent_model import run
-from tests.agents.turns import user
-from worker.lifecycle.prewarm import PAGE, prefill_shared_prefixes
+from tests.agents.turns import ShelfSearcher, asked, passage, user
+from worker.lifecycle.prewarm import PAGE, prefill_shared_prefixes, read_answered_questions
 
 SUPPORT = Definition(instructions="You answer questions about the handbook of a small shop, and nothing else. " * 8)
 ROSTER = AgentRegistry({"support": SUPPORT})
@@ -88,3 +91,15 @@ async def test_a_worker_that_is_there_before_its_engine_waits_for_it(monkeypatch
     model = StartsLater([""])
     await prefill_shared_prefixes(Agent(model, None, builtin_toolbox(None)), ROSTER)
     assert len(model.ahead) == 5 and len(set(model.ahead)) == 3
+
+
+async def test_answered_questions_are_read_one_by_one_as_long_as_the_worker_runs() -> None:
+    model, heard = ScriptedModel(["Fact 1 [1]."] * 2), asyncio.Event()
+    agent = Agent(model, ShelfSearcher([passage(1)]), Toolbox())
+    reading = asyncio.create_task(read_answered_questions(agent, heard.set))
+    for place in ("Bremen", "Lisbon"):
+        heard.clear()
+        await agent.run(asked(f"A harbour in {place}?", file_search=FileSearch(("docs",))), Trace(), EventList())
+        await heard.wait()
+        assert place in model.ahead[-1]
+    reading.cancel()
