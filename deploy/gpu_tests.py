@@ -23,7 +23,7 @@ from pathlib import Path
 
 from deploy.backend import Backend
 from deploy.builds import Result, check_environment, environment_of, unpacked
-from deploy.failure import SetupFailed
+from deploy.commands import SetupFailed
 from deploy.setup import PYTHON, ROOT
 from deploy.toolchain import this_cpu
 from deploy.wheel import recipes

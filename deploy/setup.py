@@ -26,8 +26,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from deploy.backend import Backend, advice, possible
-from deploy.commands import Log
-from deploy.failure import SetupFailed
+from deploy.commands import Log, SetupFailed
 from deploy.stamp import AUTO, BACKEND, Choices, Stamp, choices_of
 from deploy.toolchain import Cpu, compiler_version, this_cpu
 from deploy.wheel import Recipe, build_wheel, cache_key, cached_wheel, download_wheel, pinned_version, recipes

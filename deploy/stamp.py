@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from deploy.backend import Backend
-from deploy.failure import SetupFailed
+from deploy.commands import SetupFailed
 from deploy.toolchain import Cpu
 
 BACKEND, WHEELS = "FIRSTTOKEN_BACKEND", "FIRSTTOKEN_WHEELS"

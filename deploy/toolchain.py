@@ -8,7 +8,7 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from deploy.failure import SetupFailed
+from deploy.commands import SetupFailed
 
 # Alternative programs, of which the first on PATH is used, and what they are. The wheel needs no Python headers.
 NEEDED = (

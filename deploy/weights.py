@@ -10,11 +10,11 @@ import asyncio
 import sys
 from pathlib import Path
 
-from deploy.failure import SetupFailed
+from deploy.commands import SetupFailed
 from deploy.setup import alone, cache_folder
 from inference.provisioning.catalogue import PRESETS
+from worker.cli.download import fetch as fetch_weights
 from worker.cli.download import shown
-from worker.cli.weights import fetch as fetch_weights
 from worker.errors import StartError
 
 ENTRY = next(model for model in PRESETS if model.name == "smollm2-135m")  # knows its version and checksum

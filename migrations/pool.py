@@ -14,20 +14,17 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 from urllib.parse import parse_qs, urlsplit
 from uuid import UUID
 
 import asyncpg
 import orjson
+from asyncpg.pool import PoolConnectionProxy
 
-if TYPE_CHECKING:
-    from asyncpg.pool import PoolConnectionProxy
-
-    Connection = PoolConnectionProxy[asyncpg.Record]
-
+Connection: TypeAlias = "PoolConnectionProxy[asyncpg.Record]"
 # Lets a caller add statements to a transaction of another module.
-Also: TypeAlias = "Callable[[Connection], Awaitable[None]]"
+Also: TypeAlias = Callable[[Connection], Awaitable[None]]
 
 POOL_SIZE_MAX = 8  # more than a worker's statements keep busy, since none is held while a stream is open
 STATEMENTS_KEPT = 100  # prepared statements per connection, the driver's default; there are fewer

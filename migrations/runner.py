@@ -11,12 +11,11 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
-from typing import TYPE_CHECKING
+from typing import TypeAlias
 
 import asyncpg
 
-if TYPE_CHECKING:
-    Connection = asyncpg.Connection[asyncpg.Record]
+Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
 
 LOCK_ID = int.from_bytes(hashlib.sha256(b"firsttoken.migrations").digest()[:8], signed=True)
 LOCK_WAIT_S = 300.0  # the longest that another worker's migration may take

@@ -65,7 +65,7 @@ SQL_OWNERS = (
     "worker/runs/",
     "worker/runs/batches/",
     "worker/telemetry/traces.py",
-    "worker/telemetry/canary/store.py",
+    "worker/telemetry/canaries.py",
     "worker/telemetry/latency/",
     "worker/telemetry/otlp/sdk.py",
 )

@@ -18,8 +18,7 @@ from retrieval.ingest import ingest
 from worker.app import build_app
 from worker.auth.keys import LOCAL_TENANT, sign_in_link
 from worker.auth.scope import ALL
-from worker.cli.download import shown
-from worker.cli.weights import make, named
+from worker.cli.download import make, named, shown
 from worker.config import PROJECT, Config
 from worker.edge.listener import listening
 from worker.engines.address import Address, listen_socket
@@ -27,12 +26,11 @@ from worker.errors import StartError
 from worker.home import Home, write_atomically
 from worker.lifecycle.crew.member import Member
 from worker.lifecycle.drain import drain, first_of, make_room
-from worker.lifecycle.gc_tuning import freeze
 from worker.lifecycle.load_progress import LoadProgress
 from worker.lifecycle.loading_app import serving_progress
 from worker.lifecycle.port import bind, join, url_of
+from worker.lifecycle.process import StopSignals, freeze, notice
 from worker.lifecycle.ready_file import FIRST_START, Ready, ready_files
-from worker.lifecycle.stop_signals import StopSignals, notice
 from worker.routes.metrics import beside
 from worker.runs.manager import RUNS
 from worker.services import CREW, REQUESTS, Services

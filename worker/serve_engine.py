@@ -16,8 +16,7 @@ from worker.engines.engine_config import read_token
 from worker.errors import StartError
 from worker.home import Home
 from worker.lifecycle.crew.member import Member
-from worker.lifecycle.gc_tuning import freeze
-from worker.lifecycle.stop_signals import StopSignals
+from worker.lifecycle.process import StopSignals, freeze
 from worker.lifecycle.supervisor import Supervisor
 
 SOCKET = "engine.sock"

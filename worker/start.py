@@ -72,10 +72,9 @@ from worker.runs.running_store import RunningStore
 from worker.runs.steering_store import SteeringStore
 from worker.services import Services
 from worker.setting import ConfigError
-from worker.telemetry.canary.canaries import Canaries
-from worker.telemetry.canary.store import CanaryStore
+from worker.telemetry.canaries import Canaries, CanaryStore
 from worker.telemetry.goodput import WAIT, Targets
-from worker.telemetry.latency.load_sampler import LoadSampler
+from worker.telemetry.latency.rollups import LoadSampler
 from worker.telemetry.otlp.exporter import Exporter, SdkMissing
 from worker.telemetry.prometheus import Metrics
 from worker.telemetry.telemetry import Telemetry

@@ -34,7 +34,7 @@ from benchmarks.engine.workloads import Workload, cold, interrupted, named, page
 from deploy.weights import fetch
 from inference.bundled import CHAT_MODEL
 from inference.provisioning.catalogue import SMOL_CHAT
-from worker.cli.weights import make
+from worker.cli.download import make
 from worker.config import prepare_process
 
 STREAMS = 16

@@ -1,13 +1,19 @@
-"""Creates the data folder, once."""
+"""Creates the data folder, once, and says who may log in: the kernel identifies the peer, so no password can be stored,
+lost or seen in a process list.
+
+The files of access are next to the data folder, where the server's account cannot write, and are rewritten at each
+start. Those inside the data folder, which once trusted everybody, are not used.
+"""
 
 from __future__ import annotations
 
+import secrets
 import shutil
 import subprocess
 import tempfile
 from pathlib import Path
 
-from migrations.embedded.account import SHARED, Account, separate_account, shared_account
+from migrations.embedded.account import ROOT, SHARED, Account, separate_account, shared_account
 from migrations.embedded.errors import EmbeddedPostgresError, reason_in
 from migrations.embedded.placement import POSTGRES_MAJOR, Placement
 
@@ -81,3 +87,33 @@ def _initdb(data: Path, account: Account, binaries: Path) -> None:
             f"The database could not be created in {data.parent}: {reason}. Fix that, choose another folder with "
             "--home, or set DATABASE_URL."
         )
+
+
+MAP = "firsttoken"
+RULES = f"local all all peer map={MAP}\n"
+READABLE = 0o644  # for the server; they contain no secrets
+
+
+def names_for(account: Account) -> list[str]:
+    """The system accounts that may log in: root, which could anyway, and the owner of the data, unless that is an
+    account shared with others."""
+    names = {Account(ROOT, ROOT).name, *filter(None, [account.entry])}
+    return sorted(names - {SHARED})
+
+
+def write_access(place: Placement) -> dict[str, str]:
+    """Writes the rules, and returns the settings that make the server use them."""
+    _write(place.rules, RULES)
+    _write(place.names, "".join(f'{MAP} "{name}" all\n' for name in names_for(place.account)))
+    return {"hba_file": str(place.rules), "ident_file": str(place.names)}
+
+
+def _write(path: Path, text: str) -> None:
+    new = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    try:
+        new.write_text(text)
+        new.chmod(READABLE)  # whatever the umask
+        new.replace(path)
+    except OSError:
+        new.unlink(missing_ok=True)
+        raise

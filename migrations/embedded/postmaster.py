@@ -9,8 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from migrations.embedded.access import write_access
-from migrations.embedded.cluster import ENVIRONMENT
+from migrations.embedded.cluster import ENVIRONMENT, write_access
 from migrations.embedded.errors import reason_in
 from migrations.embedded.placement import SOCKET_NAME, Placement
 

@@ -15,11 +15,17 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 
-from migrations.embedded.binaries import binaries_for, packaged_binaries
 from migrations.embedded.cluster import SUPERUSER, ensure_cluster, leave_shared_account
 from migrations.embedded.errors import EmbeddedPostgresError, StartInterrupted, remedy
 from migrations.embedded.lock import FileLock
-from migrations.embedded.placement import Placement, make_socket_folder, placement_of, remove_socket_folder
+from migrations.embedded.placement import (
+    Placement,
+    binaries_for,
+    make_socket_folder,
+    packaged_binaries,
+    placement_of,
+    remove_socket_folder,
+)
 from migrations.embedded.postmaster import PidFile, failure_in_log, is_alive, is_listening, launch, log_size
 
 READY_TIMEOUT_S = 120.0  # crash recovery replays at most max_wal_size

@@ -21,7 +21,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from deploy import clients
-from deploy.failure import SetupFailed
+from deploy.commands import SetupFailed
 from deploy.weights import weights
 from inference.testing import ScriptedModel
 from migrations.pool import Database

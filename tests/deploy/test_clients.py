@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from deploy import clients
-from deploy.failure import SetupFailed
+from deploy.commands import SetupFailed
 
 FOLDERS = [clients.FOLDER, clients.PROGRAMS]
 

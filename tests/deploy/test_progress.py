@@ -6,7 +6,7 @@ import io
 
 import pytest
 
-from deploy.progress import Progress, steps_in, time_left
+from deploy.wheel import Progress, steps_in, time_left
 
 
 class Terminal(io.StringIO):

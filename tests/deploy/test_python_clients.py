@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from deploy import python_clients
-from deploy.failure import SetupFailed
+from deploy.commands import SetupFailed
 
 
 @pytest.mark.parametrize("client", python_clients.CLIENTS)

@@ -14,8 +14,7 @@ import pytest
 
 from deploy import backend, setup
 from deploy.backend import Backend, advice, cuda_compiler, fitting
-from deploy.commands import Log
-from deploy.failure import SetupFailed
+from deploy.commands import Log, SetupFailed
 from deploy.setup import computes_on, success, verdict
 from deploy.stamp import Choices, Stamp, choices_of
 from deploy.toolchain import Cpu, compiler_version

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from deploy import weights
-from deploy.failure import SetupFailed
+from deploy.commands import SetupFailed
 from inference.provisioning.catalogue import Preset
 from worker.cli.download import Report
 

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.commands import Log
-from deploy.failure import SetupFailed
+from deploy.commands import Log, SetupFailed
 from deploy.toolchain import Cpu, features_in, this_cpu
 from deploy.wheel import cache_key, cached_wheel, download_wheel, pinned_version, recipes
 

@@ -15,10 +15,8 @@ from tests.worker.harness import SECRET, make_services, serving
 from worker.auth.audit import Actor
 from worker.auth.keys import Keys
 from worker.auth.scope import ALL, USUAL
-from worker.telemetry.canary.canaries import Canaries
-from worker.telemetry.canary.store import CanaryStore
-from worker.telemetry.canary.trial import Proposal, State
-from worker.telemetry.canary.verdict import Answer
+from worker.telemetry.canaries import Canaries, CanaryStore
+from worker.telemetry.trial import Answer, Proposal, State
 
 ME = Actor("command", "tester")
 ROSTER = AgentRegistry({"support": Definition(), "brief": Definition(instructions="Be brief.")})

@@ -13,7 +13,7 @@ import pytest
 from anthropic import Anthropic
 from openai import OpenAI
 
-from deploy.failure import SetupFailed
+from deploy.commands import SetupFailed
 from deploy.weights import weights
 from tests.real_weights.behaviours import MODELS, OWN, TEMPLATES, write_with_template
 from tests.serving import Worker

@@ -60,7 +60,7 @@ share = number(0, 1)
 
 
 def canary_name(text: str) -> str:
-    from worker.telemetry.canary.trial import NAME_PATTERN  # imports NumPy
+    from worker.telemetry.trial import NAME_PATTERN  # imports NumPy
 
     if not re.fullmatch(NAME_PATTERN, text):
         raise argparse.ArgumentTypeError("must be up to 64 letters, digits, hyphens and underscores")

@@ -13,20 +13,28 @@ from tqdm import tqdm
 
 from agents.store.answered import Answered
 from worker.auth.keys import LOCAL_TENANT
-from worker.cli.evals.answer import Answer
+from worker.cli.eval_commands import open_side
 from worker.cli.evals.eval_client import session
-from worker.cli.evals.eval_runner import Judge
-from worker.cli.evals.eval_target import eval_target
+from worker.cli.evals.eval_runner import Judge, eval_target
 from worker.cli.evals.stored_cases import case_of, said_in
-from worker.cli.evals.suite import Case, Suite
-from worker.cli.suite_command import open_side
+from worker.cli.evals.suite import Answer, Case, Suite
 from worker.cli.tenant import command_actor, open_tenant
 from worker.config import Config
 from worker.errors import StartError
 from worker.lifecycle.agent_files import read_agents
-from worker.telemetry.canary.store import AlreadyExists, CanaryStore
-from worker.telemetry.canary.trial import DECIDED_IN, Canary, Proposal, State, canary_report
-from worker.telemetry.canary.verdict import Evidence, Finding, Vote, findings, judge
+from worker.telemetry.canaries import AlreadyExists, CanaryStore
+from worker.telemetry.trial import (
+    DECIDED_IN,
+    Canary,
+    Evidence,
+    Finding,
+    Proposal,
+    State,
+    Vote,
+    canary_report,
+    findings,
+    judge,
+)
 
 HEAD = f"{'':12}  {'CONTROL':>10}  {'TREATMENT':>10}  {'DIFFERENCE':^16}  {'MARGIN':>6}  {'PAIRS':>5}  VERDICT"
 

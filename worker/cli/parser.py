@@ -214,7 +214,6 @@ def _add_models(commands: Any) -> None:
         _option("--sha256", "expected checksum (default: the one in the catalogue or on the hub)"),
         also={"hub", "weights"},
     )
-    where = "worker.cli.quantization"
     _command(
         models,
         "quantize",
@@ -320,7 +319,7 @@ def _add_ingest(commands: Any) -> None:
 def _add_evaluation(commands: Any) -> None:
     kinds = _group(commands, "eval", "measure the quality of answers and of retrieval")
     _add_suite(kinds)
-    where = "worker.cli.threshold_commands"
+    where = "worker.cli.evaluate"
     _command(
         kinds,
         "route",
@@ -355,7 +354,7 @@ def _add_evaluation(commands: Any) -> None:
     _command(
         kinds,
         "retrieval",
-        "worker.cli.evaluate.evaluate_retrieval",
+        f"{where}.evaluate_retrieval",
         "measure how well a vector store finds known answers",
         _option("--store", "name of the vector store", required=True, metavar="NAME"),
         _option(
@@ -374,7 +373,7 @@ def _add_evaluation(commands: Any) -> None:
 
 def _add_stored(kinds: Any) -> None:
     """Commands about stored answers of a tenant."""
-    where = "worker.cli.stored_cases_command"
+    where = "worker.cli.eval_commands"
     _command(
         kinds,
         "cases",
@@ -422,7 +421,7 @@ def _add_suite(kinds: Any) -> None:
     _command(
         kinds,
         "suite",
-        "worker.cli.suite_command.evaluate_suite",
+        "worker.cli.eval_commands.evaluate_suite",
         "run the same cases on two configurations; fail if --model is worse",
         _file("files", "cases, as JSON Lines or TOML", nargs="+"),
         _option("--model", f"the candidate: {SIDE}", dest="candidate", required=True, metavar="SIDE"),

@@ -21,7 +21,7 @@ from worker.runs.event_stream import EventStream
 from worker.runs.idempotency import Once
 from worker.runs.turn import prompt_tokens
 from worker.services import SERVICES
-from worker.telemetry.canary.canaries import first_question
+from worker.telemetry.canaries import first_question
 from worker.telemetry.telemetry import server_timing
 from worker.wire.headers import with_headers
 from worker.wire.messages_reply import PING, MessageEventEncoder, Reply

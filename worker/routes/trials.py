@@ -19,8 +19,8 @@ from worker.http.json_response import json_response
 from worker.http.request import BODY, PRINCIPAL, actor_of, path_id
 from worker.http.route_docs import RouteDocs
 from worker.services import SERVICES
-from worker.telemetry.canary.store import AlreadyExists
-from worker.telemetry.canary.trial import NAME_PATTERN, Proposal, State
+from worker.telemetry.canaries import AlreadyExists
+from worker.telemetry.trial import NAME_PATTERN, Proposal, State
 from worker.wire import limits
 from worker.wire.parse import parsed
 from worker.wire.strict import Strict

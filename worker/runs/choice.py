@@ -23,7 +23,7 @@ from worker.runs.event_stream import EventStream
 from worker.runs.ledger import Ledger
 from worker.runs.record import FirstTokens
 from worker.runs.run_services import RunServices
-from worker.telemetry.canary.canaries import first_question
+from worker.telemetry.canaries import first_question
 from worker.wire.chat_completion import Completion
 from worker.wire.options import ServiceTier, priority_of
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from inference.embedding.embedder import Embedder
 from inference.trace import Trace
 from worker.errors import ApiError
-from worker.lifecycle.time_slice import TimeSlice
+from worker.lifecycle.process import TimeSlice
 from worker.runs.record import TurnRecord
 from worker.services import Services
 from worker.wire.embeddings_request import EmbeddingsRequest

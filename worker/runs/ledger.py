@@ -22,7 +22,7 @@ from worker.errors import ClientGone
 from worker.http.error_mapping import refusal
 from worker.runs.record import TurnRecord, tokens_of, tpot_ms, ttfa_ms, ttft_ms
 from worker.runs.run_services import RunServices
-from worker.telemetry.canary.canaries import note_arm
+from worker.telemetry.canaries import note_arm
 from worker.telemetry.goodput import REFUSE, WAIT
 from worker.wire.options import LATE, SURFACE
 

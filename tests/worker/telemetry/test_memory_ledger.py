@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from worker.lifecycle.supervisor import Supervisor
-from worker.telemetry.memory_ledger import parts
-from worker.telemetry.prometheus import Metrics
+from worker.telemetry.prometheus import Metrics, parts
 
 STATUS = """Name:\tpython
 VmRSS:\t  1000 kB
@@ -21,7 +20,7 @@ Threads:\t4
 """
 # Of 64 kB, between pieces that stay.
 HOLES = """
-from worker.telemetry.memory_ledger import unused_bytes
+from worker.telemetry.prometheus import unused_bytes
 pieces = [bytearray(64 * 1024) for _ in range(400)]
 before = unused_bytes()
 del pieces[::2]
@@ -56,7 +55,7 @@ def test_what_was_reserved_and_never_touched_is_not_counted() -> None:
 
 def test_the_metrics_tell_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "status").write_text(STATUS)
-    monkeypatch.setattr("worker.telemetry.memory_ledger.STATUS", tmp_path / "status")
+    monkeypatch.setattr("worker.telemetry.prometheus.STATUS", tmp_path / "status")
     told = Metrics(lambda: {"kv_cache_bytes": 1024}, Supervisor()).render()
     assert b'firsttoken_memory_bytes{part="kv_cache"} 1024.0' in told
     assert b'firsttoken_memory_bytes{part="mapped_files"} 296960.0' in told

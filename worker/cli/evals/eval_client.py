@@ -15,8 +15,7 @@ import aiohttp
 import orjson
 
 from inference.remote.answer_stream import DONE, Events
-from worker.cli.evals.answer import Answer, Called, Found, Usage
-from worker.cli.evals.suite import Case
+from worker.cli.evals.suite import Answer, Called, Case, Found, Usage
 from worker.errors import BUSY, StartError
 
 ANSWER_S_MAX = 600.0  # a slow machine and a long answer

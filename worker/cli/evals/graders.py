@@ -19,8 +19,7 @@ from agents.citations import MARK
 from agents.text_similarity import overlap
 from inference.grammar.validation import Checked, Pattern
 from retrieval.quality.measures import RANKS_MAX
-from worker.cli.evals.answer import Answer, Called, Found
-from worker.cli.evals.suite import Case, ExpectedCall, ExpectedCitation, Place, Tool
+from worker.cli.evals.suite import Answer, Called, Case, ExpectedCall, ExpectedCitation, Found, Place, Tool
 
 DEPTH_MAX = 32  # of arguments; no case expects a call with deeper nesting
 

@@ -17,8 +17,8 @@ from typing import Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from worker.cli.evals.answer import Answer, Usage
 from worker.cli.evals.graders import score
+from worker.cli.evals.suite import Answer, Usage
 
 RESAMPLES = 10_000  # the interval's ends then vary by less than a hundredth of its width from seed to seed
 CELLS_MAX = 4_000_000  # of 8 bytes that are resampled at once

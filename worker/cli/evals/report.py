@@ -11,10 +11,9 @@ from typing import Any
 
 import orjson
 
-from worker.cli.evals.answer import Usage
 from worker.cli.evals.eval_runner import fingerprint
 from worker.cli.evals.outcome import MEASURES, UNITS, Cost, Interval, Outcome, Result, Row
-from worker.cli.evals.suite import Case
+from worker.cli.evals.suite import Case, Usage
 from worker.errors import StartError
 
 CELL_CHARS_MAX = 300  # of an answer in a report

@@ -1,4 +1,4 @@
-"""Files of cases, JSON lines or TOML: a case is a request, and what a right answer must have.
+"""Files of cases, JSON lines or TOML, and their answers: a case is a request, and what a right answer must have.
 
 [[case]]
 id = "refund"
@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
@@ -335,3 +335,52 @@ def _places(text: str) -> list[tuple[int, dict[str, int]]]:
         elif match := _KEY.match(line):
             at[1].setdefault(f"{table}.{match[1]}".strip("."), number)
     return places
+
+
+@dataclass(frozen=True, slots=True)
+class Called:
+    """`arguments` is the JSON text as the model wrote it."""
+
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A passage that the model was given, or that a search returned. The n-th is cited as [n]."""
+
+    file: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Milliseconds and tokens; `engine_ms` and `cost` as a worker of this project reports them. None: not known."""
+
+    first_ms: float | None = None
+    total_ms: float | None = None
+    input_tokens: float | None = None
+    cached_tokens: float | None = None
+    output_tokens: float | None = None
+    engine_ms: float | None = None
+    cost: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """`error` says in one line why there is none. `spans` are those of its trace, from a worker of this project."""
+
+    text: str = ""
+    calls: tuple[Called, ...] = ()
+    found: tuple[Found, ...] = ()
+    took: Usage = field(default_factory=Usage)
+    error: str | None = None
+    spans: Sequence[Mapping[str, Any]] = ()
+
+    @property
+    def shown(self) -> dict[str, Any]:
+        """For reports."""
+        if self.error:
+            return {"error": self.error}
+        calls = [{"name": call.name, "arguments": call.arguments} for call in self.calls]
+        return {"text": self.text, **({"calls": calls} if calls else {})}

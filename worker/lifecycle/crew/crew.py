@@ -29,8 +29,8 @@ from worker.lifecycle.crew.child import Child
 from worker.lifecycle.crew.member import socket_in
 from worker.lifecycle.crew.shared_models import SharedEngine, SharedModels
 from worker.lifecycle.port import reserve
+from worker.lifecycle.process import StopSignals, notice
 from worker.lifecycle.ready_file import FIRST_START, Ready, ready_files
-from worker.lifecycle.stop_signals import StopSignals, notice
 
 ENGINE = "engine"
 EMBEDDED_CONNECTIONS = 100  # of the embedded database, for all workers

@@ -16,8 +16,8 @@ from typing import Any
 
 import orjson
 
+from worker.lifecycle.process import StopSignals
 from worker.lifecycle.ready_file import Ready
-from worker.lifecycle.stop_signals import StopSignals
 
 LINE_BYTES_MAX = 64 * 1024  # of a message, in either direction
 HELLO_S = 10.0  # the first process sends it before it starts this one

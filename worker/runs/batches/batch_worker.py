@@ -26,8 +26,8 @@ from worker.auth.principal import Principal, Via
 from worker.errors import BROKE, BUSY, ApiError
 from worker.http.error_mapping import to_api_error
 from worker.http.request import check_model
+from worker.lifecycle.process import TimeSlice
 from worker.lifecycle.supervisor import Supervised, Well
-from worker.lifecycle.time_slice import TimeSlice
 from worker.runs.attachments import MEMORY_BYTES_MAX
 from worker.runs.batches.batch_store import BatchClaim, Line, LineStore, NewLine
 from worker.runs.batches.input_file import Checked, lines_of

@@ -13,7 +13,7 @@ from inference.trace import Trace
 from worker.auth.principal import Principal
 from worker.errors import ApiError, invalid
 from worker.http.request import check_model, in_param
-from worker.lifecycle.time_slice import TimeSlice
+from worker.lifecycle.process import TimeSlice
 from worker.runs.choice import Choice, DiscardingSink, choices_of, turns_of, whole
 from worker.runs.embed_inputs import check_inputs, embed_inputs
 from worker.runs.ledger import Ledger

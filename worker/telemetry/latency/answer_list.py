@@ -6,16 +6,13 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, get_args
 from uuid import UUID
 
 from agents.store.answered import Answered
-from migrations.pool import Database
+from migrations.pool import Connection, Database
 from worker.runs.record import HIT_SHARE
 from worker.telemetry.latency.slice import COMPLETED, LATE, LENGTHS, Cache, Slice, equal
-
-if TYPE_CHECKING:
-    from migrations.pool import Connection
 
 Order: TypeAlias = Literal["recent", "slowest", "first_token", "pace"]
 

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 from migrations.pool import Database
 from worker.auth.principal import Principal
 from worker.telemetry.latency import rollups
-from worker.telemetry.latency.histogram import Tally
+from worker.telemetry.latency.measures import Tally
 from worker.telemetry.latency.rollups import Group
 from worker.telemetry.latency.slice import DAY_S, Slice, TimeRange, Visibility
 from worker.telemetry.latency.spending import Spending, per_thousand

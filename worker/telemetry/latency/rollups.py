@@ -1,19 +1,20 @@
-"""The tables latency and latency_slices: written with the traces, read in as few rows as cover a time range."""
+"""The tables latency and latency_slices: written with the traces, read in as few rows as cover a time range; and the
+load of each worker by minute, which is sampled here."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import UUID
 
+from migrations.pool import Connection, Database
+from worker.lifecycle.supervisor import Supervised, Supervisor, Well
 from worker.runs.record import TurnRecord
 from worker.telemetry.latency.measures import Measures
-from worker.telemetry.latency.slice import Slice, TimeRange
-
-if TYPE_CHECKING:
-    from migrations.pool import Connection
+from worker.telemetry.latency.slice import MINUTE_S, Slice, TimeRange
 
 NAMES_MAX = 200  # pairs of a key and a worker: more than a selection list has room for
 TENANTS_MAX = 4096  # whose span names are remembered as stored
@@ -191,3 +192,57 @@ def _columns(rows: Sequence[tuple[Any, ...]]) -> list[list[Any]]:
 
 def _moment(at: int) -> datetime:
     return datetime.fromtimestamp(at, UTC)
+
+
+LOOK_S = 0.5  # a loop that is blocked for longer than this is always noticed
+SILENT_S = 3 * MINUTE_S
+
+
+@dataclass(slots=True)
+class Peak:
+    running: float = 0.0
+    waiting: float = 0.0
+    loop_lag_ms: float = 0.0
+    kv_use: float | None = None  # of the KV cache; None if the engines are remote
+
+    def note(self, stats: Mapping[str, Any], late_s: float) -> None:
+        self.running = max(self.running, float(stats.get("running") or 0))
+        self.waiting = max(self.waiting, float(stats.get("waiting") or 0))
+        self.loop_lag_ms = max(self.loop_lag_ms, 1000 * late_s)
+        if (used := stats.get("kv_use")) is not None:
+            self.kv_use = max(self.kv_use or 0.0, float(used))
+
+
+class LoadSampler:
+    """Stores the peaks of each minute."""
+
+    def __init__(self, database: Database, worker: int, stats: Callable[[], Mapping[str, Any]]) -> None:
+        self._database = database
+        self._worker = worker
+        self._stats = stats
+
+    def start(self, supervisor: Supervisor) -> Supervised:
+        return supervisor.start("minutes", self._watch, silent_s=SILENT_S)
+
+    async def _watch(self, well: Well) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            highest, ends_at = Peak(), loop.time() + MINUTE_S
+            while loop.time() < ends_at:
+                due = loop.time() + LOOK_S
+                await asyncio.sleep(LOOK_S)
+                highest.note(self._stats(), max(0.0, loop.time() - due))
+            await self.store(highest)
+            well()
+
+    async def store(self, highest: Peak) -> None:
+        async with self._database.anonymous() as connection:
+            await connection.execute(
+                "insert into worker_minutes (at, worker, running, waiting, loop_lag_ms, kv_use) "
+                "values (date_trunc('minute', now()), $1, $2, $3, $4, $5) on conflict do nothing",
+                self._worker,
+                highest.running,
+                highest.waiting,
+                highest.loop_lag_ms,
+                highest.kv_use,
+            )

@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 from uuid import UUID
 
-from migrations.pool import Database
+from migrations.pool import Connection, Database
 from worker.auth.principal import Principal
-
-if TYPE_CHECKING:
-    from migrations.pool import Connection
 
 MINUTE_S, HOUR_S, DAY_S = 60, 3600, 86400
 MINUTES_KEPT_S = 48 * HOUR_S  # by forget_latency, with an hour to spare

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 from uuid import UUID
 
-from migrations.pool import Database
+from migrations.pool import Connection, Database
 from worker.auth.principal import Principal
 from worker.runs.record import TurnCost, TurnRecord
 from worker.telemetry.latency.slice import HOUR_S, NOT_ANSWERED, Slice, Visibility
-
-if TYPE_CHECKING:
-    from migrations.pool import Connection
 
 By: TypeAlias = Literal["surface", "model", "agent", "tenant", "key", "conversation", "day", "all"]
 ROWS_MAX = 200  # of a result: the most expensive

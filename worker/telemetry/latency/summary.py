@@ -16,8 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 from inference.prompt_cache import Cause
-from worker.telemetry.latency.histogram import Tally
-from worker.telemetry.latency.measures import MISS, SPAN, STATUS
+from worker.telemetry.latency.measures import MISS, SPAN, STATUS, Tally
 from worker.telemetry.latency.rollups import Choice, Group, Names, Point
 from worker.telemetry.latency.slice import TimeRange
 

@@ -11,7 +11,6 @@ import pytest
 from pydantic import TypeAdapter
 
 from agents.routing.policy import Cascade, Policy
-from worker.cli.evals.answer import Answer, Usage
 from worker.cli.evals.cascade_curve import (
     HALVES_MIN,
     PROBE,
@@ -19,12 +18,17 @@ from worker.cli.evals.cascade_curve import (
     Thresholds,
     cascade_trial,
     fit,
+    fragment,
     halves,
+    markdown,
     measured,
+    picture,
     probe,
+    summary,
+    table,
 )
-from worker.cli.evals.cascade_report import fragment, markdown, picture, summary, table
 from worker.cli.evals.outcome import Result
+from worker.cli.evals.suite import Answer, Usage
 
 POLICY = Cascade(policy="cascade", first="small", then="large")
 

@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from agents.text_similarity import overlap
-from worker.cli.evals.answer import Answer, Called, Found
 from worker.cli.evals.graders import grade, score
-from worker.cli.evals.suite import Case, Defaults, ExpectedCall, Tool
+from worker.cli.evals.suite import Answer, Called, Case, Defaults, ExpectedCall, Found, Tool
 
 WEATHER = Tool.model_validate(
     {

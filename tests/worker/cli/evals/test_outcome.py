@@ -9,11 +9,10 @@ from xml.etree import ElementTree
 import orjson
 import pytest
 
-from worker.cli.evals.answer import Answer, Usage
 from worker.cli.evals.eval_runner import fingerprint
 from worker.cli.evals.outcome import GradedAnswer, Outcome, Result
 from worker.cli.evals.report import as_json, markdown, picture, read_recorded, table
-from worker.cli.evals.suite import Case, Defaults
+from worker.cli.evals.suite import Answer, Case, Defaults, Usage
 from worker.errors import StartError
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from worker.cli.evals.replay_report import ReplayedTurn, as_json, markdown, rows, summary, table, totals
+from worker.cli.evals.stored_cases import ReplayedTurn, as_json, markdown, rows, summary, table, totals
 
 
 def turn(id: str, before: dict[str, float], now: dict[str, float], said: str = "It is red.") -> ReplayedTurn:

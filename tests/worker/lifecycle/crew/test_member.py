@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from worker.lifecycle.crew.member import LEAVE, Member
+from worker.lifecycle.process import StopSignals
 from worker.lifecycle.ready_file import Ready
-from worker.lifecycle.stop_signals import StopSignals
 
 
 @pytest.fixture

@@ -22,10 +22,10 @@ from worker.auth.scope import Scope
 from worker.cli.parser import parser
 from worker.runs.record import TurnRecord
 from worker.runs.running_store import RunningStore
-from worker.telemetry.canary.store import CanaryStore
-from worker.telemetry.canary.trial import Proposal, State
+from worker.telemetry.canaries import CanaryStore
 from worker.telemetry.latency.answer_list import WHYS, Why, accepted_answers
 from worker.telemetry.traces import Traces
+from worker.telemetry.trial import Proposal, State
 
 QUESTION = "How many screws fit into the blue crate?"
 

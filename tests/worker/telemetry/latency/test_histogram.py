@@ -10,7 +10,7 @@ import asyncpg
 import numpy as np
 import pytest
 
-from worker.telemetry.latency.histogram import AMOUNT, BUCKET_MAX, Tally, bucket, encode, value_ms
+from worker.telemetry.latency.measures import AMOUNT, BUCKET_MAX, Tally, bucket, encode, value_ms
 
 TIMES_MS = [random.Random(7).lognormvariate(3, 2) for _ in range(5000)]
 

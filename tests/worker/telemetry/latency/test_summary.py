@@ -6,8 +6,7 @@ import random
 
 import pytest
 
-from worker.telemetry.latency.histogram import Tally, bucket, encode
-from worker.telemetry.latency.measures import SPAN
+from worker.telemetry.latency.measures import SPAN, Tally, bucket, encode
 from worker.telemetry.latency.summary import Estimate, compared, difference, estimate
 
 

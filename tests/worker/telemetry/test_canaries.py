@@ -27,10 +27,8 @@ from worker.auth.scope import ALL, Scope
 from worker.lifecycle.supervisor import Supervisor
 from worker.runs.record import TurnRecord
 from worker.services import Services
-from worker.telemetry.canary.canaries import Canaries, first_question, note_arm
-from worker.telemetry.canary.store import ANSWERS_MAX, AlreadyExists, CanaryStore
-from worker.telemetry.canary.trial import KNOWN_BY_CHARS, Canary, Proposal, State
-from worker.telemetry.canary.verdict import Answer, Evidence, Vote
+from worker.telemetry.canaries import ANSWERS_MAX, AlreadyExists, Canaries, CanaryStore, first_question, note_arm
+from worker.telemetry.trial import KNOWN_BY_CHARS, Answer, Canary, Evidence, Proposal, State, Vote
 
 ME = Actor("command", "tester")
 USUAL = Definition(instructions="You are as always.")

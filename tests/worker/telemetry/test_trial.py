@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from worker.telemetry.canary.trial import SHARE_MIN, Proposal
+from worker.telemetry.trial import SHARE_MIN, Proposal
 
 
 @pytest.mark.parametrize("share", [1e-300, 1e-46, SHARE_MIN / 2, 1 - SHARE_MIN / 2, 0.99999999999])

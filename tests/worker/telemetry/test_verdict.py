@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
-from worker.telemetry.canary.verdict import ALPHA, MEASURES, Answer, Decision, Evidence, Vote, findings, interval, judge
+from worker.telemetry.trial import ALPHA, MEASURES, Answer, Decision, Evidence, Vote, findings, interval, judge
 
 TRIALS = 1000
 CONVERSATIONS = 400

@@ -1,0 +1,248 @@
+"""`firsttoken eval`: cases run against two configurations, which fails if the first one is worse; and stored answers of
+a tenant as cases, as examples for fine-tuning, and run again."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import orjson
+from tqdm import tqdm
+
+from agents.store.answered import Answered, answered
+from worker.cli.evals import stored_cases
+from worker.cli.evals.eval_client import EvalClient, session
+from worker.cli.evals.eval_runner import (
+    NOTHING,
+    Endpoint,
+    EvalTarget,
+    Judge,
+    LocalWorker,
+    Recording,
+    eval_target,
+    run_cases,
+    started,
+)
+from worker.cli.evals.outcome import Outcome, Result
+from worker.cli.evals.report import as_json, markdown, picture, read_recorded, table
+from worker.cli.evals.stored_cases import ReplayedTurn, case_of, example_of, said_in, totals
+from worker.cli.evals.suite import Answer, Case, Suite, read_suites
+from worker.cli.tenant import EVERYBODY, open_tenant
+from worker.config import Config
+from worker.errors import StartError
+from worker.home import KEY_CHARS_MAX, Home, write_atomically
+from worker.telemetry.latency.answer_list import WHYS, Why, accepted_answers
+from worker.telemetry.traces import Traces
+
+
+class Worse(StartError):
+    """The gate has failed; the message says why."""
+
+
+async def evaluate_suite(
+    config: Config,
+    *,
+    files: Sequence[Path],
+    candidate: str,
+    against: str | None,
+    judge: str | None,
+    model_key_file: Path | None,
+    against_key_file: Path | None,
+    judge_key_file: Path | None,
+    margin: float,
+    slower: float | None,
+    at_once: int,
+    json_file: Path | None,
+    report: Path | None,
+) -> None:
+    """Prints the table, writes the reports, then raises Worse. Raises StartError if the suite cannot run."""
+    suite = await asyncio.to_thread(read_suites, files)
+    one = eval_target("--model", candidate, model_key_file)
+    other = eval_target("--against", against, against_key_file) if against is not None else None
+    judges = eval_target("--judge", judge, judge_key_file) if judge is not None else None
+    if isinstance(one, Recording):
+        raise StartError("--model must be a model or a server: give the earlier run as --against")
+    if suite.asks_judge and judges is None:
+        raise StartError("some cases need a judge model: name one with --judge")
+    async with AsyncExitStack() as stack:
+        known = (
+            await asyncio.to_thread(read_recorded, other.path, suite.cases) if isinstance(other, Recording) else None
+        )
+        http = await stack.enter_async_context(session())
+        sides = [one, *([other] if other is not None and known is None else [])]
+        clients = [await stack.enter_async_context(open_side(http, each, config, suite)) for each in sides]
+        asked = await stack.enter_async_context(open_side(http, judges, config, suite)) if judges is not None else None
+        repeated = sum(case.repeat for case in suite.cases)
+        with tqdm(total=len(suite.cases), unit=" cases", disable=None) as bar:
+            found = await run_cases(
+                suite.cases, clients, Judge(asked) if asked else None, at_once=at_once, progress=bar.update
+            )
+    before = known[1] if known else found[1] if other is not None else None
+    names = (str(one), None if other is None else f"{known[0]}, recorded" if known else str(other))
+    outcome = Outcome(names, found[0], before, margin, slower, known is None, _notes(found[0], before, repeated))
+    for line in table(outcome):
+        print(line)
+    await asyncio.to_thread(_write, outcome, json_file, report)
+    if outcome.verdict != "not worse":
+        raise Worse(f"{one} does not pass the gate against {names[1]}: {outcome.verdict}")
+
+
+@asynccontextmanager
+async def open_side(
+    http: aiohttp.ClientSession, wanted: EvalTarget, config: Config, suite: Suite
+) -> AsyncIterator[EvalClient]:
+    match wanted:
+        case LocalWorker():
+            searches = any(case.stores for case in suite.cases)
+            documents = suite.documents if searches else NOTHING
+            async with started(wanted, documents, Home(config.home).models) as (url, key):
+                client = EvalClient(http, url, key)
+                await client.check()
+                yield client
+        case Endpoint(model, url, key_file):
+            client = EvalClient(http, url, await asyncio.to_thread(_key, config, url, key_file), model)
+            await client.check()
+            yield client
+        case _:
+            raise StartError("--judge must be a model or a server, not a recorded run")
+
+
+def _key(config: Config, url: str, key_file: Path | None) -> str:
+    """The key of the file, or that of the worker of this home folder if it is the target."""
+    if key_file is not None:
+        with key_file.open(encoding="ascii") as file:
+            return file.read(KEY_CHARS_MAX).strip()
+    home = Home(config.home)
+    try:
+        known = orjson.loads(home.ready_file.read_bytes())
+    except (OSError, ValueError):
+        return ""
+    return str(known.get("api_key", "")) if known.get("url") == url else ""
+
+
+def _notes(one: Sequence[Result], other: Sequence[Result] | None, repeated: int) -> list[str]:
+    notes = []
+    if failed := sum(result.failed for result in one):
+        notes.append(f"{failed} of {len(one)} cases got no answer from --model: they score 0.")
+    if other is not None and (failed := sum(result.failed for result in other)):
+        notes.append(f"{failed} of {len(other)} cases got no answer from --against: they score 0 there.")
+    if repeated > len(one):
+        notes.append(f"{repeated} answers in total: some cases are repeated.")
+    return notes
+
+
+def _write(outcome: Outcome, json_file: Path | None, report: Path | None) -> None:
+    if json_file is not None:
+        write_atomically(json_file, orjson.dumps(as_json(outcome), option=orjson.OPT_INDENT_2) + b"\n")
+    if report is not None:
+        image = report.with_suffix(".svg") if outcome.other is not None else None
+        if image is not None:
+            write_atomically(image, picture(outcome).encode())
+        write_atomically(report, markdown(outcome, image.name if image else None).encode())
+
+
+READ_FIRST = (
+    "Addresses, numbers and keys were redacted, but names cannot be recognised: read the {} before you share them."
+)
+
+
+async def write_cases(config: Config, *, tenant: str, rated: str, limit: int, judged: bool) -> None:
+    """Prints lines of JSON. Raises StartError if there is no such answer."""
+    async with open_tenant(config, tenant) as (database, tenant_id):
+        found = await answered(database, tenant_id, None if rated == "any" else rated, limit)
+    cases = [case for answer in found if (case := case_of(answer, judged)) is not None]
+    which = "stored answers" if rated == "any" else f"answers that were rated {rated}"
+    _print(cases, found, f"tenant {tenant} has no {which} that can become a case")
+    print(f"{len(cases)} cases from {len(found)} answers. {READ_FIRST.format('cases')}", file=sys.stderr)
+
+
+async def export_answers(config: Config, *, tenant: str, why: Sequence[Why], limit: int) -> None:
+    """Prints lines of JSON. Raises StartError if there is no such answer."""
+    async with open_tenant(config, tenant) as (database, tenant_id):
+        found = await accepted_answers(database, tenant_id, why or WHYS, limit)
+    told = [example for answer in found if (example := example_of(answer)) is not None]
+    examples = list({orjson.dumps(example): example for example in told}.values())  # duplicates get no extra weight
+    _print(examples, found, f"tenant {tenant} has no accepted answers to train on")
+    print(f"{len(examples)} of {len(found)} accepted answers. {READ_FIRST.format('lines')}", file=sys.stderr)
+
+
+async def replay(
+    config: Config,
+    *,
+    tenant: str,
+    candidate: str,
+    key_file: Path | None,
+    rated: str,
+    limit: int,
+    at_once: int,
+    json_file: Path | None,
+    report: Path | None,
+) -> None:
+    """Prints the durations of spans then and now. Raises StartError."""
+    asked = eval_target("--model", candidate, key_file)
+    if isinstance(asked, Recording):
+        raise StartError("--model must be a model, or NAME@URL of a server")
+    async with open_tenant(config, tenant) as (database, tenant_id):
+        found = await answered(database, tenant_id, None if rated == "any" else rated, limit)
+        traces = Traces(database)
+        before = [await traces.get(EVERYBODY, answer.id) for answer in found]
+    turns = [
+        (answer, case, totals(trace["spans"]) if trace else {})
+        for answer, trace in zip(found, before, strict=True)
+        if (case := _case(answer, searches=not isinstance(asked, LocalWorker))) is not None
+    ]
+    if not turns:
+        raise StartError(f"tenant {tenant} has no stored answers that can be replayed")
+    async with AsyncExitStack() as stack:
+        http = await stack.enter_async_context(session())
+        client = await stack.enter_async_context(open_side(http, asked, config, Suite(())))
+        done = await _asked_again(client, turns, at_once)
+    print("\n".join(stored_cases.table(done)))
+    if json_file is not None:
+        told = orjson.dumps(stored_cases.as_json(done, str(asked)), option=orjson.OPT_INDENT_2)
+        await asyncio.to_thread(write_atomically, json_file, told + b"\n")
+    if report is not None:
+        await asyncio.to_thread(write_atomically, report, stored_cases.markdown(done, str(asked)).encode())
+
+
+async def _asked_again(
+    client: EvalClient, turns: Sequence[tuple[Answered, Case, dict[str, float]]], at_once: int
+) -> list[ReplayedTurn]:
+    heard: dict[int, Answer] = {}
+
+    def note(number: int, _: int, answer: Answer) -> None:
+        heard[number] = answer
+
+    cases = [case for _, case, _ in turns]
+    with tqdm(total=len(turns), unit=" turns", disable=None) as bar:
+        await run_cases(cases, [client], None, at_once=at_once, progress=bar.update, note=note)
+    return [_replayed(stored, before, heard[number]) for number, (stored, _, before) in enumerate(turns)]
+
+
+def _replayed(stored: Answered, before: dict[str, float], answer: Answer) -> ReplayedTurn:
+    calls = "".join(f" {call.name}({call.arguments})" for call in answer.calls)
+    output = stored.body.get("output") or ()
+    called = "".join(f" {i['name']}({i['arguments']})" for i in output if i["type"] == "function_call")
+    said, now = said_in(stored) + called, answer.text + calls
+    return ReplayedTurn(stored.id, before, totals(answer.spans), said, now, answer.error)
+
+
+def _case(answer: Answered, *, searches: bool) -> Case | None:
+    """A worker that is started for it has none of the tenant's documents."""
+    told = case_of(answer, judged=False)
+    if told is None or ("stores" in told and not searches):
+        return None
+    return Case.model_validate({**told, "expect": {"like": said_in(answer) or "-"}})
+
+
+def _print(lines: Sequence[dict[str, Any]], found: Sequence[Answered], nothing: str) -> None:
+    if not lines:
+        left_out = f" ({len(found)} were left out)" if found else ""
+        raise StartError(nothing + left_out)
+    for line in lines:
+        print(orjson.dumps(line).decode())
