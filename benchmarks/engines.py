@@ -25,7 +25,7 @@ from pathlib import Path
 
 import uvloop
 
-from benchmarks.pairs import pairs
+from benchmarks.served import pairs
 from inference.bundled import CHAT_MODEL
 from inference.config import EngineConfig
 from inference.generation import Delta, Sampling

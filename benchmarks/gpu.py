@@ -28,15 +28,13 @@ from benchmarks.engine import prompts
 from benchmarks.engine.drafts import BUNDLED, drafted, pair
 from benchmarks.engine.inside import python_share
 from benchmarks.engine.measures import CHARACTERS, THROUGHPUT, TPOT, TTFT, medians, ratios
-from benchmarks.engine.peer import cache_folder, llama_server
 from benchmarks.engine.rounds import compare
-from benchmarks.engine.servers import Setup, bare, firsttoken
-from benchmarks.engine.servers import llama_server as llama_server_process
+from benchmarks.engine.servers import Setup, bare, firsttoken, llama_server
 from benchmarks.engine.synthetic import ALL_SHAPES, Shape, synthetic
 from benchmarks.engine.target import Listener, session
 from benchmarks.engine.workloads import cold, warm
 from deploy.builds import Result
-from deploy.setup import ROOT
+from deploy.setup import ROOT, cache_folder
 from inference.llama import Device, backends, computing, devices
 from inference.weight_placement import Split
 from worker.config import prepare_process
@@ -109,11 +107,10 @@ async def python(path: Path) -> Rows:
 async def beside(path: Path) -> Rows:
     """The whole worker and llama-server, over HTTP. llama-server is compiled at the first call, which takes minutes."""
     setup = Setup(path, BESIDE_STREAMS, CONTEXT)
-    program = await asyncio.to_thread(llama_server, cache_folder())
     async with (
         session() as http,
         firsttoken(setup, http) as ours,
-        llama_server_process(program, setup, http, slots=BESIDE_STREAMS, flash=True) as theirs,
+        llama_server(setup, http, slots=BESIDE_STREAMS, flash=True) as theirs,
     ):
         for side in (ours, theirs):
             await warm(8, 1).run(side, "nothing is measured yet")

@@ -21,7 +21,6 @@ from statistics import median
 from time import perf_counter
 from typing import Any, TypeAlias
 
-from benchmarks.engine import peer
 from benchmarks.engine.prompts import Message, words
 from benchmarks.engine.servers import Setup, firsttoken, llama_server
 from benchmarks.engine.target import Endpoint, session
@@ -106,12 +105,11 @@ async def round_of(side: Endpoint, seed: str, word: int) -> dict[str, Cost]:
 
 async def compare(model: Path, rounds: int, word: int) -> tuple[list[tuple[dict[str, Cost], dict[str, Cost]]], str]:
     setup = Setup(model, STREAMS, CONTEXT)
-    program = peer.llama_server(peer.cache_folder())
     measured = []
     async with (
         session() as http,
         firsttoken(setup, http) as ours,
-        llama_server(program, setup, http, slots=STREAMS, flash=False) as theirs,
+        llama_server(setup, http, slots=STREAMS, flash=False) as theirs,
     ):
         for number in range(rounds + 1):  # the first one warms up
             sides = (ours, theirs) if number % 2 else (theirs, ours)

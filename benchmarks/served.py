@@ -1,4 +1,5 @@
-"""A private worker to measure: real process, real database, bundled models, a temporary home."""
+"""A private worker to measure: real process, real database, bundled models, a temporary home. And two ways of doing the
+same in alternation: a busy machine slows both, and ratios are taken pair by pair."""
 
 from __future__ import annotations
 
@@ -7,11 +8,12 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
+from typing import TypeVar
 
 from inference.attention import AUTO
 from inference.attention import attention as usual
@@ -77,3 +79,19 @@ async def served(*flags: str) -> AsyncIterator[Served]:
         async with serve(Path(folder), *flags) as second:
             print(f"second start {second.start_s:.1f} s, {second.rss_mb:.0f} MB resident", file=sys.stderr)
             yield second
+
+
+Way = TypeVar("Way")
+Measured = TypeVar("Measured")
+
+
+async def pairs(
+    ways: tuple[Way, Way], measure: Callable[[Way], Awaitable[Measured]], rounds: int
+) -> list[tuple[Measured, Measured]]:
+    """The measurements of both ways, by round, after one warm-up round."""
+    measured = []
+    for number in range(rounds + 1):
+        order = (0, 1) if number % 2 else (1, 0)
+        ran = {at: await measure(ways[at]) for at in order}
+        measured.append((ran[0], ran[1]))
+    return measured[1:]

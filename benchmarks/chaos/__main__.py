@@ -28,9 +28,8 @@ from time import monotonic
 from typing import Any
 
 from benchmarks.chaos.audit import Verdict, audit
-from benchmarks.chaos.faults import FAULTS, VANISH
 from benchmarks.chaos.traffic import START_S_MAX, Books, Client
-from benchmarks.chaos.world import World
+from benchmarks.chaos.world import FAULTS, VANISH, World
 
 CALM_S = (0.2, 1.5)  # before each fault
 OVERLAPPING_SHARE = 0.5

@@ -1,4 +1,5 @@
-"""The system under test: a worker that is restarted when it dies, with its embedded Postgres."""
+"""The system under test: a worker that is restarted when it dies, with its embedded Postgres. And the faults that are
+injected, each by one call: the system has to recover by itself."""
 
 from __future__ import annotations
 
@@ -6,13 +7,15 @@ import asyncio
 import contextlib
 import json
 import os
+import random
 import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from time import monotonic
-from typing import Any
+from typing import Any, TypeAlias
 
 START_MAX_S = 90.0
 LOOK_S = 0.05
@@ -130,3 +133,62 @@ def _command(pid: int) -> bytes:
         return Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
         return b""
+
+
+Fault: TypeAlias = Callable[[World, random.Random], Awaitable[None]]
+
+STALL_S = (0.2, 3.0)
+
+
+async def connections_lost(world: World, _: random.Random) -> None:
+    """The database closes all connections, whatever their state."""
+    send(world.backends(), signal.SIGTERM)
+
+
+async def connection_lost(world: World, dice: random.Random) -> None:
+    """The database closes one connection."""
+    if backends := world.backends():
+        send([dice.choice(backends)], signal.SIGTERM)
+
+
+async def backend_killed(world: World, dice: random.Random) -> None:
+    """One database process crashes, after which the whole database restarts and recovers."""
+    if backends := world.backends():
+        send([dice.choice(backends)], signal.SIGKILL)
+
+
+async def database_stalled(world: World, dice: random.Random) -> None:
+    """The database stalls for a while, as on a machine that swaps or with a disk that hangs."""
+    pids = world.database()
+    send(pids, signal.SIGSTOP)
+    try:
+        await asyncio.sleep(dice.uniform(*STALL_S))
+    finally:
+        send(pids, signal.SIGCONT)
+
+
+async def database_killed(world: World, _: random.Random) -> None:
+    """The postmaster dies; only the worker restarts it."""
+    if postmaster := world.postmaster():
+        send([postmaster], signal.SIGKILL)
+
+
+async def worker_killed(world: World, _: random.Random) -> None:
+    send([world.worker], signal.SIGKILL)
+
+
+async def worker_stopped(world: World, _: random.Random) -> None:
+    """An orderly stop under load, as in a rolling restart."""
+    send([world.worker], signal.SIGTERM)
+
+
+FAULTS: dict[str, Fault] = {
+    "connection lost": connection_lost,
+    "all connections lost": connections_lost,
+    "database process killed": backend_killed,
+    "database stalled": database_stalled,
+    "database killed": database_killed,
+    "worker killed": worker_killed,
+    "worker stopped": worker_stopped,
+}
+VANISH = "client vanished"  # done by the traffic itself

@@ -24,13 +24,12 @@ from pathlib import Path
 
 from benchmarks.engine.drafts import BUNDLED, TASKS, drafted, pair, quoting
 from benchmarks.engine.inside import idle_bytes, python_share, resume_ratio
-from benchmarks.engine.peer import cache_folder, llama_server
 from benchmarks.engine.rounds import Result, compare
-from benchmarks.engine.servers import KEPT_SLOTS, SPECULATION, Setup, firsttoken
-from benchmarks.engine.servers import llama_server as llama_server_process
+from benchmarks.engine.servers import KEPT_SLOTS, SPECULATION, Setup, firsttoken, llama_server
 from benchmarks.engine.synthetic import SHAPES, synthetic
 from benchmarks.engine.target import Endpoint, session
 from benchmarks.engine.workloads import Workload, cold, interrupted, named, page_questions, returning, warm
+from deploy.setup import cache_folder
 from deploy.weights import fetch
 from inference.bundled import CHAT_MODEL
 from inference.provisioning.catalogue import SMOL_CHAT
@@ -57,8 +56,7 @@ HEAD = "| model | workload | other side | measure | theirs | ours | ratio | goal
 @asynccontextmanager
 async def sides(setup: Setup, slots: int) -> AsyncIterator[tuple[Endpoint, list[Endpoint], Endpoint]]:
     """Ours; llama-server with flash attention off and on; and one that caches no conversations beyond its slots."""
-    program = await asyncio.to_thread(llama_server, cache_folder())
-    start = partial(llama_server_process, program, setup, slots=slots)
+    start = partial(llama_server, setup, slots=slots)
     async with session() as http, AsyncExitStack() as running:
         ours = await running.enter_async_context(firsttoken(setup, http))
         off = await running.enter_async_context(start(http, flash=False))
@@ -96,11 +94,10 @@ async def beside_lookup(setup: Setup, name: str, workloads: Sequence[Workload], 
     results: list[Result] = []
     if not workloads:
         return results
-    program = await asyncio.to_thread(llama_server, cache_folder())
     async with session() as http, AsyncExitStack() as running:
         ours = await running.enter_async_context(firsttoken(setup, http))
         without = await running.enter_async_context(firsttoken(replace(setup, lookup=False), http))
-        start = partial(llama_server_process, program, setup, http, slots=setup.streams, flash=False)
+        start = partial(llama_server, setup, http, slots=setup.streams, flash=False)
         peers = [await running.enter_async_context(start(speculation=kind)) for kind in SPECULATION]
         for side in (ours, without, *peers):
             await drafted(1, 2).run(side, "nothing is measured yet")

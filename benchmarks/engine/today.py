@@ -20,17 +20,14 @@ from datetime import date
 from functools import partial
 from pathlib import Path
 
-from benchmarks.engine.curve import CPU, THEIRS, measured_beside
+from benchmarks.engine.curve import CPU, THEIRS, drawn, measured_beside
 from benchmarks.engine.measures import THROUGHPUT, TTFT, medians, ratios
-from benchmarks.engine.peer import cache_folder, llama_server
-from benchmarks.engine.picture import drawn
 from benchmarks.engine.rounds import Result, compare
-from benchmarks.engine.servers import OURS, Setup, firsttoken
-from benchmarks.engine.servers import llama_server as llama_server_process
+from benchmarks.engine.servers import OURS, Setup, firsttoken, llama_server
 from benchmarks.engine.synthetic import SHAPES, synthetic
 from benchmarks.engine.target import session
 from benchmarks.engine.workloads import cold, warm
-from deploy.setup import ROOT
+from deploy.setup import ROOT, cache_folder
 from inference.llama import build_features, computing, devices
 from inference.provisioning.machine import cpu_name
 from inference.weight_placement import Split
@@ -63,8 +60,7 @@ def table(results: Sequence[Result]) -> Iterator[str]:
 
 async def measure(options: argparse.Namespace) -> None:
     setup = Setup(synthetic(SHAPES[SHAPE], cache_folder() / "models"), STREAMS, CONTEXT)
-    program = await asyncio.to_thread(llama_server, cache_folder())
-    start = partial(llama_server_process, program, setup, slots=STREAMS)
+    start = partial(llama_server, setup, slots=STREAMS)
     async with session() as http, AsyncExitStack() as running:
         ours = await running.enter_async_context(firsttoken(setup, http))
         peers = [await running.enter_async_context(start(http, flash=flash)) for flash in (False, True)]

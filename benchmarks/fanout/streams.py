@@ -11,7 +11,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from benchmarks.fanout.paced import WRAP_US
+from benchmarks.fanout.worker import WRAP_US
 
 STAMP = re.compile(rb"@(\d{9})")
 END = b"data: [DONE]"

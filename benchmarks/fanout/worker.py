@@ -1,20 +1,117 @@
-"""The worker under test: `firsttoken serve`, with a paced model."""
+"""The worker under test: `firsttoken serve`, with a model that gives every stream a token at a fixed rate, from a
+thread of its own like an engine's.
+
+The model costs next to nothing, so this shows the cost of the path from the step to the socket. The text of each token
+is the time of its creation, so that a client on the same machine knows how late it arrives.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import sys
+import threading
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import uvloop
 
-from benchmarks.fanout.paced import PacedModel
+from inference.engine.detokenizer import TextStream
+from inference.engine.engine import SWITCH_INTERVAL_S
+from inference.engine.handle import Handle, Outbox, TokenUpdate
+from inference.engine.sampler import Sampler
+from inference.generation import ANY_TERMS, Finish, Generation, Sampling, Terms
+from inference.prompt import PromptTokens, Segment
+from inference.prompt_cache import CacheScope
+from inference.request import Request
+from inference.testing import ScriptedModel
+from inference.trace import now_ns
 from worker.config import Config
 from worker.engines import active_engines
 from worker.serve import serve
+
+CONTEXT = 100_000
+WRAP_US = 1_000_000_000  # texts have nine digits, so clocks are compared modulo 1,000 seconds
+LATE_MAX_S = 1.0  # a longer backlog of missed steps is dropped
+
+
+def stamp() -> str:
+    """The time on the monotonic clock, as the text of a token."""
+    return f"@{time.monotonic_ns() // 1000 % WRAP_US:09d} "
+
+
+class PacedModel(ScriptedModel):
+    """`rate`: tokens per second of each stream. All streams get theirs in the same step."""
+
+    failed: str | None = None
+
+    def __init__(self, rate: float) -> None:
+        super().__init__([""], name="paced", context_length=CONTEXT)
+        self._rate = rate
+        self._running: dict[Handle, Request] = {}
+        self._entering: list[tuple[Handle, Request]] = []
+        self._outbox: Outbox | None = None
+        self._steps = self._tokens = 0
+
+    def start(self) -> None:
+        sys.setswitchinterval(SWITCH_INTERVAL_S)
+        self._outbox = Outbox(asyncio.get_running_loop())
+        threading.Thread(target=self._run, name="engine", daemon=True).start()
+
+    def encode(self, segments: Sequence[Segment], **_: Any) -> PromptTokens:
+        """A byte is a token: the cost of tokenization is not measured here."""
+        return PromptTokens("".join([segment.text for segment in segments]).encode())
+
+    def generate(self, prompt: Sequence[int], sampling: Sampling, terms: Terms = ANY_TERMS) -> Any:
+        request = Request(list(prompt), sampling.max_tokens, Sampler(sampling), TextStream([]), CacheScope(""))
+        stamps = request.stamps
+        stamps.submitted_ns = stamps.admitted_ns = stamps.prefilled_ns = now_ns()
+        handle = Handle(request, lambda: None)
+        self._entering.append((handle, request))
+        return handle
+
+    def prefill_ahead(self, *_: Any, **__: Any) -> Generation | None:  # type: ignore[override]
+        return None
+
+    def stats(self) -> dict[str, Any]:
+        return {
+            "model": self.name,
+            "device": "none",
+            "running": len(self._running),
+            "waiting": 0,
+            "steps_total": self._steps,
+            "generated_tokens_total": self._tokens,
+        }
+
+    def _run(self) -> None:
+        due = time.monotonic()
+        while True:
+            due = max(due + 1 / self._rate, time.monotonic() - LATE_MAX_S)
+            time.sleep(max(0.0, due - time.monotonic()))
+            entering, self._entering = self._entering, []
+            self._running.update(entering)
+            if news := self._step():
+                assert self._outbox is not None
+                self._outbox.publish(news)
+
+    def _step(self) -> list[TokenUpdate]:
+        text, now, news = stamp(), now_ns(), []
+        for handle, request in list(self._running.items()):
+            request.stamps.first_token_ns = request.stamps.first_token_ns or now
+            request.stamps.last_token_ns = now
+            if request.cancelled or request.computed == request.max_tokens:
+                del self._running[handle]
+                finish = Finish.CANCELLED if request.cancelled else Finish.LENGTH
+                news.append(TokenUpdate(handle, None, "", finish))
+            else:
+                request.computed += 1
+                news.append(TokenUpdate(handle, 1, text))
+        self._steps += 1
+        self._tokens += len(news)
+        return news
+
 
 BUNDLED = Path("demo-chat")
 PLENTY = 4000  # concurrent turns: nothing should be refused here

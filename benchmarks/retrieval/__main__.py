@@ -23,11 +23,9 @@ from uuid import UUID
 
 from tqdm import tqdm
 
-from benchmarks.retrieval.beir import beir
-from benchmarks.retrieval.bench import TENANT, Bench, opened
-from benchmarks.retrieval.corpora import PODS, Corpus, corpora
+from benchmarks.retrieval.bench import TENANT, Bench, opened, sides
+from benchmarks.retrieval.corpora import PODS, Corpus, beir, corpora
 from benchmarks.retrieval.large import LARGE, build, table
-from benchmarks.retrieval.sides import sides
 from retrieval.config import SCORE_THRESHOLD
 from retrieval.quality.evaluate import Evaluation, evaluate
 from retrieval.quality.measures import judge

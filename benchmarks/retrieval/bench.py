@@ -1,4 +1,4 @@
-"""A private database to fill and search, and what all measurements share."""
+"""A private database to fill and search, what all measurements share, and the cost of each side of a hybrid search."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from time import perf_counter
 from uuid import UUID
 
 from tqdm import tqdm
@@ -18,8 +19,11 @@ from inference.embedding.embedder import Embedder
 from inference.embedding.registry import Embedders
 from migrations.embedded import EmbeddedPostgres
 from migrations.pool import Database
+from retrieval.config import RetrievalConfig
 from retrieval.ingest import IngestReport, Progress, ingest
+from retrieval.quality.evaluate import percentiles
 from retrieval.quality.questions import Line, Question, resolve
+from retrieval.quality.report import markdown
 from retrieval.store import PassageStore
 from worker.auth.keys import Keys
 from worker.auth.secret_file import read_secret
@@ -96,3 +100,27 @@ async def opened(home: Path | None) -> AsyncIterator[Bench]:
                 yield Bench(database, embedders, keys, EmbeddedPostgres(folder).owner_dsn, folder / "documents")
             finally:
                 await embedders.close()
+
+
+SIDES = {"vectors alone": (True, False), "words alone": (False, True), "both": (True, True)}
+
+
+async def sides(bench: Bench, questions: Sequence[Question], tenant_id: UUID, store: str) -> str:
+    """A table of the durations of the SQL statement in milliseconds."""
+    times: dict[str, list[float]] = {side: [] for side in SIDES}
+    for question in questions:
+        vector = (await bench.embedder.embed_query(question.text, salt="")).vector
+        for side, (by_vectors, by_words) in SIDES.items():
+            started = perf_counter()
+            await bench.store.search(
+                tenant_id,
+                await bench.store.named(tenant_id, [store]),
+                query=question.text if by_words else "",
+                vector=vector if by_vectors else None,
+                limit=RetrievalConfig().candidates,
+            )
+            times[side].append((perf_counter() - started) * 1000)
+    rows = [["search by", "p50 ms", "p95 ms"]]
+    for side, ms in ((side, percentiles(values)) for side, values in times.items()):
+        rows.append([side, f"{ms.p50:.1f}", f"{ms.p95:.1f}"])
+    return markdown(rows)

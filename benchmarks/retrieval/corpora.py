@@ -7,11 +7,14 @@ No model wrote these questions. They are of three kinds:
 - headings: the heading of a section in the description of an installed package; the answer is the section.
 
 The text of a question is removed from the documents, so that no answer is found by the wording of its question.
+Collections in the format of BEIR (Thakur et al., 2021) are read from their folders.
 """
 
 from __future__ import annotations
 
 import ast
+import csv
+import json
 import re
 import sysconfig
 from collections.abc import Callable, Iterator
@@ -19,14 +22,15 @@ from dataclasses import dataclass, field, replace
 from importlib import metadata
 from pathlib import Path
 from random import Random
+from typing import Any
 
 from retrieval.loaders import formats
-from retrieval.quality.questions import Line
+from retrieval.quality.questions import QUESTION_CHARS_MAX, Line
 
 CHARS_MAX = 800_000  # per collection: some 1,500 chunks, which one core embeds in a minute and a half
 QUESTIONS_MAX = 300
 ANSWER_CHARS_MIN, ANSWER_CHARS_MAX = 200, 6000  # shorter ones have no content, longer ones are chapters
-QUESTION_WORDS_MIN, QUESTION_CHARS_MAX = 4, 200
+QUESTION_WORDS_MIN, TITLE_CHARS_MAX = 4, 200
 HEADING_WORDS_MIN = 3  # "Usage" is a heading of every package
 PODS = Path("/usr/share/perl")
 _HEADING = re.compile(r"\s*(#{1,6}) +([^\n]+?) *#* *\n?")
@@ -126,7 +130,7 @@ def _tells(heading: str) -> bool:
 
 
 def _asks(question: str) -> bool:
-    return len(question) <= QUESTION_CHARS_MAX and len(question.split()) >= QUESTION_WORDS_MIN
+    return len(question) <= TITLE_CHARS_MAX and len(question.split()) >= QUESTION_WORDS_MIN
 
 
 def _answers(answer: str) -> bool:
@@ -162,3 +166,37 @@ def _markdown(pod: str) -> str:
     while (stripped := _POD_MARK.sub(r"\1\2", text)) != text:
         text = stripped
     return text
+
+
+SPLITS = ("test", "dev", "train")  # the first that exists
+
+
+def beir(folder: Path) -> Corpus:
+    """Read a collection; each text of the corpus becomes a file. Raises OSError, ValueError (invalid JSON) or KeyError
+    (a missing field)."""
+    names = {}
+    files = {}
+    for number, text in enumerate(_objects(folder / "corpus.jsonl")):
+        names[text["_id"]] = name = f"{number}.md"
+        title = text.get("title", "")
+        files[name] = f"# {title}\n\n{text['text']}" if title else text["text"]
+    queries = {query["_id"]: query["text"][:QUESTION_CHARS_MAX] for query in _objects(folder / "queries.jsonl")}
+    lines = [
+        Line(question=queries[query], file=names[text], grade=float(grade))
+        for query, text, grade in _judgements(folder / "qrels")
+        if query in queries and text in names and float(grade) > 0
+    ]
+    return Corpus(folder.name, files, lines, by_file=True)
+
+
+def _judgements(folder: Path) -> Iterator[tuple[str, str, str]]:
+    path = next(path for split in SPLITS if (path := folder / f"{split}.tsv").exists())
+    with path.open(encoding="utf-8", newline="") as lines:
+        rows = csv.reader(lines, delimiter="\t")
+        next(rows)  # the header
+        yield from ((query, text, grade) for query, text, grade in rows)
+
+
+def _objects(path: Path) -> Iterator[dict[str, Any]]:
+    with path.open(encoding="utf-8") as lines:
+        yield from (json.loads(line) for line in lines if line.strip())

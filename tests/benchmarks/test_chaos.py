@@ -13,8 +13,8 @@ from aiohttp.test_utils import TestServer
 
 from benchmarks.chaos.__main__ import drill
 from benchmarks.chaos.audit import GAP, audit
-from benchmarks.chaos.faults import FAULTS, VANISH
 from benchmarks.chaos.traffic import COME_BACK_S, PATIENCE_S, START_S_MAX, Books, Told
+from benchmarks.chaos.world import FAULTS, VANISH
 
 Event = dict[str, Any]
 

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.retrieval.beir import beir
-from benchmarks.retrieval.corpora import Corpus, docstrings, faq, headings
+from benchmarks.retrieval.corpora import Corpus, beir, docstrings, faq, headings
 
 LONG = "There are several ways to do that, and the first of them is the one that people forget. " * 3
 POD = f"""=head1 NAME

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.engine.goals import goal
 from benchmarks.engine.measures import (
     GAP_P95,
     THROUGHPUT,
@@ -16,7 +15,7 @@ from benchmarks.engine.measures import (
     percentile,
     ratios,
 )
-from benchmarks.engine.rounds import Result
+from benchmarks.engine.rounds import Result, goal
 from benchmarks.engine.today import table
 
 

@@ -12,18 +12,19 @@ from itertools import pairwise
 import pytest
 
 from benchmarks.engine.open_loop.goodput import Ending, Goodput, Outcome, Targets, judge
-from benchmarks.engine.open_loop.plan import CONTEXT, Plan
-from benchmarks.engine.open_loop.replay import Texts, replay
-from benchmarks.engine.open_loop.report import Row, good, head, verdict
-from benchmarks.engine.open_loop.search import Search, highest
+from benchmarks.engine.open_loop.report import Row, Search, good, head, highest, verdict
 from benchmarks.engine.open_loop.sessions import (
     ANSWER_TOKENS,
+    CONTEXT,
     PROMPT_TOKENS,
     SYSTEM_TOKENS,
     TURNS_MAX,
+    Plan,
     Session,
+    Texts,
     Trace,
     Turn,
+    replay,
     trace,
 )
 from benchmarks.engine.prompts import Message

@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from benchmarks.engine.picture import Point, drawn
+from benchmarks.engine.curve import Point, drawn
 
 NAMESPACE = "{http://www.w3.org/2000/svg}"
 POINTS = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.engine.open_loop.goodput import Targets
-from benchmarks.engine.open_loop.plan import Plan
+from benchmarks.engine.open_loop.sessions import Plan
 from benchmarks.engine.open_loop.simulated import Device, lines, simulated
 from inference.engine import scheduler
 from worker.telemetry import goodput

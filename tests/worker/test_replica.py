@@ -10,7 +10,7 @@ from uuid import UUID
 
 import pytest
 
-from benchmarks.database.far import FarPostgres
+from benchmarks.far_postgres import FarPostgres
 from inference.trace import Trace
 from migrations.embedded import EmbeddedPostgres
 from migrations.pool import Database

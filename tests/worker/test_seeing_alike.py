@@ -18,7 +18,7 @@ from urllib.request import Request, urlopen
 
 import pytest
 
-from benchmarks.engine.peer import cache_folder, llama_server
+from benchmarks.engine.servers import compiled_llama_server
 from inference.bundled import CHAT_MODEL
 from inference.picture import Picture
 from tests.deploy.balancers import free_port
@@ -53,7 +53,7 @@ def peer(*files: str) -> Iterator[str]:
     """The address of llama-server."""
     port = free_port()
     options = ["--port", str(port), "--threads", "1", "--ctx-size", "2048", "--flash-attn", "off", "--jinja"]
-    command = [str(llama_server(cache_folder())), *files, *options]
+    command = [str(compiled_llama_server()), *files, *options]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         try:
             assert process.stderr is not None

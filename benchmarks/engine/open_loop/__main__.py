@@ -28,18 +28,14 @@ from typing import Any
 
 from benchmarks.engine.measures import THROUGHPUT
 from benchmarks.engine.open_loop.goodput import Goodput, Targets, judge
-from benchmarks.engine.open_loop.plan import CONTEXT, WINDOW_S_MAX, WINDOW_S_MIN, Plan
-from benchmarks.engine.open_loop.replay import Texts, replay
-from benchmarks.engine.open_loop.report import Row, good, head, verdict
-from benchmarks.engine.open_loop.search import Search
-from benchmarks.engine.open_loop.sessions import SYSTEM_TOKENS
-from benchmarks.engine.peer import cache_folder, llama_server
+from benchmarks.engine.open_loop.report import Row, Search, good, head, verdict
+from benchmarks.engine.open_loop.sessions import CONTEXT, SYSTEM_TOKENS, WINDOW_S_MAX, WINDOW_S_MIN, Plan, Texts, replay
 from benchmarks.engine.prompts import Message
-from benchmarks.engine.servers import Setup, firsttoken
-from benchmarks.engine.servers import llama_server as llama_server_process
+from benchmarks.engine.servers import Setup, firsttoken, llama_server
 from benchmarks.engine.synthetic import SHAPES, synthetic
 from benchmarks.engine.target import Endpoint, Listener, Refused, session
 from benchmarks.engine.workloads import warm
+from deploy.setup import cache_folder
 from worker.config import prepare_process
 
 RATE_MIN, RATE_MAX = 1 / 32, 32.0
@@ -51,17 +47,16 @@ QUIET_TRIES, QUIET_PAUSE_S = 20, 0.5  # a server notices a closed connection wit
 async def sides(setup: Setup, plan: Plan) -> AsyncIterator[tuple[Endpoint, Endpoint]]:
     """Ours, and llama-server with or without flash attention, whichever has more throughput with eight clients. Ours
     knows the targets, as operators set them; llama-server has no such option."""
-    program = await asyncio.to_thread(llama_server, cache_folder())
     async with session() as http:
         paces = {}
         for flash in (False, True):
-            async with llama_server_process(program, setup, http, slots=setup.streams, flash=flash) as peer:
+            async with llama_server(setup, http, slots=setup.streams, flash=flash) as peer:
                 await warm(8, 1).run(peer, "nothing is measured yet")
                 paces[flash] = (await warm(8, 2).run(peer, "which is faster"))[THROUGHPUT]
         flash = max(paces, key=lambda flash: paces[flash])
         async with (
             firsttoken(setup, http, "--targets", f"embedded={plan.targets}") as ours,
-            llama_server_process(program, setup, http, slots=setup.streams, flash=flash) as theirs,
+            llama_server(setup, http, slots=setup.streams, flash=flash) as theirs,
         ):
             for side in (ours, theirs):
                 await warm(8, 2).run(side, "nothing is measured yet")

@@ -17,8 +17,7 @@ from itertools import count
 from pathlib import Path
 
 from benchmarks.engine.open_loop.goodput import Ending, Goodput, Outcome, Targets, judge
-from benchmarks.engine.open_loop.plan import CONTEXT, Plan
-from benchmarks.engine.open_loop.sessions import SYSTEM_TOKENS, Session, Trace
+from benchmarks.engine.open_loop.sessions import CONTEXT, SYSTEM_TOKENS, Plan, Session, Trace
 from inference.config import EngineConfig
 from inference.engine.detokenizer import TextStream
 from inference.engine.plan import Plan as Step

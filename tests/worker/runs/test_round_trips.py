@@ -16,7 +16,7 @@ import pytest
 from agents.errors import NotFound
 from agents.message import new_id
 from agents.store import ConversationStore, ResponseRecord
-from benchmarks.database.far import Answers, FarPostgres
+from benchmarks.far_postgres import Answers, FarPostgres
 from migrations.embedded import EmbeddedPostgres
 from migrations.pool import Act, Database
 from tests.agents.turns import user

@@ -26,8 +26,8 @@ from typing import Any
 import aiohttp
 import asyncpg
 
-from benchmarks.database.far import FarPostgres
 from benchmarks.fanout.worker import run
+from benchmarks.far_postgres import FarPostgres
 from migrations.embedded import EmbeddedPostgres
 from migrations.pool import Database
 from migrations.runner import migrate
