@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
@@ -42,7 +42,7 @@ from worker.errors import ApiError, ClientGone, invalid
 from worker.http.error_mapping import to_api_error
 from worker.http.json_response import json_response
 from worker.http.middleware import error_response, join_trace
-from worker.telemetry.prometheus import MemoryLedger, ModelGauges
+from worker.telemetry.prometheus import Scraped, Stats, engine_gauges, memory_gauge
 from worker.wire import limits
 from worker.wire.parse import parsed
 from worker.wire.strict import Strict, Unsupported, only
@@ -179,46 +179,35 @@ class GenerateRequest(Strict):
         )
 
 
-class EngineGauges:
-    """Computed during a scrape."""
-
-    def __init__(self, model: ChatModel) -> None:
-        self._registry = CollectorRegistry()
-        ProcessCollector(registry=self._registry)
-        for collector in (ModelGauges(model.stats), MemoryLedger(model.stats), _Customary(model.stats)):
-            self._registry.register(collector)
-
-    async def answer(self) -> web.Response:
-        text = await asyncio.to_thread(generate_latest, self._registry)
-        return web.Response(body=text, headers={"Content-Type": CONTENT_TYPE_LATEST})
+def gauges_of(model: ChatModel) -> CollectorRegistry:
+    registry = CollectorRegistry()
+    ProcessCollector(registry=registry)
+    for read in (engine_gauges, memory_gauge, _customary):
+        registry.register(Scraped(partial(read, model.stats)))
+    return registry
 
 
-class _Customary:
+def _customary(stats: Stats) -> list[Metric]:
     """The names of vLLM, which llm-d, KEDA and the Gateway API's endpoint pickers read, with its label."""
-
-    def __init__(self, stats: Callable[[], Mapping[str, Any]]) -> None:
-        self._stats = stats
-
-    def collect(self) -> list[Metric]:
-        stats = self._stats()
-        used = min(1.0, stats["running"] / stats["parallel"])  # a tenant below its share may run beyond them
-        read, cached = stats["prompt_tokens_total"], stats["cached_tokens_total"]
-        gauges = (
-            ("num_requests_waiting", "Waiting requests", stats["waiting"]),
-            ("num_requests_running", "Running requests", stats["running"]),
-            ("kv_cache_usage_perc", "Share of the places for running requests in use, 0 to 1", used),
-            ("gpu_cache_usage_perc", "The same, under its older name", used),
-        )
-        counters = (
-            ("prompt_tokens", "Prompt tokens", read),
-            ("generation_tokens", "Generated tokens", stats["generated_tokens_total"]),
-            ("prefix_cache_queries", "Prompt tokens looked up in the prefix cache", read),
-            ("prefix_cache_hits", "Prompt tokens found in the prefix cache", cached),
-        )
-        return [
-            *(_family(GaugeMetricFamily, stats["model"], *each) for each in gauges),
-            *(_family(CounterMetricFamily, stats["model"], *each) for each in counters),
-        ]
+    told = stats()
+    used = min(1.0, told["running"] / told["parallel"])  # a tenant below its share may run beyond them
+    read, cached = told["prompt_tokens_total"], told["cached_tokens_total"]
+    gauges = (
+        ("num_requests_waiting", "Waiting requests", told["waiting"]),
+        ("num_requests_running", "Running requests", told["running"]),
+        ("kv_cache_usage_perc", "Share of the places for running requests in use, 0 to 1", used),
+        ("gpu_cache_usage_perc", "The same, under its older name", used),
+    )
+    counters = (
+        ("prompt_tokens", "Prompt tokens", read),
+        ("generation_tokens", "Generated tokens", told["generated_tokens_total"]),
+        ("prefix_cache_queries", "Prompt tokens looked up in the prefix cache", read),
+        ("prefix_cache_hits", "Prompt tokens found in the prefix cache", cached),
+    )
+    return [
+        *(_family(GaugeMetricFamily, told["model"], *each) for each in gauges),
+        *(_family(CounterMetricFamily, told["model"], *each) for each in counters),
+    ]
 
 
 def _family(
@@ -246,7 +235,7 @@ TOKEN: web.AppKey[bytes] = web.AppKey("token", bytes)  # that workers must prese
 DRAINING: web.AppKey[asyncio.Event] = web.AppKey("engine_draining", asyncio.Event)
 WORK: web.AppKey[InFlight] = web.AppKey("engine_work", InFlight)
 CHANNELS: web.AppKey[set[ServedChannel]] = web.AppKey("channels", set)
-GAUGES: web.AppKey[EngineGauges] = web.AppKey("gauges", EngineGauges)
+GAUGES: web.AppKey[CollectorRegistry] = web.AppKey("gauges", CollectorRegistry)
 
 
 def build_engine_app(model: ChatModel, token: str | None) -> web.Application:
@@ -254,7 +243,7 @@ def build_engine_app(model: ChatModel, token: str | None) -> web.Application:
     app[MODEL], app[TOKEN] = model, (token or "").encode()
     app[DRAINING], app[WORK] = asyncio.Event(), InFlight()
     app[BUDGET] = Budget(BODIES_BYTES_MAX, BODIES_BYTES_MAX)
-    app[GAUGES] = EngineGauges(model)
+    app[GAUGES] = gauges_of(model)
     app[CHANNELS] = set()
     app.add_routes(
         [
@@ -448,7 +437,8 @@ async def list_models(request: web.Request) -> web.Response:
 
 
 async def scrape(request: web.Request) -> web.Response:
-    return await request.app[GAUGES].answer()
+    text = await asyncio.to_thread(generate_latest, request.app[GAUGES])
+    return web.Response(body=text, headers={"Content-Type": CONTENT_TYPE_LATEST})
 
 
 async def drain(app: web.Application, drain_s: float, hurried: asyncio.Event) -> None:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from time import monotonic
-from typing import Any, TypeVar, cast
+from typing import Any, TypeAlias, TypeVar, cast
 from uuid import UUID
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -24,6 +25,7 @@ from worker.runs.record import TurnRecord
 from worker.telemetry.goodput import OBJECTIVE, BurnRate
 
 M = TypeVar("M", bound=MetricWrapperBase)
+Stats: TypeAlias = Callable[[], Mapping[str, Any]]  # of an engine
 
 SPAN_NAMES_MAX = 64  # tools name their spans; beyond this number they share one label
 TENANTS_MAX = 50  # labels: each is multiplied by surfaces, cache classes and outcomes
@@ -37,99 +39,71 @@ TOKEN_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.2, 0.5)
 class Metrics:
     """One registry per worker; the names of the first three metrics are those of the GenAI semantic conventions."""
 
-    def __init__(
-        self, engine_stats: Callable[[], Mapping[str, Any]], supervisor: Supervisor, objective: float = OBJECTIVE
-    ) -> None:
+    def __init__(self, engine_stats: Stats, supervisor: Supervisor, objective: float = OBJECTIVE) -> None:
         self._registry = CollectorRegistry()
         ProcessCollector(registry=self._registry)
-        self._registry.register(ModelGauges(engine_stats))
-        self._registry.register(_BackgroundGauges(supervisor))
-        self._registry.register(MemoryLedger(engine_stats))
+        for read in (engine_gauges, memory_gauge):
+            self._registry.register(Scraped(partial(read, engine_stats)))
+        self._registry.register(Scraped(partial(_background_gauges, supervisor)))
         self._span_names: set[str] = set()
+        self._tenants: set[UUID] = set()
         self._children: dict[tuple[MetricWrapperBase, tuple[str, ...]], MetricWrapperBase] = {}
         self.ttft = self._histogram("gen_ai_server_time_to_first_token_seconds", "Arrival to first token", SECONDS)
         self.ttfa = self._histogram("firsttoken_first_answer_seconds", "Arrival to first token of the answer", SECONDS)
-        self.tpot = self._histogram(
-            "gen_ai_server_time_per_output_token_seconds", "Pace after the first token", TOKEN_SECONDS
-        )
+        pace = "Pace after the first token"
+        self.tpot = self._histogram("gen_ai_server_time_per_output_token_seconds", pace, TOKEN_SECONDS)
         self.duration = self._histogram("gen_ai_server_request_duration_seconds", "Arrival to end of turn", SECONDS)
-        self.spans = Histogram(
-            "firsttoken_span_duration_seconds",
-            "Spans of turns",
-            ["span"],
-            buckets=SPAN_SECONDS,
-            registry=self._registry,
+        self.spans = self._histogram("firsttoken_span_duration_seconds", "Spans of turns", SPAN_SECONDS, "span")
+        by_model = "by the model that answered"
+        self.model_ttft = self._histogram(
+            "firsttoken_model_first_token_seconds", f"Arrival to first token, {by_model}", SECONDS, "model"
         )
-        self.model_ttft = Histogram(
-            "firsttoken_model_first_token_seconds",
-            "Arrival to first token, by the model that answered",
-            ["model"],
-            buckets=SECONDS,
-            registry=self._registry,
+        self.model_tpot = self._histogram(
+            "firsttoken_model_token_seconds", f"{pace}, {by_model}", TOKEN_SECONDS, "model"
         )
-        self.model_tpot = Histogram(
-            "firsttoken_model_token_seconds",
-            "Pace after the first token, by the model that answered",
-            ["model"],
-            buckets=TOKEN_SECONDS,
-            registry=self._registry,
-        )
-        self.forecast = Histogram(
+        self.forecast = self._histogram(
             "firsttoken_forecast_ratio",
             "Actual time to first token relative to the prediction, by whether the request waited for a slot",
-            ["surface", "class", "queued"],
-            buckets=RATIOS,
-            registry=self._registry,
+            RATIOS,
+            *("surface", "class", "queued"),
         )
-        self.turns = Counter("firsttoken_turns", "Finished turns", ["surface", "status"], registry=self._registry)
-        self.judged = Counter(
+        self.turns = self._counter("firsttoken_turns", "Finished turns", "surface", "status")
+        self.judged = self._counter(
             "firsttoken_turns_judged",
             "Finished turns of surfaces with a target, by whether they met it",
-            ["surface", "within_target"],
-            registry=self._registry,
+            *("surface", "within_target"),
         )
-        self.outcomes = Counter(
+        self.outcomes = self._counter(
             "firsttoken_turn_outcomes",
             "All requested turns, by outcome",
-            ["surface", "tenant", "model", "cache", "outcome"],
-            registry=self._registry,
+            *("surface", "tenant", "model", "cache", "outcome"),
         )
         self.burn_rate = BurnRate(objective)
-        self._registry.register(_BurnRates(self.burn_rate))
-        self._tenants: set[UUID] = set()
-        self.tokens = Counter("firsttoken_tokens", "Tokens of turns", ["kind"], registry=self._registry)
-        self.cost = Counter(
-            "firsttoken_cost",
-            "What answers cost, in the units of the prices",
-            ["surface", "tenant", "model"],
-            registry=self._registry,
+        self._registry.register(Scraped(partial(_burn_rates, self.burn_rate)))
+        self.tokens = self._counter("firsttoken_tokens", "Tokens of turns", "kind")
+        self.cost = self._counter(
+            "firsttoken_cost", "What answers cost, in the units of the prices", "surface", "tenant", "model"
         )
-        self.taken = Counter(
+        self.taken = self._counter(
             "firsttoken_answer_seconds",
             "Seconds that answers took: of the engine by rows, of it for speculation and cascades, and of tools",
-            ["surface", "kind"],
-            registry=self._registry,
+            *("surface", "kind"),
         )
-        self.citations = Counter(
-            "firsttoken_citations",
-            "Citations in answers, by whether they refer to a passage",
-            ["kind"],
-            registry=self._registry,
+        self.citations = self._counter(
+            "firsttoken_citations", "Citations in answers, by whether they refer to a passage", "kind"
         )
-        self.requests = Counter(
-            "firsttoken_http_requests", "HTTP requests", ["method", "route", "status"], registry=self._registry
-        )
-        self.dropped = Counter("firsttoken_traces_dropped", "Traces that were not stored", registry=self._registry)
+        self.requests = self._counter("firsttoken_http_requests", "HTTP requests", "method", "route", "status")
+        self.dropped = self._counter("firsttoken_traces_dropped", "Traces that were not stored")
         self.turns_active = Gauge("firsttoken_turns_active", "Turns in progress", registry=self._registry)
         self.tasks = Gauge("firsttoken_event_loop_tasks", "Tasks of the event loop", registry=self._registry)
 
     def watch_starts(self, starts: Callable[[], Mapping[str, Trace]]) -> None:
         """The start times of the worker and its models, read at each scrape."""
-        self._registry.register(_Starts(starts))
+        self._registry.register(Scraped(partial(_starts, starts)))
 
     def watch_models(self, stats: Callable[[], Mapping[str, Mapping[str, Any]]]) -> None:
         """The statistics of each engine by the name of its model, read at each scrape."""
-        self._registry.register(_EachModel(stats))
+        self._registry.register(Scraped(partial(_each_model, stats)))
 
     def observe(self, record: TurnRecord) -> None:
         """Count a finished turn."""
@@ -217,8 +191,11 @@ class Metrics:
         self._tenants.add(tenant_id)
         return str(tenant_id)
 
-    def _histogram(self, name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
-        return Histogram(name, text, ["surface"], buckets=buckets, registry=self._registry)
+    def _histogram(self, name: str, text: str, buckets: tuple[float, ...], *labels: str) -> Histogram:
+        return Histogram(name, text, labels or ("surface",), buckets=buckets, registry=self._registry)
+
+    def _counter(self, name: str, text: str, *labels: str) -> Counter:
+        return Counter(name, text, labels, registry=self._registry)
 
 
 # Engine gauges that autoscalers read, under names of their own.
@@ -228,81 +205,55 @@ NAMED = {
 }
 
 
-class ModelGauges:
-    """Reads the engine's statistics during a scrape, so that nothing is counted between scrapes."""
+class Scraped:
+    """A collector that reads its source during a scrape, so that nothing is counted between scrapes."""
 
-    def __init__(self, stats: Callable[[], Mapping[str, Any]]) -> None:
-        self._stats = stats
-
-    def collect(self) -> list[Metric]:
-        return [
-            _family(name, value) for name, value in self._stats().items() if isinstance(value, (int, float, Mapping))
-        ]
+    def __init__(self, collect: Callable[[], list[Metric]]) -> None:
+        self.collect = collect
 
 
-class _EachModel:
+def engine_gauges(stats: Stats) -> list[Metric]:
+    return [_family(name, value) for name, value in stats().items() if isinstance(value, (int, float, Mapping))]
+
+
+def _each_model(stats: Callable[[], Mapping[str, Mapping[str, Any]]]) -> list[Metric]:
     """With several models, one series per model beside the sums. A model that is not loaded reports only that."""
-
-    def __init__(self, stats: Callable[[], Mapping[str, Mapping[str, Any]]]) -> None:
-        self._stats = stats
-
-    def collect(self) -> list[Metric]:
-        families: dict[str, Metric] = {}
-        for model, stats in self._stats().items():
-            for name, value in stats.items():
-                if isinstance(value, int | float):
-                    kind = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
-                    full_name = f"firsttoken_model_{name.removesuffix('_total')}"
-                    family = families.setdefault(name, kind(full_name, "Engine of a model", labels=["model"]))
-                    family.add_metric([model], float(value))  # type: ignore[attr-defined]
-        return list(families.values())
+    families: dict[str, Metric] = {}
+    for model, told in stats().items():
+        for name, value in told.items():
+            if isinstance(value, int | float):
+                kind = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
+                full_name = f"firsttoken_model_{name.removesuffix('_total')}"
+                family = families.setdefault(name, kind(full_name, "Engine of a model", labels=["model"]))
+                family.add_metric([model], float(value))  # type: ignore[attr-defined]
+    return list(families.values())
 
 
-class _BurnRates:
-    """Computed during a scrape."""
-
-    def __init__(self, burn_rate: BurnRate) -> None:
-        self._burn_rate = burn_rate
-
-    def collect(self) -> list[Metric]:
-        family = GaugeMetricFamily(
-            "firsttoken_goodput_burn_rate",
-            "Late turns relative to those that the objective allows, by window",
-            labels=["surface", "window"],
-        )
-        for surface, window, rate in self._burn_rate.rates(monotonic()):
-            family.add_metric([surface, window], round(rate, 3))
-        return [family]
+def _burn_rates(burn_rate: BurnRate) -> list[Metric]:
+    text = "Late turns relative to those that the objective allows, by window"
+    family = GaugeMetricFamily("firsttoken_goodput_burn_rate", text, labels=["surface", "window"])
+    for surface, window, rate in burn_rate.rates(monotonic()):
+        family.add_metric([surface, window], round(rate, 3))
+    return [family]
 
 
-class _Starts:
+def _starts(starts: Callable[[], Mapping[str, Trace]]) -> list[Metric]:
     """Duration of the newest start of the worker and of each model."""
-
-    def __init__(self, starts: Callable[[], Mapping[str, Trace]]) -> None:
-        self._starts = starts
-
-    def collect(self) -> list[Metric]:
-        family = GaugeMetricFamily("firsttoken_start_seconds", "The latest start, by phase", labels=["part", "phase"])
-        for part, trace in self._starts().items():
-            for span in trace.spans:
-                family.add_metric([part, span.name], span.duration_ms / 1e3)
-            family.add_metric([part, "all"], trace.duration_ms / 1e3)
-        return [family]
+    family = GaugeMetricFamily("firsttoken_start_seconds", "The latest start, by phase", labels=["part", "phase"])
+    for part, trace in starts().items():
+        for span in trace.spans:
+            family.add_metric([part, span.name], span.duration_ms / 1e3)
+        family.add_metric([part, "all"], trace.duration_ms / 1e3)
+    return [family]
 
 
-class _BackgroundGauges:
-    """Reads the supervisor's state during a scrape."""
-
-    def __init__(self, supervisor: Supervisor) -> None:
-        self._supervisor = supervisor
-
-    def collect(self) -> list[Metric]:
-        up = GaugeMetricFamily("firsttoken_background_up", "Whether a background task is up", labels=["part"])
-        failures = CounterMetricFamily("firsttoken_background_failures", "Failures of the task", labels=["part"])
-        for part, vitals in self._supervisor.vitals.items():
-            up.add_metric([part], float(part not in self._supervisor.down))
-            failures.add_metric([part], float(sum(each.failures_total for each in vitals)))
-        return [up, failures]
+def _background_gauges(supervisor: Supervisor) -> list[Metric]:
+    up = GaugeMetricFamily("firsttoken_background_up", "Whether a background task is up", labels=["part"])
+    failures = CounterMetricFamily("firsttoken_background_failures", "Failures of the task", labels=["part"])
+    for part, vitals in supervisor.vitals.items():
+        up.add_metric([part], float(part not in supervisor.down))
+        failures.add_metric([part], float(sum(each.failures_total for each in vitals)))
+    return [up, failures]
 
 
 def _family(name: str, value: float | Mapping[str, float]) -> Metric:
@@ -371,16 +322,10 @@ class _Mallinfo(ctypes.Structure):
 _RESIDENT = {"anonymous": "RssAnon", "file": "RssFile", "shared": "RssShmem"}
 
 
-class MemoryLedger:
-    """A collector that takes its measurements during a scrape."""
-
-    def __init__(self, stats: Callable[[], Mapping[str, Any]]) -> None:
-        self._stats = stats
-
-    def collect(self) -> list[Metric]:
-        if not STATUS.exists():
-            return []
-        family = GaugeMetricFamily("firsttoken_memory_bytes", "Resident memory of the process", labels=["part"])
-        for part, size in parts(STATUS.read_text(), {**self._stats(), "unused_bytes": unused_bytes()}).items():
-            family.add_metric([part], float(size))
-        return [family]
+def memory_gauge(stats: Stats) -> list[Metric]:
+    if not STATUS.exists():
+        return []
+    family = GaugeMetricFamily("firsttoken_memory_bytes", "Resident memory of the process", labels=["part"])
+    for part, size in parts(STATUS.read_text(), {**stats(), "unused_bytes": unused_bytes()}).items():
+        family.add_metric([part], float(size))
+    return [family]
