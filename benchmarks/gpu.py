@@ -22,17 +22,17 @@ from dataclasses import asdict, dataclass
 from datetime import date
 from pathlib import Path
 from statistics import median
+from time import perf_counter
 from typing import TypeAlias
 
 from benchmarks.engine import prompts
 from benchmarks.engine.drafts import BUNDLED, drafted, pair
-from benchmarks.engine.inside import python_share
 from benchmarks.engine.measures import CHARACTERS, THROUGHPUT, TPOT, TTFT, medians, ratios
 from benchmarks.engine.rounds import compare
 from benchmarks.engine.servers import Setup, bare, firsttoken, llama_server
 from benchmarks.engine.synthetic import ALL_SHAPES, Shape, synthetic
 from benchmarks.engine.target import Listener, session
-from benchmarks.engine.workloads import cold, warm
+from benchmarks.engine.workloads import Workload, cold, warm
 from deploy.builds import Result
 from deploy.setup import ROOT, cache_folder
 from inference.llama import Device, backends, computing, devices
@@ -96,6 +96,16 @@ async def drafts(_: Path) -> Rows:
         for clients in DRAFTED:
             rates = [(await drafted(clients, 2).run(side, ""))[CHARACTERS] for side in (ours, without)]
             yield of_streams(clients), f"{rates[0] / rates[1]:.2f} of the speed without"
+
+
+async def python_share(setup: Setup, workload: Workload) -> float:
+    """Percentage of wall-clock time, under constant load, that the engine spends outside llama.cpp."""
+    async with bare(setup) as engine:
+        await workload.run(engine, "first")  # the engine learns the cost of its steps
+        before, started = engine.model.stats()["decode_seconds_total"], perf_counter()
+        await workload.run(engine, "second")
+        wall, after = perf_counter() - started, engine.model.stats()["decode_seconds_total"]
+    return 100 * (1 - (float(after) - float(before)) / wall)
 
 
 async def python(path: Path) -> Rows:

@@ -4,8 +4,7 @@
 
 Generates the data with SQL in a private Postgres, lets the migration roll it up, and runs the statements of every view
 as the worker does: as an operator, who sees all tenants, and as the largest tenant. CPU time is that of the database
-process, from the kernel; the other times are from EXPLAIN ANALYZE. The last row: the cost of the same numbers without
-roll-ups.
+process, from the kernel; the other times are from EXPLAIN ANALYZE.
 """
 
 from __future__ import annotations
@@ -18,7 +17,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -74,15 +72,6 @@ update traces
                (array[0, 0.5, 0.95, 0.95, 0.95])[1 + floor(5 * random())::int] as cached from traces) as drawn
  where tenant_id = tenant and id = trace
 """
-# The page's query before there were roll-ups.
-BEFORE = """
-with per_turn as (select s.name, t.id, sum(s.duration_us) / 1000.0::float8 as duration_ms
-                    from traces t join spans s on s.tenant_id = t.tenant_id and s.trace_id = t.id
-                   where t.started_at > now() - $1::interval group by s.name, t.tenant_id, t.id)
-select name, count(*), percentile_cont('{0.5,0.95,0.99}'::float8[]) within group (order by duration_ms)
-  from per_turn group by name
-"""
-
 View = Callable[[Any], Awaitable[Any]]
 
 
@@ -224,10 +213,6 @@ async def run(home: Path, turns: int, rounds: int) -> dict[str, Any]:
                     row = f"{'operator' if who.is_operator else 'tenant'}, {window}, {name}"
                     found[row] = {"cpu_ms": round(cpu, 1), "explain_ms": round(told, 1)}
                     print(f"{row:<48}{cpu:8.1f}{told:8.1f}{'' if cpu < GOAL_MS else '   MISSED'}")
-        async with database.operator() as connection:
-            before = cpu_ms(pid := await connection.fetchval("select pg_backend_pid()"))
-            await connection.fetch(BEFORE, timedelta(days=30))
-            print(f"{'spans of 30 days without roll-ups':<48}{cpu_ms(pid) - before:8.1f}")
         await database.close()
         return found
 

@@ -23,15 +23,13 @@ from functools import partial
 from pathlib import Path
 
 from benchmarks.engine.drafts import BUNDLED, TASKS, drafted, pair, quoting
-from benchmarks.engine.inside import idle_bytes, python_share, resume_ratio
 from benchmarks.engine.rounds import Result, compare
 from benchmarks.engine.servers import KEPT_SLOTS, SPECULATION, Setup, firsttoken, llama_server
 from benchmarks.engine.synthetic import SHAPES, synthetic
 from benchmarks.engine.target import Endpoint, session
-from benchmarks.engine.workloads import Workload, cold, interrupted, named, page_questions, returning, warm
+from benchmarks.engine.workloads import Workload, cold, interrupted, page_questions, returning, warm
 from deploy.setup import cache_folder
 from deploy.weights import fetch
-from inference.bundled import CHAT_MODEL
 from inference.provisioning.catalogue import SMOL_CHAT
 from worker.cli.download import make
 from worker.config import prepare_process
@@ -39,7 +37,6 @@ from worker.config import prepare_process
 STREAMS = 16
 CONTEXT = 6144  # holds the long prompt, and the chats that run beside it
 RETURNING_CONTEXT = 1024
-INSIDE_CONTEXT = 2048
 REAL_CONTEXT = 2048
 ALL = [cold(8), cold(16), warm(16, 2), warm(8, 2), warm(1, 4), interrupted()]
 RETURNING = [returning(64, 300, 20), returning(64, 800, 20)]
@@ -49,7 +46,6 @@ REAL = [page_questions()]
 REAL_ROUNDS = 3  # rounds per round of the other workloads: one is two answers
 LOOKUP = [quoting(task, clients, 2) for clients in (1, 4, 8) for task in TASKS]
 LOOKUP_STREAMS = 8
-DETERMINISTIC = [named("deterministic", workload) for workload in (warm(1, 4), warm(8, 2), cold(8))]
 HEAD = "| model | workload | other side | measure | theirs | ours | ratio | goal |\n|---|---|---|---|---|---|---|---|"
 
 
@@ -107,38 +103,6 @@ async def beside_lookup(setup: Setup, name: str, workloads: Sequence[Workload], 
     return results
 
 
-async def deterministic(setup: Setup, name: str, workloads: Sequence[Workload], rounds: int) -> list[Result]:
-    """Compare our worker with and without deterministic answers."""
-    if not workloads:
-        return []
-    async with session() as http, firsttoken(setup, http) as usual:
-        usual = replace(usual, name="not deterministic")
-        exact = replace(usual, name="deterministic", headers={**usual.headers, "x-firsttoken-deterministic": "true"})
-        for side in (usual, exact):
-            await warm(8, 1).run(side, f"nothing is measured yet of {side.name}")
-        return [_shown(await compare(name, workload, exact, [usual], rounds)) for workload in workloads]
-
-
-async def inside(models: dict[str, Path]) -> list[str]:
-    """Lines about the internals of our engine, each printed as soon as it is measured."""
-    lines = []
-    async for line in _inside(models):
-        print(line, flush=True)
-        lines.append(line)
-    return lines
-
-
-async def _inside(models: dict[str, Path]) -> AsyncIterator[str]:
-    for name, path in {**models, "bundled": CHAT_MODEL}.items():
-        for clients in (1, 8, 32):
-            share = await python_share(Setup(path, clients, INSIDE_CONTEXT), warm(clients, 1))
-            yield f"- Python's share of the engine's time, {name}, {clients} streams: {share:.2f} %"
-    for name, path in models.items():
-        each, per_token = await idle_bytes(Setup(path, 1, RETURNING_CONTEXT), 2 * (1 + KEPT_SLOTS), 300)
-        yield f"- a parked conversation of 300 tokens, {name}: {each / 1e6:.2f} MB, {per_token:.0f} bytes per token"
-        yield f"- resuming 1024 parked tokens, {name}: 1/{1 / await resume_ratio(path):.0f} of the time to compute them"
-
-
 async def measure(options: argparse.Namespace) -> None:
     models = {name: synthetic(SHAPES[name], cache_folder() / "models") for name in options.models}
     small, *larger = models
@@ -158,16 +122,14 @@ async def measure(options: argparse.Namespace) -> None:
         for name, path in (("SmolLM2 135M", base), (SMOL_CHAT.name, made)):
             quotes = Setup(path, LOOKUP_STREAMS, REAL_CONTEXT, lookup=True)
             results += await beside_lookup(quotes, name, lookup, options.rounds)
-    results += await deterministic(setup, small, chosen(DETERMINISTIC), options.rounds)
     results += await against(setup, STREAMS, small, chosen(ALL), options.rounds)
     for name in larger:
         results += await against(Setup(models[name], STREAMS, CONTEXT), STREAMS, name, chosen(ALL), options.rounds)
     if real := chosen(REAL):
         setup = Setup(await asyncio.to_thread(fetch), 1, REAL_CONTEXT)
         results += await against(setup, 1 + KEPT_SLOTS, "SmolLM2 135M", real, REAL_ROUNDS * options.rounds)
-    lines = await inside(models) if "inside".startswith(only) else []
     if options.json:
-        options.json.write_text(json.dumps({"results": list(map(asdict, results)), "inside": lines}, indent=2))
+        options.json.write_text(json.dumps(list(map(asdict, results)), indent=2))
 
 
 def _shown(result: Result) -> Result:
@@ -178,7 +140,7 @@ def _shown(result: Result) -> Result:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3, help="rounds of every workload (default 3)")
-    parser.add_argument("--only", nargs="+", default=[""], help="prefixes of workload names; also: inside")
+    parser.add_argument("--only", nargs="+", default=[""], help="prefixes of workload names")
     parser.add_argument(
         "--models", nargs="+", default=list(SHAPES), choices=SHAPES, help="synthetic models, small first"
     )

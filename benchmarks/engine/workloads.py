@@ -33,11 +33,6 @@ class Workload:
     run: Round
 
 
-def named(prefix: str, workload: Workload) -> Workload:
-    """The same workload under a name for another comparison, which has other goals."""
-    return Workload(f"{prefix}: {workload.name}", workload.run)
-
-
 def cold(clients: int) -> Workload:
     async def run(target: Target, seed: str) -> dict[str, float]:
         return measure(await _at_once(target, prompts.shared(seed, clients)))

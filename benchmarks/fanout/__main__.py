@@ -7,8 +7,7 @@
 
 The worker is real except for its model, which gives every stream a token at a fixed rate. `open`: streams that never
 end; microseconds per token. `closed`: a new request as soon as an answer ends, with answers of two lengths; their
-difference is the cost of the tokens, the rest that of the request. `burst`: all streams are requested at the same
-moment; the time until each has its first token, and the refusals. `real`: the bundled model answers on all surfaces in
+difference is the cost of the tokens, the rest that of the request. `real`: the bundled model answers on all surfaces in
 alternation; microseconds per token with its share of the request, and the throughput of stored answers relative to
 others. `workers`: two workers with one database, each alone and both together; how many workers' work the two do,
 by CPU time.
@@ -51,7 +50,6 @@ MANY_GOALS = {"chat": 0.5, "stored": 0.65}  # of a core, 1,000 streams
 MANY = 1000
 ENDLESS = 100_000 - 4_000
 START_MAX_S = 120.0
-BEGIN_MAX_S = 60.0
 SETTLED_MS, SETTLE_MAX = 250.0, 20
 SETTLE_S = 1.0
 FAN_OUT_GOAL = 1.8  # of two workers
@@ -103,22 +101,6 @@ def _settle(streams: Streams) -> None:
         streams.read(1.0, tally)
         if percentile(tally.late_us, 0.99) < SETTLED_MS * 1000:
             return
-
-
-def at_once(ready: Ready, api: str, count: int) -> dict[str, Any]:
-    """Measure streams that start at the same moment."""
-    streams = Streams(ready, api, count, ENDLESS)
-    beginning = streams.begin_at_once(BEGIN_MAX_S)
-    streams.close()
-    times_ms = [round(s * 1000) for s in beginning.first_token_s]
-    return {
-        "kind": "burst",
-        "api": api,
-        "streams": count,
-        "first_token_ms_p50": percentile(times_ms, 0.5),
-        "first_token_ms_p99": percentile(times_ms, 0.99),
-        "refused": dict(beginning.refused),
-    }
 
 
 def closed_loop(ready: Ready, api: str, count: int, seconds: float) -> dict[str, Any]:
@@ -281,11 +263,6 @@ def rows_of(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
         with worker_at(200.0) as ready:
             for api in apis:
                 yield closed_loop(ready, api, 16, args.seconds)
-    if args.only == "burst":
-        for count in counts:
-            for api in apis:
-                with worker_at(args.rate) as ready:
-                    yield at_once(ready, api, count)
     if args.only == "workers":
         with workers_at(args.rate, 2) as workers:
             for count in counts:
@@ -300,7 +277,7 @@ def main() -> int:
         prog="python -m benchmarks.fanout", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "--only", default="", choices=["", "open", "closed", "burst", "real", "workers"], help="one kind of load"
+        "--only", default="", choices=["", "open", "closed", "real", "workers"], help="one kind of load"
     )
     parser.add_argument("--api", default="chat,stored,unstored", help=f"comma-separated: {', '.join(APIS)}")
     parser.add_argument("--streams", default="64", help="streams per worker, comma-separated (default 64)")

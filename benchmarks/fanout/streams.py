@@ -7,7 +7,6 @@ import re
 import select
 import socket
 import time
-from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -37,14 +36,6 @@ class Tally:
         self.tokens += len(late)
         self.size += len(data)
         self.events += data.count(b"data: ")
-
-
-@dataclass(slots=True)
-class Beginning:
-    """The start of streams that were requested at the same moment."""
-
-    first_token_s: list[float] = field(default_factory=list)
-    refused: Counter[str] = field(default_factory=Counter)  # by status
 
 
 def request_of(api: str, key: str, number: int, tokens: int) -> bytes:
@@ -88,30 +79,6 @@ class Streams:
             if number % 16 == 15:  # spread out: the cost of accepting connections is not measured
                 self.read(0.05, opening)
         return opening
-
-    def begin_at_once(self, seconds_max: float) -> Beginning:
-        """Connect all, send all requests at the same moment, then read until each has a first token or was refused."""
-        for _ in range(self.count):
-            connection = socket.create_connection(self._address)
-            self._sockets[connection.fileno()] = connection
-            self._poll.register(connection.fileno(), select.EPOLLIN)
-        began, beginning, waiting = time.monotonic(), Beginning(), dict.fromkeys(self._sockets, b"")
-        for connection in self._sockets.values():
-            self._ask(connection)
-        while waiting and (left := began + seconds_max - time.monotonic()) > 0:
-            for number, _ in self._poll.poll(left):
-                data = self._sockets[number].recv(RECEIVE_BYTES)
-                self._tails[number] = (self._tails[number] + data)[-64:]
-                if number not in waiting:
-                    continue
-                waiting[number] += data
-                if not data or not waiting[number].startswith(b"HTTP/1.1 200"):
-                    beginning.refused[waiting.pop(number)[9:12].decode() or "cut"] += 1
-                elif STAMP.search(waiting[number]):
-                    del waiting[number]
-                    beginning.first_token_s.append(time.monotonic() - began)
-        beginning.refused.update({"silent": len(waiting)} if waiting else {})
-        return beginning
 
     def _ask(self, connection: socket.socket) -> None:
         self._asked += 1
