@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from retrieval.speculative_search import SpeculativeSearch
     from retrieval.store import FileQueue, PassageStore, UploadStore
     from worker.config import Config
-    from worker.engines.on_demand import ModelStates
+    from worker.engines.active_engines import ActiveEngines
     from worker.runs.batches.batch_store import BatchStore
 
 
@@ -43,7 +43,7 @@ class Services(RunServices):
     config: Config
     database: Database
     engine_stats: Callable[[], Mapping[str, Any]]
-    engines: ModelStates | None = None
+    engines: ActiveEngines | None = None
     embedders: Embedders
     retriever: Retriever
     search: ConversationSearch

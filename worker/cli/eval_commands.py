@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -87,7 +87,10 @@ async def evaluate_suite(
     outcome = Outcome(names, found[0], before, margin, slower, known is None, _notes(found[0], before, repeated))
     for line in table(outcome):
         print(line)
-    await asyncio.to_thread(_write, outcome, json_file, report)
+    image = picture(outcome) if outcome.other is not None else ""
+    await asyncio.to_thread(
+        write_reports, json_file, as_json(outcome), report, lambda name: markdown(outcome, name), image
+    )
     if outcome.verdict != "not worse":
         raise Worse(f"{one} does not pass the gate against {names[1]}: {outcome.verdict}")
 
@@ -136,14 +139,17 @@ def _notes(one: Sequence[Result], other: Sequence[Result] | None, repeated: int)
     return notes
 
 
-def _write(outcome: Outcome, json_file: Path | None, report: Path | None) -> None:
+def write_reports(
+    json_file: Path | None, told: object, report: Path | None, text: Callable[[str], str], image: str = ""
+) -> None:
+    """`text` makes the report in Markdown, given the name of the file of the image beside it, if there is one."""
     if json_file is not None:
-        write_atomically(json_file, orjson.dumps(as_json(outcome), option=orjson.OPT_INDENT_2) + b"\n")
+        write_atomically(json_file, orjson.dumps(told, option=orjson.OPT_INDENT_2) + b"\n")
     if report is not None:
-        image = report.with_suffix(".svg") if outcome.other is not None else None
-        if image is not None:
-            write_atomically(image, picture(outcome).encode())
-        write_atomically(report, markdown(outcome, image.name if image else None).encode())
+        beside = report.with_suffix(".svg")
+        if image:
+            write_atomically(beside, image.encode())
+        write_atomically(report, text(beside.name if image else "").encode())
 
 
 READ_FIRST = (
@@ -203,11 +209,8 @@ async def replay(
         client = await stack.enter_async_context(open_side(http, asked, config, Suite(())))
         done = await _asked_again(client, turns, at_once)
     print("\n".join(stored_cases.table(done)))
-    if json_file is not None:
-        told = orjson.dumps(stored_cases.as_json(done, str(asked)), option=orjson.OPT_INDENT_2)
-        await asyncio.to_thread(write_atomically, json_file, told + b"\n")
-    if report is not None:
-        await asyncio.to_thread(write_atomically, report, stored_cases.markdown(done, str(asked)).encode())
+    told = stored_cases.as_json(done, str(asked))
+    await asyncio.to_thread(write_reports, json_file, told, report, lambda _: stored_cases.markdown(done, str(asked)))
 
 
 async def _asked_again(

@@ -10,6 +10,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 
 import orjson
@@ -23,9 +24,9 @@ from retrieval.quality.questions import Resolved, UnusableQuestions, read_questi
 from retrieval.quality.report import as_dict, quality_table, stage_table
 from retrieval.retriever import Retriever
 from retrieval.store import PassageStore
-from worker.cli.eval_commands import open_side
+from worker.cli.eval_commands import open_side, write_reports
 from worker.cli.evals import cascade_curve
-from worker.cli.evals.cascade_curve import PROBE, CascadeTrial, Fit, cascade_trial, fit, probe
+from worker.cli.evals.cascade_curve import PROBE, CascadeTrial, cascade_trial, fit, probe
 from worker.cli.evals.eval_client import EvalClient, session
 from worker.cli.evals.eval_runner import NOTHING, Judge, LocalWorker, eval_target, run_cases, started
 from worker.cli.evals.similarity_threshold import Hits, Question, fit_threshold
@@ -171,9 +172,14 @@ async def evaluate_route(
     except ValueError as error:
         raise StartError(f"{error}; {len(suite.cases)} were asked") from None
     print("\n".join(cascade_curve.table(found, name, policy)))
+    route_table = cascade_curve.fragment(found, name, policy)
     if policy_file is None:
-        print(f"\n{cascade_curve.fragment(found, name, policy)}", end="")
-    await asyncio.to_thread(_write, found, name, policy, json_file, report, policy_file)
+        print(f"\n{route_table}", end="")
+    else:
+        await asyncio.to_thread(write_atomically, policy_file, route_table.encode())
+    told, image = cascade_curve.as_json(found, name, policy), cascade_curve.picture(found, policy)
+    text = partial(cascade_curve.markdown, found, name, policy)
+    await asyncio.to_thread(write_reports, json_file, told, report, text, image)
 
 
 def _cascade(models: ModelFile, route: str | None) -> tuple[str, Cascade]:
@@ -230,17 +236,3 @@ async def _asked(
     pairs = enumerate(zip(one, other, strict=True))
     cases = [cascade_trial(first, then, heard[number], policy, prices) for number, (first, then) in pairs]
     return [case for case in cases if case is not None]
-
-
-def _write(
-    found: Fit, name: str, policy: Cascade, json_file: Path | None, report: Path | None, policy_file: Path | None
-) -> None:
-    if json_file is not None:
-        told = cascade_curve.as_json(found, name, policy)
-        write_atomically(json_file, orjson.dumps(told, option=orjson.OPT_INDENT_2) + b"\n")
-    if policy_file is not None:
-        write_atomically(policy_file, cascade_curve.fragment(found, name, policy).encode())
-    if report is not None:
-        image = report.with_suffix(".svg")
-        write_atomically(image, cascade_curve.picture(found, policy).encode())
-        write_atomically(report, cascade_curve.markdown(found, name, policy, image.name).encode())

@@ -96,6 +96,7 @@ class ActiveEngines:
 
     @property
     def over(self) -> str | None:
+        """Why this process should end: a failure that neither a request nor an engine elsewhere can repair."""
         return next((reason for model in self.models.values() if (reason := _end_of(model))), None)
 
     @property

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from time import monotonic
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from inference.errors import EngineStopped, InferenceError, ModelAway, NoRoom
 from inference.generation import ANY_TERMS, Due, Generation, Grammar, Priority, Sampling, Terms
@@ -19,32 +19,8 @@ from inference.prompt import ChatMessage, PromptTokens, Rendered, Segment
 from inference.prompt_cache import Verdict
 from inference.template_options import NO_OPTIONS, Value
 from inference.text_model import TextModel
-from inference.trace import Trace
 
 State: TypeAlias = Literal["loaded", "loading", "not_loaded"]
-
-
-class ModelStates(Protocol):
-    """The states of all models by name; implemented by `engines.at_work`."""
-
-    @property
-    def states(self) -> Mapping[str, State]: ...
-
-    @property
-    def loading(self) -> float | None:
-        """The progress of the models that are loading, from 0 to 1; None while none is."""
-        ...
-
-    @property
-    def starts(self) -> Mapping[str, Trace]:
-        """The newest load of each, by its phases."""
-        ...
-
-    @property
-    def over(self) -> str | None:
-        """Why this process should end: a failure that neither a request nor an engine elsewhere can repair."""
-        ...
-
 
 log = logging.getLogger("firsttoken.models")
 

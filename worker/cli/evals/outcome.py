@@ -184,11 +184,6 @@ class Outcome:
         return first is not None and first.low > 1 + self.slower
 
     @property
-    def failures(self) -> tuple[int, int]:
-        """Cases without an answer, on each side."""
-        return sum(r.failed for r in self.one), sum(r.failed for r in self.other or ())
-
-    @property
     def changed(self) -> list[tuple[Result, Result]]:
         """Cases with different results, the largest loss first."""
         pairs = [(a, b) for a, b in zip(self.one, self.other or self.one, strict=True) if a.score != b.score]

@@ -51,8 +51,8 @@ def table(outcome: Outcome) -> list[str]:
     return [*rows, "", *costs, *([""] if costs else []), *outcome.notes, verdict(outcome)]
 
 
-def markdown(outcome: Outcome, picture: str | None) -> str:
-    """`picture` is the file name of an image in the same folder."""
+def markdown(outcome: Outcome, picture: str = "") -> str:
+    """`picture` is the file name of an image in the same folder, if there is one."""
     one, other = outcome.names
     parts = [f"# {one}" + (f" against {other}" if other else ""), verdict(outcome)]
     if picture:
