@@ -21,8 +21,7 @@ from pathlib import Path
 
 from deploy.backend import Backend
 from deploy.commands import Log, SetupFailed
-from deploy.setup import ENVIRONMENT, PYTHON, ROOT, alone, cache_folder, wheel_of
-from deploy.stamp import Choices, Stamp
+from deploy.setup import ENVIRONMENT, PYTHON, ROOT, Choices, Stamp, alone, cache_folder, wheel_of
 from deploy.toolchain import Cpu, this_cpu
 from deploy.wheel import COMMON, Recipe, pinned_version, recipes
 

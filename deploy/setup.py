@@ -12,25 +12,88 @@ from __future__ import annotations
 
 import argparse
 import fcntl
+import json
 import os
 import shlex
 import signal
 import subprocess
 import sys
 import venv
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
 
 from deploy.backend import Backend, advice, possible
 from deploy.commands import Log, SetupFailed
-from deploy.stamp import AUTO, BACKEND, Choices, Stamp, choices_of
 from deploy.toolchain import Cpu, compiler_version, this_cpu
 from deploy.wheel import Recipe, build_wheel, cache_key, cached_wheel, download_wheel, pinned_version, recipes
 from inference.provisioning.gpus import gpus
+
+BACKEND, WHEELS = "FIRSTTOKEN_BACKEND", "FIRSTTOKEN_WHEELS"
+AUTO = "auto"
+
+
+@dataclass(frozen=True)
+class Choices:
+    """The user's choices about the build of llama.cpp. `wheels`: a folder or index of prebuilt wheels, or empty."""
+
+    backend: Backend
+    cmake_args: str = ""
+    wheels: str = ""
+
+
+@dataclass(frozen=True)
+class Stamp:
+    """What the environment was created from: a second setup does nothing if nothing has changed."""
+
+    place: str  # an environment that was moved, or whose Python is gone, is unusable
+    pyproject: str
+    cpu: str
+    backend: str
+    cmake_args: str
+    wheels: str
+    dev: bool
+
+    @classmethod
+    def of(cls, root: Path, pyproject: str, cpu: Cpu, choices: Choices, *, dev: bool) -> Stamp:
+        place = f"{root} Python {sys.version_info.major}.{sys.version_info.minor}"
+        chosen = (str(choices.backend), choices.cmake_args, choices.wheels)
+        return cls(place, _digest(pyproject), _digest(cpu.name), *chosen, dev)
+
+    @classmethod
+    def read(cls, path: Path) -> Stamp | None:
+        """Read a stamp; None if there is none, or if another version of this module wrote it."""
+        try:
+            return cls(**json.loads(path.read_text()))
+        except (OSError, ValueError, TypeError):
+            return None
+
+    def write(self, path: Path) -> None:
+        path.write_text(json.dumps(asdict(self), indent=2) + "\n")
+
+
+def choices_of(environment: Mapping[str, str], before: Stamp | None, *, best: Backend) -> Choices:
+    """The choices that the environment variables make, or else the previous ones, or else the backend `best`.
+
+    Without the previous ones, the next plain `make run` would undo `FIRSTTOKEN_BACKEND=cpu make setup`. Raises
+    SetupFailed for an unknown backend.
+    """
+    named = environment.get(BACKEND) or (before.backend if before else AUTO)
+    if named not in (AUTO, *Backend):
+        raise SetupFailed(f"{BACKEND} must be {AUTO}, {', '.join(Backend)}, not {named!r}")
+    return Choices(
+        backend=best if named == AUTO else Backend(named),
+        cmake_args=environment.get("CMAKE_ARGS", before.cmake_args if before else ""),
+        wheels=environment.get(WHEELS, before.wheels if before else ""),
+    )
+
+
+def _digest(text: str) -> str:
+    return sha256(text.encode()).hexdigest()[:16]
+
 
 ROOT = Path(__file__).resolve().parent.parent
 ENVIRONMENT = ROOT / ".venv"

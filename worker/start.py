@@ -46,7 +46,7 @@ from worker.auth.secret_file import read_secret
 from worker.auth.session import Sessions
 from worker.config import VERSION, Config
 from worker.database import open_database, open_replica
-from worker.engines.active_engines import ActiveEngines, files_of, open_engines
+from worker.engines.active_engines import ActiveEngines, Reloader, files_of, open_engines
 from worker.engines.model_aliases import ModelAliases
 from worker.engines.model_file import ModelFile
 from worker.engines.model_pool import phases
@@ -55,7 +55,6 @@ from worker.home import Home
 from worker.lifecycle.agent_files import check_names, read_agents
 from worker.lifecycle.load_progress import LoadProgress
 from worker.lifecycle.prewarm import prefill_shared_prefixes, read_answered_questions
-from worker.lifecycle.reload import Reloader
 from worker.lifecycle.supervisor import Supervisor
 from worker.lifecycle.tool_servers import ToolServers, open_tool_servers
 from worker.runs.admission import Admission

@@ -27,8 +27,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
-from benchmarks.chaos.audit import Verdict, audit
-from benchmarks.chaos.traffic import START_S_MAX, Books, Client
+from benchmarks.chaos.traffic import START_S_MAX, Books, Client, Verdict, audit
 from benchmarks.chaos.world import FAULTS, VANISH, World
 
 CALM_S = (0.2, 1.5)  # before each fault

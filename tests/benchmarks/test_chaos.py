@@ -12,8 +12,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from benchmarks.chaos.__main__ import drill
-from benchmarks.chaos.audit import GAP, audit
-from benchmarks.chaos.traffic import COME_BACK_S, PATIENCE_S, START_S_MAX, Books, Told
+from benchmarks.chaos.traffic import COME_BACK_S, GAP, PATIENCE_S, START_S_MAX, Books, Told, audit
 from benchmarks.chaos.world import FAULTS, VANISH
 
 Event = dict[str, Any]

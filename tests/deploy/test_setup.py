@@ -15,8 +15,7 @@ import pytest
 from deploy import backend, setup
 from deploy.backend import Backend, advice, cuda_compiler, fitting
 from deploy.commands import Log, SetupFailed
-from deploy.setup import computes_on, success, verdict
-from deploy.stamp import Choices, Stamp, choices_of
+from deploy.setup import Choices, Stamp, choices_of, computes_on, success, verdict
 from deploy.toolchain import Cpu, compiler_version
 from inference.llama import Device
 from inference.provisioning.selftest import place

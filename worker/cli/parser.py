@@ -135,11 +135,11 @@ def _add_servers(commands: Any) -> None:
     )
     for each in (serve, engine):
         each.set_defaults(began=time.monotonic())  # before the imports, which are most of a start
-    upkeep = "worker.cli.upkeep_commands"
+    upkeep = "worker.cli.upkeep"
     text = "make the running worker reload models.toml"
     _command(commands, "reload", f"{upkeep}.reload_models", text, also={"models"})
     text = "check whether this machine can serve with the given settings"
-    _command(commands, "doctor", "worker.cli.doctor.doctor", text, _json("the findings as JSON"), also=SETTING_NAMES)
+    _command(commands, "doctor", "worker.cli.upkeep.doctor", text, _json("the findings as JSON"), also=SETTING_NAMES)
     _command(commands, "migrate", f"{upkeep}.migrate_database", "apply the database migrations")
 
 

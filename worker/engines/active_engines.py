@@ -10,8 +10,10 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from time import monotonic
 from typing import Any, TypeAlias
 
+from agents.errors import AgentError
 from agents.model_registry import Candidate, ModelRegistry
 from inference.errors import InferenceError
 from inference.model import ChatModel
@@ -32,6 +34,7 @@ from worker.errors import StartError
 from worker.home import Home
 from worker.lifecycle.calibrator import Calibrator
 from worker.lifecycle.supervisor import Supervisor
+from worker.setting import ConfigError
 
 Served: TypeAlias = ChatModel | RemoteModel | OnDemandModel
 Told: TypeAlias = Callable[[float], None]  # the loaded share of the models, from 0 to 1
@@ -40,11 +43,14 @@ Check: TypeAlias = Callable[[ModelFile], None]  # raises StartError
 Warm: TypeAlias = Callable[[Candidate], Awaitable[None]]
 Reload: TypeAlias = Callable[[Check, Warm], Awaitable[list[str]]]
 
+# Why a reload may fail. ConfigError: a table may conflict with the worker's own settings.
+FORESEEN = (StartError, ConfigError, AgentError, InferenceError, OSError)
+
 # Engine statistics that are summed over several engines; of others, the first engine's value is reported.
 BUSY = ("running", "waiting")
 SUMMED = ("waiting", "running", "ahead", "resident", "parallel", "engines", "engines_up")
 
-log = logging.getLogger("firsttoken.start")
+log = logging.getLogger("firsttoken.models")
 
 
 @dataclass(frozen=True)
@@ -316,3 +322,47 @@ async def open_model(
     finally:
         await calibrator.close()
         await model.close()
+
+
+@dataclass(slots=True)
+class Reloader:
+    """`check` raises StartError if agents, surfaces or aliases refer to something that would be gone; `warm` prefills
+    the prompts of agents on a model; `done` is called when the file is in effect. For the event loop only."""
+
+    reload: Reload | None
+    check: Check
+    warm: Warm
+    done: Callable[[], None]
+    _running: asyncio.Task[None] | None = None
+    _again: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def ask(self) -> None:
+        """Request a reload; once more after one in progress, since the file may have changed meanwhile."""
+        self._again.set()
+        if self._running is None or self._running.done():
+            self._running = asyncio.create_task(self._run(), name="reload")
+
+    async def close(self) -> None:
+        if self._running is not None:
+            self._running.cancel()
+            await asyncio.gather(self._running, return_exceptions=True)
+
+    async def _run(self) -> None:
+        while self._again.is_set():
+            self._again.clear()
+            began = monotonic()
+            try:
+                changed = await self._read()
+            except Exception as error:  # top-level boundary: whatever failed is logged, and the next file is read
+                trace = None if isinstance(error, FORESEEN) else error
+                log.error("models.toml was not reloaded; all models stay as they are: %s", error, exc_info=trace)
+            else:
+                told = f"{', '.join(changed)} changed" if changed else "no model changed"
+                log.warning("models.toml was reloaded in %.1f s: %s", monotonic() - began, told)
+
+    async def _read(self) -> list[str]:
+        if self.reload is None:
+            raise StartError("this worker was started without one; restart it")
+        changed = await self.reload(self.check, self.warm)
+        self.done()
+        return changed

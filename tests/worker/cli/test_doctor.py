@@ -17,7 +17,7 @@ from inference.bundled import CHAT_MODEL, EMBEDDER
 from inference.provisioning.doctor import Finding, Level
 from inference.remote.remote_model import RemoteModel
 from tests.serving import ROOT, clean_environment
-from worker.cli.doctor import engine_findings, models_finding
+from worker.cli.upkeep import engine_findings, models_finding
 from worker.config import Config, load
 from worker.engines.exchange import EngineTransport
 from worker.engines.model_file import ModelTable, read_models

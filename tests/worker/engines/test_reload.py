@@ -6,9 +6,8 @@ import asyncio
 
 import pytest
 
-from worker.engines.active_engines import Check, Warm
+from worker.engines.active_engines import Check, Reloader, Warm
 from worker.errors import StartError
-from worker.lifecycle.reload import Reloader
 from worker.setting import ConfigError
 
 

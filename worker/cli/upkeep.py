@@ -1,8 +1,11 @@
-"""`firsttoken doctor`: one line per finding, for people or as JSON."""
+"""`firsttoken doctor`, `migrate` and `reload`: whether this machine is ready to serve, one line per finding; and how
+the database, or a running worker, is brought up to date."""
 
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import statistics
 import time
 from collections.abc import AsyncIterator, Mapping
@@ -14,6 +17,7 @@ import orjson
 from inference.embedding.registry import EmbedderFile
 from inference.errors import InferenceError, ModelNotLoaded
 from inference.generation import Sampling
+from inference.llama import model_name
 from inference.provisioning import machine
 from inference.provisioning.calibration import Calibrations
 from inference.provisioning.catalogue import find
@@ -22,16 +26,18 @@ from inference.provisioning.fit import CannotServe, here
 from inference.provisioning.memory import in_words
 from inference.remote.remote_model import LOOK_TIMEOUT_S, RemoteModel
 from migrations.embedded import EmbeddedPostgresError
-from migrations.runner import MigrationError, server_versions
+from migrations.runner import MigrationError, migrate, server_versions
 from worker.config import Config
 from worker.database import open_owner_dsn
 from worker.engines.address import engines_in
 from worker.engines.engine_config import engine_config, read_token
 from worker.engines.exchange import EngineTransport
-from worker.engines.model_file import InvalidModels, read_models
+from worker.engines.model_aliases import ModelAliases
+from worker.engines.model_file import InvalidModels, ModelFile, read_models
 from worker.engines.retrieval_models import embedder_files
 from worker.errors import StartError
 from worker.home import Home
+from worker.lifecycle.agent_files import check_names, read_agents
 
 # The embedded database keeps a gigabyte of write-ahead log; with less than that it stops while people chat.
 DISK_BYTES_MIN = 2 * 10**9
@@ -194,3 +200,35 @@ def _todo(reason: str) -> str:
     if "vocabulary" in reason:
         return "give both the same --model"
     return "start it with `firsttoken engine --listen`, and check that its address is reachable from here"
+
+
+async def migrate_database(config: Config) -> None:
+    Home(config.home).prepare()
+    async with open_owner_dsn(config) as (owner_dsn, _):
+        applied = await migrate(owner_dsn)
+    print("\n".join(f"applied {version}" for version in applied) or "the database is up to date")
+
+
+async def reload_models(config: Config) -> None:
+    """Mistakes are reported here: the worker would only log them. Raises StartError, InvalidModels, InvalidAgents."""
+    models = await asyncio.to_thread(read_models, config)
+    if models is None:
+        raise StartError("there is no models.toml in the home folder (--models), so there is nothing to reload")
+    await asyncio.to_thread(_check_names, config, models)
+    try:
+        ready = orjson.loads(await asyncio.to_thread(Home(config.home).ready_file.read_bytes))
+        os.kill(int(ready["pid"]), signal.SIGUSR1)
+    except (FileNotFoundError, ProcessLookupError):
+        raise StartError(
+            "no worker is running with this home folder; the next one reads models.toml when it starts"
+        ) from None
+    except (PermissionError, ValueError, TypeError, KeyError) as error:
+        raise StartError(f"the worker of this home folder cannot be signalled: {error}") from None
+    print(f"The worker at {ready['url']} is reloading: {', '.join(models.models)}. Its log says when they are ready.")
+
+
+def _check_names(config: Config, models: ModelFile) -> None:
+    """Raises StartError if agents, surfaces or aliases name models that would be gone, InvalidAgents."""
+    beside = [*map(model_name, embedder_files(config)), *([model_name(config.reranker)] if config.reranker else [])]
+    aliases = ModelAliases.parse(config.alias or "").beside(models.aliases)
+    check_names(read_agents(config), aliases, models.names, beside)
