@@ -117,8 +117,8 @@ BUNDLED = Path("demo-chat")
 PLENTY = 4000  # concurrent turns: nothing should be refused here
 
 
-def run(home: Path, ready: Path, rate: float, **settings: Any) -> None:
-    """Serve until a signal arrives. `rate` 0: with the bundled model. `settings`: additional settings."""
+def run(home: Path, ready: Path, rate: float) -> None:
+    """Serve until a signal arrives. `rate` 0: with the bundled model."""
     if rate:
 
         @asynccontextmanager
@@ -128,8 +128,6 @@ def run(home: Path, ready: Path, rate: float, **settings: Any) -> None:
             yield model
 
         active_engines.open_model = open_model  # type: ignore[assignment]
-    else:
-        settings = {"model": BUNDLED, **settings}
     config = Config(
         home=home,
         port=0,
@@ -138,7 +136,7 @@ def run(home: Path, ready: Path, rate: float, **settings: Any) -> None:
         queue=PLENTY,
         docs=None,
         log_level="error",
-        **settings,
+        model=None if rate else BUNDLED,
     )
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(serve(config, began=time.monotonic()))

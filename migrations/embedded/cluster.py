@@ -62,7 +62,7 @@ def _check(data: Path) -> None:
 
 
 def _initdb(data: Path, account: Account, binaries: Path) -> None:
-    """Login rules are written at each start (see `access`)."""
+    """Login rules are written at each start: see `write_access`."""
     methods = ["--auth-local=peer", "--auth-host=reject"]
     options = ["-U", SUPERUSER, *methods, "--encoding=UTF8", "--locale=C.UTF-8", "--sync-method=syncfs"]
     try:

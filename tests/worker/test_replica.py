@@ -10,10 +10,10 @@ from uuid import UUID
 
 import pytest
 
-from benchmarks.far_postgres import FarPostgres
 from inference.trace import Trace
 from migrations.embedded import EmbeddedPostgres
 from migrations.pool import Database
+from tests.far_postgres import FarPostgres
 from tests.worker.telemetry.test_telemetry import member, turn
 from worker.config import Config
 from worker.database import open_replica

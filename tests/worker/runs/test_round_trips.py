@@ -16,10 +16,10 @@ import pytest
 from agents.errors import NotFound
 from agents.message import new_id
 from agents.store import ConversationStore, ResponseRecord
-from benchmarks.far_postgres import Answers, FarPostgres
 from migrations.embedded import EmbeddedPostgres
 from migrations.pool import Act, Database
 from tests.agents.turns import user
+from tests.far_postgres import Answers, FarPostgres
 from worker.runs.response_rows import Batch, batch_rows, ending_row
 from worker.runs.running_store import RunningStore
 
