@@ -22,7 +22,7 @@ from tests.serving import ROOT, Worker, run_command
 
 FILE = "TEST_EXECUTED_FILE"  # environment variable: where functions are written down
 PACKAGES = tuple(f"{ROOT / name}{os.sep}" for name in ("worker", "agents", "retrieval", "inference", "migrations"))
-WRITTEN_MAX_S = 10.0
+WRITTEN_MAX_S = 60.0
 
 
 class Function(NamedTuple):

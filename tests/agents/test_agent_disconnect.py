@@ -62,7 +62,7 @@ async def cancelled_at(kind: type, agent: Agent, turn: Turn, trace: Trace | None
 
 async def test_cancelling_a_turn_cancels_its_generation() -> None:
     model = ScriptedModel(["A long answer."])
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         await cancelled_at(TextDelta, agent(model), asked())
     assert model.generations[0].cancelled
     assert len(model.generations[0].ids) < len("A long answer.")
@@ -71,7 +71,7 @@ async def test_cancelling_a_turn_cancels_its_generation() -> None:
 async def test_cancelling_a_turn_cancels_its_tools() -> None:
     hang, started, cancelled = hanging()
     model = ScriptedModel([call("hang") + "And more."])
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         turn = asyncio.create_task(agent(model, hang).run(asked(server_tools=("hang",)), Trace(), EventList()))
         await started.wait()
         turn.cancel()
@@ -108,7 +108,7 @@ async def test_a_turn_waits_for_its_reader_between_two_steps() -> None:
         return 2 * x
 
     model, told = ScriptedModel([call("double", x=1), "Two."]), Full()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         turn = asyncio.create_task(agent(model, double).run(asked(server_tools=("double",)), Trace(), told))
         await told.waits.wait()
         assert len(model.generations) == 1
@@ -125,7 +125,7 @@ async def test_what_breaks_while_events_are_written_fails_the_turn() -> None:
             self.events += events
 
     told = Broken()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         finished = await agent(ScriptedModel(["An answer."])).run(asked(), Trace(), told)
     assert (finished.status, finished.error_code) == ("failed", "server_error")
     assert told.events[-1] is finished
@@ -133,6 +133,6 @@ async def test_what_breaks_while_events_are_written_fails_the_turn() -> None:
 
 async def test_a_cancelled_turn_still_has_its_spans() -> None:
     trace = Trace()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         await cancelled_at(TextDelta, agent(ScriptedModel(["A long answer."])), asked(), trace)
     assert [span.name for span in trace.spans] == ["assemble", "tokenize", "queue", "prefill", "decode"]

@@ -17,7 +17,7 @@ from tests.worker.harness import SECRET, Client, serving
 from worker.auth.keys import Keys
 from worker.services import Services
 
-SOON_S = 10.0
+SOON_S = 60.0
 CHAT = {"messages": [{"role": "user", "content": "x"}]}
 BOTH = pytest.mark.parametrize(("path", "body"), [("/v1/responses", {"input": "x"}), ("/v1/chat/completions", CHAT)])
 

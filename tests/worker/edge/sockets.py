@@ -10,7 +10,7 @@ import orjson
 
 from tests.worker.harness import Client
 
-WAIT_S = 10.0
+WAIT_S = 60.0
 
 
 class Raw:

@@ -126,17 +126,19 @@ async def test_a_file_that_stalls_is_answered_408(client: Client) -> None:
         assert (await slow.answer())[0] == 408
 
 
-async def test_a_slow_but_steady_body_is_read(client: Client) -> None:
-    """Longer than a pause may be."""
+async def test_a_slow_but_steady_body_is_read(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Longer than a pause may be, which is far longer than its pauses."""
+    monkeypatch.setattr(bodies, "STALL_S", 1.0)
     async with raw(client) as steady:
         await steady.send(head("POST", "/v1/responses", client, Content_Length=str(len(QUESTION))))
         for byte in QUESTION:
             await steady.send(bytes([byte]))
-            await asyncio.sleep(0.04)
+            await asyncio.sleep(0.07)
         assert (await steady.answer())[0] == 200
 
 
-async def test_a_slow_but_steady_file_is_read(client: Client) -> None:
+async def test_a_slow_but_steady_file_is_read(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bodies, "STALL_S", 1.0)
     data = (
         b'--b\r\nContent-Disposition: form-data; name="purpose"\r\n\r\nassistants\r\n'
         b'--b\r\nContent-Disposition: form-data; name="file"; filename="a.txt"\r\n\r\n'
@@ -148,7 +150,7 @@ async def test_a_slow_but_steady_file_is_read(client: Client) -> None:
         await steady.send(head("POST", "/v1/files", client, **form))
         for start in range(0, len(data), 8_000):
             await steady.send(data[start : start + 8_000])
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(0.11)
         assert (await steady.answer())[0] == 200
 
 

@@ -69,7 +69,7 @@ async def test_messages_that_wait_on_the_sockets_of_a_tenant_are_bounded(databas
             await first.send_str(message)
             await until(lambda: held(client) >= 800_000)
             await second.send_str(message)
-            closed = await second.receive(timeout=10)
+            closed = await second.receive(timeout=60)
             assert (closed.type, closed.data) == (WSMsgType.CLOSE, WSCloseCode.TRY_AGAIN_LATER)
             await until(lambda: bool(model.running))
             model.running[0].released.set()
@@ -85,5 +85,5 @@ async def test_a_message_counts_before_it_is_whole(database: Database) -> None:
         transport.write(b"\x81\xff" + (3_000_000).to_bytes(8, "big") + bytes(4))
         for _ in range(12):
             transport.write(piece)
-        closed = await socket.receive(timeout=10)
+        closed = await socket.receive(timeout=60)
         assert closed.data == WSCloseCode.TRY_AGAIN_LATER

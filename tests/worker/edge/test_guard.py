@@ -76,7 +76,7 @@ async def test_half_a_head_is_answered_408(database: Database, half: bytes) -> N
 async def test_a_head_that_comes_in_drops_is_late_all_the_same(database: Database) -> None:
     async with worker(database, Config()) as client, raw(client) as slow:
         await slow.send(b"GET / HTTP/1.1\r\n")
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             with pytest.raises(ConnectionError):
                 while True:
                     await slow.send(b"x: y\r\n")
@@ -178,7 +178,7 @@ async def test_a_client_that_takes_nothing_of_its_answer_is_cut_off(
     ):
         deaf.writer.transport.pause_reading()  # type: ignore[attr-defined]  # of streams over sockets
         await deaf.send(head("GET", "/endless"))
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await gone.wait()
 
 

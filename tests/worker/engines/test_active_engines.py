@@ -195,7 +195,7 @@ async def _nothing(_: Candidate) -> None:
 
 async def trace_of(client: Client, response_id: str) -> dict[str, object]:
     """It is stored beside the answer, soon after it."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while True:
             async with client.get(f"/ops/api/traces/{response_id}") as answer:
                 if answer.status == 200:

@@ -73,7 +73,7 @@ class Log:
         self.news.set()
 
     async def has(self, count: int) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while len(self.heard) < count:
                 self.news.clear()
                 await self.news.wait()
@@ -118,7 +118,7 @@ class Stub:
             writer.write(self.head)
 
     async def line(self, number: int) -> Line:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while len(self.lines) <= number:
                 self.news.clear()
                 await self.news.wait()
@@ -287,7 +287,7 @@ async def test_what_is_wrong_with_a_request_is_named_and_the_next_one_is_answere
 async def test_what_no_worker_says_ends_the_connection_and_nothing_else(line: Line, address: str, said: bytes) -> None:
     line.say(said)
     with pytest.raises((AssertionError, ConnectionResetError)):
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while True:
                 await line.frame()
     assert (await EngineTransport(TOKEN).get(address, "/health", 5)).status == 200
@@ -337,7 +337,7 @@ async def test_a_worker_has_so_many_requests_at_a_time_and_more_are_refused(monk
         await over.wait()
         reply.last(b"")
 
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         transport = Written()
         channel = ServedChannel(transport, answer, 2**20)
         channel.data_received(b"".join(ask(number, b"", "") for number in (1, 2, 3)))
@@ -351,7 +351,7 @@ async def test_a_worker_has_so_many_requests_at_a_time_and_more_are_refused(monk
 
 
 async def until_running(address: str, requests: int) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while True:
             if await running(address) == requests:
                 return

@@ -147,7 +147,7 @@ async def told(model: Model, address: str, name: str) -> float:
 
 async def rest(model: Model, address: str) -> None:
     """Return when the engine computes nothing."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while True:
             if not (await told(model, address, "running") or await told(model, address, "waiting")):
                 return

@@ -141,7 +141,7 @@ async def test_a_model_that_is_loaded_at_use_comes_and_one_that_is_gone_leaves(t
         (tmp_path / "models.toml").write_text('[models.large]\nmodel = "demo-chat"\nload = "use"\n')
         assert await reload(engines, Warmed(engines)) == ["large"]
         assert engines.states == {"large": "not_loaded"} and engines.model_registry.names == ["large"]
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await until(lambda: gone.state != "loaded")
 
 

@@ -23,7 +23,7 @@ async def status_of(http: aiohttp.ClientSession, path: str) -> tuple[int, Any]:
 
 async def trace_of(http: aiohttp.ClientSession, trace_id: str) -> Any:
     """It is stored behind the answer."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while True:
             status, trace = await status_of(http, f"/ops/api/traces/{trace_id}")
             if status == 200:
@@ -52,7 +52,7 @@ async def test_a_worker_refuses_turns_until_its_engine_is_there_and_again_when_i
         engine = EngineProcess(home, *where)
         try:
             await asyncio.to_thread(engine.wait_until_ready)
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 while True:
                     if (await status_of(http, "/readyz"))[0] == 200:
                         break

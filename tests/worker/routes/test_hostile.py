@@ -185,7 +185,7 @@ async def test_messages_on_a_websocket(client: Client, bodies: list[Any]) -> Non
         for body in bodies:
             message = {"type": "response.create", **body} if isinstance(body, dict) else body
             await socket.send_str(orjson.dumps(message).decode())
-            while (event := orjson.loads((await socket.receive(timeout=10)).data))["type"] not in LAST:
+            while (event := orjson.loads((await socket.receive(timeout=60)).data))["type"] not in LAST:
                 assert event["type"].startswith("response.")
 
 

@@ -41,7 +41,7 @@ async def read(client: Client, id: str) -> bytes:
 
 
 async def until_heard(messages: list[str], message: str) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while True:
             if message in messages:
                 return
@@ -52,7 +52,7 @@ async def until_followed(maker: Client, id: str) -> None:
     """The worker that makes it has heard, too."""
     assert maker.app is not None
     presence = maker.app[SERVICES].presence
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while True:
             if presence.is_followed(id):
                 return
@@ -63,7 +63,7 @@ async def until_stored(owner_dsn: str, id: str) -> None:
     """The first events."""
     connection = await asyncpg.connect(owner_dsn)
     try:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while True:
                 if await connection.fetchval("select true from response_events where response_id = $1 limit 1", id):
                     return

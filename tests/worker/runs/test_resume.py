@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from typing import Any
 
 import pytest
@@ -14,6 +13,7 @@ from tests.worker.harness import Client
 from tests.worker.reader import Reader
 from tests.worker.sharing import colleagues, response_id_of, signed_in
 from worker.runs import manager
+from worker.runs.disconnect import Disconnect, Readers
 
 URL = "/v1/responses"
 LAST_PIECE = b'"t."'
@@ -103,29 +103,29 @@ async def test_an_answer_goes_on_without_readers_when_asked_to(database: Databas
 async def test_a_reader_who_comes_back_in_time_finds_the_answer_going_on(database: Database) -> None:
     model = stalling()
     async with answering(database, model=model) as client:
-        async with client.post(URL, json=STREAM, headers={"X-Firsttoken-On-Disconnect": "1"}) as answer:
+        assert client.app is not None
+        async with client.post(URL, json=STREAM, headers={"x-firsttoken-on-disconnect": "60"}) as answer:
             id = response_id_of(await answer.content.readuntil(LAST_PIECE))
         answer.close()
+        readers = client.app[manager.RUNS]._runs[id].readers
         async with client.get(f"{URL}/{id}?stream=true") as again:
             await again.content.readuntil(LAST_PIECE)
+            readers.policy = Disconnect(0.05)
         again.close()
         await model.running[0].stopped.wait()  # it did not come back a second time
 
 
-async def test_a_reader_who_comes_back_has_all_of_the_time_when_it_leaves_again(database: Database) -> None:
-    model, grace_s = stalling(), 1.0
-    async with answering(database, model=model) as client:
-        headers = {"x-firsttoken-on-disconnect": f"{grace_s:.0f}"}
-        async with client.post(URL, json=STREAM, headers=headers) as answer:
-            id = response_id_of(await answer.content.readuntil(LAST_PIECE))
-        answer.close()
-        await asyncio.sleep(0.6 * grace_s)
-        async with client.get(f"{URL}/{id}?stream=true") as again:
-            await again.content.readuntil(LAST_PIECE)
-        again.close()
-        left_at = time.monotonic()
-        await model.running[0].stopped.wait()
-        assert time.monotonic() - left_at >= 0.9 * grace_s
+async def test_a_reader_who_comes_back_has_all_of_the_time_when_it_leaves_again() -> None:
+    readers, loop = Readers(lambda: None), asyncio.get_running_loop()
+    readers.policy = Disconnect(60.0)
+    with readers.reading():
+        pass
+    before = readers._unread
+    with readers.reading():
+        assert before is not None and before.cancelled()
+        left_at = loop.time()
+    assert readers._unread is not None and readers._unread.when() >= left_at + 60
+    readers.close()
 
 
 @pytest.mark.parametrize("policy", ["later", "-1", "601", "inf", "", "0" * 20 + "5", "9" * 5000])

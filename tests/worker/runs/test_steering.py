@@ -252,7 +252,7 @@ async def send(socket: ClientWebSocketResponse, type: str, **body: Any) -> None:
 
 
 async def until(socket: ClientWebSocketResponse, type: str) -> dict[str, Any]:
-    while (event := await socket.receive_json(timeout=10))["type"] != f"response.{type}":
+    while (event := await socket.receive_json(timeout=60))["type"] != f"response.{type}":
         pass
     return dict(event)
 

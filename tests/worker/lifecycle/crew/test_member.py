@@ -20,7 +20,7 @@ def line() -> Iterator[tuple[socket.socket, int]]:
     """The end that the first process has, and the descriptor of the other."""
     ours, theirs = socket.socketpair()
     ours.send(b'{"folder": "/tmp/crew", "introduces": true, "model": "small"}\n')
-    ours.settimeout(10)
+    ours.settimeout(60)
     with ours:
         yield ours, theirs.detach()
 
@@ -60,11 +60,11 @@ async def test_it_makes_room_when_it_is_asked_and_stops_when_the_first_process_i
     stop.serving = True
     async with member.on_duty(stop):
         first.send(LEAVE)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await member.leaving.wait()
         assert not stop.asked.is_set()
         first.close()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await stop.asked.wait()
     member.fail("nobody hears this")
 

@@ -45,7 +45,7 @@ async def crew(tmp_path: Path, places: list[Place]) -> Crew:
 
 async def renewed(crew: Crew) -> None:
     assert crew._renewing is not None
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await crew._renewing
 
 

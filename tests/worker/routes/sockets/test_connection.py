@@ -39,7 +39,7 @@ async def send(socket: ClientWebSocketResponse, **body: Any) -> None:
 
 
 async def receive(socket: ClientWebSocketResponse) -> dict[str, Any]:
-    message = await socket.receive(timeout=10)
+    message = await socket.receive(timeout=60)
     assert message.type is WSMsgType.TEXT, message
     event: dict[str, Any] = orjson.loads(message.data)
     return event
@@ -186,13 +186,13 @@ async def test_a_message_that_is_too_large_ends_the_connection(database: Databas
         client.ws_connect(URL) as socket,
     ):
         await send(socket, input="x" * 4096)
-        assert (await socket.receive(timeout=10)).data == WSCloseCode.MESSAGE_TOO_BIG
+        assert (await socket.receive(timeout=60)).data == WSCloseCode.MESSAGE_TOO_BIG
 
 
 async def test_leaving_stops_the_generation(database: Database) -> None:
     async with stalled(database) as (_, model, socket):
         await socket.close()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await model.running[0].stopped.wait()
 
 
@@ -269,7 +269,7 @@ async def test_a_worker_that_is_stopped_finishes_the_answers_of_all_streams(data
             each.released.set()
         finals = [await until(socket, "response.completed") for _ in range(2)]
         assert {final.get("stream_id") for final in finals} == {None, "a"}
-        assert (await socket.receive(timeout=10)).data == WSCloseCode.GOING_AWAY
+        assert (await socket.receive(timeout=60)).data == WSCloseCode.GOING_AWAY
 
 
 async def test_a_response_that_is_cancelled_elsewhere_ends_with_an_error(database: Database) -> None:
@@ -288,9 +288,9 @@ async def test_a_worker_that_is_stopped_finishes_the_answer_and_says_goodbye(dat
     async with stalled(database) as (client, model, socket), client.ws_connect(URL) as idle:
         assert client.app is not None
         client.app[DRAINING].set()
-        assert (await idle.receive(timeout=10)).data == WSCloseCode.GOING_AWAY
+        assert (await idle.receive(timeout=60)).data == WSCloseCode.GOING_AWAY
         model.running[0].released.set()
-        while (message := await socket.receive(timeout=10)).type is WSMsgType.TEXT:
+        while (message := await socket.receive(timeout=60)).type is WSMsgType.TEXT:
             last = orjson.loads(message.data)
         assert last["type"] == "response.completed"
         assert message.data == WSCloseCode.GOING_AWAY
@@ -302,7 +302,7 @@ async def test_a_worker_that_is_stopped_finishes_the_answer_and_says_goodbye(dat
 async def test_an_idle_connection_is_closed(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "IDLE_S", 0.01)
     async with client.ws_connect(URL) as socket:
-        assert (await socket.receive(timeout=10)).data == WSCloseCode.OK
+        assert (await socket.receive(timeout=60)).data == WSCloseCode.OK
 
 
 async def test_a_tenant_has_so_many_connections(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -357,7 +357,7 @@ async def test_a_revoked_key_closes_its_connections(database: Database) -> None:
         async with client.ws_connect(URL, headers={"Authorization": f"Bearer {key}"}) as socket:
             await keys.revoke(tenant, id)
             await services.authenticator.recheck()
-            assert (await socket.receive(timeout=10)).data == WSCloseCode.POLICY_VIOLATION
+            assert (await socket.receive(timeout=60)).data == WSCloseCode.POLICY_VIOLATION
 
 
 async def test_a_request_by_a_key_that_does_not_count_any_more_closes_its_connection(
@@ -372,7 +372,7 @@ async def test_a_request_by_a_key_that_does_not_count_any_more_closes_its_connec
             await keys.revoke(tenant, id)
             await send(socket)
             assert (await refusal(socket))["code"] == "invalid_api_key"
-            assert (await socket.receive(timeout=10)).data == WSCloseCode.POLICY_VIOLATION
+            assert (await socket.receive(timeout=60)).data == WSCloseCode.POLICY_VIOLATION
 
 
 def said(text: str) -> tuple[Item, ...]:

@@ -29,7 +29,7 @@ from worker.wire.batches import Answer, Tokens
 
 URL = "/v1/chat/completions"
 NOBODY_TAKES = Config(batch_lines=0)
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 ANSWER = Answer(b"{}", True, Tokens(3, 0, 2, 0))
 
 
