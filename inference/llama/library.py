@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
+import llama_cpp._utils
 import llama_cpp.llama_cpp
 
 from inference.errors import InferenceError, ModelNotLoaded
@@ -65,6 +66,8 @@ def _typed(function: Any, result: Any, *arguments: Any) -> Any:
     return function
 
 
+for unused in (llama_cpp._utils.outnull_file, llama_cpp._utils.errnull_file):
+    unused.close()  # opened at its import, for an interface of its own that nothing here uses
 lib.llama_log_set(_forward_log, ctypes.c_void_p(0))
 lib.llama_backend_init()
 _pydll = ctypes.PyDLL(lib._lib._name)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Annotated, Any
 
+import httpx
 import pytest
 from langchain_core.language_models import LanguageModelInput
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, HumanMessage
@@ -49,16 +50,18 @@ def said_in_pieces(model: Model, messages: list[BaseMessage]) -> AIMessage:
 
 
 @pytest.fixture(params=[False, True], ids=["chat completions", "responses"])
-def model(server: Mapping[str, Any], request: pytest.FixtureRequest) -> ChatOpenAI:
-    return ChatOpenAI(
-        model=MODEL,
-        base_url=f"{server['url']}/v1",
-        api_key=server["api_key"],
-        temperature=0,
-        max_retries=0,
-        stream_usage=True,
-        use_responses_api=request.param,
-    )
+def model(server: Mapping[str, Any], request: pytest.FixtureRequest) -> Iterator[ChatOpenAI]:
+    with httpx.Client(timeout=60) as http:  # nobody would close its own one
+        yield ChatOpenAI(
+            model=MODEL,
+            base_url=f"{server['url']}/v1",
+            api_key=server["api_key"],
+            temperature=0,
+            max_retries=0,
+            stream_usage=True,
+            use_responses_api=request.param,
+            http_client=http,
+        )
 
 
 @pytest.mark.parametrize("said", [said_at_once, said_in_pieces])

@@ -1,4 +1,4 @@
-"""A device that is lost ends what it computes, and not the process."""
+"""A device that is lost ends what it computes, and not the process; and that one ends without a word."""
 
 from __future__ import annotations
 
@@ -29,3 +29,9 @@ def test_a_thread_that_nobody_listens_to_dies_with_its_process() -> None:
     script = f"{ALONE}lib._lib.ggml_abort(b'/x/y.c', 3, b'nobody is told')"
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=100)
     assert done.returncode == -signal.SIGABRT and "y.c:3: nobody is told" in done.stderr
+
+
+def test_the_bindings_leave_no_file_open_that_the_end_of_a_process_would_complain_about() -> None:
+    command = [sys.executable, "-W", "error", "-c", "import inference.llama.library"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100)
+    assert (done.returncode, done.stderr) == (0, "")
