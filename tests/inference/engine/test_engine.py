@@ -52,6 +52,19 @@ async def first_delta(handle: Handle) -> None:
         return
 
 
+def held_beyond(backend: ScriptedBackend, tokens: int, monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Once it has read more than so many tokens of a prompt, the device computes nothing until this is set."""
+    go_on, decode = threading.Event(), backend.decode
+
+    def held(chunks: Sequence[Chunk]) -> NDArray[np.float32]:
+        if any(chunk.position + len(chunk.tokens) > tokens for chunk in chunks):
+            assert go_on.wait(60)
+        return decode(chunks)
+
+    monkeypatch.setattr(backend, "decode", held)
+    return go_on
+
+
 def expected(prompt: list[int], count: int) -> str:
     tokens = list(prompt)
     for _ in range(count):
@@ -75,11 +88,16 @@ async def test_concurrent_requests_get_their_own_text(engine: Engine) -> None:
 
 
 async def test_requests_that_come_together_begin_together(engine: Engine) -> None:
-    first = engine.submit([1, 2, 3], replace(GREEDY, max_tokens=1))
-    time.sleep(0.02)  # noqa: ASYNC251 - an idle engine that the first one had woken would have computed it by now
-    second = engine.submit([4, 5, 6], replace(GREEDY, max_tokens=1))
-    assert await text(first) + await text(second) == expected([1, 2, 3], 1) + expected([4, 5, 6], 1)
-    assert engine.totals["steps"] == 1
+    """A thread that was awake anyway, which is seldom, takes the first one alone."""
+    steps = list[int]()
+    while len(steps) < 5 and 1 not in steps:
+        before = engine.totals["steps"]
+        first = engine.submit([1, 2, 3], replace(GREEDY, max_tokens=1))
+        time.sleep(0.02)  # noqa: ASYNC251 - an idle engine that the first one had woken would have computed it by now
+        second = engine.submit([4, 5, 6], replace(GREEDY, max_tokens=1))
+        assert await text(first) + await text(second) == expected([1, 2, 3], 1) + expected([4, 5, 6], 1)
+        steps.append(engine.totals["steps"] - before)
+    assert steps[-1] == 1, steps
 
 
 async def test_an_end_token_ends_the_turn_and_is_not_text(backend: ScriptedBackend) -> None:
@@ -294,14 +312,7 @@ async def test_a_prompt_takes_over_from_reading_that_is_not_done(
     engine: Engine, backend: ScriptedBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     beginning = [n % 26 for n in range(50_000)]  # some hundred steps
-    is_asked, decode = threading.Event(), backend.decode
-
-    def half_way(chunks: Sequence[Chunk]) -> NDArray[np.float32]:
-        if any(len(cells) > len(beginning) // 2 for cells in backend.cells.values()):
-            assert is_asked.wait(10)
-        return decode(chunks)
-
-    monkeypatch.setattr(backend, "decode", half_way)
+    is_asked = held_beyond(backend, len(beginning) // 2, monkeypatch)
     running = engine.submit([25], ENDLESS)
     await first_delta(running)
     ahead = engine.prefill_ahead(beginning)
@@ -349,23 +360,32 @@ async def test_nothing_is_read_ahead_where_somebody_would_wait_for_it(engine: En
         handle.cancel()
 
 
-async def test_what_is_read_ahead_keeps_nobody_from_reading_on(engine: Engine) -> None:
+async def test_what_is_read_ahead_keeps_nobody_from_reading_on(
+    engine: Engine, backend: ScriptedBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go_on = held_beyond(backend, 0, monkeypatch)
     shorter = engine.prefill_ahead(LONG)
     longer = engine.prefill_ahead([*LONG, *LONG])  # while the shorter one waits
     assert shorter is not None and longer is not None
-    assert (engine.waiting, engine.ahead) == (2, 2)
+    assert (engine.waiting + engine.running, engine.ahead) == (2, 2)
+    go_on.set()
     await asyncio.gather(text(shorter), text(longer))
     assert (longer.finish, engine.ahead, engine.totals["ahead_tokens"]) == (Finish.LENGTH, 0, 2 * len(LONG))
 
 
-async def test_reading_ahead_gives_its_place_up(engine: Engine, backend: ScriptedBackend) -> None:
+async def test_reading_ahead_gives_its_place_up(
+    engine: Engine, backend: ScriptedBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
     beginning = [n % 26 for n in range(90_000)]
+    are_asked, are_answered = [held_beyond(backend, tokens, monkeypatch) for tokens in (45_000, 85_000)]
     ahead = engine.prefill_ahead(beginning)
     assert ahead is not None
     turns = [engine.submit([n], GREEDY) for n in range(CONFIG.parallel)]
+    are_asked.set()
     assert await asyncio.gather(*map(text, turns)) == [expected([n], 5) for n in range(CONFIG.parallel)]
     assert ahead.finish is None
     ahead.cancel()
+    are_answered.set()
     assert await text(ahead) == ""
 
 
@@ -409,7 +429,7 @@ async def test_a_conversation_that_could_not_be_parked_once_is_parked_when_its_s
     engine.start()
     conversation = [1] * 90
     await text(engine.submit(conversation, GREEDY))
-    assert await asyncio.to_thread(backend.refused.wait, 10)
+    assert await asyncio.to_thread(backend.refused.wait, 60)
     backend.is_short = False
     await text(engine.submit([2] * 90, GREEDY))
     back = engine.submit([*conversation, 3], GREEDY)
@@ -428,7 +448,7 @@ async def test_an_engine_without_work_lets_its_device_rest_and_uses_it_again(
     engine.start()
     for _ in range(2):
         await text(engine.submit(LONG, GREEDY))
-        assert await asyncio.to_thread(rested.wait, 10)
+        assert await asyncio.to_thread(rested.wait, 60)
         rested.clear()
     await asyncio.to_thread(engine.close)
 

@@ -195,7 +195,7 @@ def test_a_stop_ends_a_start_that_waits_for_its_turn(home: Path) -> None:
     starter = threading.Thread(target=lambda: told.append(_failure(server.start)))
     starter.start()
     server.stop()
-    starter.join(10)
+    starter.join(60)
     assert isinstance(told[0], StartInterrupted)
     other.release()
 
@@ -208,7 +208,7 @@ def test_a_stop_during_a_start_leaves_no_server_behind(made: Path, home: Path) -
     while PidFile.read(place.data) is None and starter.is_alive():  # the server is there, perhaps not ready yet
         time.sleep(0.001)
     server.stop()
-    starter.join(10)
+    starter.join(60)
     assert not starter.is_alive() and not is_listening(place)
     assert PidFile.read(place.data) is None
 
@@ -250,7 +250,7 @@ def test_an_adopted_server_that_crashes_while_it_stops_is_not_waited_for(made: P
     while not _is_asked_to_stop(file.pid):
         time.sleep(0.005)
     os.kill(file.pid, signal.SIGKILL)
-    stopper.join(10)
+    stopper.join(60)
     assert not stopper.is_alive()
     assert PidFile.read(place.data) == file
 

@@ -69,7 +69,7 @@ def is_running(home: Path) -> bool:
 
 def kill_server(home: Path) -> None:
     os.kill(postmaster_pid(home), signal.SIGKILL)
-    give_up_at = time.monotonic() + 10
+    give_up_at = time.monotonic() + 60
     while is_running(home):
         assert time.monotonic() < give_up_at
         time.sleep(0.005)

@@ -72,7 +72,7 @@ async def until(fact: Callable[[], bool]) -> None:
 async def busy(pool: LoaderPool, owner: str = ME, limits: Limits = LONG) -> asyncio.Task[object]:
     """A file whose reader does not come to its end, once it is at it."""
     task: asyncio.Task[object] = asyncio.create_task(pool.read(*ENDLESS, limits, owner=owner))
-    await until(lambda: any(seconds_of(pid) > 0.2 for pid in readers_of(pool)))
+    await until(lambda: task.done() or any(seconds_of(pid) > 0.2 for pid in readers_of(pool)))
     return task
 
 

@@ -96,19 +96,21 @@ async def test_a_task_that_says_nothing_is_begun_again(supervisor: Supervisor) -
     await running.stop()
 
 
-async def test_a_task_that_is_well_now_and_then_goes_on(supervisor: Supervisor) -> None:
-    done = asyncio.Event()
+async def test_a_task_that_is_well_now_and_then_has_all_of_its_time_again(supervisor: Supervisor) -> None:
+    done, limits = asyncio.Event(), list[float]()
 
     async def work(well: Well) -> None:
-        for _ in range(20):
-            await asyncio.sleep(0.01)
+        for _ in range(3):
+            await asyncio.sleep(0.001)
+            was_well_at = asyncio.get_running_loop().time()
             well()
+            limits.append((running._limit.when() or 0.0) - was_well_at)
         done.set()
         await asyncio.Event().wait()
 
-    running = supervisor.start("janitor", work, silent_s=0.1)
+    running = supervisor.start("janitor", work, silent_s=60)
     await done.wait()
-    assert running.vitals.failures_total == 0
+    assert all(each >= 60 for each in limits) and running.vitals.failures_total == 0
     await running.stop()
 
 

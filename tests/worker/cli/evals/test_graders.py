@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from time import perf_counter
+from time import thread_time
 from typing import Any
 
 import pytest
@@ -46,9 +46,9 @@ def test_a_pattern_is_found_anywhere_unless_it_is_anchored() -> None:
 
 
 def test_a_pattern_takes_time_with_the_text_alone() -> None:
-    began = perf_counter()
+    began = thread_time()
     assert worth("a" * 200_000 + "b", pattern="^(a+)+$") == 0
-    assert perf_counter() - began < 5  # where it went back, the sun would be out first
+    assert thread_time() - began < 5  # where it went back, the sun would be out first
 
 
 def test_a_schema_is_kept_whatever_the_order_of_keys() -> None:

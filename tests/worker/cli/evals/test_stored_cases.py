@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from time import perf_counter
+from time import thread_time
 from typing import Any
 from uuid import UUID
 
@@ -60,9 +60,9 @@ def test_what_names_somebody_by_its_form_is_taken_out(text: str, left: str) -> N
     ],
 )
 def test_hostile_text_takes_no_longer_than_it_is(text: str) -> None:
-    began = perf_counter()
+    began = thread_time()
     redacted(text)
-    assert perf_counter() - began < 10  # milliseconds, on a machine that does nothing else
+    assert thread_time() - began < 10  # it takes milliseconds
 
 
 def test_an_answer_becomes_a_case_that_expects_the_like_of_it() -> None:
