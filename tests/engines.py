@@ -15,11 +15,9 @@ from pathlib import Path
 
 from inference.bundled import CHAT_MODEL
 from inference.remote.remote_model import RemoteModel
-from tests.serving import ROOT, clean_environment
+from tests.serving import ROOT, START_TIMEOUT_S, STOP_TIMEOUT_S, clean_environment
 from worker.engines.exchange import EngineTransport
 
-START_TIMEOUT_S = 60.0
-STOP_TIMEOUT_S = 20.0
 READY = re.compile(r"^Firsttoken engine .* is ready .* at (\S+)$", re.MULTILINE)
 
 

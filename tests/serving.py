@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-START_TIMEOUT_S = 60.0  # an embedded Postgres, three models and the sample documents on two busy cores
+START_TIMEOUT_S = 100.0  # an embedded Postgres, three models and the sample documents: ten seconds of two cores
 STOP_TIMEOUT_S = 30.0
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -40,7 +40,10 @@ class Worker:
         give_up_at = time.monotonic() + timeout_s
         while not self.ready_file.exists():
             assert self.process.poll() is None, f"the worker ended:\n{self.log.read_text()}"
-            assert time.monotonic() < give_up_at, f"the worker is not ready:\n{self.log.read_text()}"
+            if time.monotonic() > give_up_at:
+                self.process.kill()
+                self.process.wait()
+                raise AssertionError(f"the worker is not ready:\n{self.log.read_text()}")
             time.sleep(0.02)
         ready: dict[str, Any] = json.loads(self.ready_file.read_text())
         return ready

@@ -16,7 +16,7 @@ from tests.clients.conftest import MODEL
 from tests.inference.test_hostile_schemas import many_references, objects_of_constants
 
 LOOK_S = 0.02
-ANSWER_S = 20.0  # a worker that works answers in milliseconds, also on a machine that swaps
+ANSWER_S = 60.0  # a worker that works answers in milliseconds, and on a machine that swaps in seconds
 # Each may be too much once it is followed, or too long a prompt.
 ATTACKS: dict[str, Any] = {
     "nullable groups 2,000 times": {"type": "string", "pattern": "(.?){2000}"},

@@ -18,7 +18,7 @@ from aiohttp import web
 
 from tests.serving import ROOT
 
-START_S = 30.0
+START_S = 60.0
 
 
 class StubWorker:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from datetime import UTC, date, datetime, timedelta
+from datetime import date, timedelta
 from uuid import UUID, uuid4
 
 import asyncpg
@@ -11,14 +11,20 @@ import pytest
 
 from migrations.pool import Database
 
-TODAY = datetime.now(UTC).date()
-
 
 @pytest.fixture
 async def owner(owner_dsn: str) -> AsyncIterator[asyncpg.Connection[asyncpg.Record]]:
     connection = await asyncpg.connect(owner_dsn)
     yield connection
     await connection.close()
+
+
+@pytest.fixture
+async def today(owner: asyncpg.Connection[asyncpg.Record]) -> date:
+    """Another one, maybe, than when the database was made: then its days are made as workers make them."""
+    await owner.execute("select make_days(3)")
+    found: date = await owner.fetchval("select (now() at time zone 'utc')::date")
+    return found
 
 
 @pytest.fixture
@@ -41,9 +47,9 @@ async def days(owner: asyncpg.Connection[asyncpg.Record], table: str) -> set[str
     return {row["name"].removeprefix(f"{table}_") for row in rows}
 
 
-async def tell(owner: asyncpg.Connection[asyncpg.Record], tenant: UUID, ages: dict[str, int]) -> None:
-    """Responses that ended long ago, each with an event of so many days ago."""
-    for id, age in ages.items():
+async def tell(owner: asyncpg.Connection[asyncpg.Record], tenant: UUID, told: dict[str, date]) -> None:
+    """Responses that ended long ago, each with an event of a day."""
+    for id, day in told.items():
         await owner.execute(
             "insert into responses (tenant_id, id, status, created_at, completed_at, input, body) "
             "values ($1, $2, 'completed', now(), now() - interval '90 days', '[]', '{}')",
@@ -52,23 +58,25 @@ async def tell(owner: asyncpg.Connection[asyncpg.Record], tenant: UUID, ages: di
         await owner.execute(
             "insert into response_events (tenant_id, response_id, sequence_number, payload, day) "
             "values ($1, $2, 0, '{}', $3)",
-            *(tenant, id, TODAY - timedelta(age)),
+            *(tenant, id, day),
         )
 
 
-async def test_there_is_a_day_for_today_and_for_those_to_come(owner: asyncpg.Connection[asyncpg.Record]) -> None:
-    coming = {f"{TODAY + timedelta(ahead):%Y%m%d}" for ahead in range(3)}
+async def test_there_is_a_day_for_today_and_for_those_to_come(
+    owner: asyncpg.Connection[asyncpg.Record], today: date
+) -> None:
+    coming = {f"{today + timedelta(ahead):%Y%m%d}" for ahead in range(3)}
     for table in ("response_events", "spans"):
         assert {*coming, "beside"} <= await days(owner, table)
 
 
 async def test_days_that_are_over_are_dropped_and_what_had_none_is_deleted(
-    owner: asyncpg.Connection[asyncpg.Record], database: Database, tenant: UUID
+    owner: asyncpg.Connection[asyncpg.Record], database: Database, tenant: UUID, today: date
 ) -> None:
-    old, kept = TODAY - timedelta(9), TODAY - timedelta(2)
+    old, kept = today - timedelta(9), today - timedelta(1)
     for day in (old, kept):
         await day_of(owner, "response_events", day)
-    await tell(owner, tenant, {"resp_old": 9, "resp_kept": 2, "resp_without_a_day": 30})
+    await tell(owner, tenant, {"resp_old": old, "resp_kept": kept, "resp_without_a_day": today - timedelta(30)})
     async with database.anonymous() as connection:
         await connection.execute("select forget_response_events(interval '3 days')")
     left = await owner.fetch("select response_id from response_events where tenant_id = $1", tenant)
@@ -81,11 +89,11 @@ async def test_days_that_are_over_are_dropped_and_what_had_none_is_deleted(
 
 
 async def test_a_worker_can_neither_read_a_day_past_the_policies_nor_drop_one(
-    database: Database, owner: asyncpg.Connection[asyncpg.Record]
+    database: Database, owner: asyncpg.Connection[asyncpg.Record], today: date
 ) -> None:
     statements = (
-        f"select from response_events_{TODAY:%Y%m%d}",
-        f"select from spans_{TODAY:%Y%m%d}",
+        f"select from response_events_{today:%Y%m%d}",
+        f"select from spans_{today:%Y%m%d}",
         "select drop_days('spans', current_date + 1)",
         "select make_days(1000)",
     )

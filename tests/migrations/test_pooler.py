@@ -26,7 +26,7 @@ from tests.worker.answering import MODEL, post
 from tests.worker.sharing import colleagues
 
 LONG_AGO = datetime(2000, 1, 1, tzinfo=UTC)
-START_S = 20.0
+START_S = 60.0
 SERVERS = 3  # connections that all clients share, fewer than there are clients
 CONFIG = """
 [databases]

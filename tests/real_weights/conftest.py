@@ -19,7 +19,6 @@ from tests.real_weights.behaviours import MODELS, OWN, TEMPLATES, write_with_tem
 from tests.serving import Worker
 
 CONTEXT = 1024  # tokens: the keys and values of one take 46 KB, in two slots of each of six models
-START_TIMEOUT_S = 100.0
 
 
 @pytest.fixture(scope="session")
@@ -36,7 +35,7 @@ def real_worker(make_home: Callable[[], Path]) -> Iterator[Worker]:
     small = {"context": CONTEXT, "streams": 1, "resident": 1, "parked-mb": 0, "kv-disk-mb": 0, "docs": ""}
     options = [f"--{name}={value}" for name, value in small.items()]
     worker = Worker(home, *options, program="worker.cli.main")
-    worker.wait_until_ready(START_TIMEOUT_S)
+    worker.wait_until_ready()
     yield worker
     assert worker.stop() == 0
 

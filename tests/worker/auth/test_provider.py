@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from types import SimpleNamespace
 from typing import Any, TypeAlias
 from urllib.parse import parse_qs, urlsplit
 
@@ -273,7 +274,7 @@ async def test_an_outage_in_later_hours_keeps_what_is_known(served: Served) -> N
 async def test_an_address_with_many_wrong_codes_has_them_asked_about_one_after_the_other(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(throttle_module, "FORGIVEN_PER_S", 0.0)
+    monkeypatch.setattr(throttle_module, "time", SimpleNamespace(monotonic=lambda: 0.0))
     async with troubled() as (provider, url), served(oidc_issuer=url) as client:
         left = await client.get(PATH, allow_redirects=False)
         state = parse_qs(urlsplit(left.headers["Location"]).query)["state"][0]
