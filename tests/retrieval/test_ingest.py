@@ -11,13 +11,13 @@ import pytest
 from inference.embedding.registry import Embedders
 from inference.trace import Trace
 from migrations.pool import Database
-from retrieval.config import RetrievalConfig
 from retrieval.errors import EmbeddingModelMissing
 from retrieval.filter import Comparison
 from retrieval.ingest import EMBED_CHUNKS, IngestReport, Progress, ingest
 from retrieval.query import Query
 from retrieval.retriever import Retriever
 from retrieval.store import PassageStore
+from tests.retrieval.conftest import patient
 
 HARBOUR = "# Harbour\n\nShips enter the harbour at high tide.\n\n## Fees\n\nA berth costs 40 euros a night.\n"
 BREAD = "# Bread\n\nKnead flour, water and salt, then bake the dough for an hour.\n"
@@ -54,7 +54,7 @@ def take(store: PassageStore, embedders: Embedders, tenant_id: UUID) -> Ingest:
 @pytest.fixture
 def ask(store: PassageStore, embedders: Embedders, tenant_id: UUID) -> Callable[[str], Awaitable[str | None]]:
     """The best passage's text, if any is relevant."""
-    retriever = Retriever(store, embedders)
+    retriever = Retriever(store, embedders, patient())
 
     async def ask(query: str) -> str | None:
         found = await retriever.retrieve(Query(tenant_id, query, ("notes",), 1, 0.42), Trace())
@@ -152,7 +152,7 @@ async def test_passages_are_exact_spans_of_the_stored_text(
     (folder / "dos.txt").write_bytes("Zeile eins über Äpfel\r\nZeile zwei\r\n".encode("cp1252") * 80)
     await take(folder)
     asked = Query(tenant_id, "Zeile fliegt harbour bread", ("notes",), 50, 0)
-    passages = await Retriever(store, embedders, RetrievalConfig(best_share_min=0.0)).retrieve(asked, Trace())
+    passages = await Retriever(store, embedders, patient(best_share_min=0.0)).retrieve(asked, Trace())
     assert {passage.filename for passage in passages} == {"odd.html", "dos.txt", "harbour.md", "kitchen/bread.md"}
     for passage in passages:
         file = await store.file(tenant_id, passage.file_id)
@@ -212,7 +212,7 @@ async def test_a_tenants_files_are_found_by_nobody_else(
     )
     assert (report.written, report.removed) == (1, 0)
     asked = Query(other_tenant_id, "What does a berth cost?", ("notes",), 9, 0)
-    found = await Retriever(store, embedders).retrieve(asked, Trace())
+    found = await Retriever(store, embedders, patient()).retrieve(asked, Trace())
     assert [passage.filename for passage in found] == ["bread.md"]
 
 

@@ -27,6 +27,7 @@ from retrieval.query import Query
 from retrieval.retriever import Retriever
 from retrieval.store import FileQueue, PassageStore, UploadStore
 from tests.inference.encoders import write_encoder
+from tests.retrieval.conftest import patient
 from tests.retrieval.intake import Intake
 
 BUNDLED, WORDS = "minilm-l6-v2", "words-64"
@@ -63,7 +64,9 @@ async def retrieve(
     config: RetrievalConfig | None = None,
 ) -> tuple[list[Passage], list[Span]]:
     trace = Trace()
-    passages = await Retriever(store, embedders, config).retrieve(Query(tenant_id, query, names, 5, 0.2), trace)
+    passages = await Retriever(store, embedders, config or patient()).retrieve(
+        Query(tenant_id, query, names, 5, 0.2), trace
+    )
     trace.finish()
     return passages, trace.spans
 
@@ -115,7 +118,7 @@ async def test_a_model_that_comes_too_late_is_there_for_the_next_question(
     store: PassageStore, words: Path, tenant_id: UUID
 ) -> None:
     fresh = beside_the_bundled(words)
-    hurried = RetrievalConfig(embed_ms=0.01)
+    hurried = patient(embed_ms=0.01)
     passages, spans = await retrieve(store, fresh, tenant_id, "bake the dough", "bread", config=hurried)
     assert named(spans, "embed")[0].attributes["skipped"] == "over budget"
     assert [passage.filename for passage in passages] == ["bread.md"], "words alone find it"
@@ -144,7 +147,7 @@ async def test_models_are_loaded_ahead_for_who_is_about_to_ask(
     store: PassageStore, words: Path, tenant_id: UUID, other_tenant_id: UUID
 ) -> None:
     fresh = beside_the_bundled(words)
-    retriever = Retriever(store, fresh)
+    retriever = Retriever(store, fresh, patient())
     await retriever.prepare(tenant_id=other_tenant_id, stores=["bread"])
     assert fresh.states[WORDS] == "waiting", "of another tenant there is no such store"
     await retriever.prepare(tenant_id=tenant_id, stores=["bread"])

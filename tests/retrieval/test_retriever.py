@@ -22,6 +22,7 @@ from retrieval.query import Query
 from retrieval.rank import Reranker
 from retrieval.retriever import Retriever
 from retrieval.store import PassageStore
+from tests.retrieval.conftest import patient
 from worker.serve import NOT_FOR_USERS
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -63,7 +64,7 @@ async def retrieve(
 ) -> tuple[list[Passage], Trace]:
     trace = Trace()
     asked = Query(tenant_id, query, stores, limit, score_threshold)
-    passages = await Retriever(store, embedders, config, reranker).retrieve(asked, trace)
+    passages = await Retriever(store, embedders, config or patient(), reranker).retrieve(asked, trace)
     trace.finish()
     return passages, trace
 
@@ -113,7 +114,7 @@ async def test_without_the_embedding_words_still_find_something(
     store: PassageStore, embedders: Embedders, reader: UUID
 ) -> None:
     query = "The calculator!"
-    passages, trace = await retrieve(store, embedders, reader, query, config=RetrievalConfig(embed_ms=0))
+    passages, trace = await retrieve(store, embedders, reader, query, config=patient(embed_ms=0))
     assert spans(trace)["embed"].attributes["skipped"] == "over budget"
     assert "rerank" not in spans(trace)
     assert "calculator" in passages[0].text.lower()
@@ -124,7 +125,7 @@ async def test_a_search_that_is_short_of_time_leaves_stages_out(
 ) -> None:
     trace = Trace()
     asked = Query(reader, "Which tools are built in?", ("docs",), 5, 0.0)
-    passages = await Retriever(store, embedders).retrieve(asked, trace, budget_ms=0.0)
+    passages = await Retriever(store, embedders, patient()).retrieve(asked, trace, budget_ms=0.0)
     assert passages == []
     assert spans(trace)["open"].attributes["skipped"] == "over budget"
     assert "error.type" not in trace.spans[0].attributes
@@ -142,9 +143,7 @@ def test_each_stage_leaves_half_of_the_time_to_those_behind_it() -> None:
 async def test_without_a_search_there_are_no_passages_and_no_error(
     store: PassageStore, embedders: Embedders, reader: UUID
 ) -> None:
-    passages, trace = await retrieve(
-        store, embedders, reader, "which tools are built in?", config=RetrievalConfig(search_ms=0)
-    )
+    passages, trace = await retrieve(store, embedders, reader, "which tools are built in?", config=patient(search_ms=0))
     assert passages == []
     assert spans(trace)["search"].attributes["skipped"] == "over budget"
     assert "error.type" not in trace.spans[0].attributes
@@ -153,16 +152,14 @@ async def test_without_a_search_there_are_no_passages_and_no_error(
 async def test_without_the_texts_there_are_no_passages_and_no_error(
     store: PassageStore, embedders: Embedders, reader: UUID
 ) -> None:
-    passages, trace = await retrieve(
-        store, embedders, reader, "which tools are built in?", config=RetrievalConfig(read_ms=0)
-    )
+    passages, trace = await retrieve(store, embedders, reader, "which tools are built in?", config=patient(read_ms=0))
     assert passages == []
     assert spans(trace)["read"].attributes["skipped"] == "over budget"
     assert "error.type" not in trace.spans[0].attributes
 
 
 async def test_texts_are_read_of_the_best_alone(store: PassageStore, embedders: Embedders, reader: UUID) -> None:
-    few = RetrievalConfig(read_min=1, read_share=1)
+    few = patient(read_min=1, read_share=1)
     _, trace = await retrieve(store, embedders, reader, "which tools are built in?", config=few)
     told = spans(trace)["read"].attributes
     assert 0 != told["read"] != told["candidates"]
@@ -172,9 +169,9 @@ async def test_without_reranking_the_fused_order_stands(
     store: PassageStore, embedders: Embedders, reader: UUID
 ) -> None:
     query = "which tools are built in?"
-    passages, trace = await retrieve(store, embedders, reader, query, config=RetrievalConfig(rerank_ms=0))
+    passages, trace = await retrieve(store, embedders, reader, query, config=patient(rerank_ms=0))
     assert spans(trace)["rerank"].attributes["skipped"] == "over budget"
-    weightless, _ = await retrieve(store, embedders, reader, query, config=RetrievalConfig(window_weight=0))
+    weightless, _ = await retrieve(store, embedders, reader, query, config=patient(window_weight=0))
     assert [(p.title, p.score) for p in passages] == [(p.title, p.score) for p in weightless]
     reranked, trace = await retrieve(store, embedders, reader, query)
     assert "skipped" not in spans(trace)["rerank"].attributes
@@ -183,7 +180,7 @@ async def test_without_reranking_the_fused_order_stands(
 
 async def test_ranks_can_be_fused_instead_of_scores(store: PassageStore, embedders: Embedders, reader: UUID) -> None:
     passages, trace = await retrieve(
-        store, embedders, reader, "which tools are built in?", config=RetrievalConfig(fusion="ranks")
+        store, embedders, reader, "which tools are built in?", config=patient(fusion="ranks")
     )
     assert spans(trace)["fuse"].attributes["method"] == "ranks"
     assert "calculator" in passages[0].text
@@ -233,7 +230,7 @@ async def test_passages_keep_within_their_tokens(store: PassageStore, embedders:
         embedders,
         reader,
         "which tools are built in?",
-        config=RetrievalConfig(passage_tokens_max=100, best_share_min=0.0),
+        config=patient(passage_tokens_max=100, best_share_min=0.0),
         score_threshold=0.0,
     )
     assert 0 < sum(passage.tokens for passage in passages) <= 100
@@ -244,10 +241,10 @@ async def test_passages_far_behind_the_best_are_left_out(
     store: PassageStore, embedders: Embedders, reader: UUID
 ) -> None:
     question = "which tools are built in?"
-    everything = RetrievalConfig(best_share_min=0.0)
+    everything = patient(best_share_min=0.0)
     all_passages, _ = await retrieve(store, embedders, reader, question, config=everything, score_threshold=0.0)
     passages, _ = await retrieve(store, embedders, reader, question, score_threshold=0.0)
-    share = RetrievalConfig().best_share_min
+    share = patient().best_share_min
     assert passages == [p for p in all_passages if p.score >= share * all_passages[0].score]
     assert 0 < len(passages) < len(all_passages)
 
@@ -256,7 +253,7 @@ async def test_passages_are_cut_to_the_sentences_that_matter(
     store: PassageStore, embedders: Embedders, reader: UUID
 ) -> None:
     question = "What is the default wall clock budget?"
-    uncut, _ = await retrieve(store, embedders, reader, question, config=RetrievalConfig(sentence_share_min=-99))
+    uncut, _ = await retrieve(store, embedders, reader, question, config=patient(sentence_share_min=-99))
     passages, trace = await retrieve(store, embedders, reader, question)
     assert "120 seconds" in passages[0].text
     assert passages[0].text in uncut[0].text
@@ -273,14 +270,14 @@ async def test_hits_that_follow_each_other_come_as_one_passage(
     sentences = [f"The harbour of pier {n} opens at {n} and closes for the ships at {n + 9}." for n in range(30)]
     (tmp_path / "harbour.md").write_text("# Harbour\n\n" + "\n\n".join(sentences))
     await ingest([tmp_path], store_name="docs", tenant_id=tenant_id, store=store, embedders=embedders)
-    uncut = RetrievalConfig(sentence_share_min=-99)
+    uncut = patient(sentence_share_min=-99)
     question = "When does the harbour open?"
     passages, trace = await retrieve(store, embedders, tenant_id, question, config=uncut, limit=9, score_threshold=0)
     assert len(passages) == 1
     assert spans(trace)["compress"].attributes["joined"] != 0
     file = await store.file(tenant_id, passages[0].file_id)
     assert file.content[passages[0].start_char : passages[0].end_char] == passages[0].text
-    apart = RetrievalConfig(sentence_share_min=-99, join_ms=0)
+    apart = patient(sentence_share_min=-99, join_ms=0)
     passages, _ = await retrieve(store, embedders, tenant_id, question, config=apart, limit=9, score_threshold=0)
     assert len(passages) > 1
 
@@ -289,7 +286,7 @@ async def test_a_filter_reaches_the_search(store: PassageStore, embedders: Embed
     trace = Trace()
     latin = Comparison(type="eq", key="language", value="Latin")
     asked = Query(reader, "which tools are built in?", ("docs",), 5, 0, latin)
-    found = await Retriever(store, embedders).retrieve(asked, trace)
+    found = await Retriever(store, embedders, patient()).retrieve(asked, trace)
     assert found == []
     assert spans(trace)["search"].attributes["chunks"] == 0
 
@@ -315,7 +312,7 @@ async def test_all_models_of_a_question_have_computed_something_before_the_first
     monkeypatch.setattr(embedders.default, "embed", noted("embedder", computed))
     reranker = Reversing()
     monkeypatch.setattr(reranker, "score", noted("reranker", computed))
-    await Retriever(store, embedders, None, reranker).warm_up()
+    await Retriever(store, embedders, patient(), reranker).warm_up()
     assert sorted(computed) == ["embedder", "reranker", "store"]
 
 
@@ -333,7 +330,7 @@ async def test_a_reranker_has_the_last_word_on_the_order(
     for reranker in (None, Reversing()):
         trace = Trace()
         asked = Query(reader, "create an API key", ("docs",), 5, 0.0)
-        found = await Retriever(store, embedders, None, reranker).stages(asked, trace)
+        found = await Retriever(store, embedders, patient(), reranker).stages(asked, trace)
         stages.append([span.name for span in trace.spans if span.lane == "retrieval"])
         orders.append([each.candidate.key for each in found.reranked])
     assert stages == [STAGES, [*STAGES[:-1], "reread", "compress"]]
@@ -344,7 +341,7 @@ async def test_a_reranker_has_the_last_word_on_the_order(
 async def test_a_reranker_that_is_late_changes_nothing(store: PassageStore, embedders: Embedders, reader: UUID) -> None:
     query = "How do I create an API key?"
     usual, _ = await retrieve(store, embedders, reader, query)
-    config = RetrievalConfig(reread_ms=20.0)
+    config = patient(reread_ms=20.0)
     late, trace = await retrieve(store, embedders, reader, query, config=config, reranker=Reversing(60.0))
     assert late == usual
     [span] = [span for span in trace.spans if span.name == "reread"]

@@ -18,6 +18,7 @@ from retrieval.quality.questions import Line, Question, resolve
 from retrieval.quality.report import as_dict, markdown, quality_table, stage_table
 from retrieval.retriever import Retriever
 from retrieval.store import PassageStore
+from tests.retrieval.conftest import patient
 
 FACTS = {
     "tea.md": ("How hot is the water for green tea?", "Green tea is steeped at 70 degrees."),
@@ -58,7 +59,7 @@ async def run(
     steps: list[int] = []
     evaluation = await evaluate(
         questions,
-        Retriever(store, embedders, config),
+        Retriever(store, embedders, config or patient()),
         tenant_id=tenant_id,
         store="shelf",
         limit=2,
@@ -96,7 +97,7 @@ async def test_words_alone_do_not_know_of_vectors(
 ) -> None:
     """What words alone would find is what is found when nothing can be embedded in time."""
     evaluation = await run(store, embedders, tenant_id, asked)
-    unembedded = await run(store, forgetful, tenant_id, asked, RetrievalConfig(embed_ms=0))
+    unembedded = await run(store, forgetful, tenant_id, asked, patient(embed_ms=0))
     assert unembedded.judgements["words alone"] == evaluation.judgements["words alone"]
     assert unembedded.judgements["fused"] == evaluation.judgements["words alone"]
 
@@ -104,7 +105,7 @@ async def test_words_alone_do_not_know_of_vectors(
 async def test_a_stage_that_was_skipped_is_counted_and_its_times_are_not_summed(
     store: PassageStore, forgetful: Embedders, tenant_id: UUID, asked: list[Question]
 ) -> None:
-    evaluation = await run(store, forgetful, tenant_id, asked, RetrievalConfig(embed_ms=0))
+    evaluation = await run(store, forgetful, tenant_id, asked, patient(embed_ms=0))
     assert evaluation.skipped == 4
     assert evaluation.qualities["vectors alone"].mrr == 0.0
     fused = next(line for line in quality_table(evaluation).splitlines() if line.startswith("| fused"))
@@ -125,7 +126,7 @@ async def test_a_collection_of_one_text_a_file_is_judged_by_files(
     for by_file in (False, True):
         evaluation = await evaluate(
             found.questions,
-            Retriever(store, embedders),
+            Retriever(store, embedders, patient()),
             tenant_id=tenant_id,
             store="shelf",
             limit=5,
