@@ -32,7 +32,7 @@ def served(command: list[str], *tools: str) -> AgentRegistry:
 
 
 async def run(box: Toolbox, name: str, arguments: str = "{}") -> str:
-    return (await box.run(name, arguments, ToolContext(TENANT), timeout_s=10, result_chars=200)).output
+    return (await box.run(name, arguments, ToolContext(TENANT), timeout_s=60, result_chars=200)).output
 
 
 async def test_the_tools_of_a_server_stand_beside_our_own(monkeypatch: pytest.MonkeyPatch) -> None:
