@@ -79,9 +79,9 @@ async def test_the_ready_file_tells_how_to_reach_a_worker(
 
 
 async def test_two_workers_share_a_home_from_the_first_moment(
-    http: aiohttp.ClientSession, make_home: Callable[[], Path]
+    http: aiohttp.ClientSession, make_empty_home: Callable[[], Path]
 ) -> None:
-    home = make_home()
+    home = make_empty_home()
     workers = [Worker(home, "--docs", "", name=name) for name in ("one", "two")]
     first, second = [worker.wait_until_ready() for worker in workers]
     assert first["api_key"] == second["api_key"]
@@ -131,10 +131,10 @@ async def test_a_revoked_local_key_is_replaced_at_the_next_start(http: aiohttp.C
 
 
 async def test_workers_of_one_external_database_take_each_others_keys(
-    http: aiohttp.ClientSession, owner_dsn: str, make_home: Callable[[], Path]
+    http: aiohttp.ClientSession, owner_dsn: str, make_empty_home: Callable[[], Path]
 ) -> None:
     settings = ("--docs", "", "--database-url", owner_dsn, "--secret", "the same for both of them")
-    homes = [make_home(), make_home()]
+    homes = [make_empty_home(), make_empty_home()]
     workers = [Worker(home, *settings) for home in homes]
     first, second = [worker.wait_until_ready() for worker in workers]
     assert await status_of(http, {**second, "api_key": first["api_key"]}, "/v1/models") == 200
@@ -261,8 +261,8 @@ def _wait_for(path: Path) -> None:
         time.sleep(0.01)
 
 
-async def test_a_signal_during_the_start_ends_it(make_home: Callable[[], Path]) -> None:
-    home = make_home()
+async def test_a_signal_during_the_start_ends_it(make_empty_home: Callable[[], Path]) -> None:
+    home = make_empty_home()
     worker = Worker(home, "--docs", "")
     await asyncio.to_thread(_wait_for, home / "lock")  # made right after the worker listens to signals
     assert await asyncio.to_thread(worker.stop) == 130
