@@ -27,6 +27,11 @@ from worker.wire import limits
 from worker.wire.strict import AllowedCallers, Name, Strict, up_to, without_effect
 
 NO_PARAMETERS: dict[str, Any] = {"type": "object", "properties": {}}
+# Names of types in descriptions of Python functions, and in JSON schemas, which models and grammars know.
+JSON_TYPES = {"dict": "object", "list": "array", "tuple": "array", "str": "string", "int": "integer"}
+JSON_TYPES |= {"float": "number", "bool": "boolean", "None": "null"}
+SCHEMAS_BY_NAME = ("properties", "patternProperties", "$defs", "definitions")
+NO_SCHEMAS = ("enum", "const", "default", "example", "examples")
 
 
 def bounded(schema: dict[str, Any]) -> dict[str, Any]:
@@ -44,6 +49,23 @@ def bounded(schema: dict[str, Any]) -> dict[str, Any]:
     if len(orjson.dumps(schema)) > limits.SCHEMA_BYTES_MAX:
         raise ValueError(f"a schema may be at most {limits.SCHEMA_BYTES_MAX} bytes long")
     return schema
+
+
+def json_typed(schema: Any) -> Any:
+    """The schema with JSON's names of types in place of Python's. `any` is no type."""
+    if isinstance(schema, list):
+        return [json_typed(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    typed: dict[str, Any] = {}
+    for keyword, value in schema.items():
+        if keyword in SCHEMAS_BY_NAME and isinstance(value, dict):
+            typed[keyword] = {name: json_typed(each) for name, each in value.items()}
+        elif keyword == "type" and isinstance(value, str):
+            typed |= {} if value == "any" else {"type": JSON_TYPES.get(value, value)}
+        else:
+            typed[keyword] = value if keyword in NO_SCHEMAS else json_typed(value)
+    return typed
 
 
 def fits(schema: Mapping[str, Any]) -> bool:
@@ -75,7 +97,9 @@ def _of_an_object(schema: dict[str, Any]) -> dict[str, Any]:
     return schema
 
 
-Schema: TypeAlias = Annotated[dict[str, Any], AfterValidator(bounded), AfterValidator(_of_an_object)]
+Schema: TypeAlias = Annotated[
+    dict[str, Any], AfterValidator(bounded), AfterValidator(json_typed), AfterValidator(_of_an_object)
+]
 Description: TypeAlias = Annotated[str, StringConstraints(max_length=limits.DESCRIPTION_CHARS_MAX)]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from agents.function_tool import NAME_CHARS_MAX
 
 ID_PATTERN = r"^[A-Za-z0-9_-]{1,128}$"  # all ids that we issue match it; nothing else reaches a query
-NAME_PATTERN = rf"^[a-zA-Z0-9_-]{{1,{NAME_CHARS_MAX}}}$"  # of functions; models are trained on such names
+NAME_PATTERN = rf"^[a-zA-Z0-9_.-]{{1,{NAME_CHARS_MAX}}}$"  # of functions; dotted ones are Python's
 
 VALUES_MAX = 200_000  # in one body: 10,000 items with calls and results; validating them takes a thread a second
 KEYS_MAX = 10_000  # of one object: each unknown one is an error to describe; a schema has 5,000 properties at most

@@ -233,6 +233,16 @@ def test_a_schema_is_refused_with_the_place_that_stands_against_it() -> None:
     assert parse(ResponseRequest, orjson.dumps(loose)).format.answer("text.format")
 
 
+def test_functions_may_be_described_as_python_names_them() -> None:
+    point = {"type": "tuple", "items": {"type": "float"}, "default": {"type": "dict"}}
+    given = {"at": point, "type": {"type": "str"}, "any": {"type": "any"}, "a": {"anyOf": [{"type": "int"}]}}
+    tool = {**FUNCTION, "name": "math.sum", "parameters": {"type": "dict", "properties": given}}
+    read = parse(ResponseRequest, orjson.dumps({"tools": [{**tool, "strict": True}]})).tools[0]
+    point = {"type": "array", "items": {"type": "number"}, "default": {"type": "dict"}}
+    held = {"at": point, "type": {"type": "string"}, "any": {}, "a": {"anyOf": [{"type": "integer"}]}}
+    assert (read.name, read.parameters) == ("math.sum", {"type": "object", "properties": held})
+
+
 def test_a_conversation_takes_twenty_items_at_a_time() -> None:
     item = {"role": "user", "content": "x"}
     assert len(parse(ItemsCreate, orjson.dumps({"items": [item] * 20})).items) == 20
