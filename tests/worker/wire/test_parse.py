@@ -16,6 +16,7 @@ from worker.errors import ApiError
 from worker.routes.conversations import ConversationCreate, ItemsCreate
 from worker.wire import limits
 from worker.wire.chat_request import ChatRequest
+from worker.wire.function_tools import FunctionToolParam
 from worker.wire.messages_request import MessagesRequest
 from worker.wire.parse import SHORT_BYTES_MAX, parse, parsed
 from worker.wire.response_request import ResponseRequest
@@ -237,9 +238,10 @@ def test_functions_may_be_described_as_python_names_them() -> None:
     point = {"type": "tuple", "items": {"type": "float"}, "default": {"type": "dict"}}
     given = {"at": point, "type": {"type": "str"}, "any": {"type": "any"}, "a": {"anyOf": [{"type": "int"}]}}
     tool = {**FUNCTION, "name": "math.sum", "parameters": {"type": "dict", "properties": given}}
-    read = parse(ResponseRequest, orjson.dumps({"tools": [{**tool, "strict": True}]})).tools[0]
+    tools = parse(ResponseRequest, orjson.dumps({"tools": [{**tool, "strict": True}]})).tools
     point = {"type": "array", "items": {"type": "number"}, "default": {"type": "dict"}}
     held = {"at": point, "type": {"type": "string"}, "any": {}, "a": {"anyOf": [{"type": "integer"}]}}
+    assert tools is not None and isinstance(read := tools[0], FunctionToolParam)
     assert (read.name, read.parameters) == ("math.sum", {"type": "object", "properties": held})
 
 
