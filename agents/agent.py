@@ -12,10 +12,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import replace
 
-from agents.answer_cache import AnswerCache, CachedAnswer
-from agents.answer_lookup import AnswerLookup
+from agents.answer_cache import AnswerCache, AnswerLookup, CachedAnswer, SemanticCache
 from agents.budget import FREE, Prices
-from agents.checkpoint import CannotResume, Checkpoint, Marks
+from agents.checkpoint import CannotResume, Checkpoint
 from agents.constraint import validate
 from agents.errors import AgentError, Interrupted
 from agents.events import Event, EventSink, TurnFinished
@@ -23,12 +22,11 @@ from agents.inflight import InFlight
 from agents.message import FunctionCall, Message
 from agents.model_registry import Candidate, ModelRegistry
 from agents.prefetch import Prefetch
-from agents.progress import Progress, replay
+from agents.progress import Marks, Progress, replay
 from agents.prompt import answer_message, assemble
 from agents.prompt_builder import PromptBuilder, See
 from agents.router import Router
 from agents.search import best_within, passage_tokens_max
-from agents.semantic_cache import SemanticCache
 from agents.step_starter import StepStarter, report_position, run_on_trial
 from agents.tool_results import approved_calls, run_approved, take_results
 from agents.toolbox import Toolbox

@@ -27,11 +27,9 @@ from typing import Annotated, TypeAlias
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from agents.budget import FREE, Prices
-from agents.definition import Definition
-from agents.definition import Surface as SurfaceName
+from agents.definition import SURFACES_MAX, Definition, Surface, SurfaceName
 from agents.errors import AgentError
 from agents.mcp_config import SERVERS_MAX, AbsentTool, ServerName, ServerTable
-from agents.surface import SURFACES_MAX, Surface
 from agents.toml_file import read_toml
 
 PREFIX = "agent/"  # of an agent's name in the `model` of a request

@@ -86,7 +86,8 @@ async def compact(
         part, old = await asyncio.to_thread(_part, old, context // PART_SHARE, model.count)
         known = (Compaction("", summary),) if summary else ()
         finished = await _answer(agent, replace(asking, history=(*before, *known, *part), input=(_ASK,)), trace)
-        summary, usage = _text(finished.output), usage + finished.usage
+        summary = "\n".join(item.text for item in finished.output if isinstance(item, Message))
+        usage += finished.usage
     raise HistoryTooLong(f"The conversation is too long to summarise (more than {PARTS_MAX} parts). Start a new one.")
 
 
@@ -161,10 +162,6 @@ async def _answer(agent: Agent, turn: Turn, trace: Trace) -> TurnFinished:
     if finished.status not in ("completed", "incomplete"):
         raise InferenceError("The model could not summarise the conversation.")
     return finished
-
-
-def _text(items: Sequence[Item]) -> str:
-    return "\n".join(item.text for item in items if isinstance(item, Message))
 
 
 def _split(

@@ -24,12 +24,10 @@ from agents.parser.choose import Dialect, Format
 from agents.turn import AnswerFormat, Turn
 from inference.errors import SchemaUnmet
 from inference.grammar import calls
-from inference.grammar.calls import Forced
-from inference.grammar.escaped_lark import escaped
-from inference.grammar.lark import Thought, grammar, value_of
+from inference.grammar.calls import ANY_OBJECT, OPEN, CallableFunction, Forced, tool_grammar
+from inference.grammar.conformance import check
+from inference.grammar.lark import Thought, escaped, grammar, value_of
 from inference.grammar.schema import restated
-from inference.grammar.tools import ANY_OBJECT, OPEN, CallableFunction, tool_grammar
-from inference.grammar.unenforced_keywords import check
 from retrieval.passage import Passage
 
 # Of a schema that the client did not ask to enforce, and of all such schemas together: each turn compiles them anew,

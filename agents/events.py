@@ -187,17 +187,14 @@ class EventSink(Protocol):
         """Called once, after every check that can refuse the turn, when the first prompt is submitted. An exception
         refuses the turn.
         """
-        ...
 
     def write(self, events: Sequence[Event]) -> None:
         """Take events that happened together, to be sent together. Called in the callback that delivers a step's
         tokens, so it never waits.
         """
-        ...
 
     async def drain(self) -> None:
         """Return when the client has caught up enough: back-pressure for the turn, between two steps."""
-        ...
 
 
 @dataclass(slots=True)

@@ -225,7 +225,6 @@ class McpServer:
 class Calling(Protocol):
     async def call(self, tool: str, arguments: Mapping[str, Any], timeout_s: float) -> str:
         """The result as text. Raises ToolError for every failure."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

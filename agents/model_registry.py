@@ -29,15 +29,12 @@ class OnDemand(Protocol):
 
     def in_use(self) -> AbstractContextManager[None]:
         """Once loaded, it stays loaded until the end of the block."""
-        ...
 
     def foresee(self) -> None:
         """Start to load it in advance, if that does no harm: a request may be about to need it."""
-        ...
 
     async def load(self) -> None:
         """Return when it can answer. Raises InferenceError."""
-        ...
 
 
 @dataclass

@@ -4,13 +4,14 @@ which is decoded again from its checkpoint on, and must be what was sent.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
 
 from agents.available_tools import AvailableTools
 from agents.budget import WALL_CLOCK, Budget
-from agents.checkpoint import CannotResume, Checkpoint, Marks
+from agents.checkpoint import CannotResume, Checkpoint, packed
 from agents.citations import count_unknown
 from agents.constraint import Stage
 from agents.errors import AgentError
@@ -30,18 +31,92 @@ from agents.events import (
 from agents.function_tool import PLAIN, Addition
 from agents.message import CallResult, FileSearchCall, FunctionCall, FunctionCallOutput, Item, Message, ToolListing
 from agents.model_registry import Candidate
+from agents.payload import to_payload
 from agents.prefetch import Prefetch
-from agents.routing.refusal import DECLINED, begins_like
+from agents.routing.policy import DECLINED, begins_like
 from agents.search import Rewriting
 from agents.step import Step
 from agents.tool import ToolContext
 from agents.turn import Owner, Turn
 from inference.errors import InferenceError
 from inference.generation import Finish, Grammar, Spent
-from inference.trace import Trace
+from inference.trace import Trace, now_ns
 from retrieval.passage import Passage
 
 NOTHING_LEFT = "I could not finish that because the tool budget is used up."
+
+
+@dataclass(slots=True)
+class Kept:
+    """How much of a turn is recorded in marks."""
+
+    steps: int = 0
+    items: int = 0
+    sources: int = 0
+    written: int = 0  # of the newest step
+
+
+class Marks:
+    """Records what is new in a turn since its last stored marks. `stored` returns once all events sent so far are."""
+
+    def __init__(self, stored: Callable[[], Awaitable[None]]) -> None:
+        self.stored = stored
+        self._turn: Progress | None = None
+        self._begun: list[tuple[Step, dict[str, Any]]] = []  # steps, with the state of the turn at the start of each
+        self._kept = self._taken = Kept()
+
+    def begin(self, turn: Progress) -> None:
+        """Begin the next step of the turn, or that of the model that takes over a step on trial."""
+        facts = {
+            "model": turn.step.candidate.name,
+            "thinking": turn.step.thinking,
+            "output": len(turn.output),
+            "in_prompt": turn.in_prompt,
+            "concluding": turn.concluding,
+            "usage": asdict(turn.usage),
+            "budget": turn.budget.told(now_ns()),
+        }
+        self._turn = turn
+        self._begun.append((turn.step, facts))
+
+    def take(self) -> list[dict[str, Any]]:
+        """The marks for everything new; returned again until `keep` confirms that they are stored."""
+        turn, kept = self._turn, self._kept
+        if turn is None:
+            return []
+        marks: list[dict[str, Any]] = [
+            {"step": number, "prompt": packed(step.prompt), **facts}
+            for number, (step, facts) in enumerate(self._begun[kept.steps :], kept.steps)
+        ]
+        items, sources = turn.output[kept.items :], turn.context.sources[kept.sources :]
+        if items:
+            marks.append({"from": kept.items, "items": list(map(to_payload, items))})
+        if sources:
+            marks.append({"from": kept.sources, "sources": list(map(asdict, sources))})
+        self._taken = Kept(len(self._begun), len(turn.output), len(turn.context.sources))
+        step = self._begun[-1][0]
+        if step.is_kept:
+            since = kept.written if kept.steps == len(self._begun) else 0
+            marks.append(_written(len(self._begun) - 1, step, since))
+            self._taken.written = step.fed
+        return marks
+
+    def keep(self) -> None:
+        """The marks that were taken last are stored. Only the newest step can still change."""
+        self._kept = self._taken
+
+
+def _written(number: int, step: Step, since: int) -> dict[str, Any]:
+    over = step.finish is not None and step.fed >= len(step.ids)
+    return {
+        "of": number,
+        "from": since,
+        "written": list(step.ids[since : step.fed]),
+        "told": [[item.id, item.call_id if isinstance(item, FunctionCall) else ""] for item in step.reply.told],
+        "chars": step.reply.open_chars,
+        "finish": str(step.finish) if over else None,
+        "ended": step.ended,
+    }
 
 
 @dataclass(slots=True)
@@ -89,8 +164,7 @@ class Progress:
     def mark(self) -> None:
         """Record that the current step begins, for a worker that may have to resume the turn."""
         if self.marks is not None:
-            step = self.step
-            self.marks.begin(self, step, step.candidate.name, step.prompt, thinking=step.thinking)
+            self.marks.begin(self)
 
     @property
     def fallback(self) -> str | None:

@@ -189,7 +189,7 @@ def _grouped(items: Sequence[Item]) -> list[ChatMessage]:
                 entries.append(ChatMessage("system", f"{SUMMARY}\n{item.summary}"))
             case FileSearchCall() | ToolListing() | ConfigurationUpdate():
                 pass  # its passages were in one prompt only; they are not part of the conversation
-    return [message for entry in entries for message in _flat(entry)]
+    return [each for entry in entries for each in (entry.messages() if isinstance(entry, _Step) else [entry])]
 
 
 def _step_for_text(entries: list[ChatMessage | _Step]) -> _Step:
@@ -210,10 +210,6 @@ def _step_for_call(entries: list[ChatMessage | _Step], *, joins: bool) -> _Step:
         return last
     entries.append(step := _Step())
     return step
-
-
-def _flat(entry: ChatMessage | _Step) -> list[ChatMessage]:
-    return entry.messages() if isinstance(entry, _Step) else [entry]
 
 
 def _system(turn: Turn, leading: Sequence[ChatMessage], default: Callable[[], str]) -> list[ChatMessage]:

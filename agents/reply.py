@@ -12,8 +12,16 @@ from agents.events import ArgumentsDelta, Event, ItemFinished, ItemStarted, Reas
 from agents.function_tool import PLAIN, CallShape, FunctionTool
 from agents.message import FunctionCall, Item, Message, Reasoning, Status, storable
 from agents.parser.choose import Parser
-from agents.parser.deltas import CallArguments, CallBroken, CallFinished, CallStarted, ParserEvent, Text, Thought
-from agents.parser.markup import MarkupParser
+from agents.parser.markup import (
+    CallArguments,
+    CallBroken,
+    CallFinished,
+    CallStarted,
+    MarkupParser,
+    ParserEvent,
+    Text,
+    Thought,
+)
 from inference.generation import TokenLogprob
 from inference.grammar.conformance import Conformance
 from retrieval.passage import Passage

@@ -8,9 +8,8 @@ from collections.abc import Collection, Iterator, Sequence
 from agents.available_tools import AvailableTools
 from agents.message import Compaction, FunctionCall, FunctionCallOutput, Item, Message, Reasoning, pictures_in
 from agents.model_registry import Candidate, ModelRegistry
-from agents.routing.language import language_of
 from agents.routing.policy import Decision, Fixed, Steps, decide, named_by
-from agents.routing.situation import Cost, Situation
+from agents.routing.situation import Cost, Situation, language_of
 from agents.turn import Turn
 from inference.generation import Generation
 from inference.trace import Trace

@@ -21,7 +21,7 @@ from agents.prompt import numbered, question
 from agents.tool import Tool, ToolContext, ToolError, tool
 from agents.turn import Turn
 from inference.errors import InferenceError
-from inference.generation import Delta, Finish, Generation, Sampling, Terms
+from inference.generation import Finish, Generation, Sampling, Terms
 from inference.prompt import ChatMessage
 from inference.template_options import THINKING
 from inference.trace import Trace, now_ns
@@ -73,7 +73,7 @@ async def rewritten(turn: Turn, candidate: Candidate | None, trace: Trace) -> Re
             async with asyncio.timeout(min(REWRITING_MS_MAX, RETRIEVAL_SHARE * turn.limits.retrieval_ms) / 1e3):
                 await candidate.ready(trace, held)
                 generation = _ask(turn, candidate, before, asked)
-                await generation.stream(lambda delta: _hear(said, delta))
+                await generation.stream(lambda delta: said.append(delta.text))
             reason = "" if generation.finish is Finish.STOP else str(generation.finish)
         except TimeoutError:
             reason = "late"
@@ -86,10 +86,6 @@ async def rewritten(turn: Turn, candidate: Candidate | None, trace: Trace) -> Re
         reason = reason or ("" if _may_be_question(query) else "no question")
         span.attributes |= {"used": not reason, **({"reason": reason} if reason else {})}
     return Rewriting(asked if reason else query, _usage(generation), candidate, (now_ns() - began_ns) / 1e6)
-
-
-def _hear(said: list[str], delta: Delta) -> None:
-    said.append(delta.text)
 
 
 def _may_be_question(text: str) -> bool:

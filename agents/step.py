@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from agents.answer_cache import CacheSlot
 from agents.available_tools import AvailableTools
 from agents.budget import Budget
 from agents.events import Event, EventSink, ItemFinished, ItemStarted, TextDelta
@@ -14,7 +15,6 @@ from agents.message import FunctionCall
 from agents.model_registry import Candidate
 from agents.reply import Reply
 from agents.routing.trial import Trial, wanted
-from agents.semantic_cache import CacheSlot
 from agents.tool import ToolContext
 from agents.toolbox import Toolbox, ToolResult
 from inference.generation import Delta, Finish, Generation, Hop, Priority, Steps

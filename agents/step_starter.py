@@ -12,8 +12,7 @@ import asyncio
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
-from agents.answer_cache import CachedAnswer, CachedGeneration
-from agents.answer_lookup import AnswerLookup, LookupQuery
+from agents.answer_cache import AnswerLookup, CachedAnswer, CachedGeneration, LookupQuery
 from agents.available_tools import AvailableTools
 from agents.checkpoint import CannotResume, Checkpoint
 from agents.constraint import Extent, Stage, constraint_of, defect_of

@@ -82,7 +82,6 @@ class ServerTool(Protocol):
 
     async def run(self, arguments: str, context: ToolContext) -> str:
         """The result as text. Raises ToolError, or anything at all."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,25 +36,21 @@ class Chunk(Protocol):
     @property
     def position(self) -> int:
         """Position of the first token."""
-        ...
 
     @property
     def tokens(self) -> Sequence[int]: ...
     @property
     def outputs(self) -> int:
         """Number of tokens, counted from the last, whose logits are needed."""
-        ...
 
     @property
     def apart(self) -> bool:
         """Whether these rows must be computed without any others, for a result that is the same to the last bit, or
         because they are vectors."""
-        ...
 
     @property
     def vectors(self) -> Vectors | None:
         """What is computed in place of the tokens, which then only stand for it."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,48 +78,38 @@ class Backend(Protocol):
     @property
     def drops(self) -> bool:
         """Whether tokens of a slot's last step can be dropped, such as rejected drafts."""
-        ...
 
     def decode(self, chunks: Sequence[Chunk]) -> NDArray[np.float32]:
         """Compute chunks (sorted by slot, one per slot); returns logits [outputs, vocabulary] in chunk order, valid
         until the next call. Raises InferenceError; the slots' content behind the chunks' positions is then
         undefined."""
-        ...
 
     def fork(self, source: int, target: int, length: int, checkpoint: NDArray[np.uint8] | None = None) -> None:
         """Make `target` hold the first `length` tokens of `source`; `checkpoint` as in `truncate`. Raises
         InferenceError."""
-        ...
 
     def truncate(self, slot: int, length: int, checkpoint: NDArray[np.uint8] | None = None) -> None:
         """Drop the content of a slot from token `length` on. If `rewinds` is false, anything but nothing or all of it
         is kept only with the `checkpoint` of these `length` tokens. Raises InferenceError."""
-        ...
 
     def checkpoint(self, slot: int) -> NDArray[np.uint8]:
         """What `truncate` cannot bring back by itself: the state of the recurrent layers, as bytes. It is the same in
         all slots. Raises InferenceError."""
-        ...
 
     def save(self, slot: int) -> NDArray[np.uint8]:
         """The state of a slot, as bytes."""
-        ...
 
     def restore(self, slot: int, state: NDArray[np.uint8]) -> None:
         """Load a saved state into a slot. Raises InferenceError and then leaves the slot empty."""
-        ...
 
     def regions(self, state: NDArray[np.uint8], tokens: int) -> Sequence[Region]:
         """Where the first `tokens` lie in a saved state; empty if unknown."""
-        ...
 
     def surviving(self, tell: Callable[[str], None]) -> AbstractContextManager[None]:
         """Context for the thread that uses the device. If the device is lost for good, `tell` is called with the reason
         in the middle of a device call that never returns: the thread is lost, but not the process."""
-        ...
 
     def rest(self) -> None:
         """Give back what only a busy device needs; the next step takes it again. Called by the thread that uses it."""
-        ...
 
     def close(self) -> None: ...

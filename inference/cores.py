@@ -1,12 +1,45 @@
-"""The processor cores of this process: what its affinity and its control groups leave, and which are halves of one."""
+"""The processor cores of this process: what its affinity and its control groups leave, and which are halves of one. And
+these groups (containers, services, slices; Linux), in the formats of versions 1 and 2."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from math import ceil, inf
 from pathlib import Path
 
-from inference.control_groups import MOUNT, OWN, control_groups, number_in, text_of
+MOUNT, OWN = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
+
+
+def control_groups(controller: str, mount: Path = MOUNT, own: Path = OWN) -> Iterator[Path]:
+    """The folders of this process's groups, innermost first. In a container the path may be the host's, and the group
+    itself is the root of the mount."""
+    for line in text_of(own).splitlines():
+        _, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if controllers and controller not in controllers.split(","):
+            continue
+        root = mount / controller if controllers else mount
+        group = root / path.lstrip("/")
+        while group != root and root in group.parents:
+            yield group
+            group = group.parent
+        yield root
+
+
+def text_of(path: Path) -> str:
+    """Empty if the file cannot be read."""
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return ""
+
+
+def number_in(path: Path) -> int | None:
+    """None if the file is missing or says "max" or -1."""
+    text = text_of(path).strip()
+    return int(text) if text.isdigit() else None
+
 
 PROCESSORS = Path("/sys/devices/system/cpu")
 

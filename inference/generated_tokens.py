@@ -13,8 +13,8 @@ from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from hashlib import blake2b
 
-from inference.control_tokens import SIGNIFICANT
 from inference.prompt import ChatMessage
+from inference.tokenizer import SIGNIFICANT
 
 # Together at most 10 MB.
 TOKEN_BYTES, TURN_BYTES = 36, 300  # per token; per turn, however short

@@ -100,11 +100,9 @@ class Eyes(Protocol):
     def layout(self, picture: Picture) -> Layout:
         """What stands for a picture in a prompt. Thread-safe, and takes no time: it depends on the size alone. Raises
         UnseenPicture."""
-        ...
 
     def encode(self, picture: Picture) -> list[NDArray[np.float32]]:
         """The vectors [tokens, dimensions] of each of its parts. Takes up to seconds; used by one thread. Raises
         InferenceError."""
-        ...
 
     def close(self) -> None: ...

@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from inference.engine.detokenizer import TextStream
-from inference.engine.sampler import Sampler
-from inference.engine.thought import Thought
+from inference.engine.sampler import Sampler, Thought
 from inference.generation import Acceptance, Finish, Forecast, Likelihoods, Priority, Spent, Stamps, Steps
 from inference.picture import PlacedRun, Vectors
 from inference.prompt_cache import CacheScope, Miss
+from inference.tokenizer import TextStream
 
 # A prompt row computed alone differs in its last bits from the same row in a batch, so exact requests avoid it.
 EXACT_ROWS_MIN = 2

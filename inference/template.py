@@ -23,10 +23,9 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from inference.errors import InvalidTemplate
-from inference.message_fitting import TemplateMessage, fit
+from inference.message_fitting import Capabilities, TemplateMessage, fit
 from inference.prompt import ChatMessage, Rendered, Segment, ToolCall
 from inference.prompt_cache import Part
-from inference.template_capabilities import Capabilities
 from inference.template_options import NO_OPTIONS, Value
 from inference.template_probe import probe
 

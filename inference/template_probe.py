@@ -12,10 +12,9 @@ from dataclasses import replace
 from typing import Any, TypeAlias
 
 from inference.errors import InvalidTemplate
-from inference.message_fitting import TemplateMessage, fit
+from inference.message_fitting import Capabilities, SystemPlace, TemplateMessage, fit
 from inference.prompt import ChatMessage, ToolCall
 from inference.prompt_cache import Part
-from inference.template_capabilities import Capabilities, SystemPlace
 
 # Renders messages as they are. Raises InvalidTemplate.
 Render: TypeAlias = Callable[[Sequence[TemplateMessage], Sequence[Mapping[str, Any]], Capabilities], str]

@@ -12,10 +12,9 @@ from itertools import chain
 from typing import Any
 
 from inference.adapter import Adapter
-from inference.engine.detokenizer import TextStream
 from inference.errors import UnknownToken, UnseenPicture
 from inference.generated_tokens import GeneratedTokens
-from inference.generation import Generation, Grammar
+from inference.generation import Generation, Grammar, UsualSampling
 from inference.grammar.constraint import Vocabulary
 from inference.kvcache.miss_report import judge
 from inference.llama import LlamaModel
@@ -24,8 +23,7 @@ from inference.prompt import ChatMessage, PromptTokens, Rendered, Segment
 from inference.prompt_cache import Part, Verdict
 from inference.template import ChatTemplate
 from inference.template_options import NO_OPTIONS, Value
-from inference.tokenizer import Room, Tokenizer
-from inference.usual_sampling import UsualSampling
+from inference.tokenizer import Room, TextStream, Tokenizer
 
 
 class TextModel:

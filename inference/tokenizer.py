@@ -1,4 +1,4 @@
-"""Text to token ids, each piece once.
+"""Text to token ids, each piece once, and back.
 
 Pieces are tokenised separately, and special tokens are recognised only in trusted ones: that keeps a user, a tool or a
 document from forging the end of a turn. Since pieces recur from turn to turn (system prompt, tools, history), their ids
@@ -13,6 +13,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from encodings import utf_8
 from itertools import accumulate, chain
 from typing import NamedTuple, Protocol
 
@@ -189,3 +190,61 @@ def count_all(segments: Sequence[Segment], tokenize: Tokenize, bos: Sequence[int
 def _bytes(piece: Piece, ids: tuple[int, ...]) -> int:
     """Upper bound for the size of a cached piece."""
     return PIECE_BYTES + CHARACTER_BYTES * len(piece.text) + ID_BYTES * len(ids)
+
+
+class TextStream:
+    """Token ids to text: push tokens, get the text that they complete, never half a character."""
+
+    def __init__(self, pieces: Sequence[bytes]) -> None:
+        self._pieces = pieces
+        self._decoder = utf_8.IncrementalDecoder("replace")
+
+    def push(self, token: int) -> str:
+        piece = self._pieces[token]
+        if piece.isascii() and not self._decoder.buffer:  # as nearly always, in a fifth of the time
+            return piece.decode()
+        return self._decoder.decode(piece)
+
+    def flush(self) -> str:
+        """The end of the text: U+FFFD for an incomplete character."""
+        return self._decoder.decode(b"", final=True)
+
+
+# Control tokens have no text in generated output, so that users do not see end-of-turn markers. These mark tool calls
+# and reasoning: they keep their text if the model's chat template contains them, for the parser of its tool-call
+# dialect. Those of Hermes keep it in any case: in that dialect, tools are described to a model whose template has none.
+DESCRIBED = frozenset({"<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>"})  # Hermes and Qwen
+SIGNIFICANT = DESCRIBED | frozenset(
+    {
+        # Llama 3, Mistral
+        "<|python_tag|>",
+        "[TOOL_CALLS]",
+        "[ARGS]",
+        "[CALL_ID]",
+        "[THINK]",
+        "[/THINK]",
+        # Qwen, DeepSeek and others
+        "<think>",
+        "</think>",
+        # Gemma
+        "<|tool_call>",
+        "<tool_call|>",
+        '<|"|>',
+        "<|channel>",
+        "<channel|>",
+        "<start_function_call>",
+        "<end_function_call>",
+        "<escape>",
+        # gpt-oss
+        "<|start|>",
+        "<|channel|>",
+        "<|constrain|>",
+        "<|message|>",
+        "<|end|>",
+    }
+)
+
+
+def significant_tokens(chat_template: str) -> frozenset[str]:
+    """The texts of control tokens that an answer of this model may contain."""
+    return frozenset(mark for mark in SIGNIFICANT if mark in DESCRIBED or mark in chat_template)

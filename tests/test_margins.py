@@ -17,7 +17,6 @@ import pytest
 
 from inference.bundled import DRAFT_MODEL
 from inference.config import EngineConfig
-from inference.engine.detokenizer import TextStream
 from inference.engine.sampler import Sampler
 from inference.generation import Sampling
 from inference.grammar.constraint import Vocabulary
@@ -25,6 +24,7 @@ from inference.grammar.schema import json_grammar
 from inference.model import ChatModel
 from inference.prompt import ChatMessage
 from inference.request import Request
+from inference.tokenizer import TextStream
 from tests.inference.machine import request
 from tests.margins import FILE, MARGIN_MIN_NATS, MARKER, MIN_NATS, Draw, Margins, drawn
 

@@ -14,12 +14,11 @@ from typing import Any, TypeVar, cast
 
 from agents.agent import Agent
 from agents.agent_registry import AgentRegistry
-from agents.answer_cache import AnswerCache
+from agents.answer_cache import AnswerCache, SemanticCache, Vector
+from agents.definition import USUAL as SURFACES
 from agents.model_registry import Candidate
 from agents.origin import origins_of
-from agents.semantic_cache import SemanticCache, Vector
 from agents.store import ConversationSearch, ConversationStore, ItemStore, ResponseStore, ShareStore
-from agents.surface import USUAL as SURFACES
 from agents.tools import builtin_toolbox
 from agents.turn import Caps
 from inference.embedding.cross_encoder import CrossEncoder

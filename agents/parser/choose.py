@@ -7,16 +7,21 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Protocol
 
-from agents.parser import harmony, hermes, llama, mistral
-from agents.parser.deltas import ParserEvent, Text
-from agents.parser.gemma import FunctionGemmaParser, GemmaParser
-from agents.parser.harmony import HarmonyParser
-from agents.parser.hermes import HermesParser
-from agents.parser.llama import LlamaParser
-from agents.parser.markup import ThoughtMarks
-from agents.parser.mistral import MistralParser
-from agents.parser.qwen_coder import QwenCoderParser
-from inference.template_capabilities import EVERYTHING, Capabilities
+from agents.parser.json_calls import (
+    ANALYSIS,
+    FINAL,
+    OPEN,
+    PYTHON_TAG,
+    RESULT_OPEN,
+    TOOL_CALLS,
+    HarmonyParser,
+    HermesParser,
+    LlamaParser,
+    MistralParser,
+)
+from agents.parser.markup import ParserEvent, Text, ThoughtMarks
+from agents.parser.typed_calls import FunctionGemmaParser, GemmaParser, QwenCoderParser
+from inference.message_fitting import EVERYTHING, Capabilities
 
 
 class PlainParser:
@@ -63,10 +68,10 @@ FORMATS = (
 # Marks that no answer without tools contains: they open a call, or a result that the model makes up. In Harmony,
 # answers and calls begin alike.
 CALL_MARKS: Mapping[Format, tuple[str, ...]] = {
-    Format.HERMES: (hermes.OPEN, hermes.RESULT_OPEN),
-    Format.QWEN_CODER: (hermes.OPEN, hermes.RESULT_OPEN),
-    Format.LLAMA: (llama.PYTHON_TAG,),
-    Format.MISTRAL: (mistral.CALLS,),
+    Format.HERMES: (OPEN, RESULT_OPEN),
+    Format.QWEN_CODER: (OPEN, RESULT_OPEN),
+    Format.LLAMA: (PYTHON_TAG,),
+    Format.MISTRAL: (TOOL_CALLS,),
     Format.GEMMA: (GemmaParser.open,),
     Format.FUNCTION_GEMMA: (FunctionGemmaParser.open,),
 }
@@ -100,7 +105,7 @@ class Dialect:
     def thought_and_answer(self) -> tuple[ThoughtMarks, str] | None:
         """Between what reasoning is counted and, where it has a limit, ended; and what the answer begins with."""
         if self.format is Format.HARMONY:
-            return harmony.ANALYSIS, harmony.FINAL
+            return ANALYSIS, FINAL
         return (self.thoughts, "") if self.thoughts else None
 
     def opens_thought(self, prompt_end: str) -> bool:

@@ -8,12 +8,62 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterable, Iterator
+from dataclasses import dataclass
 from enum import Enum
 from itertools import groupby
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple, TypeAlias
 
 from agents.parser.call import BrokenCall, CallReader
-from agents.parser.deltas import CallArguments, CallBroken, CallFinished, CallStarted, ParserEvent, Text, Thought
+
+
+@dataclass(slots=True)  # not frozen: one is created per token
+class Text:
+    """Text for the user: never a piece of a tool call or of its markup."""
+
+    text: str
+
+
+@dataclass(slots=True)  # not frozen: one is created per token
+class Thought:
+    """Reasoning of the model before its answer."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class CallStarted:
+    index: int
+    name: str
+
+
+@dataclass(slots=True)  # not frozen: one is created per token
+class CallArguments:
+    """The next piece of the arguments' JSON text."""
+
+    index: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class CallFinished:
+    """The call is complete and `arguments`, the pieces joined, is a JSON object."""
+
+    index: int
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True)
+class CallBroken:
+    """The call can never run. It may have started: then this ends it."""
+
+    index: int
+    reason: str
+
+
+# In the order of the text. `index` counts the calls of one answer.
+ParserEvent: TypeAlias = Text | Thought | CallStarted | CallArguments | CallFinished | CallBroken
+
 
 # A mark that is cut off at the end is recognised from this length on; anything shorter may be a plain bracket.
 CUT_MARK_CHARS_MIN = 5

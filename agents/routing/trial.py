@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import exp
 
-from agents.routing.policy import Decision, Doubt
-from agents.routing.refusal import begins_like
+from agents.routing.policy import Decision, Doubt, begins_like
 from inference.generation import Sampling, TokenLogprob
 from inference.trace import Attribute
 

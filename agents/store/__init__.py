@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from agents.store.conversation_search import ConversationSearch, Found
-from agents.store.conversations import Conversation, ConversationStore, Page
-from agents.store.items import ItemStore
+from agents.store.conversations import Conversation, ConversationStore, ItemStore, Page
 from agents.store.responses import ResponseRecord, ResponseStore
 from agents.store.shares import SharedConversation, ShareStore
 

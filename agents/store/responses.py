@@ -11,11 +11,12 @@ from uuid import UUID
 from agents.errors import HistoryTooLong, InvalidTurn, NotFound
 from agents.message import Item
 from agents.payload import from_payload
-from agents.store.items import items_of
+from agents.store.conversations import items_of
 from migrations.pool import Database
 
 if TYPE_CHECKING:
     from migrations.pool import Connection
+
 
 CHAIN_RESPONSES_MAX = 1000  # a longer chain fits no context; the walk must terminate
 
@@ -188,3 +189,32 @@ async def _before(
 
 def _items(payloads: Sequence[dict[str, Any]]) -> tuple[Item, ...]:
     return tuple(map(from_payload, payloads))
+
+
+# Complete answers with their full context: the first of a conversation has none that is stored elsewhere.
+ANSWERED = """
+select r.id, r.input, r.body from responses r
+ where r.tenant_id = $1 and r.status = 'completed' and r.previous_response_id is null
+   and ($2::text is null or r.body->'metadata'->>'firsttoken:rating' = $2)
+   and (r.conversation_id is null or not exists (
+        select from responses before
+         where before.tenant_id = r.tenant_id and before.conversation_id = r.conversation_id
+           and (before.created_at, before.id) < (r.created_at, r.id)))
+ order by r.created_at desc, r.id limit $3
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """`input` are the items of the request, `body` is the response object."""
+
+    id: str
+    input: list[Mapping[str, Any]]
+    body: Mapping[str, Any]
+
+
+async def answered(database: Database, tenant_id: UUID, rating: str | None, limit: int) -> list[Answered]:
+    """The newest of one tenant, of any rating or of one."""
+    async with database.tenant(tenant_id) as connection:
+        rows = await connection.fetch(ANSWERED, tenant_id, rating, limit)
+    return [Answered(**row) for row in rows]

@@ -18,7 +18,6 @@ from typing import Any
 
 import uvloop
 
-from inference.engine.detokenizer import TextStream
 from inference.engine.engine import SWITCH_INTERVAL_S
 from inference.engine.handle import Handle, Outbox, TokenUpdate
 from inference.engine.sampler import Sampler
@@ -26,8 +25,9 @@ from inference.generation import ANY_TERMS, Finish, Generation, Sampling, Terms
 from inference.prompt import PromptTokens, Segment
 from inference.prompt_cache import CacheScope
 from inference.request import Request
-from inference.testing import ScriptedModel
+from inference.tokenizer import TextStream
 from inference.trace import now_ns
+from tests.scripted import ScriptedModel
 from worker.config import Config
 from worker.engines import active_engines
 from worker.serve import serve

@@ -15,15 +15,13 @@ from collections.abc import Sequence
 
 from inference.backend import Backend
 from inference.config import EngineConfig
-from inference.engine.detokenizer import TextStream
 from inference.engine.executor import Executor
 from inference.engine.fairness import within_share
 from inference.engine.forecast import Forecasts
 from inference.engine.handle import Handle, Outbox, TokenUpdate
-from inference.engine.sampler import Sampler
+from inference.engine.sampler import Sampler, Thought
 from inference.engine.scheduler import AHEAD_TOKENS_MIN, Scheduler
 from inference.engine.sight import Sight
-from inference.engine.thought import Thought
 from inference.errors import (
     EmptyPrompt,
     EngineStopped,
@@ -43,6 +41,7 @@ from inference.prompt import PromptTokens
 from inference.prompt_cache import CacheScope
 from inference.request import Request
 from inference.speculative.controller import Drafting, SpeculationController
+from inference.tokenizer import TextStream
 from inference.trace import now_ns
 
 log = logging.getLogger("firsttoken.engine")

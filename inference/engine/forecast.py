@@ -12,8 +12,7 @@ from collections.abc import Callable, Hashable
 from math import exp
 
 from inference.config import EngineConfig
-from inference.engine.answer_lengths import AnswerLengths
-from inference.engine.queue_simulation import Ahead, Speed, simulate
+from inference.engine.queue_simulation import Ahead, AnswerLengths, Speed, simulate
 from inference.engine.scheduler import Scheduler
 from inference.errors import Late
 from inference.generation import NO_DEADLINE, Due, Finish, Forecast, Priority

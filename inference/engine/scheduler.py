@@ -24,15 +24,14 @@ from math import inf
 from operator import attrgetter
 
 from inference.config import EngineConfig
-from inference.engine.fairness import Shares, in_turns
+from inference.engine.fairness import RowFairness, Share, Shares, in_turns
 from inference.engine.load import Load, admit_by_ns, is_starved
 from inference.engine.plan import Plan, Work
-from inference.engine.row_fairness import RowFairness, Share
 from inference.engine.step_cost import StepCost
 from inference.generation import Priority
 from inference.kvcache.checkpoints import CHECKPOINT_SHARE, Checkpoints
 from inference.kvcache.host_cache import HostCache
-from inference.kvcache.shared_prefixes import SharedPrefixes
+from inference.kvcache.radix import SharedPrefixes
 from inference.kvcache.slots import Placement, Slots
 from inference.request import EXACT_ROWS_MIN, Request
 

@@ -2,11 +2,49 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from inference.errors import InvalidSchema
-from inference.grammar.formats import FORMATS
+
+# String formats: what these expressions match is valid, not only well-formed (no 30th of February). Every text is
+# bounded and of a common form: models would write others only by accident.
+_YEAR = "[1-9][0-9]{3}"
+_LEAP = "(?:[1-9][0-9](?:0[48]|[2468][048]|[13579][26])|(?:[2468][048]|[13579][26])00)"
+_DATE = (
+    f"(?:{_YEAR}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12][0-9]|3[01])"
+    "|(?:0[469]|11)-(?:0[1-9]|[12][0-9]|30)"
+    "|02-(?:0[1-9]|1[0-9]|2[0-8]))"
+    f"|{_LEAP}-02-29)"
+)
+_HOUR, _SIXTY = "(?:[01][0-9]|2[0-3])", "[0-5][0-9]"
+_TIME = rf"{_HOUR}:{_SIXTY}:{_SIXTY}(?:\.[0-9]{{1,6}})?(?:Z|[-+]{_HOUR}:{_SIXTY})"
+_HEX = "[0-9a-f]"
+_UUID = f"{_HEX}{{{{8}}}}-{_HEX}{{{{4}}}}-{{version}}{_HEX}{{{{3}}}}-[89ab]{_HEX}{{{{3}}}}-{_HEX}{{{{12}}}}"
+_LABEL = "[a-z0-9](?:[a-z0-9-]{0,20}[a-z0-9])?"
+_HOST = rf"{_LABEL}(?:\.{_LABEL}){{0,3}}"
+_BYTE = "(?:25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
+_GROUP = "[0-9a-f]{1,4}"
+_CLOCK = "T(?:[0-9]{1,4}H(?:[0-9]{1,4}M)?(?:[0-9]{1,4}S)?|[0-9]{1,4}M(?:[0-9]{1,4}S)?|[0-9]{1,4}S)"
+_DAYS = "(?:[0-9]{1,4}Y(?:[0-9]{1,4}M)?(?:[0-9]{1,4}D)?|[0-9]{1,4}M(?:[0-9]{1,4}D)?|[0-9]{1,4}D)"
+_PATH = "(?:[A-Za-z0-9._~!$&'()*+,;=:@/-]|%[0-9A-F]{2})*"
+_QUERY = "(?:[A-Za-z0-9._~!$&'()*+,;=:@/?-]|%[0-9A-F]{2})*"
+
+FORMATS = {
+    "date": _DATE,
+    "time": _TIME,
+    "date-time": f"{_DATE}T{_TIME}",
+    "duration": f"P(?:{_DAYS}(?:{_CLOCK})?|{_CLOCK}|[0-9]{{1,4}}W)",
+    "uuid": _UUID.format(version="[1-8]"),
+    **{f"uuid{version}": _UUID.format(version=version) for version in range(1, 9)},  # the names that pydantic uses
+    "email": rf"[a-z0-9]{{1,20}}(?:[._-][a-z0-9]{{1,20}}){{0,3}}@(?:{_LABEL}\.){{1,3}}[a-z]{{2,10}}",
+    "hostname": _HOST,
+    "ipv4": rf"(?:{_BYTE}\.){{3}}{_BYTE}",
+    "ipv6": f"(?:{_GROUP}:){{7}}{_GROUP}|(?:{_GROUP}:){{1,6}}:(?:{_GROUP})?|::(?:{_GROUP})?",
+    "uri": f"[a-z][a-z0-9+]{{1,10}}://{_HOST}(?::[1-9][0-9]{{1,3}})?(?:/{_PATH})?(?:[?]{_QUERY})?(?:#{_QUERY})?",
+}
+
 
 # Keywords that do not constrain the value. Neither does anything that starts with x-.
 ANNOTATIONS = frozenset(
@@ -73,6 +111,11 @@ def is_a(kind: str, value: Any) -> bool:
     return isinstance(value, types[kind])
 
 
+def kind_of(value: Any) -> str:
+    """The type of a JSON value; an integer is not only a number."""
+    return next(kind for kind in ("integer", *KEYWORDS) if is_a(kind, value))
+
+
 def refuse_beyond(known: Iterable[str], said: Mapping[str, Any], path: str) -> None:
     if unknown := sorted(said.keys() - set(known)):
         raise InvalidSchema("this keyword is not supported here", at(path, unknown[0]))
@@ -97,3 +140,95 @@ def lengths(said: Mapping[str, Any], least: str, most: str, path: str) -> dict[s
 
 def at(path: str, step: str) -> str:
     return f"{path}.{step}" if path else step
+
+
+# Bounds of numbers are limited to what every JSON parser represents exactly.
+LARGEST = 2**53 - 1  # integers up to here are exact in every parser; zod uses the same bound
+DIGITS_MAX = 9  # decimal places of a bounded number: models may never stop writing threes
+NEAR = 1e-6  # distance to an exclusive bound
+STEPS_MAX = 1_000_000  # each remainder is a state of its own
+LOWER, UPPER = ("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")
+
+
+def integer(said: Mapping[str, Any], path: str) -> dict[str, Any]:
+    """Raises InvalidSchema."""
+    bounds = _bounds(said, path)
+    low = max(math.ceil(bounds.get("minimum", -LARGEST)), math.floor(bounds.get("exclusiveMinimum", -LARGEST - 1)) + 1)
+    high = min(math.floor(bounds.get("maximum", LARGEST)), math.ceil(bounds.get("exclusiveMaximum", LARGEST + 1)) - 1)
+    if low > high:
+        raise InvalidSchema("no number lies between the bounds", path)
+    return {"type": "integer", "minimum": low, "maximum": high, **_multiples(said, path)}
+
+
+def decimal(said: Mapping[str, Any], path: str) -> dict[str, Any]:
+    """Without bounds it may have an exponent; with bounds, up to DIGITS_MAX decimal places. Raises InvalidSchema."""
+    bounds, multiples = _bounds(said, path), _multiples(said, path)
+    if not bounds:
+        return {"type": "number", **multiples}
+    if bounds.keys().isdisjoint(LOWER):
+        bounds["minimum"] = -LARGEST
+    if bounds.keys().isdisjoint(UPPER):
+        bounds["maximum"] = LARGEST
+    low = max(bounds[name] for name in LOWER if name in bounds)
+    high = min(bounds[name] for name in UPPER if name in bounds)
+    if low > high or (low == high and not _is_inside(low, bounds)):
+        raise InvalidSchema("no number lies between the bounds", path)
+    if not multiples and low < high and all(round(bound, DIGITS_MAX) == bound for bound in bounds.values()):
+        multiples = {"multipleOf": 10**-DIGITS_MAX}
+    apart = _apart(bounds, low, high)
+    held = {"type": "number", **apart, **multiples}
+    shorter = [
+        v for v in sorted({each for bound in apart.values() for each in _shorter(bound)}) if _is_inside(v, bounds)
+    ]
+    return {"anyOf": [held, {"enum": shorter}]} if shorter and "multipleOf" not in said else held
+
+
+def _apart(bounds: Mapping[str, float], low: float, high: float) -> dict[str, float]:
+    """llguidance allows an integral exclusive bound if the other bound is less than one away."""
+    apart = dict(bounds)
+    if high - low < 1:
+        if bounds.get("exclusiveMinimum") == low and low % 1 == 0:
+            apart["minimum"] = apart.pop("exclusiveMinimum") + NEAR
+        if bounds.get("exclusiveMaximum") == high and high % 1 == 0:
+            apart["maximum"] = apart.pop("exclusiveMaximum") - NEAR
+    return apart
+
+
+def _shorter(bound: float) -> list[float]:
+    """The bound and its prefixes: 0.75, 0.7 and 0. llguidance may require more digits of such numbers."""
+    text = format(bound, f".{DIGITS_MAX}f").rstrip("0")
+    return [float(text[:end]) for end in range(text.index("."), len(text) + 1)]
+
+
+def _is_inside(value: float, bounds: Mapping[str, float]) -> bool:
+    return bounds.get("minimum", value) <= value <= bounds.get("maximum", value) and bounds.get(
+        "exclusiveMinimum", value - 1
+    ) < value < bounds.get("exclusiveMaximum", value + 1)
+
+
+def _bounds(said: Mapping[str, Any], path: str) -> dict[str, float]:
+    """The bounds that are present, clipped to LARGEST."""
+    bounds: dict[str, float] = {}
+    for keyword in (*LOWER, *UPPER):
+        value = said.get(keyword)
+        if value is None:
+            continue
+        if not is_a("number", value) or not math.isfinite(value):
+            raise InvalidSchema("a bound must be a finite number", at(path, keyword))
+        bounds[keyword] = max(value, -LARGEST) if keyword in LOWER else min(value, LARGEST)
+    return bounds
+
+
+def _multiples(said: Mapping[str, Any], path: str) -> dict[str, float]:
+    """llguidance scales the number by ten until it is integral, also in floating point."""
+    value = said.get("multipleOf")
+    if value is None:
+        return {}
+    if not is_a("number", value) or not 0 < value <= STEPS_MAX:
+        raise InvalidSchema(f"multipleOf must be above 0 and at most {STEPS_MAX}", at(path, "multipleOf"))
+    whole = float(value)
+    while whole % 1 and whole <= STEPS_MAX:
+        whole *= 10
+    if whole > STEPS_MAX:
+        raise InvalidSchema("this number has too many digits", at(path, "multipleOf"))
+    return {"multipleOf": value}

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from inference.errors import InvalidSchema
+
 # In a rule: a pattern, which is kept as it is, or a quoted text.
 _QUOTED = re.compile(r'/(?:\\.|[^/\\\n])+/|"(?:\\.|[^"\\])*"')
 
@@ -71,3 +73,168 @@ def _rule_by_token(rule: str, found: re.Pattern[str], marks: Mapping[str, int]) 
     # A lazy rule is a single lexeme, which cannot contain a token. No text before the token can contain it, so the rule
     # still ends with the first one.
     return rule if changed == rule else changed.replace("[lazy]:", ":", 1)
+
+
+# The grammar of a text, rewritten for that text within a JSON string, where quotes and line breaks are escaped.
+# Escaping replaces single characters, so the rules stay as they are. Texts and expressions become sequences of
+# characters, and terminals become rules: the library's lexer looks one character ahead, and a backslash alone does not
+# tell it whether a longer lexeme ends. What does not allow that is refused: intersections, complements, anchors, flags,
+# and other kinds of grammars.
+
+# Characters that have an escape. Other control characters are excluded: no text that a model writes has them.
+ESCAPES = {char: json.dumps(char)[1:-1] for char in '"\\\n\r\t\b\f'}
+PLAIN = r'[^"\\\x00-\x1F]'
+# The terminals of Lark's library that grammars import.
+COMMON = {
+    "CNAME": r"/[_a-zA-Z][_a-zA-Z0-9]*/",
+    "CR": r'"\r"',
+    "DECIMAL": r"/[0-9]+\.[0-9]*|\.[0-9]+/",
+    "DIGIT": "/[0-9]/",
+    "ESCAPED_STRING": r'/"([^"\\]|\\.)*"/',
+    "FLOAT": r"/([0-9]+\.[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?/",
+    "HEXDIGIT": "/[0-9a-fA-F]/",
+    "INT": "/[0-9]+/",
+    "LCASE_LETTER": "/[a-z]/",
+    "LETTER": "/[a-zA-Z]/",
+    "LF": r'"\n"',
+    "NEWLINE": r"/(\r?\n)+/",
+    "NUMBER": r"/[0-9]+(\.[0-9]+)?([eE][-+]?[0-9]+)?/",
+    "SIGNED_INT": "/[-+]?[0-9]+/",
+    "SIGNED_NUMBER": r"/[-+]?[0-9]+(\.[0-9]+)?([eE][-+]?[0-9]+)?/",
+    "UCASE_LETTER": "/[A-Z]/",
+    "WORD": "/[a-zA-Z]+/",
+    "WS": r"/[ \t\f\r\n]+/",
+    "WS_INLINE": r"/[ \t]+/",
+}
+
+_PIECE = re.compile(
+    r'(?P<comment>(?://|#)[^\n]*)|(?P<range>"[^"\\\n]"\s*\.\.\s*"[^"\\\n]")|(?P<text>"(?:\\.|[^"\\\n])*"i?)'
+    r"|(?P<regex>/(?:\\.|[^/\\\n])+/[a-z]*)|(?P<import>%import\s+common\s*(?:\.\s*\w+(?:\s*->\s*\w+)?|\([\w\s,]*\)))"
+)
+_REFUSED = re.compile(r"&|~(?!\s*\d)|%\w*|<|^\s*[?!]?\w+\[[^\]\n]*(?:\]\s*:|=)", re.MULTILINE)
+_SETS = re.compile(r"--|~~|\|\||&&")  # operators within classes, which only some libraries know
+_TERMINAL = re.compile(r"\b_?[A-Z][A-Z0-9_]*\b")
+_CLASS = r"\[\^?\]?(?:\\.|[^\\\[\]&])*\]"
+_ATOM = re.compile(
+    rf"(?P<class>{_CLASS})|(?P<set>\\[sSdDwW])|(?P<escape>\\(?:[nrtf]|x[0-9a-fA-F]{{2}}|[^\sA-Za-z0-9]))"
+    r"|(?P<open>\((?!\?)|\(\?:)|(?P<dot>\.)|(?P<kept>\||\))|(?P<count>(?:[*+?]|\{\d*,?\d*\})\??)|(?P<char>[^\\()\[\]{}*+?^$|.])"
+)
+
+
+def escaped(definition: str) -> str:
+    """Raises InvalidSchema for what cannot be held within JSON."""
+    written, end = [], 0
+    for found in _PIECE.finditer(definition):
+        written += [_kept(definition[end : found.start()]), _rewritten(found)]
+        end = found.end()
+    return "".join((*written, _kept(definition[end:]), "\n"))
+
+
+def _kept(between: str) -> str:
+    if refused := _REFUSED.search(between):
+        raise InvalidSchema(f"this grammar is not supported: it has '{refused[0].strip()}'")
+    return _TERMINAL.sub(lambda name: _rule(name[0]), between)
+
+
+def _rule(terminal: str) -> str:
+    return f"terminal_{terminal.lower()}"
+
+
+def _rewritten(found: re.Match[str]) -> str:
+    piece = found[0]
+    match found.lastgroup:
+        case "range":
+            first, last = re.findall(r'"(.)"', piece)
+            return _class(f"[{re.escape(first)}-{re.escape(last)}]")
+        case "text":
+            return _text(piece)
+        case "regex":
+            return _regex(piece)
+        case "import":
+            return "".join(_imported(name, alias) for name, alias in _names(piece))
+    return ""
+
+
+def _text(quoted: str) -> str:
+    body, flag = quoted.removesuffix("i"), "i" if quoted[-1] == "i" else ""
+    try:
+        text: str = json.loads(body)
+    except ValueError:
+        raise InvalidSchema(f"this grammar is not supported: the text {body[:40]} has an unknown escape") from None
+    return f"({' '.join(_char(char, flag) for char in text)})" if text else '""'
+
+
+def _char(char: str, flag: str = "") -> str:
+    """An escape ignores no case: `\\N` is none."""
+    return literal(ESCAPES[char]) if char in ESCAPES else literal(char) + flag
+
+
+def _names(statement: str) -> list[tuple[str, str]]:
+    names = re.findall(r"\w+", statement.removeprefix("%import").strip().removeprefix("common"))
+    return [(names[0], names[-1])] if "->" in statement else [(name, name) for name in names]
+
+
+def _imported(name: str, alias: str) -> str:
+    if name not in COMMON:
+        raise InvalidSchema(f"this grammar is not supported: it imports common.{name}")
+    body = COMMON[name]
+    return f"{_rule(alias)}: {_text(body) if body.startswith(chr(34)) else _regex(body)}\n"
+
+
+def _regex(quoted: str) -> str:
+    body, _, flags = quoted[1:].rpartition("/")
+    if flags:
+        raise InvalidSchema(f"this grammar is not supported: an expression has the flag '{flags}'")
+    parts, at = [], 0
+    while at < len(body):
+        atom = _ATOM.match(body, at)
+        if atom is None:
+            raise InvalidSchema(f"this grammar is not supported: '{body[at : at + 20]}' in an expression")
+        parts.append(_atom(atom))
+        at = atom.end()
+    return f"({''.join(parts)})"
+
+
+def _atom(atom: re.Match[str]) -> str:
+    piece = atom[0]
+    match atom.lastgroup:
+        case "class":
+            return " " + _class(piece)
+        case "set":
+            return " " + _class(f"[{piece}]")
+        case "dot":
+            return " " + _class(r"[^\n]")
+        case "escape":
+            return " " + _char(_unescaped(piece[1:]))
+        case "char":
+            return " " + _char(piece)
+        case "count":
+            return piece if len(piece) == 1 else piece.removesuffix("?")  # lazy or not, the texts are the same
+        case "open":
+            return " ("
+    return f" {piece} "
+
+
+def _unescaped(name: str) -> str:
+    if name.startswith("x"):
+        return chr(int(name[1:], 16))
+    return {"n": "\n", "r": "\r", "t": "\t", "f": "\f"}.get(name, name)
+
+
+def _class(members: str) -> str:
+    """The characters of a class without an escape, and the escapes of the others."""
+    try:
+        if _SETS.search(members):
+            raise re.error("an operator")
+        members_of = re.compile(members)
+    except re.error:
+        raise InvalidSchema(f"this grammar is not supported: the class {members[:40]}") from None
+    special = [literal(escape) for char, escape in ESCAPES.items() if members_of.fullmatch(char)]
+    has_plain = members.startswith("[^") or any(members_of.fullmatch(chr(code)) for code in _plain_codes(members))
+    plain = [f"/[{members}&&{PLAIN}]/"] if has_plain else []
+    return f"({' | '.join([*plain, *special])})"
+
+
+def _plain_codes(members: str) -> set[int]:
+    """Enough to find a character without an escape in any class: ASCII, and what the class itself names."""
+    return {*range(0x20, 0x7F), *map(ord, members)} - set(map(ord, ESCAPES))

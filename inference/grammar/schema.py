@@ -15,18 +15,28 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
 from inference.errors import InvalidSchema
-from inference.grammar.disjoint import are_disjoint
-from inference.grammar.formats import FORMATS
-from inference.grammar.keywords import KEYWORDS, UNENFORCED, asserted, at, is_a, lengths, refuse_beyond, types_of
+from inference.grammar.declared import References, Target, base_of
+from inference.grammar.keywords import (
+    FORMATS,
+    KEYWORDS,
+    UNENFORCED,
+    asserted,
+    at,
+    decimal,
+    integer,
+    is_a,
+    kind_of,
+    lengths,
+    refuse_beyond,
+    types_of,
+)
 from inference.grammar.lark import Thought, grammar, value_of
-from inference.grammar.numbers import decimal, integer
 from inference.grammar.pattern import translated
-from inference.grammar.references import References, Target, base_of
 
 # Nesting of schemas, references included: llguidance recurses, with 8 kB of its thread's stack per level, and so do we,
 # with up to nine calls. OpenAI allows ten objects within each other.
@@ -215,7 +225,7 @@ class _Restating:
             fitting = [value for value in fitting if json.dumps(value) == json.dumps(said["const"])]
         if not fitting:
             raise InvalidSchema("no value fits", path)
-        if not all(_is_writable(value) for value in fitting):
+        if any(_NUMBERED.search(json.dumps(value, ensure_ascii=False)) for value in fitting):
             raise InvalidSchema("control characters cannot be written here", path)
         return {"enum": fitting}
 
@@ -380,5 +390,65 @@ def _is_never(schema: Any) -> bool:
     return "not" in schema and asserted(schema) in ({"not": {}}, {"not": True})
 
 
-def _is_writable(value: Any) -> bool:
-    return not _NUMBERED.search(json.dumps(value, ensure_ascii=False))
+# Whether the branches of a union are disjoint: no value fits two of them. When in doubt, they are not. Each branch and
+# each constant is visited once per candidate property, because schemas are untrusted input.
+TELLING_MAX = 8  # required properties that are tried; discriminators are among the first
+
+
+def are_disjoint(branches: Sequence[Any]) -> bool:
+    """By type; and branches that are objects or list their values, by constants."""
+    if not all(isinstance(branch, Mapping) for branch in branches):
+        return False
+    constants = [_constants(branch) for branch in branches]
+    named = [values for values in constants if values is not None]
+    others = [branch for branch, values in zip(branches, constants, strict=True) if values is None]
+    objects = [branch for branch in others if _kinds(branch) == {"object"}]
+    kinds = [_kinds(branch) for branch in others if _kinds(branch) != {"object"}]
+    kinds += [{"object"}] if objects else []
+    constant = (json.loads(text) for values in named for text in values)
+    kinds += [{"number" if is_a("number", value) else kind_of(value) for value in constant}] if named else []
+    return _distinct(kinds) and _distinct(named) and _told_apart(objects)
+
+
+def _told_apart(objects: Sequence[Mapping[str, Any]]) -> bool:
+    if len(objects) < 2:
+        return True
+    required = [_required(branch) for branch in objects]
+    common = [name for name in required[0] if all(name in names for names in required[1:])]
+    return any(
+        _distinct([_constants(branch["properties"][name]) for branch in objects]) for name in common[:TELLING_MAX]
+    )
+
+
+def _distinct(sets: Sequence[set[str] | None]) -> bool:
+    """Whether the sets are pairwise disjoint; None and an empty set stand for any value."""
+    seen: set[str] = set()
+    for each in sets:
+        if not each or not seen.isdisjoint(each):
+            return False
+        seen |= each
+    return True
+
+
+def _constants(schema: Any) -> set[str] | None:
+    """The values that a schema allows, if it lists them."""
+    if isinstance(schema, Mapping) and "const" in schema:
+        return {json.dumps(schema["const"], sort_keys=True)}
+    if isinstance(schema, Mapping) and isinstance(schema.get("enum"), list):
+        return {json.dumps(value, sort_keys=True) for value in schema["enum"]}
+    return None
+
+
+def _kinds(schema: Mapping[str, Any]) -> set[str]:
+    """The types of a schema; an integer counts as a number."""
+    said = schema.get("type")
+    kinds = said if isinstance(said, list) else [said]
+    return {"number" if kind == "integer" else kind for kind in kinds if isinstance(kind, str)}
+
+
+def _required(schema: Mapping[str, Any]) -> dict[str, None]:
+    """Names of required properties, in the order of the schema."""
+    required, properties = schema.get("required"), schema.get("properties")
+    if not isinstance(required, list) or not isinstance(properties, Mapping):
+        return {}
+    return {name: None for name in properties if name in {each for each in required if isinstance(each, str)}}

@@ -17,10 +17,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from inference.kvcache.host_cache import INDEX_TOKEN_BYTES, Kept
-from inference.kvcache.pages import pages
-from inference.kvcache.radix import RadixIndex
-from inference.kvcache.shared_prefixes import SharedPrefixes
+from inference.kvcache.host_cache import INDEX_TOKEN_BYTES, Kept, pages
+from inference.kvcache.radix import RadixIndex, SharedPrefixes
 from inference.prompt_cache import CacheScope
 
 # A prompt is computed in one more step for each checkpoint, and as many tokens as this cost about as much as a step.

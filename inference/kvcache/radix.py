@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from inference.kvcache.shared_prefixes import SharedPrefixes
 from inference.prompt_cache import CacheScope
 
 Step: TypeAlias = int | CacheScope  # a token, or the scope that separates tenants
@@ -109,3 +108,33 @@ class RadixIndex:
         child.edge = child.edge[at:]
         parent.children[upper.edge[0]] = upper
         return upper
+
+
+SHARED_PREFIXES_MAX = 64  # about the number of a worker's agents; each prompt is compared with all of them
+
+
+class SharedPrefixes:
+    """Prefixes of prompts with no tenant's data, such as an agent's instructions with its tools.
+
+    Their text comes from the configuration. A prompt that starts with a complete one may share the cache of this prefix
+    with other tenants' prompts, and not one token more. A partial match is not enough, so that nobody can find out
+    piece by piece what it says.
+
+    Written by the event loop, read by the engine's thread."""
+
+    def __init__(self) -> None:
+        self._beginnings: tuple[tuple[int, ...], ...] = ()
+
+    def add(self, beginning: Sequence[int]) -> None:
+        """Only the latest are kept."""
+        others = [other for other in self._beginnings if other != tuple(beginning)]
+        self._beginnings = (*others, tuple(beginning))[-SHARED_PREFIXES_MAX:]
+
+    def length(self, tokens: Sequence[int], scope: CacheScope) -> int:
+        """How many of the tokens all tenants share; 0 for an exact prompt, which is computed differently."""
+        return 0 if scope.exact else self.longest(tokens)
+
+    def longest(self, tokens: Sequence[int]) -> int:
+        """Length of the longest shared prefix that the tokens start with."""
+        fitting = (len(common) for common in self._beginnings if tuple(tokens[: len(common)]) == common)
+        return max(fitting, default=0)

@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 from inference.kvcache.checkpoints import CHECKPOINT_TOKENS_MIN, Checkpoint, Checkpoints, spaced
 from inference.kvcache.host_cache import PARK_TOKENS_MIN, Entry, HostCache
 from inference.kvcache.miss_report import SeenPrompts
-from inference.kvcache.radix import RadixIndex
-from inference.kvcache.shared_prefixes import SharedPrefixes
+from inference.kvcache.radix import RadixIndex, SharedPrefixes
 from inference.prompt_cache import CacheScope, Miss
 
 # A resident slot is continued in place if little beyond the shared prefix would be lost (a half-finished or edited last

@@ -7,17 +7,18 @@ import mmap
 import re
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain, groupby, pairwise
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, TypeAlias
+from threading import Lock
+from typing import Any, NamedTuple, TypeAlias
 
 from inference.attention import AUTO
-from inference.control_tokens import significant_tokens
-from inference.errors import EngineStopped, ModelNotLoaded, OutOfDeviceMemory, UnknownToken
+from inference.errors import EngineStopped, InferenceError, ModelNotLoaded, OutOfDeviceMemory, UnknownToken
 from inference.llama.library import complaints, end_compute_threads, has_gpu, lib, no_memory, tokenize_short
-from inference.llama.long_runs import cuts
+from inference.tokenizer import significant_tokens
 from inference.weight_placement import LAYER, NONE, ROW, Split
 
 _QUANTISATION = re.compile(r"[-.](i?q\d\w*|b?f16|f32)$", re.IGNORECASE)
@@ -349,3 +350,128 @@ def _progressed(progress: Progress | None, share: float, _user_data: object) -> 
         with suppress(Exception):
             progress(share)
     return True
+
+
+# Those in common use, in order of increasing loss; llama.cpp's others are only good with an importance matrix.
+QUANTISATIONS = {
+    "bf16": lib.LLAMA_FTYPE_MOSTLY_BF16,
+    "f16": lib.LLAMA_FTYPE_MOSTLY_F16,
+    "q8_0": lib.LLAMA_FTYPE_MOSTLY_Q8_0,
+    "q6_k": lib.LLAMA_FTYPE_MOSTLY_Q6_K,
+    "q5_k_m": lib.LLAMA_FTYPE_MOSTLY_Q5_K_M,
+    "q4_k_m": lib.LLAMA_FTYPE_MOSTLY_Q4_K_M,
+    "q4_0": lib.LLAMA_FTYPE_MOSTLY_Q4_0,
+    "q3_k_m": lib.LLAMA_FTYPE_MOSTLY_Q3_K_M,
+    "q2_k": lib.LLAMA_FTYPE_MOSTLY_Q2_K,
+}
+
+
+def quantize(source: Path, target: Path, kind: str, *, threads: int) -> None:
+    """Write `target` with weights of another type; a quantised file may be quantised again.
+
+    Blocks for minutes with a large model and aborts the process on some broken files. Raises InferenceError.
+    """
+    parameters = lib.llama_model_quantize_default_params()
+    parameters.nthread, parameters.ftype, parameters.allow_requantize = threads, QUANTISATIONS[kind], True
+    code = lib.llama_model_quantize(str(source).encode(), str(target).encode(), ctypes.byref(parameters))
+    if code:
+        raise InferenceError(f"llama.cpp could not quantise {source} to {kind}")
+
+
+WINDOW_CHARS = 1024  # a match is less than twice as long: 700 KB of stack, where some systems give a thread 1 MiB
+
+
+# llama.cpp splits a text into words by the vocabulary's regular expressions, mostly with std::regex, which recurses for
+# every character of a match: about 340 bytes of stack each. A word of 25,000 letters overflows a thread's 8 MiB of
+# stack and ends the process; so do as many blanks, slashes or, for some vocabularies, words without a comma. Text that
+# runs too long without a point that no expression matches across is therefore cut, if possible at the end of a word,
+# which changes no token with most vocabularies. Elsewhere the tokens beside a cut may differ. An attacker chooses the
+# characters, so only those count that all expressions treat alike.
+_UNCROSSED = re.compile(r"[!-.:-@\[-^`{-~] [^\W_]|[\r\n] *[^\W_]")
+_WORD_END = re.compile(r"[^\W\d_](?=[!-&(-/:-@\[-^`{-~、。，！？；：])")
+
+
+def cuts(text: str) -> list[int]:
+    """Where to cut a text before it is tokenised: once in each window that a match might cross. Linear, and fast: in
+    ordinary text, the first sentence or line ends the search."""
+    windows = range(0, len(text) - WINDOW_CHARS + 1, WINDOW_CHARS)
+    crossed = (start for start in windows if not _UNCROSSED.search(text, start, start + WINDOW_CHARS))
+    return [_cut(text, start, start + WINDOW_CHARS) for start in crossed]
+
+
+def _cut(text: str, start: int, end: int) -> int:
+    """The last end of a word in the window, or the end of the window."""
+    last = end
+    for match in _WORD_END.finditer(text, start, end):
+        last = match.end()
+    return last
+
+
+class _Key(NamedTuple):
+    """What makes weights in memory the same; a file that was replaced is another one. Models that differ in their
+    adapters, streams or context need the same weights, and so may one that replaces another."""
+
+    path: Path
+    changed_ns: int
+    gpu_layers: int
+    split: Split
+    load_mode: str
+
+
+@dataclass(slots=True)
+class _Shared:
+    users: int = 0
+    weights: LlamaModel | None = None
+    loading: Lock = field(default_factory=Lock)  # held meanwhile: who needs the same ones waits, nobody else
+
+
+_lock = Lock()  # of the table; never held for long
+_shared: dict[_Key, _Shared] = {}
+
+
+def load_weights(
+    path: Path,
+    *,
+    gpu_layers: int = 0,
+    split: Split = ONE_WAY,
+    load_mode: str = AUTO,
+    progress: Progress | None = None,
+) -> LlamaModel:
+    """`LlamaModel.load`, unless another model of this process has loaded the same: weights are loaded once, and freed
+    after the last of their models. Each caller closes what it got."""
+    if not path.is_file():  # told by `load`, as all that is wrong with a file
+        return LlamaModel.load(path)
+    real = path.resolve()
+    key = _Key(real, real.stat().st_mtime_ns, gpu_layers, split, load_mode)
+    with _lock:
+        shared = _shared.setdefault(key, _Shared())
+        shared.users += 1
+    try:
+        with shared.loading:
+            if shared.weights is None:
+                shared.weights = LlamaModel.load(
+                    path, gpu_layers=gpu_layers, split=split, load_mode=load_mode, progress=progress
+                )
+            elif progress is not None:
+                progress(1.0)
+    except BaseException:
+        _release(key)
+        raise
+    return LlamaModel(shared.weights.handle, path, on_gpu=shared.weights.on_gpu, free=partial(_release, key))
+
+
+def are_loaded(path: Path) -> bool:
+    """Whether a model that uses the weights of this file would take no more memory for them."""
+    real = path.resolve()
+    return any(key.path == real and shared.weights is not None for key, shared in list(_shared.items()))
+
+
+def _release(key: _Key, _: object = None) -> None:
+    with _lock:
+        shared = _shared[key]
+        shared.users -= 1
+        if shared.users:
+            return
+        del _shared[key]
+    if shared.weights is not None:
+        shared.weights.close()

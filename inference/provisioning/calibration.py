@@ -18,9 +18,8 @@ from inference.attention import attention as usual
 from inference.config import EngineConfig, default_threads
 from inference.llama import LlamaModel, build_features, devices, has_gpu
 from inference.provisioning import machine
-from inference.provisioning.attention_bench import HISTORY_TOKENS, PROMPT_ROWS, STREAMS, Pace, fastest
 from inference.provisioning.memory import Footprint, Proportions
-from inference.provisioning.prefill_bench import SIZES, best_size
+from inference.provisioning.speed import HISTORY_TOKENS, PROMPT_ROWS, SIZES, STREAMS, Pace, best_size, fastest
 
 SLOWDOWN_MIN = 1.15  # times the fastest attention; less is noise on a machine with other load
 MEMORY_SHARE_MAX = 0.5  # of the free memory, for a measurement that was not requested

@@ -15,9 +15,7 @@ from inference.config import EngineConfig, default_threads
 from inference.cores import usable_cores
 from inference.errors import InferenceError, ModelNotLoaded
 from inference.llama import Device, LlamaModel, backends, build_features, computing, devices
-from inference.provisioning import attention_bench, barriers, machine, prefill_bench
-from inference.provisioning.attention_bench import Pace
-from inference.provisioning.barriers import Barriers
+from inference.provisioning import machine
 from inference.provisioning.calibration import SLOWDOWN_MIN, Calibrations
 from inference.provisioning.catalogue import preset_of
 from inference.provisioning.fit import CannotServe, allow
@@ -25,7 +23,15 @@ from inference.provisioning.gpus import gpus
 from inference.provisioning.isolated_process import RunFailed, run_isolated
 from inference.provisioning.machine import Room, room_of
 from inference.provisioning.memory import Footprint, Proportions, in_words
-from inference.provisioning.probe import measure_isolated
+from inference.provisioning.speed import (
+    Barriers,
+    Pace,
+    fastest,
+    isolated_barriers,
+    isolated_paces,
+    isolated_prefill_steps_ms,
+    isolated_stream_speed,
+)
 from inference.speculative.draft_model import same_vocabulary
 from inference.weight_placement import Split
 
@@ -181,7 +187,7 @@ def threads_finding(threads: int, cores: int) -> Finding:
 
 def _barriers() -> Finding:
     try:
-        return barriers_finding(barriers.measure_isolated())
+        return barriers_finding(isolated_barriers())
     except RunFailed as failure:
         return Finding("barriers", Level.PROBLEM, str(failure), REBUILD)
 
@@ -259,7 +265,7 @@ def speed(config: EngineConfig) -> Finding:
     """Of a single stream; several streams share each step and are faster together."""
     threads = config.threads or default_threads()
     try:
-        found = measure_isolated(config.model_path, threads=threads, gpu_layers=config.gpu_layers)
+        found = isolated_stream_speed(config.model_path, threads=threads, gpu_layers=config.gpu_layers)
     except RunFailed as failure:
         return Finding("speed", Level.PROBLEM, str(failure), "choose a smaller model or quantisation")
     return speed_finding(found.prefill, found.decode)
@@ -281,7 +287,7 @@ def attention(config: EngineConfig, calibrations: Calibrations) -> Finding:
         return Finding("attention", Level.OK, f"{used}, without which there is no {config.kv_type} KV cache")
     threads = config.threads or default_threads()
     try:
-        paces = attention_bench.measure_isolated(config.model_path, threads=threads, gpu_layers=config.gpu_layers)
+        paces = isolated_paces(config.model_path, threads=threads, gpu_layers=config.gpu_layers)
     except RunFailed as failure:
         return Finding("attention", Level.WARNING, f"not measured: {failure}", "choose a smaller model or quantisation")
     measured = config.with_measured(calibrations.put(config, paces))
@@ -291,7 +297,7 @@ def attention(config: EngineConfig, calibrations: Calibrations) -> Finding:
 def prefill(config: EngineConfig, calibrations: Calibrations) -> Finding:
     """How many prompt tokens the GPU gets per step."""
     try:
-        steps_ms = prefill_bench.measure_isolated(
+        steps_ms = isolated_prefill_steps_ms(
             config.model_path, attention=config.attention(gpu=True), gpu_layers=config.gpu_layers
         )
     except RunFailed as failure:
@@ -308,7 +314,7 @@ def _on_gpu(config: EngineConfig) -> bool:
 
 def attention_finding(paces: Sequence[Pace], used: Attention) -> Finding:
     """A choice that is only slightly slower is kept, because that much is noise. A kind without a pace crashed."""
-    measured, best = [pace.attention for pace in paces], attention_bench.fastest(paces)
+    measured, best = [pace.attention for pace in paces], fastest(paces)
     lines = [f"{used}; milliseconds of a step with", *map(str, paces)]
     lines += [f"{each!s:<29} | crashes on this machine" for each in ALL if each not in measured]
     text = "\n".join(lines)

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import BinaryIO
 
 from inference.errors import InvalidTemplate
+from inference.generation import UsualSampling
 from inference.llama import LlamaModel
+from inference.message_fitting import Capabilities
 from inference.template import ChatTemplate
-from inference.template_capabilities import Capabilities
-from inference.usual_sampling import UsualSampling
 
 # Markers in a chat template that show the format the model was trained on; the first one found counts.
 TEMPLATE_MARKS = {

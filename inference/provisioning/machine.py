@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from inference.config import EngineConfig
-from inference.control_groups import MOUNT, OWN, control_groups, number_in, text_of
+from inference.cores import MOUNT, OWN, control_groups, number_in, text_of
 from inference.llama import Device, computing, devices, has_gpu
 from inference.provisioning.memory import in_words
 from inference.weight_placement import Split

@@ -10,7 +10,6 @@ import orjson
 
 from inference.changed import changed
 from inference.delta_stream import DeltaStream
-from inference.engine.detokenizer import TextStream
 from inference.errors import (
     OVERLOADED,
     EnginesAway,
@@ -23,11 +22,11 @@ from inference.errors import (
 )
 from inference.generation import Delta, Finish, Forecast, Hop, Priority, Spent, Stamps, Steps
 from inference.prompt_cache import Miss
-from inference.remote.answer_stream import DONE, Events, MalformedStream, StreamUpdate, read
 from inference.remote.fleet import Fleet, Upstream, session_of
-from inference.remote.frames import PATH as CHANNEL_PATH
-from inference.remote.request_body import PATH, Ask
+from inference.remote.protocol import DONE, PATH, Ask, Events, MalformedStream, StreamUpdate, read
+from inference.remote.transport import PATH as CHANNEL_PATH
 from inference.remote.transport import Answer, Exchange, Transport
+from inference.tokenizer import TextStream
 from inference.trace import now_ns
 
 # A faulty request fails on every engine. Any other refusal may be specific to the engine: it is shutting down, or what

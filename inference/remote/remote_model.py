@@ -12,19 +12,19 @@ from typing import Any
 import orjson
 
 from inference.config import CONTEXT_DEFAULT
-from inference.control_tokens import significant_tokens
 from inference.engine.scheduler import AHEAD_TOKENS_MIN
 from inference.errors import EmptyPrompt, EnginesAway, InferenceError, Refused, TooManyTokens, UnknownToken
 from inference.generation import ANY_TERMS, Due, Priority, Sampling, Terms
 from inference.grammar.lark import by_token
-from inference.kvcache.shared_prefixes import SharedPrefixes
+from inference.kvcache.radix import SharedPrefixes
 from inference.llama import LlamaModel
 from inference.prompt import PromptTokens
 from inference.remote.fleet import EngineInfo, Fleet, Upstream
+from inference.remote.protocol import MODELS_PATH, Ask, SentGrammar
 from inference.remote.remote_generation import RemoteGeneration
-from inference.remote.request_body import MODELS_PATH, Ask, SentGrammar
 from inference.remote.transport import Answer, Transport
 from inference.text_model import TextModel
+from inference.tokenizer import significant_tokens
 from inference.trace import random_id
 
 LOOK_S = 1.0  # between health checks: how long the loss of an idle engine goes unnoticed

@@ -33,12 +33,10 @@ class Drafting(Protocol):
 
     def look(self, wanted: Sequence[tuple[Request, int]]) -> list[Stream]:
         """Requests, and the room for their drafts -> expected acceptance and possible length of a draft for each."""
-        ...
 
     def propose(self, wanted: Sequence[tuple[Request, int]]) -> dict[int, list[int]]:
         """Requests in order of their slots, and how many tokens to draft for each -> drafts by slot, where there are
         any. Called after `look`. Raises InferenceError."""
-        ...
 
     def close(self) -> None: ...
 

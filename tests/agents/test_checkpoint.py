@@ -10,17 +10,18 @@ from typing import Any
 import pytest
 
 from agents.agent import Agent
-from agents.checkpoint import CannotResume, Checkpoint, Marks, packed, unpacked
+from agents.checkpoint import CannotResume, Checkpoint, packed, unpacked
 from agents.events import Event, EventList, ItemFinished, TurnFinished, TurnStarted
 from agents.message import FunctionCall, FunctionCallOutput, Message
+from agents.progress import Marks
 from agents.step import LOST
 from agents.tool import Tool, tool
 from agents.toolbox import Toolbox
 from agents.turn import FileSearch, Turn
 from inference.generation import Finish, Sampling
-from inference.testing import ScriptedModel
 from inference.trace import Trace
 from tests.agents.turns import ShelfSearcher, asked, call, passage
+from tests.scripted import ScriptedModel
 
 SHELF = ShelfSearcher([passage(1), passage(2)])
 

@@ -18,8 +18,7 @@ from agents.events import EventList
 from agents.function_tool import FunctionTool
 from agents.message import FunctionCall, Message
 from agents.parser.choose import Dialect, Format, FormattedParser
-from agents.parser.deltas import Text, Thought
-from agents.parser.markup import ThoughtMarks
+from agents.parser.markup import Text, Thought, ThoughtMarks
 from agents.toolbox import Toolbox
 from agents.turn import AnswerFormat, Turn
 from inference.config import EngineConfig
@@ -27,9 +26,9 @@ from inference.errors import InvalidSchema
 from inference.generation import Sampling
 from inference.model import ChatModel
 from inference.prompt import Segment
-from inference.testing import ScriptedGrammar, ScriptedModel
 from inference.trace import Trace
 from tests.agents.turns import Ran, asked, call, check_order, double, run
+from tests.scripted import ScriptedGrammar, ScriptedModel
 
 CALL = "<tool_call>"
 NUMBER = {"type": "object", "properties": {"n": {"type": "integer", "minimum": 0, "maximum": 9}}, "required": ["n"]}

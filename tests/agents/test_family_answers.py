@@ -10,15 +10,15 @@ import pytest
 from agents.function_tool import function_schema
 from agents.message import FunctionCall, FunctionCallOutput, Message, Reasoning
 from agents.parser.choose import Dialect, Format, choose
-from agents.parser.deltas import CallFinished
+from agents.parser.markup import CallFinished
 from agents.prompt import assemble
 from agents.turn import Turn
 from inference.generation import Sampling
 from inference.template import ChatTemplate
-from inference.testing import ScriptedModel
 from tests.agents.turns import TENANT, asked, run, user
 from tests.inference.families import FAMILIES
 from tests.inference.test_template_probe import described
+from tests.scripted import ScriptedModel
 
 ASKED, RESULT = "Which one is meant?", "It is found."
 DIGITS = "77812"  # a string for each of these schemas, although it looks like a number

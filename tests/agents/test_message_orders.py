@@ -11,12 +11,12 @@ import pytest
 from agents.function_tool import function_schema
 from agents.message import Compaction, FunctionCall, FunctionCallOutput, Item, Message, Role
 from agents.parser.choose import choose
-from agents.parser.deltas import CallFinished
+from agents.parser.markup import CallFinished
 from agents.prompt import CONCLUDE, assemble
 from agents.turn import Turn
+from inference.message_fitting import Capabilities
 from inference.prompt import Rendered, Segment
 from inference.template import ChatTemplate
-from inference.template_capabilities import Capabilities
 from tests.agents.turns import TENANT
 from tests.inference.families import FAMILIES
 

@@ -14,21 +14,27 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agents.agent import Agent
-from agents.answer_cache import CachedAnswer
+from agents.answer_cache import (
+    LOOKED_AT_MAX,
+    QUESTION_CHARS_MAX,
+    CachedAnswer,
+    SemanticCache,
+    SemanticQuery,
+    Vector,
+    particulars,
+)
 from agents.function_tool import FunctionTool
 from agents.message import Message
 from agents.model_registry import Candidate, ModelRegistry
 from agents.routing.policy import Cascade
-from agents.semantic_cache import LOOKED_AT_MAX, QUESTION_CHARS_MAX, SemanticCache, SemanticQuery, Vector
-from agents.text_similarity import particulars
 from agents.toolbox import Toolbox
 from agents.turn import FileSearch, Turn
 from inference.generation import Finish, Sampling
 from inference.picture import Picture, Pixels
 from inference.prompt import PlacedPicture
-from inference.testing import ScriptedModel
 from tests.agents.test_answer_cache import run
 from tests.agents.turns import ShelfSearcher, asked, double, passage, user
+from tests.scripted import ScriptedModel
 
 GREEDY = Sampling(temperature=0)
 WORDS = ("refund", "money back", "capital", "weather")
@@ -172,7 +178,7 @@ async def test_nobody_waits_long_for_a_vector(monkeypatch: pytest.MonkeyPatch) -
         await asyncio.Event().wait()
         raise AssertionError
 
-    monkeypatch.setattr("agents.semantic_cache.PATIENCE_S", 0.01)
+    monkeypatch.setattr("agents.answer_cache.PATIENCE_S", 0.01)
     similar = SemanticCache(100_000, 0.8, embed_later)
     ran = await run(agent_with(ScriptedModel(["In 14 days."]), similar), greedy("When do I get a refund?"))
     assert ran.answer == "In 14 days." and similar.misses == 1

@@ -4,7 +4,7 @@ from time import thread_time
 
 import pytest
 
-from agents.text_similarity import particulars
+from agents.answer_cache import particulars
 
 
 @pytest.mark.parametrize("gap", [" ", "\n", "\n ", "\t", ". ", "? "])

@@ -21,8 +21,8 @@ from inference.backend import Rows
 from inference.bundled import DRAFT_MODEL
 from inference.config import EngineConfig
 from inference.llama import LlamaContext, LlamaModel, computing, devices
-from inference.provisioning.attention_bench import measure_isolated
 from inference.provisioning.machine import room_of
+from inference.provisioning.speed import isolated_paces
 from inference.weight_placement import Split
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(900)]  # a GPU in software compiles its shaders at first use
@@ -144,7 +144,7 @@ def test_no_layers_on_the_gpu_is_a_cpu_in_all() -> None:
 
 
 def test_the_fastest_attention_is_measured_on_the_gpu() -> None:
-    paces = measure_isolated(DRAFT_MODEL, threads=1, gpu_layers=-1)
+    paces = isolated_paces(DRAFT_MODEL, threads=1, gpu_layers=-1)
     assert [pace.attention for pace in paces] == ALL
 
 

@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inference.config import EngineConfig
-from inference.engine.detokenizer import TextStream
 from inference.engine.executor import Executor
 from inference.engine.plan import Plan
 from inference.engine.sampler import Sampler
@@ -22,7 +21,8 @@ from inference.prompt_cache import CacheScope
 from inference.request import Request
 from inference.speculative.controller import SpeculationController
 from inference.speculative.draft_model import CATCH_UP_TOKENS_MAX, DraftModel
-from inference.testing import ScriptedBackend, scripted_token
+from inference.tokenizer import TextStream
+from tests.scripted import ScriptedBackend, scripted_token
 
 VOCABULARY = 5  # small: prompts share beginnings by chance
 CONTEXT = 400

@@ -16,11 +16,11 @@ from inference.generation import Sampling
 from inference.llama import LlamaContext, LlamaModel
 from inference.model import ChatModel
 from inference.prompt import ChatMessage
-from inference.provisioning import attention_bench
-from inference.provisioning.attention_bench import Pace, fastest
+from inference.provisioning import speed
 from inference.provisioning.doctor import Level, attention_finding
 from inference.provisioning.isolated_process import RunFailed
 from inference.provisioning.memory import Footprint, Proportions
+from inference.provisioning.speed import Pace, fastest
 
 SYSTEM = ChatMessage("system", "You are a helpful assistant of a small shop that sells garden tools and seeds. " * 6)
 # Each has an answer that is clear by seven nats, so that no mode's rounding decides.
@@ -137,8 +137,8 @@ def test_a_kind_that_crashes_is_left_out_and_the_others_are_measured(monkeypatch
             raise RunFailed("killed by SIGSEGV", crashed=True)
         return json.dumps([asdict(pace(mode, 5, 10)) for mode in wanted])
 
-    monkeypatch.setattr(attention_bench, "run_isolated", run)
-    paces = attention_bench.measure_isolated(CHAT_MODEL, threads=1, gpu_layers=-1)
+    monkeypatch.setattr(speed, "run_isolated", run)
+    paces = speed.isolated_paces(CHAT_MODEL, threads=1, gpu_layers=-1)
     assert [each.attention for each in paces] == ALL[:3]
     told = attention_finding(paces, STREAMS)
     assert told.level is Level.OK and f"{crashing} | crashes on this machine" in " ".join(told.text.split())
@@ -156,7 +156,7 @@ def test_where_nothing_can_be_measured_the_first_reason_is_told(
         tried.append(arguments)
         raise RunFailed(f"reason {len(tried)}", crashed=crashed)
 
-    monkeypatch.setattr(attention_bench, "run_isolated", run)
+    monkeypatch.setattr(speed, "run_isolated", run)
     with pytest.raises(RunFailed, match="reason 1"):
-        attention_bench.measure_isolated(CHAT_MODEL, threads=1, gpu_layers=-1)
+        speed.isolated_paces(CHAT_MODEL, threads=1, gpu_layers=-1)
     assert len(tried) == tries

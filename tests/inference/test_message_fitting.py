@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 
-from inference.message_fitting import BEGIN, CONTINUE, NOTED, TemplateMessage, fit
+from inference.message_fitting import BEGIN, CONTINUE, EVERYTHING, NOTED, Capabilities, TemplateMessage, fit
 from inference.prompt import ChatMessage, ToolCall
 from inference.prompt_cache import Part
-from inference.template_capabilities import EVERYTHING, Capabilities
 
 SYSTEM, LATER = ChatMessage("system", "Be brief."), ChatMessage("system", "Be kind.")
 ASK, ASK_AGAIN = ChatMessage("user", "Who?"), ChatMessage("user", "Why?")

@@ -9,9 +9,9 @@ import pytest
 
 from agents.parser.choose import Format, choose
 from inference.errors import InvalidTemplate
+from inference.message_fitting import EVERYTHING, Capabilities
 from inference.prompt import ChatMessage
 from inference.template import ChatTemplate
-from inference.template_capabilities import EVERYTHING, Capabilities
 from inference.template_options import have_effort
 from tests.inference.families import FAMILIES
 

@@ -7,10 +7,9 @@ from pathlib import Path
 import pytest
 
 from inference.bundled import DRAFT_MODEL
-from inference.generation import Sampling
+from inference.generation import Sampling, UsualSampling
 from inference.llama import LlamaModel
 from inference.provisioning.gguf_metadata import read_metadata
-from inference.usual_sampling import UsualSampling
 from tests.inference.variants import write_variant
 
 

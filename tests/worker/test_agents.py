@@ -11,12 +11,11 @@ from uuid import uuid4
 import pytest
 
 from agents.agent_registry import AgentRegistry
-from agents.definition import Bounds, Definition, SearchTable
-from agents.surface import USUAL
+from agents.definition import USUAL, Bounds, Definition, SearchTable
 from agents.tools import NAMES, builtin_toolbox
-from inference.testing import ScriptedModel
 from inference.trace import Trace
 from migrations.pool import Database
+from tests.scripted import ScriptedModel
 from tests.worker.answering import MODEL, ShelfRetriever, get, post, services_with, stream
 from tests.worker.cli.test_main import complaint, firsttoken
 from tests.worker.harness import SECRET, Client, serving

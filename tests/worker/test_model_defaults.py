@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from inference.bundled import CHAT_MODEL
+from inference.generation import UsualSampling
 from inference.llama import LlamaModel
 from inference.provisioning.gguf_metadata import read_metadata
-from inference.testing import ScriptedModel
-from inference.usual_sampling import UsualSampling
 from migrations.pool import Database
+from tests.scripted import ScriptedModel
 from tests.worker.answering import MODEL, answering, post
 from tests.worker.test_answer_limits import APIS, apis
 

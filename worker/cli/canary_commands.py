@@ -11,7 +11,7 @@ from uuid import UUID
 import orjson
 from tqdm import tqdm
 
-from agents.store.answered import Answered
+from agents.store.responses import Answered
 from worker.auth.keys import LOCAL_TENANT
 from worker.cli.eval_commands import open_side
 from worker.cli.evals.eval_client import session

@@ -14,7 +14,7 @@ import aiohttp
 import orjson
 from tqdm import tqdm
 
-from agents.store.answered import Answered, answered
+from agents.store.responses import Answered, answered
 from worker.cli.evals import stored_cases
 from worker.cli.evals.eval_client import EvalClient, session
 from worker.cli.evals.eval_runner import (

@@ -28,13 +28,13 @@ from inference.provisioning.catalogue import (
     names_of,
     preset,
 )
-from inference.provisioning.comparison import Comparison
 from inference.provisioning.fit import CannotServe, allow
 from inference.provisioning.gguf_metadata import GgufMetadata, read_metadata
 from inference.provisioning.isolated_process import RunFailed, run_isolated
 from inference.provisioning.machine import disk_free, room_of
 from inference.provisioning.memory import KV_BYTES, Footprint, Proportions, in_words
-from inference.provisioning.probe import Speed, measure_isolated
+from inference.provisioning.quantization import MODULE, Comparison
+from inference.provisioning.speed import Speed, isolated_stream_speed
 from worker.cli.download import fetch, make, shown
 from worker.config import Config
 from worker.engines.engine_config import engine_config
@@ -269,11 +269,9 @@ def check_text(text: Path) -> None:
 
 def _quantize(source: Path, target: Path, kind: str, config: Config) -> None:
     part = target.with_name(f"{target.name}.part")
-    threads = str(config.threads or default_threads())
     try:
-        run_isolated(
-            "inference.provisioning.quantize", str(source), str(part), kind, threads, timeout_s=QUANTIZE_TIMEOUT_S
-        )
+        given = ("quantise", str(source), str(part), kind, str(config.threads or default_threads()))
+        run_isolated(MODULE, *given, timeout_s=QUANTIZE_TIMEOUT_S)
         part.replace(target)
     finally:
         part.unlink(missing_ok=True)
@@ -282,9 +280,11 @@ def _quantize(source: Path, target: Path, kind: str, config: Config) -> None:
 def _report(before: Path, after: Path, text: Path, config: Config) -> Report:
     threads = config.threads or default_threads()
     arguments = (str(before), str(after), str(text), str(threads), str(config.gpu_layers))
-    compared = run_isolated("inference.provisioning.comparison", *arguments, timeout_s=COMPARE_TIMEOUT_S)
+    compared = run_isolated(MODULE, "compare", *arguments, timeout_s=COMPARE_TIMEOUT_S)
     sizes = before.stat().st_size, after.stat().st_size
-    first, second = (measure_isolated(path, threads=threads, gpu_layers=config.gpu_layers) for path in (before, after))
+    first, second = (
+        isolated_stream_speed(path, threads=threads, gpu_layers=config.gpu_layers) for path in (before, after)
+    )
     return Report(sizes, Comparison(**json.loads(compared)), (first, second))
 
 
@@ -332,9 +332,7 @@ def _compared(path: Path, text: Path, kind: str, config: Config) -> Comparison:
     threads = config.threads or default_threads()
     arguments = (str(path), str(path), str(text), str(threads), str(config.gpu_layers), kind)
     try:
-        return Comparison(
-            **json.loads(run_isolated("inference.provisioning.comparison", *arguments, timeout_s=TIMEOUT_S))
-        )
+        return Comparison(**json.loads(run_isolated(MODULE, "compare", *arguments, timeout_s=TIMEOUT_S)))
     except RunFailed as failure:
         raise StartError(f"{kind} could not be compared: {failure}") from failure
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import isfinite
 
+from agents.definition import USUAL, Surface
 from agents.routing.policy import described
-from agents.surface import USUAL, Surface
 from agents.tools import NAMES
 from agents.turn import TOKENS_MAX, Caps, Limits, Owner, Turn
 from inference.generation import Priority

@@ -1,4 +1,4 @@
-"""The worker's end of the connection that multiplexes its requests to one engine: see `inference.remote.frames`.
+"""The worker's end of the connection that multiplexes its requests to one engine: see `inference.remote.transport`.
 
 The end of the connection is detected even if the machine vanishes.
 """
@@ -11,8 +11,8 @@ import ssl
 from collections.abc import Callable
 from typing import cast
 
-from inference.remote.answer_stream import MalformedStream
-from inference.remote.frames import (
+from inference.remote.protocol import MalformedStream
+from inference.remote.transport import (
     ANSWER_BYTES_MAX,
     CANCEL,
     EVENTS,
@@ -20,14 +20,15 @@ from inference.remote.frames import (
     REFUSED,
     STEP,
     TAKEN,
+    Exchange,
     Frame,
     Frames,
+    Receiver,
     ask,
     frame,
     read_refusal,
     read_step,
 )
-from inference.remote.transport import Exchange, Receiver
 from worker.engines.address import Address
 from worker.engines.http_response import HEAD_BYTES_MAX, BadResponse
 

@@ -28,10 +28,9 @@ from inference.errors import EngineStopped, GrammarFailed, InvalidSchema
 from inference.generation import Due, Generation, Grammar, Priority, Sampling, Terms, ThoughtLimit
 from inference.model import ChatModel
 from inference.prompt import PromptTokens
-from inference.remote.answer_stream import spell_nothing
-from inference.remote.frames import PATH as CHANNEL_PATH
-from inference.remote.frames import PROTOCOL
-from inference.remote.request_body import BOUNDARIES_MAX, MODELS_PATH, PATH
+from inference.remote.protocol import BOUNDARIES_MAX, DRAWN, MODELS_PATH, PATH, spell_nothing
+from inference.remote.transport import PATH as CHANNEL_PATH
+from inference.remote.transport import PROTOCOL
 from inference.trace import now_ns
 from worker.edge.body import is_gone, read_body
 from worker.edge.budget import BUDGET, Budget
@@ -161,15 +160,10 @@ class GenerateRequest(Strict):
 
     def sampling(self, grammar: Grammar | None) -> Sampling:
         params = self.sampling_params
+        drawn = {name: getattr(params, spelled) for name, spelled in DRAWN.items()}
         return Sampling(
+            **{**drawn, "top_k": max(0, params.top_k)},
             max_tokens=params.max_tokens,
-            temperature=params.temperature,
-            top_k=max(0, params.top_k),
-            top_p=params.top_p,
-            min_p=params.min_p,
-            presence_penalty=params.presence_penalty,
-            frequency_penalty=params.frequency_penalty,
-            repeat_penalty=params.repetition_penalty,
             seed=params.seed,
             logit_bias={int(token): bias for token, bias in (params.logit_bias or {}).items()},
             deterministic=self.firsttoken.deterministic,

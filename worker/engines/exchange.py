@@ -9,10 +9,9 @@ import ssl
 from collections.abc import Sequence
 from typing import cast
 
-from inference.remote.frames import PATH as CHANNEL_PATH
-from inference.remote.frames import PROTOCOL
-from inference.remote.request_body import PATH
-from inference.remote.transport import Answer, Exchange, Receiver
+from inference.remote.protocol import PATH
+from inference.remote.transport import PATH as CHANNEL_PATH
+from inference.remote.transport import PROTOCOL, Answer, Exchange, Receiver
 from worker.engines.address import Address
 from worker.engines.channel import Channel, dial, keep_alive
 from worker.engines.http_response import BadResponse, HttpResponseParser

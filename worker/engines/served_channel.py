@@ -1,6 +1,6 @@
 """The tokens of a response on their way to the worker: plain calls down to the transport, one packet per step. They
 travel in the body of a response of their own, or on the connection that multiplexes all requests of a worker: see
-`inference.remote.frames`.
+`inference.remote.transport`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from aiohttp import web
 
 from inference.errors import InferenceError
 from inference.generation import Delta, Generation
-from inference.remote.answer_stream import (
+from inference.remote.protocol import (
     MalformedStream,
     spell_end,
     spell_error,
@@ -21,7 +21,7 @@ from inference.remote.answer_stream import (
     spell_likely,
     spell_tokens,
 )
-from inference.remote.frames import ASK, CANCEL, EVENTS, LAST, TAKEN, Frame, Frames, frame, refusal, step
+from inference.remote.transport import ASK, CANCEL, EVENTS, LAST, TAKEN, Frame, Frames, frame, refusal, step
 from worker.errors import ClientGone
 
 # Buffer limit for a worker that does not read: the tokens of a long response, with twenty logprob alternatives each for

@@ -12,7 +12,7 @@ from subprocess import DEVNULL, PIPE
 
 from inference.config import EngineConfig, default_threads
 from inference.errors import InferenceError
-from inference.provisioning import attention_bench
+from inference.provisioning import speed
 from inference.provisioning.calibration import Calibrations, affordable
 from worker.lifecycle.supervisor import Supervised, Supervisor, Well
 
@@ -46,7 +46,7 @@ class Calibrator:
                 await self._pause()
                 if await asyncio.to_thread(affordable, self._config):
                     printed = await self._measured()
-            attention = await asyncio.to_thread(self._calibrations.put, self._config, attention_bench.read(printed))
+            attention = await asyncio.to_thread(self._calibrations.put, self._config, speed.read(printed))
         except (ValueError, OSError, InferenceError):  # the process died, or its file is gone: keep the rule
             log.warning("the fastest attention mode could not be measured; `firsttoken doctor` says why")
         else:
@@ -62,9 +62,9 @@ class Calibrator:
     async def _measured(self) -> str | None:
         """The output of the measurement; None if requests arrived meanwhile."""
         config, before = self._config, self._steps()
-        arguments = attention_bench.arguments(config.model_path, config.threads or default_threads(), config.gpu_layers)
+        arguments = speed.arguments(config.model_path, config.threads or default_threads(), config.gpu_layers)
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "inference.provisioning.attention_bench", *arguments),
+            *(sys.executable, "-m", speed.MODULE, "attention", *arguments),
             stdin=DEVNULL,
             stdout=PIPE,
             stderr=DEVNULL,

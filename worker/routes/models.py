@@ -9,7 +9,7 @@ from aiohttp import web
 
 from agents.parser.choose import Format, choose
 from inference.language_model import LanguageModel
-from inference.template_capabilities import Capabilities
+from inference.message_fitting import Capabilities
 from inference.template_options import have_effort
 from worker.auth.access import needs
 from worker.auth.scope import Scope

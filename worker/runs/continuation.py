@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from agents.checkpoint import CannotResume, Checkpoint, Marks
+from agents.checkpoint import CannotResume, Checkpoint
+from agents.progress import Marks
 from worker.wire.events import WireEvent
 
 ATTEMPTS_MAX = 3  # a response that has crashed this many workers would crash the next one

@@ -10,8 +10,8 @@ from math import inf
 from time import monotonic
 from typing import Any
 
+from agents.definition import BATCH, Surface
 from agents.routing.policy import named_by
-from agents.surface import BATCH, Surface
 from agents.turn import Owner, Turn
 from inference.changed import changed
 from inference.generation import NO_DEADLINE, Due, Priority

@@ -15,10 +15,10 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from agents.checkpoint import Marks
 from agents.errors import NotFound, TurnOver
 from agents.events import TurnFinished, Usage
 from agents.message import FunctionCall, Item, answered_calls, new_id
+from agents.progress import Marks
 from agents.store import ResponseRecord
 from agents.turn import AnswerNow, Steering, Turn
 from migrations.pool import DATABASE_AWAY, certain

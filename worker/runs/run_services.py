@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from agents.agent_registry import NO_AGENT, AgentRegistry
-from agents.definition import Definition
-from agents.surface import Surface
+from agents.definition import Definition, Surface
 from agents.turn import Caps
 from worker.auth.daily_budget import DailyBudgets
 from worker.engines.model_aliases import ModelAliases

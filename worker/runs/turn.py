@@ -11,11 +11,11 @@ from functools import partial
 from typing import Any
 from uuid import UUID
 
-from agents.checkpoint import Marks
 from agents.compaction import run_compacted
 from agents.errors import NotFound
 from agents.events import EventSink, TurnFinished
 from agents.message import FunctionCallOutput, Item
+from agents.progress import Marks
 from agents.prompt import since_compaction
 from agents.store import ResponseRecord
 from agents.turn import Turn, TurnServer

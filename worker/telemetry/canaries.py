@@ -16,7 +16,7 @@ import asyncpg
 from agents.agent_registry import AgentRegistry
 from agents.definition import Definition
 from agents.message import Item, Message
-from agents.store.answered import Answered
+from agents.store.responses import Answered
 from agents.turn import Arm, Turn
 from inference.changed import changed
 from inference.trace import Trace

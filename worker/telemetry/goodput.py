@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from worker.runs.record import APART, FAILED
 
 if TYPE_CHECKING:  # the configuration needs the targets, and `--help` nothing of agents
-    from agents.surface import Surface
+    from agents.definition import Surface
 
 USUAL = "chat=500/100,embedded=500/100,voice=300/50"  # users read about ten tokens a second
 OBJECTIVE = 0.95  # the share of turns that should meet their targets

@@ -19,10 +19,10 @@ from pydantic import (
 
 from agents.function_tool import NAME_CHARS_MAX, CallShape, FunctionTool, InputGrammar, bare, custom_tool, qualified
 from inference.errors import InvalidSchema
-from inference.grammar.escaped_lark import escaped
+from inference.grammar.conformance import unenforced
+from inference.grammar.lark import escaped
 from inference.grammar.pattern import translated
 from inference.grammar.schema import restated
-from inference.grammar.unenforced_keywords import unenforced
 from worker.wire import limits
 from worker.wire.strict import AllowedCallers, Name, Strict, up_to, without_effect
 

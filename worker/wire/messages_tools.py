@@ -25,7 +25,7 @@ from agents.mcp_config import SERVERS_MAX, TOOLS_MAX
 from agents.message import FunctionCall, FunctionCallOutput, ToolListing
 from agents.requested_server import ALL, NONE, Offer, RequestedServer, ToolFilter
 from agents.turn import ToolSearch
-from inference.grammar.tools import ANY_OBJECT
+from inference.grammar.calls import ANY_OBJECT
 from worker.wire import limits
 from worker.wire.function_tools import Description, Schema, constrainable
 from worker.wire.mcp import HeaderValue, Label, ServerUrl, ToolName, ToolNames, with_token

@@ -19,13 +19,13 @@ from pathlib import Path
 from benchmarks.engine.open_loop.goodput import Ending, Goodput, Outcome, Targets, judge
 from benchmarks.engine.open_loop.sessions import CONTEXT, SYSTEM_TOKENS, Plan, Session, Trace
 from inference.config import EngineConfig
-from inference.engine.detokenizer import TextStream
 from inference.engine.plan import Plan as Step
 from inference.engine.sampler import Sampler
 from inference.engine.scheduler import Scheduler
 from inference.generation import Finish, Sampling
 from inference.prompt_cache import CacheScope
 from inference.request import Phase, Request
+from inference.tokenizer import TextStream
 
 CONFIG = EngineConfig(Path("simulated"), parallel=16, resident=200, context=CONTEXT, parked_bytes_max=0)
 MESSAGE_TOKENS = 22  # of the template around each message

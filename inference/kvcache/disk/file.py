@@ -1,12 +1,14 @@
-"""One saved state as a file: a header, the tokens, the state, checkpoints of the layers that cannot go back by tokens.
+"""The files of the disk tier: one for each saved state, and one of generated turns.
+
+A saved state is a header, the tokens, the state, and checkpoints of the layers that cannot go back by tokens:
 
     magic 8 | fingerprint 32 | digest of the scope 16 | number of tokens 4 | bytes of state 8
     number of checkpoints 4 | bytes of checkpoints 8 | checksum 32
     tokens, 4 bytes each | state | tokens 4 and bytes 8 of each checkpoint | checkpoints
 
-Numbers are little-endian. The checksum is a BLAKE2b of everything else. A file is written atomically, under a random
-name that reveals nothing; only its owner may read it. There is no fsync: the checksum detects what a crash tears.
-"""
+Numbers are little-endian. The checksum is a BLAKE2b of everything else. A file is written atomically, that of a state
+under a random name that reveals nothing; only its owner may read it. There is no fsync: the checksum detects what a
+crash tears."""
 
 from __future__ import annotations
 
@@ -15,12 +17,15 @@ import secrets
 import struct
 from dataclasses import dataclass
 from hashlib import blake2b
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from inference.generated_tokens import DIGEST_BYTES, TURNS_MAX, GeneratedTokens
+from inference.generated_tokens import TOKENS_MAX as KEPT_TOKENS_MAX
 from inference.kvcache.host_cache import Kept
 
 MAGIC = b"FTKV\x02\r\n\x00"  # a new layout gets a new number
@@ -144,3 +149,50 @@ def _checksum(*parts: bytes | memoryview) -> bytes:
     for part in parts:
         digest.update(part)
     return digest.digest()
+
+
+# The file of generated turns beside the saved states, which hardly ever match prompts that are tokenised anew:
+#
+#     magic 8 | checksum 32 | number of turns 4
+#     digests of messages, 16 bytes each | numbers of tokens, 4 bytes each | tokens, 4 bytes each
+TURNS = "turns"
+TURNS_MAGIC = b"FTTURN\x01\n"  # a new layout gets a new number
+
+_TURNS_HEADER = struct.Struct(f"<{len(TURNS_MAGIC)}s{CHECKSUM_BYTES}s")
+_COUNT = struct.Struct("<I")
+_BYTES_MAX = _TURNS_HEADER.size + _COUNT.size + TURNS_MAX * (DIGEST_BYTES + 4) + KEPT_TOKENS_MAX * 4
+
+
+def write_tokens(folder: Path, turns: GeneratedTokens) -> None:
+    """Raises OSError and then leaves the previous file in place."""
+    kept = turns.dump()
+    counts = np.array([len(ids) for _, ids in kept], "<u4")
+    tokens = np.fromiter(chain.from_iterable(ids for _, ids in kept), "<i4", int(counts.sum()))
+    content = _COUNT.pack(len(kept)) + b"".join(key for key, _ in kept) + counts.tobytes() + tokens.tobytes()
+    write_whole(folder / TURNS, _TURNS_HEADER.pack(TURNS_MAGIC, _checksum(content)), content)
+
+
+def read_tokens(folder: Path) -> list[tuple[bytes, tuple[int, ...]]]:
+    """Digests with their tokens, in the order in which they were written; empty if there is no file.
+
+    Raises UnreadableFile, OSError.
+    """
+    path = folder / TURNS
+    try:
+        if path.stat().st_size > _BYTES_MAX:
+            raise UnreadableFile("more turns than are ever written")
+        raw = path.read_bytes()
+    except FileNotFoundError:
+        return []
+    if len(raw) < _TURNS_HEADER.size + _COUNT.size:
+        raise UnreadableFile("too short")
+    (magic, checksum), content = _TURNS_HEADER.unpack_from(raw), raw[_TURNS_HEADER.size :]
+    if magic != TURNS_MAGIC or checksum != _checksum(content):
+        raise UnreadableFile("not a file of turns, or damaged")
+    (turns,) = _COUNT.unpack_from(content)
+    counts_at = _COUNT.size + turns * DIGEST_BYTES
+    counts = np.frombuffer(content, "<u4", turns, counts_at)
+    tokens = np.frombuffer(content, "<i4", offset=counts_at + 4 * turns).tolist()
+    ends = np.cumsum(counts, dtype=np.int64).tolist()
+    keys = (content[at : at + DIGEST_BYTES] for at in range(_COUNT.size, counts_at, DIGEST_BYTES))
+    return [(key, tuple(tokens[start:end])) for key, start, end in zip(keys, [0, *ends[:-1]], ends, strict=True)]

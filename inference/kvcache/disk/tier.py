@@ -22,11 +22,8 @@ from time import monotonic
 import numpy as np
 
 from inference.generated_tokens import GeneratedTokens
-from inference.kvcache.disk.blocks import chain, digest_of
-from inference.kvcache.disk.file import KV, ROOT, TEMPORARY, KvFile, UnreadableFile
-from inference.kvcache.disk.index import DiskIndex, IndexedState
-from inference.kvcache.disk.token_file import NAME as TURNS
-from inference.kvcache.disk.token_file import read_tokens, write_tokens
+from inference.kvcache.disk.file import KV, ROOT, TEMPORARY, TURNS, KvFile, UnreadableFile, read_tokens, write_tokens
+from inference.kvcache.disk.index import DiskIndex, IndexedState, chain, digest_of
 from inference.kvcache.host_cache import Entry
 from inference.prompt_cache import CacheScope
 

@@ -12,8 +12,17 @@ from hypothesis import strategies as st
 from agents.function_tool import function_schema
 from agents.parser.call import BODY_BYTES_MAX
 from agents.parser.choose import Dialect, Format, choose
-from agents.parser.deltas import CallArguments, CallBroken, CallFinished, CallStarted, ParserEvent, Text, Thought
-from agents.parser.markup import ThoughtMarks, joined
+from agents.parser.markup import (
+    CallArguments,
+    CallBroken,
+    CallFinished,
+    CallStarted,
+    ParserEvent,
+    Text,
+    Thought,
+    ThoughtMarks,
+    joined,
+)
 
 PROPERTIES = {"city": {"type": "string"}, "days": {"type": "integer"}, "tags": {"type": "array"}}
 CODES = {

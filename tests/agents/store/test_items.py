@@ -7,7 +7,7 @@ from typing import Any
 
 from agents.message import Message
 from agents.payload import to_payload
-from agents.store.items import FEW, items_of
+from agents.store.conversations import FEW, items_of
 
 
 class Noting(dict[str, Any]):

@@ -11,7 +11,7 @@ import pytest
 from agents.errors import ConversationBusy, InvalidTurn, NotFound
 from agents.message import Message, new_id
 from agents.store import ConversationStore, ResponseRecord, ResponseStore
-from agents.store.versions import VERSIONS_MAX
+from agents.store.conversations import VERSIONS_MAX
 from migrations.pool import Database
 from tests.agents.turns import user
 from worker.runs.response_rows import Batch

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inference.engine.detokenizer import TextStream
+from inference.tokenizer import TextStream
 
 BYTES = [bytes([value]) for value in range(256)]
 

@@ -16,8 +16,6 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from inference.config import EngineConfig
-from inference.engine.answer_lengths import AnswerLengths
-from inference.engine.detokenizer import TextStream
 from inference.engine.forecast import (
     DUE_BUCKET_NS,
     FACTOR_MAX,
@@ -34,13 +32,14 @@ from inference.engine.forecast import (
     retry_after_s,
 )
 from inference.engine.plan import Plan
-from inference.engine.queue_simulation import Ahead
+from inference.engine.queue_simulation import Ahead, AnswerLengths
 from inference.engine.sampler import Sampler
 from inference.engine.scheduler import Scheduler
 from inference.errors import Late
 from inference.generation import Due, Finish, Forecast, Priority, Sampling
 from inference.prompt_cache import CacheScope
 from inference.request import Request
+from inference.tokenizer import TextStream
 
 CLASSES = (Priority.INTERACTIVE, Priority.STANDARD, Priority.BATCH)
 SAMPLER = Sampler(Sampling(temperature=0))

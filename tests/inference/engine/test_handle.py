@@ -6,12 +6,12 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, cast
 
-from inference.engine.detokenizer import TextStream
 from inference.engine.handle import SLICE, Handle, Outbox, TokenUpdate
 from inference.engine.sampler import Sampler
 from inference.generation import Delta, Sampling
 from inference.prompt_cache import CacheScope
 from inference.request import Request
+from inference.tokenizer import TextStream
 
 
 class CountedLoop:

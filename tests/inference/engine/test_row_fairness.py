@@ -7,7 +7,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inference.engine.row_fairness import RowFairness, Share
+from inference.engine.fairness import RowFairness, Share
 
 STEP_S, ROW_S, PAUSE_S = 0.004, 0.002, 0.1
 

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from agents.parser.choose import Dialect, Format
-from agents.parser.deltas import CallBroken, CallFinished
+from agents.parser.markup import CallBroken, CallFinished
 from inference.bundled import CHAT_MODEL
 from inference.grammar.calls import (
+    CallableFunction,
     Forced,
     function_gemma_calls,
     gemma_calls,
@@ -22,7 +23,6 @@ from inference.grammar.calls import (
 )
 from inference.grammar.constraint import Vocabulary
 from inference.grammar.lark import Thought
-from inference.grammar.tools import CallableFunction
 from inference.llama import LlamaModel
 
 MODEL = LlamaModel.load(CHAT_MODEL, weights=False)

@@ -17,9 +17,9 @@ from inference.config import EngineConfig
 from inference.engine.sampler import Sampler
 from inference.errors import GrammarFailed, InvalidSchema
 from inference.generation import Finish, Priority, Sampling, Terms
+from inference.grammar.calls import CallableFunction, tool_grammar
 from inference.grammar.constraint import Constraint, Vocabulary
 from inference.grammar.schema import json_grammar
-from inference.grammar.tools import CallableFunction, tool_grammar
 from inference.model import ChatModel
 from inference.prompt import ChatMessage
 

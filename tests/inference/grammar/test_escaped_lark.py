@@ -7,10 +7,9 @@ import json
 import pytest
 
 from inference.errors import InvalidSchema
-from inference.grammar.calls import Forced, llama_calls
+from inference.grammar.calls import CallableFunction, Forced, llama_calls, tool_grammar
 from inference.grammar.constraint import Vocabulary
-from inference.grammar.escaped_lark import COMMON, escaped
-from inference.grammar.tools import CallableFunction, tool_grammar
+from inference.grammar.lark import COMMON, escaped
 
 END = 256
 VOCABULARY = Vocabulary([*(bytes([byte]) for byte in range(256)), b""], frozenset({END}))

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from inference.bundled import CHAT_MODEL
 from inference.errors import InvalidSchema
+from inference.grammar.calls import CallableFunction, tool_grammar
 from inference.grammar.constraint import Vocabulary
 from inference.grammar.lark import Thought, by_token, grammar, up_to
 from inference.grammar.schema import json_grammar, restated
-from inference.grammar.tools import CallableFunction, tool_grammar
 from inference.llama import LlamaModel
 
 MODEL = LlamaModel.load(CHAT_MODEL, weights=False)

@@ -9,9 +9,9 @@ import pytest
 from pydantic import BaseModel, Field, TypeAdapter
 
 from inference.errors import InvalidSchema, SchemaUnmet
+from inference.grammar.conformance import check, unenforced
 from inference.grammar.lark import grammar, value_of
 from inference.grammar.schema import json_grammar, restated
-from inference.grammar.unenforced_keywords import check, unenforced
 from tests.inference.grammar.test_grammar import fits
 
 UNIQUE: Any = {"type": "array", "uniqueItems": True}

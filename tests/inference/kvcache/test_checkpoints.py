@@ -7,7 +7,7 @@ import pytest
 
 from inference.kvcache.checkpoints import CHECKPOINT_TOKENS_MIN, Checkpoints, spaced
 from inference.kvcache.host_cache import INDEX_TOKEN_BYTES, Entry, HostCache
-from inference.kvcache.shared_prefixes import SharedPrefixes
+from inference.kvcache.radix import SharedPrefixes
 from inference.kvcache.slots import Placement, Slots
 from inference.prompt_cache import CacheScope
 from tests.inference.kvcache.test_slots import ANYONE, finish

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from inference.kvcache.pages import MAPPED_BYTES_MIN, pages
+from inference.kvcache.host_cache import MAPPED_BYTES_MIN, pages
 
 ROOT = Path(__file__).resolve().parents[3]
 CACHE_MB, BESIDE_MB_MAX = 64, 16  # the largest state on its way into the cache, small objects and their holes: 11 MB

@@ -5,8 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inference.kvcache.radix import RadixIndex, common_length
-from inference.kvcache.shared_prefixes import SharedPrefixes
+from inference.kvcache.radix import RadixIndex, SharedPrefixes, common_length
 from inference.prompt_cache import CacheScope
 
 tokens = st.lists(st.integers(0, 2), max_size=12)  # few values: many shared beginnings

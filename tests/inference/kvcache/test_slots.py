@@ -7,7 +7,7 @@ import pytest
 
 from inference.kvcache.host_cache import Entry, HostCache
 from inference.kvcache.miss_report import SEEN_BLOCK
-from inference.kvcache.shared_prefixes import SharedPrefixes
+from inference.kvcache.radix import SharedPrefixes
 from inference.kvcache.slots import SHARED_PREFILL_MIN, TAIL_LOSS_MAX, Placement, Saved, Slots
 from inference.prompt_cache import CacheScope
 

@@ -16,7 +16,6 @@ import pytest
 
 from inference.attention import ALL, Attention
 from inference.config import EngineConfig
-from inference.engine.detokenizer import TextStream
 from inference.engine.sampler import Sampler
 from inference.generation import Finish, Generation, Sampling, Terms, TokenLogprob
 from inference.kvcache.disk import Found
@@ -27,6 +26,7 @@ from inference.model import ChatModel
 from inference.prompt import ChatMessage, ToolCall
 from inference.prompt_cache import CacheScope, Cause
 from inference.request import Request
+from inference.tokenizer import TextStream
 
 GREEDY = Sampling(temperature=0, max_tokens=5)
 CONTEXT = 512

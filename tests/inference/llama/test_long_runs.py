@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from inference.bundled import CHAT_MODEL, EMBEDDER
 from inference.llama import LlamaModel
-from inference.llama.long_runs import WINDOW_CHARS, cuts
+from inference.llama.weights import WINDOW_CHARS, cuts
 from tests.inference.variants import KINDS, TOKENS, fact, write_variant
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -10,9 +10,8 @@ from inference.attention import ALL, Attention
 from inference.bundled import CHAT_MODEL, DRAFT_MODEL
 from inference.config import EngineConfig
 from inference.provisioning import calibration, machine
-from inference.provisioning.attention_bench import Pace
 from inference.provisioning.calibration import KEPT_MAX, Calibrations, affordable, chosen
-from inference.provisioning.prefill_bench import best_size
+from inference.provisioning.speed import Pace, best_size
 
 RULE, OTHER = Attention(unified=False, flash=False), Attention(unified=True, flash=True)
 

@@ -16,7 +16,6 @@ from inference.bundled import CHAT_MODEL, DRAFT_MODEL, EMBEDDER
 from inference.config import ADJUSTABLE, EngineConfig
 from inference.llama import Device, LlamaContext, LlamaModel
 from inference.provisioning import catalogue, doctor
-from inference.provisioning.barriers import Barriers
 from inference.provisioning.calibration import Calibrations
 from inference.provisioning.catalogue import PRESETS
 from inference.provisioning.doctor import (
@@ -37,7 +36,7 @@ from inference.provisioning.doctor import (
 from inference.provisioning.isolated_process import RunFailed, run_isolated
 from inference.provisioning.machine import Room
 from inference.provisioning.memory import Footprint, Proportions
-from inference.provisioning.prefill_bench import SIZES
+from inference.provisioning.speed import SIZES, Barriers
 from tests.inference.adapters import random_changes, write_adapter
 
 AVX2_CPU = frozenset(["sse3", "avx2", "fma", "f16c"])

@@ -6,7 +6,7 @@ import pytest
 
 from inference.generation import Finish, Sampling, Steps, TokenLogprob
 from inference.prompt_cache import Miss
-from inference.remote.answer_stream import (
+from inference.remote.protocol import (
     DONE,
     EVENT_BYTES_MAX,
     Events,
@@ -21,7 +21,7 @@ from inference.remote.answer_stream import (
     spell_nothing,
     spell_tokens,
 )
-from inference.testing import ScriptedGeneration
+from tests.scripted import ScriptedGeneration
 
 PIECES = [b"zero", b" one", b" two", b"\xe2\x82"]
 # A stream of vLLM with `stream_options.include_usage` and `--enable-prompt-tokens-details`.

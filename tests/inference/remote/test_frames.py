@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from inference.remote.answer_stream import MalformedStream
-from inference.remote.frames import (
+from inference.remote.protocol import MalformedStream
+from inference.remote.transport import (
     ASK,
     EVENTS,
     OF_ALL,

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from inference.bundled import CHAT_MODEL, DRAFT_MODEL, EMBEDDER
 from inference.config import EngineConfig
-from inference.engine.detokenizer import TextStream
 from inference.engine.sampler import Sampler
 from inference.errors import ModelNotLoaded
 from inference.generation import Sampling
@@ -24,8 +23,9 @@ from inference.provisioning.calibration import Calibrations
 from inference.provisioning.doctor import Level, draft_finding, examine
 from inference.request import Request
 from inference.speculative.draft_model import PADDING_TOKENS_MAX, DraftModel, same_vocabulary
-from inference.testing import ScriptedBackend
+from inference.tokenizer import TextStream
 from tests.inference.variants import KINDS, TEMPLATE, TOKENS, fact, write_variant
+from tests.scripted import ScriptedBackend
 
 SHARED = 26
 

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from inference.config import EngineConfig
-from inference.engine.detokenizer import TextStream
 from inference.engine.engine import Engine
 from inference.engine.handle import Handle
 from inference.engine.sampler import Sampler
@@ -22,7 +21,8 @@ from inference.prompt import ChatMessage
 from inference.prompt_cache import CacheScope
 from inference.request import Request
 from inference.speculative.prompt_lookup import KEPT_TOKENS_MAX, ORDERS, READ_TOKENS_MAX, Ngrams, PromptLookup
-from inference.testing import ScriptedBackend
+from inference.tokenizer import TextStream
+from tests.scripted import ScriptedBackend
 
 VOCABULARY = 26
 PIECES = [bytes([65 + token]) for token in range(VOCABULARY)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from inference.remote.answer_stream import DONE, Events
+from inference.remote.protocol import DONE, Events
 from inference.remote.transport import Answer, Exchange, Receiver, Transport
 
 OURS = "firsttoken"

@@ -15,7 +15,8 @@ from typing import Any
 import aiohttp
 import pytest
 
-from inference.remote.frames import (
+from inference.remote.protocol import PATH as PLAIN_PATH
+from inference.remote.transport import (
     ASK,
     CANCEL,
     EVENTS,
@@ -24,6 +25,7 @@ from inference.remote.frames import (
     PROTOCOL,
     REFUSED,
     TAKEN,
+    Answer,
     Frame,
     Frames,
     ask,
@@ -32,8 +34,6 @@ from inference.remote.frames import (
     refusal,
     step,
 )
-from inference.remote.request_body import PATH as PLAIN_PATH
-from inference.remote.transport import Answer
 from tests.worker.engines.conftest import TOKEN
 from worker.engines import served_channel
 from worker.engines.channel import KEEPALIVE_PROBES, KEEPALIVE_S, keep_alive

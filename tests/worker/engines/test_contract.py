@@ -17,8 +17,8 @@ from inference.config import EngineConfig
 from inference.engine.handle import Handle
 from inference.errors import InvalidSchema, NotDeterministic, PromptTooLong, QueueFull, Refused, UnknownToken
 from inference.generation import Delta, Finish, Sampling, Terms, ThoughtLimit
+from inference.grammar.calls import CallableFunction, tool_grammar
 from inference.grammar.schema import json_grammar
-from inference.grammar.tools import CallableFunction, tool_grammar
 from inference.llama import has_gpu
 from inference.model import ChatModel
 from inference.prompt import ChatMessage, Segment

@@ -14,7 +14,7 @@ import pytest
 from inference.errors import InferenceError
 from inference.generation import Finish, Sampling
 from inference.remote import remote_generation, remote_model
-from inference.remote.answer_stream import COUNT_MAX, EVENT_BYTES_MAX, TOKEN_ID
+from inference.remote.protocol import COUNT_MAX, EVENT_BYTES_MAX, TOKEN_ID
 from inference.remote.remote_model import RemoteModel
 from tests.engines import reaching
 from worker.engines.exchange import REFUSAL_BYTES_MAX

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from inference.template_capabilities import Capabilities
+from inference.message_fitting import Capabilities
 from worker.routes.models import abilities
 
 QWEN = "{% if tools %}<tool_call>{% endif %}<think></think>"

@@ -6,7 +6,7 @@ from math import inf
 
 import pytest
 
-from agents.surface import Surface
+from agents.definition import Surface
 from worker.telemetry.goodput import SURFACES_MAX, USUAL, WINDOWS_S, BurnRate, Target, Targets
 
 TARGETS = Targets.parse("chat=500/100, kiosk-2=50.5/20")

@@ -19,8 +19,7 @@ from typing import Any
 import numpy as np
 import tomli_w
 
-from agents.routing.policy import Cascade, Doubt
-from agents.routing.refusal import REFUSALS, begins_like
+from agents.routing.policy import REFUSALS, Cascade, Doubt, begins_like
 from worker.cli.evals.outcome import Interval, Result, difference
 from worker.cli.evals.report import aligned, in_markdown
 from worker.cli.evals.suite import Answer

@@ -14,7 +14,7 @@ from urllib.parse import quote
 import aiohttp
 import orjson
 
-from inference.remote.answer_stream import DONE, Events
+from inference.remote.protocol import DONE, Events
 from worker.cli.evals.suite import Answer, Called, Case, Found, Usage
 from worker.errors import BUSY, StartError
 

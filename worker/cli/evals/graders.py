@@ -15,9 +15,9 @@ from typing import Any
 
 import orjson
 
+from agents.answer_cache import overlap
 from agents.citations import MARK
-from agents.text_similarity import overlap
-from inference.grammar.validation import Checked, Pattern
+from inference.grammar.conformance import Checked, Pattern
 from retrieval.quality.measures import RANKS_MAX
 from worker.cli.evals.suite import Answer, Called, Case, ExpectedCall, ExpectedCitation, Found, Place, Tool
 

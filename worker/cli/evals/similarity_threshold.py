@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from agents.text_similarity import particulars
+from agents.answer_cache import particulars
 from worker.engines.engine_settings import SIMILAR_MIN
 
 FINER = 0.0001  # a threshold lies between two similarities

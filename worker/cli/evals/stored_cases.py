@@ -16,8 +16,8 @@ from typing import Any
 
 import orjson
 
-from agents.store.answered import Answered
-from agents.text_similarity import overlap
+from agents.answer_cache import overlap
+from agents.store.responses import Answered
 from worker.cli.evals.report import aligned, in_markdown, plain
 from worker.cli.evals.suite import CALLS_MAX, TOKENS
 

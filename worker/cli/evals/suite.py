@@ -23,7 +23,7 @@ import orjson
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, field_validator, model_validator
 
 from agents.config_error import describe_error, keys_of
-from inference.grammar.validation import Checked, Pattern
+from inference.grammar.conformance import Checked, Pattern
 from worker.errors import StartError
 
 TEXT_CHARS_MAX = 200_000  # a prompt beyond any context that is served here

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Any, Literal, TypeAlias, get_args
 from uuid import UUID
 
-from agents.store.answered import Answered
+from agents.store.responses import Answered
 from migrations.pool import Connection, Database
 from worker.runs.record import HIT_SHARE
 from worker.telemetry.latency.slice import COMPLETED, LATE, LENGTHS, Cache, Slice, equal

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from inference.generated_tokens import GeneratedTokens
 from inference.kvcache.disk import BLOCK, DiskIndex, DiskTier, IndexedState, chain
 from inference.kvcache.disk.file import KV, ROOT, KvFile
-from inference.kvcache.disk.token_file import NAME as TURNS_FILE
+from inference.kvcache.disk.file import TURNS as TURNS_FILE
 from inference.kvcache.host_cache import Entry, Kept
 from inference.prompt import ChatMessage
 from inference.prompt_cache import CacheScope

@@ -10,8 +10,7 @@ from uuid import UUID
 
 import pytest
 
-from agents.store.answered import Answered, answered
-from agents.store.responses import ResponseRecord
+from agents.store.responses import Answered, ResponseRecord, answered
 from migrations.pool import Database
 from tests.agents.store.test_stores import record, save
 from worker.cli.evals.stored_cases import case_of, example_of, redacted

@@ -12,10 +12,10 @@ import asyncpg
 import pytest
 from aiohttp import FormData
 
-from agents.surface import USUAL
+from agents.definition import USUAL
 from inference.generation import ANY_TERMS, Priority, Sampling, Terms
-from inference.testing import ScriptedGeneration, ScriptedModel
 from migrations.pool import Database
+from tests.scripted import ScriptedGeneration, ScriptedModel
 from tests.worker.answering import MODEL, StallingModel, answering, get, post, services_with
 from tests.worker.harness import Client
 from tests.worker.sharing import colleagues, signed_in

@@ -1,4 +1,4 @@
-"""Public fakes for tests of policy: they keep the contracts of the real parts and follow a script."""
+"""Fakes for tests of policy: they keep the contracts of the real parts and follow a script."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ from inference.generation import (
     Steps,
     Terms,
     TokenLogprob,
+    UsualSampling,
 )
 from inference.grammar.constraint import Constraint
+from inference.message_fitting import EVERYTHING, Capabilities
 from inference.prompt import ChatMessage, PromptTokens, Rendered, Segment
 from inference.prompt_cache import Miss, Part, Verdict
-from inference.template_capabilities import EVERYTHING, Capabilities
 from inference.template_options import NO_OPTIONS, Value
 from inference.tokenizer import CHARACTER_BYTES, Room
 from inference.trace import now_ns
-from inference.usual_sampling import UsualSampling
 
 
 @dataclass(frozen=True)

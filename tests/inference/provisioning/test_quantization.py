@@ -11,9 +11,18 @@ from inference.attention import KV_TYPES
 from inference.bundled import CHAT_MODEL, DRAFT_MODEL, EMBEDDER, FOLDER
 from inference.errors import InferenceError
 from inference.llama import LlamaModel, quantize
-from inference.provisioning import comparison
-from inference.provisioning.comparison import LEAD_TOKENS, WINDOW_TOKENS, WINDOWS_MAX, Comparison, _Tally, compare, cut
+from inference.provisioning import quantization
 from inference.provisioning.isolated_process import RunFailed, run_isolated
+from inference.provisioning.quantization import (
+    LEAD_TOKENS,
+    MODULE,
+    WINDOW_TOKENS,
+    WINDOWS_MAX,
+    Comparison,
+    _Tally,
+    compare,
+    cut,
+)
 
 TEXT = (FOLDER / "MODEL_CARD.md").read_text()[:3000]
 
@@ -74,7 +83,7 @@ def test_windows_are_bounded_and_equal() -> None:
 
 
 def test_a_slow_machine_judges_by_fewer_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(comparison, "BUDGET_S", -1.0)
+    monkeypatch.setattr(quantization, "BUDGET_S", -1.0)
     found = compared(DRAFT_MODEL, DRAFT_MODEL)
     assert 0 < found.tokens <= WINDOWS_MAX
 
@@ -96,4 +105,4 @@ def test_what_cannot_be_quantised_ends_with_a_reason(tmp_path: Path) -> None:
     (tmp_path / "cut.gguf").write_bytes(CHAT_MODEL.read_bytes()[:100_000])
     arguments = (str(tmp_path / "cut.gguf"), str(tmp_path / "out.gguf"), "q4_0", "1")
     with pytest.raises(RunFailed, match="could not quantise"):
-        run_isolated("inference.provisioning.quantize", *arguments, timeout_s=60)
+        run_isolated(MODULE, "quantise", *arguments, timeout_s=60)

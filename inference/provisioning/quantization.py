@@ -1,11 +1,12 @@
-"""Measures what quantisation did to a model, or to its keys and values; prints JSON.
+"""Quantises a model, and measures what that did to it, or to its keys and values; prints JSON.
 
-`python -m inference.provisioning.comparison BEFORE AFTER TEXT THREADS GPU_LAYERS [KV_TYPE]`
+    python -m inference.provisioning.quantization quantise SOURCE TARGET KIND THREADS
+    python -m inference.provisioning.quantization compare BEFORE AFTER TEXT THREADS GPU_LAYERS [KV_TYPE]
 
-With a KV_TYPE, AFTER has its keys and values in that type, and BEFORE in f16. Both models read the same text side by
-side. It is cut into windows, each a sequence of its own, and a step computes one token of every window: so the logits
-of all rows are produced by the kernels used for decoding, and none need to be stored.
-"""
+Run in a subprocess, as the library may abort. With a KV_TYPE, AFTER has its keys and values in that type, and BEFORE in
+f16. Both models read the same text side by side. It is cut into windows, each a sequence of its own, and a step
+computes one token of every window: so the logits of all rows are produced by the kernels used for decoding, and none
+need to be stored."""
 
 from __future__ import annotations
 
@@ -24,8 +25,9 @@ from inference.attention import AUTO, F16
 from inference.attention import attention as usual
 from inference.backend import Rows
 from inference.errors import InferenceError
-from inference.llama import LlamaContext, LlamaModel
+from inference.llama import LlamaContext, LlamaModel, quantize
 
+MODULE = "inference.provisioning.quantization"
 WINDOWS_MAX, WINDOW_TOKENS = 16, 256  # a few thousand tokens distinguish two quantisations; 16 rows suit the kernels
 LEAD_TOKENS = 16  # at the start of a window, not counted: their context is too short to predict them
 TEXT_CHARS_MAX = 60_000  # enough for these tokens in any language
@@ -127,18 +129,19 @@ def _log_probabilities(logits: NDArray[np.float32]) -> NDArray[np.float64]:
     return shifted
 
 
+def _main(what: str, source: Path, other: Path, *more: str) -> None:
+    if what == "quantise":
+        kind, threads = more
+        quantize(source, other, kind, threads=int(threads))
+        return
+    text, threads, gpu_layers, *kv_types = more
+    content, kv_type = Path(text).read_text("utf-8", "replace"), next(iter(kv_types), None)
+    found = compare(source, other, content, threads=int(threads), gpu_layers=int(gpu_layers), kv_type=kv_type)
+    print(json.dumps(asdict(found)))
+
+
 if __name__ == "__main__":
-    before, after, text, threads, gpu_layers, *kv_types = sys.argv[1:]
     try:
-        content = Path(text).read_text("utf-8", "replace")
-        found = compare(
-            Path(before),
-            Path(after),
-            content,
-            threads=int(threads),
-            gpu_layers=int(gpu_layers),
-            kv_type=next(iter(kv_types), None),
-        )
+        _main(sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3]), *sys.argv[4:])
     except (InferenceError, OSError) as error:
         sys.exit(str(error))
-    print(json.dumps(asdict(found)))
