@@ -451,4 +451,5 @@ def _required(schema: Mapping[str, Any]) -> dict[str, None]:
     required, properties = schema.get("required"), schema.get("properties")
     if not isinstance(required, list) or not isinstance(properties, Mapping):
         return {}
-    return {name: None for name in properties if name in {each for each in required if isinstance(each, str)}}
+    names = {name for name in required if isinstance(name, str)}
+    return {name: None for name in properties if name in names}
