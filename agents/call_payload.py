@@ -1,14 +1,15 @@
-"""Calls and their outputs in the JSON shapes of the public contract: each built-in tool has items of its own."""
+"""Contents, calls and their outputs in the JSON shapes of the public contract: text with pictures in it is parts, and
+each built-in tool has items of its own."""
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
-from agents.content_payload import content_of, content_payload
 from agents.function_tool import (
     INPUT,
     CallForm,
@@ -21,7 +22,52 @@ from agents.function_tool import (
     qualified,
 )
 from agents.message import CallResult, FunctionCall, FunctionCallOutput, Status, storable
+from inference.picture import Picture
 from inference.prompt import PlacedPicture
+
+
+def content_payload(text: str, pictures: Sequence[PlacedPicture]) -> list[dict[str, Any]]:
+    parts: list[dict[str, Any]] = []
+    begin = 0
+    for placed in pictures:
+        if before := text[begin : placed.at]:
+            parts.append({"type": "input_text", "text": before})
+        data = base64.b64encode(placed.picture.data).decode()
+        url = f"data:{placed.picture.media_type};base64,{data}"
+        parts.append({"type": "input_image", "image_url": url, "detail": "auto"})
+        begin = placed.at
+    if (rest := text[begin:]) or not parts:
+        parts.append({"type": "input_text", "text": rest})
+    return parts
+
+
+def content_of(parts: Sequence[Mapping[str, Any]]) -> tuple[str, tuple[PlacedPicture, ...]]:
+    """The inverse of `content_payload`. Raises KeyError and ValueError for what is none."""
+    if not parts:
+        raise ValueError("an item has parts")
+    return joined([part["text"] if "text" in part else picture_of(part["image_url"]) for part in parts])
+
+
+def joined(parts: Sequence[str | Picture], between: str = "\n") -> tuple[str, tuple[PlacedPicture, ...]]:
+    """One text, and the places of the pictures in it. `between` stands between two texts: a text begins a line behind
+    another one, not behind a picture, as in llama-server."""
+    text, pictures = "", list[PlacedPicture]()
+    for before, part in zip([None, *parts], parts, strict=False):
+        if isinstance(part, Picture):
+            pictures.append(PlacedPicture(len(text), part))
+        else:
+            text += between + part if isinstance(before, str) else part
+    return text, tuple(pictures)
+
+
+def picture_of(url: str) -> Picture:
+    """The picture in a data URL. Raises ValueError for another URL, and for what is not base64."""
+    head, comma, data = url.partition(",")
+    media_type, _, coding = head.removeprefix("data:").partition(";")
+    if not comma or not head.startswith("data:") or coding != "base64":
+        raise ValueError("not a data URL in base64")
+    return Picture.of(media_type, base64.b64decode(data, validate=True))
+
 
 _HEAD = re.compile(rf'\s*\{{\s*"{INPUT}"\s*:\s*"')
 HEAD_CHARS_MAX = 100  # more white space than any model writes; the input then comes in one piece, at the end

@@ -17,10 +17,10 @@ from enum import Enum
 from typing import Any
 
 from agents.available_tools import AvailableTools
-from agents.citations import count_unknown
 from agents.errors import InvalidTurn
 from agents.message import Item, Message
 from agents.parser.choose import Dialect, Format
+from agents.reply import count_unknown
 from agents.turn import AnswerFormat, Turn
 from inference.errors import SchemaUnmet
 from inference.grammar import calls

@@ -10,12 +10,13 @@ from agents.call_payload import (
     OUTPUTS,
     call_of,
     call_payload,
+    content_of,
+    content_payload,
     output_of,
     output_payload,
     tool_payloads,
     tools_of,
 )
-from agents.content_payload import content_of, content_payload
 from agents.function_tool import described
 from agents.message import (
     Citation,

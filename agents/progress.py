@@ -12,7 +12,6 @@ from typing import Any
 from agents.available_tools import AvailableTools
 from agents.budget import WALL_CLOCK, Budget
 from agents.checkpoint import CannotResume, Checkpoint, packed
-from agents.citations import count_unknown
 from agents.constraint import Stage
 from agents.errors import AgentError
 from agents.events import (
@@ -33,6 +32,7 @@ from agents.message import CallResult, FileSearchCall, FunctionCall, FunctionCal
 from agents.model_registry import Candidate
 from agents.payload import to_payload
 from agents.prefetch import Prefetch
+from agents.reply import count_unknown
 from agents.routing.policy import DECLINED, begins_like
 from agents.search import Rewriting
 from agents.step import Step

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from agents.content_payload import content_of, content_payload, joined
+from agents.call_payload import content_of, content_payload, joined
 from agents.message import FunctionCallOutput, Message
 from agents.payload import from_payload, to_payload
 from agents.prompt import assemble, decoded

@@ -19,7 +19,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from agents.content_payload import joined, picture_of
+from agents.call_payload import joined, picture_of
 from inference.picture import Picture
 from inference.prompt import PlacedPicture
 from retrieval.loaders.formats import MEDIA_TYPES

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agents.content_payload import joined
+from agents.call_payload import joined
 from agents.message import Message
 from inference.picture import Picture
 from worker.routes.conversations import markdown

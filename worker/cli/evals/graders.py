@@ -16,7 +16,7 @@ from typing import Any
 import orjson
 
 from agents.answer_cache import overlap
-from agents.citations import MARK
+from agents.reply import CITATION
 from inference.grammar.conformance import Checked, Pattern
 from retrieval.quality.measures import RANKS_MAX
 from worker.cli.evals.suite import Answer, Called, Case, ExpectedCall, ExpectedCitation, Found, Place, Tool
@@ -139,7 +139,7 @@ _WORD = re.compile(r"\w+(?:[.,:]\d+)*")
 
 def cites(expected: Sequence[ExpectedCitation], answer: Answer) -> float:
     """The share of expected citations that the answer has. 0 if it also cites something that it was not given."""
-    numbers = [int(mark[1]) for mark in MARK.finditer(answer.text)]
+    numbers = [int(mark[1]) for mark in CITATION.finditer(answer.text)]
     if any(not 1 <= number <= len(answer.found) for number in numbers):
         return 0.0
     return sum(_cited(each, answer) for each in expected) / len(expected)
@@ -157,11 +157,11 @@ def _cited(expected: ExpectedCitation, answer: Answer) -> bool:
     passages = [
         (sentence, answer.found[int(mark[1]) - 1])
         for sentence in _sentences(answer.text)
-        for mark in MARK.finditer(sentence)
+        for mark in CITATION.finditer(sentence)
     ]
     own = [(sentence, passage) for sentence, passage in passages if _is_at(expected.file, passage)]
     if not expected.says:
-        return any(_bears_out(passage.text, MARK.sub("", sentence)) for sentence, passage in own)
+        return any(_bears_out(passage.text, CITATION.sub("", sentence)) for sentence, passage in own)
     return all(
         _holds(answer.text, text) and any(_holds(passage.text, text) for _, passage in own) for text in expected.says
     )
