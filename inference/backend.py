@@ -1,4 +1,4 @@
-"""What the engine needs of a device: `inference.llama.LlamaContext` is real, `testing.ScriptedBackend` a fake."""
+"""What the engine needs of a device; `inference.llama.LlamaContext` is the real one."""
 
 from __future__ import annotations
 

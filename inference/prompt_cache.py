@@ -72,7 +72,7 @@ class CacheScope:
     """Prompts share cached prefixes only within one scope: those of one tenant that are computed the same way.
 
     `exact` requests are computed differently (see `Request.batchable` and `Request.reusable`), so their cache is
-    separate. Prefixes without any tenant's data are shared across scopes: see `kvcache.shared_prefixes`.
+    separate. Prefixes without any tenant's data are shared across scopes: see `SharedPrefixes`.
     """
 
     tenant: str
