@@ -18,7 +18,7 @@ from migrations.pool import Database
 from tests.scripted import ScriptedGeneration, ScriptedModel
 from tests.worker.answering import MODEL, StallingModel, answering, get, post, services_with
 from tests.worker.harness import Client
-from tests.worker.sharing import colleagues, signed_in
+from tests.worker.sharing import signed_in
 from worker.config import Config
 from worker.runs.batches import batch_store, batch_worker, input_file
 from worker.runs.batches.batch_store import BatchStore, Line, LineStore
@@ -143,14 +143,13 @@ async def test_a_batch_that_expires_ends_what_runs_and_tells_what_was_not_answer
 
 
 async def test_a_worker_that_stops_gives_its_lines_to_another_one_at_once(database: Database) -> None:
+    """With one place: another place that looks for a line in this very moment would take it, until the worker ends."""
     model = StallingModel(["Half an answer"], name=MODEL)
-    async with colleagues(database, model) as (first, second):
-        assert first.app is not None and second.app is not None
-        await second.app[BATCHES].stop()
-        batch = await send(first, asks("a"))
+    async with answering(database, model=model, config=Config(batch_lines=1)) as client:
+        assert client.app is not None
+        batch = await send(client, asks("a"))
         await asyncio.wait_for(model.started.wait(), PATIENCE_S)
-        async with asyncio.timeout(1):
-            await first.app[BATCHES].stop()
+        await client.app[BATCHES].stop()
         assert model.running[0].stopped.is_set()
         lines = LineStore(database)
         again = await lines.claim(1, 0)
