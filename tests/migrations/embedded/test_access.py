@@ -25,7 +25,7 @@ import asyncpg
 dsn, uid = sys.argv[1], int(sys.argv[2])
 asyncio.get_event_loop_policy()  # what is imported late, while the files are still within reach
 os.setgroups([]), os.setgid(uid), os.setuid(uid)
-asyncio.run(asyncpg.connect(dsn, timeout=5))
+asyncio.run(asyncpg.connect(dsn, timeout=60))
 """
 
 
@@ -38,7 +38,7 @@ async def fetch(dsn: str, sql: str) -> list[object]:
 
 
 def logged_in_as(uid: int, dsn: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-c", LOG_IN, dsn, str(uid)], capture_output=True, text=True, timeout=20)
+    return subprocess.run([sys.executable, "-c", LOG_IN, dsn, str(uid)], capture_output=True, text=True, timeout=60)
 
 
 def test_root_and_the_owner_of_the_data_may_log_in_and_an_account_that_others_share_may_not() -> None:

@@ -136,7 +136,7 @@ def test_a_process_that_leaves_its_server_to_others_ends_in_silence(home: Path) 
     ) as first:
         assert first.stdout and first.stdout.readline() == "ready\n"
         with EmbeddedPostgres(home) as server:
-            _, said = first.communicate("\n", timeout=30)
+            _, said = first.communicate("\n", timeout=60)
             assert (first.returncode, said) == (0, "") and server.is_running
 
 
