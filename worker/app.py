@@ -7,9 +7,9 @@ import asyncio
 from aiohttp import web
 
 from agents.inflight import InFlight
-from worker.edge.budget import BUDGET, Budget
+from worker.auth.auth_settings import Cors
+from worker.edge.body import BUDGET, Budget
 from worker.edge.health_probes import HealthProbes
-from worker.http.cors import Cors
 from worker.http.middleware import CorsMiddleware, add_headers, end_with_credential, identify, sign_in, trace_request
 from worker.routes import (
     batches,

@@ -17,10 +17,9 @@ from typing import Any, get_type_hints
 
 from agents.origin import origins_of
 from inference.attention import QUANTISED
-from worker.auth.auth_settings import SignOnSettings, TokenSettings
+from worker.auth.auth_settings import Cors, SignOnSettings, TokenSettings
 from worker.edge.limit_settings import LimitSettings
 from worker.engines.engine_settings import ComputationSettings, MemorySettings, ModelSettings, SeparateEngineSettings
-from worker.http.cors import Cors
 from worker.setting import ConfigError, Group, Setting, among, setting
 from worker.telemetry.telemetry_settings import TelemetrySettings
 

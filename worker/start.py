@@ -39,9 +39,7 @@ from worker.auth.daily_budget import DailyBudgets
 from worker.auth.jwt import Tokens
 from worker.auth.keys import LOCAL_TENANT, Keys
 from worker.auth.provider import Provider
-from worker.auth.seals import Seals
-from worker.auth.secret import Secret
-from worker.auth.secret_file import read_secret
+from worker.auth.secret import Seals, Secret, read_secret
 from worker.auth.session import Sessions
 from worker.config import VERSION, Config
 from worker.database import open_database, open_replica

@@ -26,7 +26,7 @@ from retrieval.quality.questions import Line, Question, resolve
 from retrieval.quality.report import markdown
 from retrieval.store import PassageStore
 from worker.auth.keys import Keys
-from worker.auth.secret_file import read_secret
+from worker.auth.secret import read_secret
 from worker.config import load
 from worker.database import open_database
 from worker.home import Home

@@ -23,18 +23,17 @@ from retrieval.loaders.pool import LoaderPool
 from retrieval.store import FileQueue, UploadStore
 from tests.scripted import ScriptedModel
 from worker.app import build_app
-from worker.auth.access import needs
 from worker.auth.audit import AuditLog
 from worker.auth.authenticator import Authenticator
 from worker.auth.jwt import Tokens
 from worker.auth.keys import Keys
+from worker.auth.principal import Scope
 from worker.auth.provider import Provider
-from worker.auth.scope import Scope
-from worker.auth.seals import Seals
-from worker.auth.secret import Secret
+from worker.auth.secret import Seals, Secret
 from worker.auth.session import Sessions
 from worker.config import Config
 from worker.edge.listener import Listener
+from worker.http.route import needs
 from worker.lifecycle.supervisor import Supervisor
 from worker.runs.admission import Admission
 from worker.runs.attachments import Attachments

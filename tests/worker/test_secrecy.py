@@ -25,9 +25,9 @@ from migrations.runner import MigrationError, migrate, server_versions
 from tests.scripted import ScriptedModel
 from tests.worker.answering import MODEL, services_with
 from tests.worker.harness import SECRET, Client, serving
-from worker.auth.jwks import Jwks, KeysUnavailable
+from worker.auth.jwt import Jwks, KeysUnavailable
 from worker.auth.keys import Keys
-from worker.auth.scope import ALL
+from worker.auth.principal import ALL
 from worker.auth.secret import Secret
 from worker.config import Config, load
 from worker.http.request import PRINCIPAL

@@ -24,9 +24,17 @@ from joserfc.errors import JoseError
 from joserfc.jws import JWSRegistry
 
 from inference.trace import Trace
-from worker.auth.jwks import DOCUMENT_BYTES_MAX, Jwks, KeysUnavailable
-from worker.auth.jwt import LEEWAY_S, TENANT_CHARS_MAX, InvalidToken, header_of, is_storable
-from worker.auth.scope import USUAL, Scope
+from worker.auth.jwt import (
+    DOCUMENT_BYTES_MAX,
+    LEEWAY_S,
+    TENANT_CHARS_MAX,
+    InvalidToken,
+    Jwks,
+    KeysUnavailable,
+    header_of,
+    is_storable,
+)
+from worker.auth.principal import USUAL, Scope
 from worker.auth.secret import Secret
 from worker.auth.throttle import Throttle
 from worker.config import Config

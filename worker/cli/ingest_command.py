@@ -15,7 +15,7 @@ from retrieval.ingest import Progress, ingest
 from retrieval.loaders.web import is_url
 from retrieval.store import PassageStore
 from worker.auth.keys import Keys
-from worker.auth.secret_file import read_secret
+from worker.auth.secret import read_secret
 from worker.cli.tenant import checked, tenant_of
 from worker.config import Config
 from worker.database import open_database

@@ -14,8 +14,7 @@ from aiohttp import BadContentDispositionHeader, BadContentDispositionParam, web
 from aiohttp.http import HttpProcessingError, HttpVersion11
 from aiohttp.web_protocol import RequestHandler
 
-from worker.edge.connections import Connections, descriptors, limit_for
-from worker.edge.guard import Guard
+from worker.edge.guard import Connections, Guard, descriptors, limit_for
 from worker.edge.limit_settings import LimitSettings
 from worker.errors import ApiError
 from worker.http.middleware import error_response

@@ -32,15 +32,14 @@ from inference.remote.protocol import BOUNDARIES_MAX, DRAWN, MODELS_PATH, PATH, 
 from inference.remote.transport import PATH as CHANNEL_PATH
 from inference.remote.transport import PROTOCOL
 from inference.trace import now_ns
-from worker.edge.body import is_gone, read_body
-from worker.edge.budget import BUDGET, Budget
+from worker.edge.body import BUDGET, Budget, is_gone, read_body
 from worker.edge.guard import guard_of
 from worker.engines.channel import keep_alive
 from worker.engines.served_channel import HttpBody, ServedChannel, SharedReply, TokenStream
 from worker.errors import ApiError, ClientGone, invalid
 from worker.http.error_mapping import to_api_error
-from worker.http.json_response import json_response
 from worker.http.middleware import error_response, join_trace
+from worker.http.request import json_response
 from worker.telemetry.prometheus import Scraped, Stats, engine_gauges, memory_gauge
 from worker.wire import limits
 from worker.wire.parse import parsed

@@ -20,16 +20,14 @@ from aiohttp import hdrs, web
 from agents.errors import Interrupted, Leaving
 from inference.errors import OVERLOADED
 from inference.trace import Trace, now_ns, random_id
-from worker.auth.access import EVERYBODY, VISITORS, access_of
 from worker.auth.audit import Actor
-from worker.edge.body import is_gone, read_body
-from worker.edge.budget import BUDGET
+from worker.auth.auth_settings import Cors
+from worker.edge.body import BUDGET, is_gone, read_body
 from worker.edge.guard import guard_of, remote_of
 from worker.errors import ApiError, ClientGone
-from worker.http.cors import Cors
 from worker.http.error_mapping import to_api_error, unknown_path
-from worker.http.json_response import json_response
-from worker.http.request import BODY, IGNORED, PRINCIPAL, REQUEST_ID, TRACE
+from worker.http.request import BODY, IGNORED, PRINCIPAL, REQUEST_ID, TRACE, json_response
+from worker.http.route import EVERYBODY, VISITORS, access_of
 from worker.services import DRAINING, LEAVING, REQUESTS, SERVICES
 from worker.wire.messages_reply import error_body, is_for_messages
 from worker.wire.strict import IGNORED_HEADER, Ignored

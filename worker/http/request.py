@@ -1,4 +1,5 @@
-"""A request as handlers see it: what the middlewares store in it, and checks that need the running worker.
+"""A request as handlers see it: what the middlewares store in it, and checks that need the running worker. And
+responses in JSON.
 
 TRACE, REQUEST_ID and IGNORED are set in every handler, and so are PRINCIPAL and BODY where credentials are required; on
 the pages `request.get(PRINCIPAL)` is the signed-in user or None. BODY is decompressed; uploads are read as they arrive.
@@ -6,11 +7,14 @@ the pages `request.get(PRINCIPAL)` is the signed-in user or None. BODY is decomp
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+import orjson
 from aiohttp import web
+from aiohttp.abc import AbstractStreamWriter
+from aiohttp.payload import Payload
 
 from agents.errors import AgentError
 from inference.errors import InferenceError
@@ -81,3 +85,35 @@ def path_id(request: web.Request, kind: str, name: str = "id") -> str:
 def includes(request: web.Request, value: str) -> bool:
     """Whether the query string asks for this too. Clients send `include` or `include[]`."""
     return value in (*request.query.getall("include", ()), *request.query.getall("include[]", ()))
+
+
+PIECE_BYTES = 256 * 1024  # given to the transport at once; 16 MB take it a twentieth of a second
+
+
+def json_response(content: Any, *, status: int = 200, headers: Mapping[str, str] | None = None) -> web.Response:
+    """A JSON response; UUIDs and times are written as text."""
+    return json_bytes(orjson.dumps(content), status=status, headers=headers)
+
+
+def json_bytes(body: bytes, *, status: int = 200, headers: Mapping[str, str] | None = None) -> web.Response:
+    """A response whose JSON is written already."""
+    sent = body if len(body) <= PIECE_BYTES else Pieces(body)
+    return web.Response(status=status, body=sent, content_type="application/json", headers=headers)
+
+
+class Pieces(Payload):
+    """A long body, of which the client takes a piece before the next one is copied."""
+
+    _value: bytes
+    _autoclose = True  # nothing is open
+
+    def __init__(self, body: bytes) -> None:
+        super().__init__(body, content_type="application/json")
+        self._size = len(body)
+
+    def decode(self, encoding: str = "utf-8", errors: str = "strict") -> str:
+        return self._value.decode(encoding, errors)
+
+    async def write(self, writer: AbstractStreamWriter) -> None:
+        for begin in range(0, len(self._value), PIECE_BYTES):
+            await writer.write(self._value[begin : begin + PIECE_BYTES])

@@ -12,8 +12,8 @@ from aiohttp import web
 from worker.config import VERSION, Config
 from worker.edge.listener import listening
 from worker.errors import ApiError
-from worker.http.json_response import json_response
 from worker.http.middleware import SECURITY_HEADERS, SERVER, error_response
+from worker.http.request import json_response
 from worker.lifecycle.load_progress import LoadProgress
 from worker.routes import pages
 

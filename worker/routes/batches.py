@@ -5,12 +5,10 @@ from __future__ import annotations
 from aiohttp import web
 
 from retrieval.errors import FileNotFound
-from worker.auth.access import needs
-from worker.auth.scope import Scope
+from worker.auth.principal import Scope
 from worker.errors import ApiError, invalid
-from worker.http.json_response import json_response
-from worker.http.request import BODY, PRINCIPAL, path_id
-from worker.http.route_docs import RouteDocs
+from worker.http.request import BODY, PRINCIPAL, json_response, path_id
+from worker.http.route import RouteDocs, needs
 from worker.services import SERVICES
 from worker.wire.batches import PURPOSE, BatchCreate, batch_object
 from worker.wire.page import PAGE, PageQuery, list_object

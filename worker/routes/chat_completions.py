@@ -7,12 +7,10 @@ from contextlib import nullcontext
 from aiohttp import web
 
 from agents.turn import Turn
-from worker.auth.access import needs
-from worker.auth.scope import Scope
+from worker.auth.principal import Scope
 from worker.errors import ClientGone
-from worker.http.json_response import json_response
-from worker.http.request import BODY, IGNORED, PRINCIPAL, TRACE, check_model, in_param
-from worker.http.route_docs import EVENTS, JSON, RouteDocs
+from worker.http.request import BODY, IGNORED, PRINCIPAL, TRACE, check_model, in_param, json_response
+from worker.http.route import EVENTS, JSON, RouteDocs, needs
 from worker.runs.choice import Choice, all_of, choices_of, turns_of, whole
 from worker.runs.event_stream import EventStream
 from worker.runs.idempotency import Once

@@ -16,12 +16,10 @@ from inference.errors import UnknownToken
 from inference.language_model import LanguageModel
 from inference.prompt import Segment
 from inference.prompt_cache import Part
-from worker.auth.access import needs
-from worker.auth.scope import Scope
+from worker.auth.principal import Scope
 from worker.errors import ApiError, ClientGone
-from worker.http.json_response import json_bytes
-from worker.http.request import BODY, IGNORED, PRINCIPAL, TRACE, check_model, in_param
-from worker.http.route_docs import EVENTS, JSON, RouteDocs
+from worker.http.request import BODY, IGNORED, PRINCIPAL, TRACE, check_model, in_param, json_bytes
+from worker.http.route import EVENTS, JSON, RouteDocs, needs
 from worker.runs.choice import Choice, all_of, whole_of
 from worker.runs.event_stream import EventStream
 from worker.runs.idempotency import Once

@@ -12,12 +12,10 @@ from pydantic import AfterValidator, Field, model_validator
 
 from agents.message import FunctionCall, FunctionCallOutput, Item, Message
 from agents.store import Conversation, ConversationStore, Found
-from worker.auth.access import needs
-from worker.auth.scope import Scope
+from worker.auth.principal import Scope
 from worker.errors import invalid
-from worker.http.json_response import json_response
-from worker.http.request import BODY, INCLUDE, PRINCIPAL, includes, path_id
-from worker.http.route_docs import JSON, RouteDocs
+from worker.http.request import BODY, INCLUDE, PRINCIPAL, includes, json_response, path_id
+from worker.http.route import JSON, RouteDocs, needs
 from worker.services import SERVICES
 from worker.wire import limits
 from worker.wire.feedback import COMMENT, RATING, told

@@ -15,12 +15,10 @@ from pydantic import BeforeValidator, Field, StringConstraints
 
 from inference.embedding.windows import Windows
 from retrieval.rank import window_similarity
-from worker.auth.access import needs
-from worker.auth.scope import USUAL
+from worker.auth.principal import USUAL
 from worker.errors import ApiError
-from worker.http.json_response import json_response
-from worker.http.request import BODY, IGNORED, PRINCIPAL, TRACE
-from worker.http.route_docs import RouteDocs
+from worker.http.request import BODY, IGNORED, PRINCIPAL, TRACE, json_response
+from worker.http.route import RouteDocs, needs
 from worker.runs.embed_inputs import check_inputs, embed_inputs
 from worker.runs.record import TurnRecord
 from worker.services import SERVICES, Services

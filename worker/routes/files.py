@@ -7,13 +7,11 @@ from urllib.parse import quote
 
 from aiohttp import web
 
-from worker.auth.access import needs
 from worker.auth.audit import Act
-from worker.auth.scope import USUAL, Scope
-from worker.edge.budget import BUDGET
-from worker.http.json_response import json_response
-from worker.http.request import PRINCIPAL, noted, path_id
-from worker.http.route_docs import BYTES, PLAIN, RouteDocs
+from worker.auth.principal import USUAL, Scope
+from worker.edge.body import BUDGET
+from worker.http.request import PRINCIPAL, json_response, noted, path_id
+from worker.http.route import BYTES, PLAIN, RouteDocs, needs
 from worker.runs.attachments import receive
 from worker.services import SERVICES
 from worker.wire.file import deleted_file_object, file_object

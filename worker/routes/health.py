@@ -11,11 +11,11 @@ from typing import Any, get_args
 from aiohttp import web
 
 from migrations.pool import DATABASE_AWAY
-from worker.auth.access import EVERYBODY, declare
 from worker.config import VERSION
 from worker.edge.guard import remote_of
 from worker.engines.on_demand import State
-from worker.http.json_response import json_response
+from worker.http.request import json_response
+from worker.http.route import EVERYBODY, declare
 from worker.lifecycle.supervisor import VITAL
 from worker.services import CHECKERS, DRAINING, SERVICES, Services
 

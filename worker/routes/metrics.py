@@ -20,11 +20,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
 from inference.remote.transport import Transport
-from worker.auth.access import needs
-from worker.auth.scope import Scope
+from worker.auth.principal import Scope
 from worker.engines.exchange import EngineTransport
-from worker.http.json_response import json_response
-from worker.http.route_docs import PLAIN, RouteDocs
+from worker.http.request import json_response
+from worker.http.route import PLAIN, RouteDocs, needs
 from worker.lifecycle.crew.member import SUFFIX, Member
 from worker.routes.health import ready
 from worker.services import CREW, DRAINING, SERVICES

@@ -11,10 +11,10 @@ from agents.parser.choose import Format, choose
 from inference.language_model import LanguageModel
 from inference.message_fitting import Capabilities
 from inference.template_options import have_effort
-from worker.auth.access import needs
-from worker.auth.scope import Scope
+from worker.auth.principal import Scope
 from worker.errors import ApiError
-from worker.http.json_response import json_response
+from worker.http.request import json_response
+from worker.http.route import needs
 from worker.services import SERVICES, Services
 
 VISION = "vision"

@@ -16,10 +16,9 @@ from aiohttp import web
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from worker.auth.access import EVERYBODY, VISITORS, Access, declare
-from worker.auth.scope import Scope
+from worker.auth.principal import Scope
 from worker.config import VERSION
-from worker.http.route_docs import JSON, RouteDocs, Schema, docs_of
+from worker.http.route import EVERYBODY, JSON, VISITORS, Access, RouteDocs, Schema, declare, docs_of
 
 OPENAPI = "3.1.0"
 COMPONENTS = "#/components/schemas/{model}"

@@ -16,16 +16,13 @@ from uuid import UUID
 from aiohttp import web
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from worker.auth.access import needs
 from worker.auth.audit import Note
-from worker.auth.principal import Principal
-from worker.auth.scope import Scope
+from worker.auth.principal import Principal, Scope
 from worker.config import VERSION
-from worker.edge.budget import BUDGET
+from worker.edge.body import BUDGET
 from worker.errors import ApiError
-from worker.http.json_response import json_response
-from worker.http.request import PRINCIPAL
-from worker.http.route_docs import RouteDocs
+from worker.http.request import PRINCIPAL, json_response
+from worker.http.route import RouteDocs, needs
 from worker.services import SERVICES, Services
 from worker.telemetry.latency.answer_list import Order, Search, calls_of, questions_of
 from worker.telemetry.latency.queries import LatencyQuery, cost_summary

@@ -19,9 +19,8 @@ from pathlib import Path, PurePosixPath
 
 from aiohttp import web
 
-from worker.auth.access import EVERYBODY, VISITORS, declare
 from worker.http.request import PRINCIPAL
-from worker.http.route_docs import BYTES, HTML, RouteDocs
+from worker.http.route import BYTES, EVERYBODY, HTML, VISITORS, RouteDocs, declare
 from worker.services import SERVICES
 
 STATIC = Path(__file__).parent.parent / "static"

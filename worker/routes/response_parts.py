@@ -15,12 +15,10 @@ from agents.compaction import compact
 from agents.events import Usage
 from agents.message import Compaction, Item, new_id
 from agents.payload import to_payload
-from worker.auth.access import needs
-from worker.auth.scope import Scope
-from worker.auth.seals import sealed
-from worker.http.json_response import json_response
-from worker.http.request import BODY, INCLUDE, PRINCIPAL, TRACE, check_model, includes, path_id
-from worker.http.route_docs import RouteDocs
+from worker.auth.principal import Scope
+from worker.auth.secret import sealed
+from worker.http.request import BODY, INCLUDE, PRINCIPAL, TRACE, check_model, includes, json_response, path_id
+from worker.http.route import RouteDocs, needs
 from worker.runs.ledger import Ledger
 from worker.runs.manager import RUNS
 from worker.runs.turn import hydrate, prompt_tokens

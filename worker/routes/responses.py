@@ -11,12 +11,10 @@ from aiohttp import web
 
 from agents.errors import NotFound
 from agents.message import new_id
-from worker.auth.access import needs
-from worker.auth.scope import Scope
+from worker.auth.principal import Scope
 from worker.errors import ClientGone, invalid
-from worker.http.json_response import json_response
-from worker.http.request import BODY, IGNORED, INCLUDE, PRINCIPAL, TRACE, includes, path_id
-from worker.http.route_docs import EVENTS, JSON, RouteDocs
+from worker.http.request import BODY, IGNORED, INCLUDE, PRINCIPAL, TRACE, includes, json_response, path_id
+from worker.http.route import EVENTS, JSON, RouteDocs, needs
 from worker.runs.disconnect import HEADER, Disconnect
 from worker.runs.event_stream import EventStream
 from worker.runs.idempotency import COME_BACK, Once, in_use

@@ -15,19 +15,16 @@ from typing import Any
 
 from aiohttp import web
 
-from worker.auth.access import EVERYBODY, declare, needs
 from worker.auth.audit import Actor
 from worker.auth.keys import Grant
-from worker.auth.principal import Principal
+from worker.auth.principal import Principal, Scope
 from worker.auth.provider import ATTEMPT_S, Attempt, Person, Provider, ProviderUnavailable, SignInRefused
-from worker.auth.scope import Scope
 from worker.auth.session import Session
 from worker.auth.throttle import WRONG
 from worker.edge.guard import remote_of
 from worker.errors import ApiError
-from worker.http.json_response import json_response
-from worker.http.request import PRINCIPAL, TRACE, actor_of, path_id
-from worker.http.route_docs import HTML, RouteDocs
+from worker.http.request import PRINCIPAL, TRACE, actor_of, json_response, path_id
+from worker.http.route import EVERYBODY, HTML, RouteDocs, declare, needs
 from worker.services import SERVICES, Services
 from worker.wire.page import PAGE, PageQuery, list_object, page_of
 

@@ -9,13 +9,12 @@ from aiohttp import web
 
 from agents.message import Message
 from agents.store import SharedConversation
-from worker.auth.access import EVERYBODY, declare, needs
 from worker.auth.audit import Act
-from worker.auth.scope import Scope
+from worker.auth.principal import Scope
 from worker.edge.guard import remote_of
 from worker.errors import ApiError
-from worker.http.json_response import json_response
-from worker.http.request import PRINCIPAL, noted, path_id
+from worker.http.request import PRINCIPAL, json_response, noted, path_id
+from worker.http.route import EVERYBODY, declare, needs
 from worker.services import SERVICES
 
 PAGE = "/shared#"  # the token stands behind the mark, so that browsers send it to nobody else

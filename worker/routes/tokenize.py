@@ -16,11 +16,9 @@ from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
 from inference.errors import UnknownToken
 from inference.language_model import LanguageModel
-from worker.auth.access import needs
-from worker.auth.scope import Scope
-from worker.http.json_response import json_bytes, json_response
-from worker.http.request import BODY, PRINCIPAL, check_model, in_param
-from worker.http.route_docs import RouteDocs
+from worker.auth.principal import Scope
+from worker.http.request import BODY, PRINCIPAL, check_model, in_param, json_bytes, json_response
+from worker.http.route import RouteDocs, needs
 from worker.services import SERVICES
 from worker.wire import limits
 from worker.wire.chat_request import ChatMessage, ChatRequest, ChatTool

@@ -11,13 +11,10 @@ from typing import Annotated, Literal
 from aiohttp import web
 from pydantic import Field, StringConstraints
 
-from worker.auth.access import needs
-from worker.auth.principal import Principal
-from worker.auth.scope import Scope
+from worker.auth.principal import Principal, Scope
 from worker.errors import ApiError
-from worker.http.json_response import json_response
-from worker.http.request import BODY, PRINCIPAL, actor_of, path_id
-from worker.http.route_docs import RouteDocs
+from worker.http.request import BODY, PRINCIPAL, actor_of, json_response, path_id
+from worker.http.route import RouteDocs, needs
 from worker.services import SERVICES
 from worker.telemetry.canaries import AlreadyExists
 from worker.telemetry.trial import NAME_PATTERN, Proposal, State

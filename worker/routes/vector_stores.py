@@ -17,13 +17,11 @@ from retrieval.filter import Attributes, Filter
 from retrieval.passage import Passage
 from retrieval.query import Query
 from retrieval.records import CountedStore, StoreFile
-from worker.auth.access import needs
 from worker.auth.audit import Act
-from worker.auth.scope import USUAL, Scope
+from worker.auth.principal import USUAL, Scope
 from worker.errors import ApiError, invalid
-from worker.http.json_response import json_response
-from worker.http.request import BODY, PRINCIPAL, TRACE, noted, path_id
-from worker.http.route_docs import RouteDocs
+from worker.http.request import BODY, PRINCIPAL, TRACE, json_response, noted, path_id
+from worker.http.route import RouteDocs, needs
 from worker.services import SERVICES, Services
 from worker.wire import limits
 from worker.wire.options import Metadata

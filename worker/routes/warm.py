@@ -15,12 +15,10 @@ from agents.search import search
 from agents.turn import Turn
 from inference.generation import Generation
 from inference.trace import Trace
-from worker.auth.access import needs
-from worker.auth.scope import Scope
+from worker.auth.principal import Scope
 from worker.errors import ApiError
-from worker.http.json_response import json_response
-from worker.http.request import BODY, PRINCIPAL, check_model, path_id
-from worker.http.route_docs import RouteDocs
+from worker.http.request import BODY, PRINCIPAL, check_model, json_response, path_id
+from worker.http.route import RouteDocs, needs
 from worker.runs.ledger import Ledger
 from worker.runs.turn import hydrate, learn_turns
 from worker.services import SERVICES

@@ -22,9 +22,8 @@ from retrieval.loaders.formats import bytes_max
 from retrieval.loaders.job import Limits
 from retrieval.loaders.pool import LoaderPool
 from retrieval.loaders.source import checked
-from worker.auth.seals import Seals, opened
-from worker.edge.body import arriving, coding_of
-from worker.edge.budget import Reservation
+from worker.auth.secret import Seals, opened
+from worker.edge.body import Reservation, arriving, coding_of
 from worker.errors import ApiError
 from worker.wire import limits
 from worker.wire.chat_request import ChatMessage, SpeakerMessage, ToolMessage

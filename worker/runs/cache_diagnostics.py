@@ -25,7 +25,7 @@ from agents.turn import Turn
 from inference.prompt import ChatMessage
 from inference.trace import Trace
 from migrations.pool import DATABASE_AWAY
-from worker.auth.seals import opened
+from worker.auth.secret import opened
 from worker.errors import ApiError
 from worker.runs.run_services import RunServices
 from worker.runs.turn import ResponseTurn

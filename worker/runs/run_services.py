@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from agents.store import ConversationStore, ResponseStore
     from inference.language_model import LanguageModel
     from worker.auth.authenticator import Authenticator
-    from worker.auth.seals import Seals
+    from worker.auth.secret import Seals
     from worker.runs.admission import Admission
     from worker.runs.attachments import Attachments
     from worker.runs.idempotency_store import IdempotencyClaims, IdempotencyStore

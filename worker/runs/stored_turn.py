@@ -12,7 +12,7 @@ import orjson
 from agents.checkpoint import CannotResume
 from inference.trace import Trace
 from worker.auth.principal import Via
-from worker.auth.seals import Seals, opened
+from worker.auth.secret import Seals, opened
 from worker.http.request import check_model
 from worker.runs.ledger import Ledger
 from worker.runs.run_services import RunServices

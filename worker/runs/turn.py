@@ -24,7 +24,7 @@ from inference.errors import TextTooLong
 from inference.trace import Trace
 from migrations.pool import DATABASE_AWAY
 from worker.auth.principal import Principal
-from worker.auth.seals import opened, sealed
+from worker.auth.secret import opened, sealed
 from worker.errors import ApiError
 from worker.runs.response_rows import Batch
 from worker.runs.run_services import RunServices

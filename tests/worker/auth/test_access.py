@@ -13,9 +13,9 @@ from aiohttp import web
 from migrations.pool import Database
 from tests.worker import harness
 from tests.worker.harness import SECRET, Client, make_services, serving
-from worker.auth.access import EVERYBODY, VISITORS, Access
 from worker.auth.keys import Keys
-from worker.auth.scope import USUAL, Scope
+from worker.auth.principal import USUAL, Scope
+from worker.http.route import EVERYBODY, VISITORS, Access
 
 OPEN = {
     **dict.fromkeys(("/health", "/healthz", "/readyz", "/openapi.json", "/shared", "/v1/shared/{token}"), EVERYBODY),

@@ -8,10 +8,9 @@ from uuid import UUID
 import pytest
 
 from tests.agents.turns import TENANT
-from worker.auth import auth_cache as module
-from worker.auth.auth_cache import CACHE_S, IDLE_S, RECHECK_S, AuthCache
-from worker.auth.principal import Principal, Via
-from worker.auth.scope import USUAL
+from worker.auth import authenticator as module
+from worker.auth.authenticator import CACHE_S, IDLE_S, RECHECK_S, AuthCache
+from worker.auth.principal import USUAL, Principal, Via
 
 FOREVER = float("inf")
 

@@ -18,9 +18,9 @@ from migrations.pool import Database
 from tests.worker.harness import SECRET, Client, make_services, serving
 from tests.worker.issuer import HMAC_SECRET, claims, sign
 from worker.auth.audit import Actor
-from worker.auth.auth_cache import CACHE_S
+from worker.auth.authenticator import CACHE_S
 from worker.auth.keys import Grant, Keys
-from worker.auth.scope import USUAL
+from worker.auth.principal import USUAL
 from worker.auth.session import LIFETIME_S, Sessions
 from worker.config import Config
 from worker.http.request import PRINCIPAL
@@ -83,7 +83,7 @@ async def test_a_key_in_the_cache_ends_with_the_cache(
     assert (await ask(client, bearer(key)))[0] == 200
     await keys.revoke(tenant_id, id)
     later = time.monotonic() + CACHE_S + 1
-    monkeypatch.setattr("worker.auth.auth_cache.time", SimpleNamespace(time=time.time, monotonic=lambda: later))
+    monkeypatch.setattr("worker.auth.authenticator.time", SimpleNamespace(time=time.time, monotonic=lambda: later))
     assert (await ask(client, bearer(key)))[0] == 401
 
 
@@ -95,7 +95,7 @@ async def test_a_revoked_key_ends_with_the_cache_also_when_the_clock_is_set_back
     await keys.revoke(tenant_id, id)
     yesterday, later = time.time() - 24 * 3600, time.monotonic() + CACHE_S + 1
     clocks = SimpleNamespace(time=lambda: yesterday, monotonic=lambda: later)
-    monkeypatch.setattr("worker.auth.auth_cache.time", clocks)
+    monkeypatch.setattr("worker.auth.authenticator.time", clocks)
     assert (await ask(client, bearer(key)))[0] == 401
 
 

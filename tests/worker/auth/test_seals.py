@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from worker.auth.seals import PREFIX, Seals
-from worker.auth.secret import Secret
+from worker.auth.secret import SEAL_PREFIX, Seals, Secret
 
 TENANT, OTHER = UUID(int=1), UUID(int=2)
 SEALS = Seals(Secret(b"a secret of the tests"))
@@ -45,6 +44,6 @@ def test_a_last_letter_with_spare_bits_set_is_noticed() -> None:
     assert [SEALS.open(TENANT, other) for other in others] == [None] * 63
 
 
-@pytest.mark.parametrize("sealed", ["", "x", PREFIX, PREFIX + "AAAA", "ü", "\0", "A" * 10_000])
+@pytest.mark.parametrize("sealed", ["", "x", SEAL_PREFIX, SEAL_PREFIX + "AAAA", "ü", "\0", "A" * 10_000])
 def test_what_was_never_sealed_does_not_open(sealed: str) -> None:
     assert SEALS.open(TENANT, sealed) is None

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from worker.auth.auth_cache import RECHECK_S
-from worker.auth.secret_file import SIGNS_AFTER_S, SecretFile
+from worker.auth.authenticator import RECHECK_S
+from worker.auth.secret import SIGNS_AFTER_S, SecretFile
 from worker.errors import StartError
 from worker.home import Home
 

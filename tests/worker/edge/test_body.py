@@ -17,11 +17,11 @@ from migrations.pool import Database
 from tests.worker.answering import answering
 from tests.worker.edge.sockets import head, raw
 from tests.worker.harness import Client, make_services, serving
-from worker.auth.access import EVERYBODY, declare
 from worker.config import Config
 from worker.edge import body as bodies
 from worker.edge.body import CODINGS, inflated
 from worker.errors import ApiError
+from worker.http.route import EVERYBODY, declare
 
 QUESTION = orjson.dumps({"input": "Hello"})
 BOMB = gzip.compress(bytes(100 * 2**20), 9)

@@ -12,7 +12,7 @@ from tests.worker.answering import StallingModel, answering
 from tests.worker.edge.sockets import head, raw, until
 from tests.worker.harness import Client
 from worker.config import Config
-from worker.edge.budget import BUDGET, Budget
+from worker.edge.body import BUDGET, Budget
 from worker.errors import ApiError
 
 ONE, OTHER = UUID(int=1), UUID(int=2)

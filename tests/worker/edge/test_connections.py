@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from worker.edge.connections import CONNECTIONS_MAX, CONNECTIONS_MIN, Connections, address_of, limit_for
+from worker.edge.guard import CONNECTIONS_MAX, CONNECTIONS_MIN, Connections, address_of, limit_for
 
 
 @dataclass(eq=False)

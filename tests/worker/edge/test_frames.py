@@ -8,8 +8,7 @@ from contextlib import asynccontextmanager
 from typing import cast
 
 from tests.worker.edge.sockets import until
-from worker.edge.connections import Connections
-from worker.edge.guard import FRAMES_BYTES_MAX, Guard
+from worker.edge.guard import FRAMES_BYTES_MAX, Connections, Guard
 
 SENT_BYTES = 32 * 2**20  # more than the system holds for two sockets
 TURNS = 200  # of the event loop in which nothing comes: then nothing will

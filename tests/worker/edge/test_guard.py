@@ -14,9 +14,9 @@ from migrations.pool import Database
 from tests.worker.edge.sockets import Raw, head, raw
 from tests.worker.harness import Client, EdgeServer, make_services, serving
 from tests.worker.loop_blocks import blocks
-from worker.auth.access import EVERYBODY, declare
 from worker.config import Config
 from worker.edge import guard, listener
+from worker.http.route import EVERYBODY, declare
 
 HEADER_S = 0.2
 

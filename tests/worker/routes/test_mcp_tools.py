@@ -20,7 +20,7 @@ from tests.worker.routes.test_client_tools import EVENTS, ITEMS, call
 from tests.worker.tool_server import ToolServer, using
 from worker.auth.keys import Keys
 from worker.auth.principal import KeyLimits
-from worker.auth.seals import Seals
+from worker.auth.secret import Seals
 from worker.runs.stored_turn import stored_request
 from worker.wire.response_request import ResponseRequest
 

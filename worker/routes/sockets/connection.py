@@ -21,17 +21,15 @@ from agents.call_payload import OUTPUT_TYPES
 from agents.errors import WaitsForCaller
 from agents.function_tool import PLAIN
 from agents.message import Compaction, ConfigurationUpdate, FileSearchCall, FunctionCall, Item, ToolListing
-from worker.auth.access import needs
-from worker.auth.principal import Principal
-from worker.auth.scope import Scope
+from worker.auth.principal import Principal, Scope
 from worker.auth.session import require_same_origin
-from worker.edge.budget import BUDGET, Reservation
+from worker.edge.body import BUDGET, Reservation
 from worker.edge.guard import guard_of, remote_of
 from worker.errors import BROKE, ApiError, ClientGone, rate_limited
 from worker.http.error_mapping import to_api_error
 from worker.http.middleware import join_trace
 from worker.http.request import PRINCIPAL
-from worker.http.route_docs import RouteDocs
+from worker.http.route import RouteDocs, needs
 from worker.routes.sockets.lane import WAITING_MAX, Lane, Said, SocketStream
 from worker.routes.sockets.register import SOCKETS
 from worker.runs.disconnect import HEADER, Disconnect

@@ -21,7 +21,7 @@ from tests.worker.edge.sockets import Raw, head, raw
 from tests.worker.harness import SECRET, Client, serving
 from tests.worker.loop_blocks import blocks
 from tests.worker.reader import Reader
-from worker.auth import auth_cache
+from worker.auth import authenticator
 from worker.auth.keys import Keys
 from worker.config import Config
 from worker.routes.sockets import connection as connections
@@ -363,7 +363,7 @@ async def test_a_revoked_key_closes_its_connections(database: Database) -> None:
 async def test_a_request_by_a_key_that_does_not_count_any_more_closes_its_connection(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(auth_cache, "CACHE_S", 0.0)  # before the worker has found out by itself
+    monkeypatch.setattr(authenticator, "CACHE_S", 0.0)  # before the worker has found out by itself
     keys = Keys(database, SECRET)
     async with serving(services_with(database, ScriptedModel(["Hello."], name=MODEL))) as client:
         tenant = await keys.tenant(f"test-{uuid4()}")

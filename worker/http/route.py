@@ -1,16 +1,17 @@
-"""Who may call a route: declared where the route is registered, checked before the body is read."""
+"""What a route declares where it is registered: who may call it, which is checked before the body is read, and what the
+OpenAPI description needs besides its path and the docstring of its handler."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from functools import wraps
-from typing import Any
+from typing import Any, TypeAlias, TypeVar
 
 from aiohttp import web
+from pydantic import BaseModel
 
-from worker.auth.principal import Principal
-from worker.auth.scope import Scope
+from worker.auth.principal import Principal, Scope
 from worker.errors import ApiError
 
 
@@ -59,3 +60,40 @@ def _declared(handler: Any, access: Access) -> Any:
 
     declared.access = access  # type: ignore[attr-defined]
     return declared
+
+
+Handler = TypeVar("Handler", bound=Callable[..., Any])
+Schema: TypeAlias = dict[str, Any]
+
+JSON, EVENTS, BYTES, PLAIN, HTML = (
+    "application/json",
+    "text/event-stream",
+    "application/octet-stream",
+    "text/plain",
+    "text/html",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RouteDocs:
+    """Decorates a handler: `@RouteDocs(Model)`.
+
+    `takes` is the model of a JSON body, `form` the fields of a multipart one, `query` the schemas of parameters,
+    `tells` the media types of a response with this `status`.
+    """
+
+    takes: type[BaseModel] | None = None
+    form: Mapping[str, Schema] = field(default_factory=dict)
+    query: Mapping[str, Schema] = field(default_factory=dict)
+    tells: tuple[str, ...] = (JSON,)
+    status: int = 200
+
+    def __call__(self, handler: Handler) -> Handler:
+        handler.described = self  # type: ignore[attr-defined]
+        return handler
+
+
+def docs_of(handler: Any) -> RouteDocs:
+    """The default: no body, and a JSON response."""
+    said: RouteDocs = getattr(handler, "described", RouteDocs())
+    return said
