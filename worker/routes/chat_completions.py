@@ -19,8 +19,7 @@ from worker.telemetry.telemetry import server_timing
 from worker.wire import sse
 from worker.wire.chat_completion import ChunkEncoder, Completion
 from worker.wire.chat_request import ChatRequest
-from worker.wire.headers import with_headers
-from worker.wire.options import entitled
+from worker.wire.options import entitled, with_headers
 from worker.wire.parse import parsed
 
 

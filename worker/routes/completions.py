@@ -28,7 +28,7 @@ from worker.telemetry.telemetry import server_timing
 from worker.wire import sse
 from worker.wire.completion_reply import TextChunkEncoder, TextCompletion
 from worker.wire.completion_request import CompletionRequest
-from worker.wire.headers import with_headers
+from worker.wire.options import with_headers
 from worker.wire.parse import parsed
 from worker.wire.strict import UNSUPPORTED
 

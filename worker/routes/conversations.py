@@ -18,12 +18,11 @@ from worker.http.request import BODY, INCLUDE, PRINCIPAL, includes, json_respons
 from worker.http.route import JSON, RouteDocs, needs
 from worker.services import SERVICES
 from worker.wire import limits
-from worker.wire.feedback import COMMENT, RATING, told
 from worker.wire.items import InputItem, without_triggers
 from worker.wire.options import FEEDBACK, RESPONSE_ID, RESULTS, VERSIONS, Metadata
 from worker.wire.page import PAGE, PageQuery, list_object, search_words
 from worker.wire.parse import parsed
-from worker.wire.public_view import public_item
+from worker.wire.response import COMMENT, RATING, feedback_object, public_item
 from worker.wire.strict import Id, Strict
 
 SPEAKERS = {"user": "Question", "assistant": "Answer"}
@@ -226,7 +225,9 @@ async def list_items(request: web.Request) -> web.Response:
         items = [{**item, "firsttoken_response_id": responses.get(item["id"])} for item in items]
     if includes(request, FEEDBACK):
         rated = await request.app[SERVICES].responses.notes(tenant_id, list(set(responses.values())), (RATING, COMMENT))
-        items = [{**item, "firsttoken_feedback": told(rated.get(responses.get(item["id"], "")))} for item in items]
+        items = [
+            {**item, "firsttoken_feedback": feedback_object(rated.get(responses.get(item["id"], "")))} for item in items
+        ]
     if includes(request, VERSIONS):
         versions = await store.versions.of(tenant_id, [item["id"] for item in items])
         items = [{**item, "firsttoken_versions": versions.get(item["id"], [item["id"]])} for item in items]

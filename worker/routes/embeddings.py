@@ -22,9 +22,9 @@ from worker.http.route import RouteDocs, needs
 from worker.runs.embed_inputs import check_inputs, embed_inputs
 from worker.runs.record import TurnRecord
 from worker.services import SERVICES, Services
-from worker.wire.embeddings_request import EmbeddingsRequest
 from worker.wire.parse import parsed
 from worker.wire.strict import Strict
+from worker.wire.text_inputs import EmbeddingsRequest
 
 DOCUMENTS_MAX = 256  # about ten seconds of embedding on one core
 TEXT_CHARS_MAX = 32_768

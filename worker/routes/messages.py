@@ -21,9 +21,9 @@ from worker.runs.turn import prompt_tokens
 from worker.services import SERVICES
 from worker.telemetry.canaries import first_question
 from worker.telemetry.telemetry import server_timing
-from worker.wire.headers import with_headers
 from worker.wire.messages_reply import PING, MessageEventEncoder, Reply
 from worker.wire.messages_request import MessagesInput, MessagesRequest
+from worker.wire.options import with_headers
 from worker.wire.parse import parsed
 
 

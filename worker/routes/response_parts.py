@@ -25,15 +25,12 @@ from worker.runs.turn import hydrate, prompt_tokens
 from worker.services import SERVICES
 from worker.telemetry.telemetry import server_timing
 from worker.wire import limits
-from worker.wire.feedback import Feedback
 from worker.wire.items import InputItem, as_items
 from worker.wire.options import RESULTS, CacheRetention, PromptCacheOptions, ServiceTier
 from worker.wire.page import PAGE, PageQuery, list_object, page_of
 from worker.wire.parse import parsed
-from worker.wire.public_view import public_item, public_response
-from worker.wire.response import ResponseFrame, usage_object
-from worker.wire.response_request import ResponseRequest, ShortKey
-from worker.wire.socket_message import SteerRequest
+from worker.wire.response import Feedback, ResponseFrame, public_item, public_response, usage_object
+from worker.wire.response_request import ResponseRequest, ShortKey, SteerRequest
 from worker.wire.strict import Id, Strict, Text, Unsupported, up_to
 
 

@@ -25,10 +25,9 @@ from worker.runs.run import Run
 from worker.services import SERVICES
 from worker.telemetry.telemetry import server_timing
 from worker.wire import sse
-from worker.wire.headers import with_headers
-from worker.wire.options import RESULTS
+from worker.wire.options import RESULTS, with_headers
 from worker.wire.parse import parsed
-from worker.wire.public_view import Dialect, public_response
+from worker.wire.response import Dialect, public_response
 from worker.wire.response_request import ResponseRequest
 
 NUMBER_DIGITS_MAX = 9  # events are counted in 32 bits

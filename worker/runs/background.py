@@ -22,8 +22,7 @@ from worker.runs.stored_turn import stored_request
 from worker.runs.turn import hydrate, record_of
 from worker.wire.event_encoder import EventEncoder
 from worker.wire.options import entitled, rank_of
-from worker.wire.public_view import Dialect
-from worker.wire.response import ResponseFrame
+from worker.wire.response import Dialect, ResponseFrame
 from worker.wire.response_request import ResponseRequest
 
 log = logging.getLogger("firsttoken.runs")

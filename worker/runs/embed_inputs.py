@@ -18,7 +18,7 @@ from worker.errors import ApiError
 from worker.lifecycle.process import TimeSlice
 from worker.runs.record import TurnRecord
 from worker.services import Services
-from worker.wire.embeddings_request import EmbeddingsRequest
+from worker.wire.text_inputs import EmbeddingsRequest
 
 BATCH_TEXTS = 8  # embedded at a time in the background: about a fifth of a second on one core
 

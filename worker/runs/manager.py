@@ -37,8 +37,7 @@ from worker.runs.stored_turn import job_of, restored_turn, run_queued
 from worker.runs.turn import ResponseTurn, hydrate
 from worker.wire.events import WireEvent
 from worker.wire.options import entitled, priority_of
-from worker.wire.public_view import Dialect
-from worker.wire.response import ResponseFrame
+from worker.wire.response import Dialect, ResponseFrame
 from worker.wire.response_request import ResponseRequest
 
 log = logging.getLogger("firsttoken.runs")

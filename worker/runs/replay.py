@@ -13,7 +13,7 @@ from agents.message import FunctionCall, Item, Message, Reasoning, answered_call
 from agents.payload import from_payload
 from worker.wire import events as wire
 from worker.wire.events import WireEvent
-from worker.wire.public_view import public_response
+from worker.wire.response import public_response
 
 GAP = "firsttoken:gap"  # {"after": the number before the gap, "reason": one of these two}
 WORKER_STOPPED, NOT_STORED = "worker_stopped", "not_stored"

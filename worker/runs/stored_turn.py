@@ -20,8 +20,7 @@ from worker.runs.running_store import OwnedResponse
 from worker.runs.turn import ResponseTurn, hydrate
 from worker.wire.events import WireEvent
 from worker.wire.options import priority_of
-from worker.wire.public_view import Dialect
-from worker.wire.response import ResponseFrame
+from worker.wire.response import Dialect, ResponseFrame
 from worker.wire.response_request import ResponseRequest
 
 

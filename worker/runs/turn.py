@@ -31,8 +31,7 @@ from worker.runs.run_services import RunServices
 from worker.runs.running_store import OwnedResponse
 from worker.runs.steering_store import Successor
 from worker.telemetry.canaries import Chosen
-from worker.wire.public_view import public_item
-from worker.wire.response import ResponseFrame
+from worker.wire.response import ResponseFrame, public_item
 
 LEARN_S = 0.5
 

@@ -26,15 +26,16 @@ from inference.template_options import Effort, TemplateOptions
 from worker.wire import limits
 from worker.wire.formats import ChatFormat
 from worker.wire.function_tools import NO_PARAMETERS, Description, Schema, enforceable
-from worker.wire.generation import GenerationParameters, Verbosity
 from worker.wire.items import Arguments
 from worker.wire.options import (
     CacheRetention,
+    GenerationParameters,
     Metadata,
     Obfuscation,
     PromptCacheOptions,
     ServiceTier,
     TopLogprobs,
+    Verbosity,
     asks_for_same_bytes,
     caps_of,
     priority_of,

@@ -22,10 +22,9 @@ from inference.prompt import Segment
 from inference.template_options import TemplateOptions
 from worker.wire import limits
 from worker.wire.chat_request import SEED_MODULUS, Bias, ChatStreamOptions, Stop, TokenId, apart, as_list
-from worker.wire.generation import GenerationParameters
-from worker.wire.options import TOP_MAX, Metadata, asks_for_same_bytes, caps_of, priority_of
+from worker.wire.options import TOP_MAX, GenerationParameters, Metadata, asks_for_same_bytes, caps_of, priority_of
 from worker.wire.strict import Text
-from worker.wire.token_arrays import Token, form, together
+from worker.wire.text_inputs import Token, form, together
 
 TOKENS_USUAL = 16  # the default of the public contract
 PROMPT_TOKENS_MAX = 262_144  # of all token arrays together: more than any supported context

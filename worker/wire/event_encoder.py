@@ -30,8 +30,7 @@ from worker.wire import events as wire
 from worker.wire import sse
 from worker.wire.events import WireEvent
 from worker.wire.options import SOURCES, TRACE
-from worker.wire.public_view import public_item
-from worker.wire.response import ResponseFrame
+from worker.wire.response import ResponseFrame, public_item
 
 
 class EventEncoder:

@@ -24,7 +24,6 @@ from inference.generation import Sampling
 from inference.template_options import Effort, TemplateOptions
 from worker.wire import limits
 from worker.wire.formats import AnswerSchema
-from worker.wire.generation import GenerationParameters, without_nulls
 from worker.wire.messages_content import BILLING, GivenMessage, MessageParam, SaidMessage, SystemContent, items_of, said
 from worker.wire.messages_tools import (
     CustomTool,
@@ -40,7 +39,15 @@ from worker.wire.messages_tools import (
     ToolChanges,
     requested,
 )
-from worker.wire.options import Metadata, asks_for_same_bytes, caps_of, priority_of, wants_hints
+from worker.wire.options import (
+    GenerationParameters,
+    Metadata,
+    asks_for_same_bytes,
+    caps_of,
+    priority_of,
+    wants_hints,
+    without_nulls,
+)
 from worker.wire.strict import Id, Lenient, Unsupported, note, up_to, without_effect
 from worker.wire.tools import check_given, distinct
 

@@ -1,18 +1,23 @@
-"""Options that both surfaces share: `include`, logprobs, `service_tier`, `metadata` and the prompt cache.
+"""Options that the APIs share: sampling and the chat template, `include`, logprobs, `service_tier`, `metadata` and the
+prompt cache. For programs whose client library controls the body, some of them also come in headers of ours.
 
 Caching is automatic here: what marks a prefix, or says how long it should last, is accepted without effect.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Protocol, Self, TypeAlias, TypeVar
+from collections.abc import Collection, Mapping, Sequence
+from typing import Annotated, Any, ClassVar, Literal, Protocol, Self, TypeAlias, TypeVar
 
 from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints
 
 from agents.turn import Caps
-from inference.generation import Priority
+from inference.generation import Priority, Sampling
+from inference.template_options import VERBOSITY, TemplateOptions, have_effort
+from worker.errors import invalid
+from worker.telemetry.goodput import REFUSE, WAIT
 from worker.wire import limits
-from worker.wire.strict import Id, Strict, only, without_effect
+from worker.wire.strict import Id, Ignored, Strict, only, without_effect
 
 USUAL_MODE, USUAL_TTL = "implicit", "30m"  # of the public contract
 Ttl: TypeAlias = Literal["30m", "12h"]
@@ -173,3 +178,124 @@ def caps_of(metadata: dict[str, str] | None) -> Caps:
         wall_clock_s=float(given[SECONDS]) if SECONDS in given else None,
         cost=float(given[COST]) if COST in given else None,
     )
+
+
+IN_METADATA = {
+    "X-Firsttoken-Deterministic": DETERMINISTIC,
+    "X-Firsttoken-Surface": SURFACE,
+    "X-Firsttoken-Late": LATE,
+    "X-Firsttoken-Hints": HINTS,
+}
+
+
+class _Noted(Protocol):
+    """A request with metadata."""
+
+    @property
+    def metadata(self) -> dict[str, str] | None: ...
+
+    def model_copy(self, *, update: dict[str, Any]) -> Self: ...
+
+
+Body = TypeVar("Body", bound=_Noted)
+
+
+def with_headers(body: Body, headers: Mapping[str, str], surfaces: Collection[str]) -> Body:
+    """The body as if it contained the options: they are stored and returned in the same way. `surfaces` are the allowed
+    names. Raises ApiError 400."""
+    allowed: dict[str, Collection[str]] = {
+        DETERMINISTIC: ("true", "false"),
+        SURFACE: surfaces,
+        LATE: (REFUSE, WAIT),
+        HINTS: ("true", "false"),
+    }
+    said: dict[str, str] = {}
+    for header, pair in IN_METADATA.items():
+        value = headers.get(header)
+        if value is None:
+            continue
+        if value not in allowed[pair]:
+            raise invalid(header, f"it must be one of {', '.join(allowed[pair])}.")
+        said[pair] = value
+    pairs = {**(body.metadata or {}), **said}
+    if len(pairs) > limits.METADATA_PAIRS_MAX:
+        raise invalid("metadata", f"with the headers it has more than {limits.METADATA_PAIRS_MAX} pairs.")
+    return body.model_copy(update={"metadata": pairs}) if said else body
+
+
+Penalty: TypeAlias = Annotated[float, Field(ge=-2, le=2)]
+Verbosity: TypeAlias = Literal["low", "medium", "high"]
+Variable: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,63}$")]
+ThoughtTokens: TypeAlias = Annotated[int, Field(ge=-1, le=limits.OUTPUT_TOKENS_MAX)]
+Value: TypeAlias = bool | int | float | Annotated[str, StringConstraints(max_length=limits.METADATA_VALUE_MAX)]
+
+
+def without_nulls(variables: Any) -> Any:
+    if not isinstance(variables, dict):
+        return variables
+    return {name: value for name, value in variables.items() if value is not None}
+
+
+class GenerationParameters(Strict):
+    """Those from `top_k` on are not of OpenAI's: servers of open models have them, under these names."""
+
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
+    top_k: Annotated[int, Field(ge=-1, le=limits.TOP_K_MAX)] | None = None  # 0 and -1: the whole vocabulary
+    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    repetition_penalty: Annotated[float, Field(gt=0, le=2)] | None = None
+    chat_template_kwargs: (
+        Annotated[
+            dict[Variable, Value], BeforeValidator(without_nulls), Field(max_length=limits.TEMPLATE_VARIABLES_MAX)
+        ]
+        | None
+    ) = None
+    ignore_eos: bool | None = None  # for benchmarks
+    # As llama.cpp and vLLM name the most tokens of reasoning, after which the answer begins; -1: as many as it takes.
+    reasoning_budget: ThoughtTokens | None = None
+    thinking_token_budget: ThoughtTokens | None = None
+
+    EFFORT_PARAM: ClassVar[str]  # the path of the effort in a request
+    VERBOSITY_PARAM: ClassVar[str]
+
+    @property
+    def switches(self) -> TemplateOptions:
+        """The options of the chat template that the request sets."""
+        raise NotImplementedError
+
+    @property
+    def effort_params(self) -> Sequence[str]:
+        """The parameters that determine the effort."""
+        return (self.EFFORT_PARAM,)
+
+    @property
+    def thought_tokens(self) -> int | None:
+        """The most tokens of reasoning; None: no limit of the request."""
+        given = self.reasoning_budget if self.thinking_token_budget is None else self.thinking_token_budget
+        return None if given == -1 else given
+
+    def note_ignored(self, known: frozenset[str], ignored: Ignored) -> None:
+        """Report parameters that a template with these variables does not support."""
+        switches = self.switches
+        if switches.effort is not None and not have_effort(known):
+            ignored.add(*self.effort_params)
+        if switches.verbosity is not None and VERBOSITY not in known:
+            ignored.add(self.VERBOSITY_PARAM)
+        ignored.add(*(f"chat_template_kwargs.{name}" for name in switches.variables if name not in known))
+
+    @property
+    def drawn(self) -> Sampling:
+        """The sampling parameters that both surfaces have in common. Those that are missing are left to the model."""
+        named: dict[str, Any] = {
+            "temperature": self.temperature,
+            "top_p": self.top_p,
+            "top_k": None if self.top_k is None else max(0, self.top_k),
+            "min_p": self.min_p,
+            "presence_penalty": self.presence_penalty,
+            "frequency_penalty": self.frequency_penalty,
+            "repeat_penalty": self.repetition_penalty,
+        }
+        given = {name: value for name, value in named.items() if value is not None}
+        return Sampling(**given, ignore_eos=bool(self.ignore_eos), open=frozenset(named.keys() - given.keys()))

@@ -1,19 +1,87 @@
-"""The response object of the public contract. Every key is present in every snapshot; clients rely on it."""
+"""The response object of the public contract, its items, and events as clients see them, in two dialects: OpenAI's own
+and that of the Open Responses specification. And what a person thinks of it.
+
+The header `OpenResponses-Version` of the request that creates a response selects the second; the default is the first.
+They differ only in this: reasoning has another name, an error is an event before the response fails, and citations are
+identified by their URL alone.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias
+from enum import Enum
+from typing import Annotated, Any, Literal, TypeAlias
 
+from pydantic import StringConstraints
+
+from agents.call_payload import CALLS
 from agents.events import STEERED, TurnFinished, Usage
-from agents.message import new_id
+from agents.message import Item, new_id
+from agents.payload import to_payload
 from worker.wire import limits
-from worker.wire.events import cut
+from worker.wire.events import WireEvent, cut, error
 from worker.wire.options import tier_used
-from worker.wire.public_view import Dialect
 from worker.wire.response_request import ResponseRequest
+from worker.wire.strict import Strict
+
+DIALECT_HEADER = "OpenResponses-Version"
+RENAMED = {
+    "response.reasoning_text.delta": "response.reasoning.delta",
+    "response.reasoning_text.done": "response.reasoning.done",
+}
+
+
+class Dialect(Enum):
+    OPENAI = "openai"
+    OPEN_RESPONSES = "open_responses"
+
+    @classmethod
+    def of(cls, headers: Mapping[str, str]) -> Dialect:
+        return cls.OPEN_RESPONSES if DIALECT_HEADER in headers else cls.OPENAI
+
+    def spelled(self, event: WireEvent) -> list[WireEvent]:
+        """An event of the first dialect in this one."""
+        if self is Dialect.OPENAI:
+            return [event]
+        renamed = {**event, "type": RENAMED.get(event["type"], event["type"])}
+        return [error(_complaint(event["response"])), renamed] if event["type"] == "response.failed" else [renamed]
+
+    def cited(self, item: dict[str, Any]) -> dict[str, Any]:
+        """An item of the first dialect, with its citations in this one."""
+        if self is Dialect.OPENAI or item["type"] != "message":
+            return item
+        return {**item, "content": [_with_urls(part) for part in item["content"]]}
+
+
+def _with_urls(part: dict[str, Any]) -> dict[str, Any]:
+    notes = part.get("annotations")
+    return {**part, "annotations": [{**note, "type": "url_citation"} for note in notes]} if notes else part
+
+
+def _complaint(response: Mapping[str, Any]) -> dict[str, Any]:
+    return {"type": "server_error", "param": None, **(response["error"] or {})}
+
+
+def public_item(item: Item, with_results: bool = False, dialect: Dialect = Dialect.OPENAI) -> dict[str, Any]:
+    """An item as clients see it: search results only on request."""
+    return dialect.cited(_public(to_payload(item), with_results))
+
+
+def public_response(body: dict[str, Any], with_results: bool = False) -> dict[str, Any]:
+    """A stored response as clients see it."""
+    return {**body, "output": [_public(item, with_results) for item in body["output"]]}
+
+
+def _public(payload: dict[str, Any], with_results: bool) -> dict[str, Any]:
+    match payload:
+        case {"type": "file_search_call"} if not with_results:
+            return {**payload, "results": None}
+        case {"type": type, "status": "failed"} if type in CALLS and type != "mcp_call":  # others do not fail
+            return {**payload, "status": "incomplete"}
+    return payload
+
 
 BUDGET = "firsttoken:budget"  # metadata of an answer that was concluded because this budget was spent
 Status: TypeAlias = Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
@@ -110,3 +178,22 @@ class ResponseFrame:
             **({"prompt_cache_options": options.echo()} if (options := request.prompt_cache_options) else {}),
             "user": request.user,
         }
+
+
+RATING, COMMENT = "firsttoken:rating", "firsttoken:comment"
+
+
+class Feedback(Strict):
+    """A rating of null removes the feedback."""
+
+    rating: Literal["up", "down"] | None
+    comment: Annotated[str, StringConstraints(max_length=limits.METADATA_VALUE_MAX)] | None = None
+
+    @property
+    def notes(self) -> dict[str, str | None]:
+        return {RATING: self.rating, COMMENT: (self.comment or None) if self.rating else None}
+
+
+def feedback_object(notes: Mapping[str, str] | None) -> dict[str, str | None] | None:
+    """As items show it."""
+    return None if notes is None else {"rating": notes.get(RATING), "comment": notes.get(COMMENT)}

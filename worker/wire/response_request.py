@@ -1,4 +1,6 @@
-"""The body of POST /v1/responses."""
+"""The body of POST /v1/responses; and messages on a WebSocket: what a client sends, also by POST to a running response,
+and how errors are reported. Everything else that the worker sends there is the events of a streamed response, one per
+message."""
 
 from __future__ import annotations
 
@@ -21,27 +23,29 @@ from agents.turn import TOKENS_MAX, Compacting, FileSearch, Turn
 from inference.changed import changed
 from inference.generation import Sampling
 from inference.template_options import Effort, TemplateOptions
+from worker.errors import ApiError
 from worker.wire import limits
 from worker.wire.formats import PlainText, TextFormat
-from worker.wire.generation import GenerationParameters, Verbosity
-from worker.wire.items import CompactionTrigger, InputItem, as_items, without_triggers
+from worker.wire.items import CompactionTrigger, InputItem, MessageItem, as_items, without_triggers
 from worker.wire.mcp import McpTool
 from worker.wire.options import (
     LOGPROBS,
     RESULTS,
     CacheRetention,
+    GenerationParameters,
     Include,
     Metadata,
     Obfuscation,
     ResponseCacheOptions,
     ServiceTier,
     TopLogprobs,
+    Verbosity,
     asks_for_same_bytes,
     caps_of,
     priority_of,
     wants_hints,
 )
-from worker.wire.strict import Id, Strict, Text, Unsupported, up_to, without_effect
+from worker.wire.strict import Id, Strict, Text, Unsupported, only, up_to, without_effect
 from worker.wire.tools import AUTO, Choice, FileSearchTool, ServerTool, Tool, ToolSearchTool, check_given, distinct
 
 Summary: TypeAlias = Literal["auto", "concise", "detailed"]
@@ -300,3 +304,43 @@ class ResponseRequest(GenerationParameters):
     def _told(self) -> int | None:
         """The number of likeliest tokens to report; None: no log probabilities requested."""
         return self.top_logprobs or 0 if self.top_logprobs or self.includes(LOGPROBS) else None
+
+
+class CreateMessage(ResponseRequest):
+    """The body of POST /v1/responses; every response is streamed."""
+
+    type: Literal["response.create"]
+    stream: Annotated[bool | None, only(None, True)] = None
+    background: Annotated[bool | None, only(None, False)] = None
+    generate: bool | None = None
+    stream_id: Annotated[str, StringConstraints(min_length=1, max_length=limits.KEY_CHARS_MAX)] | None = None
+
+    @property
+    def streamed(self) -> bool:
+        return True
+
+    @property
+    def only_reads(self) -> bool:
+        return self.generate is False or super().only_reads
+
+
+class SaidMessage(MessageItem):
+    role: Literal["user"]
+
+
+class SteerRequest(Strict):
+    """What somebody says to a response while it runs. `stop_tools`: without waiting for the tools that run."""
+
+    input: Annotated[list[SaidMessage], up_to(limits.SAID_MAX, 1), BeforeValidator(as_items)]
+    stop_tools: bool = False
+
+
+class SteerMessage(SteerRequest):
+    """Ours is only `stop_tools`."""
+
+    type: Literal["response.steer"]
+    previous_response_id: Id
+
+
+def error_event(error: ApiError) -> dict[str, Any]:
+    return {"type": "error", "status": error.status, **error.body}

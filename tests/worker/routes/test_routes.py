@@ -19,7 +19,7 @@ from tests.worker.loop_blocks import blocks
 from worker.auth.keys import Keys
 from worker.auth.principal import ALL
 from worker.services import DRAINING, SERVICES
-from worker.wire.embeddings_request import INPUT_CHARS_MAX, INPUTS_MAX, TOKENS_MAX
+from worker.wire.text_inputs import INPUT_CHARS_MAX, INPUTS_MAX, TOKENS_MAX
 
 HELD_MS = 75  # of the event loop, by the largest answer; 130 when it is written there at once
 

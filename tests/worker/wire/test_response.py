@@ -26,8 +26,7 @@ from worker.wire.events import WireEvent
 from worker.wire.items import CompactionTrigger, ItemReference
 from worker.wire.options import SOURCES, TRACE
 from worker.wire.parse import parse
-from worker.wire.public_view import Dialect, public_item
-from worker.wire.response import ResponseFrame
+from worker.wire.response import Dialect, ResponseFrame, public_item
 from worker.wire.response_request import ResponseRequest
 
 ANSWER = Message("assistant", "The port is 8080 [1].", (CITATION,))

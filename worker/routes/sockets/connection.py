@@ -40,11 +40,10 @@ from worker.runs.run import Run
 from worker.services import DRAINING, SERVICES
 from worker.wire import limits
 from worker.wire.events import steer
-from worker.wire.headers import with_headers
+from worker.wire.options import with_headers
 from worker.wire.parse import parsed
-from worker.wire.public_view import Dialect
-from worker.wire.response_request import ResponseRequest
-from worker.wire.socket_message import CreateMessage, SteerMessage, error_event
+from worker.wire.response import Dialect
+from worker.wire.response_request import CreateMessage, ResponseRequest, SteerMessage, error_event
 
 RESPONSES_MAX = 16  # a client continues the newest one, or one that it branches from
 CHARS_MAX = limits.TEXT_CHARS_MAX  # of all of them: more than any supported context holds

@@ -15,7 +15,7 @@ from aiohttp import web
 from worker.runs.event_stream import Stream
 from worker.runs.run import Run
 from worker.wire import sse
-from worker.wire.socket_message import SaidMessage
+from worker.wire.response_request import SaidMessage
 
 TEXT = 0x81  # a complete text message in one frame (RFC 6455, section 5.2)
 LENGTH_16, LENGTH_64 = 126, 127

@@ -22,11 +22,11 @@ from worker.services import Services
 from worker.wire.batches import Endpoint
 from worker.wire.chat_completion import Completion
 from worker.wire.chat_request import ChatRequest
-from worker.wire.embeddings_request import EmbeddingsRequest
 from worker.wire.parse import parsed
 from worker.wire.response import ResponseFrame
 from worker.wire.response_request import ResponseRequest
 from worker.wire.strict import Ignored
+from worker.wire.text_inputs import EmbeddingsRequest
 
 # A line may wait in the engine for as long as interactive requests are served first; its own limit is that of its slot.
 ANSWER_S = 3600.0

@@ -1,15 +1,37 @@
-"""The body of POST /v1/embeddings."""
+"""The body of POST /v1/embeddings; and inputs that are one or several texts, or arrays of their token ids."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Literal, TypeAlias
+from itertools import islice
+from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import Discriminator, Field, StringConstraints, Tag
+from pydantic import AfterValidator, Discriminator, Field, StringConstraints, Tag
 
 from worker.wire import limits
 from worker.wire.strict import Strict
-from worker.wire.token_arrays import Token, form, together
+
+Token: TypeAlias = Annotated[int, Field(ge=0, lt=2**31)]
+
+
+def form(value: Any) -> str:
+    """text, texts, ids or arrays, determined by the first entry."""
+    if not isinstance(value, list):
+        return "text"
+    first = next(islice(value, 1), "")
+    return "ids" if isinstance(first, int) else "arrays" if isinstance(first, list) else "texts"
+
+
+def together(tokens_max: int) -> AfterValidator:
+    """Of several arrays with at most this many tokens in total."""
+
+    def check(arrays: list[list[int]]) -> list[list[int]]:
+        if sum(map(len, arrays)) > tokens_max:
+            raise ValueError(f"all token arrays together may have at most {tokens_max} tokens")
+        return arrays
+
+    return AfterValidator(check)
+
 
 INPUTS_MAX = 2_048  # the limit of the public contract; a model reads the first 256 tokens of each
 INPUT_CHARS_MAX = 32_768
