@@ -48,7 +48,7 @@ WALL_CLOCK_READERS = (
     "worker/wire/",
     "worker/telemetry/latency/",
     "worker/telemetry/otlp/sdk.py",
-    "worker/routes/response_parts.py",
+    "worker/routes/responses.py",
     "worker/routes/ops.py",
     "agents/tools/current_time.py",
     "retrieval/store/passages.py",

@@ -13,29 +13,24 @@ from worker.edge.health_probes import HealthProbes
 from worker.http.middleware import CorsMiddleware, add_headers, end_with_credential, identify, sign_in, trace_request
 from worker.routes import (
     batches,
-    chat_completions,
     completions,
     conversations,
     embeddings,
     files,
     health,
     messages,
-    metrics,
     models,
     openapi,
     ops,
     pages,
-    response_parts,
     responses,
     sessions,
-    shares,
     tokenize,
     trials,
     vector_stores,
-    warm,
 )
 from worker.routes.sockets import connection
-from worker.routes.sockets.register import SOCKETS, Sockets
+from worker.routes.sockets.connection import SOCKETS, Sockets
 from worker.runs.batches.batch_worker import BATCHES, BatchWorker
 from worker.runs.event_stream import PULSE, Heartbeat
 from worker.runs.manager import RUNS, Runs
@@ -43,12 +38,8 @@ from worker.services import CHECKERS, DRAINING, LEAVING, REQUESTS, SERVICES, Ser
 
 RESOURCES = (
     responses,
-    response_parts,
     connection,
-    warm,
     conversations,
-    shares,
-    chat_completions,
     completions,
     messages,
     tokenize,
@@ -60,7 +51,6 @@ RESOURCES = (
     sessions,
     ops,
     trials,
-    metrics,
     health,
     openapi,
     pages,

@@ -31,7 +31,7 @@ from worker.lifecycle.loading_app import serving_progress
 from worker.lifecycle.port import bind, join, url_of
 from worker.lifecycle.process import StopSignals, freeze, notice
 from worker.lifecycle.ready_file import FIRST_START, Ready, ready_files
-from worker.routes.metrics import beside
+from worker.routes.health import beside
 from worker.runs.manager import RUNS
 from worker.services import CREW, REQUESTS, Services
 from worker.start import open_services

@@ -43,6 +43,7 @@ from worker.auth.secret import Seals, Secret, read_secret
 from worker.auth.session import Sessions
 from worker.config import VERSION, Config
 from worker.database import open_database, open_replica
+from worker.edge.limit_settings import WAIT
 from worker.engines.active_engines import ActiveEngines, Reloader, files_of, open_engines
 from worker.engines.model_aliases import ModelAliases
 from worker.engines.model_file import ModelFile
@@ -69,7 +70,7 @@ from worker.runs.steering_store import SteeringStore
 from worker.services import Services
 from worker.setting import ConfigError
 from worker.telemetry.canaries import Canaries, CanaryStore
-from worker.telemetry.goodput import WAIT, Targets
+from worker.telemetry.goodput import Targets
 from worker.telemetry.latency.rollups import LoadSampler
 from worker.telemetry.otlp.exporter import Exporter, SdkMissing
 from worker.telemetry.prometheus import Metrics

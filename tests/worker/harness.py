@@ -32,6 +32,7 @@ from worker.auth.provider import Provider
 from worker.auth.secret import Seals, Secret
 from worker.auth.session import Sessions
 from worker.config import Config
+from worker.edge.limit_settings import WAIT
 from worker.edge.listener import Listener
 from worker.http.route import needs
 from worker.lifecycle.supervisor import Supervisor
@@ -47,7 +48,7 @@ from worker.runs.queue_store import QueueStore
 from worker.runs.running_store import RunningStore
 from worker.runs.steering_store import SteeringStore
 from worker.services import Services
-from worker.telemetry.goodput import WAIT, Targets
+from worker.telemetry.goodput import Targets
 from worker.telemetry.prometheus import Metrics
 from worker.telemetry.telemetry import Telemetry
 from worker.telemetry.traces import Traces

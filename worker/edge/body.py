@@ -78,6 +78,7 @@ def _refused(message: str) -> ApiError:
 BYTES_PER_S_MIN = 32 * 1024
 STALL_S = 15.0  # that a body may pause: longer than a phone needs from one cell to the next
 PIECE_BYTES = 64 * 1024
+MEMORY_BYTES_MAX = 1024 * 1024  # of a file that arrives or is written: a larger one is on disk
 # By their names in Content-Encoding, the `wbits` of zlib for their format. Every other coding would add attack surface.
 CODINGS = {"gzip": 16 + zlib.MAX_WBITS, "x-gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
 DAMAGED = "The body is damaged: it does not match its headers."

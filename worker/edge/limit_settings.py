@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from worker.setting import Group, among, setting
-from worker.telemetry.goodput import REFUSE, WAIT
 
+REFUSE, WAIT = "refuse", "wait"  # policies for a request that is expected to be late
 HOUR_S, DAY_S = 3600.0, 86_400.0  # in an hour, a laptop with 5 tokens per second fills a context of 16,384
 
 

@@ -1,4 +1,5 @@
-"""POST /v1/completions: texts continued as they stand, each choice of each a turn; streamed or whole."""
+"""POST /v1/chat/completions: one stateless turn for each choice. And POST /v1/completions: texts continued as they
+stand, each choice of each a turn. Streamed or whole."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ import asyncio
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
+from typing import TypeAlias
 
 import orjson
 from aiohttp import web
@@ -18,57 +20,81 @@ from inference.prompt import Segment
 from inference.prompt_cache import Part
 from worker.auth.principal import Scope
 from worker.errors import ApiError, ClientGone
-from worker.http.request import BODY, IGNORED, PRINCIPAL, TRACE, check_model, in_param, json_bytes
+from worker.http.request import BODY, IGNORED, PRINCIPAL, TRACE, check_model, in_param, json_bytes, json_response
 from worker.http.route import EVENTS, JSON, RouteDocs, needs
-from worker.runs.choice import Choice, all_of, whole_of
+from worker.runs.choice import Choice, all_of, choices_of, turns_of, whole_of
 from worker.runs.event_stream import EventStream
 from worker.runs.idempotency import Once
 from worker.services import SERVICES
 from worker.telemetry.telemetry import server_timing
 from worker.wire import sse
-from worker.wire.completion_reply import TextChunkEncoder, TextCompletion
+from worker.wire.chat_request import ChatRequest
+from worker.wire.completion import ChatCompletion, ChunkEncoder, TextCompletion
 from worker.wire.completion_request import CompletionRequest
-from worker.wire.options import with_headers
+from worker.wire.options import entitled, with_headers
 from worker.wire.parse import parsed
 from worker.wire.strict import UNSUPPORTED
 
+Completion: TypeAlias = ChatCompletion | TextCompletion
+
 
 def routes() -> list[web.RouteDef]:
-    return needs(Scope.CHAT, web.post("/v1/completions", create))
+    return needs(
+        Scope.CHAT, web.post("/v1/chat/completions", complete_chat), web.post("/v1/completions", complete_text)
+    )
+
+
+@RouteDocs(ChatRequest, tells=(JSON, EVENTS))
+async def complete_chat(request: web.Request) -> web.StreamResponse:
+    services, principal = request.app[SERVICES], request[PRINCIPAL]
+    with request[TRACE].span("edge"):
+        body = await parsed(ChatRequest, request[BODY], request[IGNORED])
+        body = entitled(with_headers(body, request.headers, services.surface_names), principal.best_class)
+        body.note_ignored(services.model_of(body.model).switches, request[IGNORED])
+        completion = ChatCompletion(body, check_model(body.model, services))
+        once = Once.of(request, services, principal.tenant_id)
+    with in_param("messages"):
+        async with once.unstored() if once else nullcontext():
+            ledger = Choice.ledger_of(services, principal, request[TRACE], completion)
+            with ledger.entering(body.choices) as entered:
+                turns = await turns_of(ledger, completion)
+                places = entered.pop_all()
+            with places:
+                return await _answer(request, completion, turns)
 
 
 @RouteDocs(CompletionRequest, tells=(JSON, EVENTS))
-async def create(request: web.Request) -> web.StreamResponse:
-    services, trace, principal = request.app[SERVICES], request[TRACE], request[PRINCIPAL]
-    with trace.span("edge"):
+async def complete_text(request: web.Request) -> web.StreamResponse:
+    services, principal = request.app[SERVICES], request[PRINCIPAL]
+    with request[TRACE].span("edge"):
         body = await parsed(CompletionRequest, request[BODY], request[IGNORED], bulk="prompt")
         body = with_headers(body, request.headers, services.surface_names)
         body.note_ignored(frozenset(), request[IGNORED])  # no template, so no switch of one
-        model = check_model(body.model, services)
-        if model in services.agent_registry.models:
+        completion = TextCompletion(body, check_model(body.model, services))
+        if completion.model in services.agent_registry.models:
             raise ApiError(400, "An agent answers messages: ask for a model.", param="model", code="unsupported_value")
         once = Once.of(request, services, principal.tenant_id)
     with in_param("prompt"):
         async with once.unstored() if once else nullcontext():
-            return await _create(request, body, model)
+            return await _continue(request, body, completion)
 
 
-async def _create(request: web.Request, body: CompletionRequest, model: str) -> web.StreamResponse:
+async def _continue(request: web.Request, body: CompletionRequest, completion: TextCompletion) -> web.StreamResponse:
     services, principal = request.app[SERVICES], request[PRINCIPAL]
-    completion = TextCompletion(body, model)
-    ledger, reader = Choice.ledger_of(services, principal, request[TRACE], completion), services.model_of(model)
+    ledger = Choice.ledger_of(services, principal, request[TRACE], completion)
+    reader = services.model_of(completion.model)
     with ledger.entering(len(body.prompts) * body.choices) as entered:
         read = [await _read(reader, body, prompt) for prompt in body.prompts]
         places = entered.pop_all()
     with places:
-        completion = replace(completion, texts=[text for text, _ in read], token_bytes=reader.token_bytes)
-        agent = services.definition(model, body.model)
+        agent = services.definition(completion.model, body.model)
         turns = [
             ledger.applied(principal.bounded(agent.applied(turn)))
             for _, prompt in read
             for turn in body.turns(principal.tenant_id, prompt, watched=principal.is_watching)
         ]
-        return await (_stream if body.stream else _whole)(request, completion, turns)
+        texts = [text for text, _ in read]
+        return await _answer(request, replace(completion, texts=texts, token_bytes=reader.token_bytes), turns)
 
 
 async def _read(
@@ -97,30 +123,29 @@ async def _text(model: LanguageModel, ids: list[int]) -> str:
         raise
 
 
-async def _stream(request: web.Request, completion: TextCompletion, turns: list[Turn]) -> web.StreamResponse:
+async def _answer(request: web.Request, completion: Completion, turns: Sequence[Turn]) -> web.StreamResponse:
+    choices = choices_of(request.app[SERVICES], request[PRINCIPAL], request[TRACE], completion, turns)
+    if completion.request.stream:
+        return await _stream(request, completion, choices)
+    finished, headers = await whole_of(choices), {"Server-Timing": server_timing(request[TRACE])}
+    if isinstance(completion, TextCompletion):
+        return json_bytes(await asyncio.to_thread(_encoded, completion, finished), headers=headers)
+    return json_response(completion.whole(finished), headers=headers)
+
+
+async def _stream(request: web.Request, completion: Completion, choices: Sequence[Choice]) -> web.StreamResponse:
     stream = EventStream(request)
-    choices = enumerate(_choices(request, completion, turns))
+    encoders = [ChunkEncoder(completion, choice) for choice in completion.choices]
     try:
         finished = await all_of(
-            [choice.stream(stream, TextChunkEncoder(completion, index)) for index, choice in choices]
+            [choice.stream(stream, encoder) for choice, encoder in zip(choices, encoders, strict=True)]
         )
     except ClientGone:  # every choice has been closed and recorded by now
         return stream.response
     return await stream.close(*map(sse.encode_data, completion.usage(finished)), sse.DONE)
 
 
-async def _whole(request: web.Request, completion: TextCompletion, turns: list[Turn]) -> web.Response:
-    finished = await whole_of(_choices(request, completion, turns))
-    whole = await asyncio.to_thread(_encoded, completion, finished)
-    return json_bytes(whole, headers={"Server-Timing": server_timing(request[TRACE])})
-
-
 def _encoded(completion: TextCompletion, finished: Sequence[TurnFinished]) -> bytes:
     """The scores of long prompts are many: between two choices, other threads get the GIL."""
     told = completion.whole(finished)
     return orjson.dumps({**told, "choices": [orjson.Fragment(orjson.dumps(each)) for each in told["choices"]]})
-
-
-def _choices(request: web.Request, completion: TextCompletion, turns: list[Turn]) -> list[Choice]:
-    services, principal, trace = request.app[SERVICES], request[PRINCIPAL], request[TRACE]
-    return [Choice.of(services, principal, trace, turn, completion, index) for index, turn in enumerate(turns)]

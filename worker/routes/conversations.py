@@ -1,8 +1,17 @@
-"""/v1/conversations and their items; and our own list of them, for the chat page."""
+"""/v1/conversations and their items; our own list of them, for the chat page; links by which anybody reads one, and
+what such a link opens.
+
+And /v1/conversations/{id}/warm: somebody is about to ask, so the model reads what stands before the question, and as
+much of the question as is written, with its passages. A hint: it never takes the place of a turn, and where it would
+not help nothing is done.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from datetime import datetime
+from functools import partial
 from itertools import pairwise
 from typing import Annotated, Any, Self
 from uuid import UUID
@@ -11,18 +20,27 @@ from aiohttp import web
 from pydantic import AfterValidator, Field, model_validator
 
 from agents.message import FunctionCall, FunctionCallOutput, Item, Message
-from agents.store import Conversation, ConversationStore, Found
+from agents.search import search
+from agents.store import Conversation, ConversationStore, Found, SharedConversation
+from agents.turn import Turn
+from inference.generation import Generation
+from inference.trace import Trace
+from worker.auth.audit import Act
 from worker.auth.principal import Scope
-from worker.errors import invalid
-from worker.http.request import BODY, INCLUDE, PRINCIPAL, includes, json_response, path_id
-from worker.http.route import JSON, RouteDocs, needs
+from worker.edge.guard import remote_of
+from worker.errors import ApiError, invalid
+from worker.http.request import BODY, INCLUDE, PRINCIPAL, check_model, includes, json_response, noted, path_id
+from worker.http.route import EVERYBODY, JSON, RouteDocs, declare, needs
+from worker.runs.ledger import Ledger
+from worker.runs.turn import hydrate, learn_turns
 from worker.services import SERVICES
 from worker.wire import limits
 from worker.wire.items import InputItem, without_triggers
 from worker.wire.options import FEEDBACK, RESPONSE_ID, RESULTS, VERSIONS, Metadata
 from worker.wire.page import PAGE, PageQuery, list_object, search_words
 from worker.wire.parse import parsed
-from worker.wire.response import COMMENT, RATING, feedback_object, public_item
+from worker.wire.response import COMMENT, RATING, ResponseFrame, feedback_object, public_item
+from worker.wire.response_request import ConversationReference, ResponseRequest
 from worker.wire.strict import Id, Strict
 
 SPEAKERS = {"user": "Question", "assistant": "Answer"}
@@ -122,21 +140,29 @@ def deleted_object(conversation_id: str) -> dict[str, Any]:
 
 
 def routes() -> list[web.RouteDef]:
-    return needs(
-        Scope.CHAT,
-        web.post("/v1/conversations", create),
-        web.get("/v1/conversations", list_conversations),
-        web.get("/v1/conversations/search", search),
-        web.get("/v1/conversations/{id}", retrieve),
-        web.get("/v1/conversations/{id}/export", export),
-        web.post("/v1/conversations/{id}", update),
-        web.delete("/v1/conversations/{id}", delete),
-        web.post("/v1/conversations/{id}/branch", branch),
-        web.post("/v1/conversations/{id}/items", add_items),
-        web.get("/v1/conversations/{id}/items", list_items),
-        web.get("/v1/conversations/{id}/items/{item_id}", retrieve_item),
-        web.delete("/v1/conversations/{id}/items/{item_id}", delete_item),
-    )
+    return [
+        *needs(
+            Scope.CHAT,
+            web.post("/v1/conversations", create),
+            web.get("/v1/conversations", list_conversations),
+            web.get("/v1/conversations/search", search_conversations),
+            web.get("/v1/conversations/{id}", retrieve),
+            web.get("/v1/conversations/{id}/export", export),
+            web.post("/v1/conversations/{id}", update),
+            web.delete("/v1/conversations/{id}", delete),
+            web.post("/v1/conversations/{id}/branch", branch),
+            web.post("/v1/conversations/{id}/items", add_items),
+            web.get("/v1/conversations/{id}/items", list_items),
+            web.get("/v1/conversations/{id}/items/{item_id}", retrieve_item),
+            web.delete("/v1/conversations/{id}/items/{item_id}", delete_item),
+            web.post(SHARE, share),
+            web.get(SHARE, retrieve_share),
+            web.delete(SHARE, unshare),
+            web.post("/v1/conversations/warm", warm_new),
+            web.post("/v1/conversations/{id}/warm", warm),
+        ),
+        *declare(EVERYBODY, web.get("/v1/shared/{token}", open_link)),
+    ]
 
 
 @RouteDocs(ConversationCreate)
@@ -157,7 +183,7 @@ async def list_conversations(request: web.Request) -> web.Response:
 
 
 @RouteDocs(query=PAGE)
-async def search(request: web.Request) -> web.Response:
+async def search_conversations(request: web.Request) -> web.Response:
     """Find conversations that contain all words of `query` as prefixes, newest first, on a single page."""
     words, page = search_words(request.query), PageQuery.parse(request.query)
     found = await request.app[SERVICES].search.find(request[PRINCIPAL].tenant_id, words, page.limit)
@@ -266,3 +292,116 @@ def _store(request: web.Request) -> tuple[ConversationStore, UUID]:
 
 def _conversation_id(request: web.Request) -> str:
     return path_id(request, "conversation")
+
+
+SHARED_PAGE = "/shared#"  # the token stands behind the mark, so that browsers send it to nobody else
+SHARE = "/v1/conversations/{id}/share"
+UNSEEN = {"Cache-Control": "no-store"}  # a link that is revoked shows nothing, from nowhere
+
+
+def share_object(conversation_id: str, shared_at: datetime | None, token: str | None = None) -> dict[str, Any]:
+    """`path` is the address of the link on this worker: told once, when it is made."""
+    return {
+        "object": "conversation.share",
+        "conversation": conversation_id,
+        "shared_at": shared_at and int(shared_at.timestamp()),
+        "path": token and SHARED_PAGE + token,
+    }
+
+
+def shared_object(shared: SharedConversation) -> dict[str, Any]:
+    """The texts alone: what they cite stays with its owner."""
+    return {
+        "object": "shared_conversation",
+        "title": shared.title,
+        "shared_at": int(shared.shared_at.timestamp()),
+        "messages": [
+            {"role": item.role, "text": item.text, "status": item.status}
+            for item in shared.items
+            if isinstance(item, Message)
+        ],
+    }
+
+
+async def share(request: web.Request) -> web.Response:
+    """Make a link to the conversation as it is now; a link from before stops working."""
+    services, tenant_id, id = request.app[SERVICES], request[PRINCIPAL].tenant_id, path_id(request, "conversation")
+    token = await services.shares.create(tenant_id, id, also=noted(request, Act.CONVERSATION_SHARED, id))
+    return json_response(share_object(id, await services.shares.shared_at(tenant_id, id), token), headers=UNSEEN)
+
+
+async def retrieve_share(request: web.Request) -> web.Response:
+    services, tenant_id, id = request.app[SERVICES], request[PRINCIPAL].tenant_id, path_id(request, "conversation")
+    await services.conversations.get(tenant_id, id)
+    return json_response(share_object(id, await services.shares.shared_at(tenant_id, id)))
+
+
+async def unshare(request: web.Request) -> web.Response:
+    """Revoke the link. Idempotent."""
+    services, tenant_id, id = request.app[SERVICES], request[PRINCIPAL].tenant_id, path_id(request, "conversation")
+    await services.conversations.get(tenant_id, id)
+    await services.shares.revoke(tenant_id, id, also=noted(request, Act.CONVERSATION_UNSHARED, id))
+    return json_response(share_object(id, None))
+
+
+async def open_link(request: web.Request) -> web.Response:
+    """Read a shared conversation. Wrong tokens count towards the limit for wrong credentials of an address."""
+    services = request.app[SERVICES]
+    async with services.authenticator.throttle.checking(remote_of(request)):
+        shared = await services.shares.open(path_id(request, "shared conversation", "token"))
+        if shared is None:
+            message = "This link does not work: it was revoked, or not copied completely."
+            raise ApiError(401, message, code="unknown_link")
+    return json_response(shared_object(shared), headers=UNSEEN)
+
+
+# What a request says that stands in front of its question.
+PARAMETERS = frozenset({"model", "instructions", "tools", "tool_choice", "text", "reasoning", "chat_template_kwargs"})
+DRAFT = "input"  # the question as far as it is written: its search and its prefill may run ahead
+
+
+@RouteDocs(ResponseRequest, status=202)
+async def warm_new(request: web.Request) -> web.Response:
+    """For a conversation that its first question will begin."""
+    return await _warm(request, None)
+
+
+@RouteDocs(ResponseRequest, status=202)
+async def warm(request: web.Request) -> web.Response:
+    return await _warm(request, path_id(request, "conversation"))
+
+
+async def _warm(request: web.Request, conversation_id: str | None) -> web.Response:
+    services, principal = request.app[SERVICES], request[PRINCIPAL]
+    written = await _body(request[BODY], conversation_id)
+    frame = ResponseFrame(written.model_copy(update={DRAFT: []}), check_model(written.model, services))
+    place, speculative_search = (principal.tenant_id, principal.subject, conversation_id), services.speculative_search
+    draft: Turn | None = None
+    if speculative_search is not None and written.input:
+        due = Ledger(services, principal, Trace(), "", conversation_id, frame.model).due  # as if it were sent now
+        draft = replace((await hydrate(services, principal, ResponseFrame(written, frame.model))).turn, due=due)
+        await search(draft, speculative_search.at(place), Trace())
+    elif speculative_search is not None:
+        speculative_search.forget(place)  # the next key
+
+    async def start() -> Generation | None:
+        asked = await hydrate(services, principal, frame)
+        if search := asked.turn.file_search:
+            await services.retriever.prepare(tenant_id=principal.tenant_id, stores=search.vector_store_ids)
+        return await services.agent.warm(asked.turn)
+
+    reads = await services.prewarm_limits.read((principal.tenant_id, conversation_id), start)
+    if draft is not None and speculative_search is not None:
+        await learn_turns(services, draft)
+        reads = await speculative_search.read(place, partial(services.agent.read_draft, draft)) or reads
+    status = "reading" if reads else "skipped"
+    return json_response({"object": "conversation.warm", "conversation": conversation_id, "status": status}, status=202)
+
+
+async def _body(raw: bytes, conversation_id: str | None) -> ResponseRequest:
+    """The turn that will come, as far as it is known. Raises ApiError 400."""
+    body = await parsed(ResponseRequest, raw)
+    for name in sorted(body.model_fields_set - PARAMETERS - {DRAFT}):
+        raise ApiError(400, f"Unknown parameter: '{name}'.", param=name, code="unknown_parameter")
+    conversation = ConversationReference(id=conversation_id) if conversation_id else None
+    return body.model_copy(update={"conversation": conversation})

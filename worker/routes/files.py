@@ -1,24 +1,55 @@
-"""/v1/files: what callers send, and what a citation points at."""
+"""/v1/files: what callers send, received into a temporary file first, and what a citation points at."""
 
 from __future__ import annotations
 
-from contextlib import aclosing
+import tempfile
+import unicodedata
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Any, BinaryIO, cast
 from urllib.parse import quote
 
-from aiohttp import web
+from aiohttp import BodyPartReader, MultipartReader, web
+from aiohttp.http import HttpProcessingError
 
+from retrieval.records import Upload
 from worker.auth.audit import Act
 from worker.auth.principal import USUAL, Scope
-from worker.edge.body import BUDGET
+from worker.edge.body import BUDGET, MEMORY_BYTES_MAX, Reservation, arriving, coding_of
+from worker.errors import ApiError
 from worker.http.request import PRINCIPAL, json_response, noted, path_id
 from worker.http.route import BYTES, PLAIN, RouteDocs, needs
-from worker.runs.attachments import receive
 from worker.services import SERVICES
-from worker.wire.file import deleted_file_object, file_object
+from worker.wire import limits
 from worker.wire.page import PAGE, PageQuery, list_object
 
 # The text of a file never changes under its id; it is its tenant's own, so no shared cache may keep it.
 CACHING = "private, max-age=3600"
+PURPOSES = ("assistants", "batch", "user_data", "vision")
+FIELD_BYTES_MAX = 1024
+PARTS_MAX = 8
+MESSAGE_CHARS_MAX = 300  # the parser quotes what it could not read
+# What the multipart parser raises on malformed bodies: bad boundaries, lines, headers, charsets.
+MALFORMED = (ValueError, LookupError, AssertionError, RuntimeError, HttpProcessingError)
+
+
+def file_object(file: Upload) -> dict[str, Any]:
+    return {
+        "id": file.id,
+        "object": "file",
+        "bytes": file.bytes,
+        "created_at": int(file.created_at.timestamp()),
+        "expires_at": None,
+        "filename": file.filename,
+        "purpose": file.purpose,
+        "status": "processed",
+    }
+
+
+def deleted_file_object(file_id: str) -> dict[str, Any]:
+    return {"id": file_id, "object": "file", "deleted": True}
 
 
 def routes() -> list[web.RouteDef]:
@@ -91,3 +122,105 @@ async def delete(request: web.Request) -> web.Response:
     file_id = path_id(request, "file")
     await services.file_queue.delete_file(tenant_id, file_id, also=noted(request, Act.FILE_DELETED, file_id))
     return json_response(deleted_file_object(file_id))
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    filename: str
+    purpose: str
+    size: int  # in bytes
+    content: BinaryIO  # positioned at its start
+
+
+@asynccontextmanager
+async def receive(request: web.Request, holding: Reservation, *, bytes_max: int) -> AsyncIterator[Received]:
+    """The file of a multipart form with `file` and `purpose`, kept until the block ends.
+
+    Raises ApiError 400, 408, 415, 429, and 413 naming the file; and ClientGone.
+    """
+    if coding_of(request) is not None:
+        raise ApiError(415, "A form may not be compressed.", param="Content-Encoding")
+    if not request.content_type.startswith("multipart/"):
+        raise _refused("Send the file as multipart/form-data, with the fields 'file' and 'purpose'.", "file")
+    with tempfile.SpooledTemporaryFile(MEMORY_BYTES_MAX) as spool:
+        content = cast(BinaryIO, spool)
+        filename: str | None = None
+        fields: dict[str, str] = {}
+        try:
+            async with arriving(request, bytes_max=bytes_max) as progress:
+                async for part in _form_parts(await request.multipart()):
+                    if part.name == "file" and filename is None:
+                        filename = safe_name(part.filename)
+                        await _spool(part, content, bytes_max, holding, progress)
+                    else:
+                        fields[part.name or ""] = await _field(part)
+                    progress()
+        except MALFORMED as error:
+            raise _refused(f"The form could not be read: {error}"[:MESSAGE_CHARS_MAX], "file") from None
+        if filename is None:
+            raise _refused("The form has no field 'file' with a file.", "file")
+        size = content.tell()
+        content.seek(0)
+        yield Received(filename, purpose_of(fields), size, content)
+
+
+async def _form_parts(form: MultipartReader) -> AsyncIterator[BodyPartReader]:
+    count = 0
+    while (part := await form.next()) is not None:
+        count += 1
+        if count > PARTS_MAX or not isinstance(part, BodyPartReader):
+            raise _refused(f"The form may have at most {PARTS_MAX} plain fields.", "file")
+        yield part
+
+
+async def _spool(
+    part: BodyPartReader, content: BinaryIO, bytes_max: int, holding: Reservation, progress: Callable[[], None]
+) -> None:
+    while chunk := await part.read_chunk():
+        progress()
+        if content.tell() + len(chunk) > bytes_max:
+            message = f"The file is larger than {bytes_max / 2**20:g} MB, which is the limit."
+            raise ApiError(413, message, param="file", code="file_too_large")
+        holding.resize(content.tell() + len(chunk))
+        content.write(chunk)
+
+
+async def _field(part: BodyPartReader) -> str:
+    text = b""
+    while chunk := await part.read_chunk(FIELD_BYTES_MAX):
+        text += chunk
+        if len(text) > FIELD_BYTES_MAX:
+            raise _refused(f"The field '{part.name}' is too long.", part.name or "file")
+    return text.decode("utf-8", "replace")
+
+
+def _refused(message: str, param: str) -> ApiError:
+    return ApiError(400, message, param=param, code="invalid_value")
+
+
+def purpose_of(fields: Mapping[str, str]) -> str:
+    """Raises ApiError 400, also for a field without effect."""
+    for name in fields:
+        if name != "purpose":
+            message = f"This server does not support '{name}' yet: leave it out."
+            raise ApiError(400, message, param=name, code="unsupported_parameter")
+    purpose = fields.get("purpose")
+    if purpose not in PURPOSES:
+        message = f"Invalid 'purpose': it must be {' or '.join(PURPOSES)}."
+        code = "missing_required_parameter" if purpose is None else "invalid_value"
+        raise ApiError(400, message, param="purpose", code=code)
+    return purpose
+
+
+def safe_name(filename: str | None) -> str:
+    """The last component of a name, without characters that are unsafe in file systems or pages. Raises ApiError
+    400.
+    """
+    printable = "".join(c for c in filename or "" if unicodedata.category(c)[0] != "C")
+    name = PurePosixPath(printable.replace("\\", "/")).name.strip()
+    if not name or name in (".", "..") or len(name) > limits.FILENAME_CHARS_MAX:
+        message = (
+            f"The file needs a name of 1 to {limits.FILENAME_CHARS_MAX} characters; its extension selects the loader."
+        )
+        raise ApiError(400, message, param="file", code="invalid_value")
+    return name

@@ -1,19 +1,13 @@
-"""Files that clients send: uploads are received into a temporary file; attachments of a request are replaced by their
-text before it becomes a turn.
-"""
+"""Files in a request are replaced by their text before it becomes a turn."""
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, BinaryIO, TypeVar, cast
+from typing import TYPE_CHECKING, TypeVar, cast
 from uuid import UUID
 
-from aiohttp import BodyPartReader, MultipartReader, web
-from aiohttp.http import HttpProcessingError
 from pydantic_core import PydanticCustomError
 
 from agents.message import FunctionCall, Item, new_id
@@ -23,11 +17,9 @@ from retrieval.loaders.job import Limits
 from retrieval.loaders.pool import LoaderPool
 from retrieval.loaders.source import checked
 from worker.auth.secret import Seals, opened
-from worker.edge.body import Reservation, arriving, coding_of
 from worker.errors import ApiError
 from worker.wire import limits
 from worker.wire.chat_request import ChatMessage, SpeakerMessage, ToolMessage
-from worker.wire.file import purpose_of, safe_name
 from worker.wire.items import CompactionTrigger, FunctionCallOutputItem, InputItem, ItemReference, MessageItem
 from worker.wire.messages_content import GivenMessage, SaidMessage, ToolResultBlock
 from worker.wire.parts import UNSUPPORTED_IMAGE, FilePart, ImagePart, TextPart, named
@@ -47,12 +39,6 @@ BLIND = (  # a test compares the models with the catalogue
 # In the result of a tool, which the model itself called. All later requests contain it: a refusal would end the
 # conversation.
 SHOWN = "Error: the tool returned an image, which this model cannot see."
-MEMORY_BYTES_MAX = 1024 * 1024  # larger uploads are spooled to disk
-FIELD_BYTES_MAX = 1024
-PARTS_MAX = 8
-MESSAGE_CHARS_MAX = 300  # the parser quotes what it could not read
-# What the multipart parser raises on malformed bodies: bad boundaries, lines, headers, charsets.
-MALFORMED = (ValueError, LookupError, AssertionError, RuntimeError, HttpProcessingError)
 
 
 class Attachments:
@@ -201,77 +187,3 @@ def _parts(entry: InputItem | ChatMessage | GivenMessage | SaidMessage) -> Seque
         case FunctionCallOutputItem():
             return entry.output
     return ()
-
-
-@dataclass(frozen=True, slots=True)
-class Upload:
-    filename: str
-    purpose: str
-    size: int  # in bytes
-    content: BinaryIO  # positioned at its start
-
-
-@asynccontextmanager
-async def receive(request: web.Request, holding: Reservation, *, bytes_max: int) -> AsyncIterator[Upload]:
-    """The file of a multipart form with `file` and `purpose`, kept until the block ends.
-
-    Raises ApiError 400, 408, 415, 429, and 413 naming the file; and ClientGone.
-    """
-    if coding_of(request) is not None:
-        raise ApiError(415, "A form may not be compressed.", param="Content-Encoding")
-    if not request.content_type.startswith("multipart/"):
-        raise _refused("Send the file as multipart/form-data, with the fields 'file' and 'purpose'.", "file")
-    with tempfile.SpooledTemporaryFile(MEMORY_BYTES_MAX) as spool:
-        content = cast(BinaryIO, spool)
-        filename: str | None = None
-        fields: dict[str, str] = {}
-        try:
-            async with arriving(request, bytes_max=bytes_max) as progress:
-                async for part in _form_parts(await request.multipart()):
-                    if part.name == "file" and filename is None:
-                        filename = safe_name(part.filename)
-                        await _spool(part, content, bytes_max, holding, progress)
-                    else:
-                        fields[part.name or ""] = await _field(part)
-                    progress()
-        except MALFORMED as error:
-            raise _refused(f"The form could not be read: {error}"[:MESSAGE_CHARS_MAX], "file") from None
-        if filename is None:
-            raise _refused("The form has no field 'file' with a file.", "file")
-        size = content.tell()
-        content.seek(0)
-        yield Upload(filename, purpose_of(fields), size, content)
-
-
-async def _form_parts(form: MultipartReader) -> AsyncIterator[BodyPartReader]:
-    count = 0
-    while (part := await form.next()) is not None:
-        count += 1
-        if count > PARTS_MAX or not isinstance(part, BodyPartReader):
-            raise _refused(f"The form may have at most {PARTS_MAX} plain fields.", "file")
-        yield part
-
-
-async def _spool(
-    part: BodyPartReader, content: BinaryIO, bytes_max: int, holding: Reservation, progress: Callable[[], None]
-) -> None:
-    while chunk := await part.read_chunk():
-        progress()
-        if content.tell() + len(chunk) > bytes_max:
-            message = f"The file is larger than {bytes_max / 2**20:g} MB, which is the limit."
-            raise ApiError(413, message, param="file", code="file_too_large")
-        holding.resize(content.tell() + len(chunk))
-        content.write(chunk)
-
-
-async def _field(part: BodyPartReader) -> str:
-    text = b""
-    while chunk := await part.read_chunk(FIELD_BYTES_MAX):
-        text += chunk
-        if len(text) > FIELD_BYTES_MAX:
-            raise _refused(f"The field '{part.name}' is too long.", part.name or "file")
-    return text.decode("utf-8", "replace")
-
-
-def _refused(message: str, param: str) -> ApiError:
-    return ApiError(400, message, param=param, code="invalid_value")

@@ -24,7 +24,7 @@ from worker.runs.ledger import Ledger
 from worker.runs.record import FirstTokens
 from worker.runs.run_services import RunServices
 from worker.telemetry.canaries import first_question
-from worker.wire.chat_completion import Completion
+from worker.wire.completion import ChatCompletion, TextCompletion
 from worker.wire.options import ServiceTier, priority_of
 
 # Buffered for a client that reads slowly and cannot reconnect: merged, a million tokens, or 800 with all likelihoods.
@@ -248,7 +248,7 @@ async def whole_of(choices: Sequence[Choice]) -> list[TurnFinished]:
     return finished
 
 
-async def turns_of(ledger: Ledger, completion: Completion) -> list[Turn]:
+async def turns_of(ledger: Ledger, completion: ChatCompletion) -> list[Turn]:
     """One for each choice. Raises ApiError 400 and 404 naming what cannot be read."""
     services, principal, body = ledger.services, ledger.principal, completion.request
     messages = await services.attachments.read(principal.tenant_id, body.messages, "messages")
@@ -261,7 +261,7 @@ def choices_of(
     services: RunServices,
     principal: Principal,
     trace: Trace,
-    completion: Completion,
+    completion: ChatCompletion | TextCompletion,
     turns: Sequence[Turn],
     priority: Priority | None = None,
 ) -> list[Choice]:
@@ -269,10 +269,3 @@ def choices_of(
     return [
         Choice.of(services, principal, trace, turn, completion, index, priority) for index, turn in enumerate(turns)
     ]
-
-
-async def whole(completion: Completion, choices: Sequence[Choice]) -> dict[str, Any]:
-    """The completion when all of it is there. Raises what refuses a turn, Interrupted, and ApiError 500."""
-    finished = await whole_of(choices)
-    told = [narrator.whole(each) for narrator, each in zip(completion.narrators(), finished, strict=True)]
-    return completion.whole(told, finished)

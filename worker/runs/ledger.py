@@ -18,12 +18,12 @@ from inference.generation import NO_DEADLINE, Due, Priority
 from inference.language_model import LanguageModel
 from inference.trace import Trace
 from worker.auth.principal import Principal
+from worker.edge.limit_settings import REFUSE, WAIT
 from worker.errors import ClientGone
 from worker.http.error_mapping import refusal
 from worker.runs.record import TurnRecord, tokens_of, tpot_ms, ttfa_ms, ttft_ms
 from worker.runs.run_services import RunServices
 from worker.telemetry.canaries import note_arm
-from worker.telemetry.goodput import REFUSE, WAIT
 from worker.wire.options import LATE, SURFACE
 
 REFUSED = "refused"

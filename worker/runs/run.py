@@ -26,11 +26,10 @@ from worker.errors import BROKE, ApiError
 from worker.http.error_mapping import refusal, to_api_error
 from worker.runs.broadcast import Broadcast
 from worker.runs.cache_diagnostics import diagnosed
-from worker.runs.continuation import Continuation, InterruptedResponse
+from worker.runs.continuation import Continuation, InterruptedResponse, completed_items
 from worker.runs.disconnect import Readers
 from worker.runs.event_log import EventLog
 from worker.runs.ledger import Ledger
-from worker.runs.replay import completed_items
 from worker.runs.response_rows import Batch, ResponseEnd
 from worker.runs.run_services import RunServices
 from worker.runs.steering_store import Successor, check_said

@@ -24,7 +24,6 @@ if TYPE_CHECKING:  # the configuration needs the targets, and `--help` nothing o
 
 USUAL = "chat=500/100,embedded=500/100,voice=300/50"  # users read about ten tokens a second
 OBJECTIVE = 0.95  # the share of turns that should meet their targets
-REFUSE, WAIT = "refuse", "wait"  # policies for a request that is expected to be late
 _TARGET = re.compile(r"([a-z][a-z0-9_-]{0,31})=(\d+(?:\.\d+)?)/(\d+(?:\.\d+)?)")
 
 

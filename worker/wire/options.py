@@ -14,8 +14,8 @@ from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints
 from agents.turn import Caps
 from inference.generation import Priority, Sampling
 from inference.template_options import VERBOSITY, TemplateOptions, have_effort
+from worker.edge.limit_settings import REFUSE, WAIT
 from worker.errors import invalid
-from worker.telemetry.goodput import REFUSE, WAIT
 from worker.wire import limits
 from worker.wire.strict import Id, Ignored, Strict, only, without_effect
 

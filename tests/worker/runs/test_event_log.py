@@ -15,8 +15,8 @@ from migrations.pool import DATABASE_AWAY, Database
 from tests.agents.turns import user
 from worker.lifecycle.supervisor import Supervisor
 from worker.runs import event_log
+from worker.runs.continuation import GAP, UNSTORED_EVENTS_MAX
 from worker.runs.event_log import EventLog, Journal
-from worker.runs.replay import GAP, UNSTORED_EVENTS_MAX
 from worker.runs.response_rows import Batch
 from worker.runs.running_store import RunningStore
 from worker.wire import sse

@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from worker.runs.replay import GAP, NOT_STORED, UNSTORED_EVENTS_MAX, WORKER_STOPPED, closing_events, events_after
+from worker.runs.continuation import GAP, NOT_STORED, UNSTORED_EVENTS_MAX, WORKER_STOPPED, closing_events, events_after
 
 BODY = {"id": "resp_1", "status": "in_progress", "output": []}
 

@@ -12,8 +12,8 @@ from agents.events import Event, TurnFinished
 from agents.message import FunctionCall, FunctionCallOutput, Message, Reasoning
 from tests.worker.turns import told
 from worker.errors import ApiError
-from worker.wire.chat_completion import Completion, failure, usage_of
 from worker.wire.chat_request import ChatRequest
+from worker.wire.completion import ChatCompletion, failure, usage_of
 from worker.wire.parse import parse
 
 USER = {"role": "user", "content": "hello"}
@@ -25,18 +25,18 @@ def request_of(**body: Any) -> ChatRequest:
 
 
 def chunks_of(events: list[Event], **body: Any) -> list[dict[str, Any]]:
-    completion = Completion(request_of(**body), "demo-chat")
-    (narrator,) = completion.narrators()
+    completion = ChatCompletion(request_of(**body), "demo-chat")
+    (choice,) = completion.choices
     finished = events[-1]
     assert isinstance(finished, TurnFinished)
-    pieces = [piece for event in events for piece in narrator.events_of(event)] + [narrator.conclude(finished)]
+    pieces = [piece for event in events for piece in choice.events_of(event)] + [choice.conclude(finished)]
     return [*map(completion.chunk, pieces), *completion.usage([finished])]
 
 
 def choice_of(finished: Event, **body: Any) -> dict[str, Any]:
     assert isinstance(finished, TurnFinished)
-    (narrator,) = Completion(request_of(**body), "m").narrators()
-    whole: dict[str, Any] = narrator.whole(finished)
+    (choice,) = ChatCompletion(request_of(**body), "m").choices
+    whole: dict[str, Any] = choice.whole(finished)
     return whole
 
 

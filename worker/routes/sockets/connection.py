@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import OrderedDict
-from collections.abc import Sequence
-from contextlib import suppress
+from collections import Counter, OrderedDict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
+from uuid import UUID
 
 import orjson
 from aiohttp import WSCloseCode, WSMsgType, web
@@ -31,7 +32,6 @@ from worker.http.middleware import join_trace
 from worker.http.request import PRINCIPAL
 from worker.http.route import RouteDocs, needs
 from worker.routes.sockets.lane import WAITING_MAX, Lane, Said, SocketStream
-from worker.routes.sockets.register import SOCKETS
 from worker.runs.disconnect import HEADER, Disconnect
 from worker.runs.event_stream import HEARTBEAT_S
 from worker.runs.manager import RUNS, Runs
@@ -438,3 +438,33 @@ def _explained(error: Exception) -> ApiError:
         log.error("a request on a WebSocket failed", exc_info=error)
         return ApiError(500, BROKE, code="server_error")
     return answer
+
+
+OPEN_MAX = 1024  # an idle one costs some kilobytes and a ping every 15 seconds
+TENANT_OPEN_MAX = 64
+RETRY_AFTER_S = 5.0
+
+
+class Sockets:
+    def __init__(self) -> None:
+        self._open: Counter[UUID] = Counter()
+
+    def __repr__(self) -> str:
+        return f"<Sockets {self._open.total()} open | {len(self._open)} tenants>"
+
+    @contextmanager
+    def open(self, tenant_id: UUID) -> Iterator[None]:
+        """Hold a place for the duration of a connection. Raises ApiError(429) if there is none."""
+        if self._open.total() >= OPEN_MAX or self._open[tenant_id] >= TENANT_OPEN_MAX:
+            message = f"Too many connections are open; the limit per tenant is {TENANT_OPEN_MAX}."
+            raise rate_limited(f"{message} Close one, or try again in a moment.", RETRY_AFTER_S)
+        self._open[tenant_id] += 1
+        try:
+            yield
+        finally:
+            self._open[tenant_id] -= 1
+            if not self._open[tenant_id]:
+                del self._open[tenant_id]
+
+
+SOCKETS: web.AppKey[Sockets] = web.AppKey("sockets", Sockets)

@@ -14,14 +14,14 @@ from worker.auth.principal import Principal
 from worker.errors import ApiError, invalid
 from worker.http.request import check_model, in_param
 from worker.lifecycle.process import TimeSlice
-from worker.runs.choice import Choice, DiscardingSink, choices_of, turns_of, whole
+from worker.runs.choice import Choice, DiscardingSink, choices_of, turns_of, whole_of
 from worker.runs.embed_inputs import check_inputs, embed_inputs
 from worker.runs.ledger import Ledger
 from worker.runs.turn import hydrate, run_turn
 from worker.services import Services
 from worker.wire.batches import Endpoint
-from worker.wire.chat_completion import Completion
 from worker.wire.chat_request import ChatRequest
+from worker.wire.completion import ChatCompletion
 from worker.wire.parse import parsed
 from worker.wire.response import ResponseFrame
 from worker.wire.response_request import ResponseRequest
@@ -53,11 +53,12 @@ async def _embeddings(
 async def _completion(services: Services, principal: Principal, raw: bytes, trace: Trace) -> Body:
     body = await parsed(ChatRequest, raw, Ignored())
     _refuse("stream", body.stream)
-    completion = Completion(body, check_model(body.model, services))
+    completion = ChatCompletion(body, check_model(body.model, services))
     with in_param("messages"):
         ledger = Choice.ledger_of(services, principal, trace, completion, Priority.BATCH)
         turns = [_patient(turn) for turn in await turns_of(ledger, completion)]
-        return await whole(completion, choices_of(services, principal, trace, completion, turns, Priority.BATCH))
+        choices = choices_of(services, principal, trace, completion, turns, Priority.BATCH)
+        return completion.whole(await whole_of(choices))
 
 
 async def _response(services: Services, principal: Principal, raw: bytes, trace: Trace) -> Body:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from worker.routes.metrics import merged
+from worker.routes.health import merged
 
 
 def numbers(turns: int, waiting: float | None = None) -> bytes:

@@ -24,8 +24,8 @@ from tests.worker.reader import Reader
 from worker.auth import authenticator
 from worker.auth.keys import Keys
 from worker.config import Config
+from worker.routes.sockets import connection
 from worker.routes.sockets import connection as connections
-from worker.routes.sockets import register
 from worker.routes.sockets.connection import LANES_MAX, RESPONSES_MAX, Memory
 from worker.routes.sockets.lane import WAITING_MAX
 from worker.services import DRAINING
@@ -306,7 +306,7 @@ async def test_an_idle_connection_is_closed(client: Client, monkeypatch: pytest.
 
 
 async def test_a_tenant_has_so_many_connections(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(register, "TENANT_OPEN_MAX", 1)
+    monkeypatch.setattr(connection, "TENANT_OPEN_MAX", 1)
     async with client.ws_connect(URL):
         with pytest.raises(WSServerHandshakeError) as refused:
             await client.ws_connect(URL)

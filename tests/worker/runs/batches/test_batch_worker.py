@@ -20,7 +20,7 @@ from tests.worker.answering import MODEL, StallingModel, answering, get, post, s
 from tests.worker.harness import Client
 from tests.worker.sharing import signed_in
 from worker.config import Config
-from worker.runs.batches import batch_store, batch_worker, input_file
+from worker.runs.batches import batch_store, batch_worker
 from worker.runs.batches.batch_store import BatchStore, Line, LineStore
 from worker.runs.batches.batch_worker import BATCHES
 from worker.runs.batches.line_answer import answer_body
@@ -242,7 +242,7 @@ async def test_there_is_a_limit_to_the_batches_of_a_tenant(database: Database, m
 async def test_there_is_a_limit_to_lines_and_to_their_length(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(input_file, "LINES_MAX", 2)
+    monkeypatch.setattr(batch_worker, "LINES_MAX", 2)
     async with answering(database, config=Config(body_bytes=1024)) as client:
         batch = await wait(client, await send(client, asks("a", "b", "c")), "failed")
         assert [error["code"] for error in batch["errors"]["data"]] == ["too_many_lines"]

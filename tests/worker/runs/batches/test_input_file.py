@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from worker.runs.batches.input_file import BOM, ERRORS_MAX, Checked, lines_of
+from worker.runs.batches.batch_worker import BOM, ERRORS_MAX, Checked, lines_of
 
 URL = "/v1/chat/completions"
 
