@@ -70,7 +70,7 @@ def build_app(services: Services, runs: Runs, batch_worker: BatchWorker) -> web.
     app[RUNS] = runs
     app[BATCHES] = batch_worker
     for resource in RESOURCES:
-        app.add_routes(resource.routes())
+        app.add_routes(resource.routes)
     app[DRAINING] = asyncio.Event()
     app[LEAVING] = asyncio.Event()
     app[REQUESTS] = InFlight()

@@ -42,7 +42,7 @@ SHORT: Mapping[str, Any] = {
 def routed() -> list[Operation]:
     app = web.Application()
     for resource in RESOURCES:
-        app.add_routes(resource.routes())
+        app.add_routes(resource.routes)
     return operations(app.router.routes())
 
 
@@ -71,7 +71,7 @@ def test_every_route_is_in_it_once() -> None:
 
 
 def test_every_route_that_reads_a_body_says_which() -> None:
-    """`@RouteDocs(Model)` above its handler says it."""
+    """`takes=Model` above its handler says it."""
     silent = [
         f"{each.method} {each.path}: {each.handler.__module__}.{each.handler.__name__}"
         for each in routed()

@@ -230,7 +230,7 @@ class ScriptedWorker:
             web.post("/v1/responses/{id}/answer_now", self.answer_now),
             web.post("/v1/responses/{id}/steer", self.steer),
             web.post("/v1/responses/{id}/feedback", self.rate),
-            *pages.routes(),
+            *pages.routes,
         ]
 
     async def list_conversations(self, request: web.Request) -> web.Response:

@@ -34,7 +34,7 @@ from worker.auth.session import Sessions
 from worker.config import Config
 from worker.edge.limit_settings import WAIT
 from worker.edge.listener import Listener
-from worker.http.route import needs
+from worker.http.route import Access, Granted
 from worker.lifecycle.supervisor import Supervisor
 from worker.runs.admission import Admission
 from worker.runs.attachments import Attachments
@@ -147,6 +147,13 @@ class EdgeServer(TestServer):
         await self.listener.close()
 
 
+def declared(granted: Granted, *routes: web.RouteDef) -> Sequence[web.RouteDef]:
+    """The routes, for callers with this access."""
+    for route in routes:
+        route.handler.access = Access.of(granted)  # type: ignore[union-attr]
+    return routes
+
+
 @asynccontextmanager
 async def serving(services: Services, *extra: web.RouteDef) -> AsyncIterator[Client]:
     """A client of the application; `extra` are further handlers behind the same middlewares, for any credential unless
@@ -156,7 +163,7 @@ async def serving(services: Services, *extra: web.RouteDef) -> AsyncIterator[Cli
     batch_worker = BatchWorker(services, config.batch_lines, answer_body)
     app = build_app(services, runs, batch_worker)
     for route in extra:
-        app.add_routes([route] if hasattr(route.handler, "access") else needs(Scope, route))
+        app.add_routes([route] if hasattr(route.handler, "access") else declared(Scope, route))
     await services.authenticator.start(services.supervisor)
     services.telemetry.start(services.supervisor)
     batch_worker.start()

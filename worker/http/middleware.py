@@ -96,7 +96,7 @@ async def _respond(request: web.Request, handler: Handler) -> web.StreamResponse
     """The response of the handler, which has been sent, or that for the error it raised. A worker that is stopping
     refuses new requests.
     """
-    if request.app[DRAINING].is_set() and access_of(request) != EVERYBODY:
+    if request.app[DRAINING].is_set() and access_of(request.match_info.handler) != EVERYBODY:
         return _last(_answer(request, Leaving()))
     try:
         with request.app[REQUESTS].track():
@@ -159,7 +159,7 @@ async def identify(request: web.Request, handler: Handler) -> web.StreamResponse
     """Authenticates and authorises the request, then reads its body. Adds the spans edge (arrival until here), auth,
     and edge again while the body arrives.
     """
-    access = access_of(request)
+    access = access_of(request.match_info.handler)
     if request.match_info.http_exception is not None or access == EVERYBODY:
         return await handler(request)  # also for unknown paths: the same response for everybody
     services, trace = request.app[SERVICES], request[TRACE]

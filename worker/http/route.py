@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import wraps
+from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
 from aiohttp import web
@@ -13,54 +13,6 @@ from pydantic import BaseModel
 
 from worker.auth.principal import Principal, Scope
 from worker.errors import ApiError
-
-
-@dataclass(frozen=True, slots=True)
-class Access:
-    """Any one of the `scopes` grants access. Without scopes the route is public: for visitors, who may be signed in, or
-    for everybody alike.
-    """
-
-    scopes: frozenset[Scope] = frozenset()
-    visitors: bool = False
-
-    def check(self, principal: Principal) -> None:
-        """Raises ApiError 403 naming the missing scope."""
-        if not self.scopes or self.scopes & principal.scopes:
-            return
-        names = " or ".join(scope for scope in Scope if scope in self.scopes)
-        message = f"This needs the scope {names}, which these credentials do not have."
-        raise ApiError(403, message, code="missing_scope")
-
-
-EVERYBODY, VISITORS = Access(), Access(visitors=True)
-
-
-def needs(scopes: Scope | Iterable[Scope], *routes: web.RouteDef) -> list[web.RouteDef]:
-    """The routes, restricted to callers with one of the scopes."""
-    return declare(Access(frozenset([scopes] if isinstance(scopes, Scope) else scopes)), *routes)
-
-
-def declare(access: Access, *routes: web.RouteDef) -> list[web.RouteDef]:
-    """The routes, with the declaration that `access_of` returns."""
-    return [web.RouteDef(route.method, route.path, _declared(route.handler, access), route.kwargs) for route in routes]
-
-
-def access_of(request: web.Request) -> Access | None:
-    """The access that a request's route declares; None if it declares none, which denies everybody."""
-    access: Access | None = getattr(request.match_info.handler, "access", None)
-    return access
-
-
-def _declared(handler: Any, access: Access) -> Any:
-    @wraps(handler)
-    async def declared(request: web.Request) -> web.StreamResponse:
-        response: web.StreamResponse = await handler(request)
-        return response
-
-    declared.access = access  # type: ignore[attr-defined]
-    return declared
-
 
 Handler = TypeVar("Handler", bound=Callable[..., Any])
 Schema: TypeAlias = dict[str, Any]
@@ -75,10 +27,43 @@ JSON, EVENTS, BYTES, PLAIN, HTML = (
 
 
 @dataclass(frozen=True, slots=True)
-class RouteDocs:
-    """Decorates a handler: `@RouteDocs(Model)`.
+class Access:
+    """Any one of the `scopes` grants access. Without scopes the route is public: for visitors, who may be signed in, or
+    for everybody alike.
+    """
 
-    `takes` is the model of a JSON body, `form` the fields of a multipart one, `query` the schemas of parameters,
+    scopes: frozenset[Scope] = frozenset()
+    visitors: bool = False
+
+    @classmethod
+    def of(cls, granted: Granted) -> Access:
+        """For callers with one of the scopes."""
+        if isinstance(granted, Access):
+            return granted
+        return cls(frozenset([granted] if isinstance(granted, Scope) else granted))
+
+    def check(self, principal: Principal) -> None:
+        """Raises ApiError 403 naming the missing scope."""
+        if not self.scopes or self.scopes & principal.scopes:
+            return
+        names = " or ".join(scope for scope in Scope if scope in self.scopes)
+        message = f"This needs the scope {names}, which these credentials do not have."
+        raise ApiError(403, message, code="missing_scope")
+
+
+EVERYBODY, VISITORS = Access(), Access(visitors=True)
+Granted: TypeAlias = Access | Scope | Iterable[Scope]
+
+
+def access_of(handler: Any) -> Access | None:
+    """The access that the route of a handler declares; None if it declares none, which denies everybody."""
+    access: Access | None = getattr(handler, "access", None)
+    return access
+
+
+@dataclass(frozen=True, slots=True)
+class RouteDocs:
+    """`takes` is the model of a JSON body, `form` the fields of a multipart one, `query` the schemas of parameters,
     `tells` the media types of a response with this `status`.
     """
 
@@ -88,12 +73,33 @@ class RouteDocs:
     tells: tuple[str, ...] = (JSON,)
     status: int = 200
 
-    def __call__(self, handler: Handler) -> Handler:
-        handler.described = self  # type: ignore[attr-defined]
-        return handler
-
 
 def docs_of(handler: Any) -> RouteDocs:
     """The default: no body, and a JSON response."""
     said: RouteDocs = getattr(handler, "described", RouteDocs())
     return said
+
+
+class Routes(list[web.RouteDef]):
+    """Those of a resource. Its methods decorate handlers: `@routes.post("/v1/things", Scope.CHAT, takes=Model)`, as
+    RouteDocs says. A handler may have several paths.
+    """
+
+    def get(self, path: str, access: Granted, *, allow_head: bool = True, **docs: Any) -> Callable[[Handler], Handler]:
+        return self._declared(partial(web.get, path, allow_head=allow_head), access, RouteDocs(**docs))
+
+    def post(self, path: str, access: Granted, **docs: Any) -> Callable[[Handler], Handler]:
+        return self._declared(partial(web.post, path), access, RouteDocs(**docs))
+
+    def delete(self, path: str, access: Granted) -> Callable[[Handler], Handler]:
+        return self._declared(partial(web.delete, path), access, RouteDocs())
+
+    def _declared(
+        self, route: Callable[[Handler], web.RouteDef], access: Granted, docs: RouteDocs
+    ) -> Callable[[Handler], Handler]:
+        def declare(handler: Handler) -> Handler:
+            handler.access, handler.described = Access.of(access), docs  # type: ignore[attr-defined]
+            self.append(route(handler))
+            return handler
+
+        return declare

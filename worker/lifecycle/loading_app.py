@@ -28,7 +28,7 @@ async def serving_progress(progress: LoadProgress, config: Config, listener: soc
     for path in ("/healthz", "/health"):
         app.router.add_get(path, loading.live)
     app.router.add_get("/readyz", loading.ready)
-    app.router.add_routes(pages.static_routes())
+    app.router.add_routes(pages.static_routes)
     app.router.add_route("*", "/{path:.*}", loading.later)
     app.on_response_prepare.append(_add_headers)
     async with listening(app, config, listener.dup()):

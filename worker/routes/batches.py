@@ -8,24 +8,16 @@ from retrieval.errors import FileNotFound
 from worker.auth.principal import Scope
 from worker.errors import ApiError, invalid
 from worker.http.request import BODY, PRINCIPAL, json_response, path_id
-from worker.http.route import RouteDocs, needs
+from worker.http.route import Routes
 from worker.services import SERVICES
 from worker.wire.batches import PURPOSE, BatchCreate, batch_object
 from worker.wire.page import PAGE, PageQuery, list_object
 from worker.wire.parse import parsed
 
-
-def routes() -> list[web.RouteDef]:
-    return needs(
-        Scope.CHAT,
-        web.post("/v1/batches", create),
-        web.get("/v1/batches", list_batches),
-        web.get("/v1/batches/{id}", retrieve),
-        web.post("/v1/batches/{id}/cancel", cancel),
-    )
+routes = Routes()
 
 
-@RouteDocs(BatchCreate)
+@routes.post("/v1/batches", Scope.CHAT, takes=BatchCreate)
 async def create(request: web.Request) -> web.Response:
     services, principal = request.app[SERVICES], request[PRINCIPAL]
     body = await parsed(BatchCreate, request[BODY])
@@ -40,7 +32,7 @@ async def create(request: web.Request) -> web.Response:
     return json_response(batch_object(await services.batches.create(principal.tenant_id, body, caller)))
 
 
-@RouteDocs(query=PAGE)
+@routes.get("/v1/batches", Scope.CHAT, query=PAGE)
 async def list_batches(request: web.Request) -> web.Response:
     """Newest first, the only supported order."""
     services, tenant_id = request.app[SERVICES], request[PRINCIPAL].tenant_id
@@ -50,11 +42,13 @@ async def list_batches(request: web.Request) -> web.Response:
     return json_response(list_object(told, has_more=len(batches) > page.limit))
 
 
+@routes.get("/v1/batches/{id}", Scope.CHAT)
 async def retrieve(request: web.Request) -> web.Response:
     services, tenant_id = request.app[SERVICES], request[PRINCIPAL].tenant_id
     return json_response(batch_object(await services.batches.get(tenant_id, path_id(request, "batch"))))
 
 
+@routes.post("/v1/batches/{id}/cancel", Scope.CHAT)
 async def cancel(request: web.Request) -> web.Response:
     """Idempotent. A batch that has ended otherwise cannot be cancelled."""
     services, tenant_id = request.app[SERVICES], request[PRINCIPAL].tenant_id

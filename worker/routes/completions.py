@@ -21,7 +21,7 @@ from inference.prompt_cache import Part
 from worker.auth.principal import Scope
 from worker.errors import ApiError, ClientGone
 from worker.http.request import BODY, IGNORED, PRINCIPAL, TRACE, check_model, in_param, json_bytes, json_response
-from worker.http.route import EVENTS, JSON, RouteDocs, needs
+from worker.http.route import EVENTS, JSON, Routes
 from worker.runs.choice import Choice, all_of, choices_of, turns_of, whole_of
 from worker.runs.event_stream import EventStream
 from worker.runs.idempotency import Once
@@ -38,13 +38,10 @@ from worker.wire.strict import UNSUPPORTED
 Completion: TypeAlias = ChatCompletion | TextCompletion
 
 
-def routes() -> list[web.RouteDef]:
-    return needs(
-        Scope.CHAT, web.post("/v1/chat/completions", complete_chat), web.post("/v1/completions", complete_text)
-    )
+routes = Routes()
 
 
-@RouteDocs(ChatRequest, tells=(JSON, EVENTS))
+@routes.post("/v1/chat/completions", Scope.CHAT, takes=ChatRequest, tells=(JSON, EVENTS))
 async def complete_chat(request: web.Request) -> web.StreamResponse:
     services, principal = request.app[SERVICES], request[PRINCIPAL]
     with request[TRACE].span("edge"):
@@ -63,7 +60,7 @@ async def complete_chat(request: web.Request) -> web.StreamResponse:
                 return await _answer(request, completion, turns)
 
 
-@RouteDocs(CompletionRequest, tells=(JSON, EVENTS))
+@routes.post("/v1/completions", Scope.CHAT, takes=CompletionRequest, tells=(JSON, EVENTS))
 async def complete_text(request: web.Request) -> web.StreamResponse:
     services, principal = request.app[SERVICES], request[PRINCIPAL]
     with request[TRACE].span("edge"):

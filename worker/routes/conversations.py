@@ -30,7 +30,7 @@ from worker.auth.principal import Scope
 from worker.edge.guard import remote_of
 from worker.errors import ApiError, invalid
 from worker.http.request import BODY, INCLUDE, PRINCIPAL, check_model, includes, json_response, noted, path_id
-from worker.http.route import EVERYBODY, JSON, RouteDocs, declare, needs
+from worker.http.route import EVERYBODY, JSON, Routes
 from worker.runs.ledger import Ledger
 from worker.runs.turn import hydrate, learn_turns
 from worker.services import SERVICES
@@ -139,33 +139,10 @@ def deleted_object(conversation_id: str) -> dict[str, Any]:
     return {"id": conversation_id, "object": "conversation.deleted", "deleted": True}
 
 
-def routes() -> list[web.RouteDef]:
-    return [
-        *needs(
-            Scope.CHAT,
-            web.post("/v1/conversations", create),
-            web.get("/v1/conversations", list_conversations),
-            web.get("/v1/conversations/search", search_conversations),
-            web.get("/v1/conversations/{id}", retrieve),
-            web.get("/v1/conversations/{id}/export", export),
-            web.post("/v1/conversations/{id}", update),
-            web.delete("/v1/conversations/{id}", delete),
-            web.post("/v1/conversations/{id}/branch", branch),
-            web.post("/v1/conversations/{id}/items", add_items),
-            web.get("/v1/conversations/{id}/items", list_items),
-            web.get("/v1/conversations/{id}/items/{item_id}", retrieve_item),
-            web.delete("/v1/conversations/{id}/items/{item_id}", delete_item),
-            web.post(SHARE, share),
-            web.get(SHARE, retrieve_share),
-            web.delete(SHARE, unshare),
-            web.post("/v1/conversations/warm", warm_new),
-            web.post("/v1/conversations/{id}/warm", warm),
-        ),
-        *declare(EVERYBODY, web.get("/v1/shared/{token}", open_link)),
-    ]
+routes = Routes()
 
 
-@RouteDocs(ConversationCreate)
+@routes.post("/v1/conversations", Scope.CHAT, takes=ConversationCreate)
 async def create(request: web.Request) -> web.Response:
     store, tenant_id = _store(request)
     body = await parsed(ConversationCreate, request[BODY])
@@ -173,7 +150,7 @@ async def create(request: web.Request) -> web.Response:
     return json_response(conversation_object(await store.create(tenant_id, body.metadata or {}, items)))
 
 
-@RouteDocs(query=PAGE)
+@routes.get("/v1/conversations", Scope.CHAT, query=PAGE)
 async def list_conversations(request: web.Request) -> web.Response:
     store, tenant_id = _store(request)
     query = PageQuery.parse(request.query)
@@ -182,7 +159,7 @@ async def list_conversations(request: web.Request) -> web.Response:
     return json_response(list_object([conversation_object(conversation) for conversation in page.data], page.has_more))
 
 
-@RouteDocs(query=PAGE)
+@routes.get("/v1/conversations/search", Scope.CHAT, query=PAGE)
 async def search_conversations(request: web.Request) -> web.Response:
     """Find conversations that contain all words of `query` as prefixes, newest first, on a single page."""
     words, page = search_words(request.query), PageQuery.parse(request.query)
@@ -190,7 +167,7 @@ async def search_conversations(request: web.Request) -> web.Response:
     return json_response(list_object([found_object(each) for each in found], has_more=False))
 
 
-@RouteDocs(tells=(JSON, "text/markdown"))
+@routes.get("/v1/conversations/{id}/export", Scope.CHAT, tells=(JSON, "text/markdown"))
 async def export(request: web.Request) -> web.Response:
     """The whole conversation as a file: `format` is markdown (for reading) or json (with every item)."""
     store, tenant_id = _store(request)
@@ -208,12 +185,13 @@ async def export(request: web.Request) -> web.Response:
     return web.Response(text=text, content_type="text/markdown", charset="utf-8", headers=headers)
 
 
+@routes.get("/v1/conversations/{id}", Scope.CHAT)
 async def retrieve(request: web.Request) -> web.Response:
     store, tenant_id = _store(request)
     return json_response(conversation_object(await store.get(tenant_id, _conversation_id(request))))
 
 
-@RouteDocs(ConversationUpdate)
+@routes.post("/v1/conversations/{id}", Scope.CHAT, takes=ConversationUpdate)
 async def update(request: web.Request) -> web.Response:
     store, tenant_id = _store(request)
     body = await parsed(ConversationUpdate, request[BODY])
@@ -222,6 +200,7 @@ async def update(request: web.Request) -> web.Response:
     )
 
 
+@routes.delete("/v1/conversations/{id}", Scope.CHAT)
 async def delete(request: web.Request) -> web.Response:
     store, tenant_id = _store(request)
     conversation_id = _conversation_id(request)
@@ -229,7 +208,7 @@ async def delete(request: web.Request) -> web.Response:
     return json_response(deleted_object(conversation_id))
 
 
-@RouteDocs(ItemsCreate)
+@routes.post("/v1/conversations/{id}/items", Scope.CHAT, takes=ItemsCreate)
 async def add_items(request: web.Request) -> web.Response:
     store, tenant_id = _store(request)
     body = await parsed(ItemsCreate, request[BODY])
@@ -238,7 +217,7 @@ async def add_items(request: web.Request) -> web.Response:
     return json_response(list_object([public_item(item) for item in items], has_more=False))
 
 
-@RouteDocs(query=PAGE | INCLUDE)
+@routes.get("/v1/conversations/{id}/items", Scope.CHAT, query=PAGE | INCLUDE)
 async def list_items(request: web.Request) -> web.Response:
     store, tenant_id = _store(request)
     query, with_results = PageQuery.parse(request.query), includes(request, RESULTS)
@@ -260,7 +239,7 @@ async def list_items(request: web.Request) -> web.Response:
     return json_response(list_object(items, page.has_more))
 
 
-@RouteDocs(BranchChoice)
+@routes.post("/v1/conversations/{id}/branch", Scope.CHAT, takes=BranchChoice)
 async def branch(request: web.Request) -> web.Response:
     """Go back to an item, so that another version follows it, or switch to an existing version."""
     store, tenant_id = _store(request)
@@ -273,13 +252,14 @@ async def branch(request: web.Request) -> web.Response:
     return json_response(conversation_object(await store.get(tenant_id, conversation_id)))
 
 
-@RouteDocs(query=INCLUDE)
+@routes.get("/v1/conversations/{id}/items/{item_id}", Scope.CHAT, query=INCLUDE)
 async def retrieve_item(request: web.Request) -> web.Response:
     store, tenant_id = _store(request)
     item = await store.get_item(tenant_id, _conversation_id(request), path_id(request, "item", "item_id"))
     return json_response(public_item(item, includes(request, RESULTS)))
 
 
+@routes.delete("/v1/conversations/{id}/items/{item_id}", Scope.CHAT)
 async def delete_item(request: web.Request) -> web.Response:
     store, tenant_id = _store(request)
     item_id = path_id(request, "item", "item_id")
@@ -323,6 +303,7 @@ def shared_object(shared: SharedConversation) -> dict[str, Any]:
     }
 
 
+@routes.post(SHARE, Scope.CHAT)
 async def share(request: web.Request) -> web.Response:
     """Make a link to the conversation as it is now; a link from before stops working."""
     services, tenant_id, id = request.app[SERVICES], request[PRINCIPAL].tenant_id, path_id(request, "conversation")
@@ -330,12 +311,14 @@ async def share(request: web.Request) -> web.Response:
     return json_response(share_object(id, await services.shares.shared_at(tenant_id, id), token), headers=UNSEEN)
 
 
+@routes.get(SHARE, Scope.CHAT)
 async def retrieve_share(request: web.Request) -> web.Response:
     services, tenant_id, id = request.app[SERVICES], request[PRINCIPAL].tenant_id, path_id(request, "conversation")
     await services.conversations.get(tenant_id, id)
     return json_response(share_object(id, await services.shares.shared_at(tenant_id, id)))
 
 
+@routes.delete(SHARE, Scope.CHAT)
 async def unshare(request: web.Request) -> web.Response:
     """Revoke the link. Idempotent."""
     services, tenant_id, id = request.app[SERVICES], request[PRINCIPAL].tenant_id, path_id(request, "conversation")
@@ -344,6 +327,7 @@ async def unshare(request: web.Request) -> web.Response:
     return json_response(share_object(id, None))
 
 
+@routes.get("/v1/shared/{token}", EVERYBODY)
 async def open_link(request: web.Request) -> web.Response:
     """Read a shared conversation. Wrong tokens count towards the limit for wrong credentials of an address."""
     services = request.app[SERVICES]
@@ -360,13 +344,13 @@ PARAMETERS = frozenset({"model", "instructions", "tools", "tool_choice", "text",
 DRAFT = "input"  # the question as far as it is written: its search and its prefill may run ahead
 
 
-@RouteDocs(ResponseRequest, status=202)
+@routes.post("/v1/conversations/warm", Scope.CHAT, takes=ResponseRequest, status=202)
 async def warm_new(request: web.Request) -> web.Response:
     """For a conversation that its first question will begin."""
     return await _warm(request, None)
 
 
-@RouteDocs(ResponseRequest, status=202)
+@routes.post("/v1/conversations/{id}/warm", Scope.CHAT, takes=ResponseRequest, status=202)
 async def warm(request: web.Request) -> web.Response:
     return await _warm(request, path_id(request, "conversation"))
 

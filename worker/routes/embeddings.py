@@ -18,7 +18,7 @@ from retrieval.rank import window_similarity
 from worker.auth.principal import USUAL
 from worker.errors import ApiError
 from worker.http.request import BODY, IGNORED, PRINCIPAL, TRACE, json_response
-from worker.http.route import RouteDocs, needs
+from worker.http.route import Routes
 from worker.runs.embed_inputs import check_inputs, embed_inputs
 from worker.runs.record import TurnRecord
 from worker.services import SERVICES, Services
@@ -30,11 +30,10 @@ DOCUMENTS_MAX = 256  # about ten seconds of embedding on one core
 TEXT_CHARS_MAX = 32_768
 
 
-def routes() -> list[web.RouteDef]:
-    return needs(USUAL, web.post("/v1/embeddings", create), web.post("/v1/rerank", rerank))
+routes = Routes()
 
 
-@RouteDocs(EmbeddingsRequest)
+@routes.post("/v1/embeddings", USUAL, takes=EmbeddingsRequest)
 async def create(request: web.Request) -> web.Response:
     services, tenant_id = request.app[SERVICES], request[PRINCIPAL].tenant_id
     body = check_inputs(services, await parsed(EmbeddingsRequest, request[BODY], request[IGNORED], bulk="input"))
@@ -63,7 +62,7 @@ class RerankRequest(Strict):
     return_documents: bool | None = None
 
 
-@RouteDocs(RerankRequest)
+@routes.post("/v1/rerank", USUAL, takes=RerankRequest)
 async def rerank(request: web.Request) -> web.Response:
     """Rerank documents with the cross-encoder or an embedding model, in the same way as passages before an answer."""
     services, trace, tenant_id = request.app[SERVICES], request[TRACE], request[PRINCIPAL].tenant_id

@@ -20,7 +20,7 @@ from worker.auth.principal import USUAL, Scope
 from worker.edge.body import BUDGET, MEMORY_BYTES_MAX, Reservation, arriving, coding_of
 from worker.errors import ApiError
 from worker.http.request import PRINCIPAL, json_response, noted, path_id
-from worker.http.route import BYTES, PLAIN, RouteDocs, needs
+from worker.http.route import BYTES, PLAIN, Routes
 from worker.services import SERVICES
 from worker.wire import limits
 from worker.wire.page import PAGE, PageQuery, list_object
@@ -52,19 +52,12 @@ def deleted_file_object(file_id: str) -> dict[str, Any]:
     return {"id": file_id, "object": "file", "deleted": True}
 
 
-def routes() -> list[web.RouteDef]:
-    return [
-        *needs(Scope.INGEST, web.post("/v1/files", create), web.delete("/v1/files/{id}", delete)),
-        *needs(
-            USUAL,
-            web.get("/v1/files", list_files),
-            web.get("/v1/files/{id}", retrieve),
-            web.get("/v1/files/{id}/content", content),
-        ),
-    ]
+routes = Routes()
 
 
-@RouteDocs(form={"file": {"type": "string", "format": "binary"}, "purpose": {"type": "string"}})
+@routes.post(
+    "/v1/files", Scope.INGEST, form={"file": {"type": "string", "format": "binary"}, "purpose": {"type": "string"}}
+)
 async def create(request: web.Request) -> web.Response:
     services, tenant_id = request.app[SERVICES], request[PRINCIPAL].tenant_id
     bytes_max = services.config.request_mb * 2**18  # a quarter of what may be buffered
@@ -76,7 +69,7 @@ async def create(request: web.Request) -> web.Response:
     return json_response(file_object(file))
 
 
-@RouteDocs(query=PAGE | {"purpose": {"type": "string"}})
+@routes.get("/v1/files", USUAL, query=PAGE | {"purpose": {"type": "string"}})
 async def list_files(request: web.Request) -> web.Response:
     services, tenant_id = request.app[SERVICES], request[PRINCIPAL].tenant_id
     page = PageQuery.parse(request.query)
@@ -92,12 +85,13 @@ async def list_files(request: web.Request) -> web.Response:
     )
 
 
+@routes.get("/v1/files/{id}", USUAL)
 async def retrieve(request: web.Request) -> web.Response:
     services, tenant_id = request.app[SERVICES], request[PRINCIPAL].tenant_id
     return json_response(file_object(await services.uploads.get(tenant_id, path_id(request, "file"))))
 
 
-@RouteDocs(query={"form": {"enum": ["text"]}}, tells=(BYTES, PLAIN))
+@routes.get("/v1/files/{id}/content", USUAL, query={"form": {"enum": ["text"]}}, tells=(BYTES, PLAIN))
 async def content(request: web.Request) -> web.StreamResponse:
     """The file as it was uploaded. With `form=text`, and for files ingested from disk, its extracted text."""
     services, tenant_id = request.app[SERVICES], request[PRINCIPAL].tenant_id
@@ -116,6 +110,7 @@ async def content(request: web.Request) -> web.StreamResponse:
     return web.Response(text=text, content_type="text/plain", charset="utf-8", headers={"Cache-Control": CACHING})
 
 
+@routes.delete("/v1/files/{id}", Scope.INGEST)
 async def delete(request: web.Request) -> web.Response:
     """Delete the file, also from every vector store that contains it."""
     services, tenant_id = request.app[SERVICES], request[PRINCIPAL].tenant_id

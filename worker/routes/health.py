@@ -29,7 +29,7 @@ from worker.edge.guard import remote_of
 from worker.engines.exchange import EngineTransport
 from worker.engines.on_demand import State
 from worker.http.request import json_response
-from worker.http.route import EVERYBODY, PLAIN, RouteDocs, declare, needs
+from worker.http.route import EVERYBODY, PLAIN, Routes
 from worker.lifecycle.crew.member import SUFFIX, Member
 from worker.lifecycle.supervisor import VITAL
 from worker.services import CHECKERS, CREW, DRAINING, SERVICES, Services
@@ -37,17 +37,16 @@ from worker.services import CHECKERS, CREW, DRAINING, SERVICES, Services
 DATABASE_TIMEOUT_S = 1.5  # half a second more where its connection does not even take a reset: 2 s in all
 
 
-def routes() -> list[web.RouteDef]:
-    return [
-        *declare(EVERYBODY, web.get("/healthz", live), web.get("/health", live), web.get("/readyz", look)),
-        *needs(Scope.OPS, web.get("/metrics", scrape)),
-    ]
+routes = Routes()
 
 
+@routes.get("/healthz", EVERYBODY)
+@routes.get("/health", EVERYBODY)
 async def live(request: web.Request) -> web.Response:
     return json_response({"status": "ok", "version": VERSION})
 
 
+@routes.get("/readyz", EVERYBODY)
 async def look(request: web.Request) -> web.Response:
     """Whether the worker is ready. A worker that stops waits for balancers that check regularly."""
     answer = await ready(request)
@@ -154,7 +153,7 @@ async def numbers(app: web.Application) -> bytes:
     return await asyncio.to_thread(metrics.render)
 
 
-@RouteDocs(tells=(PLAIN,))
+@routes.get("/metrics", Scope.OPS, tells=(PLAIN,))
 async def scrape(request: web.Request) -> web.Response:
     text, crew = await numbers(request.app), request.app.get(CREW)
     if crew is not None:

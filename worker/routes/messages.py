@@ -12,7 +12,7 @@ from agents.turn import Turn
 from worker.auth.principal import Scope
 from worker.errors import ApiError, ClientGone
 from worker.http.request import BODY, IGNORED, PRINCIPAL, TRACE, check_model, in_param, json_response
-from worker.http.route import EVENTS, JSON, RouteDocs, needs
+from worker.http.route import EVENTS, JSON, Routes
 from worker.runs.cache_diagnostics import MessageDiagnosis, PromptDigest
 from worker.runs.choice import Choice, whole_of
 from worker.runs.event_stream import EventStream
@@ -26,12 +26,10 @@ from worker.wire.messages_request import MessagesInput, MessagesRequest
 from worker.wire.options import with_headers
 from worker.wire.parse import parsed
 
-
-def routes() -> list[web.RouteDef]:
-    return needs(Scope.CHAT, web.post("/v1/messages", create), web.post("/v1/messages/count_tokens", count_tokens))
+routes = Routes()
 
 
-@RouteDocs(MessagesRequest, tells=(JSON, EVENTS))
+@routes.post("/v1/messages", Scope.CHAT, takes=MessagesRequest, tells=(JSON, EVENTS))
 async def create(request: web.Request) -> web.StreamResponse:
     services, trace, principal = request.app[SERVICES], request[TRACE], request[PRINCIPAL]
     with trace.span("edge"):
@@ -65,7 +63,7 @@ async def _diagnosis(request: web.Request, turn: Turn, answer: Reply, previous_i
     return MessageDiagnosis(recent, tenant_id, request[TRACE], answer.id, prompt, previous_id)
 
 
-@RouteDocs(MessagesInput)
+@routes.post("/v1/messages/count_tokens", Scope.CHAT, takes=MessagesInput)
 async def count_tokens(request: web.Request) -> web.Response:
     """How many tokens the model would read first."""
     services = request.app[SERVICES]

@@ -14,7 +14,7 @@ from inference.template_options import have_effort
 from worker.auth.principal import Scope
 from worker.errors import ApiError
 from worker.http.request import json_response
-from worker.http.route import needs
+from worker.http.route import Routes
 from worker.services import SERVICES, Services
 
 VISION = "vision"
@@ -56,14 +56,15 @@ def model_object(id: str, root: str, created: int, card: Mapping[str, Any]) -> d
     return {"id": id, "object": "model", "created": created, "owned_by": "firsttoken", "root": root, **card}
 
 
-def routes() -> list[web.RouteDef]:
-    return needs(Scope, web.get("/v1/models", list_models), web.get("/v1/models/{id:.+}", get_model))
+routes = Routes()
 
 
+@routes.get("/v1/models", Scope)
 async def list_models(request: web.Request) -> web.Response:
     return json_response({"object": "list", "data": _models(request.app[SERVICES])})
 
 
+@routes.get("/v1/models/{id:.+}", Scope)
 async def get_model(request: web.Request) -> web.Response:
     id = request.match_info["id"]
     services = request.app[SERVICES]

@@ -7,6 +7,7 @@ import asyncio
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from http import HTTPStatus
 from inspect import getdoc
 from typing import Any, TypeAlias
@@ -18,9 +19,12 @@ from pydantic.json_schema import models_json_schema
 
 from worker.auth.principal import Scope
 from worker.config import VERSION
-from worker.http.route import EVERYBODY, JSON, VISITORS, Access, RouteDocs, Schema, declare, docs_of
+from worker.http.request import json_bytes
+from worker.http.route import EVERYBODY, JSON, VISITORS, RouteDocs, Routes, Schema, access_of, docs_of
 
+routes = Routes()
 OPENAPI = "3.1.0"
+APPS_MAX = 4  # described in a process: of the worker there is one
 COMPONENTS = "#/components/schemas/{model}"
 Models: TypeAlias = Mapping[type[BaseModel], Schema]  # where each is described
 BEARER = "credentials"
@@ -43,11 +47,6 @@ class Operation:
     handler: Any
 
     @property
-    def access(self) -> Access | None:
-        declared: Access | None = getattr(self.handler, "access", None)
-        return declared
-
-    @property
     def described(self) -> RouteDocs:
         return docs_of(self.handler)
 
@@ -67,11 +66,12 @@ class Operation:
     @property
     def _security(self) -> list[Schema]:
         """Any one of these grants access. The names are scopes."""
-        if self.access is None or self.access == EVERYBODY:
+        access = access_of(self.handler)
+        if access is None or access == EVERYBODY:
             return []
-        if self.access == VISITORS:
+        if access == VISITORS:
             return [{}, {BEARER: []}]
-        return [{BEARER: [str(scope)]} for scope in Scope if scope in self.access.scopes]
+        return [{BEARER: [str(scope)]} for scope in Scope if scope in access.scopes]
 
     @property
     def _places(self) -> Iterator[Schema]:
@@ -140,21 +140,14 @@ def _error(description: str) -> Schema:
     return {"description": description, "content": {JSON: {"schema": {"$ref": COMPONENTS.format(model="Error")}}}}
 
 
-def routes() -> list[web.RouteDef]:
-    return declare(EVERYBODY, web.get("/openapi.json", Description().read))
+@routes.get("/openapi.json", EVERYBODY)
+async def describe(request: web.Request) -> web.Response:
+    """This description of the API, in OpenAPI 3.1."""
+    body = await asyncio.to_thread(_encoded, tuple(operations(request.app.router.routes())))
+    return json_bytes(body)
 
 
-class Description:
-    """Made when somebody reads it first, beside the event loop: the schemas take a moment."""
-
-    def __init__(self) -> None:
-        self._body: bytes | None = None
-        self._making = asyncio.Lock()
-
-    async def read(self, request: web.Request) -> web.Response:
-        """This description of the API, in OpenAPI 3.1."""
-        async with self._making:
-            if self._body is None:
-                routed = operations(request.app.router.routes())
-                self._body = await asyncio.to_thread(lambda: orjson.dumps(document(routed, VERSION)))
-        return web.Response(body=self._body, content_type="application/json")
+@lru_cache(APPS_MAX)
+def _encoded(operations: tuple[Operation, ...]) -> bytes:
+    """Takes a moment."""
+    return orjson.dumps(document(operations, VERSION))

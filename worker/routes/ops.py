@@ -22,7 +22,7 @@ from worker.config import VERSION
 from worker.edge.body import BUDGET
 from worker.errors import ApiError
 from worker.http.request import PRINCIPAL, json_response
-from worker.http.route import RouteDocs, needs
+from worker.http.route import Routes
 from worker.services import SERVICES, Services
 from worker.telemetry.latency.answer_list import Order, Search, calls_of, questions_of
 from worker.telemetry.latency.queries import LatencyQuery, cost_summary
@@ -163,22 +163,10 @@ class AuditQuery(Query):
     before: Annotated[int, Field(ge=1, le=POSITION_MAX)] | None = None
 
 
-def routes() -> list[web.RouteDef]:
-    return [
-        *needs(Scope.OPS, web.get("/ops/api/state", state)),
-        *needs(
-            (Scope.CHAT, Scope.OPS),
-            web.get("/ops/api/summary", summary),
-            web.get("/ops/api/series", series),
-            web.get("/ops/api/comparison", comparison),
-            web.get("/ops/api/cost", cost),
-            web.get("/ops/api/traces", list_traces),
-            web.get("/ops/api/traces/{id}", get_trace),
-        ),
-        *needs(Scope.ADMIN, web.get("/ops/api/audit", list_audit)),
-    ]
+routes = Routes()
 
 
+@routes.get("/ops/api/state", Scope.OPS)
 async def state(request: web.Request) -> web.Response:
     """What the worker is doing now, for all tenants."""
     services = request.app[SERVICES]
@@ -193,7 +181,7 @@ async def state(request: web.Request) -> web.Response:
     )
 
 
-@RouteDocs(query=WindowQuery.parameters())
+@routes.get("/ops/api/summary", (Scope.CHAT, Scope.OPS), query=WindowQuery.parameters())
 async def summary(request: web.Request) -> web.Response:
     query = WindowQuery.model_validate(dict(request.query))
     services, principal = request.app[SERVICES], request[PRINCIPAL]
@@ -204,7 +192,7 @@ async def summary(request: web.Request) -> web.Response:
     return json_response(found | {"surfaces": surfaces} | told)
 
 
-@RouteDocs(query=WindowQuery.parameters())
+@routes.get("/ops/api/series", (Scope.CHAT, Scope.OPS), query=WindowQuery.parameters())
 async def series(request: web.Request) -> web.Response:
     """The summary over time, with late answers as single points."""
     query = WindowQuery.model_validate(dict(request.query))
@@ -222,7 +210,7 @@ async def series(request: web.Request) -> web.Response:
     return json_response(found | {"late": late, "objective": services.config.objective})
 
 
-@RouteDocs(query=ComparisonQuery.parameters())
+@routes.get("/ops/api/comparison", (Scope.CHAT, Scope.OPS), query=ComparisonQuery.parameters())
 async def comparison(request: web.Request) -> web.Response:
     """The median and 95th percentile of each span on both sides, and whether the difference is significant."""
     query = ComparisonQuery.model_validate(dict(request.query))
@@ -232,7 +220,7 @@ async def comparison(request: web.Request) -> web.Response:
     return json_response(await views.comparison(request[PRINCIPAL], query.asked, query.against))
 
 
-@RouteDocs(query=TracesQuery.parameters())
+@routes.get("/ops/api/traces", (Scope.CHAT, Scope.OPS), query=TracesQuery.parameters())
 async def list_traces(request: web.Request) -> web.Response:
     """Questions are included only for the caller's own tenant, and only if the credential may read them."""
     query = TracesQuery.model_validate(dict(request.query))
@@ -254,7 +242,7 @@ async def list_traces(request: web.Request) -> web.Response:
     )
 
 
-@RouteDocs(query=TraceQuery.parameters())
+@routes.get("/ops/api/traces/{id}", (Scope.CHAT, Scope.OPS), query=TraceQuery.parameters())
 async def get_trace(request: web.Request) -> web.Response:
     """One trace with the usual values of its surface and, for its own tenant, with the question and the tool calls.
 
@@ -296,7 +284,7 @@ def _target(services: Services, surface: str) -> dict[str, float] | None:
     return None if target is None else asdict(target)
 
 
-@RouteDocs(query=AuditQuery.parameters())
+@routes.get("/ops/api/audit", Scope.ADMIN, query=AuditQuery.parameters())
 async def list_audit(request: web.Request) -> web.Response:
     """Newest first. `before` is the position of the last entry seen."""
     query = AuditQuery.model_validate(dict(request.query))
@@ -323,7 +311,7 @@ def _note_object(note: Note) -> dict[str, Any]:
     }
 
 
-@RouteDocs(query=WindowQuery.parameters())
+@routes.get("/ops/api/cost", (Scope.CHAT, Scope.OPS), query=WindowQuery.parameters())
 async def cost(request: web.Request) -> web.Response:
     """Totals by surface, model and agent, with the cost per thousand answers and their time to first token."""
     query = WindowQuery.model_validate(dict(request.query))

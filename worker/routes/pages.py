@@ -12,15 +12,14 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path, PurePosixPath
 
 from aiohttp import web
 
 from worker.http.request import PRINCIPAL
-from worker.http.route import BYTES, EVERYBODY, HTML, VISITORS, RouteDocs, declare
+from worker.http.route import BYTES, EVERYBODY, HTML, VISITORS, Routes
 from worker.services import SERVICES
 
 STATIC = Path(__file__).parent.parent / "static"
@@ -42,6 +41,7 @@ MEDIA_TYPES = {
     ".webmanifest": "application/manifest+json",
     ".woff2": "font/woff2",
 }
+FILE = "/static/{version}/{path:.+}"
 COMPRESS_BYTES_MIN = 512  # below this the gzip header costs more than it saves
 VERSION_DIGITS = 16
 
@@ -108,56 +108,59 @@ def _version(bodies: Mapping[str, bytes]) -> str:
     return digest.hexdigest()[:VERSION_DIGITS]
 
 
-class Pages:
-    def __init__(self, assets: Assets) -> None:
-        self._assets = assets
-        body = assets.files["sign-in.html"].body
-        self._organised = Asset.of(
-            "sign-in.html", body.replace(b'class="sign-in"', b'class="sign-in has-organisation"')
-        )
-        self._preloads = {page: _preload(assets.addresses(*places)) for page, places in MODULES.items()}
-
-    @RouteDocs(tells=(HTML,))
-    async def chat(self, request: web.Request) -> web.Response:
-        return self._page(request, "index.html")
-
-    @RouteDocs(tells=(HTML,))
-    async def ops(self, request: web.Request) -> web.Response:
-        return self._page(request, "ops.html")
-
-    @RouteDocs(tells=(HTML,))
-    async def visitor(self, request: web.Request) -> web.Response:
-        """For whoever has a link: the page asks for what it shows."""
-        return self._open(request, "visitor.html")
-
-    @RouteDocs(tells=(BYTES,))
-    async def file(self, request: web.Request) -> web.Response:
-        """A file by its versioned address; another release's address still finds today's file, uncached."""
-        asset = self._assets.files.get(request.match_info["path"])
-        if asset is None:
-            raise web.HTTPNotFound
-        current = request.match_info["version"] == self._assets.version
-        return _answer(request, asset, FOREVER if current else REVALIDATE)
-
-    def _page(self, request: web.Request, name: str) -> web.Response:
-        if request.get(PRINCIPAL) is None:
-            return _answer(request, self._sign_in(request), NEVER, status=401)
-        return self._open(request, name)
-
-    def _sign_in(self, request: web.Request) -> Asset:
-        """With the way to the organisation's provider, where there is one."""
-        services = request.app.get(SERVICES)
-        organised = services is not None and services.authenticator.provider is not None
-        return self._organised if organised else self._assets.files["sign-in.html"]
-
-    def _open(self, request: web.Request, name: str) -> web.Response:
-        response = _answer(request, self._assets.files[name], REVALIDATE)
-        response.headers["Link"] = self._preloads[name]
-        return response
+# Compressing them takes a fifth of a second, and a process may have several applications.
+ASSETS = Assets.read(STATIC)
+SIGN_IN = ASSETS.files["sign-in.html"]
+# With the way to the organisation's provider.
+SIGN_IN_ORGANISED = Asset.of(
+    "sign-in.html", SIGN_IN.body.replace(b'class="sign-in"', b'class="sign-in has-organisation"')
+)
+LINKS = {
+    page: ", ".join(f"<{address}>; rel=modulepreload" for address in ASSETS.addresses(*places))
+    for page, places in MODULES.items()
+}
+routes, static_routes = Routes(), Routes()
 
 
-def _preload(addresses: Iterable[str]) -> str:
-    return ", ".join(f"<{address}>; rel=modulepreload" for address in addresses)
+@routes.get("/", VISITORS, tells=(HTML,))
+async def chat(request: web.Request) -> web.Response:
+    return _page(request, "index.html")
+
+
+@routes.get("/ops", VISITORS, tells=(HTML,))
+async def ops(request: web.Request) -> web.Response:
+    return _page(request, "ops.html")
+
+
+@routes.get("/shared", EVERYBODY, tells=(HTML,))
+async def visitor(request: web.Request) -> web.Response:
+    """For whoever has a link: the page asks for what it shows."""
+    return _open(request, "visitor.html")
+
+
+@routes.get(FILE, EVERYBODY, tells=(BYTES,))
+@static_routes.get(FILE, EVERYBODY, tells=(BYTES,))
+async def file(request: web.Request) -> web.Response:
+    """A file by its versioned address; another release's address still finds today's file, uncached."""
+    asset = ASSETS.files.get(request.match_info["path"])
+    if asset is None:
+        raise web.HTTPNotFound
+    current = request.match_info["version"] == ASSETS.version
+    return _answer(request, asset, FOREVER if current else REVALIDATE)
+
+
+def _page(request: web.Request, name: str) -> web.Response:
+    if request.get(PRINCIPAL) is not None:
+        return _open(request, name)
+    services = request.app.get(SERVICES)
+    organised = services is not None and services.authenticator.provider is not None
+    return _answer(request, SIGN_IN_ORGANISED if organised else SIGN_IN, NEVER, status=401)
+
+
+def _open(request: web.Request, name: str) -> web.Response:
+    response = _answer(request, ASSETS.files[name], REVALIDATE)
+    response.headers["Link"] = LINKS[name]
+    return response
 
 
 def _answer(request: web.Request, asset: Asset, caching: str, *, status: int = 200) -> web.Response:
@@ -177,35 +180,11 @@ def _answer(request: web.Request, asset: Asset, caching: str, *, status: int = 2
     return web.Response(body=body, status=status, content_type=asset.media_type, charset="utf-8", headers=headers)
 
 
-@cache
-def _bundled() -> Assets:
-    """Compressing them takes a fifth of a second, and a process may have several applications."""
-    return Assets.read(STATIC)
-
-
-@cache
-def _pages() -> Pages:
-    return Pages(_bundled())
-
-
 def loading_page(request: web.Request, share: float) -> web.Response:
     """What a browser shows until the model is loaded, of which `share` is done."""
-    body = _bundled().files["loading.html"].body
+    body = ASSETS.files["loading.html"].body
     percent = f"{100 * share:.0f}".encode()
     page = Asset.of(
         "loading.html", body.replace(b'value="0"', b'value="%b"' % percent).replace(b">0<", b">%b<" % percent)
     )
     return _answer(request, page, NEVER, status=503)
-
-
-def static_routes() -> list[web.RouteDef]:
-    return declare(EVERYBODY, web.get("/static/{version}/{path:.+}", _pages().file))
-
-
-def routes() -> list[web.RouteDef]:
-    pages = _pages()
-    return [
-        *declare(VISITORS, web.get("/", pages.chat), web.get("/ops", pages.ops)),
-        *declare(EVERYBODY, web.get("/shared", pages.visitor)),
-        *static_routes(),
-    ]

@@ -23,7 +23,7 @@ from worker.auth.principal import Scope
 from worker.auth.secret import sealed
 from worker.errors import ClientGone, invalid
 from worker.http.request import BODY, IGNORED, INCLUDE, PRINCIPAL, TRACE, check_model, includes, json_response, path_id
-from worker.http.route import EVENTS, JSON, RouteDocs, needs
+from worker.http.route import EVENTS, JSON, Routes
 from worker.runs.disconnect import HEADER, Disconnect
 from worker.runs.event_stream import EventStream
 from worker.runs.idempotency import COME_BACK, Once, in_use
@@ -55,23 +55,10 @@ FOLLOW: dict[str, dict[str, Any]] = {
 }
 
 
-def routes() -> list[web.RouteDef]:
-    return needs(
-        Scope.CHAT,
-        web.post("/v1/responses", create),
-        web.get("/v1/responses/{id}", retrieve),
-        web.delete("/v1/responses/{id}", delete),
-        web.post("/v1/responses/input_tokens", input_tokens),
-        web.post("/v1/responses/compact", compact_conversation),
-        web.post("/v1/responses/{id}/cancel", cancel),
-        web.post("/v1/responses/{id}/answer_now", answer_now),
-        web.post("/v1/responses/{id}/steer", steer),
-        web.post("/v1/responses/{id}/feedback", rate),
-        web.get("/v1/responses/{id}/input_items", input_items),
-    )
+routes = Routes()
 
 
-@RouteDocs(ResponseRequest, tells=(JSON, EVENTS))
+@routes.post("/v1/responses", Scope.CHAT, takes=ResponseRequest, tells=(JSON, EVENTS))
 async def create(request: web.Request) -> web.StreamResponse:
     services = request.app[SERVICES]
     with request[TRACE].span("edge"):
@@ -158,7 +145,7 @@ async def _whole(request: web.Request, run: Run) -> web.Response:
     return json_response(run.snapshot, headers={"Server-Timing": server_timing(request[TRACE])})
 
 
-@RouteDocs(query=INCLUDE | FOLLOW, tells=(JSON, EVENTS))
+@routes.get("/v1/responses/{id}", Scope.CHAT, query=INCLUDE | FOLLOW, tells=(JSON, EVENTS))
 async def retrieve(request: web.Request) -> web.StreamResponse:
     services, tenant_id = request.app[SERVICES], request[PRINCIPAL].tenant_id
     response_id = path_id(request, "response")
@@ -182,6 +169,7 @@ async def _follow(request: web.Request, response_id: str, after: int) -> web.Str
     return await stream.close(sse.DONE)
 
 
+@routes.delete("/v1/responses/{id}", Scope.CHAT)
 async def delete(request: web.Request) -> web.Response:
     """Delete the response. One in progress is cancelled first."""
     services, tenant_id = request.app[SERVICES], request[PRINCIPAL].tenant_id
@@ -204,13 +192,14 @@ def _starting_after(request: web.Request) -> int:
     return int(value)
 
 
+@routes.post("/v1/responses/{id}/cancel", Scope.CHAT)
 async def cancel(request: web.Request) -> web.Response:
     """Cancel a response at whichever worker generates it, and return its final state. A finished one is unchanged."""
     body = await request.app[RUNS].cancel(request[PRINCIPAL].tenant_id, path_id(request, "response"))
     return json_response(public_response(body))
 
 
-@RouteDocs(status=202)
+@routes.post("/v1/responses/{id}/answer_now", Scope.CHAT, status=202)
 async def answer_now(request: web.Request) -> web.Response:
     """End the reasoning of a response in progress, at whichever worker generates it: its answer begins."""
     response_id = path_id(request, "response")
@@ -218,7 +207,7 @@ async def answer_now(request: web.Request) -> web.Response:
     return json_response({"object": "response.answer_now", "response": response_id}, status=202)
 
 
-@RouteDocs(SteerRequest, status=202)
+@routes.post("/v1/responses/{id}/steer", Scope.CHAT, takes=SteerRequest, status=202)
 async def steer(request: web.Request) -> web.Response:
     """Say something to a response in progress, at whichever worker generates it: it ends at the next safe place, and
     the response that is named here goes on."""
@@ -230,7 +219,7 @@ async def steer(request: web.Request) -> web.Response:
     return json_response({"object": "response.steer", **told}, status=202)
 
 
-@RouteDocs(Feedback)
+@routes.post("/v1/responses/{id}/feedback", Scope.CHAT, takes=Feedback)
 async def rate(request: web.Request) -> web.Response:
     """Store a rating. It appears in the metadata of the response and with its trace."""
     services, tenant_id, id = request.app[SERVICES], request[PRINCIPAL].tenant_id, path_id(request, "response")
@@ -244,7 +233,7 @@ async def rate(request: web.Request) -> web.Response:
     )
 
 
-@RouteDocs(query=PAGE | INCLUDE)
+@routes.get("/v1/responses/{id}/input_items", Scope.CHAT, query=PAGE | INCLUDE)
 async def input_items(request: web.Request) -> web.Response:
     """The items of the request itself; earlier items belong to other responses."""
     services, tenant_id = request.app[SERVICES], request[PRINCIPAL].tenant_id
@@ -255,7 +244,7 @@ async def input_items(request: web.Request) -> web.Response:
     return json_response(list_object(page, has_more))
 
 
-@RouteDocs(ResponseRequest)
+@routes.post("/v1/responses/input_tokens", Scope.CHAT, takes=ResponseRequest)
 async def input_tokens(request: web.Request) -> web.Response:
     """The number of prompt tokens, without the passages of a file search, which are not known yet."""
     services, principal = request.app[SERVICES], request[PRINCIPAL]
@@ -300,7 +289,7 @@ def compaction_object(id: str, output: Sequence[Item], usage: Usage) -> dict[str
     }
 
 
-@RouteDocs(CompactRequest)
+@routes.post("/v1/responses/compact", Scope.CHAT, takes=CompactRequest)
 async def compact_conversation(request: web.Request) -> web.Response:
     """Nothing is stored: send the output back as the input of the next request."""
     services, trace, principal = request.app[SERVICES], request[TRACE], request[PRINCIPAL]

@@ -24,7 +24,7 @@ from worker.auth.throttle import WRONG
 from worker.edge.guard import remote_of
 from worker.errors import ApiError
 from worker.http.request import PRINCIPAL, TRACE, actor_of, json_response, path_id
-from worker.http.route import EVERYBODY, HTML, RouteDocs, declare, needs
+from worker.http.route import EVERYBODY, HTML, Routes
 from worker.services import SERVICES, Services
 from worker.wire.page import PAGE, PageQuery, list_object, page_of
 
@@ -39,19 +39,10 @@ LIFETIME_S = 24 * 3600  # who leaves the organisation is out the day after; the 
 ARRIVED = '<!doctype html><title>Signed in</title><meta charset="utf-8"><p><a href="/">Go on</a></p>'
 
 
-def routes() -> list[web.RouteDef]:
-    return [
-        *needs(
-            Scope,
-            web.get("/v1/sessions", list_sessions),
-            web.delete("/v1/sessions", end_own),
-            web.delete("/v1/sessions/{id}", end),
-        ),
-        *declare(EVERYBODY, web.get(PATH, leave), web.get(CALLBACK, arrive)),
-    ]
+routes = Routes()
 
 
-@RouteDocs(query=PAGE)
+@routes.get("/v1/sessions", Scope, query=PAGE)
 async def list_sessions(request: web.Request) -> web.Response:
     principal = request[PRINCIPAL]
     sessions = await request.app[SERVICES].authenticator.sessions.list(principal.tenant_id)
@@ -62,6 +53,7 @@ async def list_sessions(request: web.Request) -> web.Response:
     return json_response(list_object(page, has_more))
 
 
+@routes.delete("/v1/sessions", Scope)
 async def end_own(request: web.Request) -> web.Response:
     """Sign out everywhere: end all sessions of the signed-in person, including this browser's. Raises ApiError 403."""
     principal, sessions = request[PRINCIPAL], request.app[SERVICES].authenticator.sessions
@@ -75,6 +67,7 @@ async def end_own(request: web.Request) -> web.Response:
     return response
 
 
+@routes.delete("/v1/sessions/{id}", Scope)
 async def end(request: web.Request) -> web.Response:
     """Sign a browser out and cancel its answers in progress. Raises ApiError 403, 404."""
     principal, sessions = request[PRINCIPAL], request.app[SERVICES].authenticator.sessions
@@ -129,7 +122,7 @@ def _object(session: Session, *, current: bool, own: bool) -> dict[str, Any]:
     }
 
 
-@RouteDocs(tells=(HTML,))
+@routes.get(PATH, EVERYBODY, tells=(HTML,))
 async def leave(request: web.Request) -> web.Response:
     services = request.app[SERVICES]
     provider = _provider(services)
@@ -152,7 +145,12 @@ async def leave(request: web.Request) -> web.Response:
     return response
 
 
-@RouteDocs(tells=(HTML,), query={"code": {"type": "string"}, "state": {"type": "string"}, "error": {"type": "string"}})
+@routes.get(
+    CALLBACK,
+    EVERYBODY,
+    tells=(HTML,),
+    query={"code": {"type": "string"}, "state": {"type": "string"}, "error": {"type": "string"}},
+)
 async def arrive(request: web.Request) -> web.Response:
     services = request.app[SERVICES]
     provider, authenticator = _provider(services), services.authenticator

@@ -18,7 +18,7 @@ from inference.errors import UnknownToken
 from inference.language_model import LanguageModel
 from worker.auth.principal import Scope
 from worker.http.request import BODY, PRINCIPAL, check_model, in_param, json_bytes, json_response
-from worker.http.route import RouteDocs, needs
+from worker.http.route import Routes
 from worker.services import SERVICES
 from worker.wire import limits
 from worker.wire.chat_request import ChatMessage, ChatRequest, ChatTool
@@ -73,16 +73,10 @@ class DetokenizeRequest(Strict):
     tokens: TokenIds | Annotated[list[int], Field(max_length=0)]
 
 
-def routes() -> list[web.RouteDef]:
-    return needs(
-        Scope.CHAT,
-        web.post("/tokenize", tokenize),
-        web.post("/detokenize", detokenize),
-        web.get("/tokenizer_info", describe),
-    )
+routes = Routes()
 
 
-@RouteDocs(TokenizeRequest)
+@routes.post("/tokenize", Scope.CHAT, takes=TokenizeRequest)
 async def tokenize(request: web.Request) -> web.Response:
     body = await parsed(TokenizeRequest, request[BODY])
     model = request.app[SERVICES].model_of(body.model)
@@ -96,7 +90,7 @@ async def tokenize(request: web.Request) -> web.Response:
     return await _apart(request, body.model, answer)
 
 
-@RouteDocs(DetokenizeRequest)
+@routes.post("/detokenize", Scope.CHAT, takes=DetokenizeRequest)
 async def detokenize(request: web.Request) -> web.Response:
     body = await parsed(DetokenizeRequest, request[BODY], bulk="tokens")
     model = request.app[SERVICES].model_of(body.model)
@@ -108,7 +102,7 @@ async def detokenize(request: web.Request) -> web.Response:
     return await _apart(request, body.model, answer)
 
 
-@RouteDocs(query={"model": {"type": "string"}})
+@routes.get("/tokenizer_info", Scope.CHAT, query={"model": {"type": "string"}})
 async def describe(request: web.Request) -> web.Response:
     """The tokenizer of the model that the query names, for evaluation harnesses that count tokens by it."""
     name, services = request.query.get("model"), request.app[SERVICES]

@@ -14,7 +14,7 @@ from pydantic import Field, StringConstraints
 from worker.auth.principal import Principal, Scope
 from worker.errors import ApiError
 from worker.http.request import BODY, PRINCIPAL, actor_of, json_response, path_id
-from worker.http.route import RouteDocs, needs
+from worker.http.route import Routes
 from worker.services import SERVICES
 from worker.telemetry.canaries import AlreadyExists
 from worker.telemetry.trial import NAME_PATTERN, Proposal, State
@@ -46,13 +46,10 @@ class CanaryDecision(Strict):
     state: Literal["promoted", "aborted"]
 
 
-def routes() -> list[web.RouteDef]:
-    return [
-        *needs((Scope.CHAT, Scope.OPS), web.get("/ops/api/canaries", list_canaries)),
-        *needs(Scope.ADMIN, web.post("/ops/api/canaries", start), web.post("/ops/api/canaries/{name}", decide)),
-    ]
+routes = Routes()
 
 
+@routes.get("/ops/api/canaries", (Scope.CHAT, Scope.OPS))
 async def list_canaries(request: web.Request) -> web.Response:
     """All canaries and, for callers who may start one, the agents that can be tried."""
     services, principal = request.app[SERVICES], request[PRINCIPAL]
@@ -62,7 +59,7 @@ async def list_canaries(request: web.Request) -> web.Response:
     )
 
 
-@RouteDocs(CanaryStart)
+@routes.post("/ops/api/canaries", Scope.ADMIN, takes=CanaryStart)
 async def start(request: web.Request) -> web.Response:
     """Raises ApiError 400, 403, 409."""
     _check(request[PRINCIPAL])
@@ -76,7 +73,7 @@ async def start(request: web.Request) -> web.Response:
         raise ApiError(409, message, param="name", code="canary_exists") from None
 
 
-@RouteDocs(CanaryDecision)
+@routes.post("/ops/api/canaries/{name}", Scope.ADMIN, takes=CanaryDecision)
 async def decide(request: web.Request) -> web.Response:
     """Promote or end. Raises ApiError 400, 403, 404, 409."""
     _check(request[PRINCIPAL])

@@ -21,7 +21,7 @@ from worker.auth.audit import Act
 from worker.auth.principal import USUAL, Scope
 from worker.errors import ApiError, invalid
 from worker.http.request import BODY, PRINCIPAL, TRACE, json_response, noted, path_id
-from worker.http.route import RouteDocs, needs
+from worker.http.route import Routes
 from worker.services import SERVICES, Services
 from worker.wire import limits
 from worker.wire.options import Metadata
@@ -199,34 +199,10 @@ def deleted(kind: str, id: str) -> dict[str, Any]:
     return {"id": id, "object": f"{kind}.deleted", "deleted": True}
 
 
-def routes() -> list[web.RouteDef]:
-    return [
-        *needs(
-            Scope.INGEST,
-            web.post("/v1/vector_stores", create),
-            web.post("/v1/vector_stores/{id}", update),
-            web.delete("/v1/vector_stores/{id}", delete),
-            web.post(FILES, add),
-            web.post(FILES + "/{file_id}", describe),
-            web.delete(FILES + "/{file_id}", remove),
-            web.post(BATCHES, add_batch),
-            web.post(BATCHES + "/{batch_id}/cancel", cancel_batch),
-        ),
-        *needs(
-            USUAL,
-            web.get("/v1/vector_stores", list_stores),
-            web.get("/v1/vector_stores/{id}", retrieve),
-            web.post("/v1/vector_stores/{id}/search", search),
-            web.get(FILES, list_files),
-            web.get(FILES + "/{file_id}", retrieve_file),
-            web.get(FILES + "/{file_id}/content", content),
-            web.get(BATCHES + "/{batch_id}", retrieve_batch),
-            web.get(BATCHES + "/{batch_id}/files", list_files),
-        ),
-    ]
+routes = Routes()
 
 
-@RouteDocs(StoreCreate)
+@routes.post("/v1/vector_stores", Scope.INGEST, takes=StoreCreate)
 async def create(request: web.Request) -> web.Response:
     services, tenant_id = request.app[SERVICES], request[PRINCIPAL].tenant_id
     body = await parsed(StoreCreate, request[BODY])
@@ -251,7 +227,7 @@ def _model(services: Services, name: str | None) -> tuple[str, int]:
         raise invalid("firsttoken_embedding_model", str(error)) from None
 
 
-@RouteDocs(query=PAGE)
+@routes.get("/v1/vector_stores", USUAL, query=PAGE)
 async def list_stores(request: web.Request) -> web.Response:
     services, tenant_id = request.app[SERVICES], request[PRINCIPAL].tenant_id
     stores = [vector_store_object(store) for store in await services.passages.stores(tenant_id)]
@@ -259,6 +235,7 @@ async def list_stores(request: web.Request) -> web.Response:
     return json_response(list_object(page, has_more))
 
 
+@routes.get("/v1/vector_stores/{id}", USUAL)
 async def retrieve(request: web.Request) -> web.Response:
     services, tenant_id = request.app[SERVICES], request[PRINCIPAL].tenant_id
     return json_response(
@@ -266,7 +243,7 @@ async def retrieve(request: web.Request) -> web.Response:
     )
 
 
-@RouteDocs(StoreUpdate)
+@routes.post("/v1/vector_stores/{id}", Scope.INGEST, takes=StoreUpdate)
 async def update(request: web.Request) -> web.Response:
     services, tenant_id = request.app[SERVICES], request[PRINCIPAL].tenant_id
     body = await parsed(StoreUpdate, request[BODY])
@@ -276,6 +253,7 @@ async def update(request: web.Request) -> web.Response:
     return json_response(vector_store_object(await services.passages.counted(tenant_id, store.id)))
 
 
+@routes.delete("/v1/vector_stores/{id}", Scope.INGEST)
 async def delete(request: web.Request) -> web.Response:
     services, tenant_id = request.app[SERVICES], request[PRINCIPAL].tenant_id
     store = await services.passages.get(tenant_id, path_id(request, "vector store"))
@@ -284,7 +262,7 @@ async def delete(request: web.Request) -> web.Response:
     return json_response(deleted("vector_store", store.id))
 
 
-@RouteDocs(StoreSearch)
+@routes.post("/v1/vector_stores/{id}/search", USUAL, takes=StoreSearch)
 async def search(request: web.Request) -> web.Response:
     """The passages of all queries, best first, without duplicates."""
     services, tenant_id = request.app[SERVICES], request[PRINCIPAL].tenant_id
@@ -304,7 +282,7 @@ async def search(request: web.Request) -> web.Response:
     return json_response(search_page(body.query, results))
 
 
-@RouteDocs(FileAdd)
+@routes.post(FILES, Scope.INGEST, takes=FileAdd)
 async def add(request: web.Request) -> web.Response:
     services, tenant_id, store_id = await _fillable(request)
     body = await parsed(FileAdd, request[BODY])
@@ -313,7 +291,8 @@ async def add(request: web.Request) -> web.Response:
     return json_response(store_file_object(await services.file_queue.get(tenant_id, store_id, body.file_id)))
 
 
-@RouteDocs(query=PAGE | {"filter": {"type": "string"}})
+@routes.get(FILES, USUAL, query=PAGE | {"filter": {"type": "string"}})
+@routes.get(BATCHES + "/{batch_id}/files", USUAL, query=PAGE | {"filter": {"type": "string"}})
 async def list_files(request: web.Request) -> web.Response:
     """The files of a store or of one batch; `filter` is a status."""
     services, tenant_id, store_id = await _opened(request)
@@ -327,12 +306,13 @@ async def list_files(request: web.Request) -> web.Response:
     return json_response(list_object(page, has_more))
 
 
+@routes.get(FILES + "/{file_id}", USUAL)
 async def retrieve_file(request: web.Request) -> web.Response:
     services, tenant_id, store_id = await _opened(request)
     return json_response(store_file_object(await services.file_queue.get(tenant_id, store_id, _file_id(request))))
 
 
-@RouteDocs(FileDescribe)
+@routes.post(FILES + "/{file_id}", Scope.INGEST, takes=FileDescribe)
 async def describe(request: web.Request) -> web.Response:
     services, tenant_id, store_id = await _opened(request)
     body = await parsed(FileDescribe, request[BODY])
@@ -340,6 +320,7 @@ async def describe(request: web.Request) -> web.Response:
     return json_response(store_file_object(file))
 
 
+@routes.delete(FILES + "/{file_id}", Scope.INGEST)
 async def remove(request: web.Request) -> web.Response:
     """Out of this store; the file stays."""
     services, tenant_id, store_id = await _opened(request)
@@ -348,6 +329,7 @@ async def remove(request: web.Request) -> web.Response:
     return json_response(deleted("vector_store.file", file_id))
 
 
+@routes.get(FILES + "/{file_id}/content", USUAL)
 async def content(request: web.Request) -> web.Response:
     """The extracted text of a file."""
     services, tenant_id, store_id = await _opened(request)
@@ -357,7 +339,7 @@ async def content(request: web.Request) -> web.Response:
     return json_response({**page, "data": [{"type": "text", "text": text}]})
 
 
-@RouteDocs(BatchCreate)
+@routes.post(BATCHES, Scope.INGEST, takes=BatchCreate)
 async def add_batch(request: web.Request) -> web.Response:
     services, tenant_id, store_id = await _fillable(request)
     body = await parsed(BatchCreate, request[BODY])
@@ -366,11 +348,13 @@ async def add_batch(request: web.Request) -> web.Response:
     return await _batch(services, tenant_id, store_id, str(batch_id))
 
 
+@routes.get(BATCHES + "/{batch_id}", USUAL)
 async def retrieve_batch(request: web.Request) -> web.Response:
     services, tenant_id, store_id = await _opened(request)
     return await _batch(services, tenant_id, store_id, path_id(request, "batch", "batch_id"))
 
 
+@routes.post(BATCHES + "/{batch_id}/cancel", Scope.INGEST)
 async def cancel_batch(request: web.Request) -> web.Response:
     services, tenant_id, store_id = await _opened(request)
     batch_id = path_id(request, "batch", "batch_id")

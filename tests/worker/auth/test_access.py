@@ -75,7 +75,7 @@ async def test_a_route_that_nobody_declared_is_open_to_no_one(
     async def forgotten(_: web.Request) -> web.Response:
         return web.json_response({})
 
-    monkeypatch.setattr(harness, "needs", lambda _, *routes: routes)
+    monkeypatch.setattr(harness, "declared", lambda _, *routes: routes)
     headers = await bearer(database, tenant_id, *Scope)
     async with (
         serving(make_services(database), web.get("/v1/forgotten", forgotten)) as client,

@@ -16,12 +16,12 @@ from aiohttp import web
 from migrations.pool import Database
 from tests.worker.answering import answering
 from tests.worker.edge.sockets import head, raw
-from tests.worker.harness import Client, make_services, serving
+from tests.worker.harness import Client, declared, make_services, serving
 from worker.config import Config
 from worker.edge import body as bodies
 from worker.edge.body import CODINGS, inflated
 from worker.errors import ApiError
-from worker.http.route import EVERYBODY, declare
+from worker.http.route import EVERYBODY
 
 QUESTION = orjson.dumps({"input": "Hello"})
 BOMB = gzip.compress(bytes(100 * 2**20), 9)
@@ -200,7 +200,7 @@ async def test_a_client_that_leaves_while_it_is_answered_logs_nothing(
             left.set()
 
     async with (
-        serving(make_services(database), *declare(EVERYBODY, web.get("/slowly", slowly))) as client,
+        serving(make_services(database), *declared(EVERYBODY, web.get("/slowly", slowly))) as client,
         raw(client) as leaving,
     ):
         await leaving.send(head("GET", "/slowly"))

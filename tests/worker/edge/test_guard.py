@@ -12,11 +12,11 @@ from aiohttp import web
 
 from migrations.pool import Database
 from tests.worker.edge.sockets import Raw, head, raw
-from tests.worker.harness import Client, EdgeServer, make_services, serving
+from tests.worker.harness import Client, EdgeServer, declared, make_services, serving
 from tests.worker.loop_blocks import blocks
 from worker.config import Config
 from worker.edge import guard, listener
-from worker.http.route import EVERYBODY, declare
+from worker.http.route import EVERYBODY
 
 HEADER_S = 0.2
 
@@ -43,7 +43,7 @@ class Gate:
 async def worker(database: Database, config: Config, gate: Gate | None = None) -> AsyncIterator[Client]:
     """`/static/gate` needs no credentials."""
     handler = (gate or Gate()).handle
-    async with serving(make_services(database, config), *declare(EVERYBODY, web.get("/gate", handler))) as client:
+    async with serving(make_services(database, config), *declared(EVERYBODY, web.get("/gate", handler))) as client:
         yield client
 
 
@@ -173,7 +173,7 @@ async def test_a_client_that_takes_nothing_of_its_answer_is_cut_off(
             gone.set()
 
     async with (
-        serving(make_services(database), *declare(EVERYBODY, web.get("/endless", endless))) as client,
+        serving(make_services(database), *declared(EVERYBODY, web.get("/endless", endless))) as client,
         raw(client) as deaf,
     ):
         deaf.writer.transport.pause_reading()  # type: ignore[attr-defined]  # of streams over sockets

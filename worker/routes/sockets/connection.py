@@ -30,7 +30,7 @@ from worker.errors import BROKE, ApiError, ClientGone, rate_limited
 from worker.http.error_mapping import to_api_error
 from worker.http.middleware import join_trace
 from worker.http.request import PRINCIPAL
-from worker.http.route import RouteDocs, needs
+from worker.http.route import Routes
 from worker.routes.sockets.lane import WAITING_MAX, Lane, Said, SocketStream
 from worker.runs.disconnect import HEADER, Disconnect
 from worker.runs.event_stream import HEARTBEAT_S
@@ -102,11 +102,10 @@ IDLE_S = 600.0  # a connection without requests for this long is closed; clients
 AUTHENTICATION = frozenset({401, 403})
 
 
-def routes() -> list[web.RouteDef]:
-    return needs(Scope.CHAT, web.get("/v1/responses", connect, allow_head=False))
+routes = Routes()
 
 
-@RouteDocs(status=101, tells=())
+@routes.get("/v1/responses", Scope.CHAT, allow_head=False, status=101, tells=())
 async def connect(request: web.Request) -> web.StreamResponse:
     """A browser sends its cookie with a handshake from any page, so the origin of a session is checked."""
     principal, draining = request[PRINCIPAL], request.app[DRAINING]
