@@ -66,9 +66,9 @@ class EventEncoder:
 
     def _template(self, event: TextDelta | ReasoningDelta) -> sse.Template:
         if isinstance(event, TextDelta):
-            delta = wire.output_text_delta(event.output_index, event.item_id, sse.HOLE, ())
+            delta = wire.of_text("output_text.delta", event.output_index, event.item_id, delta=sse.HOLE, logprobs=[])
         else:
-            delta = wire.reasoning_text_delta(event.output_index, event.item_id, sse.HOLE)
+            delta = wire.of_text("reasoning_text.delta", event.output_index, event.item_id, delta=sse.HOLE)
         [spelled] = self._frame.dialect.spelled(delta)
         return self._templates.setdefault(event.item_id, sse.Template(sse.encode(spelled)))
 
@@ -145,7 +145,7 @@ class EventEncoder:
             case ItemFinished(item=FunctionCall() as call) if call.is_pending:
                 self._items[event.output_index] = call
                 self._texts.pop(event.output_index, None)
-                yield wire.mcp_arguments_done(event.output_index, call.id, call.arguments)
+                yield wire.of_item("mcp_call_arguments.done", event.output_index, call.id, arguments=call.arguments)
             case ItemFinished():
                 self._items[event.output_index] = event.item
                 self._texts.pop(event.output_index, None)
@@ -164,14 +164,14 @@ class EventEncoder:
 
     def _retrieval_started(self, event: RetrievalStarted) -> Iterator[WireEvent]:
         self._items[event.output_index] = event.item
-        yield wire.output_item_added(event.output_index, {**public_item(event.item), "queries": []})
+        yield wire.output_item("added", event.output_index, {**public_item(event.item), "queries": []})
         for kind in ("in_progress", "searching"):
-            yield wire.file_search(kind, event.output_index, event.item.id)
+            yield wire.of_item(f"file_search_call.{kind}", event.output_index, event.item.id)
 
     def _sources_found(self, event: SourcesFound) -> Iterator[WireEvent]:
         self._items[event.output_index] = event.item
-        yield wire.file_search("completed", event.output_index, event.item.id)
-        yield wire.output_item_done(event.output_index, public_item(event.item, self._frame.request.with_results))
+        yield wire.of_item("file_search_call.completed", event.output_index, event.item.id)
+        yield wire.output_item("done", event.output_index, public_item(event.item, self._frame.request.with_results))
         if self._frame.request.includes(SOURCES):
             yield wire.sources(self._frame.id, event.output_index, event.passages)
 
@@ -186,20 +186,21 @@ class EventEncoder:
         speaks = isinstance(event.item, Message | Reasoning)
         if speaks:
             payload["content"] = []
-        yield wire.output_item_added(event.output_index, payload)
+        yield wire.output_item("added", event.output_index, payload)
         if (kind := _runs_as(event.item)) is not None:
-            yield wire.mcp(kind, "in_progress", event.output_index, event.item.id)
+            yield wire.of_item(f"mcp_{kind}.in_progress", event.output_index, event.item.id)
         if speaks:
             part = wire.output_text_part() if isinstance(event.item, Message) else wire.reasoning_part()
-            yield wire.content_part_added(event.output_index, event.item.id, part)
+            yield wire.of_text("content_part.added", event.output_index, event.item.id, part=part)
 
     def _text(self, event: TextDelta) -> Iterator[WireEvent]:
         self._texts[event.output_index].append(event.text)
-        yield wire.output_text_delta(event.output_index, event.item_id, event.text, logprob_payloads(event.logprobs))
+        told = logprob_payloads(event.logprobs)
+        yield wire.of_text("output_text.delta", event.output_index, event.item_id, delta=event.text, logprobs=told)
 
     def _reasoning(self, event: ReasoningDelta) -> Iterator[WireEvent]:
         self._texts[event.output_index].append(event.text)
-        yield wire.reasoning_text_delta(event.output_index, event.item_id, event.text)
+        yield wire.of_text("reasoning_text.delta", event.output_index, event.item_id, delta=event.text)
 
     def _arguments(self, event: ArgumentsDelta) -> Iterator[WireEvent]:
         """Of a function or a custom tool; the calls of other tools are sent when they are whole."""
@@ -207,43 +208,55 @@ class EventEncoder:
         self._texts[index].append(event.text)
         if index in self._inputs:
             if text := self._inputs[index].feed(event.text):
-                yield wire.input_delta(index, event.item_id, text)
+                yield wire.of_item("custom_tool_call_input.delta", index, event.item_id, delta=text)
         elif isinstance(item, FunctionCall) and item.shape.form in ("function", "mcp"):
-            yield wire.arguments_delta(index, event.item_id, event.text, item.shape.form)
+            yield wire.of_item(f"{item.shape.form}_call_arguments.delta", index, event.item_id, delta=event.text)
 
     def _finish_of(self, output_index: int, item: Item) -> Iterator[WireEvent]:
         payload = public_item(item, dialect=self._frame.dialect)
         if isinstance(item, Message):
             part = payload["content"][0]
             for index, annotation in enumerate(part["annotations"]):
-                yield wire.annotation_added(output_index, item.id, index, annotation)
-            yield wire.output_text_done(output_index, item.id, item.text, part["logprobs"])
-            yield wire.content_part_done(output_index, item.id, part)
+                yield wire.of_text(
+                    "output_text.annotation.added",
+                    output_index,
+                    item.id,
+                    annotation_index=index,
+                    annotation=annotation,
+                )
+            yield wire.of_text("output_text.done", output_index, item.id, text=item.text, logprobs=part["logprobs"])
+            yield wire.of_text("content_part.done", output_index, item.id, part=part)
         elif isinstance(item, Reasoning):
-            yield wire.reasoning_text_done(output_index, item.id, item.text)
-            yield wire.content_part_done(output_index, item.id, wire.reasoning_part(item.text))
+            yield wire.of_text("reasoning_text.done", output_index, item.id, text=item.text)
+            yield wire.of_text("content_part.done", output_index, item.id, part=wire.reasoning_part(item.text))
         elif isinstance(item, ToolListing):
-            yield wire.mcp("list_tools", "failed" if item.error else "completed", output_index, item.id)
+            yield wire.of_item(f"mcp_list_tools.{'failed' if item.error else 'completed'}", output_index, item.id)
         elif isinstance(item, FunctionCall):
             yield from self._end_of_call(output_index, item, payload)
-        yield wire.output_item_done(output_index, payload)
+        yield wire.output_item("done", output_index, payload)
 
     def _end_of_call(self, output_index: int, call: FunctionCall, payload: dict[str, Any]) -> Iterator[WireEvent]:
         sent = self._inputs.pop(output_index, None)
         if _waits(call):
-            yield wire.output_item_added(output_index, {**payload, "status": "in_progress"})
+            yield wire.output_item("added", output_index, {**payload, "status": "in_progress"})
         match call.shape.form:
             case "function":
-                yield wire.arguments_done(output_index, call.id, payload["name"], call.arguments)
+                yield wire.of_item(
+                    "function_call_arguments.done",
+                    output_index,
+                    call.id,
+                    name=payload["name"],
+                    arguments=call.arguments,
+                )
             case "custom":
                 if sent and (rest := sent.rest(payload["input"])):
-                    yield wire.input_delta(output_index, call.id, rest)
-                yield wire.input_done(output_index, call.id, payload["input"])
+                    yield wire.of_item("custom_tool_call_input.delta", output_index, call.id, delta=rest)
+                yield wire.of_item("custom_tool_call_input.done", output_index, call.id, input=payload["input"])
             case "mcp":
                 if call.result is None:  # it was cut off, and never runs
-                    yield wire.mcp_arguments_done(output_index, call.id, call.arguments)
+                    yield wire.of_item("mcp_call_arguments.done", output_index, call.id, arguments=call.arguments)
                 is_done = call.result is not None and not call.result.failed
-                yield wire.mcp("call", "completed" if is_done else "failed", output_index, call.id)
+                yield wire.of_item(f"mcp_call.{'completed' if is_done else 'failed'}", output_index, call.id)
             case "shell":
                 for index, command in enumerate(payload["action"]["commands"]):
                     yield wire.shell_command("added", output_index, index, "")

@@ -1,4 +1,4 @@
-"""Events of a streamed response, one builder each, named as the public contract names them.
+"""Events of a streamed response, as the public contract has them.
 
 An event is a dict with `type`; the narrator numbers it. Events of our own are "firsttoken:<name>" and may be ignored.
 """
@@ -38,76 +38,27 @@ def error(details: dict[str, Any]) -> WireEvent:
     return {"type": "error", "error": details}
 
 
-def output_item_added(output_index: int, item: dict[str, Any]) -> WireEvent:
-    return {"type": "response.output_item.added", "output_index": output_index, "item": item}
+def output_item(kind: str, output_index: int, item: dict[str, Any]) -> WireEvent:
+    """`kind` is added or done."""
+    return {"type": f"response.output_item.{kind}", "output_index": output_index, "item": item}
 
 
-def output_item_done(output_index: int, item: dict[str, Any]) -> WireEvent:
-    return {"type": "response.output_item.done", "output_index": output_index, "item": item}
+def of_item(kind: str, output_index: int, item_id: str, **more: Any) -> WireEvent:
+    """`kind` is the type of the event without "response.", such as file_search_call.searching."""
+    return {"type": f"response.{kind}", "item_id": item_id, "output_index": output_index, **more}
 
 
-def output_text_part(text: str = "", annotations: Sequence[dict[str, Any]] = ()) -> dict[str, Any]:
-    return {"type": "output_text", "text": text, "annotations": list(annotations), "logprobs": []}
+def of_text(kind: str, output_index: int, item_id: str, **more: Any) -> WireEvent:
+    """As of an item, for the text that is its only part, such as output_text.delta."""
+    return of_item(kind, output_index, item_id, content_index=0, **more)
+
+
+def output_text_part() -> dict[str, Any]:
+    return {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
 
 
 def reasoning_part(text: str = "") -> dict[str, Any]:
     return {"type": "reasoning_text", "text": text}
-
-
-def content_part_added(output_index: int, item_id: str, part: dict[str, Any]) -> WireEvent:
-    return _of_text("response.content_part.added", output_index, item_id) | {"part": part}
-
-
-def content_part_done(output_index: int, item_id: str, part: dict[str, Any]) -> WireEvent:
-    return _of_text("response.content_part.done", output_index, item_id) | {"part": part}
-
-
-def output_text_delta(output_index: int, item_id: str, delta: str, logprobs: Sequence[dict[str, Any]]) -> WireEvent:
-    return _of_text("response.output_text.delta", output_index, item_id) | {"delta": delta, "logprobs": list(logprobs)}
-
-
-def output_text_done(output_index: int, item_id: str, text: str, logprobs: Sequence[dict[str, Any]]) -> WireEvent:
-    return _of_text("response.output_text.done", output_index, item_id) | {"text": text, "logprobs": list(logprobs)}
-
-
-def reasoning_text_delta(output_index: int, item_id: str, delta: str) -> WireEvent:
-    return _of_text("response.reasoning_text.delta", output_index, item_id) | {"delta": delta}
-
-
-def reasoning_text_done(output_index: int, item_id: str, text: str) -> WireEvent:
-    return _of_text("response.reasoning_text.done", output_index, item_id) | {"text": text}
-
-
-def annotation_added(output_index: int, item_id: str, annotation_index: int, annotation: dict[str, Any]) -> WireEvent:
-    event = _of_text("response.output_text.annotation.added", output_index, item_id)
-    return event | {"annotation_index": annotation_index, "annotation": annotation}
-
-
-def arguments_delta(output_index: int, item_id: str, delta: str, form: str = "function") -> WireEvent:
-    """`form` is function or mcp."""
-    return _of_item(f"response.{form}_call_arguments.delta", output_index, item_id) | {"delta": delta}
-
-
-def arguments_done(output_index: int, item_id: str, name: str, arguments: str) -> WireEvent:
-    event = _of_item("response.function_call_arguments.done", output_index, item_id)
-    return event | {"name": name, "arguments": arguments}
-
-
-def mcp_arguments_done(output_index: int, item_id: str, arguments: str) -> WireEvent:
-    return _of_item("response.mcp_call_arguments.done", output_index, item_id) | {"arguments": arguments}
-
-
-def mcp(kind: str, state: str, output_index: int, item_id: str) -> WireEvent:
-    """`kind` is call or list_tools, `state` in_progress, completed or failed."""
-    return _of_item(f"response.mcp_{kind}.{state}", output_index, item_id)
-
-
-def input_delta(output_index: int, item_id: str, delta: str) -> WireEvent:
-    return _of_item("response.custom_tool_call_input.delta", output_index, item_id) | {"delta": delta}
-
-
-def input_done(output_index: int, item_id: str, text: str) -> WireEvent:
-    return _of_item("response.custom_tool_call_input.done", output_index, item_id) | {"input": text}
 
 
 def shell_command(kind: str, output_index: int, command_index: int, text: str) -> WireEvent:
@@ -115,11 +66,6 @@ def shell_command(kind: str, output_index: int, command_index: int, text: str) -
     field = "delta" if kind == "delta" else "command"
     event = {"type": f"response.shell_call_command.{kind}", "output_index": output_index}
     return event | {"command_index": command_index, field: text}
-
-
-def file_search(kind: str, output_index: int, item_id: str) -> WireEvent:
-    """`kind` is in_progress, searching or completed."""
-    return _of_item(f"response.file_search_call.{kind}", output_index, item_id)
 
 
 def sources(response_id: str, output_index: int, passages: Sequence[Passage]) -> WireEvent:
@@ -156,11 +102,3 @@ def queued(response_id: str, event: Queued) -> WireEvent:
 def trace(payload: dict[str, Any]) -> WireEvent:
     """The trace of this turn: where its time went."""
     return {"type": "firsttoken:trace", "trace": payload}
-
-
-def _of_item(kind: str, output_index: int, item_id: str) -> WireEvent:
-    return {"type": kind, "item_id": item_id, "output_index": output_index}
-
-
-def _of_text(kind: str, output_index: int, item_id: str) -> WireEvent:
-    return _of_item(kind, output_index, item_id) | {"content_index": 0}
