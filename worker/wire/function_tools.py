@@ -110,17 +110,13 @@ def enforceable(strict: bool | None, info: ValidationInfo) -> bool | None:
     return strict
 
 
-class FunctionToolParam(Strict):
-    """A function that the caller runs. With `strict`, its arguments always match the schema."""
+class _GivenTool(Strict):
+    """A tool that the caller runs, under a name of its own."""
 
-    type: Literal["function"]
     name: Name
     description: Description | None = None
-    parameters: Schema | None = None
-    strict: Annotated[bool | None, AfterValidator(enforceable)] = None
     allowed_callers: AllowedCallers = None
     defer_loading: bool | None = None
-    output_schema: Annotated[Any, without_effect("tools.output_schema")] = None
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -132,9 +128,28 @@ class FunctionToolParam(Strict):
 
     def of(self, namespace: str, about: str = "") -> FunctionTool:
         """The function as the model knows it; `about` precedes its description."""
+        raise NotImplementedError
+
+    def _described(self, about: str) -> str:
+        return "\n".join(filter(None, (about, self.description)))
+
+    def _echo(self, type: str, **more: Any) -> dict[str, Any]:
+        deferred = {"defer_loading": True} if self.defer_loading else {}
+        return {"type": type, "name": self.name, "description": self.description, **more, **deferred}
+
+
+class FunctionToolParam(_GivenTool):
+    """A function that the caller runs. With `strict`, its arguments always match the schema."""
+
+    type: Literal["function"]
+    parameters: Schema | None = None
+    strict: Annotated[bool | None, AfterValidator(enforceable)] = None
+    output_schema: Annotated[Any, without_effect("tools.output_schema")] = None
+
+    def of(self, namespace: str, about: str = "") -> FunctionTool:
         return FunctionTool(
             qualified(namespace, self.name),
-            _described(about, self),
+            self._described(about),
             self.parameters or NO_PARAMETERS,
             bool(self.strict),
             CallShape(namespace=namespace),
@@ -142,14 +157,7 @@ class FunctionToolParam(Strict):
         )
 
     def echo(self) -> dict[str, Any]:
-        return {
-            "type": "function",
-            "name": self.name,
-            "description": self.description,
-            "parameters": self.parameters,
-            "strict": bool(self.strict),
-            **_deferred(self),
-        }
+        return self._echo("function", parameters=self.parameters, strict=bool(self.strict))
 
 
 class AnyText(Strict):
@@ -176,39 +184,20 @@ class GrammarParam(Strict):
         return value
 
 
-class CustomTool(Strict):
+class CustomTool(_GivenTool):
     """A tool of the caller whose input is a text. To the model it is a function with one argument."""
 
     type: Literal["custom"]
-    name: Name
-    description: Description | None = None
     format: Annotated[AnyText | GrammarParam, Discriminator("type")] | None = None
-    allowed_callers: AllowedCallers = None
-    defer_loading: bool | None = None
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return (self.name,)
-
-    @property
-    def functions(self) -> tuple[FunctionTool, ...]:
-        return (self.of(""),)
 
     def of(self, namespace: str, about: str = "") -> FunctionTool:
         form = self.format
         held = InputGrammar(form.syntax, form.definition) if isinstance(form, GrammarParam) else None
         name = qualified(namespace, self.name)
-        return custom_tool(name, _described(about, self), held, namespace, deferred=bool(self.defer_loading))
+        return custom_tool(name, self._described(about), held, namespace, deferred=bool(self.defer_loading))
 
     def echo(self) -> dict[str, Any]:
-        shown = self.format.model_dump() if self.format else {"type": "text"}
-        return {
-            "type": "custom",
-            "name": self.name,
-            "description": self.description,
-            "format": shown,
-            **_deferred(self),
-        }
+        return self._echo("custom", format=self.format.model_dump() if self.format else {"type": "text"})
 
 
 class NamespaceTool(Strict):
@@ -245,11 +234,3 @@ class NamespaceTool(Strict):
             "description": self.description,
             "tools": [tool.echo() for tool in self.tools],
         }
-
-
-def _described(about: str, tool: FunctionToolParam | CustomTool) -> str:
-    return "\n".join(filter(None, (about, tool.description)))
-
-
-def _deferred(tool: FunctionToolParam | CustomTool) -> dict[str, bool]:
-    return {"defer_loading": True} if tool.defer_loading else {}

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from typing import Annotated, Any, Literal, Protocol, TypeAlias, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, Protocol, TypeAlias, TypeVar
 
 from pydantic import (
     BeforeValidator,
@@ -57,11 +57,6 @@ def _parameters(properties: dict[str, Any], *required: str) -> dict[str, Any]:
     return {"type": "object", "properties": properties, "required": list(required), "additionalProperties": False}
 
 
-def _function(form: CallForm, description: str, parameters: dict[str, Any]) -> FunctionTool:
-    """Always strict: a call that does not fit has no item."""
-    return FunctionTool(form, description, parameters, True, CallShape(form))
-
-
 class _Builtin(Strict):
     type: str
 
@@ -71,21 +66,34 @@ class _Builtin(Strict):
 
     @property
     def names(self) -> tuple[str, ...]:
-        return (self.type,)
+        return (self.name,)
+
+    @property
+    def functions(self) -> tuple[FunctionTool, ...]:
+        return ()
 
     def echo(self) -> dict[str, Any]:
         return self.model_dump(exclude_none=True)
 
 
-class LocalShellTool(_Builtin):
-    """The client runs a program."""
+class _ClientTool(_Builtin):
+    """The client runs it. Always strict: a call that does not fit has no item."""
 
-    type: Literal["local_shell"]
+    ABOUT: ClassVar[str]
+    PARAMETERS: ClassVar[dict[str, Any]]
+
+    type: CallForm
 
     @property
     def functions(self) -> tuple[FunctionTool, ...]:
-        parameters = _parameters(LOCAL_SHELL, "command")
-        return (_function("local_shell", "Run a program on the computer of the user.", parameters),)
+        return (FunctionTool(self.type, self.ABOUT, self.PARAMETERS, True, CallShape(self.type)),)
+
+
+class LocalShellTool(_ClientTool):
+    ABOUT: ClassVar = "Run a program on the computer of the user."
+    PARAMETERS: ClassVar = _parameters(LOCAL_SHELL, "command")
+
+    type: Literal["local_shell"]
 
 
 class LocalEnvironment(Strict):
@@ -93,29 +101,23 @@ class LocalEnvironment(Strict):
     skills: Unsupported = None
 
 
-class ShellTool(_Builtin):
-    """The client runs commands in a shell. There are no containers here."""
+class ShellTool(_ClientTool):
+    """There are no containers here."""
+
+    ABOUT: ClassVar = "Run commands in a shell on the computer of the user."
+    PARAMETERS: ClassVar = _parameters(SHELL, "commands")
 
     type: Literal["shell"]
     environment: LocalEnvironment | None = None
     allowed_callers: AllowedCallers = None
 
-    @property
-    def functions(self) -> tuple[FunctionTool, ...]:
-        parameters = _parameters(SHELL, "commands")
-        return (_function("shell", "Run commands in a shell on the computer of the user.", parameters),)
 
-
-class ApplyPatchTool(_Builtin):
-    """The client changes a file."""
+class ApplyPatchTool(_ClientTool):
+    ABOUT: ClassVar = "Create, change or delete a file of the user."
+    PARAMETERS: ClassVar = _parameters(PATCH, "type", "path", "diff")
 
     type: Literal["apply_patch"]
     allowed_callers: AllowedCallers = None
-
-    @property
-    def functions(self) -> tuple[FunctionTool, ...]:
-        parameters = _parameters(PATCH, "type", "path", "diff")
-        return (_function("apply_patch", "Create, change or delete a file of the user.", parameters),)
 
 
 class ToolSearchTool(_Builtin):
@@ -145,7 +147,7 @@ class RankingOptions(Strict):
     hybrid_search: Unsupported = None
 
 
-class FileSearchTool(Strict):
+class FileSearchTool(_Builtin):
     """Search these vector stores (ids or names) before the answer."""
 
     type: Literal["file_search"]
@@ -160,14 +162,6 @@ class FileSearchTool(Strict):
     @property
     def score_threshold(self) -> float:
         return self.ranking_options.score_threshold if self.ranking_options else 0.0
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return (self.type,)
-
-    @property
-    def functions(self) -> tuple[FunctionTool, ...]:
-        return ()
 
     @property
     def search(self) -> FileSearch:
@@ -189,7 +183,7 @@ class FileSearchTool(Strict):
         }
 
 
-class ServerTool(Strict):
+class ServerTool(_Builtin):
     """A tool that the server runs during the answer."""
 
     type: Annotated[str, StringConstraints(pattern=rf"^firsttoken:[a-z0-9_]{{1,{limits.NAME_CHARS_MAX}}}$")]
@@ -197,17 +191,6 @@ class ServerTool(Strict):
     @property
     def name(self) -> str:
         return self.type.removeprefix(SERVER_PREFIX)
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return (self.name,)
-
-    @property
-    def functions(self) -> tuple[FunctionTool, ...]:
-        return ()
-
-    def echo(self) -> dict[str, Any]:
-        return {"type": self.type}
 
 
 def _tool_kind(tool: Any) -> str | None:
