@@ -8,10 +8,8 @@ from uuid import UUID
 from pydantic import (
     AfterValidator,
     BeforeValidator,
-    Discriminator,
     Field,
     StringConstraints,
-    Tag,
     ValidationInfo,
     field_validator,
     model_validator,
@@ -43,7 +41,7 @@ from worker.wire.options import (
 )
 from worker.wire.parts import ChatContent, SaidContent, check_role, shown
 from worker.wire.response_request import ShortKey
-from worker.wire.strict import CallId, Echoed, Name, Strict, Unsupported, only, up_to, without_effect
+from worker.wire.strict import CallId, Echoed, Name, Strict, Tagged, Unsupported, key_of, only, up_to, without_effect
 from worker.wire.tools import as_choice, check_given, distinct
 
 SEED_MODULUS = 2**64  # the sampler takes unsigned seeds; clients may send any integer
@@ -61,6 +59,8 @@ class ToolCall(Echoed):
 
 
 class SpeakerMessage(Strict):
+    TAG: ClassVar = "speaker"
+
     role: Literal["system", "developer", "user"]
     content: ChatContent
     name: Annotated[str, StringConstraints(max_length=64)] | None = None
@@ -86,6 +86,8 @@ class SpeakerMessage(Strict):
 class AssistantMessage(Echoed):
     """A message from an earlier completion. Its reasoning is ignored: models reason anew."""
 
+    TAG: ClassVar = "assistant"
+
     role: Literal["assistant"]
     content: SaidContent | None = None
     tool_calls: Annotated[list[ToolCall], up_to(limits.TOOLS_MAX)] | None = None
@@ -108,6 +110,8 @@ class AssistantMessage(Echoed):
 
 
 class ToolMessage(Strict):
+    TAG: ClassVar = "tool"
+
     role: Literal["tool"]
     content: ChatContent
     tool_call_id: CallId
@@ -118,18 +122,14 @@ class ToolMessage(Strict):
         return [FunctionCallOutput(self.tool_call_id, text, pictures=pictures)]
 
 
-def _speaker(message: Any) -> str | None:
-    role = message.get("role") if isinstance(message, dict) else getattr(message, "role", None)
-    return {"assistant": "assistant", "tool": "tool"}.get(role, "speaker") if isinstance(role, str) else None
+def _tag_of(message: Any) -> Any:
+    role = key_of(message, "role")
+    return SpeakerMessage.TAG if isinstance(role, str) and role not in ("assistant", "tool") else role
 
 
 ChatMessage: TypeAlias = Annotated[
-    Annotated[SpeakerMessage, Tag("speaker")]
-    | Annotated[AssistantMessage, Tag("assistant")]
-    | Annotated[ToolMessage, Tag("tool")],
-    Discriminator(
-        _speaker, custom_error_type="invalid_role", custom_error_message="A message must be an object with a role."
-    ),
+    SpeakerMessage | AssistantMessage | ToolMessage,
+    Tagged("A message must be an object with a role.", _tag_of, "invalid_role"),
 ]
 
 

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
-from pydantic import AfterValidator, Discriminator, Field, Tag, ValidationInfo, field_validator
+from pydantic import AfterValidator, Field, ValidationInfo, field_validator
 
 from agents.turn import AnswerFormat
 from worker.wire.function_tools import Description, bounded, constrainable
-from worker.wire.strict import UNSUPPORTED, Name, Strict, note
+from worker.wire.strict import Name, Strict, Tagged, note
 
 ANY_OBJECT = {"type": "object"}
 BoundedSchema: TypeAlias = Annotated[dict[str, Any], AfterValidator(bounded)]
@@ -91,25 +91,6 @@ class NestedSchemaFormat(Strict):
         return AnswerFormat(self.json_schema.body, param, strict=bool(self.json_schema.strict))
 
 
-def _kind(format: Any) -> str | None:
-    kind = format.get("type") if isinstance(format, dict) else getattr(format, "type", None)
-    return kind if kind in ("text", "json_object", "json_schema") else None
-
-
-_BY_TYPE = Discriminator(
-    _kind,
-    custom_error_type=UNSUPPORTED,
-    custom_error_message="A format must have the type text, json_object or json_schema.",
-)
-TextFormat: TypeAlias = Annotated[
-    Annotated[PlainText, Tag("text")]
-    | Annotated[AnyJson, Tag("json_object")]
-    | Annotated[SchemaFormat, Tag("json_schema")],
-    _BY_TYPE,
-]
-ChatFormat: TypeAlias = Annotated[
-    Annotated[PlainText, Tag("text")]
-    | Annotated[AnyJson, Tag("json_object")]
-    | Annotated[NestedSchemaFormat, Tag("json_schema")],
-    _BY_TYPE,
-]
+_BY_TYPE = Tagged("A format must have the type text, json_object or json_schema.")
+TextFormat: TypeAlias = Annotated[PlainText | AnyJson | SchemaFormat, _BY_TYPE]
+ChatFormat: TypeAlias = Annotated[PlainText | AnyJson | NestedSchemaFormat, _BY_TYPE]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
-from pydantic import Discriminator, Field, StringConstraints, Tag, model_validator
+from pydantic import Discriminator, Field, StringConstraints, model_validator
 
 from agents.call_payload import CALLS, OUTPUTS, hosted_call, parsed, written
 from agents.function_tool import INPUT, CallForm, CallShape, FunctionTool, described, qualified
@@ -30,7 +30,6 @@ from worker.wire.function_tools import CustomTool, FunctionToolParam, NamespaceT
 from worker.wire.mcp import McpItem
 from worker.wire.parts import Content, check_role, shown
 from worker.wire.strict import (
-    UNSUPPORTED,
     Caller,
     CallId,
     Echoed,
@@ -38,7 +37,9 @@ from worker.wire.strict import (
     ItemStatus,
     Name,
     Strict,
+    Tagged,
     Text,
+    key_of,
     up_to,
     without_effect,
 )
@@ -294,6 +295,8 @@ class MessageItem(Strict):
 class AnswerItem(MessageItem, Echoed):
     """A message from an earlier answer."""
 
+    TAG: ClassVar = "answer"
+
     role: Literal["assistant"]
 
 
@@ -392,41 +395,26 @@ KINDS = frozenset(
     {"message", "reasoning", "file_search_call", "compaction", "compaction_trigger", "item_reference"}
     | {*OTHERS, *CALLS, *OUTPUTS}
 )
-# The kinds whose models have no other tag.
-CALL_KINDS = KINDS & {*CALLS, *OUTPUTS, *OTHERS} - {"function_call", "function_call_output"}
 
 
-def _item_kind(item: Any) -> str | None:
-    kind = item.get("type", "message") if isinstance(item, dict) else getattr(item, "type", None)
-    if kind == "message" and _role(item) == "assistant":
-        return "answer"
-    if kind == "custom_tool_call_output":
-        return "function_call_output"
-    if kind in CALL_KINDS:
-        return "call"
-    return kind if isinstance(kind, str) and kind in KINDS else None
-
-
-def _role(item: Any) -> Any:
-    return item.get("role") if isinstance(item, dict) else getattr(item, "role", None)
+def _tag_of(item: Any) -> Any:
+    kind = key_of(item, "type", "message")
+    return AnswerItem.TAG if kind == "message" and key_of(item, "role") == "assistant" else kind
 
 
 InputItem: TypeAlias = Annotated[
-    Annotated[MessageItem, Tag("message")]
-    | Annotated[AnswerItem, Tag("answer")]
-    | Annotated[ReasoningItem, Tag("reasoning")]
-    | Annotated[FunctionCallItem, Tag("function_call")]
-    | Annotated[FunctionCallOutputItem, Tag("function_call_output")]
-    | Annotated[FileSearchCallItem, Tag("file_search_call")]
-    | Annotated[CompactionItem, Tag("compaction")]
-    | Annotated[CompactionTrigger, Tag("compaction_trigger")]
-    | Annotated[ItemReference, Tag("item_reference")]
-    | Annotated[CallItem | McpItem, Discriminator("type"), Tag("call")],
-    Discriminator(
-        _item_kind,
-        custom_error_type=UNSUPPORTED,
-        custom_error_message=f"An item must have one of the types {', '.join(sorted(KINDS))}.",
-    ),
+    MessageItem
+    | AnswerItem
+    | ReasoningItem
+    | FunctionCallItem
+    | FunctionCallOutputItem
+    | FileSearchCallItem
+    | CompactionItem
+    | CompactionTrigger
+    | ItemReference
+    | CallItem
+    | McpItem,
+    Tagged(f"An item must have one of the types {', '.join(sorted(KINDS))}.", _tag_of),
 ]
 
 

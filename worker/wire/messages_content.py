@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
-from pydantic import BeforeValidator, Discriminator, Field, Tag, ValidationInfo, model_validator
+from pydantic import BeforeValidator, Field, ValidationInfo, model_validator
 
 from agents.function_tool import Addition
 from agents.message import Compaction, FunctionCall, FunctionCallOutput, Item, Message, Reasoning
@@ -14,6 +14,7 @@ from agents.prompt import since_compaction
 from worker.wire import limits
 from worker.wire.messages_tools import (
     ERROR,
+    SERVER_RESULT,
     McpListingBlock,
     ServerToolResultBlock,
     ServerToolUseBlock,
@@ -22,12 +23,15 @@ from worker.wire.messages_tools import (
     ToolReferenceBlock,
     ToolRemovalBlock,
 )
-from worker.wire.parts import FilePart, ImagePart, as_input_image, as_parts, check_role, shown
-from worker.wire.strict import UNSUPPORTED, CallId, Echoed, Lenient, Name, Text, note, up_to, without_effect
+from worker.wire.parts import FilePart, ImagePart, as_input_image, as_parts, check_role, shown, tag_of
+from worker.wire.strict import CallId, Echoed, Lenient, Name, Tagged, Text, key_of, note, up_to, without_effect
 
 # A line for Anthropic's accounting that a coding agent puts in front of its system prompt. It means nothing to a model,
 # and it differs from request to request: with it, no prompt would be found in the cache.
 BILLING = "x-anthropic-billing-header"
+ONLY_USERS = "A block must have the type text, image, document, search_result or tool_result, as in the API reference."
+ONLY_SAID = "A block of the assistant must have the type text, thinking, tool_use, or one of a hosted tool."
+ONLY_RESULTS = "A block of a result must have the type text, image or tool_reference."
 
 
 class TextBlock(Lenient):
@@ -39,6 +43,63 @@ class TextBlock(Lenient):
     @property
     def is_billing(self) -> bool:
         return self.text.startswith(BILLING)
+
+
+def _as_parts(content: Any, info: ValidationInfo) -> Any:
+    """A text is one block. From here on, documents have the form of the other surfaces, and are read in the same
+    way."""
+    return [_as_part(block, info) for block in as_parts(content)]
+
+
+def _as_part(block: Any, info: ValidationInfo) -> Any:
+    match block:
+        case {"type": "image"}:
+            if block.get("cache_control") is not None:
+                note(info, "cache_control")
+            return as_input_image({key: value for key, value in block.items() if key != "cache_control"})
+        case {"type": "document" | "search_result" as kind}:
+            rest: dict[str, Any] = {key: value for key, value in block.items() if key != "type"}
+            if rest.pop("cache_control", None) is not None:
+                note(info, "cache_control")
+            if rest.pop("citations", None) is not None:
+                note(info, "citations")
+            return {"document": _document, "search_result": _search_result}[kind](rest) or block
+    return block
+
+
+def _document(block: dict[str, Any]) -> dict[str, Any] | None:
+    """`context` is left to the model of a file, which rejects it: it has no place for it."""
+    title = block.pop("title", None) or "document"
+    match block.pop("source", None):
+        case {"type": "base64", "media_type": str(media_type), "data": str(data)}:
+            file = {"filename": title, "file_data": f"data:{media_type};base64,{data}"}
+            return {"type": "input_file", **file, **block}
+        case {"type": "file", "file_id": file_id}:
+            return {"type": "input_file", "file_id": file_id, **block}
+        case {"type": "text", "data": str(text)} | {"type": "content", "content": str(text)}:
+            told = [f"File {title}:", block.get("context"), text]
+            return {"type": "text", "text": "\n".join(line for line in told if isinstance(line, str))}
+    return None
+
+
+def _search_result(block: Mapping[str, Any]) -> dict[str, Any] | None:
+    match block:
+        case {"title": str(title), "source": str(source), "content": [*parts]}:
+            texts = [part.get("text") if isinstance(part, dict) else None for part in parts]
+            if all(isinstance(text, str) for text in texts):
+                return {"type": "text", "text": "\n".join([f"{title} ({source}):", *map(str, texts)])}
+    return None
+
+
+def _tag_of(block: Any) -> Any:
+    kind = key_of(block, "type", "text")
+    return SERVER_RESULT if isinstance(kind, str) and kind.endswith(SERVER_RESULT) else tag_of(block) or kind
+
+
+_SEVERAL = (up_to(limits.PARTS_MAX), BeforeValidator(_as_parts))
+ResultContent: TypeAlias = Annotated[
+    list[Annotated[TextBlock | ImagePart | ToolReferenceBlock, Tagged(ONLY_RESULTS, _tag_of)]], *_SEVERAL
+]
 
 
 class ToolResultBlock(Lenient):
@@ -99,101 +160,26 @@ class ToolUseBlock(Echoed):
         return FunctionCall(self.id, self.name, json.dumps(self.input, ensure_ascii=False))
 
 
-def _as_parts(content: Any, info: ValidationInfo) -> Any:
-    """A text is one block. From here on, documents have the form of the other surfaces, and are read in the same
-    way."""
-    return [_as_part(block, info) for block in as_parts(content)]
-
-
-def _as_part(block: Any, info: ValidationInfo) -> Any:
-    match block:
-        case {"type": "image"}:
-            if block.get("cache_control") is not None:
-                note(info, "cache_control")
-            return as_input_image({key: value for key, value in block.items() if key != "cache_control"})
-        case {"type": "document" | "search_result" as kind}:
-            rest: dict[str, Any] = {key: value for key, value in block.items() if key != "type"}
-            if rest.pop("cache_control", None) is not None:
-                note(info, "cache_control")
-            if rest.pop("citations", None) is not None:
-                note(info, "citations")
-            return {"document": _document, "search_result": _search_result}[kind](rest) or block
-    return block
-
-
-def _document(block: dict[str, Any]) -> dict[str, Any] | None:
-    """`context` is left to the model of a file, which rejects it: it has no place for it."""
-    title = block.pop("title", None) or "document"
-    match block.pop("source", None):
-        case {"type": "base64", "media_type": str(media_type), "data": str(data)}:
-            file = {"filename": title, "file_data": f"data:{media_type};base64,{data}"}
-            return {"type": "input_file", **file, **block}
-        case {"type": "file", "file_id": file_id}:
-            return {"type": "input_file", "file_id": file_id, **block}
-        case {"type": "text", "data": str(text)} | {"type": "content", "content": str(text)}:
-            told = [f"File {title}:", block.get("context"), text]
-            return {"type": "text", "text": "\n".join(line for line in told if isinstance(line, str))}
-    return None
-
-
-def _search_result(block: Mapping[str, Any]) -> dict[str, Any] | None:
-    match block:
-        case {"title": str(title), "source": str(source), "content": [*parts]}:
-            texts = [part.get("text") if isinstance(part, dict) else None for part in parts]
-            if all(isinstance(text, str) for text in texts):
-                return {"type": "text", "text": "\n".join([f"{title} ({source}):", *map(str, texts)])}
-    return None
-
-
-def _among(kinds: Sequence[str], advice: str) -> Discriminator:
-    def kind(block: Any) -> str | None:
-        found = block.get("type", "text") if isinstance(block, dict) else getattr(block, "type", None)
-        if isinstance(found, str) and found.endswith(SERVER_RESULT):
-            found = SERVER_RESULT
-        if found in UNREAD:
-            found = "unread"
-        return found if found in kinds else None
-
-    return Discriminator(kind, custom_error_type=UNSUPPORTED, custom_error_message=advice)
-
-
-ONLY_USERS = "A block must have the type text, image, document, search_result or tool_result, as in the API reference."
-ONLY_SAID = "A block of the assistant must have the type text, thinking, tool_use, or one of a hosted tool."
-ONLY_RESULTS = "A block of a result must have the type text, image or tool_reference."
-UNREAD = ("redacted_thinking", "container_upload", "fallback")
-SERVER_RESULT = "_tool_result"  # how the types of hosted tools' results end
-_Given: TypeAlias = (
-    Annotated[TextBlock, Tag("text")]
-    | Annotated[FilePart, Tag("input_file")]
-    | Annotated[ImagePart, Tag("input_image")]
-    | Annotated[ToolResultBlock, Tag("tool_result")]
-    | Annotated[ToolAdditionBlock, Tag("tool_addition")]
-    | Annotated[ToolRemovalBlock, Tag("tool_removal")]
-)
-_Result: TypeAlias = (
-    Annotated[TextBlock, Tag("text")]
-    | Annotated[ImagePart, Tag("input_image")]
-    | Annotated[ToolReferenceBlock, Tag("tool_reference")]
-)
+GivenContent: TypeAlias = Annotated[
+    list[
+        Annotated[
+            TextBlock | FilePart | ImagePart | ToolResultBlock | ToolAdditionBlock | ToolRemovalBlock,
+            Tagged(ONLY_USERS, _tag_of),
+        ]
+    ],
+    *_SEVERAL,
+]
 _Said: TypeAlias = (
-    Annotated[TextBlock, Tag("text")]
-    | Annotated[ThinkingBlock, Tag("thinking")]
-    | Annotated[UnreadBlock, Tag("unread")]
-    | Annotated[CompactionBlock, Tag("compaction")]
-    | Annotated[McpListingBlock, Tag("mcp_tool_listing")]
-    | Annotated[ToolUseBlock, Tag("tool_use")]
-    | Annotated[ServerToolUseBlock, Tag("server_tool_use")]
-    | Annotated[ServerToolUseBlock, Tag("mcp_tool_use")]
-    | Annotated[ServerToolResultBlock, Tag(SERVER_RESULT)]
+    TextBlock
+    | ThinkingBlock
+    | UnreadBlock
+    | CompactionBlock
+    | McpListingBlock
+    | ToolUseBlock
+    | ServerToolUseBlock
+    | ServerToolResultBlock
 )
-_SEVERAL = (up_to(limits.PARTS_MAX), BeforeValidator(_as_parts))
-_BY_USER = _among(("text", "input_file", "input_image", "tool_result", "tool_addition", "tool_removal"), ONLY_USERS)
-_CALLED = ("tool_use", "server_tool_use", "mcp_tool_use", SERVER_RESULT)
-_BY_ASSISTANT = _among(("text", "thinking", *_CALLED, "mcp_tool_listing", "compaction", "unread"), ONLY_SAID)
-_IN_RESULT = _among(("text", "input_image", "tool_reference"), ONLY_RESULTS)
-ResultContent: TypeAlias = Annotated[list[Annotated[_Result, _IN_RESULT]], *_SEVERAL]
-GivenContent: TypeAlias = Annotated[list[Annotated[_Given, _BY_USER]], *_SEVERAL]
-SaidContent: TypeAlias = Annotated[list[Annotated[_Said, _BY_ASSISTANT]], *_SEVERAL]
+SaidContent: TypeAlias = Annotated[list[Annotated[_Said, Tagged(ONLY_SAID, _tag_of)]], *_SEVERAL]
 SystemContent: TypeAlias = Annotated[list[TextBlock], *_SEVERAL]
 
 
@@ -203,6 +189,8 @@ def said(parts: Sequence[Any], between: str = "\n") -> str:
 
 class GivenMessage(Lenient):
     """A message from the user, with the results of earlier tool calls; or a system message in between."""
+
+    TAG: ClassVar = "given"
 
     role: Literal["user", "system"]
     content: GivenContent
@@ -235,6 +223,8 @@ class GivenMessage(Lenient):
 class SaidMessage(Lenient):
     """An earlier answer of the model."""
 
+    TAG: ClassVar = "said"
+
     role: Literal["assistant"]
     content: SaidContent
 
@@ -257,18 +247,14 @@ def _items(block: _Said, changes: ToolChanges) -> list[Item]:
     return []
 
 
-def _speaker(message: Any) -> str | None:
-    role = message.get("role") if isinstance(message, dict) else getattr(message, "role", None)
-    return {"assistant": "said", "user": "given", "system": "given"}.get(role) if isinstance(role, str) else None
+def _speaker(message: Any) -> Any:
+    role = key_of(message, "role")
+    return SaidMessage.TAG if role == "assistant" else GivenMessage.TAG if role in ("user", "system") else None
 
 
 MessageParam: TypeAlias = Annotated[
-    Annotated[GivenMessage, Tag("given")] | Annotated[SaidMessage, Tag("said")],
-    Discriminator(
-        _speaker,
-        custom_error_type="invalid_role",
-        custom_error_message="A message must be an object with the role user or assistant.",
-    ),
+    GivenMessage | SaidMessage,
+    Tagged("A message must be an object with the role user or assistant.", _speaker, "invalid_role"),
 ]
 
 
@@ -287,4 +273,3 @@ def items_of(messages: Sequence[GivenMessage | SaidMessage], changes: ToolChange
 
 
 _BETWEEN: Mapping[str, str] = {"user": "\n", "assistant": ""}
-ToolResultBlock.model_rebuild()

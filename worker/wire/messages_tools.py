@@ -6,15 +6,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 from pydantic import (
     AfterValidator,
     BeforeValidator,
-    Discriminator,
     Field,
     StringConstraints,
-    Tag,
     ValidationInfo,
     model_validator,
 )
@@ -31,19 +29,21 @@ from worker.wire.function_tools import Description, Schema, constrainable
 from worker.wire.mcp import HeaderValue, Label, ServerUrl, ToolName, ToolNames, with_token
 from worker.wire.strict import (
     SPELLABLE,
-    UNSUPPORTED,
     CallId,
     Echoed,
     Lenient,
     Name,
+    Tagged,
     note,
     only,
+    type_of,
     up_to,
     without_effect,
 )
 
 # Tools that run on Anthropic's own servers. Coding agents send them along with every request.
 HOSTED = ("web_search_", "web_fetch_", "code_execution_")
+SERVER_RESULT = "_tool_result"  # how the types of hosted tools' results end
 SEARCHED, ERROR = "tool_search_tool_result", "Error"
 # Keys whose values only their server can read, or that say what the other keys say.
 UNREADABLE = ("type", "id", "file_id", "tool_use_id", "media_type", "cache_control", "citations")
@@ -187,6 +187,8 @@ def _enforceable(strict: bool | None, info: ValidationInfo) -> bool | None:
 class CustomTool(Lenient):
     """With `strict`, the arguments always match the schema."""
 
+    TAG: ClassVar = "custom"
+
     name: Name
     description: Description | None = None
     defer_loading: bool | None = None
@@ -212,6 +214,8 @@ class CustomTool(Lenient):
 class SearchTool(Lenient):
     """A search over the deferred tools, which this server runs."""
 
+    TAG: ClassVar = "search"
+
     type: Annotated[str, StringConstraints(pattern=r"^tool_search_tool_(bm25|regex)(_[0-9]{8})?$")]
     name: Literal["tool_search_tool_bm25", "tool_search_tool_regex"]
     cache_control: Annotated[Any, without_effect("cache_control")] = None
@@ -234,17 +238,15 @@ def _present(tool: Any, info: ValidationInfo) -> Any:
     return tool
 
 
-def _kind(tool: Any) -> str:
-    kind = tool.get("type") if isinstance(tool, dict) else getattr(tool, "type", None)
-    if kind == "mcp_toolset":
-        return "mcp"
-    return "search" if isinstance(kind, str) and kind.startswith("tool_search_tool_") else "custom"
+def _tag_of(tool: Any) -> str:
+    kind = type_of(tool)
+    if isinstance(kind, str) and kind.startswith("tool_search_tool_"):
+        return SearchTool.TAG
+    return "mcp_toolset" if kind == "mcp_toolset" else CustomTool.TAG
 
 
 MessagesTool: TypeAlias = Annotated[
-    Annotated[CustomTool, Tag("custom")] | Annotated[SearchTool, Tag("search")] | Annotated[McpToolset, Tag("mcp")],
-    Discriminator(_kind),
-    BeforeValidator(_present),
+    CustomTool | SearchTool | McpToolset, Tagged("", _tag_of), BeforeValidator(_present)
 ]
 
 
@@ -283,18 +285,8 @@ class DefinedTool(Lenient):
     definition: CustomTool
 
 
-def _change(tool: Any) -> str | None:
-    kind = tool.get("type") if isinstance(tool, dict) else getattr(tool, "type", None)
-    return kind if kind in ("tool_reference", "tool_definition") else None
-
-
 ChangedTool: TypeAlias = Annotated[
-    Annotated[NamedTool, Tag("tool_reference")] | Annotated[DefinedTool, Tag("tool_definition")],
-    Discriminator(
-        _change,
-        custom_error_type=UNSUPPORTED,
-        custom_error_message="A tool must have the type tool_reference or tool_definition.",
-    ),
+    NamedTool | DefinedTool, Tagged("A tool must have the type tool_reference or tool_definition.")
 ]
 
 
@@ -361,6 +353,8 @@ class ServerToolUseBlock(Echoed):
 
 class ServerToolResultBlock(Echoed):
     """The result of any hosted tool: of a web search, of code, of an MCP server."""
+
+    TAG: ClassVar = SERVER_RESULT
 
     type: ResultType
     tool_use_id: CallId

@@ -7,13 +7,11 @@ import binascii
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import PurePath
-from typing import Annotated, Any, Literal, Protocol, TypeAlias
+from typing import Annotated, Any, ClassVar, Literal, Protocol, TypeAlias
 
 from pydantic import (
     BeforeValidator,
-    Discriminator,
     StringConstraints,
-    Tag,
     field_validator,
     model_validator,
 )
@@ -25,7 +23,7 @@ from inference.prompt import PlacedPicture
 from retrieval.loaders.formats import MEDIA_TYPES
 from worker.wire import limits
 from worker.wire.options import PromptCacheBreakpoint
-from worker.wire.strict import UNSUPPORTED, Echoed, Id, Strict, Text, Unsupported, up_to, without_effect
+from worker.wire.strict import Echoed, Id, Strict, Tagged, Text, Unsupported, type_of, up_to, without_effect
 
 UNSUPPORTED_IMAGE = "unsupported_image"
 FETCHES_NONE = "Images are not fetched from addresses: send the image itself as a data URL in base64."
@@ -37,6 +35,8 @@ SUFFIXES = {**MEDIA_TYPES, "text/plain": ".txt"}  # by the media type in a data 
 
 class ImagePart(Strict):
     """An image: included in the request, or a file stored on this server."""
+
+    TAG: ClassVar = "image"
 
     type: Literal["input_image"]
     image_url: Annotated[str, StringConstraints(max_length=limits.IMAGE_URL_CHARS_MAX)] | None = None
@@ -133,6 +133,8 @@ class RefusalPart(Echoed):
 class FilePart(Strict):
     """A file whose text the model reads: included in the request, or stored on this server."""
 
+    TAG: ClassVar = "file"  # as the key that chat completions have: a missing value is told by it
+
     type: Literal["input_file"]
     filename: Annotated[str, StringConstraints(min_length=1, max_length=limits.FILENAME_CHARS_MAX)] | None = None
     file_data: str | None = None
@@ -175,27 +177,14 @@ def _decoded(file_data: str) -> bytes:
         raise ValueError("file_data must be base64 text or a data URL") from None
 
 
-WRITTEN = {"input_text": "text", "text": "text", "output_text": "said", "refusal": "refusal"}
-SAID = {**WRITTEN, "text": "said"}
-RICH = {**WRITTEN, "input_file": "file", "input_image": "image"}
+def tag_of(part: Any) -> Any:
+    kind = type_of(part)
+    return kind.removeprefix("input_") if isinstance(kind, str) else None
 
 
-def _told_apart_by(tags: Mapping[str, str], advice: str) -> Discriminator:
-    """A discriminator by the type of a part. `advice` is for clients that send another type."""
-
-    def tag(part: Any) -> str | None:
-        return tags.get(str(part.get("type") if isinstance(part, dict) else getattr(part, "type", None)))
-
-    return Discriminator(tag, custom_error_type=UNSUPPORTED, custom_error_message=advice)
-
-
-ONLY_TEXT = "Only text parts are read here."
-_Text: TypeAlias = (
-    Annotated[TextPart, Tag("text")] | Annotated[SaidPart, Tag("said")] | Annotated[RefusalPart, Tag("refusal")]
-)
 Part: TypeAlias = Annotated[
-    _Text | Annotated[FilePart, Tag("file")] | Annotated[ImagePart, Tag("image")],
-    _told_apart_by(RICH, "A part must have the type text, image or file, as in the API reference."),
+    SaidPart | TextPart | RefusalPart | FilePart | ImagePart,
+    Tagged("A part must have the type text, image or file, as in the API reference.", tag_of),
 ]
 
 
@@ -224,8 +213,8 @@ def _flattened(part: Any) -> Any:
 _Several = (up_to(limits.PARTS_MAX), BeforeValidator(as_parts))
 Content: TypeAlias = Annotated[list[Part], *_Several]
 ChatContent: TypeAlias = Annotated[list[Part], *_Several, BeforeValidator(_as_in_responses)]
-TextContent: TypeAlias = Annotated[list[Annotated[_Text, _told_apart_by(WRITTEN, ONLY_TEXT)]], *_Several]
-SaidContent: TypeAlias = Annotated[list[Annotated[_Text, _told_apart_by(SAID, ONLY_TEXT)]], *_Several]
+SaidText: TypeAlias = Annotated[TextPart | SaidPart | RefusalPart, Tagged("Only text parts are read here.", tag_of)]
+SaidContent: TypeAlias = Annotated[list[SaidText], *_Several]
 
 
 class Said(Protocol):

@@ -7,10 +7,21 @@ other unsupported parameter is rejected.
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, Literal, TypeAlias
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, TypeAlias, get_args
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, ValidationInfo, model_validator
-from pydantic_core import PydanticCustomError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    GetCoreSchemaHandler,
+    StringConstraints,
+    ValidationInfo,
+    model_validator,
+)
+from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from worker.wire import limits
 
@@ -75,6 +86,41 @@ class Echoed(Strict):
     """A part of an earlier answer that comes back. Clients keep notes of their own in it, which nobody here reads."""
 
     model_config = ConfigDict(extra="ignore")
+
+
+def key_of(value: Any, name: str, usual: str | None = None) -> Any:
+    """Of an object as the client wrote it, or of the model that was made of it. `usual`: where it is left out."""
+    return value.get(name, usual) if isinstance(value, dict) else getattr(value, name, None)
+
+
+def type_of(value: Any) -> Any:
+    return key_of(value, "type")
+
+
+@dataclass(frozen=True)
+class Tagged:
+    """Tells the models of a union apart by their types, or by the TAG of those that have one; of two with the same type
+    the last one counts. `tag_of` finds the tag of a value; `advice` is for clients that send another one.
+    """
+
+    advice: str
+    tag_of: Callable[[Any], Any] = type_of
+    error: str = UNSUPPORTED
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        choices = {tag: handler.generate_schema(model) for model in get_args(source) for tag in _tags(model)}
+        return core_schema.tagged_union_schema(
+            choices, self._tag, custom_error_type=self.error, custom_error_message=self.advice
+        )
+
+    def _tag(self, value: Any) -> str | None:
+        tag = self.tag_of(value)
+        return tag if isinstance(tag, str) else None
+
+
+def _tags(model: type[BaseModel]) -> tuple[str, ...]:
+    tag: str | None = getattr(model, "TAG", None)
+    return get_args(model.model_fields["type"].annotation) if tag is None else (tag,)
 
 
 def only(*neutral: object) -> AfterValidator:

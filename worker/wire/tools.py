@@ -10,10 +10,8 @@ from typing import Annotated, Any, ClassVar, Literal, Protocol, TypeAlias, TypeV
 
 from pydantic import (
     BeforeValidator,
-    Discriminator,
     Field,
     StringConstraints,
-    Tag,
     ValidationInfo,
     model_validator,
 )
@@ -25,7 +23,7 @@ from retrieval.filter import Filter
 from worker.wire import limits
 from worker.wire.function_tools import CustomTool, Description, FunctionToolParam, NamespaceTool, Schema
 from worker.wire.mcp import Label, McpTool, ToolName
-from worker.wire.strict import UNSUPPORTED, AllowedCallers, Name, Strict, Unsupported, note, only, up_to
+from worker.wire.strict import AllowedCallers, Name, Strict, Tagged, Unsupported, note, only, type_of, up_to
 
 TEXT, COUNT = {"type": "string"}, {"type": "integer", "minimum": 1}
 LOCAL_SHELL = {
@@ -90,6 +88,8 @@ class _ClientTool(_Builtin):
 
 
 class LocalShellTool(_ClientTool):
+    """The client runs a program."""
+
     ABOUT: ClassVar = "Run a program on the computer of the user."
     PARAMETERS: ClassVar = _parameters(LOCAL_SHELL, "command")
 
@@ -102,7 +102,7 @@ class LocalEnvironment(Strict):
 
 
 class ShellTool(_ClientTool):
-    """There are no containers here."""
+    """The client runs commands in a shell. There are no containers here."""
 
     ABOUT: ClassVar = "Run commands in a shell on the computer of the user."
     PARAMETERS: ClassVar = _parameters(SHELL, "commands")
@@ -113,6 +113,8 @@ class ShellTool(_ClientTool):
 
 
 class ApplyPatchTool(_ClientTool):
+    """The client changes a file."""
+
     ABOUT: ClassVar = "Create, change or delete a file of the user."
     PARAMETERS: ClassVar = _parameters(PATCH, "type", "path", "diff")
 
@@ -186,6 +188,8 @@ class FileSearchTool(_Builtin):
 class ServerTool(_Builtin):
     """A tool that the server runs during the answer."""
 
+    TAG: ClassVar = "server"
+
     type: Annotated[str, StringConstraints(pattern=rf"^firsttoken:[a-z0-9_]{{1,{limits.NAME_CHARS_MAX}}}$")]
 
     @property
@@ -193,11 +197,9 @@ class ServerTool(_Builtin):
         return self.type.removeprefix(SERVER_PREFIX)
 
 
-def _tool_kind(tool: Any) -> str | None:
-    kind = tool.get("type") if isinstance(tool, dict) else getattr(tool, "type", None)
-    if not isinstance(kind, str):
-        return None
-    return "server" if kind.startswith(SERVER_PREFIX) else kind if kind in KINDS else None
+def _tag_of(tool: Any) -> Any:
+    kind = type_of(tool)
+    return ServerTool.TAG if isinstance(kind, str) and kind.startswith(SERVER_PREFIX) else kind
 
 
 def _present(tool: Any, info: ValidationInfo) -> Any:
@@ -210,21 +212,17 @@ def _present(tool: Any, info: ValidationInfo) -> Any:
 
 
 Tool: TypeAlias = Annotated[
-    Annotated[FunctionToolParam, Tag("function")]
-    | Annotated[CustomTool, Tag("custom")]
-    | Annotated[NamespaceTool, Tag("namespace")]
-    | Annotated[ToolSearchTool, Tag("tool_search")]
-    | Annotated[LocalShellTool, Tag("local_shell")]
-    | Annotated[ShellTool, Tag("shell")]
-    | Annotated[ApplyPatchTool, Tag("apply_patch")]
-    | Annotated[McpTool, Tag("mcp")]
-    | Annotated[FileSearchTool, Tag("file_search")]
-    | Annotated[ServerTool, Tag("server")],
-    Discriminator(
-        _tool_kind,
-        custom_error_type=UNSUPPORTED,
-        custom_error_message=f"A tool must have one of the types {', '.join(KINDS)} or firsttoken:<name>.",
-    ),
+    FunctionToolParam
+    | CustomTool
+    | NamespaceTool
+    | ToolSearchTool
+    | LocalShellTool
+    | ShellTool
+    | ApplyPatchTool
+    | McpTool
+    | FileSearchTool
+    | ServerTool,
+    Tagged(f"A tool must have one of the types {', '.join(KINDS)} or firsttoken:<name>.", _tag_of),
     BeforeValidator(_present),
 ]
 
