@@ -25,9 +25,9 @@ from inference.generation import ANY_TERMS, Finish, Generation, Sampling, Terms
 from inference.prompt import PromptTokens, Segment
 from inference.prompt_cache import CacheScope
 from inference.request import Request
+from inference.testing import ScriptedModel
 from inference.tokenizer import TextStream
 from inference.trace import now_ns
-from tests.scripted import ScriptedModel
 from worker.config import Config
 from worker.engines import active_engines
 from worker.serve import serve

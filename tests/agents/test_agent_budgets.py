@@ -11,8 +11,8 @@ from agents.progress import NOTHING_LEFT
 from agents.prompt import CONCLUDE
 from agents.turn import TOKENS_MAX, Limits, Owner
 from inference.generation import Sampling
+from inference.testing import ScriptedModel
 from tests.agents.turns import asked, call, double, run
-from tests.scripted import ScriptedModel
 
 ENDLESS = Sampling(max_tokens=TOKENS_MAX)
 

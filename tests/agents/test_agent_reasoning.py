@@ -13,8 +13,8 @@ from agents.turn import Limits, Turn
 from inference.generation import Sampling
 from inference.prompt import ChatMessage, Rendered, Segment
 from inference.template_options import NO_OPTIONS, Value
+from inference.testing import ScriptedModel
 from tests.agents.turns import TENANT, asked, call, double, run, user
-from tests.scripted import ScriptedModel
 
 THINKS = "<tool_call> {% generation %} </think>"  # enough of a template to tell the dialect
 

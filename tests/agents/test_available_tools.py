@@ -10,8 +10,8 @@ from agents.errors import InvalidTurn
 from agents.function_tool import FunctionTool
 from agents.parser.choose import Dialect, Format
 from agents.toolbox import Toolbox
+from inference.testing import ScriptedModel
 from tests.agents.turns import asked, call, double, run
-from tests.scripted import ScriptedModel
 
 PARAMETERS = {"type": "object", "properties": {}}
 SAVE, LOAD = (FunctionTool(name, "", PARAMETERS) for name in ("save", "load"))

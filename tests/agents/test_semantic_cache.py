@@ -32,9 +32,9 @@ from agents.turn import FileSearch, Turn
 from inference.generation import Finish, Sampling
 from inference.picture import Picture, Pixels
 from inference.prompt import PlacedPicture
+from inference.testing import ScriptedModel
 from tests.agents.test_answer_cache import run
 from tests.agents.turns import ShelfSearcher, asked, double, passage, user
-from tests.scripted import ScriptedModel
 
 GREEDY = Sampling(temperature=0)
 WORDS = ("refund", "money back", "capital", "weather")

@@ -19,7 +19,7 @@ from inference.generation import Priority, Sampling, Terms
 from inference.llama import LlamaContext, LlamaModel
 from inference.model import ChatModel
 from inference.prompt import ChatMessage
-from tests.scripted import ScriptedBackend
+from inference.testing import ScriptedBackend
 
 RUNS = 30
 PROMPT_TOKENS, BITE = 400, 16

@@ -16,7 +16,7 @@ from inference.engine.sampler import Sampler, Thought
 from inference.errors import UnknownToken
 from inference.generation import Sampling, Terms, ThoughtLimit
 from inference.grammar.constraint import Vocabulary
-from tests.scripted import ScriptedBackend, scripted_token
+from inference.testing import ScriptedBackend, scripted_token
 
 PIECES = [bytes([65 + token]) for token in range(26)]
 PROMPT = [1, 2, 3]

@@ -21,8 +21,8 @@ from inference.prompt import ChatMessage
 from inference.prompt_cache import CacheScope
 from inference.request import Request
 from inference.speculative.prompt_lookup import KEPT_TOKENS_MAX, ORDERS, READ_TOKENS_MAX, Ngrams, PromptLookup
+from inference.testing import ScriptedBackend
 from inference.tokenizer import TextStream
-from tests.scripted import ScriptedBackend
 
 VOCABULARY = 26
 PIECES = [bytes([65 + token]) for token in range(VOCABULARY)]

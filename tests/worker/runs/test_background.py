@@ -10,8 +10,8 @@ from uuid import uuid4
 import asyncpg
 import pytest
 
+from inference.testing import ScriptedModel
 from migrations.pool import Database
-from tests.scripted import ScriptedModel
 from tests.worker.answering import MODEL, StallingModel, answering, events_of, get, post, services_with
 from tests.worker.harness import SECRET, Client, serving
 from tests.worker.reader import Event, Reader

@@ -9,8 +9,8 @@ import pytest
 
 from inference.errors import Late
 from inference.generation import Due, Priority
+from inference.testing import ScriptedModel
 from migrations.pool import Database
-from tests.scripted import ScriptedModel
 from tests.worker.answering import MODEL, StallingModel, answering
 from tests.worker.harness import Client
 from worker.config import Config

@@ -17,9 +17,9 @@ from agents.message import new_id
 from agents.store import ResponseRecord
 from agents.tool import tool
 from agents.toolbox import Toolbox
+from inference.testing import ScriptedModel
 from migrations.pool import Database
 from tests.agents.turns import user
-from tests.scripted import ScriptedModel
 from tests.worker.answering import MODEL, StallingModel, answering, events_of, get, post, services_with
 from tests.worker.harness import SECRET, Client
 from tests.worker.runs.test_going_on import PIECE, TEXT, pair, replay
