@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 START_TIMEOUT_S = 100.0  # an embedded Postgres, three models and the sample documents: ten seconds of two cores
-STOP_TIMEOUT_S = 30.0
+STOP_TIMEOUT_S = 60.0
 ROOT = Path(__file__).resolve().parent.parent
 
 

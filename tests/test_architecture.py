@@ -24,7 +24,7 @@ PACKAGES = ("inference", "retrieval", "agents", "worker")
 FILES_MAX = 40  # what a newcomer reads to follow one request
 LINES_SHARE_MIN = 0.5  # of the lines that the request executes; the named files have 0.6
 LAST = "TurnRecord.row"  # what runs last: traces are stored after the answer
-STORED_MAX_S = 30.0
+STORED_MAX_S = 60.0
 START_MAX_S = 300.0  # every call goes through Python
 IDLE_S = 2.0  # in which what runs beside requests comes to its turn
 

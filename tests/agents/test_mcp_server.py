@@ -21,7 +21,7 @@ from worker.lifecycle.supervisor import Supervisor
 
 SCRIPT = str(Path(__file__).with_name("mcp_tools.py"))
 COMMAND = [sys.executable, SCRIPT]
-WAIT_S = 30.0  # for a process to start on a busy machine
+WAIT_S = 60.0  # for a process to start on a busy machine
 
 
 class Shelf:

@@ -18,7 +18,7 @@ from tests.serving import Worker
 
 Endpoint = Literal["/v1/responses", "/v1/chat/completions", "/v1/embeddings"]
 COMPLETIONS: Endpoint = "/v1/chat/completions"
-PATIENCE_S = 50.0
+PATIENCE_S = 100.0
 # Answers of a length that does not depend on what the model would like to say.
 STORY = {"type": "object", "properties": {"story": {"type": "string", "minLength": 8000}}, "required": ["story"]}
 LONG = {"type": "json_schema", "json_schema": {"name": "story", "schema": {**STORY, "additionalProperties": False}}}

@@ -71,7 +71,7 @@ def test_a_model_is_loaded_for_who_is_about_to_ask_its_stores(client: OpenAI) ->
     assert states(client) == {BUNDLED: "loaded", WORDS: "waiting"}
     search = {"type": "file_search", "vector_store_ids": [store.id]}
     client.post("/conversations/warm", body={"model": MODEL, "tools": [search]}, cast_to=httpx.Response)
-    give_up_at = time.monotonic() + 30
+    give_up_at = time.monotonic() + 60
     while states(client)[WORDS] != "loaded":
         assert time.monotonic() < give_up_at
         time.sleep(0.02)

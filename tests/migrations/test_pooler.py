@@ -135,7 +135,7 @@ async def test_workers_answer_and_hear_each_other_behind_it(database: Database, 
     model = ScriptedModel(["Hello there, friend."] * 2, name=MODEL)
     async with colleagues(database, model) as (maker, other):
         response = await post(maker, "/v1/responses", {"input": "hello", "background": background})
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             async with other.get(f"/v1/responses/{response['id']}?stream=true") as again:
                 told = await again.text()
     assert "response.completed" in told and "friend." in told

@@ -66,7 +66,7 @@ async def intake(
 
 
 async def ended(shelf: FileQueue, claim: Claim) -> StoreFile:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while (file := await shelf.get(*claim)).status == "in_progress":  # noqa: ASYNC110  # nobody tells of it
             await asyncio.sleep(0.02)
     return file
@@ -150,7 +150,7 @@ async def test_an_attempt_that_the_worker_broke_off_does_not_count(
 
     monkeypatch.setattr(module, "read_document", read_for_ever)
     intake.start()
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         await reading.wait()
     await intake.close()
     assert await shelf.claim(DEAD) == queued
@@ -257,7 +257,7 @@ async def test_when_no_file_waits_the_words_of_old_chunks_are_rewritten_in_bites
 
     monkeypatch.setattr(store, "refresh_lexemes", refresh)
     intake.start()
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while bites[-1:] != [0]:  # noqa: ASYNC110  # nobody tells of it
             await asyncio.sleep(0.01)
     assert bites == [module.REFRESH_CHUNKS, module.REFRESH_CHUNKS, 70 - 2 * module.REFRESH_CHUNKS, 0]

@@ -282,7 +282,7 @@ async def test_a_file_that_waits_is_read_with_the_model_of_its_store(
     await shelf.add(tenant_id, made.id, {upload.id: {}})
     intake = Intake(shelf, uploads, store, embedders if here else Embedders(embedders.default), loaders, worker=4713)
     intake.start()
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while (file_ := await shelf.get(tenant_id, made.id, upload.id)).status == "in_progress":  # noqa: ASYNC110  # nobody tells of it
             await asyncio.sleep(0.02)
     await intake.close()

@@ -57,7 +57,7 @@ async def test_the_event_loop_does_not_wait_while_texts_are_counted(
     looked, texts = threading.Event(), ["one", "two words"]
     expected = sum(map(embedder.count, texts))
     count = embedder.count
-    monkeypatch.setattr(embedder, "count", lambda text: count(text) if looked.wait(10) else 0)
+    monkeypatch.setattr(embedder, "count", lambda text: count(text) if looked.wait(60) else 0)
     counting = asyncio.create_task(embedder.count_all(texts))
     await asyncio.sleep(0)
     looked.set()

@@ -13,7 +13,7 @@ from inference.bundled import CHAT_MODEL, DRAFT_MODEL
 from inference.errors import ModelNotLoaded
 from inference.llama import are_loaded, load_weights
 
-WAIT_S = 30.0
+WAIT_S = 60.0
 
 
 async def test_who_needs_the_same_weights_waits_for_them_and_nobody_else_does(tmp_path: Path) -> None:

@@ -105,7 +105,7 @@ def watching(model: RemoteModel) -> Iterator[None]:
 
 
 async def until(fact: Callable[[], bool]) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while not fact():  # noqa: ASYNC110 - what is waited for has no event
             await asyncio.sleep(0.01)
 

@@ -64,7 +64,7 @@ async def spare_of(pool: LoaderPool) -> int:
 
 
 async def until(fact: Callable[[], bool]) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while not fact():  # noqa: ASYNC110  # the system does not tell of it
             await asyncio.sleep(0.01)
 

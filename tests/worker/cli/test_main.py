@@ -19,7 +19,7 @@ from tests.serving import ROOT, clean_environment
 from worker.cli.main import function_at
 from worker.config import settings
 
-TIMEOUT_S = 60
+TIMEOUT_S = 100
 
 
 def firsttoken(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:

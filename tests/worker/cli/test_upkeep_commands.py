@@ -15,7 +15,7 @@ from tests.worker.cli.test_main import complaint, firsttoken
 
 SMALL = '[models.chat]\nmodel = "demo-draft"\n'
 LARGE = '[models.chat]\nmodel = "demo-chat"\n[aliases]\nbest = "chat"\n'
-PATIENCE_S = 40
+PATIENCE_S = 60
 
 
 @pytest.fixture

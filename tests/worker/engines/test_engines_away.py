@@ -40,7 +40,7 @@ async def ids_of(generation: Generation, *, at: int = 0, then: Callable[[], obje
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while True:
             if condition():
                 return

@@ -90,7 +90,7 @@ async def test_a_model_takes_anothers_place_warm_and_without_a_refused_request(
         assert engines.model_registry.candidates["small"].model.measures["n_params"] > size
         assert engines.states == {"small": "loaded"} and on_demand(engines, "small") is not before
         counts = [len(each.statuses) for each in asking]
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             await until(lambda: all(len(a.statuses) > n + 1 for a, n in zip(asking, counts, strict=True)))
             await until(lambda: before.state != "loaded")  # it goes once nobody uses it
         for each in asking:
@@ -112,7 +112,7 @@ async def test_without_room_for_both_requests_wait_for_the_new_one(tmp_path: Pat
         (tmp_path / "models.toml").write_text(OTHER)
         assert await reload(engines, Warmed(engines)) == ["small"]
         count = len(asking.statuses)
-        async with asyncio.timeout(40):
+        async with asyncio.timeout(60):
             await until(lambda: len(asking.statuses) > count + 2)
         asking.is_over = True
         await task

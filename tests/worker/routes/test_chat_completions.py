@@ -33,7 +33,7 @@ class OneAtATime(ScriptedModel):
     def prepare(self, grammar: str, begins: str = "") -> ScriptedGrammar:
         self.prepared += 1
         if self.prepared > 1:
-            assert self.heard.wait(10)
+            assert self.heard.wait(60)
         return super().prepare(grammar, begins)
 
     def generate(self, prompt: Sequence[int], sampling: Sampling, terms: Terms = ANY_TERMS) -> ScriptedGeneration:

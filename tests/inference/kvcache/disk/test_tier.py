@@ -49,7 +49,7 @@ def disk(
 ) -> Iterator[DiskTier]:
     tier = DiskTier(folder, fingerprint, bytes_max, turns, spare_bytes=spare_bytes)
     tier.start()
-    assert tier.ready.wait(10)
+    assert tier.ready.wait(60)
     yield tier
     tier.close()
 
@@ -207,10 +207,10 @@ def test_a_root_that_is_wanted_while_the_folder_is_looked_through_leaves_no_file
 
     monkeypatch.setattr(KvFile, "size", property(wanted_meanwhile))
     tier.start()
-    assert tier.ready.wait(10)
+    assert tier.ready.wait(60)
     monkeypatch.undo()
     for engine in engines:
-        engine.join(10)
+        engine.join(60)
     assert tier.files == 3
     tier.close()
 

@@ -70,7 +70,7 @@ async def kept(child: Child) -> AsyncIterator[asyncio.Task[None]]:
 
 
 async def until(condition: Any) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while True:
             if condition():
                 return

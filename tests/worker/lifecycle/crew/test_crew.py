@@ -218,7 +218,7 @@ async def test_a_stop_lets_answers_finish_and_a_second_signal_ends_them(ready: d
             crew.process.terminate()
             rest = events(await slow.read())
         assert rest[-1]["type"] in ("response.incomplete", "response.failed")  # its client hears of the end
-    assert await asyncio.to_thread(crew.process.wait, 30) == 0
+    assert await asyncio.to_thread(crew.process.wait, 60) == 0
     assert not crew.ready_file.exists()
     for pid in everybody.values():
         with pytest.raises(ProcessLookupError):
