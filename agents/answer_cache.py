@@ -14,7 +14,7 @@ from array import array
 from collections import Counter, OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from hashlib import blake2b
 from typing import TypeAlias
 
@@ -27,6 +27,7 @@ from agents.model_registry import Candidate
 from agents.prompt import assemble
 from agents.turn import Turn
 from inference.errors import InferenceError
+from inference.frozen import dataclass
 from inference.generation import Delta, Finish, Forecast, Hop, Likelihoods, Sampling, Spent, Stamps, Steps
 from inference.prompt_cache import Miss
 from inference.trace import Trace, now_ns

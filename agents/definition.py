@@ -10,7 +10,7 @@ from pydantic import Field, StringConstraints
 
 from agents.toml_file import Name, Table
 from agents.turn import Caps, FileSearch, Limits, Owner, Turn
-from inference.changed import changed
+from inference.frozen import changed
 from inference.generation import Priority
 
 # Limits of a file: well above any sensible agent.

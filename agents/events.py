@@ -13,7 +13,7 @@ those that follow its step.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal, Protocol, TypeAlias
 
 from agents.message import (
@@ -27,6 +27,7 @@ from agents.message import (
     ToolListing,
     answered_calls,
 )
+from inference.frozen import dataclass
 from inference.generation import Likelihoods, Spent, TokenLogprob
 from retrieval.passage import Passage
 
@@ -97,7 +98,7 @@ class ItemStarted:
     item: Message | Reasoning | FunctionCall | FunctionCallOutput | ToolListing | Compaction  # in_progress, texts empty
 
 
-@dataclass(slots=True)  # not frozen: one is created per token, and frozen takes three times as long
+@dataclass(frozen=True, slots=True)
 class TextDelta:
     output_index: int
     item_id: str
@@ -105,14 +106,14 @@ class TextDelta:
     logprobs: tuple[TokenLogprob, ...] = ()
 
 
-@dataclass(slots=True)  # not frozen: one is created per token, and frozen takes three times as long
+@dataclass(frozen=True, slots=True)
 class ReasoningDelta:
     output_index: int
     item_id: str
     text: str
 
 
-@dataclass(slots=True)  # not frozen: one is created per token, and frozen takes three times as long
+@dataclass(frozen=True, slots=True)
 class ArgumentsDelta:
     """Concatenated deltas of an item equal the arguments of its ItemFinished."""
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from agents.function_tool import PLAIN, CallShape, FunctionTool
+from inference.frozen import dataclass
 from inference.generation import TokenLogprob
 from inference.picture import Picture
 from inference.prompt import PlacedPicture

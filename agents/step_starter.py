@@ -31,8 +31,8 @@ from agents.routing.trial import Trial, judged
 from agents.search import found
 from agents.step import RunningCalls, Step, StepSpans
 from agents.turn import TOKENS_MAX, Turn
-from inference.changed import changed
 from inference.errors import InferenceError, InvalidSchema, UnseenPicture
+from inference.frozen import changed
 from inference.generation import Due, Finish, Generation, Grammar, Sampling, Terms, ThoughtLimit
 from inference.prompt import Segment, image_tokens
 from inference.trace import now_ns

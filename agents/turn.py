@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 from math import inf
 from typing import Any, Literal, Protocol, TypeAlias
@@ -12,7 +12,7 @@ from uuid import UUID
 from agents.function_tool import FunctionTool, qualified
 from agents.message import Item, ToolListing
 from agents.tool import ServerTool
-from inference.changed import changed
+from inference.frozen import changed, dataclass
 from inference.generation import NO_DEADLINE, Due, Generation, Priority, Sampling
 from inference.prompt import Segment
 from inference.template_options import TemplateOptions

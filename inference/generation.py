@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import IntEnum, StrEnum
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
-from inference.changed import changed
+from inference.frozen import changed, dataclass
 from inference.prompt_cache import Miss
 
 if TYPE_CHECKING:  # it imports NumPy

@@ -9,10 +9,11 @@ from __future__ import annotations
 import json
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise, zip_longest
 from typing import Any, Literal, TypeAlias
 
+from inference.frozen import dataclass
 from inference.grammar.calls import CLOSE, OPEN
 from inference.prompt import ChatMessage, PlacedPicture, Segment, ToolCall
 from inference.prompt_cache import Part

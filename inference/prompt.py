@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
+from inference.frozen import dataclass
 from inference.picture import Picture, PlacedRun, Run
 from inference.prompt_cache import Part
 

@@ -6,8 +6,10 @@ Templates have variables for them, under various names. An option for which the 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal, TypeAlias
+
+from inference.frozen import dataclass
 
 Effort: TypeAlias = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 Value: TypeAlias = bool | int | float | str

@@ -8,22 +8,23 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import replace
 from enum import Enum
 from itertools import groupby
 from typing import ClassVar, NamedTuple, TypeAlias
 
 from agents.parser.call import BrokenCall, CallReader
+from inference.frozen import dataclass
 
 
-@dataclass(slots=True)  # not frozen: one is created per token
+@dataclass(frozen=True, slots=True)
 class Text:
     """Text for the user: never a piece of a tool call or of its markup."""
 
     text: str
 
 
-@dataclass(slots=True)  # not frozen: one is created per token
+@dataclass(frozen=True, slots=True)
 class Thought:
     """Reasoning of the model before its answer."""
 
@@ -36,7 +37,7 @@ class CallStarted:
     name: str
 
 
-@dataclass(slots=True)  # not frozen: one is created per token
+@dataclass(frozen=True, slots=True)
 class CallArguments:
     """The next piece of the arguments' JSON text."""
 
@@ -271,7 +272,7 @@ def joined(events: Iterable[ParserEvent]) -> list[ParserEvent]:
     for _, group in groupby(events, type):
         first, *rest = group
         if rest and isinstance(first, PIECES):
-            first.text += "".join([each.text for each in rest if isinstance(each, PIECES)])
-            rest = []
+            text = "".join([each.text for each in (first, *rest) if isinstance(each, PIECES)])
+            first, rest = replace(first, text=text), []
         together += [first, *rest]
     return together

@@ -12,13 +12,13 @@ situation.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Annotated, Literal, TypeAlias
 
 from pydantic import Field, StringConstraints
 
 from agents.routing.situation import LANGUAGES, Situation
 from agents.toml_file import Name, Table
+from inference.frozen import dataclass
 
 # In the words of the bundled model and of larger ones.
 REFUSALS = (

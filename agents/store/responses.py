@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -12,6 +11,7 @@ from agents.errors import HistoryTooLong, InvalidTurn, NotFound
 from agents.message import Item
 from agents.payload import from_payload
 from agents.store.conversations import items_of
+from inference.frozen import dataclass
 from migrations.pool import Database
 
 if TYPE_CHECKING:

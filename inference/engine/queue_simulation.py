@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
 from heapq import heapify, heapreplace
 from math import ceil
 from random import Random
@@ -22,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inference.engine.step_cost import StepCost
+from inference.frozen import dataclass
 
 NEWEST = 64  # recent answers in the estimate
 

@@ -8,7 +8,6 @@ from itertools import zip_longest
 
 import orjson
 
-from inference.changed import changed
 from inference.delta_stream import DeltaStream
 from inference.errors import (
     OVERLOADED,
@@ -20,6 +19,7 @@ from inference.errors import (
     QueueFull,
     Refused,
 )
+from inference.frozen import changed
 from inference.generation import Delta, Finish, Forecast, Hop, Priority, Spent, Stamps, Steps
 from inference.prompt_cache import Miss
 from inference.remote.fleet import Fleet, Upstream, session_of

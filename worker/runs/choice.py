@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Protocol
 
 from agents.agent import Agent
@@ -15,6 +15,7 @@ from agents.errors import STOPPED, Interrupted
 from agents.events import TOKENS, Event, TextDelta, TurnFinished, Usage
 from agents.turn import Turn
 from inference.errors import InferenceError
+from inference.frozen import dataclass
 from inference.generation import Priority
 from inference.trace import Trace
 from worker.auth.principal import Principal

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from math import inf
 from time import monotonic
 from typing import Any
@@ -13,7 +12,7 @@ from typing import Any
 from agents.definition import BATCH, Surface
 from agents.routing.policy import named_by
 from agents.turn import Owner, Turn
-from inference.changed import changed
+from inference.frozen import changed, dataclass
 from inference.generation import NO_DEADLINE, Due, Priority
 from inference.language_model import LanguageModel
 from inference.trace import Trace

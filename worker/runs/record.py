@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property, partial
 from typing import Any, NamedTuple
 from uuid import UUID
 
 from agents.events import TOKENS, Event, TextDelta
+from inference.frozen import dataclass
 from inference.trace import Span, Trace, now_ns
 
 FAILED = ("failed", "refused")

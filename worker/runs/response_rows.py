@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import orjson
 
 from agents.payload import to_payload
 from agents.store.responses import ResponseRecord
+from inference.frozen import dataclass
 
 
 @dataclass(frozen=True, slots=True)

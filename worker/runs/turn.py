@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
@@ -19,8 +19,8 @@ from agents.progress import Marks
 from agents.prompt import since_compaction
 from agents.store import ResponseRecord
 from agents.turn import Turn, TurnServer
-from inference.changed import changed
 from inference.errors import TextTooLong
+from inference.frozen import changed, dataclass
 from inference.trace import Trace
 from migrations.pool import DATABASE_AWAY
 from worker.auth.principal import Principal

@@ -18,7 +18,7 @@ from agents.definition import Definition
 from agents.message import Item, Message
 from agents.store.responses import Answered
 from agents.turn import Arm, Turn
-from inference.changed import changed
+from inference.frozen import changed
 from inference.trace import Trace
 from migrations.pool import DATABASE_AWAY, Database
 from worker.auth.audit import WORKER, Act, Actor, note

@@ -18,7 +18,7 @@ from pydantic import (
 from agents.function_tool import FunctionTool
 from agents.message import FunctionCall, FunctionCallOutput, Item, Message
 from agents.turn import TOKENS_MAX, Turn
-from inference.changed import changed
+from inference.frozen import changed
 from inference.generation import Sampling
 from inference.template_options import Effort, TemplateOptions
 from worker.wire import limits

@@ -7,7 +7,7 @@ import time
 from abc import ABC, abstractmethod
 from codecs import getincrementaldecoder
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from itertools import accumulate
 from typing import Any, ClassVar, Generic, Literal, TypeAlias, TypeVar
 
@@ -25,6 +25,7 @@ from agents.events import (
 )
 from agents.message import FunctionCall, Item, Message, Reasoning, new_id
 from agents.payload import logprob_payloads
+from inference.frozen import dataclass
 from inference.generation import TokenLogprob
 from worker.wire import sse
 from worker.wire.chat_request import ChatRequest

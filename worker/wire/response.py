@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 from typing import Annotated, Any, Literal, TypeAlias
 
@@ -20,6 +20,7 @@ from agents.call_payload import CALLS
 from agents.events import STEERED, TurnFinished, Usage
 from agents.message import Item, new_id
 from agents.payload import to_payload
+from inference.frozen import dataclass
 from worker.wire import limits
 from worker.wire.events import WireEvent, cut, error
 from worker.wire.options import tier_used

@@ -20,7 +20,7 @@ from pydantic import (
 from agents.message import ConfigurationUpdate, Item
 from agents.requested_server import RequestedServer
 from agents.turn import TOKENS_MAX, Compacting, FileSearch, Turn
-from inference.changed import changed
+from inference.frozen import changed
 from inference.generation import Sampling
 from inference.template_options import Effort, TemplateOptions
 from worker.errors import ApiError

@@ -1,13 +1,14 @@
-"""Copies of frozen dataclasses with other values."""
+"""Frozen dataclasses that are made quickly, and copies of them with other values."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+import dataclasses
+from dataclasses import field, replace
 
 import pytest
 
 from agents.turn import Limits
-from inference.changed import changed
+from inference.frozen import changed, dataclass
 from inference.generation import Sampling
 
 
@@ -35,3 +36,32 @@ def test_what_a_copy_keeps_for_itself_is_not_copied() -> None:
 def test_there_is_no_value_without_a_field() -> None:
     with pytest.raises(KeyError, match="max_token"):
         changed(Sampling(), max_token=7)  # type: ignore[call-arg]
+
+
+def test_what_is_frozen_for_the_type_checker_only_is_equal_and_hashed_like_what_is_frozen() -> None:
+    @dataclass(frozen=True, slots=True)
+    class Quick:
+        a: int
+        b: str = "b"
+
+    @dataclasses.dataclass(frozen=True, slots=True)
+    class Usual:
+        a: int
+        b: str = "b"
+
+    assert Quick(1) == Quick(1, "b") != Quick(2)
+    assert hash(Quick(1)) == hash(Usual(1))
+    assert {Quick(1): "one"}[Quick(1)] == "one"
+    assert repr(Quick(1)).endswith("Quick(a=1, b='b')")
+
+
+def test_what_may_be_changed_has_no_hash() -> None:
+    @dataclass(slots=True)
+    class Counted:
+        count: int = 0
+
+    counted = Counted()
+    counted.count += 1
+    assert counted == Counted(1)
+    with pytest.raises(TypeError, match="unhashable"):
+        hash(counted)
