@@ -11,20 +11,19 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from time import monotonic
-from typing import Any, TypeAlias, TypeVar, cast
+from typing import Any, TypeAlias
 from uuid import UUID
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Gauge, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.metrics import MetricWrapperBase
 from prometheus_client.process_collector import ProcessCollector
 
 from inference.trace import Attribute, Trace
 from worker.lifecycle.supervisor import Supervisor
 from worker.runs.record import TurnRecord
 from worker.telemetry.goodput import OBJECTIVE, BurnRate
+from worker.telemetry.tallies import Counts, Histogram
 
-M = TypeVar("M", bound=MetricWrapperBase)
 Stats: TypeAlias = Callable[[], Mapping[str, Any]]  # of an engine
 
 SPAN_NAMES_MAX = 64  # tools name their spans; beyond this number they share one label
@@ -46,8 +45,7 @@ class Metrics:
             self._registry.register(Scraped(partial(read, engine_stats)))
         self._registry.register(Scraped(partial(_background_gauges, supervisor)))
         self._span_names: set[str] = set()
-        self._tenants: set[UUID] = set()
-        self._children: dict[tuple[MetricWrapperBase, tuple[str, ...]], MetricWrapperBase] = {}
+        self._tenants: dict[UUID, str] = {}
         self.ttft = self._histogram("gen_ai_server_time_to_first_token_seconds", "Arrival to first token", SECONDS)
         self.ttfa = self._histogram("firsttoken_first_answer_seconds", "Arrival to first token of the answer", SECONDS)
         pace = "Pace after the first token"
@@ -107,29 +105,29 @@ class Metrics:
 
     def observe(self, record: TurnRecord) -> None:
         """Count a finished turn."""
-        trace, surface = record.trace, record.surface
-        self._child(self.turns, surface, record.status).inc()
+        trace, surface, model = record.trace, record.surface, record.model
+        self.turns.add(surface, record.status)
         if record.within_target is not None:
-            self._child(self.judged, surface, "yes" if record.within_target else "no").inc()
+            self.judged.add(surface, "yes" if record.within_target else "no")
             self.burn_rate.add(surface, record.within_target, monotonic())
-        tenant, cache = self._tenant_label(record.tenant_id), record.cache or "none"
-        self._child(self.outcomes, surface, tenant, record.model, cache, record.outcome).inc()
-        self._child(self.duration, surface).observe(trace.duration_ms / 1e3)
+        tenant = self._tenant_label(record.tenant_id)
+        self.outcomes.add(surface, tenant, model, record.cache or "none", record.outcome)
+        self.duration.add(trace.duration_ms / 1e3, surface)
         if record.ttft_ms is not None:
-            self._child(self.ttft, surface).observe(record.ttft_ms / 1e3)
-            self._child(self.model_ttft, record.model).observe(record.ttft_ms / 1e3)
+            self.ttft.add(record.ttft_ms / 1e3, surface)
+            self.model_ttft.add(record.ttft_ms / 1e3, model)
         if record.ttfa_ms is not None:
-            self._child(self.ttfa, surface).observe(record.ttfa_ms / 1e3)
+            self.ttfa.add(record.ttfa_ms / 1e3, surface)
         if record.tpot_ms is not None:
-            self._child(self.tpot, surface).observe(record.tpot_ms / 1e3)
-            self._child(self.model_tpot, record.model).observe(record.tpot_ms / 1e3)
+            self.tpot.add(record.tpot_ms / 1e3, surface)
+            self.model_tpot.add(record.tpot_ms / 1e3, model)
         self._count_taken(record, tenant)
         for kind, attribute in (("known", "firsttoken.citations"), ("unknown", "firsttoken.citations_unknown")):
             cited = trace.attributes.get(attribute)
             if isinstance(cited, int) and cited:
-                self._child(self.citations, kind).inc(cited)
+                self.citations.add(kind, amount=cited)
         for span in trace.spans:
-            self._child(self.spans, self._span_label(span.name)).observe(span.duration_ms / 1e3)
+            self.spans.add(span.duration_ms / 1e3, self._span_label(span.name))
             if span.name in ("prefill", "decode"):
                 self._count_tokens(span.attributes)
             elif span.name == "queue":
@@ -138,7 +136,7 @@ class Metrics:
     def _count_taken(self, record: TurnRecord, tenant: str) -> None:
         taken, surface = record.taken, record.surface
         if taken.cost:
-            self._child(self.cost, surface, tenant, record.model).inc(taken.cost)
+            self.cost.add(surface, tenant, record.model, amount=taken.cost)
         for kind, ms in (
             ("engine", taken.engine_ms),
             ("speculation", taken.speculation_ms),
@@ -146,30 +144,23 @@ class Metrics:
             ("tools", taken.tool_ms),
         ):
             if ms:
-                self._child(self.taken, surface, kind).inc(ms / 1e3)
+                self.taken.add(surface, kind, amount=ms / 1e3)
 
     def count_request(self, method: str, route: str, status: int) -> None:
         """Count an HTTP response. `route` is the pattern, not the path."""
-        self._child(self.requests, method if route != "none" else "any", route, str(status)).inc()
+        self.requests.add(method if route != "none" else "any", route, str(status))
 
     def _count_tokens(self, attributes: Mapping[str, Attribute]) -> None:
         for attribute, kind in (("new_tokens", "prefilled"), ("cached_tokens", "cached"), ("tokens", "generated")):
             count = attributes.get(attribute)
             if isinstance(count, int) and count:
-                self._child(self.tokens, kind).inc(count)
+                self.tokens.add(kind, amount=count)
 
     def _judge_forecast(self, surface: str, attributes: Mapping[str, Attribute]) -> None:
         expected_ms, took_ms = attributes.get("expected_ms"), attributes.get("took_ms")
         if isinstance(expected_ms, float) and isinstance(took_ms, float) and expected_ms > 0:
             queued = "yes" if attributes.get("expected_wait_ms") else "no"
-            self._child(self.forecast, surface, str(attributes.get("class")), queued).observe(took_ms / expected_ms)
-
-    def _child(self, metric: M, *labels: str) -> M:
-        """`metric.labels(*labels)`, which takes ten times as long."""
-        child = self._children.get((metric, labels))
-        if child is None:
-            child = self._children[metric, labels] = metric.labels(*labels)
-        return cast(M, child)
+            self.forecast.add(took_ms / expected_ms, surface, str(attributes.get("class")), queued)
 
     def collect(self) -> Iterable[Metric]:
         """The families that `render` formats. Takes milliseconds too."""
@@ -188,14 +179,13 @@ class Metrics:
     def _tenant_label(self, tenant_id: UUID) -> str:
         if tenant_id not in self._tenants and len(self._tenants) >= TENANTS_MAX:
             return "other"
-        self._tenants.add(tenant_id)
-        return str(tenant_id)
+        return self._tenants.setdefault(tenant_id, str(tenant_id))
 
     def _histogram(self, name: str, text: str, buckets: tuple[float, ...], *labels: str) -> Histogram:
-        return Histogram(name, text, labels or ("surface",), buckets=buckets, registry=self._registry)
+        return Histogram(name, text, labels or ("surface",), buckets, self._registry)
 
-    def _counter(self, name: str, text: str, *labels: str) -> Counter:
-        return Counter(name, text, labels, registry=self._registry)
+    def _counter(self, name: str, text: str, *labels: str) -> Counts:
+        return Counts(name, text, labels, self._registry)
 
 
 # Engine gauges that autoscalers read, under names of their own.

@@ -138,7 +138,7 @@ class Telemetry:
 
     def _drop(self, count: int) -> None:
         self.dropped += count
-        self.metrics.dropped.inc(count)
+        self.metrics.dropped.add(amount=count)
 
 
 def server_timing(trace: Trace) -> str:
