@@ -170,7 +170,10 @@ class Reply:
         text = storable(text)
         if not self.calls_max:
             self._written.append(text)
-        return self._map(self.parser.feed(text))
+        parsed = self.parser.feed(text)
+        if len(parsed) == 1 and isinstance(parsed[0], Text) and not (self.stops or self.repeats):  # nearly always
+            return self._say(Message, parsed[0].text)
+        return self._map(parsed)
 
     def finish(self, *, cut_off: bool, fallback: str | None = "") -> list[Event]:
         """End the step. An open item is incomplete if it was cut off. An empty answer becomes `fallback`; None: no
@@ -248,7 +251,8 @@ class Reply:
             return []
         events = [] if goes_on else [*self._close("completed"), *self._start(_empty(kind))]
         self._space = text[len(shown) :]
-        return [*events, *self._grow(shown)]
+        events += self._grow(shown)
+        return events
 
     def _start_call(self, name: str) -> list[Event]:
         closed = self._close("completed")

@@ -227,10 +227,13 @@ class Step:
         if not self.spans.told_prefill:
             self.spans.prefilled()
         # The answer ends with the token that completes a stop string, even if the engine has not yet heard of it.
-        apart = self.reply.stops or self.reply.forced
-        parts = delta.parts if delta.parts and apart else (delta,)
-        events = [event for part in parts if not self.reply.over for event in self._feed(part)]
-        if self.reply.over:
+        reply = self.reply
+        parts = delta.parts if delta.parts and (reply.stops or reply.forced) else (delta,)
+        events: list[Event] = []
+        for part in parts:
+            if not reply.over:
+                events += self._feed(part)
+        if reply.over:
             self.generation.cancel()
         return events
 
@@ -363,11 +366,11 @@ class Step:
         asks_caller = any(call.name in self.offer.functions and call.runs for call in self.reply.calls)
         return bool(self.calls.pending) and not asks_caller and self.finish is Finish.STOP
 
-    def _started(self, events: Sequence[Event]) -> list[Event]:
+    def _started(self, events: list[Event]) -> list[Event]:
         for event in events:
             if isinstance(event, ItemFinished) and isinstance(event.item, FunctionCall):
                 self._take(event.item)
-        return list(events)
+        return events
 
     def _take(self, call: FunctionCall) -> None:
         """Start a call of a server tool. A call that was cut off never runs, and the caller runs its own functions, but

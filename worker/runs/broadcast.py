@@ -62,7 +62,7 @@ class Broadcast:
         self.journal.on_stored = self._on_stored
         self._event_log = event_log
         self._encoder = EventEncoder(turn.frame, len(told))
-        self._request = turn.frame.request
+        self._is_streamed, self._is_stored = turn.frame.request.streamed, turn.frame.request.stored
         self._first = FirstTokens(trace, were_sent=resumed)
         self._settle = settle
         self._held_back: list[Event] | None = [] if settle else None
@@ -210,7 +210,7 @@ class Broadcast:
             frames += self._encoder.frames(event)
             if not self._first.have_answered:
                 self._first.made([event], len(self.frames) + len(frames) - 1)
-        if not self._request.streamed:  # no frame is sent: a token counts when it was generated
+        if not self._is_streamed:  # no frame is sent: a token counts when it was generated
             self._first.sent(len(self.frames) + len(frames))
         return frames
 
@@ -219,7 +219,7 @@ class Broadcast:
         self._over = last
         for follower in self._followers:
             follower.push()
-        if self._request.stored:
+        if self._is_stored:
             self.journal.last = last
             waited_for = self.journal.continuation is not None and bool(self._followers)
             self._event_log.note(self.journal, waited_for=waited_for)

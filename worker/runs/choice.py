@@ -175,8 +175,9 @@ class ChoiceSink:
     def _send(self, events: Sequence[Event]) -> None:
         if frames := [frame for event in events for frame in self._encoder.frames(event)]:
             self._stream.send(frames)
-        self._first.made(events)
-        self._first.sent()
+        if not self._first.have_answered:
+            self._first.made(events)
+            self._first.sent()
 
 
 class DiscardingSink:
@@ -228,6 +229,8 @@ def _joined(events: Sequence[Event]) -> Event:
 
 async def all_of(choices: Sequence[Coroutine[Any, Any, TurnFinished]]) -> list[TurnFinished]:
     """Run them beside each other. What one of them raises ends the others, and is raised."""
+    if len(choices) == 1:  # nearly always: a task costs more than a token
+        return [await choices[0]]
     try:
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(choice) for choice in choices]

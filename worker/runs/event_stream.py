@@ -83,7 +83,7 @@ class Stream(ABC):
         self._request = request
         self._pulse = request.app[PULSE]
         self._transport: asyncio.WriteTransport | None = None
-        self._behind = False
+        self.is_behind = False  # whether its client had no room when it was last looked at
         self._behind_bytes = 0  # in the transport, at the last beat
         self._behind_ns = 0  # since when
         self._active_ns = now_ns()  # when something was sent last, or read by a client that is behind
@@ -102,17 +102,12 @@ class Stream(ABC):
         """As the transport takes them."""
 
     @property
-    def is_behind(self) -> bool:
-        """Whether its client had no room when it was last looked at."""
-        return self._behind
-
-    @property
     def has_room(self) -> bool:
         """Whether `send` may be called. A lost connection has room for anything."""
-        if self._behind:
+        if self.is_behind:
             return False
         if (waiting := self.buffered) > ROOM_BYTES:
-            self._behind, self._behind_bytes = True, waiting
+            self.is_behind, self._behind_bytes = True, waiting
             self._behind_ns = self._active_ns = now_ns()
             return False
         return True
@@ -163,7 +158,7 @@ class Stream(ABC):
         if transport is None or transport.is_closing():
             self._catch_up(now)
             self.end()
-        elif self._behind:
+        elif self.is_behind:
             waiting = self.buffered
             if waiting < self._behind_bytes:
                 self._active_ns, self._behind_bytes = now, waiting
@@ -178,8 +173,8 @@ class Stream(ABC):
             self.send(self.heartbeat)
 
     def _catch_up(self, now: int) -> None:
-        if self._behind:
-            self._behind = False
+        if self.is_behind:
+            self.is_behind = False
             self.blocked_ns += now - self._behind_ns
             for call in tuple(self.on_room):
                 call()

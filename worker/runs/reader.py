@@ -29,8 +29,8 @@ class Reader:
         self.sent = number  # the next frame to send
 
     def push(self) -> None:
-        stream, frames = self._stream, self._broadcast.frames
-        while self.sent < (told := self._broadcast.told) and stream.has_room:
+        stream, frames, told = self._stream, self._broadcast.frames, self._broadcast.told
+        while self.sent < told and stream.has_room:
             batch = frames[self.sent : min(told, self.sent + BATCH_FRAMES)]
             stream.send(batch)
             self.sent += len(batch)

@@ -34,7 +34,7 @@ async def test_the_first_token_counts_when_it_is_sent(
     def has_room(self: Stream) -> bool:
         if behind and any(b"content_part.added" in frame for frame in sent):
             behind.pop()
-            self._behind = True  # the pulse finds that there is room again
+            self.is_behind = True  # the pulse finds that there is room again
         return bool(looked.fget(self))
 
     def mark(trace: Any, mark: Any = record.mark_first_token) -> None:
