@@ -36,9 +36,10 @@ STRETCH = 1.25
 # While the load is unchanged, a forecast is reused for this long, less the time elapsed: refused requests do not change
 # the load, and in a flood of them each would otherwise cost a simulation.
 REUSE_S = 0.05
-# Who waits however late the first token will be shares a forecast behind a long queue, while the queue is as long as it
-# was: what left it and what joined it are alike. Simulating so many costs the event loop as much as eight tokens do.
+# Who waits however late the first token will be shares a forecast behind a long queue, while the queue is about as long
+# as it was: what left it and what joined it are alike. Simulating so many costs the event loop as much as eight tokens.
 LONG_QUEUE, SHARED_S = 16, 0.5
+SHARED_REQUESTS = 4  # queues whose lengths differ by less: by a tenth on average where the queue has just become long
 SHARED_TOKENS = 16  # prompts of about the same length
 # Requests whose time left until the first token is due falls into the same bucket share a forecast.
 DUE_BUCKET_NS = 50 * 10**6
@@ -202,7 +203,8 @@ class Forecasts:
         load = self._scheduler.load
         if load.waiting < LONG_QUEUE or not (due.waits or due.at_ns is None):
             return make()
-        alike = (tokens // SHARED_TOKENS, tenant, priority, load.waiting, load.running, load.held_by(tenant).waiting)
+        waiting = (load.waiting // SHARED_REQUESTS, load.held_by(tenant).waiting // SHARED_REQUESTS)
+        alike = (tokens // SHARED_TOKENS, tenant, priority, *waiting)  # all places are taken, or about to be
         return self._shared.get(alike, 0, now_ns, make)
 
     def _cached(
