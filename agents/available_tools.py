@@ -37,6 +37,9 @@ class AvailableTools:
         and the prompt is the same as without the restriction. Raises InvalidTurn naming the parameter to change.
         """
         added = _added((*turn.history, *turn.input, *output))
+        asks = turn.functions or turn.server_tools or turn.tool_searches or turn.tool_choice not in ("auto", "none")
+        if not (asks or added):  # nearly always
+            return NO_TOOLS
         given = [each for each in turn.functions if not each.deferred or _is_forced(turn, each, added)]
         server = [*turn.server_tools, *(search.name for search in turn.tool_searches)]
         _check_known(server, toolbox)
@@ -85,7 +88,7 @@ def _added(items: Sequence[Item]) -> dict[str, FunctionTool]:
     """The functions that items add, by name. The first definition of a name holds: the model has read it first."""
     added: dict[str, FunctionTool] = {}
     for item in items:
-        if isinstance(item, Message | FunctionCallOutput) and item.tools:
+        if isinstance(item, (Message, FunctionCallOutput)) and item.tools:  # a union would be made anew for each
             for tool in item.tools:
                 added.setdefault(tool.name, tool)
     return added

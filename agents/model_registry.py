@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import count
 from typing import Protocol
 
@@ -134,8 +134,13 @@ class ModelRegistry:
         """The route of a name; the default for unknown names."""
         asked = name or ""
         named = asked if asked in self.routes or asked in self.candidates else self.default
-        return self.routes[named] if named in self.routes else Fixed(model=named)
+        return self.routes[named] if named in self.routes else _fixed(named)
 
     def best(self, name: str | None) -> Candidate:
         """The model that answers if no route chooses."""
         return self.candidates[named_by(self.route(name))[-1]]
+
+
+@cache  # of the names of models: a request asks several times
+def _fixed(model: str) -> Policy:
+    return Fixed(model=model)

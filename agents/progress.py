@@ -39,6 +39,7 @@ from agents.step import Step
 from agents.tool import ToolContext
 from agents.turn import Owner, Turn
 from inference.errors import InferenceError
+from inference.frozen import changed
 from inference.generation import Finish, Grammar, Spent
 from inference.trace import Trace, now_ns
 from retrieval.passage import Passage
@@ -293,7 +294,7 @@ class Progress:
             return self._finished("completed")
         match self.step.finish:
             case Finish.STOP if not self.step.needs_another_step:
-                return replace(self._finished("completed"), stop_string=self.step.reply.stops.met)
+                return changed(self._finished("completed"), stop_string=self.step.reply.stops.met)
             case Finish.STOP | Finish.CANCELLED if self.turn.is_steered:
                 return self._finished("incomplete", STEERED)
             case Finish.STOP | Finish.LENGTH:

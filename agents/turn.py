@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import field
 from enum import StrEnum
 from math import inf
+from operator import attrgetter
 from typing import Any, Literal, Protocol, TypeAlias
 from uuid import UUID
 
@@ -96,9 +97,14 @@ class Caps:
     @property
     def given(self) -> dict[str, Any]:
         """The bounds that are set, by the names of the limits: time and tokens bound the answer as well as the loop."""
-        named = {name: getattr(self, name) for name in self.__slots__}
-        both = {**named, "answer_s": self.wall_clock_s, "answer_tokens": self.tokens}
-        return {name: bound for name, bound in both.items() if bound is not None}
+        bounds = zip(NAMES_OF_CAPS, VALUES_OF_CAPS(self), strict=True)
+        return {name: bound for name, bound in bounds if bound is not None}
+
+
+# Fields of `Caps`, and the limits that they bound. A request asks for them four times.
+BOUNDED = ("steps", "calls", "wall_clock_s", "tokens", "thought_tokens", "tool_timeout_s", "retrieval_ms", "cost")
+NAMES_OF_CAPS = (*BOUNDED, "answer_s", "answer_tokens")
+VALUES_OF_CAPS = attrgetter(*BOUNDED, "wall_clock_s", "tokens")
 
 
 class Owner(StrEnum):

@@ -12,6 +12,7 @@ situation.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import Annotated, Literal, TypeAlias
 
 from pydantic import Field, StringConstraints
@@ -52,8 +53,14 @@ DECLINED = (*REFUSALS, "i could not find", "i couldn't find", "i was not able to
 
 
 def begins_like(text: str, beginnings: Iterable[str]) -> bool:
-    said = text.lstrip().casefold().replace("\N{RIGHT SINGLE QUOTATION MARK}", "'")
-    return any(said.startswith(beginning.casefold()) for beginning in beginnings)
+    begins = _folded(tuple(beginnings))
+    said = text.lstrip()[: max(map(len, begins), default=0)].casefold()  # never shorter than what it is made of
+    return said.replace("\N{RIGHT SINGLE QUOTATION MARK}", "'").startswith(begins)
+
+
+@lru_cache(maxsize=256)  # the lists of all cascades: each answer is compared with one of them
+def _folded(beginnings: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(beginning.casefold() for beginning in beginnings)
 
 
 RULES_MAX = 32  # each is evaluated before a step: together some microseconds

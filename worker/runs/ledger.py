@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from functools import cached_property
 from math import inf
 from time import monotonic
 from typing import Any
@@ -39,7 +40,7 @@ def _is_unanswered(trace: Trace) -> bool:
     return "firsttoken.prewarm" in trace.attributes
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Ledger:
     """The identity of one turn, and the two places where it is recorded."""
 
@@ -52,12 +53,12 @@ class Ledger:
     metadata: Mapping[str, str] | None = None  # the request's: it may name its surface
     priority: Priority = Priority.STANDARD  # as the request asks for it
 
-    @property
+    @cached_property  # a request asks for it half a dozen times
     def surface(self) -> str:
         """Where the answer is used: as the request or its agent says; otherwise `chat` for a browser and `embedded` for
         a program, or `batch` for the lowest priority class."""
         named = (self.metadata or {}).get(SURFACE)
-        if named in self.services.surface_names:
+        if self.services.has_surface(named):
             return str(named)
         usual = "chat" if self.principal.is_watching else "embedded"
         if self.priority is Priority.BATCH and BATCH in self.services.surfaces:

@@ -21,6 +21,7 @@ from agents.message import FunctionCall, Item, answered_calls, new_id
 from agents.progress import Marks
 from agents.store import ResponseRecord
 from agents.turn import AnswerNow, Steering, Turn
+from inference.frozen import changed
 from migrations.pool import DATABASE_AWAY, certain
 from worker.errors import BROKE, ApiError
 from worker.http.error_mapping import refusal, to_api_error
@@ -183,7 +184,7 @@ class Run:
         """Store that the response has begun, before any event is sent. Meanwhile the engine prefills the prompt."""
         if self._interrupted is None:
             self._began = True
-            await certain(lambda: begin(self._services, self.turn), BEGIN_S)
+            await certain(lambda: begin(self._services, self.turn, self.broadcast.journal.begun), BEGIN_S)
         self._accepted.set_result(None)
 
     async def _until_settled(self) -> None:
@@ -236,7 +237,7 @@ class Run:
         """Errors before the turn is accepted refuse the request."""
         try:
             turn, trace = self._ledger.applied(self.turn.turn), self._ledger.trace
-            turn = replace(turn, answer_now=self.answer_now, steering=self.steering)
+            turn = changed(turn, answer_now=self.answer_now, steering=self.steering)
             marks = self._marks_of(turn)
             if self._interrupted is not None:
                 turn, marks = replace(turn, tells_place=False), marks or Marks(self.broadcast.until_stored)
@@ -277,7 +278,7 @@ class Run:
             snapshot = self.turn.snapshot(finished)
             if self._diagnosis is not None:
                 snapshot["prompt_cache_diagnostics"] = self._diagnosis
-            record = replace(record_of(self.turn, snapshot, finished.output), remembered=finished.remembered)
+            record = changed(record_of(self.turn, snapshot, finished.output), remembered=finished.remembered)
             events = self.broadcast.end(snapshot)
             try:
                 await certain(lambda: self._finish(record, events), END_S)

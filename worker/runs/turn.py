@@ -126,11 +126,11 @@ async def run_turn(
     return await run_compacted(services.agent, model, turn, trace, seal, sink)
 
 
-async def begin(services: RunServices, turn: ResponseTurn) -> None:
-    """Store that this worker generates the response, unless `store` is false. Idempotent."""
+async def begin(services: RunServices, turn: ResponseTurn, record: ResponseRecord | None) -> None:
+    """Store that this worker generates the response, as `begun` describes it. Idempotent."""
     if turn.frame.request.background:
         await services.queue.begin(_taken(services, turn), turn.frame.started())
-    elif (record := begun(turn)) is not None:
+    elif record is not None:
         await services.running.begin(turn.tenant_id, record, services.presence.worker)
 
 
