@@ -194,25 +194,24 @@ async def identify(request: web.Request, handler: Handler) -> web.StreamResponse
 async def add_headers(request: web.Request, response: web.StreamResponse) -> None:
     """Called for every response, streams included, just before its headers are sent."""
     request[PREPARED] = True
-    response.headers["Server"] = SERVER
-    response.headers["X-Request-Id"] = request[REQUEST_ID]
-    response.headers["Openai-Processing-Ms"] = str(round((now_ns() - request[TRACE].start_ns) / 1e6))
+    app, headers, id, trace = request.app, response.headers, request[REQUEST_ID], request[TRACE]
+    headers["Server"] = SERVER
+    headers["X-Request-Id"] = id
+    headers["Openai-Processing-Ms"] = str(round((now_ns() - trace.start_ns) / 1e6))
     if is_for_messages(request.path):
-        response.headers["Request-Id"] = request[REQUEST_ID]  # where Anthropic's clients look for it
-    trace = request[TRACE]
-    response.headers["Traceparent"] = f"00-{trace.id}-{trace.attributes['span_id']}-01"
+        headers["Request-Id"] = id  # where Anthropic's clients look for it
+    headers["Traceparent"] = f"00-{trace.id}-{trace.attributes['span_id']}-01"
     if cut := trace.attributes.get("firsttoken.cut"):
-        response.headers["X-Firsttoken-Cut"] = str(cut)
+        headers["X-Firsttoken-Cut"] = str(cut)
     if ignored := request[IGNORED]:
-        response.headers[IGNORED_HEADER] = ignored.header
+        headers[IGNORED_HEADER] = ignored.header
     if principal := request.get(PRINCIPAL):
-        response.headers.update(request.app[SERVICES].rates.headers(principal, monotonic()))
+        headers.update(app[SERVICES].rates.headers(principal, monotonic()))
     for name, value in SECURITY_HEADERS.items():
-        response.headers.setdefault(name, value)
-    leaves = request.app[LEAVING].is_set() or request.app[DRAINING].is_set()
-    if leaves and response.status != SWITCHING_PROTOCOLS:
+        headers.setdefault(name, value)
+    if (app[LEAVING].is_set() or app[DRAINING].is_set()) and response.status != SWITCHING_PROTOCOLS:
         response.force_close()  # the next request of this client goes to another worker
-        response.headers["Connection"] = "close"  # aiohttp set the header before this
+        headers["Connection"] = "close"  # aiohttp set the header before this
 
 
 @web.middleware
