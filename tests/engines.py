@@ -7,7 +7,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -15,7 +14,8 @@ from pathlib import Path
 
 from inference.bundled import CHAT_MODEL
 from inference.remote.remote_model import RemoteModel
-from tests.serving import ROOT, START_TIMEOUT_S, STOP_TIMEOUT_S, clean_environment
+from tests.serving import START_TIMEOUT_S, STOP_TIMEOUT_S, clean_environment
+from tests.warm_process import WarmProcess
 from worker.engines.exchange import EngineTransport
 
 READY = re.compile(r"^Firsttoken engine .* is ready .* at (\S+)$", re.MULTILINE)
@@ -27,15 +27,9 @@ class EngineProcess:
     def __init__(self, home: Path, *arguments: str, name: str = "engine", **environment: str) -> None:
         self.log = home / f"{name}.log"
         listen = () if "--listen" in arguments else ("--listen", f"unix:{home / name}.sock")
-        command = [sys.executable, "-m", "tests.margins", "engine", "--home", str(home), "--threads", "1"]
+        command = ["engine", "--home", str(home), "--threads", "1", "--kv-disk-mb", "0", *listen, *arguments]
         with self.log.open("wb") as log:
-            self.process = subprocess.Popen(
-                [*command, "--kv-disk-mb", "0", *listen, *arguments],
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                cwd=ROOT,
-                env=clean_environment(**environment),
-            )
+            self.process = WarmProcess("tests.margins", command, log, log, clean_environment(**environment))
 
     def wait_until_ready(self) -> str:
         """Its address, as workers are told it. Raises AssertionError with the log when it does not get there."""
@@ -52,8 +46,8 @@ class EngineProcess:
 
     def stop(self) -> int:
         """Ask it to end; returns its exit code. One that does not end is killed."""
-        if self.process.poll() is not None:
-            return self.process.returncode
+        if (code := self.process.poll()) is not None:
+            return code
         self.process.send_signal(signal.SIGTERM)
         try:
             return self.process.wait(STOP_TIMEOUT_S)

@@ -6,15 +6,17 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tests.warm_process import WarmProcess
+
 START_TIMEOUT_S = 100.0  # an embedded Postgres, three models and the sample documents: ten seconds of two cores
 STOP_TIMEOUT_S = 60.0
 ROOT = Path(__file__).resolve().parent.parent
+LATE = {"FIRSTTOKEN_LATE": "wait"}  # on a busy machine, much is
 
 
 class Worker:
@@ -25,15 +27,9 @@ class Worker:
     ) -> None:
         self.log = home / f"{name}.log"
         self.ready_file = home / f"{name}-ready.json"
-        command = [sys.executable, "-m", program, "serve", "--port", "0", "--home", str(home)]
+        command = ["serve", "--port", "0", "--home", str(home), "--ready-file", str(self.ready_file), *arguments]
         with self.log.open("wb") as log:
-            self.process = subprocess.Popen(
-                [*command, "--ready-file", str(self.ready_file), *arguments],
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                cwd=ROOT,
-                env=clean_environment(FIRSTTOKEN_LATE="wait", **environment),  # on a busy machine, much is late
-            )
+            self.process = WarmProcess(program, command, log, log, clean_environment(**LATE, **environment))
 
     def wait_until_ready(self, timeout_s: float = START_TIMEOUT_S) -> dict[str, Any]:
         """The content of the ready file. Raises AssertionError with the log when the worker does not get there."""

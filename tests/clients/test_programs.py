@@ -456,7 +456,7 @@ def small(make_home: Callable[[], Path]) -> Iterator[Place]:
     home = make_home()
     (home / "models.toml").write_text(f'[models.{SMALL}]\nmodel = "{weights()}"')
     limits = {"context": 4096, "streams": 1, "docs": "", "answer-tokens": 100}
-    worker = Worker(home, *(f"--{name}={value}" for name, value in limits.items()), program="worker.cli.main")
+    worker = Worker(home, *(f"--{name}={value}" for name, value in limits.items()), program="worker")
     ready = worker.wait_until_ready(TIMEOUT_S)
     yield f"{ready['url']}/", ready["api_key"]
     assert worker.stop() == 0

@@ -34,7 +34,7 @@ def real_worker(make_home: Callable[[], Path]) -> Iterator[Worker]:
     (home / "models.toml").write_text("\n".join(f'[models.{name}]\nmodel = "{files[name]}"' for name in MODELS))
     small = {"context": CONTEXT, "streams": 1, "resident": 1, "parked-mb": 0, "kv-disk-mb": 0, "docs": ""}
     options = [f"--{name}={value}" for name, value in small.items()]
-    worker = Worker(home, *options, program="worker.cli.main")
+    worker = Worker(home, *options, program="worker")
     worker.wait_until_ready()
     yield worker
     assert worker.stop() == 0

@@ -11,11 +11,13 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from tempfile import TemporaryFile
 
 import pytest
 
 from migrations.embedded import EmbeddedPostgres
 from tests.serving import ROOT, clean_environment
+from tests.warm_process import WarmProcess
 from worker.cli.main import function_at
 from worker.config import settings
 
@@ -23,14 +25,14 @@ TIMEOUT_S = 100
 
 
 def firsttoken(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "worker", *arguments],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        env=clean_environment(**environment),
-        timeout=TIMEOUT_S,
-    )
+    with TemporaryFile() as output, TemporaryFile() as errors:
+        process = WarmProcess("worker", arguments, output, errors, clean_environment(**environment))
+        try:
+            code = process.wait(TIMEOUT_S)
+        finally:
+            process.kill()
+        said = [file.seek(0) or file.read().decode() for file in (output, errors)]
+        return subprocess.CompletedProcess(process.args, code, *said)
 
 
 def test_a_command_whose_output_nobody_reads_ends_without_a_word() -> None:
