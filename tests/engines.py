@@ -14,7 +14,7 @@ from pathlib import Path
 
 from inference.bundled import CHAT_MODEL
 from inference.remote.remote_model import RemoteModel
-from tests.serving import START_TIMEOUT_S, STOP_TIMEOUT_S, clean_environment
+from tests.serving import CHOSEN, START_TIMEOUT_S, STOP_TIMEOUT_S, clean_environment
 from tests.warm_process import WarmProcess
 from worker.engines.exchange import EngineTransport
 
@@ -29,7 +29,7 @@ class EngineProcess:
         listen = () if "--listen" in arguments else ("--listen", f"unix:{home / name}.sock")
         command = ["engine", "--home", str(home), "--threads", "1", "--kv-disk-mb", "0", *listen, *arguments]
         with self.log.open("wb") as log:
-            self.process = WarmProcess("tests.margins", command, log, log, clean_environment(**environment))
+            self.process = WarmProcess("tests.margins", command, log, log, clean_environment(**CHOSEN, **environment))
 
     def wait_until_ready(self) -> str:
         """Its address, as workers are told it. Raises AssertionError with the log when it does not get there."""
