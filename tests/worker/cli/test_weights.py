@@ -128,13 +128,8 @@ def test_the_models_of_a_worker_are_those_of_its_file_or_the_one_it_names(
 
 
 def test_without_a_network_the_small_model_answers_and_a_line_says_so(home: Path) -> None:
-    offline = {
-        "PIP_NO_INDEX": "1",
-        "PIP_CONFIG_FILE": "/dev/null",
-        "FIRSTTOKEN_WEIGHTS": PACKAGE,
-        "FIRSTTOKEN_DOCS": "",
-    }
-    worker = Worker(home, **offline)
+    offline = {"PIP_NO_INDEX": "1", "PIP_CONFIG_FILE": "/dev/null", "FIRSTTOKEN_WEIGHTS": PACKAGE}
+    worker = Worker(home, "--docs", "", **offline)
     ready = worker.wait_until_ready()
     assert worker.stop() == 0
     assert ready["model"].startswith("demo-chat: ")
