@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,7 +15,8 @@ from openai.types import VectorStore
 
 from tests.clients.conftest import MODEL
 from tests.inference.encoders import write_encoder
-from tests.serving import ROOT, Worker, clean_environment
+from tests.serving import Worker
+from tests.worker.cli.test_main import firsttoken
 
 BUNDLED, WORDS = "minilm-l6-v2", "words-48"
 HARBOUR = b"# Harbour\n\nShips enter the harbour at high tide. A berth costs 40 euros a night.\n"
@@ -142,14 +141,6 @@ def test_without_its_model_a_store_is_refused_by_name(stores: tuple[VectorStore,
 
 @pytest.mark.usefixtures("stores")
 def test_a_command_without_the_model_is_refused_too(home: Path) -> None:
-    command = [sys.executable, "-m", "worker", "ingest", str(home / "local.key"), "--store", "bread"]
-    options: dict[str, Any] = {
-        "capture_output": True,
-        "text": True,
-        "cwd": ROOT,
-        "env": clean_environment(),
-        "check": False,
-    }
-    done = subprocess.run([*command, "--home", str(home)], **options)
+    done = firsttoken("ingest", str(home / "local.key"), "--store", "bread", "--home", str(home))
     assert done.returncode == 1
     assert f"embedding model {WORDS}" in done.stderr and "Traceback" not in done.stderr

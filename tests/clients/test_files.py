@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import io
-import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -14,7 +12,8 @@ from openai import OpenAI
 from openai.types import FileObject, VectorStore
 
 from tests.clients.conftest import MODEL
-from tests.serving import ROOT, Worker, clean_environment
+from tests.serving import Worker
+from tests.worker.cli.test_main import firsttoken
 
 HARBOUR = b"# Harbour\n\nShips enter the harbour at high tide.\n\n## Fees\n\nA berth costs 40 euros a night.\n"
 BREAD = b"# Bread\n\nKnead flour, water and salt, then bake the dough for an hour.\n"
@@ -162,8 +161,7 @@ def test_files_and_stores_of_another_tenant_do_not_exist(
     server: Mapping[str, Any], server_worker: Worker, store: VectorStore, file: FileObject
 ) -> None:
     home = str(server_worker.log.parent)
-    command = [sys.executable, "-m", "worker", "keys", "create", "theirs", "--tenant", "stranger", "--home", home]
-    made = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT, env=clean_environment())
+    made = firsttoken("keys", "create", "theirs", "--tenant", "stranger", "--home", home)
     with OpenAI(base_url=f"{server['url']}/v1", api_key=made.stdout.split()[0], max_retries=0) as stranger:
         assert file.id not in [each.id for each in stranger.files.list()]
         mine = stranger.vector_stores.create().id

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -16,19 +14,11 @@ from aiohttp import web
 from inference.bundled import CHAT_MODEL, EMBEDDER
 from inference.provisioning.doctor import Finding, Level
 from inference.remote.remote_model import RemoteModel
-from tests.serving import ROOT, clean_environment
+from tests.worker.cli.test_main import firsttoken
 from worker.cli.upkeep import engine_findings, models_finding
 from worker.config import Config, load
 from worker.engines.exchange import EngineTransport
 from worker.engines.model_file import ModelTable, read_models
-
-TIMEOUT_S = 100
-
-
-def doctor(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "worker", "doctor", *arguments]
-    environment = clean_environment()
-    return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment, timeout=TIMEOUT_S)
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +27,7 @@ def home(make_home: Callable[[], Path]) -> str:
 
 
 def test_a_machine_that_can_serve_is_told_so_line_by_line(home: str) -> None:
-    done = doctor("--home", home, "--draft", "demo-draft")
+    done = firsttoken("doctor", "--home", home, "--draft", "demo-draft")
     assert done.returncode == 0, done.stdout + done.stderr
     names = [line.split()[1] for line in done.stdout.splitlines() if not line.startswith(" ")]
     assert names[:7] == ["disk", "database", "embedders", "cpu", "backend", "threads", "barriers"]
@@ -47,7 +37,7 @@ def test_a_machine_that_can_serve_is_told_so_line_by_line(home: str) -> None:
 
 def test_problems_are_named_in_the_exit_code_and_in_json(home: str) -> None:
     database = ("--database-url", "postgresql://nobody@127.0.0.1:1/none")
-    done = doctor("--home", home, "--json", "--model", str(EMBEDDER), "--embedders", "nothing", *database)
+    done = firsttoken("doctor", "--home", home, "--json", "--model", str(EMBEDDER), "--embedders", "nothing", *database)
     assert done.returncode == 1
     assert done.stderr == "firsttoken: not ready to serve because of database, embedders, model\n"
     report = json.loads(done.stdout)
@@ -58,13 +48,15 @@ def test_problems_are_named_in_the_exit_code_and_in_json(home: str) -> None:
 
 
 def test_a_model_that_is_not_here_yet_comes_with_the_way_to_get_it(home: str) -> None:
-    done = doctor("--home", home, "--model", "qwen3-8b")
+    done = firsttoken("doctor", "--home", home, "--model", "qwen3-8b")
     assert done.returncode == 1 and "firsttoken models pull qwen3-8b" in done.stdout
 
 
 def test_a_home_that_cannot_be_used_is_a_problem_with_a_way_out(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    done = doctor("--home", str(tmp_path / "file"), "--database-url", "postgresql://nobody@127.0.0.1:1/none")
+    done = firsttoken(
+        "doctor", "--home", str(tmp_path / "file"), "--database-url", "postgresql://nobody@127.0.0.1:1/none"
+    )
     assert done.returncode == 1
     assert "problem  disk" in done.stdout and "--home" in done.stdout
 

@@ -10,8 +10,6 @@ import json
 import os
 import re
 import signal
-import subprocess
-import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -23,7 +21,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from migrations.embedded.placement import placement_of
 from migrations.embedded.postmaster import PidFile
-from tests.serving import ROOT, Worker, clean_environment
+from tests.serving import Worker
+from tests.worker.cli.test_main import firsttoken
 
 NAMES = {"engine", "worker-1", "worker-2"}
 UNTIL_S = 120.0  # a member is begun again in seconds, on a machine that has nothing else to do
@@ -236,16 +235,7 @@ async def test_a_stop_lets_answers_finish_and_a_second_signal_ends_them(ready: d
     ],
 )
 def test_what_prevents_a_start_is_said_in_one_line(settings: tuple[str, ...], said: str, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "worker", "serve", "--workers", "2", "--port", "0", "--home", str(tmp_path)]
-    done = subprocess.run(
-        [*command, "--docs", "", *settings],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        cwd=ROOT,
-        env=clean_environment(),
-        check=False,
-    )
+    done = firsttoken("serve", "--workers", "2", "--port", "0", "--home", str(tmp_path), "--docs", "", *settings)
     # A worker that is quicker than the engine says so before.
     (line,) = [line for line in done.stderr.splitlines() if "no engine is reachable yet" not in line]
     assert done.returncode == 1 and line.startswith("firsttoken: ") and said in line
