@@ -12,7 +12,7 @@ THREADS := $(if $(SHARED),OMP_THREAD_LIMIT=$(shell expr $(CORES) / $(JOBS) '|' 1
 # Tests start hundreds of processes; without bytecode, each of them would compile all modules again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run setup test test-clients test-long test-builds test-gpu test-vllm screenshots bench format docs clean help
+.PHONY: run setup test lint tools test-clients test-long test-builds test-gpu test-vllm screenshots bench format docs clean help
 
 run: ## Start a worker on http://127.0.0.1:8080. Options: make run ARGS="--port 9000"
 	@$(PYTHON) -m deploy.setup
@@ -22,15 +22,21 @@ setup: ## Create .venv with everything needed for development
 	@$(PYTHON) -m deploy.setup --dev
 
 test: setup ## Run the linter, type checker and all tests. Options: make test JOBS=1 ARGS="-k tenants"
+	@$(MAKE) --no-print-directory -j2 lint tools
+	@$(THREADS) $(BIN)/pytest -q $(SHARED) $(ARGS)
+
+# One of them computes, the other mostly downloads.
+lint:
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/ruff format --check --quiet .
 	@$(BIN)/mypy --no-error-summary
+
+tools:
 	@deploy/browser.sh >/dev/null
 	@deploy/pooler.sh >/dev/null
 	@deploy/balancer.sh >/dev/null
 	@$(BIN)/python -m deploy.clients
 	@$(BIN)/python -m deploy.weights
-	@$(THREADS) $(BIN)/pytest -q $(SHARED) $(ARGS)
 
 test-clients: setup ## Run the tests with Codex and Claude Code themselves; the first run downloads 340 MB
 	@$(BIN)/python -m deploy.clients programs
