@@ -83,11 +83,15 @@ def make_empty_home() -> Iterator[Callable[[], Path]]:
 
 @pytest.fixture(scope="session")
 async def migrated(make_empty_home: Callable[[], Path]) -> Path:
-    """The data folder of a migrated database that nobody has used."""
+    """The data folder of a migrated database that nobody has used. What is written there need not outlive the machine:
+    a commit waits for no disk, only what kills processes alone is tested with it."""
     home = make_empty_home()
     with EmbeddedPostgres(home) as server:
         await migrate(server.owner_dsn)
-    return placement_of(home).data
+    data = placement_of(home).data
+    with (data / "postgresql.conf").open("a") as settings:
+        settings.write("fsync = off\n")
+    return data
 
 
 @pytest.fixture(scope="session")
