@@ -34,6 +34,8 @@ RELEVANT = {
     "how are sources cited?": "citation",
     "What does the ops page show?": "ops",
     "How do I use the openai python client?": "openai",
+    "Does it support GPUs?": "supports gpus",
+    "Which cpus does it run on?": "runs on cpus",
 }
 IRRELEVANT = ["hello", "what is 12*7", "thanks!", "tell me a joke", "convert 5 miles to km", "Who won the world cup?"]
 

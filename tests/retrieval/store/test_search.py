@@ -210,6 +210,12 @@ async def test_among_words_with_too_many_hits_those_that_the_filter_lets_through
         ("a limit of 1,048,576 bytes", "1048576 bytes"),
         ("call it with --exclude-table-data=old", "exclude-table-data"),
         ("\n- --exclude-table-data: leave it out", "--exclude-table-data"),
+        ("it needs a GPU", "GPUs?"),
+        ("two GPUs are faster", "a gpu"),
+        ("which cpus it has", "CPU"),
+        ("read as a PDF", "PDFs"),
+        ("the PDFs are read", "which pdfs"),
+        ("IDs and userIDs", "userID"),
     ],
 )
 async def test_an_identifier_is_found_whole_and_by_its_parts(
