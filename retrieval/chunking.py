@@ -6,6 +6,7 @@ There are two steps: `pieces` processes the whole text, however large and odd, s
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
@@ -20,6 +21,8 @@ CHUNK_TOKENS_MAX = 200
 CHUNK_CHARS_MIN = 16  # dense text (numbers, other scripts) is split again, but never into smaller parts
 WINDOW_CHARS = 50_000  # given to the splitter at once: a millisecond or two
 CHUNKS_MAX = 20_000  # per file: 10 MB of text make about 12,000
+# "9.27. " and "F.21.3. " before a title or a heading; without the last dot it may be a version.
+_SECTION_NUMBER = re.compile(r"(?:^|(?<= > ))(?:[A-Z]\.)?(?:\d{1,4}\.)+\s+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +76,10 @@ def fitted(document: Document, pieces: Iterable[Piece], count: Callable[[str], i
 
 
 def embedded_text(title: str, chunk: Chunk) -> str:
-    """The embedder's input: the passage below its document's title and headings."""
-    return f"{passage_title(title, chunk.heading)}\n{chunk.text}"
+    """The embedder's input: the passage below its document's title and headings, without the numbers of the sections:
+    a token for each digit and dot, which stand for nothing. They are searched for as words.
+    """
+    return f"{_SECTION_NUMBER.sub('', passage_title(title, chunk.heading))}\n{chunk.text}"
 
 
 def passage_title(title: str, heading: str) -> str:

@@ -15,6 +15,8 @@ from retrieval.loaders.source import decode
 _NOT_CONTENT = re.compile("script|style|noscript|template|nav|footer|aside|svg|iframe|form|button|dialog|title")
 # What a landmark's role says of a `div`, its tag says of a `nav`, `search`, `aside` or `footer`.
 _NOT_CONTENT_ROLES = {"navigation", "search", "complementary", "contentinfo"}
+# So does the class that generators of manuals give it: DocBook's header and footer name the pages around this one.
+_NOT_CONTENT_CLASS = re.compile("nav(?:bar|header|footer|igation)?|breadcrumbs?")
 _HEADINGS = {f"h{level}": level for level in range(1, 7)}
 _BLOCK = re.compile(
     "address|article|blockquote|body|dd|details|div|dl|dt|fieldset|figcaption|figure|h[1-6]|header|hgroup|hr|li|main|ol|p|"
@@ -89,6 +91,8 @@ def _walk(root: LexborNode) -> Iterator[tuple[LexborNode, bool]]:
 def _skipped(node: LexborNode) -> bool:
     tag, attributes = node.tag or "", node.attributes
     if _NOT_CONTENT.fullmatch(tag) or "hidden" in attributes or attributes.get("role") in _NOT_CONTENT_ROLES:
+        return True
+    if any(map(_NOT_CONTENT_CLASS.fullmatch, (attributes.get("class") or "").split())):
         return True
     return tag == "a" and _is_permalink(node, attributes.get("href") or "")
 

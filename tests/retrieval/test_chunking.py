@@ -1,10 +1,19 @@
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from inference.embedding.embedder import TOKENS_MAX, Embedder
-from retrieval.chunking import CHUNK_CHARS_MAX, CHUNK_CHARS_MIN, CHUNK_TOKENS_MAX, embedded_text, passage_title, split
+from retrieval.chunking import (
+    CHUNK_CHARS_MAX,
+    CHUNK_CHARS_MIN,
+    CHUNK_TOKENS_MAX,
+    Chunk,
+    embedded_text,
+    passage_title,
+    split,
+)
 from retrieval.loaders import markdown, text
 from retrieval.loaders.document import HEADING_CHARS_MAX, TITLE_CHARS_MAX, Document
 
@@ -74,6 +83,23 @@ def test_dense_text_is_split_until_the_embedder_sees_all_of_it(embedder: Embedde
     assert max(chunk.tokens for chunk in chunks) <= CHUNK_TOKENS_MAX
     assert " ".join(chunk.text for chunk in chunks) == numbers
     assert max(embedder.count(embedded_text("a title", chunk)) for chunk in chunks) <= TOKENS_MAX
+
+
+@pytest.mark.parametrize(
+    ("title", "heading", "embedded"),
+    [
+        ("9.27. System Functions", "9.27.9. File Access > 1. Notes", "System Functions > File Access > Notes"),
+        ("F.21. isn", "F.21.3. Functions", "isn > Functions"),
+        ("isn", "", "isn"),
+        (
+            "What's new in 3.11",
+            "3.11 changes > Up to 2.7. and back",
+            "What's new in 3.11 > 3.11 changes > Up to 2.7. and back",
+        ),
+    ],
+)
+def test_the_numbers_of_sections_are_not_embedded(title: str, heading: str, embedded: str) -> None:
+    assert embedded_text(title, Chunk(heading, "the text", 0, 8, 2)) == f"{embedded}\nthe text"
 
 
 def test_text_that_stays_dense_is_not_split_for_ever() -> None:

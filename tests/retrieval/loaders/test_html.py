@@ -55,6 +55,12 @@ def test_a_landmark_is_left_out_whether_its_tag_or_its_role_says_so(role: str) -
     assert document.text == "text"
 
 
+@pytest.mark.parametrize("name", ["nav", "navbar wide", "old navheader", "navfooter", "navigation", "breadcrumbs"])
+def test_navigation_is_left_out_if_its_class_says_so(name: str) -> None:
+    page = f'<body class="has-nav"><div class="{name}"><table><tr><td>Prev<td>Next</table></div><p class=navy>text'
+    assert load(page.encode(), "name").text == "text"
+
+
 def test_the_main_part_may_be_named_by_its_role() -> None:
     assert load(b"<div>around</div><div role=main><p>text</div><div>below</div>", "name").text == "text"
 
