@@ -109,6 +109,15 @@ def test_held_out_cases_are_a_suite_of_the_gate(tmp_path: Path) -> None:
     assert {case.group for case in suite.cases} >= set(held_out.KINDS)
 
 
+def test_no_function_of_the_written_calls_is_in_training() -> None:
+    cases = read_suites([DATA / "calls.jsonl"]).cases
+    assert all([case.group for case in cases].count(kind) == 20 for kind in held_out.KINDS)
+    learnt = [*functions.read(), *functions.read(functions.SERVICES)]
+    described = {_words(function.description) for function in learnt}
+    assert not {_words(tool.description) for case in cases for tool in case.tools or ()} & described
+    assert not {_words(case.question) for case in cases} & {_words(way) for each in learnt for way in each.templates}
+
+
 def test_a_result_is_what_the_tool_of_the_server_returns(choose: Chooser) -> None:
     for _ in range(30):
         sum_, conversion, time = builtin.sum_(choose), builtin.conversion(choose), builtin.time(choose)
