@@ -21,15 +21,13 @@ from worker.auth.principal import ALL
 from worker.cli.download import make, named, shown
 from worker.config import PROJECT, Config
 from worker.edge.listener import listening
-from worker.engines.address import Address, listen_socket
 from worker.errors import StartError
 from worker.home import Home, write_atomically
+from worker.lifecycle.address import Address, bind, join, listen_socket, url_of
 from worker.lifecycle.crew.member import Member
 from worker.lifecycle.drain import drain, first_of, make_room
-from worker.lifecycle.load_progress import LoadProgress
 from worker.lifecycle.loading_app import serving_progress
-from worker.lifecycle.port import bind, join, url_of
-from worker.lifecycle.process import StopSignals, freeze, notice
+from worker.lifecycle.process import LoadProgress, StopSignals, freeze, notice
 from worker.lifecycle.ready_file import FIRST_START, Ready, ready_files
 from worker.routes.health import beside
 from worker.runs.manager import RUNS

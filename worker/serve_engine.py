@@ -10,11 +10,11 @@ from inference.errors import EngineStopped
 from worker.config import VERSION, Config
 from worker.edge.listener import listening
 from worker.engines.active_engines import open_model
-from worker.engines.address import Address, listen_socket
 from worker.engines.engine_app import build_engine_app, drain
 from worker.engines.engine_config import read_token
 from worker.errors import StartError
 from worker.home import Home
+from worker.lifecycle.address import Address, listen_socket
 from worker.lifecycle.crew.member import Member
 from worker.lifecycle.process import StopSignals, freeze
 from worker.lifecycle.supervisor import Supervisor

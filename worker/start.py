@@ -51,8 +51,8 @@ from worker.engines.model_pool import phases
 from worker.engines.retrieval_models import open_embedders, open_reranker
 from worker.home import Home
 from worker.lifecycle.agent_files import check_names, read_agents
-from worker.lifecycle.load_progress import LoadProgress
 from worker.lifecycle.prewarm import prefill_shared_prefixes, read_answered_questions
+from worker.lifecycle.process import LoadProgress
 from worker.lifecycle.supervisor import Supervisor
 from worker.lifecycle.tool_servers import ToolServers, open_tool_servers
 from worker.runs.admission import Admission

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from worker.config import Config
-from worker.engines.address import Address, engines_in, listen_socket
 from worker.engines.engine_config import read_token
 from worker.errors import StartError
+from worker.lifecycle.address import Address, engines_in, listen_socket
 from worker.serve_engine import serve_engine
 from worker.setting import ConfigError
 

@@ -29,7 +29,6 @@ from migrations.embedded import EmbeddedPostgresError
 from migrations.runner import MigrationError, migrate, server_versions
 from worker.config import Config
 from worker.database import open_owner_dsn
-from worker.engines.address import engines_in
 from worker.engines.engine_config import engine_config, read_token
 from worker.engines.exchange import EngineTransport
 from worker.engines.model_aliases import ModelAliases
@@ -37,6 +36,7 @@ from worker.engines.model_file import InvalidModels, ModelFile, read_models
 from worker.engines.retrieval_models import embedder_files
 from worker.errors import StartError
 from worker.home import Home
+from worker.lifecycle.address import engines_in
 from worker.lifecycle.agent_files import check_names, read_agents
 
 # The embedded database keeps a gigabyte of write-ahead log; with less than that it stops while people chat.

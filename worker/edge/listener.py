@@ -18,7 +18,7 @@ from worker.edge.guard import Connections, Guard, descriptors, limit_for
 from worker.edge.limit_settings import LimitSettings
 from worker.errors import ApiError
 from worker.http.middleware import error_response
-from worker.lifecycle.port import BACKLOG
+from worker.lifecycle.address import BACKLOG
 
 Handler: TypeAlias = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 

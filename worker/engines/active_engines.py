@@ -24,7 +24,6 @@ from inference.remote.remote_model import RemoteModel
 from inference.trace import Trace
 from worker.auth.secret import Secret
 from worker.config import Config
-from worker.engines.address import engines_in
 from worker.engines.engine_config import engine_config, load_for, read_token
 from worker.engines.exchange import EngineTransport
 from worker.engines.model_file import ModelFile, ModelTable, read_models
@@ -32,6 +31,7 @@ from worker.engines.model_pool import ModelPool, phases
 from worker.engines.on_demand import OnDemandModel, State
 from worker.errors import StartError
 from worker.home import Home
+from worker.lifecycle.address import engines_in
 from worker.lifecycle.calibrator import Calibrator
 from worker.lifecycle.supervisor import Supervisor
 from worker.setting import ConfigError

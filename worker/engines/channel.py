@@ -29,8 +29,8 @@ from inference.remote.transport import (
     read_refusal,
     read_step,
 )
-from worker.engines.address import Address
 from worker.engines.http_response import HEAD_BYTES_MAX, BadResponse
+from worker.lifecycle.address import Address
 
 # If the machine vanishes without closing the connection, that is detected within 20 s: by keep-alive probes, or, while
 # data is in flight and no probes are sent, by the time without an acknowledgement.

@@ -8,8 +8,8 @@ from pathlib import Path
 from inference.adapter import adapters_in
 from inference.attention import ALL_TOKENS, AUTO, FLASH, KV_TYPES, LAYOUTS, WINDOW
 from inference.weight_placement import GPU, KV_PLACES, LAYER, LOAD_MODES, Split
-from worker.engines.address import Address, engines_in
 from worker.engines.model_aliases import ModelAliases
+from worker.lifecycle.address import Address, engines_in
 from worker.setting import Group, among, setting, web_address
 
 SIMILAR_MIN = 0.7  # cosine of questions; even unrelated ones reach this

@@ -12,9 +12,9 @@ from typing import cast
 from inference.remote.protocol import PATH
 from inference.remote.transport import PATH as CHANNEL_PATH
 from inference.remote.transport import PROTOCOL, Answer, Exchange, Receiver
-from worker.engines.address import Address
 from worker.engines.channel import Channel, dial, keep_alive
 from worker.engines.http_response import BadResponse, HttpResponseParser
+from worker.lifecycle.address import Address
 
 ANSWER_BYTES_MAX = 16 * 2**20  # of one that is forwarded in full: metrics have labels of many tenants
 REFUSAL_BYTES_MAX = 2**20  # of an error response: some engines echo the request

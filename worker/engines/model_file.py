@@ -35,10 +35,10 @@ from agents.toml_file import Name, Table, line_of, read_toml
 from inference.adapter import adapters_in
 from inference.template_options import Value
 from worker.config import Config
-from worker.engines.address import engines_in
 from worker.engines.model_aliases import ALIASES_MAX, NAME
 from worker.errors import StartError
 from worker.home import Home
+from worker.lifecycle.address import engines_in
 
 MODELS_MAX = 32  # more than fit into any machine's memory
 ROUTES_MAX = 32

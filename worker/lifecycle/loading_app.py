@@ -14,7 +14,7 @@ from worker.edge.listener import listening
 from worker.errors import ApiError
 from worker.http.middleware import SECURITY_HEADERS, SERVER, error_response
 from worker.http.request import json_response
-from worker.lifecycle.load_progress import LoadProgress
+from worker.lifecycle.process import LoadProgress
 from worker.routes import pages
 
 RETRY_S = 1  # most models are loaded a second or two after a request

@@ -1,4 +1,5 @@
-"""What every process of ours has: signals that stop it, a tuned garbage collector, an event loop that is shared."""
+"""What every process of ours has: the progress of its start, signals that stop it, a tuned garbage collector, an event
+loop that is shared."""
 
 from __future__ import annotations
 
@@ -6,8 +7,11 @@ import asyncio
 import gc
 import signal
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Never
+
+from tqdm import tqdm
 
 LOOK_S = 0.25  # polling interval for conditions that cannot notify
 
@@ -85,3 +89,26 @@ class TimeSlice:
         if busy_s >= SLICE_S:
             await asyncio.sleep(REST_SHARE * busy_s if self._chatting() else 0)
             self._began = time.monotonic()
+
+
+BAR_AFTER_S = 1.0  # a bar that vanishes before it can be read only distracts
+
+
+class LoadProgress:
+    """`share` goes from 0 to 1. Written by the loading thread, read by the event loop."""
+
+    def __init__(self) -> None:
+        self.share = 0.0
+        self._bar: tqdm[Never] | None = None
+
+    @contextmanager
+    def shown(self) -> Iterator[None]:
+        """Show a bar in the terminal, if there is one."""
+        with tqdm(total=100, unit="%", desc="loading the model", delay=BAR_AFTER_S, leave=False, disable=None) as bar:
+            self._bar = bar
+            yield
+
+    def tell(self, share: float) -> None:
+        self.share = share
+        if self._bar is not None:
+            self._bar.update(round(100 * share) - self._bar.n)

@@ -8,9 +8,9 @@ from contextlib import closing
 import aiohttp
 
 from worker.config import Config
-from worker.lifecycle.load_progress import LoadProgress
+from worker.lifecycle.address import bind
 from worker.lifecycle.loading_app import serving_progress
-from worker.lifecycle.port import bind
+from worker.lifecycle.process import LoadProgress
 
 
 async def test_health_tells_how_far_the_model_is_and_everything_else_is_asked_to_come_again() -> None:

@@ -25,10 +25,10 @@ from worker.engines.engine_config import read_token
 from worker.engines.exchange import EngineTransport
 from worker.errors import StartError
 from worker.home import Home
+from worker.lifecycle.address import reserve
 from worker.lifecycle.crew.child import Child
 from worker.lifecycle.crew.member import socket_in
 from worker.lifecycle.crew.shared_models import SharedEngine, SharedModels
-from worker.lifecycle.port import reserve
 from worker.lifecycle.process import StopSignals, notice
 from worker.lifecycle.ready_file import FIRST_START, Ready, ready_files
 
