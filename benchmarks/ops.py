@@ -26,7 +26,8 @@ import asyncpg
 from migrations.embedded import EmbeddedPostgres
 from migrations.pool import Database
 from migrations.runner import bundled_migrations, migrate
-from worker.auth.principal import Principal, Scope
+from worker.auth.principal import Principal
+from worker.auth.scope import Scope
 from worker.telemetry.latency import answer_list, rollups
 from worker.telemetry.latency.answer_list import Search
 from worker.telemetry.latency.slice import DAY_S, HOUR_S, Slice, TimeRange, Visibility

@@ -17,7 +17,7 @@ from retrieval.errors import RetrievalError
 from retrieval.ingest import ingest
 from worker.app import build_app
 from worker.auth.keys import LOCAL_TENANT, sign_in_link
-from worker.auth.principal import ALL
+from worker.auth.scope import ALL
 from worker.cli.download import make, named, shown
 from worker.config import PROJECT, Config
 from worker.edge.listener import listening

@@ -23,7 +23,7 @@ from schemathesis.specs.openapi.definitions import OPENAPI_31_VALIDATOR
 from tests.serving import Worker
 from tests.worker.cli.test_main import firsttoken
 from worker.app import RESOURCES
-from worker.auth.principal import Scope
+from worker.auth.scope import Scope
 from worker.routes.openapi import Operation, document, operations
 
 EXAMPLES = 5  # of each operation: all of them together take half a minute

@@ -21,8 +21,8 @@ from tests.pages.conftest import PHONE, OpenPage, keep_screenshot
 from tests.pages.past import answer, remember, say, with_tool
 from tests.worker.harness import SECRET, make_services, serving
 from worker.auth.keys import Keys
-from worker.auth.principal import USUAL as USUAL_SCOPES
-from worker.auth.principal import Scope
+from worker.auth.scope import USUAL as USUAL_SCOPES
+from worker.auth.scope import Scope
 from worker.runs.record import TurnRecord
 from worker.telemetry.traces import Traces
 

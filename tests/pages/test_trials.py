@@ -14,7 +14,7 @@ from tests.pages.conftest import OpenPage, keep_screenshot
 from tests.worker.harness import SECRET, make_services, serving
 from worker.auth.audit import Actor
 from worker.auth.keys import Keys
-from worker.auth.principal import ALL, USUAL
+from worker.auth.scope import ALL, USUAL
 from worker.telemetry.canaries import Canaries, CanaryStore
 from worker.telemetry.trial import Answer, Proposal, State
 

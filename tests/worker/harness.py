@@ -27,8 +27,8 @@ from worker.auth.audit import AuditLog
 from worker.auth.authenticator import Authenticator
 from worker.auth.jwt import Tokens
 from worker.auth.keys import Keys
-from worker.auth.principal import Scope
 from worker.auth.provider import Provider
+from worker.auth.scope import Scope
 from worker.auth.secret import Seals, Secret
 from worker.auth.session import Sessions
 from worker.config import Config

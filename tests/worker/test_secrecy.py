@@ -27,7 +27,7 @@ from tests.worker.answering import MODEL, services_with
 from tests.worker.harness import SECRET, Client, serving
 from worker.auth.jwt import Jwks, KeysUnavailable
 from worker.auth.keys import Keys
-from worker.auth.principal import ALL
+from worker.auth.scope import ALL
 from worker.auth.secret import Secret
 from worker.config import Config, load
 from worker.http.request import PRINCIPAL

@@ -23,7 +23,7 @@ from joserfc.jws import JWSRegistry
 
 from inference.trace import Trace
 from worker.auth.auth_settings import TokenSettings
-from worker.auth.principal import USUAL, Scope, known
+from worker.auth.scope import USUAL, Scope, known
 from worker.lifecycle.supervisor import Supervised, Supervisor, Well
 
 log = logging.getLogger("firsttoken.auth")

@@ -10,7 +10,8 @@ from uuid import UUID
 
 from migrations.pool import Database
 from worker.auth.audit import WORKER, Act, Actor, note
-from worker.auth.principal import USUAL, KeyLimits, Scope, known
+from worker.auth.principal import KeyLimits
+from worker.auth.scope import USUAL, Scope, known
 from worker.auth.secret import Secret
 
 KEY_PREFIX = "ft_"

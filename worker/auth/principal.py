@@ -3,9 +3,7 @@ class, its rates, its cost per day."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from typing import Annotated, Literal, TypeAlias
 from uuid import UUID
 
@@ -15,23 +13,7 @@ from agents.definition import CLASSES, Bounds, ClassName
 from agents.origin import origins_of
 from agents.turn import Owner, Turn
 from inference.generation import Priority
-
-
-class Scope(StrEnum):
-    CHAT = "chat"  # call the models, read and continue what is stored, see the latencies of one's own responses
-    INGEST = "ingest"  # upload files, create stores, and remove them
-    OPS = "ops"  # see the metrics and the latencies of all tenants
-    ADMIN = "admin"  # list and end the sessions of the tenant, read its audit log
-
-
-USUAL = frozenset({Scope.CHAT, Scope.INGEST})
-ALL = frozenset(Scope)
-
-
-def known(names: Iterable[str]) -> frozenset[Scope]:
-    """The names that are known scopes: one that only a newer version knows grants nothing here."""
-    given = frozenset(names)
-    return frozenset(scope for scope in Scope if scope in given)
+from worker.auth.scope import Scope
 
 
 def _origins(text: str) -> str:

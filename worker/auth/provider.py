@@ -34,7 +34,7 @@ from worker.auth.jwt import (
     header_of,
     is_storable,
 )
-from worker.auth.principal import USUAL, Scope
+from worker.auth.scope import USUAL, Scope
 from worker.auth.secret import Secret
 from worker.auth.throttle import Throttle
 from worker.config import Config

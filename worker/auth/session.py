@@ -20,7 +20,7 @@ from aiohttp import web
 from migrations.pool import Database
 from worker.auth.audit import Act, Actor, note
 from worker.auth.keys import Grant
-from worker.auth.principal import Scope, known
+from worker.auth.scope import Scope, known
 from worker.auth.secret import Secret
 from worker.errors import ApiError
 

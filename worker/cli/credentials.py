@@ -13,7 +13,8 @@ from agents.config_error import describe_error
 from migrations.pool import Database
 from worker.auth.audit import Act, AuditLog, note
 from worker.auth.keys import LOCAL_TENANT, ApiKey, Keys, sign_in_link
-from worker.auth.principal import ALL, USUAL, KeyLimits, Scope
+from worker.auth.principal import KeyLimits
+from worker.auth.scope import ALL, USUAL, Scope
 from worker.auth.secret import SIGNS_AFTER_S, Secret, SecretFile, read_secret
 from worker.auth.session import Sessions
 from worker.cli.tenant import checked, command_actor, known_tenant, tenant_of

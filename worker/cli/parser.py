@@ -8,7 +8,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from worker.auth.principal import Scope
+from worker.auth.scope import Scope
 from worker.cli.arguments import (
     SETTING_NAMES,
     Parser,

@@ -11,7 +11,8 @@ from uuid import UUID
 from migrations.pool import Database
 from worker.auth.audit import Actor
 from worker.auth.keys import LOCAL_TENANT, Keys
-from worker.auth.principal import NOBODY, Principal, Scope
+from worker.auth.principal import NOBODY, Principal
+from worker.auth.scope import Scope
 from worker.auth.secret import read_secret
 from worker.config import Config
 from worker.database import open_database

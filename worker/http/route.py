@@ -11,7 +11,8 @@ from typing import Any, TypeAlias, TypeVar
 from aiohttp import web
 from pydantic import BaseModel
 
-from worker.auth.principal import Principal, Scope
+from worker.auth.principal import Principal
+from worker.auth.scope import Scope
 from worker.errors import ApiError
 
 Handler = TypeVar("Handler", bound=Callable[..., Any])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from aiohttp import web
 
 from retrieval.errors import FileNotFound
-from worker.auth.principal import Scope
+from worker.auth.scope import Scope
 from worker.errors import ApiError, invalid
 from worker.http.request import BODY, PRINCIPAL, json_response, path_id
 from worker.http.route import Routes

@@ -18,7 +18,7 @@ from inference.errors import UnknownToken
 from inference.language_model import LanguageModel
 from inference.prompt import Segment
 from inference.prompt_cache import Part
-from worker.auth.principal import Scope
+from worker.auth.scope import Scope
 from worker.errors import ApiError, ClientGone
 from worker.http.request import BODY, IGNORED, PRINCIPAL, TRACE, check_model, in_param, json_bytes, json_response
 from worker.http.route import EVENTS, JSON, Routes

@@ -26,7 +26,7 @@ from agents.turn import Turn
 from inference.generation import Generation
 from inference.trace import Trace
 from worker.auth.audit import Act
-from worker.auth.principal import Scope
+from worker.auth.scope import Scope
 from worker.edge.guard import remote_of
 from worker.errors import ApiError, invalid
 from worker.http.request import BODY, INCLUDE, PRINCIPAL, check_model, includes, json_response, noted, path_id

@@ -15,7 +15,7 @@ from pydantic import BeforeValidator, Field, StringConstraints
 
 from inference.embedding.windows import Windows
 from retrieval.rank import window_similarity
-from worker.auth.principal import USUAL
+from worker.auth.scope import USUAL
 from worker.errors import ApiError
 from worker.http.request import BODY, IGNORED, PRINCIPAL, TRACE, json_response
 from worker.http.route import Routes

@@ -16,7 +16,7 @@ from aiohttp.http import HttpProcessingError
 
 from retrieval.records import Upload
 from worker.auth.audit import Act
-from worker.auth.principal import USUAL, Scope
+from worker.auth.scope import USUAL, Scope
 from worker.edge.body import BUDGET, MEMORY_BYTES_MAX, Reservation, arriving, coding_of
 from worker.errors import ApiError
 from worker.http.request import PRINCIPAL, json_response, noted, path_id

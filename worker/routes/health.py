@@ -23,7 +23,7 @@ from prometheus_client.registry import Collector
 
 from inference.remote.transport import Transport
 from migrations.pool import DATABASE_AWAY
-from worker.auth.principal import Scope
+from worker.auth.scope import Scope
 from worker.config import VERSION
 from worker.edge.guard import remote_of
 from worker.engines.exchange import EngineTransport

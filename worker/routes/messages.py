@@ -9,7 +9,7 @@ from dataclasses import replace
 from aiohttp import web
 
 from agents.turn import Turn
-from worker.auth.principal import Scope
+from worker.auth.scope import Scope
 from worker.errors import ApiError, ClientGone
 from worker.http.request import BODY, IGNORED, PRINCIPAL, TRACE, check_model, in_param, json_response
 from worker.http.route import EVENTS, JSON, Routes

@@ -11,7 +11,7 @@ from agents.parser.choose import Format, choose
 from inference.language_model import LanguageModel
 from inference.message_fitting import Capabilities
 from inference.template_options import have_effort
-from worker.auth.principal import Scope
+from worker.auth.scope import Scope
 from worker.errors import ApiError
 from worker.http.request import json_response
 from worker.http.route import Routes

@@ -17,7 +17,7 @@ from aiohttp import web
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from worker.auth.principal import Scope
+from worker.auth.scope import Scope
 from worker.config import VERSION
 from worker.http.request import json_bytes
 from worker.http.route import EVERYBODY, JSON, VISITORS, RouteDocs, Routes, Schema, access_of, docs_of

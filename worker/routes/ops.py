@@ -17,7 +17,8 @@ from aiohttp import web
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from worker.auth.audit import Note
-from worker.auth.principal import Principal, Scope
+from worker.auth.principal import Principal
+from worker.auth.scope import Scope
 from worker.config import VERSION
 from worker.edge.body import BUDGET
 from worker.errors import ApiError

@@ -19,7 +19,7 @@ from agents.errors import NotFound
 from agents.events import Usage
 from agents.message import Compaction, Item, new_id
 from agents.payload import to_payload
-from worker.auth.principal import Scope
+from worker.auth.scope import Scope
 from worker.auth.secret import sealed
 from worker.errors import ClientGone, invalid
 from worker.http.request import BODY, IGNORED, INCLUDE, PRINCIPAL, TRACE, check_model, includes, json_response, path_id

@@ -17,8 +17,9 @@ from aiohttp import web
 
 from worker.auth.audit import Actor
 from worker.auth.keys import Grant
-from worker.auth.principal import Principal, Scope
+from worker.auth.principal import Principal
 from worker.auth.provider import ATTEMPT_S, Attempt, Person, Provider, ProviderUnavailable, SignInRefused
+from worker.auth.scope import Scope
 from worker.auth.session import Session
 from worker.auth.throttle import WRONG
 from worker.edge.guard import remote_of

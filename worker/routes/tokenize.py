@@ -16,7 +16,7 @@ from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
 from inference.errors import UnknownToken
 from inference.language_model import LanguageModel
-from worker.auth.principal import Scope
+from worker.auth.scope import Scope
 from worker.http.request import BODY, PRINCIPAL, check_model, in_param, json_bytes, json_response
 from worker.http.route import Routes
 from worker.services import SERVICES

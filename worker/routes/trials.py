@@ -11,7 +11,8 @@ from typing import Annotated, Literal
 from aiohttp import web
 from pydantic import Field, StringConstraints
 
-from worker.auth.principal import Principal, Scope
+from worker.auth.principal import Principal
+from worker.auth.scope import Scope
 from worker.errors import ApiError
 from worker.http.request import BODY, PRINCIPAL, actor_of, json_response, path_id
 from worker.http.route import Routes

@@ -18,7 +18,7 @@ from retrieval.passage import Passage
 from retrieval.query import Query
 from retrieval.records import CountedStore, StoreFile
 from worker.auth.audit import Act
-from worker.auth.principal import USUAL, Scope
+from worker.auth.scope import USUAL, Scope
 from worker.errors import ApiError, invalid
 from worker.http.request import BODY, PRINCIPAL, TRACE, json_response, noted, path_id
 from worker.http.route import Routes

@@ -14,7 +14,7 @@ from migrations.pool import Database
 from tests.worker import harness
 from tests.worker.harness import SECRET, Client, make_services, serving
 from worker.auth.keys import Keys
-from worker.auth.principal import USUAL, Scope
+from worker.auth.scope import USUAL, Scope
 from worker.http.route import EVERYBODY, VISITORS, Access
 
 OPEN = {

@@ -10,7 +10,8 @@ import pytest
 from tests.agents.turns import TENANT
 from worker.auth import authenticator as module
 from worker.auth.authenticator import CACHE_S, IDLE_S, RECHECK_S, AuthCache
-from worker.auth.principal import USUAL, Principal, Via
+from worker.auth.principal import Principal, Via
+from worker.auth.scope import USUAL
 
 FOREVER = float("inf")
 

@@ -20,7 +20,7 @@ from tests.worker.issuer import HMAC_SECRET, claims, sign
 from worker.auth.audit import Actor
 from worker.auth.authenticator import CACHE_S
 from worker.auth.keys import Grant, Keys
-from worker.auth.principal import USUAL
+from worker.auth.scope import USUAL
 from worker.auth.session import LIFETIME_S, Sessions
 from worker.config import Config
 from worker.http.request import PRINCIPAL

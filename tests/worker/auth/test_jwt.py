@@ -15,7 +15,7 @@ from joserfc.jwk import ECKey, OctKey, RSAKey
 from inference.trace import Trace
 from tests.worker.issuer import HMAC_SECRET, Issuer, claims, sign
 from worker.auth.jwt import DOCUMENT_BYTES_MAX, InvalidToken, Jwks, KeysUnavailable, Tokens, parse
-from worker.auth.principal import USUAL, Scope
+from worker.auth.scope import USUAL, Scope
 from worker.config import Config
 from worker.lifecycle.supervisor import Supervisor
 

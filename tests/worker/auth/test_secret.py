@@ -12,7 +12,7 @@ from aiohttp import web
 from migrations.pool import Database
 from worker.auth.audit import Actor
 from worker.auth.keys import Grant, Keys
-from worker.auth.principal import USUAL
+from worker.auth.scope import USUAL
 from worker.auth.secret import SIGNS_AFTER_S, Seals, Secret, SecretFile
 from worker.auth.session import Claim, Sessions
 from worker.home import Home

@@ -17,7 +17,7 @@ from migrations.pool import Database
 from tests.worker.harness import SECRET, Client, Engine, make_services, serving
 from tests.worker.loop_blocks import blocks
 from worker.auth.keys import Keys
-from worker.auth.principal import ALL
+from worker.auth.scope import ALL
 from worker.services import DRAINING, SERVICES
 from worker.wire.text_inputs import INPUT_CHARS_MAX, INPUTS_MAX, TOKENS_MAX
 

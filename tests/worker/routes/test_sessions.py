@@ -12,7 +12,7 @@ from migrations.pool import Database
 from tests.worker.harness import SECRET, Client, make_services, serving
 from worker.auth.audit import Act
 from worker.auth.keys import Keys
-from worker.auth.principal import ALL, USUAL, Scope
+from worker.auth.scope import ALL, USUAL, Scope
 from worker.services import SERVICES
 
 FROM_THE_PAGE = {"Sec-Fetch-Site": "same-origin"}

@@ -23,7 +23,7 @@ from tests.worker.answering import MODEL, post, services_with
 from tests.worker.harness import SECRET, Client, serving
 from worker.auth.audit import Actor, AuditLog
 from worker.auth.keys import Keys
-from worker.auth.principal import ALL, Scope
+from worker.auth.scope import ALL, Scope
 from worker.lifecycle.supervisor import Supervisor
 from worker.runs.record import TurnRecord
 from worker.services import Services

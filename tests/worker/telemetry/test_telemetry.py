@@ -13,7 +13,8 @@ import pytest
 
 from inference.trace import Trace
 from migrations.pool import Database
-from worker.auth.principal import Principal, Scope
+from worker.auth.principal import Principal
+from worker.auth.scope import Scope
 from worker.http.middleware import join_trace
 from worker.lifecycle.supervisor import Supervisor
 from worker.runs.record import TurnRecord, mark_first_answer

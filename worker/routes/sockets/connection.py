@@ -22,7 +22,8 @@ from agents.call_payload import OUTPUT_TYPES
 from agents.errors import WaitsForCaller
 from agents.function_tool import PLAIN
 from agents.message import Compaction, ConfigurationUpdate, FileSearchCall, FunctionCall, Item, ToolListing
-from worker.auth.principal import Principal, Scope
+from worker.auth.principal import Principal
+from worker.auth.scope import Scope
 from worker.auth.session import require_same_origin
 from worker.edge.body import BUDGET, Reservation
 from worker.edge.guard import guard_of, remote_of

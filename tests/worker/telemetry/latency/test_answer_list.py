@@ -18,7 +18,7 @@ from tests.worker.harness import SECRET, Client, make_services, serving
 from tests.worker.telemetry.latency.test_rollups import turn
 from worker.auth.audit import Actor
 from worker.auth.keys import Keys
-from worker.auth.principal import Scope
+from worker.auth.scope import Scope
 from worker.cli.parser import parser
 from worker.runs.record import TurnRecord
 from worker.runs.running_store import RunningStore

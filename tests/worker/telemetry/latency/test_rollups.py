@@ -12,7 +12,8 @@ import pytest
 
 from inference.trace import Trace
 from migrations.pool import Database
-from worker.auth.principal import Principal, Scope
+from worker.auth.principal import Principal
+from worker.auth.scope import Scope
 from worker.runs.record import TurnRecord
 from worker.telemetry.latency.measures import OTHER_SPAN, SPAN_NAMES_MAX, Measures, Tally
 from worker.telemetry.latency.queries import LatencyQueries, LatencyQuery

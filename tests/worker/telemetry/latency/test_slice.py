@@ -11,7 +11,7 @@ import pytest
 
 from migrations.pool import Database
 from tests.worker.telemetry.latency.test_rollups import AGES_S, MONTH_S, principal, seen, turn
-from worker.auth.principal import Scope
+from worker.auth.scope import Scope
 from worker.runs.record import TurnRecord
 from worker.telemetry.latency import answer_list
 from worker.telemetry.latency.answer_list import Search

@@ -11,7 +11,7 @@ import pytest
 
 from migrations.pool import Database
 from tests.worker.telemetry.latency.test_rollups import principal, turn
-from worker.auth.principal import Scope
+from worker.auth.scope import Scope
 from worker.runs.record import TurnRecord
 from worker.telemetry.latency.queries import LatencyQuery, cost_summary
 from worker.telemetry.latency.slice import HOUR_S, Slice
