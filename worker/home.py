@@ -24,50 +24,22 @@ class Home:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-
-    @property
-    def key_file(self) -> Path:
-        """The API key of the person who runs this worker."""
-        return self.path / "local.key"
+        self.key_file = path / "local.key"  # the API key of the person who runs this worker
+        self.agents_file = path / "agents.toml"  # the agents of this machine; optional, as the next one
+        self.models_file = path / "models.toml"  # its models
+        self.ready_file = path / "worker.json"  # how to reach the worker that started last
+        self.models = path / "models"  # that were pulled, or copied there; the folder is created with the first
+        self.kv = path / "kv"  # KV caches of conversations, saved by the chat model; may be removed
+        self.calibrations = path / "calibrations.json"  # the fastest settings here; measured again when it is removed
 
     @property
     def is_new(self) -> bool:
         """Whether no worker was ever ready here."""
         return not self.key_file.exists()
 
-    @property
-    def agents_file(self) -> Path:
-        """The agents of this machine; the file is optional."""
-        return self.path / "agents.toml"
-
-    @property
-    def models_file(self) -> Path:
-        """The models of this machine; the file is optional."""
-        return self.path / "models.toml"
-
-    @property
-    def ready_file(self) -> Path:
-        """How to reach the worker that started last."""
-        return self.path / "worker.json"
-
-    @property
-    def models(self) -> Path:
-        """Chat models that were pulled, or copied there; the folder is created with the first."""
-        return self.path / "models"
-
-    @property
-    def kv(self) -> Path:
-        """KV caches of conversations, saved by the chat model; may be removed."""
-        return self.path / "kv"
-
     def kv_of(self, model: str) -> Path:
-        """The same for one of several models."""
+        """KV caches of one of several models."""
         return self.kv / "models" / model
-
-    @property
-    def calibrations(self) -> Path:
-        """The fastest settings on this machine; measured again when the file is removed."""
-        return self.path / "calibrations.json"
 
     def prepare(self) -> None:
         """Create the folder. Raises StartError when it cannot be used."""
