@@ -10,7 +10,7 @@ import math
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, fields, replace
-from typing import Annotated, Any, Literal, Self, TypeAlias
+from typing import Annotated, Any, Literal, Self, TypeAlias, TypeVar
 from uuid import UUID
 
 from aiohttp import web
@@ -54,6 +54,16 @@ class Query(BaseModel):
         return schemas
 
 
+Asked = TypeVar("Asked", bound=Query)
+
+
+def _check_order(start: float | None, end: float | None, prefix: str = "") -> None:
+    if (start is None) != (end is None):
+        raise ValueError(f"{prefix}start and {prefix}end must be given together")
+    if start is not None and end is not None and not 0 < end - start <= WINDOW_S_MAX:
+        raise ValueError(f"{prefix}end must be after {prefix}start, by at most 400 days")
+
+
 class WindowQuery(Query):
     """The last `window_s` seconds, or from `start` to `end` (Unix seconds); of all answers, or those of one slice."""
 
@@ -72,10 +82,7 @@ class WindowQuery(Query):
 
     @model_validator(mode="after")
     def in_order(self) -> Self:
-        if (self.start is None) != (self.end is None):
-            raise ValueError("start and end must be given together")
-        if self.start is not None and self.end is not None and not 0 < self.end - self.start <= WINDOW_S_MAX:
-            raise ValueError("end must be after start, by at most 400 days")
+        _check_order(self.start, self.end)
         return self
 
     @property
@@ -110,11 +117,7 @@ class ComparisonQuery(WindowQuery):
 
     @model_validator(mode="after")
     def against_in_order(self) -> Self:
-        if (self.against_start is None) != (self.against_end is None):
-            raise ValueError("against_start and against_end must be given together")
-        length = (self.against_end or 0) - (self.against_start or 0)
-        if self.against_start is not None and not 0 < length <= WINDOW_S_MAX:
-            raise ValueError("against_end must be after against_start, by at most 400 days")
+        _check_order(self.against_start, self.against_end, "against_")
         return self
 
     @property
@@ -184,9 +187,7 @@ async def state(request: web.Request) -> web.Response:
 
 @routes.get("/ops/api/summary", (Scope.CHAT, Scope.OPS), query=WindowQuery.parameters())
 async def summary(request: web.Request) -> web.Response:
-    query = WindowQuery.model_validate(dict(request.query))
-    services, principal = request.app[SERVICES], request[PRINCIPAL]
-    await services.telemetry.flush()  # who asks right after an answer finds it
+    query, services, principal = await _asked(request, WindowQuery)
     found = await services.telemetry.traces.views.summary(principal, query.asked)
     surfaces = [row | {"target": _target(services, row["surface"])} for row in found["surfaces"]]
     told = {"key_names": await _key_names(services, principal, found), "is_operator": principal.is_operator}
@@ -196,9 +197,7 @@ async def summary(request: web.Request) -> web.Response:
 @routes.get("/ops/api/series", (Scope.CHAT, Scope.OPS), query=WindowQuery.parameters())
 async def series(request: web.Request) -> web.Response:
     """The summary over time, with late answers as single points."""
-    query = WindowQuery.model_validate(dict(request.query))
-    services, principal = request.app[SERVICES], request[PRINCIPAL]
-    await services.telemetry.flush()
+    query, services, principal = await _asked(request, WindowQuery)
     traces = services.telemetry.traces
     found = await traces.views.series(principal, query.asked)
     late = []
@@ -214,19 +213,15 @@ async def series(request: web.Request) -> web.Response:
 @routes.get("/ops/api/comparison", (Scope.CHAT, Scope.OPS), query=ComparisonQuery.parameters())
 async def comparison(request: web.Request) -> web.Response:
     """The median and 95th percentile of each span on both sides, and whether the difference is significant."""
-    query = ComparisonQuery.model_validate(dict(request.query))
-    services = request.app[SERVICES]
-    await services.telemetry.flush()
+    query, services, principal = await _asked(request, ComparisonQuery)
     views = services.telemetry.traces.views
-    return json_response(await views.comparison(request[PRINCIPAL], query.asked, query.against))
+    return json_response(await views.comparison(principal, query.asked, query.against))
 
 
 @routes.get("/ops/api/traces", (Scope.CHAT, Scope.OPS), query=TracesQuery.parameters())
 async def list_traces(request: web.Request) -> web.Response:
     """Questions are included only for the caller's own tenant, and only if the credential may read them."""
-    query = TracesQuery.model_validate(dict(request.query))
-    services, principal = request.app[SERVICES], request[PRINCIPAL]
-    await services.telemetry.flush()
+    query, services, principal = await _asked(request, TracesQuery)
     search = query.search
     found = await services.telemetry.traces.list(principal, replace(search, limit=query.limit + 1))
     turns = found[: query.limit]
@@ -249,9 +244,7 @@ async def get_trace(request: web.Request) -> web.Response:
 
     With `format=otlp`, in the format of OpenTelemetry, without any text.
     """
-    query = TraceQuery.model_validate(dict(request.query))
-    services, principal = request.app[SERVICES], request[PRINCIPAL]
-    await services.telemetry.flush()
+    query, services, principal = await _asked(request, TraceQuery)
     traces = services.telemetry.traces
     trace = await traces.get(principal, request.match_info["id"])
     if trace is None:
@@ -265,6 +258,14 @@ async def get_trace(request: web.Request) -> web.Response:
         said["calls"] = await calls_of(services.database, principal.tenant_id, response_id)
     usual = await traces.views.usual(principal, trace["surface"])
     return json_response({**trace, **said, "usual": usual, "target": _target(services, trace["surface"])})
+
+
+async def _asked(request: web.Request, query: type[Asked]) -> tuple[Asked, Services, Principal]:
+    """The query of a request. Who asks right after an answer finds it."""
+    services = request.app[SERVICES]
+    asked = query.model_validate(dict(request.query))
+    await services.telemetry.flush()
+    return asked, services, request[PRINCIPAL]
 
 
 async def _key_names(services: Services, principal: Principal, found: Mapping[str, Any]) -> dict[str, str]:
@@ -315,8 +316,6 @@ def _note_object(note: Note) -> dict[str, Any]:
 @routes.get("/ops/api/cost", (Scope.CHAT, Scope.OPS), query=WindowQuery.parameters())
 async def cost(request: web.Request) -> web.Response:
     """Totals by surface, model and agent, with the cost per thousand answers and their time to first token."""
-    query = WindowQuery.model_validate(dict(request.query))
-    services = request.app[SERVICES]
-    await services.telemetry.flush()
-    data: list[dict[str, Any]] = await cost_summary(services.database, request[PRINCIPAL], query.asked)
+    query, services, principal = await _asked(request, WindowQuery)
+    data: list[dict[str, Any]] = await cost_summary(services.database, principal, query.asked)
     return json_response({"object": "list", "data": data})
