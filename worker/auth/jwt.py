@@ -99,15 +99,16 @@ class Jwks:
         try:
             timeout = aiohttp.ClientTimeout(total=FETCH_TIMEOUT_S)
             async with aiohttp.ClientSession(timeout=timeout) as client, client.get(self.url) as response:
-                self._keys = parse(await _read(response))
+                response.raise_for_status()
+                self._keys = parse(await read_document(response))
         except (aiohttp.ClientError, TimeoutError, ValueError) as error:
             log.warning("the keys at %s could not be fetched; the previous ones stay in use: %r", self._shown, error)
             return False
         return True
 
 
-async def _read(response: aiohttp.ClientResponse) -> bytes:
-    response.raise_for_status()
+async def read_document(response: aiohttp.ClientResponse) -> bytes:
+    """Raises ValueError for one that is too large."""
     document = bytearray()
     async for part in response.content.iter_any():
         document += part

@@ -25,7 +25,6 @@ from joserfc.jws import JWSRegistry
 
 from inference.trace import Trace
 from worker.auth.jwt import (
-    DOCUMENT_BYTES_MAX,
     LEEWAY_S,
     TENANT_CHARS_MAX,
     InvalidToken,
@@ -33,6 +32,7 @@ from worker.auth.jwt import (
     KeysUnavailable,
     header_of,
     is_storable,
+    read_document,
 )
 from worker.auth.scope import USUAL, Scope
 from worker.auth.secret import Secret
@@ -247,12 +247,7 @@ async def _ask(method: str, url: str, **options: Any) -> tuple[int, dict[str, An
             aiohttp.ClientSession(timeout=timeout) as client,
             client.request(method, url, allow_redirects=False, **options) as response,
         ):
-            body = bytearray()
-            async for part in response.content.iter_any():
-                body += part
-                if len(body) > DOCUMENT_BYTES_MAX:
-                    raise ValueError("the answer is too long")
-            found = orjson.loads(body)
+            found = orjson.loads(await read_document(response))
             return response.status, found if isinstance(found, dict) else {}
     except (aiohttp.ClientError, TimeoutError, ValueError) as error:
         raise ProviderUnavailable(f"{urlsplit(url).hostname} does not answer: {type(error).__name__}") from error

@@ -97,7 +97,9 @@ async def _respond(request: web.Request, handler: Handler) -> web.StreamResponse
     refuses new requests.
     """
     if request.app[DRAINING].is_set() and access_of(request.match_info.handler) != EVERYBODY:
-        return _last(_answer(request, Leaving()))
+        response: web.StreamResponse = _answer(request, Leaving())
+        response.force_close()  # the client's next request goes to another worker
+        return response
     try:
         with request.app[REQUESTS].track():
             response = await handler(request)
@@ -108,12 +110,6 @@ async def _respond(request: web.Request, handler: Handler) -> web.StreamResponse
         return web.Response(status=error.status, headers={"Location": error.headers["Location"]})
     except Exception as error:  # the boundary: every error becomes an error response
         return _answer(request, error)
-
-
-def _last(response: web.Response) -> web.Response:
-    """Close the connection after it: the client's next one goes to another worker."""
-    response.force_close()
-    return response
 
 
 def _answer(request: web.Request, error: Exception) -> web.Response:

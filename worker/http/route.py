@@ -75,12 +75,6 @@ class RouteDocs:
     status: int = 200
 
 
-def docs_of(handler: Any) -> RouteDocs:
-    """The default: no body, and a JSON response."""
-    said: RouteDocs = getattr(handler, "described", RouteDocs())
-    return said
-
-
 class Routes(list[web.RouteDef]):
     """Those of a resource. Its methods decorate handlers: `@routes.post("/v1/things", Scope.CHAT, takes=Model)`, as
     RouteDocs says. A handler may have several paths.

@@ -135,10 +135,6 @@ def found_object(found: Found) -> dict[str, Any]:
     return {**conversation_object(found.conversation), "firsttoken_excerpt": excerpt}
 
 
-def deleted_object(conversation_id: str) -> dict[str, Any]:
-    return {"id": conversation_id, "object": "conversation.deleted", "deleted": True}
-
-
 routes = Routes()
 
 
@@ -205,7 +201,7 @@ async def delete(request: web.Request) -> web.Response:
     store, tenant_id = _store(request)
     conversation_id = _conversation_id(request)
     await store.delete(tenant_id, conversation_id)
-    return json_response(deleted_object(conversation_id))
+    return json_response({"id": conversation_id, "object": "conversation.deleted", "deleted": True})
 
 
 @routes.post("/v1/conversations/{id}/items", Scope.CHAT, takes=ItemsCreate)

@@ -48,10 +48,6 @@ def file_object(file: Upload) -> dict[str, Any]:
     }
 
 
-def deleted_file_object(file_id: str) -> dict[str, Any]:
-    return {"id": file_id, "object": "file", "deleted": True}
-
-
 routes = Routes()
 
 
@@ -116,7 +112,7 @@ async def delete(request: web.Request) -> web.Response:
     services, tenant_id = request.app[SERVICES], request[PRINCIPAL].tenant_id
     file_id = path_id(request, "file")
     await services.file_queue.delete_file(tenant_id, file_id, also=noted(request, Act.FILE_DELETED, file_id))
-    return json_response(deleted_file_object(file_id))
+    return json_response({"id": file_id, "object": "file", "deleted": True})
 
 
 @dataclass(frozen=True, slots=True)

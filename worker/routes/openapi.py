@@ -20,7 +20,7 @@ from pydantic.json_schema import models_json_schema
 from worker.auth.scope import Scope
 from worker.config import VERSION
 from worker.http.request import json_bytes
-from worker.http.route import EVERYBODY, JSON, VISITORS, RouteDocs, Routes, Schema, access_of, docs_of
+from worker.http.route import EVERYBODY, JSON, VISITORS, RouteDocs, Routes, Schema, access_of
 
 routes = Routes()
 OPENAPI = "3.1.0"
@@ -48,7 +48,8 @@ class Operation:
 
     @property
     def described(self) -> RouteDocs:
-        return docs_of(self.handler)
+        described: RouteDocs = self.handler.described
+        return described
 
     def object(self, models: Models) -> Schema:
         told = getdoc(self.handler)

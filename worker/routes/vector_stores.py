@@ -24,6 +24,7 @@ from worker.http.request import BODY, PRINCIPAL, TRACE, json_response, noted, pa
 from worker.http.route import Routes
 from worker.services import SERVICES, Services
 from worker.wire import limits
+from worker.wire.chat_request import as_list
 from worker.wire.options import Metadata
 from worker.wire.page import PAGE, PageQuery, list_object, page_of
 from worker.wire.parse import parsed
@@ -94,14 +95,10 @@ class BatchCreate(Strict):
         return {file_id: self.attributes or {} for file_id in self.file_ids or ()}
 
 
-def _as_list(value: Any) -> Any:
-    return [value] if isinstance(value, str) else value
-
-
 class StoreSearch(Strict):
     query: Annotated[
         list[Annotated[str, StringConstraints(min_length=1, max_length=QUERY_CHARS_MAX)]],
-        BeforeValidator(_as_list),
+        BeforeValidator(as_list),
         Field(min_length=1, max_length=QUERIES_MAX),
     ]
     max_num_results: Annotated[int, Field(ge=1, le=limits.RESULTS_MAX)] | None = None

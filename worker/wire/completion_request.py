@@ -24,7 +24,7 @@ from worker.wire import limits
 from worker.wire.chat_request import SEED_MODULUS, Bias, ChatStreamOptions, Stop, TokenId, apart, as_list
 from worker.wire.options import TOP_MAX, GenerationParameters, Metadata, asks_for_same_bytes, caps_of, priority_of
 from worker.wire.strict import Text
-from worker.wire.text_inputs import Token, form, together
+from worker.wire.text_inputs import Token, each_of, form, together
 
 TOKENS_USUAL = 16  # the default of the public contract
 PROMPT_TOKENS_MAX = 262_144  # of all token arrays together: more than any supported context
@@ -42,13 +42,6 @@ Prompt: TypeAlias = Annotated[
     | Annotated[list[TokenIds], _SEVERAL, together(PROMPT_TOKENS_MAX), Tag("arrays")],
     Discriminator(form),
 ]
-
-
-def _each(prompt: Prompt) -> list[str | list[int]]:
-    if isinstance(prompt, str):
-        return [prompt]
-    ids = [each for each in prompt if isinstance(each, int)]
-    return [ids] if ids else [each for each in prompt if not isinstance(each, int)]
 
 
 class CompletionRequest(GenerationParameters):
@@ -101,14 +94,14 @@ class CompletionRequest(GenerationParameters):
     @field_validator("n")
     @classmethod
     def _is_bounded(cls, value: int | None, info: ValidationInfo) -> int | None:
-        if (value or 1) * len(_each(info.data.get("prompt", ""))) > PROMPTS_MAX:
+        if (value or 1) * len(each_of(info.data.get("prompt", ""))) > PROMPTS_MAX:
             raise ValueError(f"at most {PROMPTS_MAX} choices per request are possible, n for each prompt")
         return value
 
     @property
     def prompts(self) -> list[str | list[int]]:
         """Each a text, or token ids."""
-        return _each(self.prompt)
+        return each_of(self.prompt)
 
     @property
     def choices(self) -> int:

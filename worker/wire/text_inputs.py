@@ -22,6 +22,13 @@ def form(value: Any) -> str:
     return "ids" if isinstance(first, int) else "arrays" if isinstance(first, list) else "texts"
 
 
+def each_of(inputs: str | Sequence[str | int | list[int]]) -> list[str | list[int]]:
+    """Each a text, or the token ids of one."""
+    given = [inputs] if isinstance(inputs, str) else inputs
+    ids = [each for each in given if isinstance(each, int)]
+    return [ids] if ids else [each for each in given if not isinstance(each, int)]
+
+
 def together(tokens_max: int) -> AfterValidator:
     """Of several arrays with at most this many tokens in total."""
 
@@ -60,7 +67,4 @@ class EmbeddingsRequest(Strict):
 
     @property
     def inputs(self) -> list[str | list[int]]:
-        """Each a text, or the token ids of one."""
-        given: Sequence[str | int | list[int]] = [self.input] if isinstance(self.input, str) else self.input
-        ids = [each for each in given if isinstance(each, int)]
-        return [ids] if ids else [each for each in given if not isinstance(each, int)]
+        return each_of(self.input)
