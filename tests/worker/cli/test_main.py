@@ -31,8 +31,9 @@ def firsttoken(*arguments: str, **environment: str) -> subprocess.CompletedProce
             code = process.wait(TIMEOUT_S)
         finally:
             process.kill()
-        said = [file.seek(0) or file.read().decode() for file in (output, errors)]
-        return subprocess.CompletedProcess(process.args, code, *said)
+        for file in (output, errors):
+            file.seek(0)
+        return subprocess.CompletedProcess(process.args, code, output.read().decode(), errors.read().decode())
 
 
 def test_a_command_whose_output_nobody_reads_ends_without_a_word() -> None:
