@@ -27,6 +27,8 @@ async def proxy(postgres: EmbeddedPostgres, owner_dsn: str) -> AsyncIterator[Pro
 async def far(proxy: Proxy) -> AsyncIterator[Database]:
     """The database behind the proxy, by two connections."""
     database = await Database.connect(proxy.dsn, size_max=2)
+    async with database.anonymous(), database.anonymous():
+        pass  # both are there, and nobody waits for one of them to be made
     yield database
     proxy.cut()
     await database.close()
