@@ -4,7 +4,8 @@ Order: logit bias, penalties, top-k, top-p, min-p, temperature, draw; each is ex
 top-k and log probabilities need sorting, and only of few tokens. Nothing here can abort the process.
 
 With a grammar, the sampled token is checked, which is cheap and nearly always enough. Only if it is refused is the rest
-of the row checked and the token sampled again from what fits: overall, a draw from the renormalised rest.
+of the row checked and the token sampled again from what fits: overall, a draw from the renormalised rest. Only what was
+just opened closes for no other reason than that its content was refused if nothing else fits.
 """
 
 from __future__ import annotations
@@ -158,7 +159,7 @@ class Sampler:
             token = self._pick(self._adjusted(logits))
         if self._constraint:
             if not self._constraint.allows(token):
-                fitting = self._fitting(row, self._constraint)
+                fitting = self._fitting(row, self._constraint, token)
                 token = int(fitting[self._pick(row[fitting])])
             self._constraint.accept(token)
         if self._penalises:
@@ -186,12 +187,14 @@ class Sampler:
         return int(row.argmax()) if self._sampling.temperature <= 0 else self._drawn(row)
 
     @staticmethod
-    def _fitting(row: NDArray[np.float32], constraint: Constraint) -> NDArray[np.intp]:
+    def _fitting(row: NDArray[np.float32], constraint: Constraint, refused: int) -> NDArray[np.integer[Any]]:
         """The tokens that fit the grammar: only likely ones if any of them does, else all that do."""
-        for tokens in (largest(row, min(CANDIDATES_MAX, len(row))), np.arange(len(row))):
-            fitting = tokens[constraint.allowed(tokens)]
-            if len(fitting):
+        whole = np.arange(len(row))
+        for tokens in (largest(row, min(CANDIDATES_MAX, len(row))), whole):
+            if len(fitting := constraint.instead(refused, tokens)):
                 return fitting
+        if len(fitting := whole[constraint.allowed(whole)]):
+            return fitting
         raise GrammarFailed("no token of this model's vocabulary continues the required format")
 
     def _adjusted(self, logits: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -34,6 +34,7 @@ REASON_CHARS_MAX = 300
 HEADER = '%llguidance {"no_forcing": true}\n'
 # Bytes of a forced text that are considered for a draft: the longest draft takes a few tokens more.
 FORCED_BYTES_MAX = 64
+OPENS, CLOSES = (b"[", b"{"), (b"]", b"}")  # of lists and objects in JSON
 # Where the grammar makes a space optional, models write one.
 SPACED = (b":", b",")
 # Limits for grammars in which forced text is looked for. The library reads such a text to its end in one go, with the
@@ -166,6 +167,16 @@ class Constraint:
             self._mask = np.unpackbits(bits, count=self._vocabulary.size, bitorder="little").astype(np.bool_)
         fitting: NDArray[np.bool_] = self._mask[tokens]
         return fitting
+
+    def instead(self, refused: int, tokens: NDArray[np.integer[Any]]) -> NDArray[np.integer[Any]]:
+        """Those of `tokens` that may come next in place of the refused one. A list or an object is not closed empty
+        because what was meant to stand in it does not fit."""
+        fitting = tokens[self.allowed(tokens)]
+        pieces = self._vocabulary.pieces
+        if not self._last.endswith(OPENS) or pieces[refused].lstrip().startswith(CLOSES):
+            return fitting
+        goes_on = (not pieces[token].startswith(CLOSES) for token in fitting.tolist())
+        return fitting[np.fromiter(goes_on, np.bool_, len(fitting))]
 
     def accept(self, token: int) -> None:
         """Append a token, which must be allowed."""

@@ -76,6 +76,29 @@ def test_bias_and_penalties_count_within_the_grammar() -> None:
     assert [drawing.draw(ROW) for _ in range(2)] == [1, 2]
 
 
+LISTS = {"type": "array", "items": {"type": "array", "items": {"type": "integer"}}}
+
+
+@pytest.mark.parametrize(
+    ("schema", "likely", "written"),
+    [
+        (LISTS, b"1", b"[["),  # numbers where lists of them must stand
+        (LISTS, b" ]", b"[]"),  # an empty list, written wider than here
+        ({"type": "array", "maxItems": 0}, b"1", b"[]"),
+    ],
+)
+def test_a_list_is_not_closed_empty_because_its_content_does_not_fit(
+    schema: Any, likely: bytes, written: bytes
+) -> None:
+    pieces = [b"[", b"]", b"1", b" ]", b""]
+    grammar = Vocabulary(pieces, frozenset({4})).compile(json_grammar(schema))
+    drawing = Sampler(Sampling(temperature=0), grammar.start())
+    shares = np.array([0.1, 0.2, 0.01, 0.01, 0.01], np.float32)
+    shares[pieces.index(likely)] = 0.6
+    drawn = [drawing.draw(np.log(each)) for each in (np.eye(5, dtype=np.float32)[0] + 1e-6, shares)]
+    assert b"".join(pieces[token] for token in drawn) == written
+
+
 def test_a_token_without_text_is_never_let_through() -> None:
     started = constraint("start: /[a-c]*/")
     assert started.allowed(np.arange(7)).tolist() == [True, True, True, False, False, False, True]
