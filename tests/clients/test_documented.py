@@ -7,7 +7,7 @@ import re
 import tomllib
 from pathlib import Path
 
-from deploy import clients, python_clients
+from deploy import clients
 from deploy.setup import ROOT
 
 FOLDER = Path(__file__).parent
@@ -29,7 +29,7 @@ def installed() -> set[str]:
     dev = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]["dev"]
     names = {re.split(r"[\[<>=]", wanted)[0] for wanted in dev}
     assert names.issuperset(OF_THE_ENVIRONMENT)
-    wanted = "".join((python_clients.FOLDER / f"{client}.in").read_text() for client in python_clients.CLIENTS)
+    wanted = "".join((clients.PYTHON_FOLDER / f"{client}.in").read_text() for client in clients.PYTHON_CLIENTS)
     pinned = {line.split("==")[0] for line in wanted.splitlines() if "==" in line} - {"mcp"}  # which litellm wants
     npm = (json.loads((folder / "package.json").read_text()) for folder in (clients.FOLDER, clients.PROGRAMS))
     return {*OF_THE_ENVIRONMENT, *pinned, *(name for each in npm for name in each["dependencies"])}
@@ -48,7 +48,7 @@ def test_every_row_that_names_a_file_is_held_by_it() -> None:
         package = re.findall(r"`([^`]+)`", row[0])[0]
         assert package in installed(), row[0]
         for name in re.findall(r"`(test_\w+\.py)`", row[3]):
-            scripts = {"test_node.py": clients.FOLDER, "test_python_clients.py": python_clients.FOLDER}
+            scripts = {"test_node.py": clients.FOLDER, "test_python_clients.py": clients.PYTHON_FOLDER}
             sources = (
                 [*scripts[name].glob("*.mjs"), *scripts[name].glob("*.py")] if name in scripts else [FOLDER / name]
             )

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from deploy import python_clients
+from deploy import clients
 from tests.serving import clean_environment
 
 TIMEOUT_S = 280.0  # of seven seconds of computing: other programs may leave little of the processor
@@ -24,11 +24,11 @@ def told_by(client: str, server: Mapping[str, Any]) -> dict[str, Any]:
     environment = clean_environment(
         CLIENT_TEST_URL=f"{server['url']}/v1",
         CLIENT_TEST_KEY=server["api_key"],
-        PYTHONPATH=str(python_clients.packages_of(client)),
+        PYTHONPATH=str(clients.packages_of(client)),
         LITELLM_LOCAL_MODEL_COST_MAP="True",  # otherwise it looks for prices in the network
     )
     # -S: the packages of this environment stay out.
-    command = [sys.executable, "-S", str(python_clients.FOLDER / f"{client}_client.py")]
+    command = [sys.executable, "-S", str(clients.PYTHON_FOLDER / f"{client}_client.py")]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S)
     assert done.returncode == 0, done.stderr
     told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])

@@ -6,12 +6,13 @@ import json
 import re
 import shutil
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from deploy import clients
-from deploy.commands import SetupFailed
+from deploy.commands import Log, SetupFailed
 
 FOLDERS = [clients.FOLDER, clients.PROGRAMS]
 
@@ -46,15 +47,17 @@ def test_what_is_in_the_cache_is_not_fetched_again(
 ) -> None:
     made: list[Path] = []
 
-    def download(folder: Path, kept: Path) -> None:
-        (kept / "node_modules").mkdir(parents=True)
-        made.append(kept)
+    def download(_: Log, command: Sequence[str], failure: str) -> None:
+        prefix = next(part for part in command if part.startswith("--prefix="))
+        made.append(Path(prefix.removeprefix("--prefix=")))
+        (made[-1] / "node_modules").mkdir()
 
-    monkeypatch.setattr(clients, "_download", download)
+    monkeypatch.setattr(Log, "run", download)
     for _ in range(2):
         clients.install(folder, tmp_path / "cache")
     assert len(made) == 1
-    assert (folder / "node_modules").resolve() == made[0] / "node_modules"
+    kept = (folder / "node_modules").resolve()
+    assert kept.is_dir() and kept.is_relative_to(tmp_path / "cache")
 
 
 def test_a_registry_that_cannot_be_reached_is_one_clear_line(
