@@ -29,7 +29,7 @@ from agents.turn import Turn
 from inference.errors import InferenceError
 from inference.frozen import dataclass
 from inference.generation import Delta, Finish, Forecast, Hop, Likelihoods, Sampling, Spent, Stamps, Steps
-from inference.prompt_cache import Miss
+from inference.prompt import Miss
 from inference.trace import Trace, now_ns
 from retrieval.passage import Passage
 

@@ -15,8 +15,7 @@ from types import TracebackType
 from agents.prompt import UNANSWERED
 from inference.generation import Generation, Spent
 from inference.language_model import LanguageModel
-from inference.prompt import Segment
-from inference.prompt_cache import Part
+from inference.prompt import Part, Segment
 from inference.trace import Span, Trace, now_ns
 
 LANE = "prefix"

@@ -18,8 +18,7 @@ from agents.routing.trial import Trial, wanted
 from agents.tool import ToolContext
 from agents.toolbox import Toolbox, ToolResult
 from inference.generation import Delta, Finish, Generation, Hop, Priority, Steps
-from inference.prompt import image_tokens
-from inference.prompt_cache import Verdict
+from inference.prompt import Verdict, image_tokens
 from inference.trace import Attribute, Span, Trace, now_ns
 
 # The shortest wait that is worth a prefill: about as long as building a prompt and running a small step take.

@@ -8,7 +8,7 @@ from enum import IntEnum, StrEnum
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 from inference.frozen import changed, dataclass
-from inference.prompt_cache import Miss
+from inference.prompt import Miss
 
 if TYPE_CHECKING:  # it imports NumPy
     from inference.grammar.constraint import Constraint

@@ -8,8 +8,7 @@ from typing import Any, Protocol
 from inference.adapter import Adapter
 from inference.generation import ANY_TERMS, Due, Generation, Grammar, Priority, Sampling, Terms, UsualSampling
 from inference.message_fitting import Capabilities
-from inference.prompt import ChatMessage, PromptTokens, Rendered, Segment
-from inference.prompt_cache import Verdict
+from inference.prompt import ChatMessage, PromptTokens, Rendered, Segment, Verdict
 from inference.template_options import NO_OPTIONS, Value
 
 

@@ -15,8 +15,7 @@ from typing import Any, Literal, TypeAlias
 
 from inference.frozen import dataclass
 from inference.grammar.calls import CLOSE, OPEN
-from inference.prompt import ChatMessage, PlacedPicture, Segment, ToolCall
-from inference.prompt_cache import Part
+from inference.prompt import ChatMessage, Part, PlacedPicture, Segment, ToolCall
 
 SystemPlace: TypeAlias = Literal["anywhere", "first", "nowhere"]
 

@@ -9,7 +9,7 @@ from enum import StrEnum
 from inference.engine.sampler import Sampler, Thought
 from inference.generation import Acceptance, Finish, Forecast, Likelihoods, Priority, Spent, Stamps, Steps
 from inference.picture import PlacedRun, Vectors
-from inference.prompt_cache import CacheScope, Miss
+from inference.prompt import CacheScope, Miss
 from inference.tokenizer import TextStream
 
 # A prompt row computed alone differs in its last bits from the same row in a batch, so exact requests avoid it.

@@ -24,8 +24,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from inference.errors import InvalidTemplate
 from inference.message_fitting import Capabilities, TemplateMessage, fit
-from inference.prompt import ChatMessage, Rendered, Segment, ToolCall
-from inference.prompt_cache import Part
+from inference.prompt import ChatMessage, Part, Rendered, Segment, ToolCall
 from inference.template_options import NO_OPTIONS, Value
 from inference.template_probe import probe
 

@@ -13,8 +13,7 @@ from typing import Any, TypeAlias
 
 from inference.errors import InvalidTemplate
 from inference.message_fitting import Capabilities, SystemPlace, TemplateMessage, fit
-from inference.prompt import ChatMessage, ToolCall
-from inference.prompt_cache import Part
+from inference.prompt import ChatMessage, Part, ToolCall
 
 # Renders messages as they are. Raises InvalidTemplate.
 Render: TypeAlias = Callable[[Sequence[TemplateMessage], Sequence[Mapping[str, Any]], Capabilities], str]

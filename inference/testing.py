@@ -37,8 +37,7 @@ from inference.generation import (
 )
 from inference.grammar.constraint import Constraint
 from inference.message_fitting import EVERYTHING, Capabilities
-from inference.prompt import ChatMessage, PromptTokens, Rendered, Segment
-from inference.prompt_cache import Miss, Part, Verdict
+from inference.prompt import ChatMessage, Miss, Part, PromptTokens, Rendered, Segment, Verdict
 from inference.template_options import NO_OPTIONS, Value
 from inference.tokenizer import CHARACTER_BYTES, Room
 from inference.trace import now_ns

@@ -19,8 +19,7 @@ from inference.grammar.constraint import Vocabulary
 from inference.kvcache.miss_report import judge
 from inference.llama import LlamaModel
 from inference.picture import Eyes, Run
-from inference.prompt import ChatMessage, PromptTokens, Rendered, Segment
-from inference.prompt_cache import Part, Verdict
+from inference.prompt import ChatMessage, Part, PromptTokens, Rendered, Segment, Verdict
 from inference.template import ChatTemplate
 from inference.template_options import NO_OPTIONS, Value
 from inference.tokenizer import Room, TextStream, Tokenizer

@@ -19,8 +19,7 @@ from typing import NamedTuple, Protocol
 
 from inference.errors import TextTooLong
 from inference.picture import PlacedRun
-from inference.prompt import PromptTokens, Segment
-from inference.prompt_cache import Extent, Part
+from inference.prompt import Extent, Part, PromptTokens, Segment
 
 CACHE_BYTES_MAX = 32 * 2**20  # some hundred long conversations with their tools
 PIECE_BYTES = 400  # per cached piece, besides its text and ids: two tuples, a string, an entry of the index
@@ -81,7 +80,7 @@ class Tokenizer:
         self._room = room
         self._bos = vocabulary.bos
         self._kept: OrderedDict[Piece, tuple[int, ...]] = OrderedDict()  # least recently used first
-        self._kept_bytes = 0
+        self.kept_bytes = 0  # upper bound for the size of the cached pieces
         self._lock = threading.Lock()  # long prompts are encoded on a worker thread
         self.hits = self.misses = 0
 
@@ -123,11 +122,6 @@ class Tokenizer:
             return self._room.tokens + 1
         return len(self._ids(Segment(text, trusted=False), salt))
 
-    @property
-    def kept_bytes(self) -> int:
-        """Upper bound for the size of the cached pieces."""
-        return self._kept_bytes
-
     def mark(self, text: str) -> int | None:
         """The token that represents this text; None if it takes several."""
         ids = self._ids(Segment(text, trusted=True), salt="")
@@ -150,10 +144,10 @@ class Tokenizer:
     def _keep(self, piece: Piece, ids: tuple[int, ...]) -> None:
         self.misses += 1
         if piece not in self._kept:  # another thread may have added it meanwhile
-            self._kept_bytes += _bytes(piece, ids)
+            self.kept_bytes += _bytes(piece, ids)
         self._kept[piece] = ids
-        while self._kept_bytes > CACHE_BYTES_MAX:
-            self._kept_bytes -= _bytes(*self._kept.popitem(last=False))
+        while self.kept_bytes > CACHE_BYTES_MAX:
+            self.kept_bytes -= _bytes(*self._kept.popitem(last=False))
 
 
 def _boundaries(segments: Sequence[Segment], starts: Sequence[int]) -> tuple[int, ...]:

@@ -44,7 +44,7 @@ class CallReader:
         self._depth = 0
         self._in_string = False
         self._escaped = False
-        self._key: str | None = None  # of the outermost object, while its value is being read
+        self.key: str | None = None  # of the outermost object, while its value is being read
         self._open: list[str] | None = None  # the open string of the outermost object
         self._string: str | None = None  # its last string: a key if a colon follows
         self._arguments: list[str] | None = None
@@ -58,11 +58,6 @@ class CallReader:
         reader.feed(f'{{"name": {json.dumps(name)}, "arguments": ')
         reader._bare = True
         return reader
-
-    @property
-    def key(self) -> str | None:
-        """The key of the outermost object whose value is being read."""
-        return self._key
 
     @property
     def in_arguments(self) -> bool:
@@ -136,9 +131,9 @@ class CallReader:
             case "}" | "]":
                 self._end()
             case ":" if self._depth == 1 and self._string is not None:
-                self._key, self._string = self._parse(f'{{"key": {self._string}}}')["key"], None
+                self.key, self._string = self._parse(f'{{"key": {self._string}}}')["key"], None
             case "," if self._depth == 1:
-                self._key = None
+                self.key = None
             case "<":
                 raise self._broken("it is not complete JSON")
 
@@ -154,9 +149,9 @@ class CallReader:
                 self._end_string(raw)
 
     def _end_string(self, raw: str) -> None:
-        if self._key is None:
+        if self.key is None:
             self._string = raw
-        elif self._key == "name" and self.name is None:
+        elif self.key == "name" and self.name is None:
             name = self._parse(f'{{"name": {raw}}}')["name"]
             if not 1 <= len(name) <= NAME_CHARS_MAX or not name.isprintable():
                 raise BrokenCall(f"its name must have 1 to {NAME_CHARS_MAX} printable characters")
@@ -165,7 +160,7 @@ class CallReader:
     def _begin(self, character: str) -> None:
         if self._depth == DEPTH_MAX:
             raise self._broken(f"it is nested deeper than {DEPTH_MAX} levels")
-        if self._depth == 1 and self._key in self._keys and self._arguments is None:
+        if self._depth == 1 and self.key in self._keys and self._arguments is None:
             self._arguments, self._in_arguments = [character], True
         self._depth += 1
 

@@ -22,8 +22,7 @@ from inference.engine.engine import SWITCH_INTERVAL_S
 from inference.engine.handle import Handle, Outbox, TokenUpdate
 from inference.engine.sampler import Sampler
 from inference.generation import ANY_TERMS, Finish, Generation, Sampling, Terms
-from inference.prompt import PromptTokens, Segment
-from inference.prompt_cache import CacheScope
+from inference.prompt import CacheScope, PromptTokens, Segment
 from inference.request import Request
 from inference.testing import ScriptedModel
 from inference.tokenizer import TextStream

@@ -37,8 +37,7 @@ from inference.grammar.constraint import Constraint
 from inference.kvcache.disk import DiskTier
 from inference.kvcache.tiers import TierCosts, Tiers
 from inference.picture import Eyes, PlacedRun
-from inference.prompt import PromptTokens
-from inference.prompt_cache import CacheScope
+from inference.prompt import CacheScope, PromptTokens
 from inference.request import Request
 from inference.speculative.controller import Drafting, SpeculationController
 from inference.tokenizer import TextStream
@@ -89,8 +88,8 @@ class Engine:
         self._wake = threading.Event()
         self._wakes_soon = False
         self._closing = False
-        self._failed: str | None = None
-        self._lost = False  # the device is lost, and the engine's thread with it
+        self.failed: str | None = None  # why the engine is dead, if it is
+        self.lost = False  # the device is gone, and the engine's thread with it: only another process can use it again
         self._outbox: Outbox | None = None
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
         self.totals: Counter[str] = Counter()  # tokens by kind, steps, decode_ns
@@ -120,8 +119,8 @@ class Engine:
         """Queue a prompt. Behind what is written of its answer it goes on as a preempted request does. Raises
         PromptTooLong, UnknownToken, QueueFull, Late, EngineStopped, and GrammarFailed if that breaks the constraint."""
         written = terms.written
-        if self._closing or self._failed or self._outbox is None:
-            raise EngineStopped(self._failed or "the model is shutting down")
+        if self._closing or self.failed or self._outbox is None:
+            raise EngineStopped(self.failed or "the model is shutting down")
         room = self._backend.context - len(prompt)
         if not prompt:
             raise EmptyPrompt
@@ -164,8 +163,8 @@ class Engine:
             request.text.push(token)
         self._scheduler.load.add(request, uncached)
         handle = self._enter(request)
-        if self._failed:  # it failed meanwhile: its thread may have drained the inbox for the last time
-            raise EngineStopped(self._failed)
+        if self.failed:  # it failed meanwhile: its thread may have drained the inbox for the last time
+            raise EngineStopped(self.failed)
         return handle
 
     def expect(self, due: Due, *, salt: str = "", priority: Priority = Priority.STANDARD) -> None:
@@ -178,7 +177,7 @@ class Engine:
 
     def prefill_ahead(self, prompt: Sequence[int], *, salt: str = "", exact: bool = False) -> Handle | None:
         """Prefill the prefix of a future prompt, below all priority classes. Returns None if that would not help."""
-        stopped = self._closing or self._failed or self._outbox is None
+        stopped = self._closing or self.failed or self._outbox is None
         fits = AHEAD_TOKENS_MIN <= len(prompt) < self._backend.context
         waits = any(not each.ahead and each.slot is None for each in self._requests)
         if stopped or not fits or waits or self.running >= self._config.parallel:
@@ -251,12 +250,12 @@ class Engine:
         and the writes: a few seconds at most."""
         self._closing = True
         self.wake()
-        if self._lost:  # the thread is stuck in the device and may still use whatever would be freed here
+        if self.lost:  # the thread is stuck in the device and may still use whatever would be freed here
             return
         alive = self._thread.is_alive()
         if alive:
             self._thread.join()
-        if self._failed:
+        if self.failed:
             self.tiers.abandon()
         elif alive:
             self.tiers.close()
@@ -266,27 +265,17 @@ class Engine:
         self._backend.close()
 
     @property
-    def failed(self) -> str | None:
-        """Why the engine is dead, if it is."""
-        return self._failed
-
-    @property
-    def lost(self) -> bool:
-        """Whether the device is gone: only another process can use it again."""
-        return self._lost
-
-    @property
     def waiting(self) -> int:
-        return 0 if self._failed else self._scheduler.waiting + len(self._arriving)
+        return 0 if self.failed else self._scheduler.waiting + len(self._arriving)
 
     @property
     def running(self) -> int:
-        return 0 if self._failed else self._scheduler.running
+        return 0 if self.failed else self._scheduler.running
 
     @property
     def ahead(self) -> int:
         """How many of those that wait or run are prefills ahead."""
-        return 0 if self._failed else sum(each.ahead for each in self._requests)
+        return 0 if self.failed else sum(each.ahead for each in self._requests)
 
     @property
     def _requests(self) -> list[Request]:
@@ -348,13 +337,13 @@ class Engine:
 
     def _lose_device(self, reason: str) -> None:
         """Called in the middle of a device call that never returns: the last thing that the thread does."""
-        self._lost = True
+        self.lost = True
         log.critical("the device failed: %s; the process must be restarted", reason)
         self._give_up(f"the device failed: {reason}")
 
     def _give_up(self, reason: str) -> None:
         """Fail all requests. The engine's state is no longer reliable; the handles are all that is needed."""
-        self._failed = reason  # before the inbox is emptied: see `submit`
+        self.failed = reason  # before the inbox is emptied: see `submit`
         handles, self._handles = self._handles, {}
         for request in handles:
             request.finish = Finish.ERROR

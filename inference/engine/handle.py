@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 from inference.delta_stream import DeltaStream
 from inference.errors import InferenceError
-from inference.generation import Delta, Finish, Forecast, Hop, Spent, Steps, TokenLogprob
-from inference.prompt_cache import Miss
+from inference.generation import Delta, Finish, Hop, TokenLogprob
+from inference.prompt import Miss
 from inference.request import Request
 
 # Requests flushed per callback: with a thousand requests, a new connection waits for about 2 ms instead of 30.
@@ -38,22 +38,16 @@ class Handle(DeltaStream):
         self._request = request
         self._wake = wake
         self._place_of = place_of
-        self.stamps = request.stamps
+        self.prompt_tokens, self.forecast = len(request.prompt), request.forecast
+        # They grow with the request.
+        self.stamps, self.scores, self.spent = request.stamps, request.scores, request.spent
+        self.reading, self.writing = request.reading, request.writing
         self.hops: Sequence[Hop] = ()
         self.ids = list(request.generated)
-        self.scores = request.scores
-
-    @property
-    def prompt_tokens(self) -> int:
-        return len(self._request.prompt)
 
     @property
     def cached_tokens(self) -> int:
-        return min(self._request.reused, len(self._request.prompt))  # the cache may also hold some of its answer
-
-    @property
-    def forecast(self) -> Forecast | None:
-        return self._request.forecast
+        return min(self._request.reused, self.prompt_tokens)  # the cache may also hold some of its answer
 
     @property
     def place(self) -> int | None:
@@ -70,18 +64,6 @@ class Handle(DeltaStream):
     @property
     def accepted(self) -> int:
         return self._request.acceptance.accepted
-
-    @property
-    def reading(self) -> Steps:
-        return self._request.reading
-
-    @property
-    def writing(self) -> Steps:
-        return self._request.writing
-
-    @property
-    def spent(self) -> Spent:
-        return self._request.spent
 
     async def admitted(self) -> None:
         """Returns immediately: the engine admits or refuses requests when they are submitted."""

@@ -44,7 +44,7 @@ class Load:
         self._held: dict[str, Held] = {}
         self._waiting: dict[Request, int] = {}  # with its uncached prompt tokens
         self._running: dict[Request, int] = {}  # with its prompt tokens left to prefill
-        self._tokens = 0  # of the waiting prompts, cached or not
+        self.tokens = 0  # of the waiting prompts, cached or not: they are held in memory
         self.version = 0  # incremented with each change of the waiting and running requests
 
     @property
@@ -54,11 +54,6 @@ class Load:
     @property
     def running(self) -> int:
         return len(self._running)
-
-    @property
-    def tokens(self) -> int:
-        """Tokens of the waiting prompts, cached or not: they are held in memory."""
-        return self._tokens
 
     def held_by(self, tenant: str) -> Held:
         return self._held.get(tenant) or Held()
@@ -168,7 +163,7 @@ class Load:
         held.waiting += waiting
         held.running += running
         held.tokens += tokens
-        self._tokens += tokens
+        self.tokens += tokens
         self.version += 1
         if not (held.waiting or held.running):
             del self._held[request.scope.tenant]

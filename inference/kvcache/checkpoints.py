@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from inference.kvcache.host_cache import INDEX_TOKEN_BYTES, Kept, pages
 from inference.kvcache.radix import RadixIndex, SharedPrefixes
-from inference.prompt_cache import CacheScope
+from inference.prompt import CacheScope
 
 # A prompt is computed in one more step for each checkpoint, and as many tokens as this cost about as much as a step.
 CHECKPOINT_TOKENS_MIN = 32

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from inference.backend import Region
 from inference.kvcache.radix import RadixIndex, SharedPrefixes
-from inference.prompt_cache import CacheScope
+from inference.prompt import CacheScope
 
 # For less, the unused rest of the last page would matter, and a process may have only 65,530 mappings.
 MAPPED_BYTES_MIN = 128 * 1024

@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 
 from inference.kvcache.checkpoints import CHECKPOINT_TOKENS_MIN
-from inference.prompt_cache import CacheScope, Cause, Extent, Miss, Part, Verdict
+from inference.prompt import CacheScope, Cause, Extent, Miss, Part, Verdict
 
 # Tokens of a part that must match for the rest to count as edited: any two texts may start with "You are a".
 EDITED_SHARED_MIN = 8

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from inference.prompt_cache import CacheScope
+from inference.prompt import CacheScope
 
 Step: TypeAlias = int | CacheScope  # a token, or the scope that separates tenants
 

@@ -18,7 +18,7 @@ from inference.kvcache.checkpoints import CHECKPOINT_TOKENS_MIN, Checkpoint, Che
 from inference.kvcache.host_cache import PARK_TOKENS_MIN, Entry, HostCache
 from inference.kvcache.miss_report import SeenPrompts
 from inference.kvcache.radix import RadixIndex, SharedPrefixes
-from inference.prompt_cache import CacheScope, Miss
+from inference.prompt import CacheScope, Miss
 
 # A resident slot is continued in place if little beyond the shared prefix would be lost (a half-finished or edited last
 # turn). Otherwise the prefix is forked, so that a new conversation with a shared system prompt does not destroy the

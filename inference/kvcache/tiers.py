@@ -18,7 +18,7 @@ from inference.errors import InferenceError
 from inference.kvcache.disk import DiskTier, Found, chain
 from inference.kvcache.host_cache import PARK_TOKENS_MIN, Entry, HostCache
 from inference.kvcache.slots import Placement, Saved, Slots
-from inference.prompt_cache import CacheScope
+from inference.prompt import CacheScope
 from inference.request import Request
 from inference.trace import now_ns
 

@@ -29,7 +29,7 @@ from inference.generation import (
     TokenLogprob,
 )
 from inference.grammar.constraint import Constraint
-from inference.prompt_cache import Miss
+from inference.prompt import Miss
 
 PATH = "/inference/v1/generate"
 MODELS_PATH = "/v1/models"

@@ -21,7 +21,7 @@ from inference.errors import (
 )
 from inference.frozen import changed
 from inference.generation import Delta, Finish, Forecast, Hop, Priority, Spent, Stamps, Steps
-from inference.prompt_cache import Miss
+from inference.prompt import Miss
 from inference.remote.fleet import Fleet, Upstream, session_of
 from inference.remote.protocol import DONE, PATH, Ask, Events, MalformedStream, StreamUpdate, read
 from inference.remote.transport import PATH as CHANNEL_PATH

@@ -17,7 +17,7 @@ from inference.engine.scheduler import Scheduler
 from inference.errors import InferenceError
 from inference.generation import Finish, Priority, Sampling
 from inference.kvcache.tiers import Tiers
-from inference.prompt_cache import CacheScope
+from inference.prompt import CacheScope
 from inference.request import Request
 from inference.speculative.controller import SpeculationController
 from inference.speculative.draft_model import CATCH_UP_TOKENS_MAX, DraftModel

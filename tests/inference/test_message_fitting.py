@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from inference.message_fitting import BEGIN, CONTINUE, EVERYTHING, NOTED, Capabilities, TemplateMessage, fit
-from inference.prompt import ChatMessage, ToolCall
-from inference.prompt_cache import Part
+from inference.prompt import ChatMessage, Part, ToolCall
 
 SYSTEM, LATER = ChatMessage("system", "Be brief."), ChatMessage("system", "Be kind.")
 ASK, ASK_AGAIN = ChatMessage("user", "Who?"), ChatMessage("user", "Why?")

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from inference.bundled import ADAPTER_TEMPLATE, CHAT_MODEL
 from inference.errors import InvalidTemplate
 from inference.llama import LlamaModel
-from inference.prompt import ChatMessage, Segment, ToolCall
-from inference.prompt_cache import Part
+from inference.prompt import ChatMessage, Part, Segment, ToolCall
 from inference.template import ChatTemplate
 from inference.tokenizer import Tokenizer
 

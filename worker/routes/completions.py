@@ -16,8 +16,7 @@ from agents.events import TurnFinished
 from agents.turn import Turn
 from inference.errors import UnknownToken
 from inference.language_model import LanguageModel
-from inference.prompt import Segment
-from inference.prompt_cache import Part
+from inference.prompt import Part, Segment
 from worker.auth.scope import Scope
 from worker.errors import ApiError, ClientGone
 from worker.http.request import BODY, IGNORED, PRINCIPAL, TRACE, check_model, in_param, json_bytes, json_response

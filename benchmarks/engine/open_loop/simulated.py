@@ -23,7 +23,7 @@ from inference.engine.plan import Plan as Step
 from inference.engine.sampler import Sampler
 from inference.engine.scheduler import Scheduler
 from inference.generation import Finish, Sampling
-from inference.prompt_cache import CacheScope
+from inference.prompt import CacheScope
 from inference.request import Phase, Request
 from inference.tokenizer import TextStream
 

@@ -9,7 +9,7 @@ from hashlib import blake2b
 
 import numpy as np
 
-from inference.prompt_cache import CacheScope
+from inference.prompt import CacheScope
 
 BLOCK = 64  # tokens: fewer are as cheap to compute as to read
 DIGEST_BYTES = 16

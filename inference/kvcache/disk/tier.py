@@ -25,7 +25,7 @@ from inference.generated_tokens import GeneratedTokens
 from inference.kvcache.disk.file import KV, ROOT, TEMPORARY, TURNS, KvFile, UnreadableFile, read_tokens, write_tokens
 from inference.kvcache.disk.index import DiskIndex, IndexedState, chain, digest_of
 from inference.kvcache.host_cache import Entry
-from inference.prompt_cache import CacheScope
+from inference.prompt import CacheScope
 
 log = logging.getLogger("firsttoken.disk")
 

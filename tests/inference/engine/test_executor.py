@@ -17,8 +17,7 @@ from inference.generation import Finish, Priority, Sampling, Terms
 from inference.kvcache.host_cache import Entry
 from inference.llama import LlamaContext
 from inference.model import ChatModel
-from inference.prompt import ChatMessage
-from inference.prompt_cache import CacheScope
+from inference.prompt import CacheScope, ChatMessage
 from inference.request import Phase, Request
 from tests.inference.machine import GREEDY, VOCABULARY, Machine, expected, request
 

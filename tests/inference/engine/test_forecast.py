@@ -38,7 +38,7 @@ from inference.engine.sampler import Sampler
 from inference.engine.scheduler import Scheduler
 from inference.errors import Late
 from inference.generation import Due, Finish, Forecast, Priority, Sampling
-from inference.prompt_cache import CacheScope
+from inference.prompt import CacheScope
 from inference.request import Request
 from inference.tokenizer import TextStream
 

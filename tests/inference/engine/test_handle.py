@@ -9,7 +9,7 @@ from typing import Any, cast
 from inference.engine.handle import SLICE, Handle, Outbox, TokenUpdate
 from inference.engine.sampler import Sampler
 from inference.generation import Delta, Sampling
-from inference.prompt_cache import CacheScope
+from inference.prompt import CacheScope
 from inference.request import Request
 from inference.tokenizer import TextStream
 

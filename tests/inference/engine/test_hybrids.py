@@ -16,8 +16,7 @@ from inference.config import EngineConfig
 from inference.errors import NotDeterministic
 from inference.generation import Generation, Sampling, Terms
 from inference.model import ChatModel
-from inference.prompt import ChatMessage, ToolCall
-from inference.prompt_cache import Cause, Part
+from inference.prompt import Cause, ChatMessage, Part, ToolCall
 from tests.inference.families import FAMILIES
 from tests.inference.hybrids import ARCHITECTURES, write_hybrid
 from tests.inference.variants import TEMPLATE, write_variant

@@ -9,7 +9,7 @@ from inference.kvcache.checkpoints import CHECKPOINT_TOKENS_MIN, Checkpoints, sp
 from inference.kvcache.host_cache import INDEX_TOKEN_BYTES, Entry, HostCache
 from inference.kvcache.radix import SharedPrefixes
 from inference.kvcache.slots import Placement, Slots
-from inference.prompt_cache import CacheScope
+from inference.prompt import CacheScope
 from tests.inference.kvcache.test_slots import ANYONE, finish
 
 SYSTEM = list(range(100))

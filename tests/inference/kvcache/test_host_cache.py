@@ -24,7 +24,7 @@ from inference.kvcache.host_cache import (
 from inference.kvcache.radix import common_length
 from inference.llama import LlamaContext, LlamaModel
 from inference.llama.state import regions as regions_of_state
-from inference.prompt_cache import CacheScope
+from inference.prompt import CacheScope
 
 ANYONE = CacheScope("")
 SHARED, SLOTS, CONTEXT = 100, 3, 512

@@ -9,7 +9,7 @@ import pytest
 from inference.kvcache.host_cache import HostCache
 from inference.kvcache.miss_report import SEEN_BLOCK, SeenPrompts, judge
 from inference.kvcache.slots import Slots
-from inference.prompt_cache import CacheScope, Cause, Extent, Miss, Part, Verdict
+from inference.prompt import CacheScope, Cause, Extent, Miss, Part, Verdict
 
 PIECES = [bytes([65 + token % 26]) * (1 + token // 26) for token in range(200)]
 OUTLINE = [

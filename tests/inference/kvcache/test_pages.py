@@ -16,7 +16,7 @@ CACHE_MB, BESIDE_MB_MAX = 64, 16  # the largest state on its way into the cache,
 LIFE = f"""
 import random
 import numpy as np
-from inference.prompt_cache import CacheScope
+from inference.prompt import CacheScope
 from inference.kvcache.host_cache import Entry, HostCache
 
 def resident_mb():

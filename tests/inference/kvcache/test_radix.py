@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inference.kvcache.radix import RadixIndex, SharedPrefixes, common_length
-from inference.prompt_cache import CacheScope
+from inference.prompt import CacheScope
 
 tokens = st.lists(st.integers(0, 2), max_size=12)  # few values: many shared beginnings
 scopes = st.sampled_from([CacheScope("a"), CacheScope("b"), CacheScope("b", exact=True)])

@@ -9,7 +9,7 @@ from inference.kvcache.host_cache import Entry, HostCache
 from inference.kvcache.miss_report import SEEN_BLOCK
 from inference.kvcache.radix import SharedPrefixes
 from inference.kvcache.slots import SHARED_PREFILL_MIN, TAIL_LOSS_MAX, Placement, Saved, Slots
-from inference.prompt_cache import CacheScope
+from inference.prompt import CacheScope
 
 SYSTEM = list(range(100))
 ANYONE = CacheScope("")

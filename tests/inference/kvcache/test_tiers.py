@@ -23,8 +23,7 @@ from inference.kvcache.host_cache import PARK_TOKENS_MIN, Entry
 from inference.kvcache.tiers import WAIT_S_MAX, Arrivals, Roots
 from inference.llama import has_gpu
 from inference.model import ChatModel
-from inference.prompt import ChatMessage, ToolCall
-from inference.prompt_cache import CacheScope, Cause
+from inference.prompt import CacheScope, Cause, ChatMessage, ToolCall
 from inference.request import Request
 from inference.tokenizer import TextStream
 

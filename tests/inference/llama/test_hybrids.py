@@ -14,7 +14,7 @@ from inference.backend import Rows
 from inference.kvcache.host_cache import Entry, HostCache
 from inference.llama import LlamaContext, LlamaModel
 from inference.llama.library import DecodeFailed
-from inference.prompt_cache import CacheScope
+from inference.prompt import CacheScope
 from tests.inference.hybrids import ARCHITECTURES, write_hybrid
 
 SLOTS, CONTEXT, ROWS = 3, 1024, 128

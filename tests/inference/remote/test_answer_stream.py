@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from inference.generation import Finish, Sampling, Steps, TokenLogprob
-from inference.prompt_cache import Miss
+from inference.prompt import Miss
 from inference.remote.protocol import (
     DONE,
     EVENT_BYTES_MAX,

@@ -17,8 +17,7 @@ from inference.errors import ModelNotLoaded
 from inference.generation import Sampling
 from inference.llama import LlamaModel
 from inference.model import ChatModel
-from inference.prompt import ChatMessage
-from inference.prompt_cache import CacheScope
+from inference.prompt import CacheScope, ChatMessage
 from inference.provisioning.calibration import Calibrations
 from inference.provisioning.doctor import Level, draft_finding, examine
 from inference.request import Request

@@ -17,8 +17,7 @@ from inference.engine.handle import Handle
 from inference.engine.sampler import Sampler
 from inference.generation import Sampling
 from inference.model import ChatModel
-from inference.prompt import ChatMessage
-from inference.prompt_cache import CacheScope
+from inference.prompt import CacheScope, ChatMessage
 from inference.request import Request
 from inference.speculative.prompt_lookup import KEPT_TOKENS_MAX, ORDERS, READ_TOKENS_MAX, Ngrams, PromptLookup
 from inference.testing import ScriptedBackend

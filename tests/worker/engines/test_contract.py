@@ -21,8 +21,7 @@ from inference.grammar.calls import CallableFunction, tool_grammar
 from inference.grammar.schema import json_grammar
 from inference.llama import has_gpu
 from inference.model import ChatModel
-from inference.prompt import ChatMessage, Segment
-from inference.prompt_cache import Cause
+from inference.prompt import Cause, ChatMessage, Segment
 from inference.remote.remote_generation import RemoteGeneration
 from inference.remote.remote_model import RemoteModel
 from inference.trace import now_ns

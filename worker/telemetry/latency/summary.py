@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
-from inference.prompt_cache import Cause
+from inference.prompt import Cause
 from worker.telemetry.latency.measures import MISS, SPAN, STATUS, Tally
 from worker.telemetry.latency.rollups import Choice, Group, Names, Point
 from worker.telemetry.latency.slice import TimeRange

@@ -21,8 +21,7 @@ from inference.kvcache.disk import BLOCK, DiskIndex, DiskTier, IndexedState, cha
 from inference.kvcache.disk.file import KV, ROOT, KvFile
 from inference.kvcache.disk.file import TURNS as TURNS_FILE
 from inference.kvcache.host_cache import Entry, Kept
-from inference.prompt import ChatMessage
-from inference.prompt_cache import CacheScope
+from inference.prompt import CacheScope, ChatMessage
 
 ANSWER, ANSWER_IDS = ChatMessage("assistant", "hello"), tuple(b"hello")
 FINGERPRINT, OTHER_MODEL = b"m" * 32, b"o" * 32
