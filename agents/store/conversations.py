@@ -2,28 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar
+from typing import Any, Generic, Literal, TypeAlias, TypeVar
 from uuid import UUID
 
 import asyncpg
 
-from agents.errors import HistoryTooLong, InvalidTurn, NotFound
+from agents.errors import ConversationBusy, HistoryTooLong, InvalidTurn, NotFound
 from agents.message import Item, new_id
 from agents.payload import from_payload, to_payload
-from migrations.pool import Database
-
-if TYPE_CHECKING:
-    from migrations.pool import Connection
-from typing import TYPE_CHECKING
-
-from agents.errors import ConversationBusy
-
-if TYPE_CHECKING:
-    from migrations.pool import Connection
-import asyncio
+from migrations.pool import Connection, Database
 
 FEW = 200  # read in a millisecond; thousands would hold up all other requests
 

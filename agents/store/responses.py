@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import UUID
 
 from agents.errors import HistoryTooLong, InvalidTurn, NotFound
@@ -12,11 +12,7 @@ from agents.message import Item
 from agents.payload import from_payload
 from agents.store.conversations import items_of
 from inference.frozen import dataclass
-from migrations.pool import Database
-
-if TYPE_CHECKING:
-    from migrations.pool import Connection
-
+from migrations.pool import Connection, Database
 
 CHAIN_RESPONSES_MAX = 1000  # a longer chain fits no context; the walk must terminate
 

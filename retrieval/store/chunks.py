@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 from uuid import UUID
 
+from migrations.pool import Connection
 from retrieval.errors import StoreNotFound
 from retrieval.records import EmbeddedChunk
-
-if TYPE_CHECKING:
-    from migrations.pool import Connection
 
 _INSERT_CHUNK = """
 insert into chunks (tenant_id, vector_store_id, file_id, ordinal, heading, text, start_char, end_char, tokens,

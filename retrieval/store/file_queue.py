@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 from uuid import UUID
 
-from migrations.pool import Also, Database, nothing
+from migrations.pool import Also, Connection, Database, nothing
 from retrieval.errors import FileNotFound
 from retrieval.loaders.document import Document
 from retrieval.records import EmbeddedChunk, StoreFile
 from retrieval.store.chunks import locked, remove, write
-
-if TYPE_CHECKING:
-    from migrations.pool import Connection
 
 _FILES = """
 select v.file_id as id, v.vector_store_id, v.status, v.error, v.attributes, v.batch_id, v.created_at, f.bytes,

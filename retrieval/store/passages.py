@@ -7,7 +7,7 @@ import secrets
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import UUID
 
 import asyncpg
@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inference.embedding.windows import Windows
-from migrations.pool import DATABASE_AWAY, Also, nothing
+from migrations.pool import DATABASE_AWAY, Also, Connection, Database, nothing
 from retrieval.candidate import Candidate, ChunkKey, Hit
 from retrieval.errors import FileNotFound
 from retrieval.filter import Filter
@@ -23,9 +23,6 @@ from retrieval.records import CountedStore, NewFile, SourceSpan, StoredFile, Vec
 from retrieval.store.chunks import locked, remove, write
 from retrieval.store.search import EXACT_CHUNKS_MAX, SearchResult, search
 from retrieval.store.stores import counted, find
-
-if TYPE_CHECKING:
-    from migrations.pool import Connection, Database
 
 WARM_CONNECTIONS = 4  # when a worker starts: a page sends up to three requests at once
 

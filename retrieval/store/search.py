@@ -10,19 +10,17 @@ import re
 from collections.abc import Sequence
 from importlib import resources
 from itertools import islice
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 from uuid import UUID
 
 import asyncpg
 import numpy as np
 from numpy.typing import NDArray
 
+from migrations.pool import Connection
 from retrieval.candidate import ChunkKey, Hit
 from retrieval.filter import Filter, condition
 from retrieval.records import VectorStore
-
-if TYPE_CHECKING:
-    from migrations.pool import Connection
 
 LEXEMES_MAX = 64  # per query; a pasted page would be compared word by word with every hit
 PHRASES_MAX = 8  # per query; each is compared with every hit

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 from uuid import UUID
 
+from migrations.pool import Connection
 from retrieval.errors import StoreNotFound
 from retrieval.records import CountedStore, VectorStore
-
-if TYPE_CHECKING:
-    from migrations.pool import Connection
 
 STORES_LISTED_MAX = 1000
 

@@ -5,15 +5,12 @@ from __future__ import annotations
 import hashlib
 import secrets
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from typing import TYPE_CHECKING, BinaryIO, TypeAlias
+from typing import BinaryIO, TypeAlias
 from uuid import UUID
 
-from migrations.pool import Database
+from migrations.pool import Connection, Database
 from retrieval.errors import FileNotFound, TooManyFiles
 from retrieval.records import Upload
-
-if TYPE_CHECKING:
-    from migrations.pool import Connection
 
 # Called with the id of a new file in the transaction that stores it.
 Note: TypeAlias = "Callable[[Connection, str], Awaitable[None]]"

@@ -8,13 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import UUID
 
-from migrations.pool import Database
-
-if TYPE_CHECKING:
-    from migrations.pool import Connection
+from migrations.pool import Connection, Database
 
 
 class Act(StrEnum):

@@ -8,20 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import UUID
 
 from agents.errors import NotFound, TooManyQueued
 from agents.payload import to_payload
 from agents.store.responses import ResponseRecord
-from migrations.pool import Database
+from migrations.pool import Connection, Database
 from worker.runs.running_store import CHANNEL, QUEUED, OwnedResponse, add_events, notify_readers
 from worker.runs.steering_store import KEPT
 from worker.wire import events as wire
 from worker.wire.events import WireEvent
-
-if TYPE_CHECKING:
-    from migrations.pool import Connection
 
 TENANT_QUEUED_MAX = 100  # about an hour of answers; clients should keep larger backlogs on their side
 ATTEMPTS_MAX = 3  # a response that has crashed three workers would crash a fourth

@@ -7,17 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import UUID
 
 from agents.errors import NotFound, TooMuchSaid, TurnOver
 from agents.message import Item, new_id, pictures_in
 from agents.payload import from_payload, to_payload
-from migrations.pool import Database
+from migrations.pool import Connection, Database
 from worker.wire.limits import SAID_MAX, TEXT_CHARS_MAX
-
-if TYPE_CHECKING:
-    from migrations.pool import Connection
 
 SUCCESSOR = "firsttoken_successor"  # in the body of a response
 # What a new body keeps of the one before it.
