@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import takewhile
-from types import TracebackType
 
 from agents.prompt import UNANSWERED
 from inference.generation import Generation, Spent
@@ -48,9 +47,7 @@ class Prefetch:
     def __enter__(self) -> Prefetch:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for reading in self._readings:
             reading.cancel()
             stamps = reading.stamps

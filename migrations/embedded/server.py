@@ -13,7 +13,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import TracebackType
 
 from migrations.embedded.cluster import SUPERUSER, ensure_cluster, leave_shared_account
 from migrations.embedded.errors import EmbeddedPostgresError, StartInterrupted, remedy
@@ -109,9 +108,7 @@ class EmbeddedPostgres:
         self.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def _dsn(self, user: str) -> str:
