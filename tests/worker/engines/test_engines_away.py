@@ -13,12 +13,20 @@ import pytest
 from inference.errors import EnginesAway, NotDeterministic
 from inference.generation import Delta, Finish, Generation, Sampling, Terms
 from inference.prompt import ChatMessage
+from inference.remote import remote_generation
 from inference.remote.remote_model import RemoteModel
 from tests.engines import EngineProcess, reaching
+from tests.serving import START_TIMEOUT_S
 
 COMPARED = 60  # tokens: the rest keeps the engine at work until whoever heard the tenth has ended it
 LONG = Sampling(max_tokens=250, temperature=0, logit_bias={0: -100, 2: -100})
 pytestmark = pytest.mark.any_answer("it is about whether an answer goes on, whatever it says")
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An engine that is begun again on a busy machine comes later than an answer may wait for it."""
+    monkeypatch.setattr(remote_generation, "STRANDED_S", START_TIMEOUT_S)
 
 
 def prompt_of(model: RemoteModel) -> list[int]:
