@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import count
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from agents.prompt import CONCLUDE
 from agents.turn import TOKENS_MAX, Limits, Owner
 from inference.generation import Sampling
 from inference.testing import ScriptedModel
+from inference.trace import now_ns
 from tests.agents.turns import asked, call, double, run
 
 ENDLESS = Sampling(max_tokens=TOKENS_MAX)
@@ -50,9 +52,11 @@ async def test_the_answer_after_a_spent_budget_is_the_models_own() -> None:
     assert (ran.answer, ran.finished.budget, ran.results) == ("It is 2.", "steps", ["2"])
 
 
-async def test_the_wall_clock_cuts_an_answer_that_is_being_written() -> None:
-    model = ScriptedModel(["word " * 100_000])
-    limits = Limits(answer_s=0.5, seconds_by=Owner.KEY)
+async def test_the_wall_clock_cuts_an_answer_that_is_being_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds = count()  # at least one goes by for each token
+    monkeypatch.setattr("inference.testing.now_ns", lambda: now_ns() + next(seconds) * 10**9)
+    model = ScriptedModel(["word " * 1000])
+    limits = Limits(answer_s=300, seconds_by=Owner.KEY)
     finished = (ran := await run(model, asked(limits=limits, sampling=ENDLESS))).finished
     assert (finished.status, finished.cut, finished.budget) == ("incomplete", "key.seconds", "wall_clock")
     assert ran.trace.attributes["firsttoken.cut"] == "key.seconds"
