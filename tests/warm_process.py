@@ -117,6 +117,8 @@ def serve(requests: socket.socket) -> None:
         if requests in readable:
             size, descriptors, _, _ = socket.recv_fds(requests, NUMBER.size, 3)
             if not size:
+                for pid in leases:  # of tests that failed, or were interrupted
+                    os.kill(pid, signal.SIGTERM)
                 sys.exit()
             [length] = NUMBER.unpack(size)
             request = requests.recv(length, socket.MSG_WAITALL)
