@@ -21,7 +21,7 @@ from agents.errors import NotFound
 from agents.payload import from_payload, to_payload
 from agents.store.conversations import append_items
 from agents.store.responses import ResponseRecord
-from migrations.pool import Act, Database
+from migrations.pool import Act, Connection, Database
 from worker.runs.continuation import InterruptedResponse, closing_events, completed_items, events_after, rebuilt_items
 from worker.runs.group_commit import BATCH_MAX, GroupCommit
 from worker.runs.response_rows import Batch, ResponseEnd, batch_rows, beginning_row, ended_body, ending_row
@@ -30,8 +30,6 @@ from worker.wire.events import WireEvent
 
 if TYPE_CHECKING:
     import asyncpg
-
-    from migrations.pool import Connection
 
 CHANNEL = "firsttoken_responses"
 NEWS = "news"

@@ -12,7 +12,7 @@ from uuid import UUID
 
 from agents.errors import NotFound
 from agents.message import new_id
-from migrations.pool import Database
+from migrations.pool import Connection, Database
 from worker.errors import rate_limited
 from worker.runs.presence import BATCH, CANCEL
 from worker.runs.running_store import CHANNEL
@@ -20,8 +20,6 @@ from worker.wire.batches import Answer, Batch, BatchCreate, Endpoint, LineError,
 
 if TYPE_CHECKING:
     import asyncpg
-
-    from migrations.pool import Connection
 
 TENANT_BATCHES_MAX = 8  # in progress: with files of the usual limit, half a gigabyte of requests
 RETRY_AFTER_S = 60.0  # a batch takes minutes
