@@ -26,7 +26,6 @@ from worker.routes import (
     responses,
     sessions,
     tokenize,
-    trials,
     vector_stores,
 )
 from worker.routes.sockets import connection
@@ -50,7 +49,6 @@ RESOURCES = (
     vector_stores,
     sessions,
     ops,
-    trials,
     health,
     openapi,
     pages,

@@ -29,7 +29,20 @@ from worker.auth.audit import Act
 from worker.auth.scope import Scope
 from worker.edge.guard import remote_of
 from worker.errors import ApiError, invalid
-from worker.http.request import BODY, INCLUDE, PRINCIPAL, check_model, includes, json_response, noted, path_id
+from worker.http.request import (
+    BODY,
+    INCLUDE,
+    PAGE,
+    PRINCIPAL,
+    PageQuery,
+    check_model,
+    includes,
+    json_response,
+    list_object,
+    noted,
+    path_id,
+    search_words,
+)
 from worker.http.route import EVERYBODY, JSON, Routes
 from worker.runs.ledger import Ledger
 from worker.runs.turn import hydrate, learn_turns
@@ -37,7 +50,6 @@ from worker.services import SERVICES
 from worker.wire import limits
 from worker.wire.items import InputItem, without_triggers
 from worker.wire.options import FEEDBACK, RESPONSE_ID, RESULTS, VERSIONS, Metadata
-from worker.wire.page import PAGE, PageQuery, list_object, search_words
 from worker.wire.parse import parsed
 from worker.wire.response import COMMENT, RATING, ResponseFrame, feedback_object, public_item
 from worker.wire.response_request import ConversationReference, ResponseRequest

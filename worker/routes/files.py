@@ -19,11 +19,10 @@ from worker.auth.audit import Act
 from worker.auth.scope import USUAL, Scope
 from worker.edge.body import BUDGET, MEMORY_BYTES_MAX, Reservation, arriving, coding_of
 from worker.errors import ApiError
-from worker.http.request import PRINCIPAL, json_response, noted, path_id
+from worker.http.request import PAGE, PRINCIPAL, PageQuery, json_response, list_object, noted, path_id
 from worker.http.route import BYTES, PLAIN, Routes
 from worker.services import SERVICES
 from worker.wire import limits
-from worker.wire.page import PAGE, PageQuery, list_object
 
 # The text of a file never changes under its id; it is its tenant's own, so no shared cache may keep it.
 CACHING = "private, max-age=3600"

@@ -22,7 +22,21 @@ from agents.payload import to_payload
 from worker.auth.scope import Scope
 from worker.auth.secret import sealed
 from worker.errors import ClientGone, invalid
-from worker.http.request import BODY, IGNORED, INCLUDE, PRINCIPAL, TRACE, check_model, includes, json_response, path_id
+from worker.http.request import (
+    BODY,
+    IGNORED,
+    INCLUDE,
+    PAGE,
+    PRINCIPAL,
+    TRACE,
+    PageQuery,
+    check_model,
+    includes,
+    json_response,
+    list_object,
+    page_of,
+    path_id,
+)
 from worker.http.route import EVENTS, JSON, Routes
 from worker.runs.disconnect import HEADER, Disconnect
 from worker.runs.event_stream import EventStream
@@ -38,7 +52,6 @@ from worker.telemetry.telemetry import server_timing
 from worker.wire import limits, sse
 from worker.wire.items import InputItem, as_items
 from worker.wire.options import RESULTS, CacheRetention, PromptCacheOptions, ServiceTier, with_headers
-from worker.wire.page import PAGE, PageQuery, list_object, page_of
 from worker.wire.parse import parsed
 from worker.wire.response import Dialect, Feedback, ResponseFrame, public_item, public_response, usage_object
 from worker.wire.response_request import ResponseRequest, ShortKey, SteerRequest

@@ -24,10 +24,19 @@ from worker.auth.session import Session
 from worker.auth.throttle import WRONG
 from worker.edge.guard import remote_of
 from worker.errors import ApiError
-from worker.http.request import PRINCIPAL, TRACE, actor_of, json_response, path_id
+from worker.http.request import (
+    PAGE,
+    PRINCIPAL,
+    TRACE,
+    PageQuery,
+    actor_of,
+    json_response,
+    list_object,
+    page_of,
+    path_id,
+)
 from worker.http.route import EVERYBODY, HTML, Routes
 from worker.services import SERVICES, Services
-from worker.wire.page import PAGE, PageQuery, list_object, page_of
 
 CURRENT = "current"  # the session of the browser that asks
 log = logging.getLogger("firsttoken.auth")

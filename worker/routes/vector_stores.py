@@ -20,13 +20,23 @@ from retrieval.records import CountedStore, StoreFile
 from worker.auth.audit import Act
 from worker.auth.scope import USUAL, Scope
 from worker.errors import ApiError, invalid
-from worker.http.request import BODY, PRINCIPAL, TRACE, json_response, noted, path_id
+from worker.http.request import (
+    BODY,
+    PAGE,
+    PRINCIPAL,
+    TRACE,
+    PageQuery,
+    json_response,
+    list_object,
+    noted,
+    page_of,
+    path_id,
+)
 from worker.http.route import Routes
 from worker.services import SERVICES, Services
 from worker.wire import limits
 from worker.wire.chat_request import as_list
 from worker.wire.options import Metadata
-from worker.wire.page import PAGE, PageQuery, list_object, page_of
 from worker.wire.parse import parsed
 from worker.wire.strict import Id, Strict, Unsupported, only
 from worker.wire.tools import RankingOptions
