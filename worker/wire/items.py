@@ -59,10 +59,13 @@ def _functions(tools: Sequence[FunctionToolParam | CustomTool | NamespaceTool]) 
     return tuple(replace(function, deferred=True) for tool in tools for function in tool.functions)
 
 
-class _Call(Echoed):
-    call_id: CallId
+class _Item(Echoed):
     id: Id | None = None
     status: ItemStatus = None
+
+
+class _Call(_Item):
+    call_id: CallId
 
     def _made(self, form: CallForm, arguments: Any) -> Item:
         return FunctionCall(self.call_id, form, written(arguments), shape=CallShape(form))
@@ -80,13 +83,11 @@ class CustomToolCallItem(_Call):
         return FunctionCall(self.call_id, name, written({INPUT: self.input}), shape=shape)
 
 
-class ToolSearchCallItem(Echoed):
+class ToolSearchCallItem(_Item):
     type: Literal["tool_search_call"]
     arguments: Any = None
     execution: Execution = None
     call_id: CallId | None = None
-    id: Id | None = None
-    status: ItemStatus = None
 
     def item(self) -> Item:
         asked = parsed(self.arguments) if isinstance(self.arguments, str) else self.arguments
@@ -94,15 +95,13 @@ class ToolSearchCallItem(Echoed):
         return FunctionCall(self.call_id or SERVER_CALL, "tool_search", written(asked or {}), shape=shape)
 
 
-class ToolSearchOutputItem(Echoed):
+class ToolSearchOutputItem(_Item):
     """From here on, the model may call these tools."""
 
     type: Literal["tool_search_output"]
     tools: Definitions
     execution: Execution = None
     call_id: CallId | None = None
-    id: Id | None = None
-    status: ItemStatus = None
 
     def item(self) -> Item:
         tools = _functions(self.tools)
@@ -305,25 +304,20 @@ class ReasoningPart(Echoed):
     text: Text
 
 
-class ReasoningItem(Echoed):
+class ReasoningItem(_Item):
     """Reasoning from an earlier answer. Summaries and encrypted reasoning of other servers are ignored."""
 
     type: Literal["reasoning"]
-    id: Id | None = None
     content: Annotated[list[ReasoningPart], up_to(limits.PARTS_MAX)] | None = None
-    status: ItemStatus = None
 
     def item(self) -> Item:
         return Reasoning("\n".join(part.text for part in self.content or ()))
 
 
-class FunctionCallItem(Echoed):
+class FunctionCallItem(_Call):
     type: Literal["function_call"]
-    call_id: CallId
     name: Name
     arguments: Arguments
-    id: Id | None = None
-    status: ItemStatus = None
     caller: Caller = None
     namespace: Name | None = None
 
@@ -364,13 +358,11 @@ class FileSearchCallItem(Echoed):
         return FileSearchCall(tuple(self.queries))
 
 
-class CompactionItem(Echoed):
+class CompactionItem(_Item):
     """A summary that this server created and sealed for the caller's tenant."""
 
     type: Literal["compaction"]
     encrypted_content: Annotated[str, StringConstraints(min_length=1, max_length=limits.SEALED_CHARS_MAX)]
-    id: Id | None = None
-    status: ItemStatus = None
 
     def item(self) -> Item:
         return Compaction(self.encrypted_content)

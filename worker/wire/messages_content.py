@@ -24,7 +24,7 @@ from worker.wire.messages_tools import (
     ToolRemovalBlock,
 )
 from worker.wire.parts import FilePart, ImagePart, as_input_image, as_parts, check_role, shown, tag_of
-from worker.wire.strict import CallId, Echoed, Lenient, Name, Tagged, Text, key_of, note, up_to, without_effect
+from worker.wire.strict import Cached, CallId, Echoed, Lenient, Name, Tagged, Text, key_of, note, up_to
 
 # A line for Anthropic's accounting that a coding agent puts in front of its system prompt. It means nothing to a model,
 # and it differs from request to request: with it, no prompt would be found in the cache.
@@ -34,10 +34,9 @@ ONLY_SAID = "A block of the assistant must have the type text, thinking, tool_us
 ONLY_RESULTS = "A block of a result must have the type text, image or tool_reference."
 
 
-class TextBlock(Lenient):
+class TextBlock(Cached):
     type: Literal["text"] = "text"
     text: Text
-    cache_control: Annotated[Any, without_effect("cache_control")] = None  # caching is automatic
     citations: Any = None  # of an earlier answer
 
     @property
@@ -102,14 +101,13 @@ ResultContent: TypeAlias = Annotated[
 ]
 
 
-class ToolResultBlock(Lenient):
+class ToolResultBlock(Cached):
     """The result of a function that the caller ran."""
 
     type: Literal["tool_result"]
     tool_use_id: CallId
     content: ResultContent = Field(default_factory=list)
     is_error: bool | None = None
-    cache_control: Annotated[Any, without_effect("cache_control")] = None
 
     def item(self, changes: ToolChanges) -> Item:
         text, pictures = shown([part for part in self.content if not isinstance(part, ToolReferenceBlock)])

@@ -29,6 +29,7 @@ from worker.wire.function_tools import Description, Schema, constrainable
 from worker.wire.mcp import HeaderValue, Label, ServerUrl, ToolName, ToolNames, with_token
 from worker.wire.strict import (
     SPELLABLE,
+    Cached,
     CallId,
     Echoed,
     Lenient,
@@ -99,7 +100,7 @@ class McpListingBlock(Echoed):
         return ToolListing(self.mcp_server_name, tuple(tool.offer.shown for tool in self.tools))
 
 
-class McpToolset(Lenient):
+class McpToolset(Cached):
     """The tools of a server of `mcp_servers`."""
 
     type: Literal["mcp_toolset"]
@@ -107,7 +108,6 @@ class McpToolset(Lenient):
     default_config: ToolConfig = ToolConfig()
     configs: Annotated[dict[ToolName, ToolConfig], Field(max_length=TOOLS_MAX)] | None = None
     tools: ListedTools | None = None  # instead of asking the server for them
-    cache_control: Annotated[Any, without_effect("cache_control")] = None
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -184,7 +184,7 @@ def _enforceable(strict: bool | None, info: ValidationInfo) -> bool | None:
     return strict
 
 
-class CustomTool(Lenient):
+class CustomTool(Cached):
     """With `strict`, the arguments always match the schema."""
 
     TAG: ClassVar = "custom"
@@ -195,7 +195,6 @@ class CustomTool(Lenient):
     input_schema: Annotated[Schema | None, AfterValidator(_required), Field(validate_default=True)] = None
     type: Annotated[str | None, only(None, "custom")] = None  # others have schemas that only their models know
     strict: Annotated[bool | None, AfterValidator(_enforceable)] = None
-    cache_control: Annotated[Any, without_effect("cache_control")] = None
     input_examples: Annotated[Any, without_effect("tools.input_examples")] = None
     eager_input_streaming: bool | None = None  # arguments are always streamed
 
@@ -211,14 +210,13 @@ class CustomTool(Lenient):
         )
 
 
-class SearchTool(Lenient):
+class SearchTool(Cached):
     """A search over the deferred tools, which this server runs."""
 
     TAG: ClassVar = "search"
 
     type: Annotated[str, StringConstraints(pattern=r"^tool_search_tool_(bm25|regex)(_[0-9]{8})?$")]
     name: Literal["tool_search_tool_bm25", "tool_search_tool_regex"]
-    cache_control: Annotated[Any, without_effect("cache_control")] = None
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -267,12 +265,11 @@ class MessagesToolChoice(Lenient):
         return self.name or {"any": "required"}.get(self.type, self.type)
 
 
-class ToolReferenceBlock(Lenient):
+class ToolReferenceBlock(Cached):
     """Part of a tool result: a deferred tool that a search of the client found."""
 
     type: Literal["tool_reference"]
     tool_name: Name
-    cache_control: Annotated[Any, without_effect("cache_control")] = None
 
 
 class NamedTool(Lenient):
@@ -290,16 +287,14 @@ ChangedTool: TypeAlias = Annotated[
 ]
 
 
-class ToolAdditionBlock(Lenient):
+class ToolAdditionBlock(Cached):
     type: Literal["tool_addition"]
     tool: ChangedTool
-    cache_control: Annotated[Any, without_effect("cache_control")] = None
 
 
-class ToolRemovalBlock(Lenient):
+class ToolRemovalBlock(Cached):
     type: Literal["tool_removal"]
     tool: NamedTool
-    cache_control: Annotated[Any, without_effect("cache_control")] = None
 
 
 class ToolChanges:

@@ -172,3 +172,9 @@ class Lenient(Strict):
             if value[key] is not None:
                 note(info, key)
         return value
+
+
+class Cached(Lenient):
+    """What may mark the end of a prefix to cache. Caching is automatic here."""
+
+    cache_control: Annotated[Any, without_effect("cache_control")] = None
