@@ -148,10 +148,17 @@ class EdgeServer(TestServer):
 
 
 def declared(granted: Granted, *routes: web.RouteDef) -> Sequence[web.RouteDef]:
-    """The routes, for callers with this access."""
-    for route in routes:
-        route.handler.access = Access.of(granted)  # type: ignore[union-attr]
-    return routes
+    """The routes, for callers with this access. Their handlers may be methods, which take no attributes."""
+    return [web.RouteDef(each.method, each.path, _declared(each.handler, granted), each.kwargs) for each in routes]
+
+
+def _declared(handler: Any, granted: Granted) -> Any:
+    async def declared(request: web.Request) -> web.StreamResponse:
+        response: web.StreamResponse = await handler(request)
+        return response
+
+    declared.access = Access.of(granted)  # type: ignore[attr-defined]
+    return declared
 
 
 @asynccontextmanager

@@ -24,7 +24,6 @@ from tests.worker.reader import Reader
 from worker.auth import authenticator
 from worker.auth.keys import Keys
 from worker.config import Config
-from worker.routes.sockets import connection
 from worker.routes.sockets import connection as connections
 from worker.routes.sockets.connection import LANES_MAX, RESPONSES_MAX, Memory
 from worker.routes.sockets.lane import WAITING_MAX
@@ -306,7 +305,7 @@ async def test_an_idle_connection_is_closed(client: Client, monkeypatch: pytest.
 
 
 async def test_a_tenant_has_so_many_connections(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "TENANT_OPEN_MAX", 1)
+    monkeypatch.setattr(connections, "TENANT_OPEN_MAX", 1)
     async with client.ws_connect(URL):
         with pytest.raises(WSServerHandshakeError) as refused:
             await client.ws_connect(URL)
