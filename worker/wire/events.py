@@ -1,6 +1,6 @@
 """Events of a streamed response, as the public contract has them.
 
-An event is a dict with `type`; the narrator numbers it. Events of our own are "firsttoken:<name>" and may be ignored.
+An event is a dict with `type`; its encoder numbers it. Events of our own are "firsttoken:<name>" and may be ignored.
 """
 
 from __future__ import annotations
