@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 import subprocess
 import tempfile
 import time
@@ -60,13 +61,18 @@ def bouncer(server: Path) -> Iterator[Path]:
             process = subprocess.Popen([program, file], stdout=log, stderr=log)
         try:
             give_up_at = time.monotonic() + START_S
-            while not (folder / ".s.PGSQL.6432").exists():
+            while not _listens(folder / ".s.PGSQL.6432"):  # its file is there a moment before
                 assert process.poll() is None and time.monotonic() < give_up_at, (folder / "log").read_text()
                 time.sleep(0.02)
             yield folder
         finally:
             process.kill()
             process.wait()
+
+
+def _listens(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX) as trial:
+        return trial.connect_ex(str(path)) == 0
 
 
 @pytest.fixture
