@@ -1,8 +1,9 @@
 """llama.cpp: weights, contexts and the quantiser, guarded so that no call ends the process."""
 
 from inference.llama.context import LlamaContext
+from inference.llama.device import Device, backends, build_features, computing, devices
 from inference.llama.encoder import EmbeddingContext, RankContext
-from inference.llama.library import DecodeFailed, Device, backends, build_features, computing, devices, has_gpu
+from inference.llama.library import DecodeFailed, has_gpu
 from inference.llama.projector import Projector
 from inference.llama.weights import QUANTISATIONS, LlamaModel, Progress, are_loaded, load_weights, model_name, quantize
 

@@ -22,7 +22,8 @@ from numpy.typing import NDArray
 
 from inference.adapter import Adapter
 from inference.backend import Region
-from inference.llama.library import build_features, lib
+from inference.llama.device import build_features
+from inference.llama.library import lib
 
 FORMAT = 2  # format 1 could save a slot's old content right after a fork
 MARK_BYTES = 8
