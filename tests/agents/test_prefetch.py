@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from agents.agent import Agent
+from agents.agent import ANSWERED_MAX, Agent
 from agents.events import EventList
 from agents.function_tool import FunctionTool, function_schema
 from agents.message import FunctionCall, FunctionCallOutput, Item, Message
@@ -271,3 +271,11 @@ async def test_a_turn_is_not_read_again_in_vain(
     while not agent.answered.empty():
         await agent.read_answered(agent.answered.get_nowait())
     assert not any("Which?" in ahead for ahead in model.ahead)
+
+
+async def test_an_answer_ends_when_more_questions_wait_to_be_read_again_than_are_kept() -> None:
+    turn = asked("Which?", file_search=DOCS)
+    agent = Agent(ScriptedModel(["Fact 1 [1]."] * (ANSWERED_MAX + 1)), ShelfSearcher([passage(1)]), Toolbox())
+    ended = [await agent.run(turn, Trace(), EventList()) for _ in range(ANSWERED_MAX + 1)]
+    assert {each.status for each in ended} == {"completed"}
+    assert agent.answered.qsize() == ANSWERED_MAX
