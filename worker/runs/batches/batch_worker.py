@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, BinaryIO, TypeAlias, cast
+from typing import Any, BinaryIO, TypeAlias, TypeVar, cast
 
 import orjson
 from aiohttp import web
@@ -144,6 +144,8 @@ ADD_LINES = 500
 # Returns the body of the answer to a line. Raises if the request is refused or fails.
 AnswerBody: TypeAlias = Callable[[Services, Principal, Endpoint, bytes, Trace, TimeSlice], Awaitable[dict[str, Any]]]
 
+T = TypeVar("T")
+
 
 class BatchWorker:
     """`places`: number of lines answered concurrently; with 0, batches are left to other workers altogether."""
@@ -188,7 +190,9 @@ class BatchWorker:
     async def _keep_answering(self, place: int, well: Well) -> None:
         while True:
             self._arrived[place].clear()
-            while self._services.presence.is_alive and (line := await self._lines.claim(self._worker, place)):
+            while self._services.presence.is_alive and (
+                line := await self._claimed(self._lines.claim(self._worker, place), self._lines.give_back)
+            ):
                 await self._take(line)
                 well()
             well()
@@ -198,15 +202,16 @@ class BatchWorker:
         task = self._making[line] = asyncio.create_task(self._answer(line), name="line")
         try:
             await asyncio.wait([task])
+            if not task.cancelled():  # its batch has ended, or its claim is lost, which the next claim reveals
+                await certain(lambda: self._lines.answer(line, task.result()), STORE_S)
         except asyncio.CancelledError:
             task.cancel()
             await asyncio.wait([task])
-            await self._try(lambda: self._lines.give_back(line))
+            give_back, answer = self._lines.give_back, self._lines.answer
+            await self._try(lambda: give_back(line) if task.cancelled() else answer(line, task.result()))
             raise
         finally:
             del self._making[line]
-        if not task.cancelled():  # its batch has ended, or its claim is lost, which the next claim reveals
-            await certain(lambda: self._lines.answer(line, task.result()), STORE_S)
 
     async def _answer(self, line: Line) -> Answer:
         id = f"batch_req_{random_id(128)}"
@@ -260,7 +265,10 @@ class BatchWorker:
         arrived = self._arrived[-1]
         while True:
             arrived.clear()
-            while self._services.presence.is_alive and (claim := await self._services.batches.claim(self._worker)):
+            batches = self._services.batches
+            while self._services.presence.is_alive and (
+                claim := await self._claimed(batches.claim(self._worker), batches.leave)
+            ):
                 await self._steer(claim)
                 self._look()
                 well()
@@ -372,6 +380,20 @@ class BatchWorker:
             )
 
     # Both
+
+    async def _claimed(self, claim: Awaitable[T | None], give_back: Callable[[T], Awaitable[None]]) -> T | None:
+        """What was claimed. A worker that stops meanwhile does not know whether it was: it waits, and gives it back."""
+        claiming = asyncio.ensure_future(claim)
+
+        async def undo() -> None:
+            if (claimed := await claiming) is not None:
+                await give_back(claimed)
+
+        try:
+            return await asyncio.shield(claiming)
+        except asyncio.CancelledError:
+            await self._try(undo)
+            raise
 
     def _time_slice(self) -> TimeSlice:
         return TimeSlice(lambda: int(self._services.engine_stats()["running"]) > 0)

@@ -156,6 +156,54 @@ async def test_a_worker_that_stops_gives_its_lines_to_another_one_at_once(databa
         assert again is not None and (again.batch_id, again.attempts) == (batch["id"], 1)
 
 
+async def test_a_line_that_a_stopping_worker_was_about_to_take_is_free_at_once(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    took, goes_on = asyncio.Event(), asyncio.Event()
+    claim = LineStore.claim
+
+    async def slowly(self: LineStore, worker: int, place: int) -> Line | None:
+        line = await claim(self, worker, place)
+        if line is not None:
+            took.set()
+            await goes_on.wait()
+        return line
+
+    monkeypatch.setattr(LineStore, "claim", slowly)
+    monkeypatch.setattr(batch_worker, "GIVE_BACK_S", PATIENCE_S)
+    async with answering(database, config=Config(batch_lines=1)) as client:
+        assert client.app is not None
+        batch = await send(client, asks("a"))
+        await asyncio.wait_for(took.wait(), PATIENCE_S)
+        async with asyncio.TaskGroup() as stopping:
+            stopping.create_task(client.app[BATCHES].stop())
+            await asyncio.sleep(0.05)  # it is asked to stop meanwhile
+            goes_on.set()
+        again = await claim(LineStore(database), 1, 0)
+        assert again is not None and (again.batch_id, again.attempts) == (batch["id"], 1)
+
+
+async def test_an_answer_that_a_stopping_worker_was_about_to_store_is_stored(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers, store, never = asyncio.Event(), LineStore.answer, asyncio.Event()
+
+    async def slowly(self: LineStore, line: Line, answer: Answer) -> None:
+        if not answers.is_set():
+            answers.set()
+            await never.wait()
+        await store(self, line, answer)
+
+    monkeypatch.setattr(LineStore, "answer", slowly)
+    monkeypatch.setattr(batch_worker, "GIVE_BACK_S", PATIENCE_S)
+    async with answering(database, "One.", config=Config(batch_lines=1)) as client:
+        assert client.app is not None
+        batch = await send(client, asks("a"))
+        await asyncio.wait_for(answers.wait(), PATIENCE_S)
+        await client.app[BATCHES].stop()
+        assert await counts(client, batch) == (1, 1, 0)
+
+
 async def test_a_line_whose_worker_is_gone_has_one_answer_that_of_its_heir(database: Database) -> None:
     lines = LineStore(database)
     async with answering(database, config=NOBODY_TAKES) as client:
