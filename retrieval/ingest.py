@@ -7,7 +7,6 @@ either version and nothing in between; running it again finishes the rest.
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import time
 from collections.abc import Callable, Collection, Hashable, Sequence
 from contextlib import closing, nullcontext
@@ -22,6 +21,7 @@ from retrieval.chunking import Chunk, embedded_text, fitted
 from retrieval.embedding import check_model, writer_of
 from retrieval.errors import OtherEmbeddingModel, UnreadableFile
 from retrieval.filter import Attributes
+from retrieval.loaders import formats
 from retrieval.loaders.document import Document
 from retrieval.loaders.job import Limits
 from retrieval.loaders.pool import LoaderPool
@@ -203,4 +203,4 @@ async def read_document(
 def _hashed(source: Source) -> tuple[Content, bytes]:
     """Blocks. Raises UnreadableFile."""
     content = source.read()
-    return content, hashlib.sha256(content.data).digest()
+    return content, formats.digest(*content)

@@ -14,6 +14,7 @@ from migrations.pool import Database
 from retrieval.errors import EmbeddingModelMissing
 from retrieval.filter import Comparison
 from retrieval.ingest import EMBED_CHUNKS, IngestReport, Progress, ingest
+from retrieval.loaders import formats
 from retrieval.query import Query
 from retrieval.retriever import Retriever
 from retrieval.store import PassageStore
@@ -78,6 +79,17 @@ async def test_files_that_did_not_change_are_not_embedded_again(take: Ingest, fo
     await take(folder)
     again = await take(folder)
     assert (again.written, again.unchanged, again.chunks) == (0, 2, 0)
+
+
+async def test_a_file_is_read_again_where_its_loader_reads_other_words(
+    take: Ingest, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "fees.html").write_text("<p>A berth costs 40 euros a night.</p>")
+    await take(folder)
+    monkeypatch.setitem(formats.VERSIONS, "html", formats.VERSIONS["html"] + 1)
+    again = await take(folder)
+    assert (again.written, again.unchanged, again.store.files) == (1, 2, 3)
+    assert (await take(folder)).unchanged == 3
 
 
 async def test_a_file_that_changed_is_replaced(
