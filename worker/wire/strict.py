@@ -108,14 +108,15 @@ class Tagged:
     error: str = UNSUPPORTED
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        choices = {tag: handler.generate_schema(model) for model in get_args(source) for tag in _tags(model)}
+        # A NUL is in no body: where an error is located, a tag must not look like a key of the object (`function`).
+        choices = {f"\0{tag}": handler.generate_schema(model) for model in get_args(source) for tag in _tags(model)}
         return core_schema.tagged_union_schema(
             choices, self._tag, custom_error_type=self.error, custom_error_message=self.advice
         )
 
     def _tag(self, value: Any) -> str | None:
         tag = self.tag_of(value)
-        return tag if isinstance(tag, str) else None
+        return f"\0{tag}" if isinstance(tag, str) else None
 
 
 def _tags(model: type[BaseModel]) -> tuple[str, ...]:

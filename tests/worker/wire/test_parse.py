@@ -68,6 +68,7 @@ def test_many_small_messages_are_taken_and_many_wrong_ones_cost_one_error() -> N
         ({"top_logprobs": 21}, "top_logprobs", "above_max_value"),
         ({"tools": [FUNCTION, FUNCTION]}, "tools", "invalid_value"),
         ({"tools": [{"type": "function", "name": "a b"}]}, "tools[0].name", "invalid_value"),
+        ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools[0].name", "missing_required_parameter"),
         ({"tools": [{**FUNCTION, "parameters": {"type": "array"}}]}, "tools[0].parameters", "invalid_value"),
         ({"tools": [{**FUNCTION, "strict": True, "parameters": ODD}]}, "tools[0].strict", "invalid_value"),
         (
