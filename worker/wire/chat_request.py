@@ -253,6 +253,7 @@ class ChatRequest(GenerationParameters):
     reasoning_effort: Effort | None = None
     verbosity: Verbosity | None = None
     service_tier: ServiceTier | None = None
+    prediction: Annotated[Any, without_effect("prediction")] = None  # saves time at OpenAI, and changes no answer
     modalities: Annotated[list[str] | None, only(None, ["text"])] = None
     prompt_cache_retention: CacheRetention = None
     prompt_cache_options: PromptCacheOptions | None = None
@@ -260,7 +261,6 @@ class ChatRequest(GenerationParameters):
     function_call: Unsupported = None
     functions: Unsupported = None
     moderation: Unsupported = None
-    prediction: Unsupported = None
     web_search_options: Unsupported = None
 
     @field_validator("top_logprobs")
