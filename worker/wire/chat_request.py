@@ -41,7 +41,19 @@ from worker.wire.options import (
 )
 from worker.wire.parts import ChatContent, SaidContent, check_role, shown
 from worker.wire.response_request import ShortKey
-from worker.wire.strict import CallId, Echoed, Name, Strict, Tagged, Unsupported, key_of, only, up_to, without_effect
+from worker.wire.strict import (
+    CallId,
+    Echoed,
+    Name,
+    Strict,
+    Tagged,
+    Text,
+    Unsupported,
+    key_of,
+    only,
+    up_to,
+    without_effect,
+)
 from worker.wire.tools import as_choice, check_given, distinct
 
 SEED_MODULUS = 2**64  # the sampler takes unsigned seeds; clients may send any integer
@@ -90,6 +102,7 @@ class AssistantMessage(Echoed):
 
     role: Literal["assistant"]
     content: SaidContent | None = None
+    refusal: Text | None = None  # stands in for content, where another server refused
     tool_calls: Annotated[list[ToolCall], up_to(limits.TOOLS_MAX)] | None = None
     name: Annotated[str, StringConstraints(max_length=64)] | None = None
     audio: Unsupported = None
@@ -97,12 +110,12 @@ class AssistantMessage(Echoed):
 
     @model_validator(mode="after")
     def _says_something(self) -> AssistantMessage:
-        if self.content is None and not self.tool_calls:
+        if self.content is None and self.refusal is None and not self.tool_calls:
             raise ValueError("an assistant message needs content or tool_calls")
         return self
 
     def items(self) -> list[Item]:
-        text, _ = shown(self.content or [], "")
+        text = shown(self.content or [], "")[0] or self.refusal or ""
         said: list[Item] = [Message("assistant", text)] if text or not self.tool_calls else []
         return said + [
             FunctionCall(call.id, call.function.name, call.function.arguments) for call in self.tool_calls or ()

@@ -63,6 +63,13 @@ def test_a_whole_dialogue_with_tools_becomes_items() -> None:
     assert isinstance(question, Message)
 
 
+def test_a_refusal_that_comes_back_is_what_the_assistant_said() -> None:
+    question = {"role": "user", "content": "x"}
+    refused = {"role": "assistant", "content": None, "refusal": "I will not.", "tool_calls": None}
+    _, said, _ = request_of(messages=[question, refused, question]).turn(uuid4()).input
+    assert isinstance(said, Message) and (said.role, said.text) == ("assistant", "I will not.")
+
+
 def test_sampling_is_passed_on() -> None:
     turn = request_of(
         max_tokens=7, temperature=0, top_p=0.5, stop="END", seed=-1, logit_bias={"5": -100}, presence_penalty=1
