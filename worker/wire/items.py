@@ -378,7 +378,9 @@ class CompactionTrigger(Strict):
 class ItemReference(Strict):
     """A reference to an item that is stored in a conversation or in the output of a response."""
 
-    type: Literal["item_reference"]
+    TAG: ClassVar = "item_reference"
+
+    type: Literal["item_reference"] | None = None
     id: Id
 
 
@@ -389,7 +391,14 @@ KINDS = frozenset(
 )
 
 
+def _only_points(item: Any) -> bool:
+    """A reference need not say that it is one."""
+    return key_of(item, "id") is not None and not any(key_of(item, key) for key in ("type", "role", "content"))
+
+
 def _tag_of(item: Any) -> Any:
+    if _only_points(item):
+        return ItemReference.TAG
     kind = key_of(item, "type", "message")
     return AnswerItem.TAG if kind == "message" and key_of(item, "role") == "assistant" else kind
 

@@ -17,6 +17,7 @@ from worker.routes.conversations import ConversationCreate, ItemsCreate
 from worker.wire import limits
 from worker.wire.chat_request import ChatRequest
 from worker.wire.function_tools import FunctionToolParam
+from worker.wire.items import ItemReference, MessageItem
 from worker.wire.messages_request import MessagesRequest
 from worker.wire.parse import SHORT_BYTES_MAX, parse, parsed
 from worker.wire.response_request import ResponseRequest
@@ -176,6 +177,14 @@ def test_two_mcp_servers_have_two_labels() -> None:
 def test_what_is_not_acted_on_is_refused_and_not_ignored(body: Any, param: str) -> None:
     error = refused(ResponseRequest, body)
     assert (error.param, error.code) == (param, "unsupported_parameter")
+
+
+@pytest.mark.parametrize("kind", [{}, {"type": None}, {"type": "item_reference"}])
+def test_a_reference_to_an_item_need_not_say_that_it_is_one(kind: dict[str, Any]) -> None:
+    message = {"id": "msg_1", "role": "user", "content": "x"}
+    reference, said = parse(ResponseRequest, orjson.dumps({"input": [{"id": "msg_1", **kind}, message]})).input
+    assert isinstance(reference, ItemReference) and reference.id == "msg_1"
+    assert isinstance(said, MessageItem)
 
 
 def test_values_that_ask_for_nothing_pass() -> None:
