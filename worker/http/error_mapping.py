@@ -46,8 +46,9 @@ def _meant(path: str, known: Collection[str]) -> str | None:
         return None
     if (corrected := f"{API}{bare}") != path and _head(bare) in heads:
         return corrected
-    plain = [each for each in known if "{" not in each]
-    return next(iter(get_close_matches(path, plain, n=1, cutoff=0.8)), None)
+    # The beginning that they all have is no likeness: the moderations of other servers are not our conversations.
+    plain = {each.removeprefix(API)[1:]: each for each in known if "{" not in each and each != "/"}
+    return next((plain[each] for each in get_close_matches(bare[1:], plain, n=1, cutoff=0.8)), None)
 
 
 def _head(path: str) -> str:

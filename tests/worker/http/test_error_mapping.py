@@ -9,7 +9,10 @@ from inference.errors import InferenceError
 from migrations.pool import CommitUnknown
 from worker.http.error_mapping import COMPARED_CHARS_MAX, method_not_allowed, to_api_error, unknown_path
 
-KNOWN = ("/", "/healthz", "/v1/chat/completions", "/v1/responses", "/v1/responses/{id}", "/v1/models")
+KNOWN = (
+    *("/", "/healthz", "/ops", "/v1/chat/completions", "/v1/responses", "/v1/responses/{id}", "/v1/models"),
+    "/v1/conversations",
+)
 
 
 @pytest.mark.parametrize(
@@ -28,7 +31,7 @@ def test_the_address_that_is_likely_meant_is_named(path: str, meant: str) -> Non
     assert error.message == f"The address POST {path} does not exist. Did you mean {meant}?"
 
 
-@pytest.mark.parametrize("path", ["/v1/assistants", "/v1", "/v1/", "/nowhere", "/v1/resp"])
+@pytest.mark.parametrize("path", ["/v1/assistants", "/v1/moderations", "/props", "/v1", "/v1/", "/nowhere", "/v1/resp"])
 def test_where_nothing_is_alike_the_list_of_addresses_is_named(path: str) -> None:
     assert "/openapi.json" in unknown_path("GET", path, KNOWN).message
 
