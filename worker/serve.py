@@ -57,6 +57,8 @@ async def serve(config: Config, *, began: float, member: Member | None = None) -
 
     Raises StartError and the parts' own errors, each with a one-line message for people.
     """
+    if config.docs not in (None, PROJECT / "docs") and not config.docs.is_dir():
+        raise StartError(f"there is no folder {config.docs} (--docs)")
     stop, home = StopSignals.by_signals(), Home(config.home)
     home.prepare()
     if member is not None:

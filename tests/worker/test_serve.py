@@ -21,8 +21,11 @@ import pytest
 from migrations.embedded.placement import placement_of
 from migrations.embedded.postmaster import PidFile
 from tests.serving import STOP_TIMEOUT_S, Worker
+from worker.config import Config
+from worker.errors import StartError
 from worker.home import Home
 from worker.lifecycle.ready_file import FIRST_START
+from worker.serve import serve
 
 
 @pytest.fixture(scope="module")
@@ -119,6 +122,13 @@ async def test_documents_are_stored_once_and_not_read_again_when_their_folder_ha
             stored.append([file["id"] for file in (await answer.json())["data"]])
         assert worker.stop() == 0
     assert len(stored[0]) == 1 and stored[1] == stored[0]
+
+
+async def test_documents_that_are_not_there_are_told_before_anything_starts(tmp_path: Path) -> None:
+    config = Config(home=tmp_path / "home", docs=tmp_path / "none")
+    with pytest.raises(StartError, match=r"no folder .*none \(--docs\)"):
+        await serve(config, began=time.monotonic())
+    assert not config.home.exists()
 
 
 async def test_a_revoked_local_key_is_replaced_at_the_next_start(http: aiohttp.ClientSession, home: Path) -> None:
