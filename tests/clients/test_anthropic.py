@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Mapping
+from datetime import UTC
 from typing import Any
 
 import anthropic
@@ -132,6 +133,13 @@ def test_the_tokens_of_a_prompt_are_counted_before(client: Anthropic) -> None:
     counted = client.messages.count_tokens(**asked)
     usage = client.messages.create(max_tokens=5, **asked).usage
     assert counted.input_tokens == usage.input_tokens + (usage.cache_read_input_tokens or 0)
+
+
+def test_the_models_are_listed_as_the_client_describes_them(client: Anthropic) -> None:
+    listed = {model.id: model for model in client.models.list()}
+    assert listed[MODEL] == client.models.retrieve(MODEL)
+    for name, model in listed.items():
+        assert (model.type, model.display_name, model.created_at.tzinfo) == ("model", name, UTC)
 
 
 def test_errors_are_of_their_types(client: Anthropic, server: Mapping[str, Any]) -> None:

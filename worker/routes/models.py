@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 from aiohttp import web
@@ -52,8 +53,10 @@ RERANK_CARD: Mapping[str, Any] = {"capabilities": ["rerank"]}
 
 
 def model_object(id: str, root: str, created: int, card: Mapping[str, Any]) -> dict[str, Any]:
-    """`root` is the model behind the name."""
-    return {"id": id, "object": "model", "created": created, "owned_by": "firsttoken", "root": root, **card}
+    """`root` is the model behind the name. `created` is in seconds; `type` and what follows are Anthropic's names."""
+    names = {"id": id, "object": "model", "created": created, "owned_by": "firsttoken", "root": root}
+    began = datetime.fromtimestamp(created, UTC).isoformat()
+    return {**names, "type": "model", "display_name": id, "created_at": began, **card}
 
 
 routes = Routes()
