@@ -17,7 +17,7 @@ from worker.config import Config
 from worker.engines.model_file import ModelFile, read_models
 from worker.errors import StartError
 from worker.home import Home
-from worker.lifecycle.agent_files import read_agents
+from worker.lifecycle.agent_files import check_files, read_agents
 from worker.telemetry.goodput import NO_TARGET, Targets
 
 # The names in the settings of keys and surfaces.
@@ -115,3 +115,5 @@ async def list_agents(config: Config) -> None:
         _list_models(models)
     if problems := agent_registry.problems(NAMES, models.names if models else None):
         raise StartError(" ".join(problems))
+    if models:
+        check_files(config, models)

@@ -17,7 +17,6 @@ import orjson
 from inference.embedding.registry import EmbedderFile
 from inference.errors import InferenceError, ModelNotLoaded
 from inference.generation import Sampling
-from inference.llama import model_name
 from inference.provisioning import machine
 from inference.provisioning.calibration import Calibrations
 from inference.provisioning.catalogue import find
@@ -31,13 +30,12 @@ from worker.config import Config
 from worker.database import open_owner_dsn
 from worker.engines.engine_config import engine_config, read_token
 from worker.engines.exchange import EngineTransport
-from worker.engines.model_aliases import ModelAliases
-from worker.engines.model_file import InvalidModels, ModelFile, read_models
+from worker.engines.model_file import InvalidModels, read_models
 from worker.engines.retrieval_models import embedder_files
 from worker.errors import StartError
 from worker.home import Home
 from worker.lifecycle.address import engines_in
-from worker.lifecycle.agent_files import check_names, read_agents
+from worker.lifecycle.agent_files import check_files
 
 # The embedded database keeps a gigabyte of write-ahead log; with less than that it stops while people chat.
 DISK_BYTES_MIN = 2 * 10**9
@@ -214,7 +212,7 @@ async def reload_models(config: Config) -> None:
     models = await asyncio.to_thread(read_models, config)
     if models is None:
         raise StartError("there is no models.toml in the home folder (--models), so there is nothing to reload")
-    await asyncio.to_thread(_check_names, config, models)
+    await asyncio.to_thread(check_files, config, models)
     try:
         ready = orjson.loads(await asyncio.to_thread(Home(config.home).ready_file.read_bytes))
         os.kill(int(ready["pid"]), signal.SIGUSR1)
@@ -225,10 +223,3 @@ async def reload_models(config: Config) -> None:
     except (PermissionError, ValueError, TypeError, KeyError) as error:
         raise StartError(f"the worker of this home folder cannot be signalled: {error}") from None
     print(f"The worker at {ready['url']} is reloading: {', '.join(models.models)}. Its log says when they are ready.")
-
-
-def _check_names(config: Config, models: ModelFile) -> None:
-    """Raises StartError if agents, surfaces or aliases name models that would be gone, InvalidAgents."""
-    beside = [*map(model_name, embedder_files(config)), *([model_name(config.reranker)] if config.reranker else [])]
-    aliases = ModelAliases.parse(config.alias or "").beside(models.aliases)
-    check_names(read_agents(config), aliases, models.names, beside)

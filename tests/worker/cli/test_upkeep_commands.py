@@ -69,12 +69,14 @@ def test_without_a_file_or_a_worker_it_says_so(make_home: Callable[[], Path]) ->
     [
         (SMALL, '[agents.support]\nmodel = "large"\n', "'large'"),
         (SMALL + '[aliases]\nbest = "large"\n', "", "The alias best"),
+        (SMALL + '[models.large]\nmodel = "nowhere"\n', "", "models.large.model: no model nowhere"),
     ],
 )
-def test_who_names_a_model_that_would_be_gone_is_told_before_a_worker_is_asked(
-    make_home: Callable[[], Path], models: str, agents: str, said: str
+def test_who_names_a_model_that_would_not_be_there_is_told_before_a_worker_is_asked(
+    tmp_path: Path, models: str, agents: str, said: str
 ) -> None:
-    home = make_home()
+    home = tmp_path
     (home / "models.toml").write_text(models)
     (home / "agents.toml").write_text(agents)
-    assert said in complaint("reload", "--home", str(home))
+    for command in ("reload", "agents"):
+        assert said in complaint(command, "--home", str(home))
