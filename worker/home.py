@@ -37,6 +37,14 @@ class Home:
         """Whether no worker was ever ready here."""
         return not self.key_file.exists()
 
+    @property
+    def has_database(self) -> bool:
+        """Of its own, the embedded one. Whoever may not look is told so by `prepare`."""
+        try:
+            return (self.path / "postgres").exists()
+        except PermissionError:
+            return True
+
     def kv_of(self, model: str) -> Path:
         """KV caches of one of several models."""
         return self.kv / "models" / model

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
 import orjson
 from pydantic import ValidationError
 
 from agents.config_error import describe_error
-from migrations.pool import Database
 from worker.auth.audit import Act, AuditLog, note
 from worker.auth.keys import LOCAL_TENANT, ApiKey, Keys, sign_in_link
 from worker.auth.principal import KeyLimits
 from worker.auth.scope import ALL, USUAL, Scope
-from worker.auth.secret import SIGNS_AFTER_S, Secret, SecretFile, read_secret
+from worker.auth.secret import SIGNS_AFTER_S, SecretFile
 from worker.auth.session import Sessions
-from worker.cli.tenant import checked, command_actor, known_tenant, tenant_of
+from worker.cli.tenant import checked, command_actor, known_tenant, open_home, tenant_of
 from worker.config import Config
-from worker.database import open_database
 from worker.errors import StartError
 from worker.home import Home
 
@@ -37,7 +34,7 @@ async def create_key(
     budget: Sequence[tuple[str, int | float | str]],
 ) -> None:
     bounds = _bounds(budget)
-    async with _opened(config) as (database, secret):
+    async with open_home(config, new=True) as (database, secret):
         keys = Keys(database, secret)
         tenant_id = await tenant_of(keys, tenant)
         expires_at = datetime.now(UTC) + timedelta(days=days) if days else None
@@ -50,7 +47,7 @@ async def create_key(
 
 
 async def keys_of(config: Config, tenant: str) -> list[ApiKey]:
-    async with _opened(config) as (database, secret):
+    async with open_home(config) as (database, secret):
         keys = Keys(database, secret)
         return await keys.list(await known_tenant(keys, tenant))
 
@@ -68,7 +65,7 @@ async def list_keys(config: Config, *, tenant: str) -> None:
 
 
 async def revoke_key(config: Config, *, id: str, tenant: str) -> None:
-    async with _opened(config) as (database, secret):
+    async with open_home(config) as (database, secret):
         keys = Keys(database, secret)
         if not await keys.revoke(await known_tenant(keys, tenant), id, by=command_actor()):
             raise StartError(f"tenant {tenant} has no key {id}: see `firsttoken keys list --tenant {tenant}`")
@@ -77,14 +74,14 @@ async def revoke_key(config: Config, *, id: str, tenant: str) -> None:
 
 async def show_link(config: Config, *, url: str | None) -> None:
     address = url or _address_of_worker(config)
-    async with _opened(config) as (database, secret):
+    async with open_home(config) as (database, secret):
         keys = Keys(database, secret)
         token = await keys.create_link(await keys.tenant(LOCAL_TENANT), scopes=ALL, by=command_actor())
     print(sign_in_link(address.rstrip("/"), token))
 
 
 async def list_sessions(config: Config, *, tenant: str) -> None:
-    async with _opened(config) as (database, secret):
+    async with open_home(config) as (database, secret):
         tenant_id = await known_tenant(Keys(database, secret), tenant)
         found = await Sessions(database, secret).list(tenant_id)
     for session in found:
@@ -96,7 +93,7 @@ async def list_sessions(config: Config, *, tenant: str) -> None:
 
 
 async def revoke_session(config: Config, *, id: str, tenant: str) -> None:
-    async with _opened(config) as (database, secret):
+    async with open_home(config) as (database, secret):
         tenant_id = await known_tenant(Keys(database, secret), tenant)
         if not await Sessions(database, secret).revoke(tenant_id, id, by=command_actor()):
             raise StartError(f"tenant {tenant} has no session {id}: see `firsttoken sessions list --tenant {tenant}`")
@@ -105,7 +102,7 @@ async def revoke_session(config: Config, *, id: str, tenant: str) -> None:
 
 async def rotate_secret(config: Config) -> None:
     file = _secret_file(config)
-    async with _opened(config) as (database, secret):
+    async with open_home(config) as (database, secret):
         tenant_id = await Keys(database, secret).tenant(LOCAL_TENANT)
         async with database.tenant(tenant_id) as connection:  # the audit entry stands only if the file was written
             await note(connection, tenant_id, command_actor(), Act.SECRET_ROTATED, secret.marks[0])
@@ -118,7 +115,7 @@ async def rotate_secret(config: Config) -> None:
 
 async def drop_secret(config: Config, *, force: bool) -> None:
     file = _secret_file(config)
-    async with _opened(config) as (database, secret):
+    async with open_home(config) as (database, secret):
         keys = Keys(database, secret)
         count = await keys.of_other_secrets()
         if count and not force:
@@ -134,7 +131,7 @@ async def drop_secret(config: Config, *, force: bool) -> None:
 
 
 async def show_audit(config: Config, *, tenant: str, limit: int, as_json: bool) -> None:
-    async with _opened(config) as (database, secret):
+    async with open_home(config) as (database, secret):
         tenant_id = await known_tenant(Keys(database, secret), tenant)
         found = await AuditLog(database).list(tenant_id, limit=limit)
     for each in reversed(found):
@@ -144,14 +141,6 @@ async def show_audit(config: Config, *, tenant: str, limit: int, as_json: bool) 
         who = f"{each.actor.via} {each.actor.subject} {each.actor.address or '-'}"
         detail = " ".join(f"{name}={value}" for name, value in each.detail.items())
         print(f"{each.at:{TIME_FORMAT}:%S}  {each.act:<20} {each.object}  by {who}  {detail}".rstrip())
-
-
-@asynccontextmanager
-async def _opened(config: Config) -> AsyncIterator[tuple[Database, Secret]]:
-    home = Home(config.home)
-    home.prepare()
-    async with open_database(config) as database:
-        yield database, read_secret(config, home)
 
 
 def _secret_file(config: Config) -> SecretFile:

@@ -1,4 +1,4 @@
-"""The tenant that a command is about, and who gave the command."""
+"""The home and the tenant that a command is about, and who gave the command."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from worker.auth.audit import Actor
 from worker.auth.keys import LOCAL_TENANT, Keys
 from worker.auth.principal import NOBODY, Principal
 from worker.auth.scope import Scope
-from worker.auth.secret import read_secret
+from worker.auth.secret import Secret, read_secret
 from worker.config import Config
 from worker.database import open_database
 from worker.errors import StartError
@@ -23,12 +23,22 @@ NAME_CHARS_MAX = 200
 
 
 @asynccontextmanager
-async def open_tenant(config: Config, name: str) -> AsyncIterator[tuple[Database, UUID]]:
-    """The database of the home folder, and an existing tenant. Raises StartError."""
+async def open_home(config: Config, *, new: bool = False) -> AsyncIterator[tuple[Database, Secret]]:
+    """The database of the home folder, and its secret. Unless it may be `new`, nothing is created in a folder where
+    none is: it is mistyped, or that of another user. Raises StartError."""
     home = Home(config.home)
+    if not new and config.database_url is None and not home.has_database:
+        raise StartError(f"no worker was ever started with the home folder {config.home}: choose its own with --home")
     home.prepare()
     async with open_database(config) as database:
-        keys = Keys(database, read_secret(config, home))
+        yield database, read_secret(config, home)
+
+
+@asynccontextmanager
+async def open_tenant(config: Config, name: str) -> AsyncIterator[tuple[Database, UUID]]:
+    """The database of the home folder, and an existing tenant. Raises StartError."""
+    async with open_home(config) as (database, secret):
+        keys = Keys(database, secret)
         yield database, await (keys.tenant(name) if name == LOCAL_TENANT else known_tenant(keys, name))
 
 

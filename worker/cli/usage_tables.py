@@ -7,17 +7,14 @@ from typing import Any
 
 import orjson
 
-from worker.cli.tenant import EVERYBODY
+from worker.cli.tenant import EVERYBODY, open_home
 from worker.config import Config
-from worker.database import open_database
-from worker.home import Home
 from worker.telemetry.latency.spending import By, Spending, per_thousand
 from worker.telemetry.traces import Grouping, Traces
 
 
 async def show_cost(config: Config, *, by: By, hours: float, as_json: bool) -> None:
-    Home(config.home).prepare()
-    async with open_database(config) as database:
+    async with open_home(config) as (database, _):
         rows = await Spending(database).by(EVERYBODY, by, window_s=hours * 3600)
     if as_json:
         for row in rows:
@@ -55,8 +52,7 @@ COLUMNS: Mapping[str, Grouping] = {"surface": "surface", "tenant": "tenant_id", 
 
 
 async def show_goodput(config: Config, *, by: str, hours: float, as_json: bool) -> None:
-    Home(config.home).prepare()
-    async with open_database(config) as database:
+    async with open_home(config) as (database, _):
         counted = await Traces(database).goodput(EVERYBODY, COLUMNS[by], window_s=hours * 3600, slices=SLICES)
     if as_json:
         for row in counted:

@@ -116,6 +116,13 @@ def test_a_slip_of_the_pen_is_told_with_what_was_meant(written: tuple[str, ...],
     assert told in " ".join(done.stderr.split())
 
 
+@pytest.mark.parametrize("command", [("keys", "list"), ("secret", "rotate"), ("cost",), ("canary", "status")])
+def test_a_home_that_was_mistyped_is_told_and_not_furnished(tmp_path: Path, command: tuple[str, ...]) -> None:
+    home = tmp_path / "typo"
+    assert f"no worker was ever started with the home folder {home}" in complaint(*command, "--home", str(home))
+    assert not home.exists()
+
+
 def test_a_taken_port_is_named(home: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
