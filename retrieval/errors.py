@@ -94,11 +94,15 @@ class OtherEmbeddingModel(RetrievalError):
 
 
 class UnreadableFile(RetrievalError):
-    """A file that cannot become passages; the message says why, without the file's name."""
+    """A file that cannot become passages; the message says why, without the file's name and the final full stop that the
+    reasons of other libraries may have."""
 
     status = 400
     code = "unsupported_file"
     param = "file"
+
+    def __init__(self, why: str) -> None:
+        super().__init__(why.rstrip("."))
 
 
 class ReadersUnavailable(RetrievalError):

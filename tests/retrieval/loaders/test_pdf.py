@@ -45,5 +45,6 @@ def test_every_page_is_a_section() -> None:
     ],
 )
 def test_what_cannot_be_read_says_why(data: bytes, reason: str) -> None:
-    with pytest.raises(UnreadableFile, match=reason):
+    with pytest.raises(UnreadableFile, match=reason) as caught:
         pdf.load(data, "name")
+    assert not str(caught.value).endswith(".")  # it becomes a sentence where it is told
