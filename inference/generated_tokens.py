@@ -9,17 +9,16 @@ from __future__ import annotations
 
 import json
 import threading
-from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from hashlib import blake2b
 
+from inference.lru_cache import LruCache
 from inference.prompt import ChatMessage
 from inference.tokenizer import SIGNIFICANT
 
-# Together at most 10 MB.
+BYTES_MAX = 10 * 2**20  # the answers of some hundred long conversations
 TOKEN_BYTES, TURN_BYTES = 36, 300  # per token; per turn, however short
-TOKENS_MAX = 200_000  # the answers of some hundred long conversations
-TURNS_MAX = 10_000
+ASKED_MAX = 10_000
 DIGEST_BYTES = 16
 
 
@@ -34,10 +33,11 @@ class GeneratedTokens:
         self._marks = frozenset(
             id for id, piece in enumerate(pieces) if piece.decode("utf-8", "replace") in SIGNIFICANT
         )
-        self._kept: OrderedDict[bytes, tuple[int, ...]] = OrderedDict()  # least recently used first
         self._unchecked: set[bytes] = set()  # loaded from a file: verified once their message is known
-        self._tokens = 0
-        self._asked: OrderedDict[bytes, None] = OrderedDict()  # keys already looked up elsewhere
+        self._kept: LruCache[bytes, tuple[int, ...]] = LruCache(
+            BYTES_MAX, lambda _, ids: TURN_BYTES + TOKEN_BYTES * len(ids), lambda key, _: self._unchecked.discard(key)
+        )
+        self._asked: LruCache[bytes, bool] = LruCache(ASKED_MAX)  # keys already looked up elsewhere
         self._lock = threading.Lock()
         self.changes = 0  # turns put so far
 
@@ -45,11 +45,11 @@ class GeneratedTokens:
         return len(self._kept)
 
     def __repr__(self) -> str:
-        return f"<GeneratedTokens {len(self)} turns | {self._tokens} of {TOKENS_MAX} tokens>"
+        return f"<GeneratedTokens {len(self)} turns | {self.kept_bytes} of {BYTES_MAX} bytes>"
 
     @property
     def kept_bytes(self) -> int:
-        return TOKEN_BYTES * self._tokens + TURN_BYTES * len(self)
+        return self._kept.size
 
     def get(self, message: ChatMessage, *, salt: str = "") -> tuple[int, ...] | None:
         """The tokens of a turn, marked as used; None if they are unknown or the message is not an assistant's."""
@@ -59,10 +59,9 @@ class GeneratedTokens:
         with self._lock:
             ids = self._kept.get(key)
             if ids is None or (key in self._unchecked and not self._spells(ids, message)):
-                self._forget(key)
+                self._kept.pop(key)
                 return None
             self._unchecked.discard(key)
-            self._kept.move_to_end(key)
         return ids
 
     def put(self, message: ChatMessage, ids: Sequence[int], *, salt: str = "") -> bytes | None:
@@ -72,7 +71,7 @@ class GeneratedTokens:
             return None
         key = self._key(message, salt)
         with self._lock:
-            self._keep(key, tuple(ids))
+            self._kept.put(key, tuple(ids))
             self.changes += 1
         return key
 
@@ -81,38 +80,26 @@ class GeneratedTokens:
         keys = [self._key(message, salt) for message in messages if message.role == "assistant"]
         with self._lock:
             new = [key for key in dict.fromkeys(keys) if key not in self._kept and key not in self._asked]
-            self._asked.update(dict.fromkeys(new))
-            while len(self._asked) > TURNS_MAX:
-                self._asked.popitem(last=False)
+            for key in new:
+                self._asked.put(key, True)
         return new
 
     def dump(self) -> list[tuple[bytes, tuple[int, ...]]]:
         """Digests of messages with their tokens, those of other models too; least recently used first."""
         with self._lock:
-            return list(self._kept.items())
+            return self._kept.items()
 
     def load(self, turns: Iterable[tuple[bytes, tuple[int, ...]]]) -> None:
         """Load what another worker dumped."""
         with self._lock:
             for key, ids in turns:
-                self._keep(key, ids)
+                self._kept.put(key, ids)
                 self._unchecked.add(key)
 
     def _key(self, message: ChatMessage, salt: str) -> bytes:
         calls = [(call.name, call.arguments) for call in message.tool_calls]
         told = json.dumps([salt, message.role, message.content, message.reasoning, calls])
         return blake2b(told.encode(), digest_size=DIGEST_BYTES, key=self._fingerprint).digest()
-
-    def _keep(self, key: bytes, ids: tuple[int, ...]) -> None:
-        self._forget(key)
-        self._kept[key] = ids
-        self._tokens += len(ids)
-        while self._tokens > TOKENS_MAX or len(self._kept) > TURNS_MAX:
-            self._forget(next(iter(self._kept)))
-
-    def _forget(self, key: bytes) -> None:
-        self._tokens -= len(self._kept.pop(key, ()))
-        self._unchecked.discard(key)
 
     def _spells(self, ids: Sequence[int], message: ChatMessage) -> bool:
         """Whether the tokens spell the text of the message, with no token that has no text. Plain text contains no

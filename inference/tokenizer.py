@@ -10,7 +10,6 @@ Tokenising a megabyte takes a second, so text with more bytes than a full contex
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from encodings import utf_8
@@ -18,6 +17,7 @@ from itertools import accumulate, chain
 from typing import NamedTuple, Protocol
 
 from inference.errors import TextTooLong
+from inference.lru_cache import LruCache
 from inference.picture import PlacedRun
 from inference.prompt import Extent, Part, PromptTokens, Segment
 
@@ -79,10 +79,14 @@ class Tokenizer:
         self._vocabulary = vocabulary
         self._room = room
         self._bos = vocabulary.bos
-        self._kept: OrderedDict[Piece, tuple[int, ...]] = OrderedDict()  # least recently used first
-        self.kept_bytes = 0  # upper bound for the size of the cached pieces
+        self._kept: LruCache[Piece, tuple[int, ...]] = LruCache(CACHE_BYTES_MAX, _bytes)
         self._lock = threading.Lock()  # long prompts are encoded on a worker thread
         self.hits = self.misses = 0
+
+    @property
+    def kept_bytes(self) -> int:
+        """Upper bound for the size of the cached pieces."""
+        return self._kept.size
 
     def encode(self, segments: Sequence[Segment], *, salt: str = "") -> PromptTokens:
         """The ids of a whole prompt, with the model's beginning-of-sequence token if it needs one. A prompt that starts
@@ -133,21 +137,13 @@ class Tokenizer:
         piece = Piece(salt, segment.text, segment.trusted)
         with self._lock:
             if (ids := self._kept.get(piece)) is not None:
-                self._kept.move_to_end(piece)
                 self.hits += 1
                 return ids
         ids = tuple(self._vocabulary.tokenize(segment.text, parse_special=segment.trusted))
         with self._lock:
-            self._keep(piece, ids)
+            self.misses += 1
+            self._kept.put(piece, ids)
         return ids
-
-    def _keep(self, piece: Piece, ids: tuple[int, ...]) -> None:
-        self.misses += 1
-        if piece not in self._kept:  # another thread may have added it meanwhile
-            self.kept_bytes += _bytes(piece, ids)
-        self._kept[piece] = ids
-        while self.kept_bytes > CACHE_BYTES_MAX:
-            self.kept_bytes -= _bytes(*self._kept.popitem(last=False))
 
 
 def _boundaries(segments: Sequence[Segment], starts: Sequence[int]) -> tuple[int, ...]:

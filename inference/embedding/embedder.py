@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -33,6 +32,7 @@ from inference.embedding.windows import (
 )
 from inference.errors import EngineStopped, ForeignTokens, ModelNotLoaded, UnknownToken
 from inference.llama import EmbeddingContext, LlamaModel
+from inference.lru_cache import LruCache
 from inference.provisioning.isolated_process import RunFailed, run_isolated
 
 TOKENS_MAX = 256  # what MiniLM was trained on, or less if a model has less; the rest of a longer text is ignored
@@ -78,8 +78,7 @@ class Embedder:
         )
         self._tokens_max = min(TOKENS_MAX, model.context_length)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="embedder")
-        self._queries: OrderedDict[Query, QueryVectors] = OrderedDict()  # least recently used first
-        self._queries_bytes, self._queries_bytes_max = 0, queries_bytes_max
+        self._queries: LruCache[Query, QueryVectors] = LruCache(queries_bytes_max, _bytes)
         self._asked: dict[Query, asyncio.Task[QueryVectors]] = {}  # queries being embedded
         # An ingest cancelled at shutdown may leave a thread that is still counting: it must not use a freed model.
         self._counting = Lock()
@@ -156,7 +155,7 @@ class Embedder:
     @property
     def kept_bytes(self) -> int:
         """Size of the cached queries."""
-        return self._queries_bytes
+        return self._queries.size
 
     def knows(self, text: str, *, salt: str) -> bool:
         """Whether the vectors of this query are cached."""
@@ -169,9 +168,8 @@ class Embedder:
         caller does not affect the others.
         """
         query = Query.of(text, salt)
-        if query in self._queries:
-            self._queries.move_to_end(query)
-            return self._queries[query]
+        if (known := self._queries.get(query)) is not None:
+            return known
         if query not in self._asked:
             task = self._asked[query] = asyncio.create_task(self._embed_query(query), name="embed query")
             task.add_done_callback(lambda _: self._asked.pop(query))
@@ -182,10 +180,8 @@ class Embedder:
             [vectors] = self._encode([self._clipped(query.text)], partial(query_vectors, pool=self._pool))
             return vectors
 
-        vectors = self._queries[query] = await asyncio.get_running_loop().run_in_executor(self._thread, work)
-        self._queries_bytes += _bytes(query, vectors)
-        while self._queries_bytes > self._queries_bytes_max:
-            self._queries_bytes -= _bytes(*self._queries.popitem(last=False))
+        vectors = await asyncio.get_running_loop().run_in_executor(self._thread, work)
+        self._queries.put(query, vectors)
         return vectors
 
     async def _each(

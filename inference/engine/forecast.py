@@ -7,7 +7,6 @@ correction factors on the wait and on prefill. Each tracks a quantile of the obs
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from math import exp
 
@@ -16,6 +15,7 @@ from inference.engine.queue_simulation import Ahead, AnswerLengths, Speed, simul
 from inference.engine.scheduler import Scheduler
 from inference.errors import Late
 from inference.generation import NO_DEADLINE, Due, Finish, Forecast, Priority
+from inference.lru_cache import LruCache
 from inference.request import Request
 
 LEARNING_RATE = 0.1  # weight of the newest request
@@ -91,15 +91,13 @@ class RetrySchedule:
     free: if they retried together, all but the first would find the same queue again."""
 
     def __init__(self) -> None:
-        self._last_ns: OrderedDict[str, int] = OrderedDict()  # latest retry by tenant
+        self._last_ns: LruCache[str, int] = LruCache(TENANTS_MAX)  # latest retry by tenant
 
     def assign(self, tenant: str, late_s: float, interval_s: float, now_ns: int) -> float:
         """Seconds until the retry of a request that would be late by `late_s`."""
-        last_s = (self._last_ns.pop(tenant, 0) - now_ns) / 1e9
+        last_s = ((self._last_ns.get(tenant) or 0) - now_ns) / 1e9
         retry_s = min(RETRY_AFTER_MAX_S, max(late_s, last_s + interval_s if last_s > 0 else 0.0))
-        self._last_ns[tenant] = now_ns + int(retry_s * 1e9)
-        if len(self._last_ns) > TENANTS_MAX:
-            self._last_ns.popitem(last=False)
+        self._last_ns.put(tenant, now_ns + int(retry_s * 1e9))
         return retry_s
 
 

@@ -7,10 +7,10 @@ message. Tokens that only another tenant's cache has count as new: anything else
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 
 from inference.kvcache.checkpoints import CHECKPOINT_TOKENS_MIN
+from inference.lru_cache import LruCache
 from inference.prompt import CacheScope, Cause, Extent, Miss, Part, Verdict
 
 # Tokens of a part that must match for the rest to count as edited: any two texts may start with "You are a".
@@ -73,7 +73,7 @@ class SeenPrompts:
     """
 
     def __init__(self) -> None:
-        self._blocks: OrderedDict[int, None] = OrderedDict()  # least recently seen first
+        self._blocks: LruCache[int, bool] = LruCache(SEEN_BLOCKS_MAX)
 
     def __len__(self) -> int:
         return len(self._blocks)
@@ -93,10 +93,7 @@ class SeenPrompts:
 
     def add(self, prompt: Sequence[int], scope: CacheScope) -> None:
         for block in _hashes(prompt, scope):
-            self._blocks[block] = None
-            self._blocks.move_to_end(block)
-        while len(self._blocks) > SEEN_BLOCKS_MAX:
-            self._blocks.popitem(last=False)
+            self._blocks.put(block, True)
 
 
 def _hashes(prompt: Sequence[int], scope: CacheScope) -> Iterator[int]:

@@ -7,7 +7,7 @@ arrives, before that is scheduled. Prefixes that several conversations share are
 from __future__ import annotations
 
 import logging
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
@@ -18,6 +18,7 @@ from inference.errors import InferenceError
 from inference.kvcache.disk import DiskTier, Found, chain
 from inference.kvcache.host_cache import PARK_TOKENS_MIN, Entry, HostCache
 from inference.kvcache.slots import Placement, Saved, Slots
+from inference.lru_cache import LruCache
 from inference.prompt import CacheScope
 from inference.request import Request
 from inference.trace import now_ns
@@ -40,7 +41,7 @@ class Roots:
     """
 
     def __init__(self) -> None:
-        self._branches: OrderedDict[tuple[CacheScope, bytes], set[tuple[int, ...]]] = OrderedDict()
+        self._branches: LruCache[tuple[CacheScope, bytes], set[tuple[int, ...]]] = LruCache(PREFIXES_MAX)
 
     def diverged(self, prompt: Sequence[int], at: int, scope: CacheScope) -> bool:
         """Record that a prompt differs from the cached one after `at` tokens. True if these just became a root."""
@@ -48,10 +49,8 @@ class Roots:
         if not blocks:
             return False
         prefix = (scope, blocks[-1])
-        branches = self._branches.setdefault(prefix, set())
-        self._branches.move_to_end(prefix)
-        if len(self._branches) > PREFIXES_MAX:
-            self._branches.popitem(last=False)
+        branches = self._branches.get(prefix) or set()
+        self._branches.put(prefix, branches)
         branch = tuple(prompt[at : at + BRANCH_TOKENS])
         if branch in branches or len(branches) == ROOT_BRANCHES:
             return False

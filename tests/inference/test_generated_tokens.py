@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from inference import generated_tokens as turns_module
-from inference.generated_tokens import GeneratedTokens
+from inference.generated_tokens import TOKEN_BYTES, TURN_BYTES, GeneratedTokens
 from inference.prompt import ChatMessage, ToolCall
 
 # Tokens 0 to 127 are characters; 128 is silent, 129 a mark of calls, 130 half of a character.
@@ -101,12 +101,12 @@ def test_tokens_that_are_not_the_text_are_not_kept(message: ChatMessage, tokens:
 
 
 def test_a_turn_that_is_used_outlives_one_that_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(turns_module, "TOKENS_MAX", 6)
+    monkeypatch.setattr(turns_module, "BYTES_MAX", 2 * (TURN_BYTES + 3 * TOKEN_BYTES))
     turns = known("one", "two")
     assert turns.get(said("one"))
     turns.put(said("six"), ids("six"))
     assert [turns.get(said(text)) is not None for text in ("one", "two", "six")] == [True, False, True]
-    assert repr(turns) == "<GeneratedTokens 2 turns | 6 of 6 tokens>"
+    assert repr(turns) == "<GeneratedTokens 2 turns | 816 of 816 bytes>"
 
 
 def test_the_tokens_of_one_tenant_stand_in_no_prompt_of_another() -> None:
@@ -117,7 +117,7 @@ def test_the_tokens_of_one_tenant_stand_in_no_prompt_of_another() -> None:
 
 
 def test_the_number_of_turns_is_bounded_however_short_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(turns_module, "TURNS_MAX", 3)
+    monkeypatch.setattr(turns_module, "BYTES_MAX", 3 * (TURN_BYTES + TOKEN_BYTES))
     assert len(known(*"abcdef")) == 3
 
 

@@ -24,8 +24,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from inference.generated_tokens import DIGEST_BYTES, TURNS_MAX, GeneratedTokens
-from inference.generated_tokens import TOKENS_MAX as KEPT_TOKENS_MAX
+from inference.generated_tokens import BYTES_MAX, DIGEST_BYTES, GeneratedTokens
 from inference.kvcache.host_cache import Kept
 
 MAGIC = b"FTKV\x02\r\n\x00"  # a new layout gets a new number
@@ -160,7 +159,6 @@ TURNS_MAGIC = b"FTTURN\x01\n"  # a new layout gets a new number
 
 _TURNS_HEADER = struct.Struct(f"<{len(TURNS_MAGIC)}s{CHECKSUM_BYTES}s")
 _COUNT = struct.Struct("<I")
-_BYTES_MAX = _TURNS_HEADER.size + _COUNT.size + TURNS_MAX * (DIGEST_BYTES + 4) + KEPT_TOKENS_MAX * 4
 
 
 def write_tokens(folder: Path, turns: GeneratedTokens) -> None:
@@ -179,7 +177,7 @@ def read_tokens(folder: Path) -> list[tuple[bytes, tuple[int, ...]]]:
     """
     path = folder / TURNS
     try:
-        if path.stat().st_size > _BYTES_MAX:
+        if path.stat().st_size > BYTES_MAX:  # turns take less here than in memory
             raise UnreadableFile("more turns than are ever written")
         raw = path.read_bytes()
     except FileNotFoundError:
