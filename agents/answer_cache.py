@@ -28,8 +28,7 @@ from agents.prompt import assemble
 from agents.turn import Turn
 from inference.errors import InferenceError
 from inference.frozen import dataclass
-from inference.generation import Delta, Finish, Forecast, Hop, Likelihoods, Sampling, Spent, Stamps, Steps
-from inference.prompt import Miss
+from inference.generation import Delta, Facts, Finish, Sampling, Stamps
 from inference.trace import Trace, now_ns
 from retrieval.passage import Passage
 
@@ -119,16 +118,9 @@ class CachedGeneration:
 
     def __init__(self, answer: CachedAnswer, prompt_tokens: int) -> None:
         now = now_ns()
-        self.stamps = Stamps(now, now, now, now, now, now)
-        self.prompt_tokens = self.cached_tokens = prompt_tokens
-        self.drafted = self.accepted = 0
-        self.miss: Miss | None = None
-        self.forecast: Forecast | None = None
+        self.facts = Facts(stamps=Stamps(now, now, now, now, now, now), cached_tokens=prompt_tokens)
+        self.prompt_tokens = prompt_tokens
         self.place: int | None = None
-        self.reading, self.writing = Steps(), Steps()
-        self.spent = Spent()
-        self.hops: tuple[Hop, ...] = ()
-        self.scores: Sequence[Likelihoods] = ()
         self.ids: list[int] = []
         self.finish: Finish | None = None
         self._answer = answer

@@ -50,11 +50,11 @@ class Prefetch:
     def __exit__(self, *_: object) -> None:
         for reading in self._readings:
             reading.cancel()
-            stamps = reading.stamps
+            stamps = reading.facts.stamps
             if stamps.admitted_ns:
                 end_ns = stamps.prefilled_ns or now_ns()
                 span = self._trace.add("prefill_prefix", stamps.admitted_ns, end_ns, lane=LANE, new_tokens=0)
-                self._spans.append((span, reading.cached_tokens))
+                self._spans.append((span, reading.facts.cached_tokens))
 
     def read(self, prefix: Sequence[int], *, salt: str, exact: bool) -> None:
         reading = self._model.prefill_ahead(prefix, salt=salt, exact=exact)
@@ -64,11 +64,11 @@ class Prefetch:
     @property
     def spent(self) -> Spent:
         """The engine time of all of them."""
-        return sum((reading.spent for reading in self._readings), Spent())
+        return sum((reading.facts.spent for reading in self._readings), Spent())
 
     def cached(self, generation: Generation) -> int:
         """Tokens of the prompt that were cached before its first prefetch."""
-        after = generation.cached_tokens
+        after = generation.facts.cached_tokens
         for span, cached in reversed(self._spans):
             before = min(cached, after)
             span.attributes |= {"new_tokens": after - before, "cached_tokens": before}

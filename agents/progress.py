@@ -226,8 +226,8 @@ class Progress:
 
     def give_up(self, step: Step) -> None:
         """Account for a step that another model has taken over: its tokens cost, but are not sent."""
-        spent = step.generation.spent + self.ahead.spent
-        tokens = step.generation.prompt_tokens, step.generation.cached_tokens, len(step.ids)
+        spent = step.generation.facts.spent + self.ahead.spent
+        tokens = step.generation.prompt_tokens, step.generation.facts.cached_tokens, len(step.ids)
         self.budget.add_unused(Usage(*tokens, spent=spent), step.candidate.own_price)
         self.usage += Usage(spent=spent)
         self.cascade_ns += spent.engine_ns
@@ -271,7 +271,7 @@ class Progress:
             self.ahead.cached(generation),
             len(step.ids),
             step.reasoning_tokens,
-            generation.spent + self.ahead.spent,
+            generation.facts.spent + self.ahead.spent,
             step.image_tokens,
         )
 
@@ -340,7 +340,7 @@ class Progress:
             "firsttoken.citations": sum(len(message.citations) for message in messages),
             "firsttoken.citations_unknown": sum(count_unknown(m.text, self.context.sources) for m in messages),
         }
-        scored = ScoredPrompt(self.step.prompt, self.step.generation.scores)
+        scored = ScoredPrompt(self.step.prompt, self.step.generation.facts.scores)
         return TurnFinished(
             *(status, tuple(self.output), self.usage, cut, self.concluding),
             prompt=scored if self.turn.sampling.scores_prompt else None,

@@ -75,10 +75,10 @@ class Router:
 
     def learn(self, candidate: Candidate, turn: Turn, items: Sequence[Item], generation: Generation) -> None:
         """Learn from a step that has ended."""
-        stamps = generation.stamps
+        stamps = generation.facts.stamps
         if stamps.first_token_ns:
             candidate.speed.learn(
-                generation.prompt_tokens - generation.cached_tokens,
+                generation.prompt_tokens - generation.facts.cached_tokens,
                 max(0, stamps.prefilled_ns - stamps.admitted_ns) / 1e9,
                 len(generation.ids),
                 max(0, stamps.last_token_ns - stamps.first_token_ns) / 1e9,

@@ -120,7 +120,9 @@ def _short(text: str) -> str:
 def _usage(generation: Generation | None) -> Usage:
     if generation is None:
         return Usage()
-    return Usage(generation.prompt_tokens, generation.cached_tokens, len(generation.ids), spent=generation.spent)
+    return Usage(
+        generation.prompt_tokens, generation.facts.cached_tokens, len(generation.ids), spent=generation.facts.spent
+    )
 
 
 async def search(

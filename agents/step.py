@@ -102,18 +102,18 @@ class StepSpans:
         if self.told_prefill:
             return
         self.told_prefill = True
-        stamps = self.generation.stamps
-        queued_ns = self._connected() if self.generation.hops else stamps.submitted_ns
+        stamps = self.generation.facts.stamps
+        queued_ns = self._connected() if self.generation.facts.hops else stamps.submitted_ns
         queue = self.trace.add("queue", queued_ns, stamps.admitted_ns or now_ns())
         queue.attributes["class"] = self.priority.name.lower()
-        if forecast := self.generation.forecast:
+        if forecast := self.generation.facts.forecast:
             queue.attributes["expected_ms"] = round(forecast.total_s * 1e3, 3)
             queue.attributes["expected_wait_ms"] = round(forecast.wait_s * 1e3, 3)
             queue.attributes["took_ms"] = ((stamps.first_token_ns or now_ns()) - stamps.submitted_ns) / 1e6
         if self.place is not None:
             queue.attributes["place"] = self.place
         if stamps.admitted_ns:
-            cached = self.generation.cached_tokens
+            cached = self.generation.facts.cached_tokens
             self._prefill = self.trace.add(
                 "prefill",
                 stamps.admitted_ns,
@@ -122,14 +122,14 @@ class StepSpans:
                 cached_tokens=cached,
             )
             if self.image_tokens:
-                sight_ms = self.generation.spent.sight_ns / 1e6
+                sight_ms = self.generation.facts.spent.sight_ns / 1e6
                 self._prefill.attributes |= {"image_tokens": self.image_tokens, "sight_ms": sight_ms}
-            self._prefill.attributes |= _batch("chunks", self.generation.reading)
+            self._prefill.attributes |= _batch("chunks", self.generation.facts.reading)
             self._name(self._prefill)
 
     def _connected(self) -> int:
         """When the request was queued by a remote engine."""
-        stamps, hops = self.generation.stamps, self.generation.hops
+        stamps, hops = self.generation.facts.stamps, self.generation.facts.hops
         arrived_ns = stamps.arrived_ns or now_ns()
         lost = [hop.ending for hop in hops if hop.ending]
         connect = self.trace.add("connect", stamps.submitted_ns, arrived_ns, retries=len(hops) - 1)
@@ -144,9 +144,9 @@ class StepSpans:
         self._decoded = True
         self.prefilled()
         self._judge()
-        for hop in self.generation.hops:
+        for hop in self.generation.facts.hops:
             add_engine(self.trace, hop)
-        stamps = self.generation.stamps
+        stamps = self.generation.facts.stamps
         if stamps.first_token_ns:
             end_ns = stamps.last_token_ns or stamps.first_token_ns
             generation = self.generation
@@ -155,10 +155,10 @@ class StepSpans:
                 stamps.first_token_ns,
                 end_ns,
                 tokens=len(generation.ids),
-                drafted=generation.drafted,
-                accepted=generation.accepted,
+                drafted=generation.facts.acceptance.drafted,
+                accepted=generation.facts.acceptance.accepted,
             )
-            decode.attributes |= _batch("steps", generation.writing)
+            decode.attributes |= _batch("steps", generation.facts.writing)
             self._name(decode)
 
     def _name(self, span: Span) -> None:

@@ -338,7 +338,7 @@ async def _report(step: Step, sink: EventSink) -> None:
 def _left_ms(step: Step) -> float | None:
     """The time left until the first token, as it was forecast when the request arrived."""
     generation = step.generation
-    if generation.forecast is None:
+    if generation.facts.forecast is None:
         return None
-    passed_s = (now_ns() - generation.stamps.submitted_ns) / 1e9
-    return round(max(0.0, generation.forecast.total_s - passed_s) * 1e3, 1)
+    passed_s = (now_ns() - generation.facts.stamps.submitted_ns) / 1e9
+    return round(max(0.0, generation.facts.forecast.total_s - passed_s) * 1e3, 1)

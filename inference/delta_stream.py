@@ -6,7 +6,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 
-from inference.generation import Delta, Finish, Likelihoods
+from inference.generation import Delta, Facts, Finish
 
 
 class DeltaStream:
@@ -15,15 +15,15 @@ class DeltaStream:
     Deltas are pushed to the receiver of `stream`; without one they are queued, and can be iterated over.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, facts: Facts, prompt_tokens: int, written: Sequence[int]) -> None:
+        self.facts, self.prompt_tokens = facts, prompt_tokens
         self._deltas: deque[Delta] = deque()
         self._receive: Callable[[Delta], None] | None = None
         self._changed = asyncio.Event()
         self._error: Exception | None = None
         self._due = False  # a call of `flush` is scheduled
-        self.ids: list[int] = []
+        self.ids = list(written)
         self.finish: Finish | None = None
-        self.scores: Sequence[Likelihoods] = ()
 
     async def stream(self, receive: Callable[[Delta], None]) -> None:
         self._receive = receive

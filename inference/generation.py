@@ -295,60 +295,37 @@ class Spent:
         )
 
 
+@dataclass(slots=True, eq=False, kw_only=True)
+class Facts:
+    """What is known of a generation. They grow while it runs; an engine that does not report one leaves it as it is."""
+
+    stamps: Stamps = field(default_factory=Stamps)
+    forecast: Forecast | None = None  # of the first token, at submission; None if too little had been measured
+    cached_tokens: int = 0  # of the prompt, whose KV was reused; known once admitted
+    miss: Miss | None = None  # what the cache lacked; known once admitted
+    scores: list[Likelihoods] = field(default_factory=list)  # of each prompt token but the first, if requested
+    acceptance: Acceptance = field(default_factory=Acceptance)
+    reading: Steps = field(default_factory=Steps)  # of the prefill, up to the last token of the prompt
+    writing: Steps = field(default_factory=Steps)  # of the decode
+    spent: Spent = field(default_factory=Spent)  # so far
+    hops: list[Hop] = field(default_factory=list)  # the remote engines that were tried, in order
+
+
 class Generation(Protocol):
-    """A running generation: `stream` its deltas, cancel at any time; the other attributes are valid as they grow.
+    """A running generation: `stream` its deltas, cancel at any time; `ids` are valid as they grow.
 
     Leaving `stream` early does not cancel: the caller calls `cancel()` in `finally` (cancelling a finished generation
     does nothing).
     """
 
-    stamps: Stamps
+    prompt_tokens: int
+    facts: Facts
     ids: list[int]  # generated token ids, without the end-of-turn token; `written` ones come first
     finish: Finish | None
-    scores: Sequence[Likelihoods]  # of each prompt token but the first, if requested; complete at the first delta
-
-    @property
-    def forecast(self) -> Forecast | None:
-        """Forecast of the first token at submission; None if too little had been measured."""
 
     @property
     def place(self) -> int | None:
         """Position in the queue, from 1; None if it does not wait or the position is unknown."""
-
-    @property
-    def prompt_tokens(self) -> int: ...
-
-    @property
-    def cached_tokens(self) -> int:
-        """Prompt tokens whose KV was reused; known once admitted."""
-
-    @property
-    def miss(self) -> Miss | None:
-        """What the cache lacked; known once admitted."""
-
-    @property
-    def drafted(self) -> int:
-        """Number of tokens drafted for the answer."""
-
-    @property
-    def accepted(self) -> int:
-        """Drafted tokens that became part of the answer."""
-
-    @property
-    def reading(self) -> Steps:
-        """Steps of the prefill; empty if the engine does not report them."""
-
-    @property
-    def writing(self) -> Steps:
-        """Steps of the decode; empty if the engine does not report them."""
-
-    @property
-    def spent(self) -> Spent:
-        """Engine time used so far; zero if the engine does not report it."""
-
-    @property
-    def hops(self) -> Sequence[Hop]:
-        """The remote engines that were tried, in order; empty if the engine is in this process."""
 
     async def admitted(self) -> None:
         """Return once an engine has accepted the request; a refusal is raised here, if not by `generate`.

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from inference.engine.sampler import Sampler, Thought
-from inference.generation import Acceptance, Finish, Forecast, Likelihoods, Priority, Spent, Stamps, Steps
+from inference.generation import Facts, Finish, Priority
 from inference.picture import PlacedRun, Vectors
-from inference.prompt import CacheScope, Miss
+from inference.prompt import CacheScope
 from inference.tokenizer import TextStream
 
 # A prompt row computed alone differs in its last bits from the same row in a batch, so exact requests avoid it.
@@ -24,7 +24,7 @@ class Phase(StrEnum):
 
 
 @dataclass(slots=True, eq=False)
-class Request:
+class Request(Facts):
     """`computed` counts the tokens of prompt + generated whose KV is in the slot; never the newest token.
 
     A preempted request waits again; the tokens it generated then have to be computed along with its prompt.
@@ -36,21 +36,12 @@ class Request:
     text: TextStream
     scope: CacheScope
     priority: Priority = Priority.STANDARD
-    stamps: Stamps = field(default_factory=Stamps)
     slot: int | None = None
-    reused: int = 0  # tokens found in the cache at the first placement
-    miss: Miss | None = None  # why no more tokens were found
     computed: int = 0
-    acceptance: Acceptance = field(default_factory=Acceptance)
-    reading: Steps = field(default_factory=Steps)  # prefill, up to the last token of the prompt
-    writing: Steps = field(default_factory=Steps)
-    spent: Spent = field(default_factory=Spent)
     generated: list[int] = field(default_factory=list)
     scores_top: int | None = None  # alternatives with each score of a prompt token; None: no scores
-    scores: list[Likelihoods] = field(default_factory=list)  # of the prompt's tokens from the second on
     due_ns: int | None = None  # monotonic; when its first token is due
     pace_s: float | None = None  # longest time between two tokens; None: no limit
-    forecast: Forecast | None = None
     boundaries: Sequence[int] = ()  # of the prompt: where the state of a recurrent model is worth a checkpoint
     runs: Sequence[PlacedRun] = ()  # of the prompt: the pictures in it
     vectors: dict[int, Vectors] = field(default_factory=dict)  # of its next runs, by their starts

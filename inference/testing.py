@@ -21,16 +21,12 @@ from inference.generation import (
     ANY_TERMS,
     Delta,
     Due,
+    Facts,
     Finish,
-    Forecast,
     Generation,
-    Hop,
-    Likelihoods,
     Priority,
     Sampling,
-    Spent,
     Stamps,
-    Steps,
     Terms,
     TokenLogprob,
     UsualSampling,
@@ -67,15 +63,8 @@ class ScriptedGeneration:
         logprobs: Sequence[float] = (0.0,),
         written: Sequence[int] = (),
     ) -> None:
-        self.stamps = Stamps(submitted_ns=now_ns())
+        self.facts = Facts(stamps=Stamps(submitted_ns=now_ns()))
         self.prompt_tokens = prompt_tokens
-        self.cached_tokens = self.drafted = self.accepted = 0
-        self.reading, self.writing = Steps(), Steps()
-        self.spent = Spent()
-        self.miss: Miss | None = None
-        self.hops: Sequence[Hop] = ()
-        self.scores: Sequence[Likelihoods] = ()
-        self.forecast: Forecast | None = None
         self.place: int | None = None
         self.ids: list[int] = list(written)
         self.finish: Finish | None = None
@@ -112,9 +101,10 @@ class ScriptedGeneration:
         return self._cancelled.is_set()
 
     async def __aiter__(self) -> AsyncIterator[Delta]:
-        self.miss = Miss(0)
-        self.stamps.admitted_ns = self.stamps.prefilled_ns = self.stamps.first_token_ns = now_ns()
-        self.reading.count = self.reading.requests = 1
+        facts, stamps = self.facts, self.facts.stamps
+        facts.miss = Miss(0)
+        stamps.admitted_ns = stamps.prefilled_ns = stamps.first_token_ns = now_ns()
+        facts.reading.count = facts.reading.requests = 1
         while len(self.ids) < len(self._pieces):
             await asyncio.sleep(0)  # a step: other coroutines run between two tokens
             if self._cancelled.is_set():
@@ -129,8 +119,8 @@ class ScriptedGeneration:
             self._end_thought()
             piece = self._pieces[len(self.ids)]
             self.ids.append(len(self.ids))
-            self.writing.count = self.writing.requests = len(self.ids)
-            self.stamps.last_token_ns = now_ns()
+            facts.writing.count = facts.writing.requests = len(self.ids)
+            stamps.last_token_ns = now_ns()
             yield Delta(piece, 1, self._told(piece))
         self.finish = Finish.STOP
 
@@ -276,7 +266,7 @@ class ScriptedModel:
         self.salts.add(salt)
         self.ahead.append("".join(map(chr, prompt)))
         generation = ScriptedGeneration("", len(prompt), Sampling(max_tokens=0), self.piece_chars)
-        generation.stamps.admitted_ns = generation.stamps.prefilled_ns = now_ns()
+        generation.facts.stamps.admitted_ns = generation.facts.stamps.prefilled_ns = now_ns()
         self.generations.append(generation)
         return generation
 

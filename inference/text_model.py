@@ -142,9 +142,9 @@ class TextModel:
         ]
 
     def verdict(self, segments: Sequence[Segment], generation: Generation, *, salt: str = "") -> Verdict | None:
-        if generation.miss is None:
+        if generation.facts.miss is None:
             return None
-        return judge(self._tokenizer.outline(segments, salt=salt), generation.miss, self._pieces)
+        return judge(self._tokenizer.outline(segments, salt=salt), generation.facts.miss, self._pieces)
 
     def remember(self, message: ChatMessage, ids: Sequence[int], *, salt: str = "") -> bytes | None:
         key = self._turns.put(message, ids, salt=salt)

@@ -166,7 +166,7 @@ class SpeculativeSearch:
         """Add up the prefills that have ended."""
         for came, reading in self._ending:
             if reading.finish is not None:
-                self._engine_ns[came] += reading.spent.engine_ns
+                self._engine_ns[came] += reading.facts.spent.engine_ns
         self._ending = [each for each in self._ending if each[1].finish is None]
 
 

@@ -426,7 +426,7 @@ class Engine:
             self._scheduler.remove(request)
         self._news.append(TokenUpdate(self._handles.pop(request), None, request.text.flush(), finish, error))
         if request.ahead:
-            self.totals["ahead_tokens"] += max(0, request.computed - request.reused)
+            self.totals["ahead_tokens"] += max(0, request.computed - request.cached_tokens)
         else:
             self._forecasts.learn(request, now_ns())
 

@@ -68,7 +68,7 @@ class Executor:
             self._scheduler.restart_prefill(plan, request, placement)
         if not request.ahead and not request.stamps.admitted_ns:  # a preempted request was counted before
             self._totals["prompt_tokens"] += len(request.prompt)
-            self._totals["cached_tokens"] += request.reused
+            self._totals["cached_tokens"] += request.cached_tokens
         request.stamps.admitted_ns = request.stamps.admitted_ns or started_ns
 
     def _compute(self, work: Sequence[Work], started_ns: int) -> int | None:

@@ -254,7 +254,7 @@ class Forecasts:
             return
         held_s = (now_ns - stamps.admitted_ns) / 1e9
         self._slot_s = held_s if self._slot_s is None else self._slot_s + LEARNING_RATE * (held_s - self._slot_s)
-        self._prompt_tokens += LEARNING_RATE * (len(request.prompt) - request.reused - self._prompt_tokens)
+        self._prompt_tokens += LEARNING_RATE * (len(request.prompt) - request.cached_tokens - self._prompt_tokens)
         self._lengths.add(len(request.generated), limited=request.finish is Finish.LENGTH)
         if request.writing.count:
             tokens_per_step = max(1.0, (len(request.generated) - 1) / request.writing.count)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import NamedTuple
 
 from inference.delta_stream import DeltaStream
 from inference.errors import InferenceError
-from inference.generation import Delta, Finish, Hop, TokenLogprob
-from inference.prompt import Miss
+from inference.generation import Delta, Finish, TokenLogprob
 from inference.request import Request
 
 # Requests flushed per callback: with a thousand requests, a new connection waits for about 2 ms instead of 30.
@@ -34,36 +33,14 @@ class Handle(DeltaStream):
     def __init__(
         self, request: Request, wake: Callable[[], None], place_of: Callable[[Request], int | None] = lambda _: None
     ) -> None:
-        super().__init__()
+        super().__init__(request, len(request.prompt), request.generated)
         self._request = request
         self._wake = wake
         self._place_of = place_of
-        self.prompt_tokens, self.forecast = len(request.prompt), request.forecast
-        # They grow with the request.
-        self.stamps, self.scores, self.spent = request.stamps, request.scores, request.spent
-        self.reading, self.writing = request.reading, request.writing
-        self.hops: Sequence[Hop] = ()
-        self.ids = list(request.generated)
-
-    @property
-    def cached_tokens(self) -> int:
-        return min(self._request.reused, self.prompt_tokens)  # the cache may also hold some of its answer
 
     @property
     def place(self) -> int | None:
         return self._place_of(self._request)
-
-    @property
-    def miss(self) -> Miss | None:
-        return self._request.miss
-
-    @property
-    def drafted(self) -> int:
-        return self._request.acceptance.drafted
-
-    @property
-    def accepted(self) -> int:
-        return self._request.acceptance.accepted
 
     async def admitted(self) -> None:
         """Returns immediately: the engine admits or refuses requests when they are submitted."""

@@ -168,7 +168,7 @@ class Scheduler:
             else:
                 prefilling.append(request)
         if prefilling:
-            new = sum(len(r.prompt) - r.reused for r in prefilling)
+            new = sum(len(r.prompt) - r.cached_tokens for r in prefilling)
             patience_s = self._patience_s(streams, prefilling, now_ns)
             within_s = min(within_s, patience_s, self._batch_step_s(computing, now_ns))
             chunk = self.prefill_chunk(len(streams), new, within_s)
@@ -248,7 +248,7 @@ class Scheduler:
         self.slots.advance(placement.slot, -request.computed)
         request.computed = 0
         if request.miss is placement.miss:  # its first placement: nothing was cached after all
-            request.reused, request.miss = 0, self.slots.lost(request.prompt, request.scope)
+            request.cached_tokens, request.miss = 0, self.slots.lost(request.prompt, request.scope)
         plan.work = [work for work in plan.work if work.request is not request]
 
     def computed(self, done: Sequence[Work]) -> None:
@@ -408,7 +408,8 @@ class Scheduler:
         self._waiting.remove(request)
         self._running.append(request)
         if request.miss is None:
-            request.reused, request.miss = placement.reused, placement.miss
+            request.cached_tokens = min(placement.reused, len(request.prompt))  # it may also hold some of its answer
+            request.miss = placement.miss
         request.slot, request.computed = placement.slot, placement.reused
         request.boundaries = self.slots[placement.slot].boundaries
         self.load.place(request)

@@ -354,15 +354,16 @@ def spell_tokens(ids: Sequence[int]) -> bytes:
 
 def spell_first(id: str, ids: Sequence[int], logprobs: Iterable[TokenLogprob], generation: Generation) -> bytes:
     """The first event: placement of the request and its first tokens, if any."""
-    stamps, miss = generation.stamps, generation.miss
+    facts = generation.facts
+    stamps, miss = facts.stamps, facts.miss
     own: dict[str, Any] = {
         "queue_ms": max(0, stamps.admitted_ns - stamps.submitted_ns) / 1e6,
         "prefill_ms": max(0, stamps.prefilled_ns - stamps.admitted_ns) / 1e6,
-        "steps": (generation.reading.count, generation.reading.requests),
+        "steps": (facts.reading.count, facts.reading.requests),
     }
     if miss is not None:
         own["miss"] = {"cached": miss.cached, "seen": miss.seen, "wanted": miss.wanted, "held": miss.held}
-    if (forecast := generation.forecast) is not None:
+    if (forecast := facts.forecast) is not None:
         own["expected_s"] = (forecast.wait_s, forecast.read_s)
     event = {"request_id": id, "choices": [_choice(ids, logprobs)], "usage": _usage(generation), "firsttoken": own}
     return _event(event)
@@ -377,14 +378,15 @@ def spell_end(generation: Generation) -> bytes:
     """Finish reason, usage, and the end of the stream."""
     finish = generation.finish or Finish.ERROR
     reason = _SPELLED.get(finish, "abort")
-    stamps = generation.stamps
+    facts = generation.facts
+    stamps = facts.stamps
     own: dict[str, Any] = {
-        "drafted": generation.drafted,
-        "accepted": generation.accepted,
-        "steps": (generation.writing.count, generation.writing.requests),
+        "drafted": facts.acceptance.drafted,
+        "accepted": facts.acceptance.accepted,
+        "steps": (facts.writing.count, facts.writing.requests),
         "engine_ms": max(0, stamps.last_token_ns - stamps.submitted_ns) / 1e6,
-        "engine_ns": generation.spent.engine_ns,
-        "speculation_ns": generation.spent.speculation_ns,
+        "engine_ns": facts.spent.engine_ns,
+        "speculation_ns": facts.spent.speculation_ns,
         "finish": _SPELLED.get(finish),
     }
     known = reason if reason != "deadline" else "abort"  # vLLM has no deadlines
@@ -420,7 +422,7 @@ def _usage(generation: Generation) -> dict[str, Any]:
         "prompt_tokens": prompt,
         "completion_tokens": completion,
         "total_tokens": prompt + completion,
-        "prompt_tokens_details": {"cached_tokens": generation.cached_tokens},
+        "prompt_tokens_details": {"cached_tokens": generation.facts.cached_tokens},
     }
 
 

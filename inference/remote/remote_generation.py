@@ -20,8 +20,7 @@ from inference.errors import (
     Refused,
 )
 from inference.frozen import changed
-from inference.generation import Delta, Finish, Forecast, Hop, Priority, Spent, Stamps, Steps
-from inference.prompt import Miss
+from inference.generation import Delta, Facts, Finish, Hop, Priority, Stamps
 from inference.remote.fleet import Fleet, Upstream, session_of
 from inference.remote.protocol import DONE, PATH, Ask, Events, MalformedStream, StreamUpdate, read
 from inference.remote.transport import PATH as CHANNEL_PATH
@@ -62,19 +61,10 @@ class RemoteGeneration(DeltaStream):
         left: Callable[[RemoteGeneration], None],
         written: Sequence[int] = (),
     ) -> None:
-        super().__init__()
-        self.ids = list(written)
+        super().__init__(Facts(stamps=Stamps(submitted_ns=now_ns())), len(ask.prompt), written)
         self._written = len(written)
-        self.stamps = Stamps(submitted_ns=now_ns())
-        self.prompt_tokens = len(ask.prompt)
-        self.cached_tokens = self.drafted = self.accepted = 0
-        self.reading, self.writing = Steps(), Steps()
-        self.spent = Spent()
-        self.miss: Miss | None = None
-        self.forecast: Forecast | None = None
         self.place: int | None = None  # remote engines do not report it
         self.upstream: Upstream | None = None
-        self.hops: list[Hop] = []
         self._ask, self._fleet, self._transport = ask, fleet, transport
         self._pieces, self._end_tokens = pieces, end_tokens
         self._text = TextStream(pieces)
@@ -129,7 +119,7 @@ class RemoteGeneration(DeltaStream):
     @property
     def waits(self) -> bool:
         """Whether it waits for its first token."""
-        return not self.stamps.first_token_ns
+        return not self.facts.stamps.first_token_ns
 
     @property
     def ahead(self) -> bool:
@@ -150,7 +140,7 @@ class RemoteGeneration(DeltaStream):
             self._release("it did not send the end")
             self._conclude()
             self.flush()
-        elif silent_s > SILENT_S and (self.hops[-1].tokens or self._events.is_within_one):
+        elif silent_s > SILENT_S and (self._hop.tokens or self._events.is_within_one):
             self._release("it stopped responding")
             self._losses += 1
             self._go_elsewhere(EnginesAway("the engine stopped responding"))
@@ -163,7 +153,7 @@ class RemoteGeneration(DeltaStream):
     # --- for the transport ---
 
     def begun(self) -> None:
-        self.hops[-1].taken_ns = now_ns()
+        self._hop.taken_ns = now_ns()
         if not self._answered.is_set():  # from now on, the longer STRANDED_S applies
             self._give_up_at = float("inf")
             self._answered.set()
@@ -200,10 +190,10 @@ class RemoteGeneration(DeltaStream):
         if not ids or max(ids) >= len(self._pieces):
             self._fail(InferenceError("the engine sent a malformed answer: no such token"))
         elif self._is_usual(ids):
-            self.stamps.last_token_ns = now_ns()  # the common case: `_accept` without checks that do not apply
+            self.facts.stamps.last_token_ns = now_ns()  # the common case: `_accept` without checks that do not apply
             self._give_up_at = float("inf")
             self.ids += ids
-            self.hops[-1].tokens += len(ids)
+            self._hop.tokens += len(ids)
             self._deltas += [Delta(self._text.push(token), 1) for token in ids]
             self.flush()
         else:
@@ -220,6 +210,10 @@ class RemoteGeneration(DeltaStream):
     # --- inside ---
 
     @property
+    def _hop(self) -> Hop:
+        return self.facts.hops[-1]
+
+    @property
     def _taken(self) -> bool:
         """Whether an engine has accepted it. From then on, the client has the response headers."""
         return bool(self.ids) or self._answered.is_set()
@@ -227,7 +221,7 @@ class RemoteGeneration(DeltaStream):
     def _is_usual(self, ids: Sequence[int]) -> bool:
         """Whether these tokens are in the middle of the answer: neither the first, nor the last, nor beyond the end."""
         goes_on = self._ending is None and len(self.ids) + len(ids) < self._ask.sampling.max_tokens
-        return bool(goes_on and self.stamps.first_token_ns) and self._end_tokens.isdisjoint(ids)
+        return bool(goes_on and self.facts.stamps.first_token_ns) and self._end_tokens.isdisjoint(ids)
 
     def _begin(self) -> None:
         """Send the request to the next engine. Raises EnginesAway and NotDeterministic."""
@@ -241,7 +235,7 @@ class RemoteGeneration(DeltaStream):
         self._tried.append(upstream)
         self.upstream = upstream
         upstream.streams += 1
-        self.hops.append(Hop(upstream.url, now_ns()))
+        self.facts.hops.append(Hop(upstream.url, now_ns()))
         self._heard_at = asyncio.get_running_loop().time()
         self._events = Events()
         ours = upstream.facts is not None and upstream.facts.ours
@@ -300,23 +294,24 @@ class RemoteGeneration(DeltaStream):
                 self._losses += status != 503
                 self._go_elsewhere(EnginesAway(message) if status == 503 else InferenceError(message))
             return
+        facts = self.facts
         if (placed := told.placement) is not None:
-            self.hops[-1].queue_ms, self.hops[-1].prefill_ms = placed.queue_ms, placed.prefill_ms
-            if not self.stamps.admitted_ns:
-                self.miss, self.forecast = placed.miss, placed.forecast
-                self.reading = placed.reading or self.reading
+            self._hop.queue_ms, self._hop.prefill_ms = placed.queue_ms, placed.prefill_ms
+            if not facts.stamps.admitted_ns:
+                facts.miss, facts.forecast = placed.miss, placed.forecast
+                facts.reading = placed.reading or facts.reading
                 self._stamp(placed.queue_ms, placed.prefill_ms)
-        if told.cached is not None and not self.cached_tokens and not self.moves:
+        if told.cached is not None and not facts.cached_tokens and not self.moves:
             # For engines other than ours, tokens written already count as part of the prompt.
-            self.cached_tokens = min(told.cached, self.prompt_tokens)
+            facts.cached_tokens = min(told.cached, self.prompt_tokens)
         if told.counts is not None:
-            self.drafted, self.accepted = told.counts
+            facts.acceptance.drafted, facts.acceptance.accepted = told.counts
         if told.writing is not None:
-            self.writing = told.writing
+            facts.writing = told.writing
         if told.engine_ms is not None:
-            self.hops[-1].engine_ms = told.engine_ms
+            self._hop.engine_ms = told.engine_ms
         if told.spent is not None:
-            self.spent += told.spent
+            facts.spent += told.spent
         if told.ids:
             self._accept(told)
         if told.finish is not None:
@@ -327,7 +322,7 @@ class RemoteGeneration(DeltaStream):
 
     def _stamp(self, queue_ms: float, prefill_ms: float) -> None:
         """Place the engine's durations on this process's clock: they end now; the remainder is the network's."""
-        stamps, now = self.stamps, now_ns()
+        stamps, now = self.facts.stamps, now_ns()
         stamps.prefilled_ns = now
         stamps.admitted_ns = max(stamps.submitted_ns, now - round(prefill_ms * 1e6))
         stamps.arrived_ns = max(stamps.submitted_ns, stamps.admitted_ns - round(queue_ms * 1e6))
@@ -336,9 +331,9 @@ class RemoteGeneration(DeltaStream):
         if self._ending is not None:  # nothing after the end belongs to the answer
             self._conclude()
             return
-        stamps, most = self.stamps, self._ask.sampling.max_tokens
+        stamps, most = self.facts.stamps, self._ask.sampling.max_tokens
         if not stamps.admitted_ns:  # the engine reports no durations: count all time since it accepted the request
-            self._stamp(0.0, (now_ns() - (self.hops[-1].taken_ns or stamps.submitted_ns)) / 1e6)
+            self._stamp(0.0, (now_ns() - (self._hop.taken_ns or stamps.submitted_ns)) / 1e6)
         stamps.last_token_ns = now_ns()
         stamps.first_token_ns = stamps.first_token_ns or stamps.last_token_ns
         self._give_up_at = float("inf")
@@ -349,7 +344,7 @@ class RemoteGeneration(DeltaStream):
                 self._ending = Finish.STOP if token in self._end_tokens else Finish.LENGTH
                 break
             self.ids.append(token)
-            self.hops[-1].tokens += 1
+            self._hop.tokens += 1
             told_of = () if logprob is None else (logprob.with_top(self._ask.sampling.top_logprobs or 0),)
             self._deltas.append(Delta(self._text.push(token), 1, told_of))
         if len(self.ids) >= most and self._ending is None:
@@ -398,7 +393,7 @@ class RemoteGeneration(DeltaStream):
         exchange, self._exchange = self._exchange, None
         if exchange is not None:
             exchange.close()
-            self.hops[-1].ended_ns, self.hops[-1].ending = now_ns(), ending
+            self._hop.ended_ns, self._hop.ending = now_ns(), ending
             if self.upstream is not None:
                 self.upstream.streams -= 1
 

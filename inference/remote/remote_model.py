@@ -197,7 +197,7 @@ class RemoteModel(TextModel):
         self._going.discard(generation)
         self._totals["generated_tokens"] += generation.received_tokens
         self._totals["prompt_tokens"] += generation.prompt_tokens
-        self._totals["cached_tokens"] += generation.cached_tokens
+        self._totals["cached_tokens"] += generation.facts.cached_tokens
         self._totals["continued"] += generation.moves
 
     async def _look(self) -> None:

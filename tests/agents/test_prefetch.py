@@ -140,7 +140,7 @@ async def test_what_the_turn_itself_read_ahead_does_not_count_as_cached() -> Non
     class Warm(Noticed):
         def generate(self, *args: Any, **rest: Any) -> Any:
             generation = super().generate(*args, **rest)
-            self.generations[0].cached_tokens, generation.cached_tokens = 10, 25
+            self.generations[0].facts.cached_tokens, generation.facts.cached_tokens = 10, 25
             return generation
 
     model = Warm("Fact 1 [1].")

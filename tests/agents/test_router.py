@@ -25,7 +25,7 @@ from agents.routing.policy import Policy
 from agents.toolbox import Toolbox
 from agents.turn import AnswerFormat, FileSearch, Turn
 from inference.errors import EngineStopped, InferenceError, NoRoom, UnseenPicture
-from inference.generation import ANY_TERMS, Sampling, Spent, Terms
+from inference.generation import ANY_TERMS, Facts, Sampling, Spent, Terms
 from inference.picture import Picture, Pixels
 from inference.prompt import ChatMessage, PlacedPicture
 from inference.testing import ScriptedGeneration, ScriptedModel
@@ -145,7 +145,8 @@ async def test_a_short_answer_that_breaks_its_schema_is_taken_over(said: str, re
 async def test_what_a_cascade_computed_in_vain_is_told_apart_and_each_engine_has_its_price(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("inference.testing.Spent", lambda: Spent(5_000_000, 0))  # of each request to an engine
+    each = partial(Facts, spent=Spent(5_000_000, 0))  # of each request to an engine
+    monkeypatch.setattr("inference.testing.Facts", each)
     prices = Prices(engine_second=100.0)
 
     async def told(small: ScriptedModel, **route: Any) -> tuple[object, ...]:

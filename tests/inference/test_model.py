@@ -42,7 +42,7 @@ async def ask(model: ChatModel, messages: list[ChatMessage], salt: str = "") -> 
     """Returns the generated ids, the cached tokens and the text."""
     generation = model.generate(model.encode(model.render(messages)), GREEDY, Terms(salt=salt))
     text = "".join([delta.text async for delta in generation])
-    return generation.ids, generation.cached_tokens, text
+    return generation.ids, generation.facts.cached_tokens, text
 
 
 async def test_batched_output_equals_one_at_a_time_output(model: ChatModel) -> None:
@@ -100,7 +100,7 @@ async def test_a_tool_call_and_its_result_extend_the_cached_prompt(model: ChatMo
     assert longer[: len(prompt) + len(generation.ids)] == [*prompt, *generation.ids]
     second = model.generate(longer, GREEDY, Terms(salt="tools"))
     assert "84" in "".join([delta.text async for delta in second])
-    assert second.cached_tokens >= len(prompt) + len(generation.ids)
+    assert second.facts.cached_tokens >= len(prompt) + len(generation.ids)
 
 
 async def test_conversations_that_left_their_slot_come_back_without_being_computed_again() -> None:
@@ -124,9 +124,9 @@ async def test_what_was_read_ahead_gives_the_output_of_a_cold_start(model: ChatM
     assert ahead is not None
     assert [delta async for delta in ahead] == []
     warm = model.generate(prompt, sampling, Terms(salt=salt))
-    assert [delta.text async for delta in warm] and warm.cached_tokens == 90
+    assert [delta.text async for delta in warm] and warm.facts.cached_tokens == 90
     cold = model.generate(prompt, sampling, Terms(salt=f"cold {exact}"))
-    assert [delta.text async for delta in cold] and cold.cached_tokens == 0
+    assert [delta.text async for delta in cold] and cold.facts.cached_tokens == 0
     assert warm.ids == cold.ids
 
 

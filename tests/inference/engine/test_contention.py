@@ -155,8 +155,8 @@ class Watched(Machine):
             slot, cells = self.scheduler.slots[number], self.backend.cells.get(number, [])
             assert slot.live or [cell % ALONE for cell in cells[: slot.computed]] == slot.tokens
         for r in self.scheduler.requests:
-            assert r.miss is None or r.miss.cached == r.reused
-            assert r not in self._newcomers or r.reused <= r.computed, "what was cached was not"
+            assert r.miss is None or r.miss.cached == r.cached_tokens
+            assert r not in self._newcomers or r.cached_tokens <= r.computed, "what was cached was not"
             if r.slot is not None:
                 cells = self.backend.cells[r.slot]
                 assert [cell % ALONE for cell in cells] == r.tokens[: r.computed]
@@ -221,4 +221,4 @@ def test_every_answer_is_that_of_an_undisturbed_run(
         check(r, machine)
     counted = [r for r in requests if not r.ahead and r.stamps.admitted_ns]
     assert machine.totals["prompt_tokens"] == sum(len(r.prompt) for r in counted)
-    assert machine.totals["cached_tokens"] == sum(r.reused for r in counted)
+    assert machine.totals["cached_tokens"] == sum(r.cached_tokens for r in counted)

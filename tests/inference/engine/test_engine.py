@@ -76,7 +76,7 @@ async def test_tokens_come_back_as_text_with_their_stamps(engine: Engine) -> Non
     handle = engine.submit([1, 2, 3], GREEDY)
     assert await text(handle) == expected([1, 2, 3], 5)
     assert (handle.finish, handle.prompt_tokens, len(handle.ids)) == (Finish.LENGTH, 3, 5)
-    stamps = handle.stamps
+    stamps = handle.facts.stamps
     order = [stamps.submitted_ns, stamps.admitted_ns, stamps.prefilled_ns, stamps.first_token_ns, stamps.last_token_ns]
     assert order == sorted(order) and order[0] > 0
 
@@ -211,7 +211,7 @@ async def test_a_conversation_that_cannot_be_parked_harms_nobody(
     await tried.wait()
     again = engine.submit([*LONG, 1], GREEDY)
     assert await text(again) == expected([*LONG, 1], 5)
-    assert (engine.failed, again.cached_tokens) == (None, len(LONG))
+    assert (engine.failed, again.facts.cached_tokens) == (None, len(LONG))
     await asyncio.to_thread(engine.close)
 
 
@@ -281,7 +281,7 @@ async def test_a_deadline_also_ends_what_still_waits(engine: Engine) -> None:
     for handle in running:
         await first_delta(handle)
     late = engine.submit([3], GREEDY, Terms(deadline_ns=now_ns()))
-    assert (await text(late), late.finish, late.stamps.admitted_ns) == ("", Finish.DEADLINE, 0)
+    assert (await text(late), late.finish, late.facts.stamps.admitted_ns) == ("", Finish.DEADLINE, 0)
 
 
 async def test_a_queue_holds_so_many_tokens_of_prompts(engine: Engine) -> None:
@@ -300,10 +300,10 @@ async def test_a_prompt_goes_on_where_its_beginning_was_read_ahead(engine: Engin
     ahead = engine.prefill_ahead(LONG)
     assert ahead is not None
     assert await text(ahead) == ""
-    assert (ahead.finish, ahead.ids, ahead.cached_tokens) == (Finish.LENGTH, [], 0)
+    assert (ahead.finish, ahead.ids, ahead.facts.cached_tokens) == (Finish.LENGTH, [], 0)
     asked = engine.submit([*LONG, 1, 2], GREEDY)
     assert await text(asked) == expected([*LONG, 1, 2], 5)
-    assert asked.cached_tokens == len(LONG)
+    assert asked.facts.cached_tokens == len(LONG)
     assert backend.steps[:2] == [len(LONG), 2]
     assert (engine.totals["ahead_tokens"], engine.totals["prompt_tokens"]) == (len(LONG), len(LONG) + 2)
 
@@ -318,7 +318,7 @@ async def test_a_prompt_takes_over_from_reading_that_is_not_done(
     ahead = engine.prefill_ahead(beginning)
     assert ahead is not None
     async for _ in running:
-        if ahead.stamps.admitted_ns:
+        if ahead.facts.stamps.admitted_ns:
             break
     asked = engine.submit([*beginning, 1], GREEDY)
     is_asked.set()
@@ -326,7 +326,7 @@ async def test_a_prompt_takes_over_from_reading_that_is_not_done(
     running.cancel()
     await text(running)
     assert (await text(ahead), ahead.finish) == ("", Finish.CANCELLED)
-    assert 0 < asked.cached_tokens < len(beginning)
+    assert 0 < asked.facts.cached_tokens < len(beginning)
     computed = sum(backend.steps) - len(running.ids)
     assert len(beginning) + 1 <= computed < len(beginning) + 10, "no token was computed twice"
 
@@ -401,7 +401,8 @@ async def test_a_state_that_does_not_fit_costs_time_and_nobodys_answer(backend: 
     handle = engine.submit([*returning, 5], GREEDY)
     assert await text(handle) == expected([*returning, 5], 5)
     assert await text(neighbour) == expected([3], 5)
-    assert (backend.refuse_next, handle.cached_tokens, handle.miss and handle.miss.cached) == (False, 0, 0)
+    facts = handle.facts
+    assert (backend.refuse_next, facts.cached_tokens, facts.miss and facts.miss.cached) == (False, 0, 0)
     assert engine.totals["cached_tokens"] == 0
     await asyncio.to_thread(engine.close)
 
@@ -434,7 +435,7 @@ async def test_a_conversation_that_could_not_be_parked_once_is_parked_when_its_s
     await text(engine.submit([2] * 90, GREEDY))
     back = engine.submit([*conversation, 3], GREEDY)
     assert await text(back) == expected([*conversation, 3], 5)
-    assert back.cached_tokens == 90
+    assert back.facts.cached_tokens == 90
     await asyncio.to_thread(engine.close)
 
 
@@ -462,7 +463,7 @@ async def test_a_conversation_that_cannot_be_saved_costs_the_next_one_nothing() 
         await text(engine.submit([*system, *[tail] * 90], GREEDY))
     third = engine.submit([*system, *[4] * 90], GREEDY)
     assert await text(third) == expected([*system, *[4] * 90], 5)
-    assert (backend.refused.is_set(), third.cached_tokens) == (True, 90)
+    assert (backend.refused.is_set(), third.facts.cached_tokens) == (True, 90)
     await asyncio.to_thread(engine.close)
 
 

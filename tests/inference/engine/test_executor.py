@@ -143,7 +143,7 @@ def test_a_state_that_does_not_fit_is_told_as_not_cached() -> None:
     machine.finish(again)
     assert again.generated == expected(again)
     assert again.miss is not None
-    assert (again.reused, again.miss.cached, again.miss.seen) == (0, 0, 96)
+    assert (again.cached_tokens, again.miss.cached, again.miss.seen) == (0, 0, 96)
     assert machine.totals == {"prompt_tokens": 200, "cached_tokens": 0}
 
 
@@ -155,7 +155,7 @@ def test_a_prompt_that_lost_its_place_tells_what_was_cached_when_it_came() -> No
     machine.add(urgent := request([4] * 5, 1, priority=Priority.INTERACTIVE))
     machine.finish(urgent, batch)
     assert machine.totals == {"prompt_tokens": 80 + 5, "cached_tokens": 0}
-    assert (batch.reused, batch.miss and batch.miss.cached) == (0, 0)
+    assert (batch.cached_tokens, batch.miss and batch.miss.cached) == (0, 0)
     assert sum(machine.backend.steps) == 80 + 5 + 8, "what it had computed was there again"
 
 

@@ -53,7 +53,7 @@ class Talk:
         prompt = self.model.encode(self.model.render(messages, TOOLS))
         self.strangers += 1
         warm, cold = [await self._answer(prompt, each) for each in (salt, f"stranger {self.strangers}")]
-        assert cold[1].cached_tokens == 0
+        assert cold[1].facts.cached_tokens == 0
         near = [abs(warm[0][token] - cold[0][token]) for token in warm[0].keys() & cold[0].keys()]
         assert len(near) > 10 and max(near) < CLOSE, "it goes on from something else than the prompt"
         return warm[1]
@@ -95,7 +95,7 @@ async def running(config: EngineConfig) -> AsyncIterator[ChatModel]:
 
 
 def computed(generation: Generation) -> int:
-    return generation.prompt_tokens - generation.cached_tokens
+    return generation.prompt_tokens - generation.facts.cached_tokens
 
 
 async def test_the_second_conversation_of_an_agent_computes_its_question(talk: Talk) -> None:
@@ -120,7 +120,7 @@ async def test_an_answer_is_generated_again_from_behind_its_question(talk: Talk)
     messages = [SYSTEM, user(1)]
     first = await talk.ask(messages)
     again = await talk.ask(messages)
-    assert first.cached_tokens == 0
+    assert first.facts.cached_tokens == 0
     assert computed(again) <= MARKUP_MAX
 
 
@@ -147,7 +147,7 @@ async def test_what_comes_back_from_a_tool_is_all_that_is_computed_whatever_ran_
 
 async def test_no_tenant_goes_on_from_what_another_said(talk: Talk) -> None:
     await talk.ask([SYSTEM, user(1)])
-    assert (await talk.ask([SYSTEM, user(1)], salt="two")).cached_tokens == 0
+    assert (await talk.ask([SYSTEM, user(1)], salt="two")).facts.cached_tokens == 0
 
 
 async def test_what_the_platform_says_is_computed_once_for_all_tenants(talk: Talk) -> None:
@@ -170,7 +170,7 @@ async def test_a_text_that_is_cached_without_a_state_is_told_as_such(talk: Talk)
     verdict = talk.model.verdict(talk.model.render(messages, TOOLS), other)
     assert verdict is not None
     assert (verdict.segment, verdict.cause) == (Part.QUESTION, Cause.NO_CHECKPOINT)
-    assert verdict.cached == other.cached_tokens > 0
+    assert verdict.cached == other.facts.cached_tokens > 0
 
 
 async def test_a_turn_whose_thoughts_are_dropped_is_computed_from_behind_its_question(tmp_path: Path) -> None:
@@ -190,7 +190,7 @@ async def test_after_a_restart_a_new_conversation_goes_on_from_what_others_have_
     for numbers in ((1, 2, 3), (4,)):
         async with running(config) as model:
             last = [await Talk(model, 9 * number).ask([SYSTEM, user(number)]) for number in numbers][-1]
-    assert last.cached_tokens > last.prompt_tokens / 2
+    assert last.facts.cached_tokens > last.prompt_tokens / 2
 
 
 async def test_after_a_restart_a_conversation_is_taken_up_where_it_parts_from_what_was_said(tmp_path: Path) -> None:

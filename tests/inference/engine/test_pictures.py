@@ -60,11 +60,11 @@ class Answer(NamedTuple):
 
     @property
     def cached(self) -> int:
-        return self.handle.cached_tokens
+        return self.handle.facts.cached_tokens
 
     @property
     def encoded(self) -> bool:
-        return self.handle.spent.sight_ns > 0
+        return self.handle.facts.spent.sight_ns > 0
 
 
 def prompt_of(model: ChatModel, text: str, *pictures: Picture, salt: str = "") -> PromptTokens:
@@ -253,7 +253,7 @@ async def test_there_are_no_drafts_beside_pictures() -> None:
     for prompt in (PromptTokens([1, 2, 3]), PromptTokens([1, *run.ids, 2], runs=[PlacedRun(1, run)])):
         handle = engine.submit(prompt, Sampling(temperature=0.0, max_tokens=30))
         await handle.stream(lambda _: None)
-        drafted.append(handle.drafted)
+        drafted.append(handle.facts.acceptance.drafted)
     assert drafted[0] > 0
     assert drafted[1] == 0
     await asyncio.to_thread(engine.close)

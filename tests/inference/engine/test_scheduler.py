@@ -98,7 +98,7 @@ def test_a_cancelled_request_leaves_what_it_computed() -> None:
     machine.cancel(first)
     machine.scheduler.add(second := request([2, 3] * 20))
     machine.step()
-    assert second.reused == 16
+    assert second.cached_tokens == 16
 
 
 def test_a_short_prompt_does_not_queue_behind_a_long_one() -> None:
@@ -217,7 +217,7 @@ def test_a_longer_beginning_that_is_read_ahead_continues_from_a_shorter_one() ->
     machine.add(longer := request([*beginning, *beginning], 0, priority=Priority.AHEAD))
     assert (shorter.finish, longer.finish) == (Finish.CANCELLED, None)
     machine.finish(longer)
-    assert longer.reused == shorter.computed > 0
+    assert longer.cached_tokens == shorter.computed > 0
 
 
 def test_those_that_nobody_waits_for_do_not_stand_still_for_good() -> None:
@@ -259,7 +259,7 @@ def test_nobody_loses_a_place_to_somebody_who_cannot_take_it() -> None:
         machine.step()
         assert all(r.phase is Phase.DECODE for r in batch), "a follower that waits took a place"
     machine.finish(*followers)
-    assert all(r.reused > 200 - SHARED_PREFILL_MIN for r in followers)
+    assert all(r.cached_tokens > 200 - SHARED_PREFILL_MIN for r in followers)
 
 
 def test_nobody_waits_for_what_a_lower_class_computes() -> None:
@@ -276,7 +276,7 @@ def test_nobody_waits_for_what_a_lower_class_computes() -> None:
         machine.step()
         steps += 1
     assert steps <= 200 / 8  # half of each step is its own
-    assert (leader.phase, follower.reused) == (Phase.WAITING, 16)
+    assert (leader.phase, follower.cached_tokens) == (Phase.WAITING, 16)
     machine.finish(leader)
     assert leader.generated == expected(leader)
 
@@ -313,7 +313,7 @@ def test_a_deterministic_answer_that_lost_its_place_is_read_as_it_was_written() 
     again = []
     while exact.finish is None:
         again += machine.step()
-    assert (exact.reused, again) == (0, [16, 16, 8, *[1] * 11])
+    assert (exact.cached_tokens, again) == (0, [16, 16, 8, *[1] * 11])
     assert exact.generated == expected(exact)
 
 

@@ -45,7 +45,7 @@ async def scores(handle: Handle) -> list[tuple[int, int]]:
     """Each token, and the likeliest one in its place."""
     async for _ in handle:
         pass
-    return [(own, likeliest) for (own, _), (likeliest, _) in handle.scores]
+    return [(own, likeliest) for (own, _), (likeliest, _) in handle.facts.scores]
 
 
 def expected(prompt: list[int]) -> list[tuple[int, int]]:
@@ -64,14 +64,14 @@ async def test_a_cached_prompt_is_computed_again_because_the_cache_has_no_logits
     async with engine_of(a_backend()) as engine:
         await scores(engine.submit(LONG, replace(SCORED, scores_prompt=False)))
         handle = engine.submit(LONG, SCORED)
-        assert (await scores(handle), handle.cached_tokens) == (expected(LONG), 0)
+        assert (await scores(handle), handle.facts.cached_tokens) == (expected(LONG), 0)
 
 
 async def test_what_was_scored_is_cached_for_others() -> None:
     async with engine_of(a_backend()) as engine:
         await scores(engine.submit(LONG, SCORED))
         other = engine.submit(LONG, replace(SCORED, scores_prompt=False))
-        assert (await scores(other), other.cached_tokens) == ([], len(LONG) - 1)
+        assert (await scores(other), other.facts.cached_tokens) == ([], len(LONG) - 1)
 
 
 async def test_prompts_are_scored_beside_each_other_and_beside_streams() -> None:

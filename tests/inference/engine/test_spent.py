@@ -46,9 +46,9 @@ async def test_answers_share_what_the_engine_took() -> None:
         ]
         for generation in generations:
             await generation.stream(lambda _: None)
-        took_ns = sum(generation.spent.engine_ns for generation in generations)
+        took_ns = sum(generation.facts.spent.engine_ns for generation in generations)
         device_ns = model._engine.totals["decode_ns"] - before_ns
         assert 0.99 * device_ns <= took_ns <= device_ns
-        assert all(generation.spent.speculation_ns == 0 for generation in generations)
+        assert all(generation.facts.spent.speculation_ns == 0 for generation in generations)
     finally:
         await model.close()

@@ -84,8 +84,8 @@ async def test_a_conversation_returns_after_a_restart_and_only_its_last_token_is
         stranger = await ask(model, conversation(1), salt="another tenant")
         assert model.stats()["disk_read_total"] == 1
     assert after.ids == before.ids
-    assert after.cached_tokens == after.prompt_tokens - 1
-    assert (stranger.cached_tokens, stranger.ids) == (0, before.ids)
+    assert after.facts.cached_tokens == after.prompt_tokens - 1
+    assert (stranger.facts.cached_tokens, stranger.ids) == (0, before.ids)
 
 
 async def generate(model: ChatModel, messages: list[ChatMessage]) -> tuple[str, Generation]:
@@ -115,7 +115,7 @@ async def test_the_turn_after_a_tool_call_and_a_restart_computes_only_what_is_ne
     async with running(tmp_path, config) as model:
         _, after = await generate(model, question)
         verdict = model.verdict(model.render(question, [CALCULATOR]), after)
-    assert after.cached_tokens >= tokens - 1  # the last one was drawn, and computed only if more followed
+    assert after.facts.cached_tokens >= tokens - 1  # the last one was drawn, and computed only if more followed
     assert verdict is not None and verdict.cause is Cause.FIRST_USE
 
 
@@ -128,7 +128,7 @@ async def test_after_a_crash_the_first_turn_computes_only_its_question(tmp_path:
         first = await ask(model, [SYSTEM, ChatMessage("user", "hello")])
         again = await ask(model, conversation(1))
         assert model.stats()["disk_damaged_total"] == 0
-    assert first.cached_tokens >= KEPT_MIN > first.prompt_tokens - first.cached_tokens
+    assert first.facts.cached_tokens >= KEPT_MIN > first.prompt_tokens - first.facts.cached_tokens
     assert again.ids == cold.ids
 
 
@@ -144,7 +144,7 @@ async def test_conversations_that_share_their_beginning_keep_it_once_and_come_ba
     async with running(tmp_path) as model:
         after = [await ask(model, talk) for talk in talks]
     assert [each.ids for each in again] == [each.ids for each in after] == [each.ids for each in cold]
-    assert all(each.cached_tokens == each.prompt_tokens - 1 for each in after)
+    assert all(each.facts.cached_tokens == each.prompt_tokens - 1 for each in after)
     parked_tokens = sum(each.prompt_tokens for each in cold[: int(stats["parked"])])
     assert int(stats["parked"]) >= 4 and int(stats["parked_bytes"]) < 0.7 * BYTES_PER_TOKEN * parked_tokens
 

@@ -115,15 +115,15 @@ def test_an_event_without_end_is_not_kept() -> None:
 
 def test_what_our_engine_spells_is_read_as_it_was_meant() -> None:
     generation = ScriptedGeneration("abc", 10, Sampling(), 1)
-    generation.miss, generation.cached_tokens = Miss(4, 2, (1, 2), (0,)), 4
-    generation.stamps.submitted_ns, generation.stamps.admitted_ns, generation.stamps.prefilled_ns = (
+    generation.facts.miss, generation.facts.cached_tokens = Miss(4, 2, (1, 2), (0,)), 4
+    generation.facts.stamps.submitted_ns, generation.facts.stamps.admitted_ns, generation.facts.stamps.prefilled_ns = (
         0,
         2_000_000,
         5_000_000,
     )
     likely = TokenLogprob(b"\xe2\x82", -1.0, ((b"zero", -0.5),))
-    generation.finish, generation.drafted, generation.accepted = Finish.DEADLINE, 6, 5
-    generation.reading, generation.writing = Steps(2, 3), Steps(4, 9)
+    generation.finish, generation.facts.acceptance.drafted, generation.facts.acceptance.accepted = Finish.DEADLINE, 6, 5
+    generation.facts.reading, generation.facts.writing = Steps(2, 3), Steps(4, 9)
     first, plain, drawn, end, usage = all_of(
         spell_first("r", [1], (), generation)
         + spell_tokens([2, 0])
@@ -133,7 +133,7 @@ def test_what_our_engine_spells_is_read_as_it_was_meant() -> None:
     assert (first.ids, first.cached, first.placement) == (
         [1],
         4,
-        Placement(2.0, 3.0, generation.miss, reading=Steps(2, 3)),
+        Placement(2.0, 3.0, generation.facts.miss, reading=Steps(2, 3)),
     )
     assert (plain.ids, drawn.ids, drawn.logprobs) == ([2, 0], [3], [likely])
     assert (end.finish, end.aborted, end.counts, usage.cached) == (Finish.DEADLINE, False, (6, 5), 4)

@@ -122,8 +122,9 @@ async def test_a_stream_of_vllm_becomes_an_answer(model: RemoteModel, network: N
     assert [delta.tokens for delta in received] == [3]  # what waits together comes as one, and at once
     network.last.receiver.received(tokens(353, 2, finish="stop") + END)
     await streaming
-    assert (generation.ids, generation.finish, generation.cached_tokens) == ([350, 351, 352, 353], Finish.STOP, 64)
-    assert generation.miss is None and network.last.closed  # why the rest was not cached is not known
+    assert (generation.ids, generation.finish) == ([350, 351, 352, 353], Finish.STOP)
+    assert (generation.facts.cached_tokens, generation.facts.miss) == (64, None)  # why no more was is not known
+    assert network.last.closed
     assert model.stats()["cached_tokens_total"] == 64 and model.context_length == 512
 
 
@@ -137,7 +138,8 @@ async def test_tokens_without_more_are_an_answer_too(model: RemoteModel, network
     network.last.receiver.received(tokens(finish="stop") + END)
     await streaming
     assert (generation.ids, [delta.tokens for delta in received]) == ([350, 351, 352, 353], [1, 2, 1])
-    assert generation.stamps.first_token_ns <= generation.stamps.last_token_ns and generation.hops[-1].tokens == 4
+    stamps = generation.facts.stamps
+    assert stamps.first_token_ns <= stamps.last_token_ns and generation.facts.hops[-1].tokens == 4
 
 
 async def test_an_answer_has_no_more_tokens_than_it_may_and_none_behind_its_end(
@@ -199,7 +201,7 @@ async def test_a_step_at_engines_elsewhere_has_the_spans_of_each(model: RemoteMo
     assert [span.name for span in trace.spans] == ["connect", "queue", "prefill"]
     connect, queue, prefill = trace.spans
     assert connect.attributes == {"retries": 1, "retry_reason": "lost: killed"}
-    assert (connect.start_ns, connect.end_ns) == (generation.stamps.submitted_ns, queue.start_ns)
+    assert (connect.start_ns, connect.end_ns) == (generation.facts.stamps.submitted_ns, queue.start_ns)
     assert (round(queue.duration_ms, 3), round(prefill.duration_ms, 3)) == (2.0, 3.0)
     network.last.receiver.received(tokens(351, finish="length") + TOOK + END)
     spans.decoded()
@@ -217,8 +219,8 @@ async def test_without_durations_of_the_engine_the_prompt_was_read_since_it_took
     generation = model.generate(PROMPT, GREEDY)
     network.last.receiver.begun()
     network.last.receiver.received(tokens(350))
-    stamps = generation.stamps
-    assert stamps.submitted_ns < generation.hops[0].taken_ns <= stamps.arrived_ns == stamps.admitted_ns
+    stamps = generation.facts.stamps
+    assert stamps.submitted_ns < generation.facts.hops[0].taken_ns <= stamps.arrived_ns == stamps.admitted_ns
 
 
 @pytest.mark.parametrize("how", ["lost", "aborted", "stopping"])

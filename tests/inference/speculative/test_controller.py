@@ -88,7 +88,7 @@ async def test_the_next_turn_finds_the_cache_as_the_answer_left_it(engine: Engin
     prompt = [9, 9, *first.ids, 4]
     second = engine.submit(prompt, GREEDY)
     assert await text(second) == expected(prompt, 30)
-    assert second.cached_tokens >= 2 + 29
+    assert second.facts.cached_tokens >= 2 + 29
 
 
 async def test_a_cancelled_stream_leaves_the_others_alone(engine: Engine) -> None:
@@ -124,7 +124,7 @@ async def test_a_stream_at_its_end_takes_no_draft_from_the_others(engine: Engine
     ends, goes_on = engine.submit([1] * 296, replace(GREEDY, max_tokens=100)), engine.submit([2], GREEDY)
     answers = [*await asyncio.gather(text(ends), text(goes_on))]
     assert answers == [expected([1] * 296, 4), expected([2], 30)]
-    assert (ends.finish, goes_on.accepted > 10) == (Finish.LENGTH, True)
+    assert (ends.finish, goes_on.facts.acceptance.accepted > 10) == (Finish.LENGTH, True)
 
 
 async def test_a_drafter_with_a_shorter_context_drafts_to_its_own_end(backend: ScriptedBackend) -> None:
@@ -133,7 +133,7 @@ async def test_a_drafter_with_a_shorter_context_drafts_to_its_own_end(backend: S
     engine.start()
     long = engine.submit([5] * 20, replace(GREEDY, max_tokens=60))
     assert await text(long) == expected([5] * 20, 60)
-    assert 0 < long.drafted < 40 and engine.failed is None
+    assert 0 < long.facts.acceptance.drafted < 40 and engine.failed is None
     await asyncio.to_thread(engine.close)
 
 

@@ -65,7 +65,7 @@ async def test_a_model_drafts_for_its_sibling_of_another_template(sibling: Path)
         async for _ in generation:
             pass
         answers.append(generation.ids)
-        assert (generation.accepted > 10) is (each is config)
+        assert (generation.facts.acceptance.accepted > 10) is (each is config)
         await model.close()
     assert answers[0] == answers[1]
 

@@ -128,7 +128,7 @@ async def test_the_next_turn_finds_the_whole_answer_in_the_cache(plain: Side) ->
     ids, *_ = await said(plain.engine.submit([9, 9], GREEDY, constraint=held()))
     following = plain.engine.submit([9, 9, *ids, 4], replace(GREEDY, max_tokens=3))
     await said(following)
-    assert following.cached_tokens >= len(ids) + 1
+    assert following.facts.cached_tokens >= len(ids) + 1
 
 
 async def test_a_model_that_cuts_the_text_otherwise_is_not_overruled() -> None:
@@ -168,8 +168,8 @@ async def test_a_drafter_guesses_beside_it_and_keeps_its_own_count() -> None:
     for n, prompt in enumerate(prompts):
         assert answers[n] == await said(alone.engine.submit(prompt, GREEDY, constraint=held(False) if n % 2 else None))
     stats = started.engine.speculation.stats()
-    assert stats["drafted_total"] == sum(handle.drafted for handle in [warm, *handles])
-    assert stats["accepted_total"] == sum(handle.accepted for handle in [warm, *handles])
+    assert stats["drafted_total"] == sum(handle.facts.acceptance.drafted for handle in [warm, *handles])
+    assert stats["accepted_total"] == sum(handle.facts.acceptance.accepted for handle in [warm, *handles])
     assert stats["forced_total"] > 0
     for engine in (started.engine, alone.engine):
         await asyncio.to_thread(engine.close)

@@ -177,7 +177,7 @@ async def test_a_deterministic_answer_is_guessed_by_nobody() -> None:
     engine = Engine(backend, PIECES, frozenset(), CONFIG, PromptLookup())
     engine.start()
     handle = engine.submit([*range(15)], replace(GREEDY, deterministic=True))
-    assert (await text(handle), handle.drafted) == (expected([*range(15)], 60), 0)
+    assert (await text(handle), handle.facts.acceptance.drafted) == (expected([*range(15)], 60), 0)
     await asyncio.to_thread(engine.close)
 
 

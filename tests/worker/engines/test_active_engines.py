@@ -273,7 +273,7 @@ async def test_the_prompts_of_the_configuration_are_read_before_a_model_takes_it
         await large.load()
         generation = large.generate(prompt, Sampling(max_tokens=1, temperature=0), Terms(salt="somebody"))
         await generation.stream(lambda _: None)
-        assert generation.cached_tokens >= len(beginning) - 1
+        assert generation.facts.cached_tokens >= len(beginning) - 1
         span = next(span for span in engines.starts["large"].spans if span.name == "prompts")
         assert span.attributes["count"] == 1
 

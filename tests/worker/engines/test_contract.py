@@ -202,7 +202,7 @@ async def goes_on(model: Model, sampling: Sampling) -> None:
         told = "".join(model.text_pieces(whole.ids[:count]))
         assert told + text_of(await read(rest)) == text
         assert (rest.ids, rest.finish, rest.prompt_tokens) == (whole.ids, whole.finish, whole.prompt_tokens)
-        assert rest.cached_tokens <= rest.prompt_tokens
+        assert rest.facts.cached_tokens <= rest.prompt_tokens
     assert "".join(model.text_pieces(whole.ids, over=True)) == text
 
 
@@ -210,7 +210,7 @@ async def test_what_is_cached_is_told_and_belongs_to_one_tenant(model: Model) ->
     segments = model.render(ASK)
     prompt = model.encode(segments)
     first, again, other = [await asked(model, prompt, salt) for salt in ("one", "one", "two")]
-    assert [first.cached_tokens, again.cached_tokens, other.cached_tokens] == [0, len(prompt) - 1, 0]
+    assert [first.facts.cached_tokens, again.facts.cached_tokens, other.facts.cached_tokens] == [0, len(prompt) - 1, 0]
     verdict = model.verdict(segments, other)
     assert verdict is not None and verdict.cause is Cause.FIRST_USE
 
@@ -218,13 +218,14 @@ async def test_what_is_cached_is_told_and_belongs_to_one_tenant(model: Model) ->
 async def test_a_prompt_is_cached_for_its_tenant_alone(any_model: Model) -> None:
     prompt = prompt_of(any_model, LONG)
     first, again, other = [await asked(any_model, prompt, f"cached {salt}") for salt in ("one", "one", "two")]
-    assert again.cached_tokens > len(prompt) // 2 and first.cached_tokens == other.cached_tokens < len(prompt) // 8
+    assert again.facts.cached_tokens > len(prompt) // 2
+    assert first.facts.cached_tokens == other.facts.cached_tokens < len(prompt) // 8
 
 
 async def test_the_stamps_are_in_order(any_model: Model) -> None:
     generation = any_model.generate(prompt_of(any_model), GREEDY, Terms(salt="stamps"))
     await read(generation)
-    stamps = generation.stamps
+    stamps = generation.facts.stamps
     order = [stamps.submitted_ns, stamps.admitted_ns, stamps.prefilled_ns, stamps.first_token_ns, stamps.last_token_ns]
     assert order == sorted(order) and 0 < order[0] < order[-1] <= now_ns()
 
@@ -411,14 +412,14 @@ async def test_what_was_read_ahead_is_cached(model: Model) -> None:
         pass
     generation = model.generate(prompt, GREEDY, Terms(salt="ahead"))
     await read(generation)
-    assert generation.cached_tokens == 90
+    assert generation.facts.cached_tokens == 90
 
 
 async def test_what_the_platform_says_is_cached_for_all_tenants(model: Model) -> None:
     messages = [replace(ASK[0], content="Only the platform says this, to all of them. " * 8), ASK[1]]
     prompt = prompt_of(model, messages)
     model.share(prompt[:80])
-    assert [(await asked(model, prompt, salt)).cached_tokens for salt in ("three", "four")] == [0, 80]
+    assert [(await asked(model, prompt, salt)).facts.cached_tokens for salt in ("three", "four")] == [0, 80]
 
 
 async def test_what_a_reader_raises_is_raised_to_it_alone(any_model: Model) -> None:

@@ -149,7 +149,7 @@ async def answered(model: RemoteModel) -> tuple[list[int], Finish | None]:
     generation = model.generate(PROMPT, ASKED)
     async with asyncio.timeout(END_S):
         await generation.stream(lambda delta: None)
-    assert generation.stamps.arrived_ns >= generation.stamps.submitted_ns
+    assert generation.facts.stamps.arrived_ns >= generation.facts.stamps.submitted_ns
     return generation.ids, generation.finish
 
 

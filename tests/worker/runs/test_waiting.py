@@ -44,7 +44,7 @@ class QueuedGeneration(ScriptedGeneration):
 class QueuedModel(ScriptedModel):
     def generate(self, prompt: Sequence[int], sampling: Sampling, terms: Terms = ANY_TERMS) -> ScriptedGeneration:
         generation = QueuedGeneration(self.replies[0], len(prompt), sampling, self.piece_chars)
-        generation.forecast = Forecast(60.0, 0.0)
+        generation.facts.forecast = Forecast(60.0, 0.0)
         return generation
 
 
