@@ -7,7 +7,7 @@ object "firsttoken" in both holds what only our own engine supports; vLLM and it
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from math import isfinite
 from operator import itemgetter
@@ -16,8 +16,6 @@ from typing import Any, NamedTuple
 import orjson
 
 from inference.generation import (
-    NO_DEADLINE,
-    Due,
     Finish,
     Forecast,
     Generation,
@@ -26,6 +24,7 @@ from inference.generation import (
     Sampling,
     Spent,
     Steps,
+    Terms,
     TokenLogprob,
 )
 from inference.grammar.constraint import Constraint
@@ -60,19 +59,16 @@ class SentGrammar:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """The first `shared` tokens of the prompt contain no tenant's data. `boundaries`: see `PromptTokens`. `salt`
-    is not the tenant's name. `end_tokens` are sent to engines that may know only some of them."""
+    """The first `shared` tokens of the prompt contain no tenant's data. `boundaries`: see `PromptTokens`. The salt of
+    the `terms` is not the tenant's name. `end_tokens` are sent to engines that may know only some of them."""
 
     id: str
     prompt: Sequence[int]
     sampling: Sampling
-    salt: str
-    priority: Priority
-    shared: int = 0
-    boundaries: Sequence[int] = ()
-    due: Due = NO_DEADLINE
-    traceparent: str = ""  # a header: see `Transport.post`
-    end_tokens: Collection[int] = ()
+    terms: Terms
+    shared: int
+    boundaries: Sequence[int]
+    end_tokens: frozenset[int]
 
     @property
     def goes_on_anywhere(self) -> bool:
@@ -85,12 +81,10 @@ class Ask:
         limited = s.thought is not None and s.thought.tokens is not None
         return not (penalises or drawn or limited or s.grammar or s.deterministic)
 
-    def body(
-        self, now_ns: int, generated: Sequence[int] = (), deadline_ns: int | None = None, *, ours: bool = True
-    ) -> bytes:
+    def body(self, now_ns: int, generated: Sequence[int], *, ours: bool) -> bytes:
         """The body of the request for what follows the `generated` tokens, for an engine of this project or another
         one. Times are sent as time left."""
-        s = self.sampling
+        s, terms = self.sampling, self.terms
         grammar = s.grammar if isinstance(s.grammar, SentGrammar) else None
         sampling: dict[str, Any] = {spelled: getattr(s, name) for name, spelled in DRAWN.items()}
         sampling |= {"max_tokens": max(1, s.max_tokens - len(generated)), "detokenize": False}
@@ -105,12 +99,12 @@ class Ask:
         if not ours:
             sampling |= self._for_others(grammar)
         own = {
-            "deadline_ms": _left_ms(deadline_ns, now_ns),
-            "due_ms": None if generated else _left_ms(self.due.at_ns, now_ns),
-            "pace_ms": self.due.pace_s and self.due.pace_s * 1e3,
-            "waits": self.due.waits or None,
+            "deadline_ms": _left_ms(terms.deadline_ns, now_ns),
+            "due_ms": None if generated else _left_ms(terms.due.at_ns, now_ns),
+            "pace_ms": terms.due.pace_s and terms.due.pace_s * 1e3,
+            "waits": terms.due.waits or None,
             "deterministic": s.deterministic or None,
-            "ahead": self.priority is Priority.AHEAD or None,
+            "ahead": terms.priority is Priority.AHEAD or None,
             "shared": self.shared or None,
             "boundaries": list(self.boundaries[-BOUNDARIES_MAX:]) or None,
             "written": len(generated) or None,
@@ -123,11 +117,11 @@ class Ask:
             "sampling_params": sampling,
             "stream": True,
             "stream_options": {"include_usage": True},
-            "priority": int(self.priority),
+            "priority": int(terms.priority),
             "firsttoken": {name: value for name, value in own.items() if value is not None},
         }
-        if self.salt:  # vLLM accepts a missing salt, but not an empty one
-            body["cache_salt"] = self.salt
+        if terms.salt:  # vLLM accepts a missing salt, but not an empty one
+            body["cache_salt"] = terms.salt
         return orjson.dumps(body)
 
     def _for_others(self, grammar: SentGrammar | None) -> dict[str, Any]:

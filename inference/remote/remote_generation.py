@@ -56,22 +56,20 @@ class RemoteGeneration(DeltaStream):
         fleet: Fleet,
         transport: Transport,
         pieces: Sequence[bytes],
-        end_tokens: frozenset[int],
-        deadline_ns: int | None,
         left: Callable[[RemoteGeneration], None],
-        written: Sequence[int] = (),
     ) -> None:
+        written = ask.terms.written
         super().__init__(Facts(stamps=Stamps(submitted_ns=now_ns())), len(ask.prompt), written)
         self._written = len(written)
         self.place: int | None = None  # remote engines do not report it
         self.upstream: Upstream | None = None
         self._ask, self._fleet, self._transport = ask, fleet, transport
-        self._pieces, self._end_tokens = pieces, end_tokens
+        self._pieces = pieces
         self._text = TextStream(pieces)
         for token in written:
             self._text.push(token)
         self._events = Events()
-        self._session = session_of(ask.prompt, ask.salt)
+        self._session = session_of(ask.prompt, ask.terms.salt)
         self._tried: list[Upstream] = []
         self.moves = 0  # how often it was resumed, on another engine or a restarted one
         self._losses = 0
@@ -81,11 +79,10 @@ class RemoteGeneration(DeltaStream):
         self._answered = asyncio.Event()
         self._ending: Finish | None = None  # finish reason, known before the stream ends
         self._heard_at = 0.0  # event-loop time of the last data
-        self._deadline_ns = deadline_ns
         self._timer: asyncio.TimerHandle | None = None
         self._left: Callable[[RemoteGeneration], None] | None = left
         self._begin()
-        if deadline_ns is not None:  # not every engine supports deadlines
+        if (deadline_ns := ask.terms.deadline_ns) is not None:  # not every engine supports deadlines
             left_s = max(0, deadline_ns - now_ns()) / 1e9
             self._timer = asyncio.get_running_loop().call_later(left_s, self._late)
 
@@ -123,7 +120,7 @@ class RemoteGeneration(DeltaStream):
 
     @property
     def ahead(self) -> bool:
-        return self._ask.priority is Priority.AHEAD
+        return self._ask.terms.priority is Priority.AHEAD
 
     def resume(self) -> None:
         """Resume on an engine that has become available, if this answer waits for one."""
@@ -221,7 +218,7 @@ class RemoteGeneration(DeltaStream):
     def _is_usual(self, ids: Sequence[int]) -> bool:
         """Whether these tokens are in the middle of the answer: neither the first, nor the last, nor beyond the end."""
         goes_on = self._ending is None and len(self.ids) + len(ids) < self._ask.sampling.max_tokens
-        return bool(goes_on and self.facts.stamps.first_token_ns) and self._end_tokens.isdisjoint(ids)
+        return bool(goes_on and self.facts.stamps.first_token_ns) and self._ask.end_tokens.isdisjoint(ids)
 
     def _begin(self) -> None:
         """Send the request to the next engine. Raises EnginesAway and NotDeterministic."""
@@ -239,9 +236,9 @@ class RemoteGeneration(DeltaStream):
         self._heard_at = asyncio.get_running_loop().time()
         self._events = Events()
         ours = upstream.facts is not None and upstream.facts.ours
-        body = self._ask.body(now_ns(), self.ids, self._deadline_ns, ours=ours)
+        body = self._ask.body(now_ns(), self.ids, ours=ours)
         path = CHANNEL_PATH if upstream.facts is not None and upstream.facts.shares else PATH
-        self._exchange = self._transport.post(upstream.url, path, body, self, self._ask.traceparent)
+        self._exchange = self._transport.post(upstream.url, path, body, self, self._ask.terms.traceparent)
 
     def _go_elsewhere(self, error: InferenceError) -> None:
         if self.finish is not None or self._error is not None:
@@ -340,8 +337,8 @@ class RemoteGeneration(DeltaStream):
         for token, logprob in zip_longest(told.ids, told.logprobs):
             if token is None:
                 break
-            if token in self._end_tokens or len(self.ids) >= most:
-                self._ending = Finish.STOP if token in self._end_tokens else Finish.LENGTH
+            if token in self._ask.end_tokens or len(self.ids) >= most:
+                self._ending = Finish.STOP if token in self._ask.end_tokens else Finish.LENGTH
                 break
             self.ids.append(token)
             self._hop.tokens += 1

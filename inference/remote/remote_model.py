@@ -14,6 +14,7 @@ import orjson
 from inference.config import CONTEXT_DEFAULT
 from inference.engine.scheduler import AHEAD_TOKENS_MIN
 from inference.errors import EmptyPrompt, EnginesAway, InferenceError, Refused, TooManyTokens, UnknownToken
+from inference.frozen import changed
 from inference.generation import ANY_TERMS, Due, Priority, Sampling, Terms
 from inference.grammar.lark import by_token
 from inference.kvcache.radix import SharedPrefixes
@@ -172,24 +173,12 @@ class RemoteModel(TextModel):
             id=random_id(128),
             prompt=prompt,
             sampling=sampling,
-            salt=self._digest(terms.salt),
-            priority=terms.priority,
+            terms=changed(terms, salt=self._digest(terms.salt)),
             shared=self._shared.longest(prompt),
             boundaries=PromptTokens.boundaries_of(prompt),
-            due=terms.due,
-            traceparent=terms.traceparent,
             end_tokens=self._end_tokens,
         )
-        generation = RemoteGeneration(
-            ask,
-            self._fleet,
-            self._transport,
-            self._pieces,
-            self._end_tokens,
-            terms.deadline_ns,
-            self._left,
-            terms.written,
-        )
+        generation = RemoteGeneration(ask, self._fleet, self._transport, self._pieces, self._left)
         self._going.add(generation)
         return generation
 
