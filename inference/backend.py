@@ -28,34 +28,14 @@ class Region:
         return self.start + self.rows * self.row_bytes
 
 
-class Chunk(Protocol):
-    """Consecutive tokens of one slot, to be computed in one step."""
+@dataclass(slots=True)  # not frozen: that takes three times as long to construct, and there is one per token
+class Chunk:
+    """Consecutive tokens of one slot, the first of them at `position`, to be computed in one step. The logits of the
+    last `outputs` are needed.
 
-    @property
-    def slot(self) -> int: ...
-    @property
-    def position(self) -> int:
-        """Position of the first token."""
-
-    @property
-    def tokens(self) -> Sequence[int]: ...
-    @property
-    def outputs(self) -> int:
-        """Number of tokens, counted from the last, whose logits are needed."""
-
-    @property
-    def apart(self) -> bool:
-        """Whether these rows must be computed without any others, for a result that is the same to the last bit, or
-        because they are vectors."""
-
-    @property
-    def vectors(self) -> Vectors | None:
-        """What is computed in place of the tokens, which then only stand for it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Rows:
-    """The simplest chunk, for measurements and tests."""
+    Those that are `apart` are computed without any others: for a result that is the same to the last bit, or because
+    they are `vectors`, which are computed in place of the tokens, which then only stand for them.
+    """
 
     slot: int
     position: int

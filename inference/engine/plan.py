@@ -5,32 +5,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from inference.backend import Chunk
 from inference.kvcache.slots import Placement
-from inference.picture import Vectors
 from inference.request import Phase, Request
 
 
-@dataclass(slots=True)  # not frozen: that takes three times as long to construct, and there is one per token
-class Work:
-    """Tokens of one request to compute in this step. `outputs` counts the rows whose logits are needed: 0 in the middle
-    of a prompt, 1 where a token is sampled, one more for each drafted token, and before these the `scored` ones, of
-    prompt tokens whose log probabilities are wanted. `forced`: the draft consists of tokens for which the grammar
-    leaves no choice.
+@dataclass(slots=True, kw_only=True)
+class Work(Chunk):
+    """Tokens of one request to compute in this step. `outputs` is 0 in the middle of a prompt, 1 where a token is
+    sampled, one more for each drafted token, and before these come the `scored` ones, of prompt tokens whose log
+    probabilities are wanted. `forced`: the draft consists of tokens for which the grammar leaves no choice.
 
-    `apart`: prompt tokens of an exact request (see EXACT_ROWS_MIN). They are computed in a batch of their own, in which
-    no other stream determines how their rows are split. So are the `vectors` of a picture, which cannot be in one batch
-    with tokens.
+    `apart`: prompt tokens of an exact request (see EXACT_ROWS_MIN), so that no other stream determines how their rows
+    are split, and the vectors of a picture, which cannot be in one batch with tokens.
     """
 
     request: Request
-    slot: int
-    position: int
-    tokens: Sequence[int]
-    outputs: int
-    apart: bool = False
     forced: bool = False
     scored: int = 0
-    vectors: Vectors | None = None
 
     @property
     def sampled(self) -> int:

@@ -164,7 +164,7 @@ class Scheduler:
             if request.decodes:
                 streams.append(request)
                 assert request.slot is not None
-                plan.work.append(Work(request, request.slot, request.computed, request.generated[-1:], outputs=1))
+                plan.work.append(Work(request.slot, request.computed, request.generated[-1:], request=request))
             else:
                 prefilling.append(request)
         if prefilling:
@@ -433,7 +433,7 @@ class Scheduler:
         self.load.read(request, len(chunk))
         sampled, apart = int(len(chunk) == request.remaining), request.exact and len(chunk) > 1
         scored = len(chunk) - sampled if request.is_unscored else 0
-        work = Work(request, request.slot, request.computed, chunk, scored + sampled, apart, scored=scored)
+        work = Work(request.slot, request.computed, chunk, scored + sampled, apart, request=request, scored=scored)
         if (run := request.run) is not None:
             begin, vectors = request.computed - run.start, request.vectors[run.start]
             work.vectors, work.apart = replace(vectors, rows=vectors.rows[begin : begin + len(chunk)]), True

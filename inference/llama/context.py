@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from inference.adapter import Adapter
 from inference.attention import AUTO, F16, Q4_0, Q8_0, Attention
 from inference.attention import attention as usual
-from inference.backend import Chunk, Region, Rows
+from inference.backend import Chunk, Region
 from inference.cores import physical_cores
 from inference.errors import ModelNotLoaded, OutOfDeviceMemory
 from inference.llama.abort_handler import aborts_reported_to
@@ -168,9 +168,9 @@ class LlamaContext:
             for row in fillers:
                 self.truncate(row.slot, row.position)
 
-    def _fillers(self, chunks: Sequence[Chunk]) -> Sequence[Rows]:
+    def _fillers(self, chunks: Sequence[Chunk]) -> Sequence[Chunk]:
         """Rows for the idle slots between those of the chunks, if there is room; they are dropped after the step."""
-        rows = [Rows(slot, self.length(slot), [0], outputs=0) for slot in between([chunk.slot for chunk in chunks])]
+        rows = [Chunk(slot, self.length(slot), [0], outputs=0) for slot in between([chunk.slot for chunk in chunks])]
         total = len(rows) + sum(len(chunk.tokens) for chunk in chunks)
         return rows if total <= self.rows_max and all(row.position < self.context for row in rows) else ()
 
@@ -305,7 +305,7 @@ class LlamaContext:
         computes a dummy token. Raises DecodeFailed."""
         idle = min(range(self.slots), key=self.length)
         position = self.length(idle)
-        self._compute([Rows(idle, position, [0], outputs=0)])
+        self._compute([Chunk(idle, position, [0], outputs=0)])
         self.truncate(idle, position)
 
     def _check(self, slot: int) -> None:

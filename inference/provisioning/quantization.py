@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from inference.attention import AUTO, F16
 from inference.attention import attention as usual
-from inference.backend import Rows
+from inference.backend import Chunk
 from inference.errors import InferenceError
 from inference.llama import LlamaContext, LlamaModel, quantize
 
@@ -117,10 +117,10 @@ def _read(contexts: Sequence[LlamaContext], windows: Sequence[Sequence[int]]) ->
     return tally.comparison()
 
 
-def _steps(windows: Sequence[Sequence[int]]) -> Iterator[list[Rows]]:
+def _steps(windows: Sequence[Sequence[int]]) -> Iterator[list[Chunk]]:
     """One token of every window per step; the last token is only predicted."""
     for position in range(len(windows[0]) - 1):
-        yield [Rows(slot, position, [window[position]]) for slot, window in enumerate(windows)]
+        yield [Chunk(slot, position, [window[position]]) for slot, window in enumerate(windows)]
 
 
 def _log_probabilities(logits: NDArray[np.float32]) -> NDArray[np.float64]:

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inference.adapter import Adapter
-from inference.backend import Rows
+from inference.backend import Chunk
 from inference.bundled import CHAT_MODEL
 from inference.config import default_threads
 from inference.errors import InferenceError
@@ -79,7 +79,7 @@ def _last_logits(context: LlamaContext, slot: int, tokens: Sequence[int], rows: 
     """Of the last token, computed with this many rows a step."""
     logits = np.empty(0, np.float32)
     for start in range(0, len(tokens), rows):
-        logits = context.decode([Rows(slot, start, list(tokens[start : start + rows]))])[0]
+        logits = context.decode([Chunk(slot, start, list(tokens[start : start + rows]))])[0]
     return np.array(logits, np.float32)
 
 

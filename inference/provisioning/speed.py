@@ -24,7 +24,7 @@ from statistics import geometric_mean
 from time import perf_counter
 
 from inference.attention import ALL, Attention
-from inference.backend import Rows
+from inference.backend import Chunk
 from inference.bundled import CHAT_MODEL
 from inference.config import default_threads
 from inference.llama import LlamaContext, LlamaModel
@@ -124,7 +124,7 @@ def stream_speed(path: Path, *, threads: int, gpu_layers: int) -> Speed:
         def step(rows: int) -> None:
             start = context.length(0)
             tokens = [(start + row) % model.vocabulary_size for row in range(rows)]
-            context.decode([Rows(0, start, tokens)])
+            context.decode([Chunk(0, start, tokens)])
 
         prefill = PREFILL_ROWS / _fastest_s(lambda: step(PREFILL_ROWS), range(PREFILL_STEPS))
         return Speed(prefill, 1 / _fastest_s(lambda: step(1), range(DECODE_STEPS)))
@@ -151,10 +151,10 @@ def attention_paces(path: Path, *, threads: int, gpu_layers: int, kinds: Sequenc
         for attention in kinds
     }
     held = _fill(list(made.values()))
-    prompts = [Rows(slot, held, range(PROMPT_ROWS)) for slot in range(PROMPTS)]
+    prompts = [Chunk(slot, held, range(PROMPT_ROWS)) for slot in range(PROMPTS)]
     # The largest first: if llama.cpp's compute buffers on a Vulkan device grow in a later step, drivers may crash.
     steps = {f"{PROMPTS} prompts of {PROMPT_ROWS}": prompts}
-    steps |= {_streams(n): [Rows(slot, held, [slot]) for slot in range(n)] for n in reversed(STREAMS)}
+    steps |= {_streams(n): [Chunk(slot, held, [slot]) for slot in range(n)] for n in reversed(STREAMS)}
     best = {attention: dict.fromkeys(steps, float("inf")) for attention in made}
     began = perf_counter()
     for _ in range(ROUNDS):
@@ -206,7 +206,7 @@ def prefill_steps_ms(path: Path, *, attention: Attention, gpu_layers: int) -> di
     ):
 
         def step_ms(size: int) -> float:
-            return _step_ms(context, [Rows(0, 0, [token % context.vocabulary_size for token in range(size)])])
+            return _step_ms(context, [Chunk(0, 0, [token % context.vocabulary_size for token in range(size)])])
 
         found: dict[int, float] = {}
         began = perf_counter()
@@ -265,7 +265,7 @@ def _sleeps(context: LlamaContext) -> int:
     if length == BARRIERS_CONTEXT:
         context.truncate(0, length := 0)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_nvcsw
-    context.decode([Rows(0, length, [5])])
+    context.decode([Chunk(0, length, [5])])
     return resource.getrusage(resource.RUSAGE_SELF).ru_nvcsw - before
 
 
@@ -290,7 +290,7 @@ def _fill(contexts: Sequence[LlamaContext]) -> int:
     began, held = perf_counter(), 0
     while held < HISTORY_TOKENS and perf_counter() - began < ATTENTION_BUDGET_S:
         for context in contexts:
-            context.decode([Rows(0, held, range(PROMPT_ROWS))])
+            context.decode([Chunk(0, held, range(PROMPT_ROWS))])
         held += PROMPT_ROWS
     for context in contexts:
         state = context.save(0)
@@ -299,7 +299,7 @@ def _fill(contexts: Sequence[LlamaContext]) -> int:
     return held
 
 
-def _step_ms(context: LlamaContext, chunks: Sequence[Rows]) -> float:
+def _step_ms(context: LlamaContext, chunks: Sequence[Chunk]) -> float:
     started = perf_counter()
     context.decode(chunks)
     took = perf_counter() - started

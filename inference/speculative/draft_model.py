@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from time import perf_counter
 
-from inference.backend import Backend
+from inference.backend import Backend, Chunk
 from inference.engine.step_cost import StepCost
 from inference.kvcache.radix import common_length
 from inference.request import Request
@@ -27,16 +26,6 @@ def same_vocabulary(draft: Sequence[bytes], model: Sequence[bytes]) -> bool:
     text of a token depends on the chat template, which may differ."""
     shared = min(len(draft), len(model))
     return max(len(draft), len(model)) - shared <= PADDING_TOKENS_MAX and draft[:shared] == model[:shared]
-
-
-@dataclass(frozen=True, slots=True)
-class _Chunk:
-    slot: int
-    position: int
-    tokens: Sequence[int]
-    outputs: int
-    apart: bool = False
-    vectors: None = None
 
 
 class DraftModel:
@@ -83,7 +72,7 @@ class DraftModel:
 
     def _catch_up(self, streams: Iterable[tuple[int, list[int]]]) -> dict[int, list[int]]:
         """Prefill what the draft model lacks; returns the first drafted token of each stream that has caught up."""
-        chunks: list[_Chunk] = []
+        chunks: list[Chunk] = []
         room = CATCH_UP_TOKENS_MAX
         for slot, tokens in streams:
             known = min(common_length(self._held.get(slot, []), tokens), len(tokens) - 1)
@@ -93,19 +82,19 @@ class DraftModel:
             self._backend.truncate(slot, known)
             self._held[slot] = tokens[: known + len(missing)]
             if missing:
-                chunks.append(_Chunk(slot, known, missing, outputs=int(known + len(missing) == len(tokens))))
+                chunks.append(Chunk(slot, known, missing, outputs=int(known + len(missing) == len(tokens))))
                 room -= len(missing)
         return self._decode(chunks)
 
     def _extend(self, drafts: dict[int, list[int]]) -> None:
         chunks = []
         for slot, draft in drafts.items():
-            chunks.append(_Chunk(slot, len(self._held[slot]), draft[-1:], outputs=1))
+            chunks.append(Chunk(slot, len(self._held[slot]), draft[-1:], outputs=1))
             self._held[slot].append(draft[-1])
         for slot, tokens in self._decode(chunks).items():
             drafts[slot] += tokens
 
-    def _decode(self, chunks: Sequence[_Chunk]) -> dict[int, list[int]]:
+    def _decode(self, chunks: Sequence[Chunk]) -> dict[int, list[int]]:
         if not chunks:
             return {}
         started = perf_counter()

@@ -17,7 +17,7 @@ import pytest
 from numpy.typing import NDArray
 
 from inference.attention import ALL, Q4_0, Q8_0, Attention
-from inference.backend import Rows
+from inference.backend import Chunk
 from inference.bundled import DRAFT_MODEL
 from inference.config import EngineConfig
 from inference.llama import LlamaContext, LlamaModel, computing, devices
@@ -73,7 +73,7 @@ class Heartbeat:
 
 def first_row(layers: int, **settings: Any) -> NDArray[np.float32]:
     with context_of(layers, **settings) as context:
-        row: NDArray[np.float32] = context.decode([Rows(0, 0, TOKENS)])[0].copy()
+        row: NDArray[np.float32] = context.decode([Chunk(0, 0, TOKENS)])[0].copy()
         return row
 
 
@@ -101,13 +101,13 @@ def test_small_keys_and_values_lose_no_more_on_the_gpu_than_they_do_on_the_cpu(k
 @pytest.mark.parametrize("mode", ALL, ids=str)
 def test_a_conversation_on_the_gpu_is_forked_cut_saved_and_restored(mode: Attention) -> None:
     with context_of(-1, attention=mode) as context:
-        context.decode([Rows(0, 0, TOKENS)])
-        next_row = context.decode([Rows(0, len(TOKENS), [7])])[0].copy()
+        context.decode([Chunk(0, 0, TOKENS)])
+        next_row = context.decode([Chunk(0, len(TOKENS), [7])])[0].copy()
         context.truncate(0, len(TOKENS))
         context.fork(0, 1, len(TOKENS))
         context.restore(2, context.save(0))
         for slot in (0, 1, 2):
-            row = context.decode([Rows(slot, len(TOKENS), [7])])[0]
+            row = context.decode([Chunk(slot, len(TOKENS), [7])])[0]
             assert np.abs(row - next_row).max() < TOLERANCE, slot
 
 
@@ -119,7 +119,7 @@ def test_other_threads_go_on_while_a_gpu_computes() -> None:
         shares = []
         for step in range(6):
             heartbeat.longest_s, began = 0.0, perf_counter()
-            context.decode([Rows(slot, 8 * step, TOKENS[:8]) for slot in range(3)])
+            context.decode([Chunk(slot, 8 * step, TOKENS[:8]) for slot in range(3)])
             took_s = perf_counter() - began
             heartbeat.beat()
             shares.append(heartbeat.longest_s / max(took_s, SWITCH_S))
@@ -131,9 +131,9 @@ def test_a_step_is_over_when_it_says_so_also_where_nothing_is_read_from_it() -> 
         took_s, rest_s = [], []
         for slot in range(3):
             began = perf_counter()
-            context.decode([Rows(slot, 0, TOKENS, outputs=0)])
+            context.decode([Chunk(slot, 0, TOKENS, outputs=0)])
             took_s.append(perf_counter() - began)
-            context.decode([Rows(slot, len(TOKENS), [7])])
+            context.decode([Chunk(slot, len(TOKENS), [7])])
             rest_s.append(perf_counter() - began - took_s[-1])
     assert max(took_s[1:]) > min(rest_s[1:])  # 24 rows and one; the first compile
 
@@ -161,12 +161,12 @@ import numpy as np
 from inference.errors import ModelNotLoaded
 from inference.llama import computing, devices
 from inference.weight_placement import Split
-from tests.gpu.test_device import TOKENS, Rows, context_of
+from tests.gpu.test_device import TOKENS, Chunk, context_of
 assert len(computing(devices(), Split())) == 2
 rows = []
 for layers, split in ((0, "layer"), (-1, "layer:1,1")):
     with context_of(layers, split) as context:
-        rows.append(context.decode([Rows(0, 0, TOKENS)])[0].copy())
+        rows.append(context.decode([Chunk(0, 0, TOKENS)])[0].copy())
 print(float(np.abs(rows[0] - rows[1]).max()))
 try:
     with context_of(-1, "row:1,1"):

@@ -9,7 +9,7 @@ from dataclasses import asdict, replace
 import pytest
 
 from inference.attention import ALL, AUTO, Attention, attention
-from inference.backend import Rows
+from inference.backend import Chunk
 from inference.bundled import CHAT_MODEL, DRAFT_MODEL
 from inference.config import EngineConfig
 from inference.generation import Sampling
@@ -101,7 +101,7 @@ def test_q8_0_states_are_as_large_as_foretold() -> None:
     weights = LlamaModel.load(CHAT_MODEL)
     flash = Attention(unified=False, flash=True)
     context = LlamaContext(weights, slots=1, context=512, rows_max=256, threads=1, attention=flash, kv_type="q8_0")
-    context.decode([Rows(0, 0, [5] * 200)])
+    context.decode([Chunk(0, 0, [5] * 200)])
     config = EngineConfig(parallel=1, resident=0, context=512, kv_type="q8_0")
     foretold = Footprint.of(Proportions.of(weights), config).kv_cache / 512
     assert context.save(0).nbytes / 200 == pytest.approx(foretold, rel=0.03)  # the state adds a header and positions

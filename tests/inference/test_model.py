@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from agents.prefetch import before_question
-from inference.backend import Rows
+from inference.backend import Chunk
 from inference.bundled import EMBEDDER
 from inference.config import EngineConfig
 from inference.errors import InferenceError, ModelNotLoaded
@@ -186,7 +186,7 @@ def test_a_batch_that_would_abort_the_process_is_refused(slot: int, position: in
     weights = LlamaModel.load(EngineConfig().model_path)
     context = LlamaContext(weights, slots=2, context=256, rows_max=64, threads=1)
     with pytest.raises(DecodeFailed):
-        context.decode([Rows(slot, position, [5] * count)])
+        context.decode([Chunk(slot, position, [5] * count)])
     context.close()
     weights.close()
 
@@ -197,12 +197,12 @@ def test_a_batch_that_would_abort_the_process_is_refused(slot: int, position: in
 def test_a_fork_goes_on_like_its_source(held: int, kept: int) -> None:
     weights = LlamaModel.load(EngineConfig().model_path)
     context = LlamaContext(weights, slots=3, context=256, rows_max=200, threads=1)
-    context.decode([Rows(0, 0, range(300, 300 + held))])
-    context.decode([Rows(1, 0, range(500, 600))])  # what the target held is gone afterwards
+    context.decode([Chunk(0, 0, range(300, 300 + held))])
+    context.decode([Chunk(1, 0, range(500, 600))])  # what the target held is gone afterwards
     context.fork(0, 1, kept)
     assert (context.length(0), context.length(1)) == (held, kept)
-    forked = context.decode([Rows(1, kept, [7, 8])]).copy()
+    forked = context.decode([Chunk(1, kept, [7, 8])]).copy()
     context.truncate(0, kept)
-    assert np.array_equal(forked, context.decode([Rows(0, kept, [7, 8])]))
+    assert np.array_equal(forked, context.decode([Chunk(0, kept, [7, 8])]))
     context.close()
     weights.close()

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from inference.attention import ALL, Attention
-from inference.backend import Rows
+from inference.backend import Chunk
 from inference.bundled import CHAT_MODEL, DRAFT_MODEL, EMBEDDER
 from inference.errors import InferenceError
 from inference.llama import EmbeddingContext, LlamaContext, LlamaModel, quantize
@@ -25,13 +25,13 @@ FUZZED_STATES = 200
 Trap = Callable[[LlamaContext], object]
 
 
-def decode(*chunks: Rows) -> Trap:
+def decode(*chunks: Chunk) -> Trap:
     return lambda context: context.decode(chunks)
 
 
 def new_context(model: LlamaModel, context: int = 256) -> LlamaContext:
     made = LlamaContext(model, slots=2, context=context, rows_max=64, threads=1, attention=layout())
-    made.decode([Rows(0, 0, [5] * HELD)])
+    made.decode([Chunk(0, 0, [5] * HELD)])
     return made
 
 
@@ -48,7 +48,7 @@ def restore(change: Callable[[LlamaContext], object]) -> Trap:
             context.restore(1, state)
         finally:
             assert context.length(1) == 0
-            context.decode([Rows(1, 0, [5, 6])])
+            context.decode([Chunk(1, 0, [5, 6])])
 
     return trap
 
@@ -61,7 +61,7 @@ def state_of(path: Path, context: int = 256) -> object:
 def state_too_long(context: LlamaContext) -> object:
     model = LlamaModel.load(CHAT_MODEL)
     larger = LlamaContext(model, slots=1, context=1024, rows_max=512, threads=1, attention=layout())
-    larger.decode([Rows(0, 0, [5] * 400)])
+    larger.decode([Chunk(0, 0, [5] * 400)])
     return larger.save(0)
 
 
@@ -102,16 +102,16 @@ def closed_embedder(context: LlamaContext) -> None:
 
 
 TRAPS: dict[str, Trap] = {
-    "more rows than a batch holds": decode(Rows(1, 0, [5] * 65)),
+    "more rows than a batch holds": decode(Chunk(1, 0, [5] * 65)),
     "no rows": decode(),
-    "more outputs than the context allows": decode(Rows(0, HELD, [5] * 20, 20)),
-    "more outputs than tokens": decode(Rows(0, HELD, [5], 2)),
-    "a slot that is none": decode(Rows(FOREIGN_SEQUENCE, 0, [5])),
-    "a position before the first": decode(Rows(1, -1, [5])),
-    "a position beyond the context": decode(Rows(1, 250, [5] * 20)),
-    "a position that is taken": decode(Rows(0, 3, [5])),
-    "a token beyond the vocabulary": decode(Rows(1, 0, [10**6])),
-    "a negative token": decode(Rows(1, 0, [-1])),
+    "more outputs than the context allows": decode(Chunk(0, HELD, [5] * 20, 20)),
+    "more outputs than tokens": decode(Chunk(0, HELD, [5], 2)),
+    "a slot that is none": decode(Chunk(FOREIGN_SEQUENCE, 0, [5])),
+    "a position before the first": decode(Chunk(1, -1, [5])),
+    "a position beyond the context": decode(Chunk(1, 250, [5] * 20)),
+    "a position that is taken": decode(Chunk(0, 3, [5])),
+    "a token beyond the vocabulary": decode(Chunk(1, 0, [10**6])),
+    "a negative token": decode(Chunk(1, 0, [-1])),
     "fork from a slot that is none": lambda context: context.fork(FOREIGN_SEQUENCE, 1, 10),
     "fork from a negative slot": lambda context: context.fork(-1, 1, 10),
     "fork to a slot that is none": lambda context: context.fork(0, FOREIGN_SEQUENCE, 10),
@@ -134,7 +134,7 @@ TRAPS: dict[str, Trap] = {
     "restore the state of another model": restore(lambda context: state_of(DRAFT_MODEL)),
     "restore more than the context holds": restore(state_too_long),
     "restore states with flipped bytes": fuzzed_states,
-    "decode when closed": closed(decode(Rows(1, 0, [5]))),
+    "decode when closed": closed(decode(Chunk(1, 0, [5]))),
     "truncate when closed": closed(lambda context: context.truncate(0, 0)),
     "save when closed": closed(lambda context: context.save(0)),
     "tokenize when closed": closed_model,

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from openai import BadRequestError, OpenAI
 
 from deploy.weights import weights
-from inference.backend import Rows
+from inference.backend import Chunk
 from inference.llama import LlamaContext, LlamaModel
 from tests.real_weights.behaviours import OWN
 from tests.real_weights.conftest import CONTEXT
@@ -59,7 +59,7 @@ def direct(ids: Sequence[int]) -> NDArray[np.float64]:
     model = LlamaModel.load(weights())
     context = LlamaContext(model, slots=1, context=256, rows_max=len(ids), threads=1, outputs_max=len(ids))
     try:
-        rows = context.decode([Rows(0, 0, ids, outputs=len(ids))])[:-1].astype(np.float64)
+        rows = context.decode([Chunk(0, 0, ids, outputs=len(ids))])[:-1].astype(np.float64)
         told: NDArray[np.float64] = rows[np.arange(len(rows)), ids[1:]] - np.log(np.exp(rows).sum(axis=1))
         return told
     finally:

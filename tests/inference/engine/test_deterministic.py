@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from inference.backend import Rows
+from inference.backend import Chunk
 from inference.config import EngineConfig
 from inference.engine.engine import Engine
 from inference.engine.handle import Handle
@@ -77,8 +77,8 @@ def test_a_prompt_computed_apart_has_the_same_logits_beside_streams_to_the_last_
             context.truncate(slot, 0)
         for start in range(0, PROMPT_TOKENS, BITE):
             at = start // BITE
-            rows = [Rows(slot, at, [stream[at]]) for slot, stream in zip((0, 2), streams, strict=True)]
-            chunk = Rows(1, start, prompt[start : start + BITE], apart=beside)
+            rows = [Chunk(slot, at, [stream[at]]) for slot, stream in zip((0, 2), streams, strict=True)]
+            chunk = Chunk(1, start, prompt[start : start + BITE], apart=beside)
             logits = context.decode([rows[0], chunk, rows[1]] if beside else [chunk]).copy()
             ends.append(logits[len(logits) // 2])
             told.extend([logits[0], logits[2]] if beside else context.decode(rows).copy())

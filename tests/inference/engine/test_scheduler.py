@@ -426,7 +426,7 @@ def test_what_no_other_prompt_wants_is_the_long_ones() -> None:
 def test_a_step_whose_drafts_are_computed_apart_tells_nothing_of_the_cost_of_rows(
     drafts: list[list[int]], parted: bool, told: bool
 ) -> None:
-    plan = Plan(work=[Work(request([1]), slot, 0, [1], 1).with_draft(draft) for slot, draft in enumerate(drafts)])
+    plan = Plan(work=[Work(slot, 0, [1], request=request([1])).with_draft(draft) for slot, draft in enumerate(drafts)])
     assert plan.cost_follows_rows(parted=parted) is told
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from inference.attention import ALL, Attention
-from inference.backend import Region, Rows
+from inference.backend import Chunk, Region
 from inference.bundled import CHAT_MODEL
 from inference.kvcache.host_cache import (
     DEFAULT_BYTES_MIN,
@@ -244,9 +244,9 @@ def model() -> LlamaModel:
 def talking(model: LlamaModel, mode: Attention) -> LlamaContext:
     """Slots 0 and 1 hold conversations of one beginning."""
     context = LlamaContext(model, slots=SLOTS, context=CONTEXT, rows_max=256, threads=1, attention=mode)
-    context.decode([Rows(0, 0, [*range(300, 300 + SHARED), *[5] * 37])])
+    context.decode([Chunk(0, 0, [*range(300, 300 + SHARED), *[5] * 37])])
     context.fork(0, 1, SHARED)
-    context.decode([Rows(1, SHARED, [9] * 50)])
+    context.decode([Chunk(1, SHARED, [9] * 50)])
     return context
 
 
@@ -258,12 +258,12 @@ def test_a_conversation_comes_back_from_its_tail_bit_by_bit(model: LlamaModel, m
     tail = Tail.of(second, regions_of_state(second, SHARED), root)
     assert tail is not None and np.array_equal(tail.whole(), second)
     assert tail.rest.nbytes < 0.36 * second.nbytes  # 50 tokens of 150, and what is told of each cell
-    kept = context.decode([Rows(1, SHARED + 50, [7, 8])]).copy()
+    kept = context.decode([Chunk(1, SHARED + 50, [7, 8])]).copy()
     context.truncate(0, 0)
     context.truncate(1, 0)
     context.restore(1, tail.whole())
     assert np.array_equal(context.save(1), second)
-    assert np.array_equal(context.decode([Rows(1, SHARED + 50, [7, 8])]), kept)
+    assert np.array_equal(context.decode([Chunk(1, SHARED + 50, [7, 8])]), kept)
     context.close()
 
 

@@ -2,27 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import pytest
 
+from inference.backend import Chunk
 from inference.llama import DecodeFailed
 from inference.llama.batch import GAP_MAX, Batch, between
 
 SLOTS, CONTEXT = 4, 10
 
 
-@dataclass(frozen=True)
-class Part:
-    slot: int
-    position: int
-    tokens: tuple[int, ...]
-    outputs: int = 1
-    apart: bool = False
-    vectors: None = None
-
-
-def filled(*parts: Part) -> list[tuple[int, int, int, int]]:
+def filled(*parts: Chunk) -> list[tuple[int, int, int, int]]:
     """Token, position, slot and whether logits are wanted, row by row."""
     batch = Batch(8)
     batch.outputs[:] = 1  # as an earlier step left it
@@ -36,7 +25,7 @@ def filled(*parts: Part) -> list[tuple[int, int, int, int]]:
 
 
 def test_streams_of_one_row_each() -> None:
-    assert filled(Part(0, 3, (7,)), Part(2, 9, (8,)), Part(3, 0, (9,), outputs=0)) == [
+    assert filled(Chunk(0, 3, (7,)), Chunk(2, 9, (8,)), Chunk(3, 0, (9,), outputs=0)) == [
         (7, 3, 0, 1),
         (8, 9, 2, 1),
         (9, 0, 3, 0),
@@ -44,7 +33,7 @@ def test_streams_of_one_row_each() -> None:
 
 
 def test_a_prompt_beside_a_stream_and_a_draft() -> None:
-    assert filled(Part(0, 3, (7,)), Part(1, 0, (1, 2, 3)), Part(3, 4, (5, 6), outputs=2)) == [
+    assert filled(Chunk(0, 3, (7,)), Chunk(1, 0, (1, 2, 3)), Chunk(3, 4, (5, 6), outputs=2)) == [
         (7, 3, 0, 1),
         (1, 0, 1, 0),
         (2, 1, 1, 0),
@@ -57,21 +46,21 @@ def test_a_prompt_beside_a_stream_and_a_draft() -> None:
 @pytest.mark.parametrize(
     "wrong",
     [
-        Part(-1, 0, (1,)),
-        Part(SLOTS, 0, (1,)),
-        Part(1, -1, (1,)),
-        Part(1, CONTEXT, (1,)),
-        Part(1, 0, (1,), outputs=2),
-        Part(1, 0, (1,), outputs=-1),
-        Part(1, 0, ()),
-        Part(1, CONTEXT - 1, (1, 2)),
-        Part(SLOTS, 0, (1, 2)),
-        Part(1, 0, (1, 2), outputs=3),
-        Part(1, 0, (1,) * 9),
+        Chunk(-1, 0, (1,)),
+        Chunk(SLOTS, 0, (1,)),
+        Chunk(1, -1, (1,)),
+        Chunk(1, CONTEXT, (1,)),
+        Chunk(1, 0, (1,), outputs=2),
+        Chunk(1, 0, (1,), outputs=-1),
+        Chunk(1, 0, ()),
+        Chunk(1, CONTEXT - 1, (1, 2)),
+        Chunk(SLOTS, 0, (1, 2)),
+        Chunk(1, 0, (1, 2), outputs=3),
+        Chunk(1, 0, (1,) * 9),
     ],
 )
-@pytest.mark.parametrize("beside", [Part(0, 0, (1,)), Part(0, 0, (1, 2))])
-def test_what_would_make_llama_cpp_abort_is_refused(beside: Part, wrong: Part) -> None:
+@pytest.mark.parametrize("beside", [Chunk(0, 0, (1,)), Chunk(0, 0, (1, 2))])
+def test_what_would_make_llama_cpp_abort_is_refused(beside: Chunk, wrong: Chunk) -> None:
     with pytest.raises(DecodeFailed):
         Batch(8).fill([beside, wrong], SLOTS, CONTEXT)
 

@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from inference.attention import ALL, Attention
-from inference.backend import Rows
+from inference.backend import Chunk
 from inference.bundled import DRAFT_MODEL
 from inference.llama import LlamaContext, LlamaModel, build_features
 from inference.llama.library import lib
@@ -60,9 +60,9 @@ def text(seed: int, tokens: int = LONG) -> list[int]:
 def goes_on(context: LlamaContext, slot: int, held: Sequence[int]) -> None:
     """The slot says what one says that computed the tokens anew."""
     assert context.length(slot) == len(held)
-    logits: Logits = context.decode([Rows(slot, len(held), [7])]).copy()
+    logits: Logits = context.decode([Chunk(slot, len(held), [7])]).copy()
     context.truncate(slot, 0)
-    anew = context.decode([Rows(slot, 0, [*held, 7])])
+    anew = context.decode([Chunk(slot, 0, [*held, 7])])
     assert np.abs(logits - anew).max() < tolerance(context)
 
 
@@ -106,7 +106,7 @@ def _target_is_forked_on(context: LlamaContext) -> int:
 def _source_is_computed_anew(context: LlamaContext) -> int:
     context.fork(0, 2, LONG)
     context.truncate(0, 0)
-    context.decode([Rows(0, 0, text(3))])
+    context.decode([Chunk(0, 0, text(3))])
     return 2
 
 
@@ -122,14 +122,14 @@ ORDERS = [
 
 @pytest.mark.parametrize("order", ORDERS, ids=lambda order: order.__name__[1:])
 def test_a_fork_has_the_cells_of_its_source_though(order: Callable[[LlamaContext], int], context: LlamaContext) -> None:
-    context.decode([Rows(0, 0, text(1))])
-    context.decode([Rows(1, 0, text(2))])
+    context.decode([Chunk(0, 0, text(1))])
+    context.decode([Chunk(1, 0, text(2))])
     goes_on(context, order(context), text(1))
 
 
 def test_a_fork_is_saved_where_all_slots_hold_something(context: LlamaContext) -> None:
     for slot in range(SLOTS):
-        context.decode([Rows(slot, 0, text(slot))])
+        context.decode([Chunk(slot, 0, text(slot))])
     context.fork(0, 2, LONG)
     state = context.save(2)
     for slot in (0, 1, 3):
@@ -142,12 +142,12 @@ def test_a_fork_is_saved_where_all_slots_hold_something(context: LlamaContext) -
 def test_an_idle_slot_between_others_stays_as_it_is(between: int, context: LlamaContext) -> None:
     for slot, tokens in enumerate((LONG, between, LONG)):
         if tokens:
-            context.decode([Rows(slot, 0, text(slot, tokens))])
-    together = context.decode([Rows(0, LONG, [7]), Rows(2, LONG, [7, 7])]).copy()
+            context.decode([Chunk(slot, 0, text(slot, tokens))])
+    together = context.decode([Chunk(0, LONG, [7]), Chunk(2, LONG, [7, 7])]).copy()
     assert len(together) == 2
     assert context.length(1) == between
     context.truncate(0, LONG)
-    alone = context.decode([Rows(0, LONG, [7])])
+    alone = context.decode([Chunk(0, LONG, [7])])
     assert np.abs(together[0] - alone).max() < tolerance(context)
     context.truncate(1, min(between, CONTEXT - 1))
     goes_on(context, 1, text(1, between)[: CONTEXT - 1])
@@ -165,11 +165,11 @@ def test_slots_hold_what_was_put_into_them_on_any_walk(walk: int, model: LlamaMo
         match chance.choice(("compute", "together", "fork", "fork", "save", "restore", "truncate")):
             case "compute" if len(held[slot]) < CONTEXT - 2:
                 more = text(chance.randrange(9), min(chance.choice((1, 8, LONG)), CONTEXT - 2 - len(held[slot])))
-                context.decode([Rows(slot, len(held[slot]), more)])
+                context.decode([Chunk(slot, len(held[slot]), more)])
                 held[slot] += more
             case "together":
                 some = [each for each in range(SLOTS) if chance.random() < 0.6 and len(held[each]) < CONTEXT - 2]
-                rows = [Rows(each, len(held[each]), [300 + each]) for each in some]
+                rows = [Chunk(each, len(held[each]), [300 + each]) for each in some]
                 if rows:
                     context.decode(rows)
                 for each in some:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from inference.attention import ALL, Attention
-from inference.backend import Rows
+from inference.backend import Chunk
 from inference.kvcache.host_cache import Entry, HostCache
 from inference.llama import LlamaContext, LlamaModel
 from inference.llama.library import DecodeFailed
@@ -50,7 +50,7 @@ def lengths(context: LlamaContext) -> tuple[int, int]:
 
 def compute(context: LlamaContext, slot: int, at: int, tokens: list[int]) -> None:
     for begin in range(0, len(tokens), ROWS):
-        context.decode([Rows(slot, at + begin, tokens[begin : begin + ROWS], outputs=0)])
+        context.decode([Chunk(slot, at + begin, tokens[begin : begin + ROWS], outputs=0)])
 
 
 def tolerance(context: LlamaContext, attention: Attention) -> float:
@@ -62,10 +62,10 @@ def goes_on(context: LlamaContext, slot: int, attention: Attention) -> None:
     """The slot says what one says that computed the same tokens anew, in the same steps."""
     kept, _ = lengths(context)
     assert context.length(slot) == kept
-    went_back = context.decode([Rows(slot, kept, text(3, OTHER))]).copy()
+    went_back = context.decode([Chunk(slot, kept, text(3, OTHER))]).copy()
     context.truncate(slot, 0)
     compute(context, slot, 0, text(1, kept))
-    anew = context.decode([Rows(slot, kept, text(3, OTHER))])
+    anew = context.decode([Chunk(slot, kept, text(3, OTHER))])
     assert np.abs(went_back - anew).max() <= tolerance(context, attention)
 
 
@@ -95,12 +95,12 @@ def test_a_slot_goes_back_to_a_checkpoint(context: LlamaContext, attention: Atte
 def test_a_fork_begins_at_a_checkpoint_and_its_source_goes_on(context: LlamaContext, attention: Attention) -> None:
     checkpoint, (kept, lost) = computed(context), lengths(context)
     context.fork(0, 2, kept, checkpoint)
-    before = context.decode([Rows(0, kept + lost, [7])]).copy()
+    before = context.decode([Chunk(0, kept + lost, [7])]).copy()
     goes_on(context, 2, attention)
     context.truncate(0, 0)
     compute(context, 0, 0, text(1, kept))
     compute(context, 0, kept, text(2, lost))
-    anew = context.decode([Rows(0, kept + lost, [7])])
+    anew = context.decode([Chunk(0, kept + lost, [7])])
     assert np.abs(before - anew).max() <= tolerance(context, attention)
 
 
@@ -120,17 +120,17 @@ def test_windows_drop_the_tokens_of_their_last_step_and_no_others(context: Llama
     length, end = sum(lengths(context)), text(3, 9)
     with pytest.raises(DecodeFailed, match="cannot go back"):
         context.truncate(0, length - ROWS - 1)
-    context.decode([Rows(0, length, text(4, 9))])
+    context.decode([Chunk(0, length, text(4, 9))])
     if not context.drops:
         with pytest.raises(DecodeFailed, match="cannot go back"):
             context.truncate(0, length + 4)
         return
     context.truncate(0, length + 4)
-    went_back = context.decode([Rows(0, length + 4, end)]).copy()
+    went_back = context.decode([Chunk(0, length + 4, end)]).copy()
     context.truncate(0, 0)
     computed(context)
-    context.decode([Rows(0, length, text(4, 9)[:4], outputs=0)])
-    assert np.abs(went_back - context.decode([Rows(0, length + 4, end)])).max() <= CLOSE
+    context.decode([Chunk(0, length, text(4, 9)[:4], outputs=0)])
+    assert np.abs(went_back - context.decode([Chunk(0, length + 4, end)])).max() <= CLOSE
 
 
 def test_a_checkpoint_of_other_tokens_is_refused(context: LlamaContext) -> None:

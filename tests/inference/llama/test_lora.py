@@ -13,7 +13,7 @@ import pytest
 from numpy.typing import NDArray
 
 from inference.adapter import ADAPTERS_MAX, Adapter, adapters_in
-from inference.backend import Rows
+from inference.backend import Chunk
 from inference.bundled import CHAT_MODEL, DRAFT_MODEL
 from inference.config import EngineConfig
 from inference.errors import ModelNotLoaded
@@ -48,7 +48,7 @@ def base(files: Path) -> Iterator[LlamaModel]:
 
 def logits(model: LlamaModel, *adapters: Adapter) -> NDArray[np.float32]:
     context = LlamaContext(model, slots=1, context=256, rows_max=64, threads=1, adapters=adapters)
-    found = context.decode([Rows(0, 0, TOKENS)]).copy()
+    found = context.decode([Chunk(0, 0, TOKENS)]).copy()
     context.close()
     return found
 
@@ -84,7 +84,7 @@ def test_a_model_without_an_adapter_never_notices_that_another_on_its_weights_ha
     context = LlamaContext(
         base, slots=1, context=256, rows_max=64, threads=1, adapters=[Adapter(files / "support.gguf")]
     )
-    context.decode([Rows(0, 0, TOKENS)])
+    context.decode([Chunk(0, 0, TOKENS)])
     assert (logits(base) == before).all()
     with_both = logits(base, Adapter(files / "sales.gguf"))
     context.close()

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from inference.backend import Rows
+from inference.backend import Chunk
 from inference.bundled import CHAT_MODEL
 from inference.errors import ModelNotLoaded, UnseenPicture
 from inference.llama import LlamaContext, LlamaModel, Projector
@@ -60,10 +60,10 @@ def ours(model: LlamaModel, projector: Projector, *pictures: Picture) -> NDArray
         for piece in projector.layout(seen):
             ids = piece.ids if isinstance(piece, Run) else piece
             vectors = Vectors(next(parts), piece.mutual) if isinstance(piece, Run) else None
-            context.decode([Rows(0, position, ids, 0, vectors is not None, vectors)])
+            context.decode([Chunk(0, position, ids, 0, vectors is not None, vectors)])
             position += len(ids)
     question = model.tokenize(QUESTION, parse_special=False)
-    logits: NDArray[np.float32] = context.decode([Rows(0, position, question)])[0].copy()
+    logits: NDArray[np.float32] = context.decode([Chunk(0, position, question)])[0].copy()
     context.close()
     return logits
 

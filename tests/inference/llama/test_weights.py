@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from inference.backend import Rows
+from inference.backend import Chunk
 from inference.bundled import DRAFT_MODEL
 from inference.llama import LlamaContext, LlamaModel, library, weights
 from inference.llama.weights import SHORT_BYTES
@@ -48,7 +48,7 @@ def test_without_a_gpu_the_place_of_the_kv_cache_changes_nothing() -> None:
             with closing(
                 LlamaContext(model, slots=1, context=64, rows_max=32, threads=1, kv_on_gpu=kv_on_gpu)
             ) as context:
-                rows.append(context.decode([Rows(0, 0, range(5, 29))])[0].copy())
+                rows.append(context.decode([Chunk(0, 0, range(5, 29))])[0].copy())
     assert np.array_equal(*rows)
 
 

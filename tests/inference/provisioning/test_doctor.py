@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from inference.adapter import Adapter
-from inference.backend import Rows
+from inference.backend import Chunk
 from inference.bundled import CHAT_MODEL, DRAFT_MODEL, EMBEDDER
 from inference.config import ADJUSTABLE, EngineConfig
 from inference.llama import Device, LlamaContext, LlamaModel
@@ -180,7 +180,7 @@ def test_the_kv_cache_is_as_large_as_foretold() -> None:
     model = LlamaModel.load(CHAT_MODEL)
     config = EngineConfig(parallel=2, resident=1, context=512)
     context = LlamaContext(model, slots=1, context=512, rows_max=256, threads=1)
-    context.decode([Rows(0, 0, [5] * 200)])
+    context.decode([Chunk(0, 0, [5] * 200)])
     per_token = Footprint.of(Proportions.of(model), config).kv_cache / (3 * 512)
     assert context.save(0).nbytes / 200 == pytest.approx(per_token, rel=0.02)  # the state adds a header and positions
     context.close()

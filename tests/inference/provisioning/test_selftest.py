@@ -13,7 +13,7 @@ import pytest
 from numpy.typing import NDArray
 
 from deploy.weights import weights
-from inference.backend import Rows
+from inference.backend import Chunk
 from inference.bundled import CHAT_MODEL
 from inference.errors import InferenceError
 from inference.llama import LlamaContext
@@ -59,7 +59,7 @@ def test_kernels_for_few_rows_that_compute_something_else_are_found(
     """Simulated, by spoiling the logits of such steps."""
     decode = LlamaContext.decode
 
-    def spoilt(context: LlamaContext, batch: Sequence[Rows]) -> NDArray[np.float32]:
+    def spoilt(context: LlamaContext, batch: Sequence[Chunk]) -> NDArray[np.float32]:
         logits = decode(context, batch)
         return spoil(logits) if rows // 2 < len(batch[0].tokens) <= rows else logits
 
