@@ -20,6 +20,7 @@ from weakref import WeakValueDictionary
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from inference.lru_cache import LruCache
 from inference.picture import ASPECT_MAX, Picture, Pixels
 from retrieval.chunking import CHUNKS_MAX, Piece
 from retrieval.errors import ReadersUnavailable, UnreadableFile
@@ -58,7 +59,7 @@ class LoaderPool:
         self._places = asyncio.Semaphore(AT_ONCE_MAX)
         self._turns: WeakValueDictionary[Hashable, asyncio.Lock] = WeakValueDictionary()
         self._threads = ThreadPoolExecutor(AT_ONCE_MAX, thread_name_prefix="file")
-        self._pixels: dict[tuple[Hashable, str], Pixels] = {}  # least recently used first
+        self._pixels: LruCache[tuple[Hashable, str], Pixels] = LruCache(PIXEL_BYTES_MAX, lambda _, each: len(each.rgb))
         self._server: ForkServer | None = None
         self._spare: Reader | None = None
 
@@ -88,14 +89,12 @@ class LoaderPool:
         """The pixels of a picture; otherwise as `read`. The newest are kept: each step of a conversation needs those of
         all its pictures."""
         key = owner, picture.digest
-        if (pixels := self._pixels.pop(key, None)) is None:
+        if (pixels := self._pixels.get(key)) is None:
             job = Job.of("", len(picture.data), PICTURE_LIMITS, is_picture=True)
             pixels = await self._judged(job, picture.data, PICTURE_LIMITS, owner, judged_pixels)
         if pixels.is_thin:
             raise UnreadableFile(f"is more than {ASPECT_MAX} times as long as it is wide; cut it")
-        self._pixels[key] = pixels
-        while sum(len(each.rgb) for each in self._pixels.values()) > PIXEL_BYTES_MAX:
-            del self._pixels[next(iter(self._pixels))]
+        self._pixels.put(key, pixels)
         return pixels
 
     async def _judged(

@@ -11,7 +11,6 @@ from PIL import Image
 
 from inference.picture import Picture, Pixels
 from retrieval.errors import UnreadableFile
-from retrieval.loaders import pool as pools
 from retrieval.loaders.picture import PIXELS_KEPT_MAX
 from retrieval.loaders.pool import LoaderPool
 
@@ -87,11 +86,9 @@ async def test_what_is_no_picture_is_refused_with_the_reason(pool: LoaderPool, d
         await pixels(pool, data)
 
 
-async def test_the_newest_pictures_of_a_tenant_are_not_decoded_again(
-    pool: LoaderPool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_newest_pictures_of_a_tenant_are_not_decoded_again(pool: LoaderPool) -> None:
     data = [encoded(Image.new("RGB", (10, 10), name), "PNG") for name in ("red", "green", "blue")]
-    monkeypatch.setattr(pools, "PIXEL_BYTES_MAX", 600)
+    pool._pixels.size_max = 600
     first = [await pixels(pool, each) for each in data[:2]]
     assert [await pixels(pool, each) is known for each, known in zip(data, first, strict=False)] == [True, True]
     assert await pool.pixels("somebody", Picture.of("", data[1])) is not first[1]
