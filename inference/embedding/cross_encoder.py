@@ -10,7 +10,6 @@ first, because native code reading a file of unknown origin must not crash the w
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -51,7 +50,7 @@ class CrossEncoder:
         """Raises ModelNotLoaded, saying what the model lacks for ranking."""
         model = _checked(path)
         try:
-            run_isolated("inference.embedding.cross_encoder", str(path), timeout_s=TRIAL_S)
+            run_isolated(_try, path, timeout_s=TRIAL_S)
         except RunFailed as error:
             model.close()
             raise ModelNotLoaded(f"{path.name} cannot rank: {error}") from error
@@ -116,10 +115,3 @@ def _try(path: Path) -> None:
     encoder.close()
     if not np.isfinite(scores).all():
         raise ModelNotLoaded("its scores are not numbers")
-
-
-if __name__ == "__main__":
-    try:
-        _try(Path(sys.argv[1]))
-    except ModelNotLoaded as error:
-        sys.exit(str(error))

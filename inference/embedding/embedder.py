@@ -7,7 +7,6 @@ runs between two batches of an ingest (at most a tenth of a second on one core) 
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -244,7 +243,7 @@ def try_isolated(path: Path) -> None:
     if path == EMBEDDER:
         return
     try:
-        run_isolated("inference.embedding.embedder", str(path), timeout_s=TRIAL_S)
+        run_isolated(_try, path, timeout_s=TRIAL_S)
     except RunFailed as error:
         raise ModelNotLoaded(f"{path.name} cannot embed: {error}") from error
 
@@ -255,10 +254,3 @@ def _try(path: Path) -> None:
     embedder.close()
     if not np.isfinite(vectors).all():
         raise ModelNotLoaded("its vectors are not numbers")
-
-
-if __name__ == "__main__":
-    try:
-        _try(Path(sys.argv[1]))
-    except ModelNotLoaded as error:
-        sys.exit(str(error))

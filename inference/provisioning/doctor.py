@@ -13,9 +13,9 @@ from inference.adapter import Adapter
 from inference.attention import ALL, Attention
 from inference.config import EngineConfig, default_threads
 from inference.cores import usable_cores
-from inference.errors import InferenceError, ModelNotLoaded
+from inference.errors import InferenceError
 from inference.llama import Device, LlamaModel, backends, build_features, computing, devices
-from inference.provisioning import machine
+from inference.provisioning import machine, selftest
 from inference.provisioning.calibration import SLOWDOWN_MIN, Calibrations
 from inference.provisioning.catalogue import preset_of
 from inference.provisioning.fit import CannotServe, allow
@@ -250,15 +250,14 @@ def _numbers(need: Footprint, room: Room) -> dict[str, float]:
 
 def self_test(model: Path, adapters: Sequence[Adapter] = ()) -> Finding:
     """Decode 1, 5 and 64 rows in a process where a crash does no harm."""
-    files = [str(model), *map(str, adapters)]
     try:
-        printed = run_isolated("inference.provisioning.selftest", *files, timeout_s=SELF_TEST_TIMEOUT_S)
+        told = run_isolated(selftest.self_test, model, adapters, timeout_s=SELF_TEST_TIMEOUT_S)
     except RunFailed as failure:
-        if (reason := str(failure).rpartition(f"{ModelNotLoaded.__name__}: ")[2]) and "adapter" in reason:
-            return Finding("self-test", Level.PROBLEM, reason, "correct or leave out --lora")
+        if "adapter" in str(failure):
+            return Finding("self-test", Level.PROBLEM, str(failure), "correct or leave out --lora")
         is_build = failure.crashed or str(failure).startswith(AssertionError.__name__)
         return Finding("self-test", Level.PROBLEM, str(failure), REBUILD if is_build else OTHER_MODEL)
-    return Finding("self-test", Level.OK, printed.strip())
+    return Finding("self-test", Level.OK, told)
 
 
 def speed(config: EngineConfig) -> Finding:

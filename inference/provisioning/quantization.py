@@ -1,20 +1,16 @@
-"""Quantises a model, and measures what that did to it, or to its keys and values; prints JSON.
+"""Measures what quantisation did to a model, or to its keys and values; in a process of its own, as the library may
+abort.
 
-    python -m inference.provisioning.quantization quantise SOURCE TARGET KIND THREADS
-    python -m inference.provisioning.quantization compare BEFORE AFTER TEXT THREADS GPU_LAYERS [KV_TYPE]
-
-Run in a subprocess, as the library may abort. With a KV_TYPE, AFTER has its keys and values in that type, and BEFORE in
-f16. Both models read the same text side by side. It is cut into windows, each a sequence of its own, and a step
-computes one token of every window: so the logits of all rows are produced by the kernels used for decoding, and none
-need to be stored."""
+Both models read the same text side by side. It is cut into windows, each a sequence of its own, and a step computes one
+token of every window: so the logits of all rows are produced by the kernels used for decoding, and none need to be
+stored.
+"""
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
 
@@ -25,9 +21,8 @@ from inference.attention import AUTO, F16
 from inference.attention import attention as usual
 from inference.backend import Chunk
 from inference.errors import InferenceError
-from inference.llama import LlamaContext, LlamaModel, quantize
+from inference.llama import LlamaContext, LlamaModel
 
-MODULE = "inference.provisioning.quantization"
 WINDOWS_MAX, WINDOW_TOKENS = 16, 256  # a few thousand tokens distinguish two quantisations; 16 rows suit the kernels
 LEAD_TOKENS = 16  # at the start of a window, not counted: their context is too short to predict them
 TEXT_CHARS_MAX = 60_000  # enough for these tokens in any language
@@ -67,8 +62,8 @@ class _Tally:
 def compare(
     before: Path, after: Path, text: str, *, threads: int, gpu_layers: int, kv_type: str | None = None
 ) -> Comparison:
-    """`kv_type` is the type of the second model's keys and values; both then use flash attention. Blocks for seconds,
-    or minutes with large models, both of which must fit in memory. Raises InferenceError."""
+    """`kv_type` is the type of the second model's keys and values, instead of f16; both then use flash attention.
+    Blocks for seconds, or minutes with large models, both of which must fit in memory. Raises InferenceError."""
     with ExitStack() as stack:
         models = [
             stack.enter_context(closing(LlamaModel.load(path, gpu_layers=gpu_layers))) for path in (before, after)
@@ -127,21 +122,3 @@ def _log_probabilities(logits: NDArray[np.float32]) -> NDArray[np.float64]:
     shifted: NDArray[np.float64] = logits.astype(np.float64) - logits.max(axis=1, keepdims=True)
     shifted -= np.log(np.exp(shifted).sum(axis=1, keepdims=True))
     return shifted
-
-
-def _main(what: str, source: Path, other: Path, *more: str) -> None:
-    if what == "quantise":
-        kind, threads = more
-        quantize(source, other, kind, threads=int(threads))
-        return
-    text, threads, gpu_layers, *kv_types = more
-    content, kv_type = Path(text).read_text("utf-8", "replace"), next(iter(kv_types), None)
-    found = compare(source, other, content, threads=int(threads), gpu_layers=int(gpu_layers), kv_type=kv_type)
-    print(json.dumps(asdict(found)))
-
-
-if __name__ == "__main__":
-    try:
-        _main(sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3]), *sys.argv[4:])
-    except (InferenceError, OSError) as error:
-        sys.exit(str(error))

@@ -1,4 +1,4 @@
-"""`python -m inference.provisioning.selftest [MODEL [ADAPTER:SCALE ...]]`: does llama.cpp compute on this machine?
+"""`python -m inference.provisioning.selftest`: does llama.cpp compute on this machine?
 
 Run in a subprocess: a build with instructions that the CPU lacks or the compiler got wrong does not fail, it crashes.
 Decodes 1, 5 and 64 rows, because each uses different kernels. Exit code 0: all logits are finite, the results agree,
@@ -8,7 +8,6 @@ prints where it computed: a GPU build that finds no GPU computes on the CPU, and
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from math import inf
 from pathlib import Path
@@ -89,6 +88,11 @@ def place(found: Sequence[Device]) -> str:
     return f"the GPU ({', '.join(gpus)})" if gpus else "the CPU"
 
 
+def self_test(path: Path, adapters: Sequence[Adapter] = ()) -> str:
+    """The result in words; otherwise as `check`."""
+    check(path, adapters)
+    return f"1, 5 and 64 rows agree on {place(devices())}"
+
+
 if __name__ == "__main__":
-    check(Path(sys.argv[1]) if len(sys.argv) > 1 else CHAT_MODEL, [Adapter.parse(text) for text in sys.argv[2:]])
-    print(f"1, 5 and 64 rows agree on {place(devices())}")
+    print(self_test(CHAT_MODEL))

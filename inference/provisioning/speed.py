@@ -1,27 +1,22 @@
-"""Measures the speed of steps on this machine; prints JSON.
+"""Measures the speed of steps on this machine.
 
-    python -m inference.provisioning.speed stream MODEL [--threads N] [--gpu-layers N]
-    python -m inference.provisioning.speed attention MODEL [--threads N] [--gpu-layers N] [--only KIND]
-    python -m inference.provisioning.speed prefill MODEL [--gpu-layers N] [--unified] [--flash]
-    python -m inference.provisioning.speed barriers MODEL [--threads N]
-
-Run in a subprocess: it may take all memory, and crashes on a bad build. The fastest step of each kind counts, which is
-what the machine can do without other load. All functions raise InferenceError, and those that measure in a process of
-their own RunFailed.
+That may take all memory, and crashes on a bad build, so it is done in processes of their own. The fastest step of each
+kind counts, which is what the machine can do without other load. All functions raise InferenceError, and those that
+measure in a process of their own RunFailed.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import resource
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import geometric_mean
 from time import perf_counter
+from typing import Any
 
 from inference.attention import ALL, Attention
 from inference.backend import Chunk
@@ -30,7 +25,6 @@ from inference.config import default_threads
 from inference.llama import LlamaContext, LlamaModel
 from inference.provisioning.isolated_process import RunFailed, run_isolated
 
-MODULE = "inference.provisioning.speed"
 TIMEOUT_S = 300.0  # all budgets, and loading a large file from a slow disk
 
 # Of a stream.
@@ -131,11 +125,10 @@ def stream_speed(path: Path, *, threads: int, gpu_layers: int) -> Speed:
 
 
 def isolated_stream_speed(path: Path, *, threads: int, gpu_layers: int) -> Speed:
-    given = arguments(path, threads, gpu_layers)
-    return Speed(**json.loads(run_isolated(MODULE, "stream", *given, timeout_s=TIMEOUT_S)))
+    return Speed(**run_isolated(stream_speed, path, threads=threads, gpu_layers=gpu_layers, timeout_s=TIMEOUT_S))
 
 
-def attention_paces(path: Path, *, threads: int, gpu_layers: int, kinds: Sequence[Attention] = ALL) -> list[Pace]:
+def attention_paces(path: Path, kinds: Sequence[Attention], *, threads: int, gpu_layers: int) -> list[Pace]:
     """The kinds take turns, so that other load slows them alike. Blocks for seconds, or for a minute with a large
     model."""
     model = LlamaModel.load(path, gpu_layers=gpu_layers)
@@ -169,30 +162,31 @@ def attention_paces(path: Path, *, threads: int, gpu_layers: int, kinds: Sequenc
     return [Pace(attention, steps_ms) for attention, steps_ms in best.items()]
 
 
+def paces_in(found: Sequence[Mapping[str, Any]]) -> list[Pace]:
+    """The result of `attention_paces` in a process of its own."""
+    return [Pace(Attention(**each["attention"]), each["steps_ms"]) for each in found]
+
+
 def isolated_paces(path: Path, *, threads: int, gpu_layers: int) -> list[Pace]:
     """If the process crashes, each kind is measured in a process of its own; one that crashes there gets no pace, and
     no worker should use it. Raises RunFailed if none can be measured."""
-    given = ("attention", *arguments(path, threads, gpu_layers))
+
+    def measured(kinds: Sequence[Attention]) -> list[Pace]:
+        measure = partial(run_isolated, attention_paces, path, kinds, timeout_s=TIMEOUT_S)
+        return paces_in(measure(threads=threads, gpu_layers=gpu_layers))
+
     try:
-        return read(run_isolated(MODULE, *given, timeout_s=TIMEOUT_S))
+        return measured(ALL)
     except RunFailed as failure:
         if not failure.crashed:
             raise
         paces: list[Pace] = []
-        for kind in range(len(ALL)):
+        for kind in ALL:
             with suppress(RunFailed):
-                paces += read(run_isolated(MODULE, *given, "--only", str(kind), timeout_s=TIMEOUT_S))
+                paces += measured([kind])
         if not paces:
             raise
         return paces
-
-
-def arguments(path: Path, threads: int, gpu_layers: int) -> list[str]:
-    return [str(path), "--threads", str(threads), "--gpu-layers", str(gpu_layers)]
-
-
-def read(printed: str) -> list[Pace]:
-    return [Pace(Attention(**each["attention"]), each["steps_ms"]) for each in json.loads(printed)]
 
 
 def prefill_steps_ms(path: Path, *, attention: Attention, gpu_layers: int) -> dict[int, float]:
@@ -224,10 +218,9 @@ def prefill_steps_ms(path: Path, *, attention: Attention, gpu_layers: int) -> di
 
 
 def isolated_prefill_steps_ms(path: Path, *, attention: Attention, gpu_layers: int) -> dict[int, float]:
-    flags = [f"--{name}" for name in ("unified", "flash") if getattr(attention, name)]
-    given = (str(path), "--gpu-layers", str(gpu_layers), *flags)
-    printed = run_isolated(MODULE, "prefill", *given, timeout_s=TIMEOUT_S)
-    return {int(size): ms for size, ms in json.loads(printed).items()}
+    measure = partial(run_isolated, prefill_steps_ms, path, timeout_s=TIMEOUT_S)
+    found = measure(attention=attention, gpu_layers=gpu_layers)
+    return {int(size): ms for size, ms in found.items()}
 
 
 def barriers(path: Path, *, threads: int) -> Barriers:
@@ -249,7 +242,7 @@ def barriers(path: Path, *, threads: int) -> Barriers:
 
 def isolated_barriers() -> Barriers:
     """Of the bundled model."""
-    return Barriers(**json.loads(run_isolated(MODULE, "barriers", str(CHAT_MODEL), timeout_s=TIMEOUT_S)))
+    return Barriers(**run_isolated(barriers, CHAT_MODEL, threads=default_threads(), timeout_s=TIMEOUT_S))
 
 
 def _fewest_sleeps(context: LlamaContext) -> int:
@@ -310,29 +303,3 @@ def _step_ms(context: LlamaContext, chunks: Sequence[Chunk]) -> float:
 
 def _streams(count: int) -> str:
     return "1 stream" if count == 1 else f"{count} streams"
-
-
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser()
-    parser.add_argument("what", choices=["stream", "attention", "prefill", "barriers"])
-    parser.add_argument("model", type=Path)
-    parser.add_argument("--threads", type=int, default=0)
-    parser.add_argument("--gpu-layers", type=int, default=-1)
-    parser.add_argument("--only", type=int, choices=range(len(ALL)), help="a kind of attention by its place in ALL")
-    parser.add_argument("--unified", action="store_true")
-    parser.add_argument("--flash", action="store_true")
-    given = parser.parse_args()
-    threads, found = given.threads or default_threads(), object()
-    match given.what:
-        case "stream":
-            found = asdict(stream_speed(given.model, threads=threads, gpu_layers=given.gpu_layers))
-        case "attention":
-            kinds = ALL if given.only is None else [ALL[given.only]]
-            paces = attention_paces(given.model, threads=threads, gpu_layers=given.gpu_layers, kinds=kinds)
-            found = [asdict(pace) for pace in paces]
-        case "prefill":
-            attention = Attention(given.unified, given.flash)
-            found = prefill_steps_ms(given.model, attention=attention, gpu_layers=given.gpu_layers)
-        case "barriers":
-            found = asdict(barriers(given.model, threads=threads))
-    print(json.dumps(found))

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import json
+from collections.abc import Sequence
 from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -131,11 +133,10 @@ def test_a_mode_that_is_clearly_slower_than_another_is_a_warning_with_the_flags_
 def test_a_kind_that_crashes_is_left_out_and_the_others_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     crashing = ALL[3]
 
-    def run(_module: str, *arguments: str, timeout_s: float) -> str:
-        wanted = ALL if "--only" not in arguments else [ALL[int(arguments[-1])]]
-        if crashing in wanted:
+    def run(_measure: object, _path: Path, kinds: Sequence[Attention], **_: object) -> list[dict[str, Any]]:
+        if crashing in kinds:
             raise RunFailed("killed by SIGSEGV", crashed=True)
-        return json.dumps([asdict(pace(mode, 5, 10)) for mode in wanted])
+        return [asdict(pace(kind, 5, 10)) for kind in kinds]
 
     monkeypatch.setattr(speed, "run_isolated", run)
     paces = speed.isolated_paces(CHAT_MODEL, threads=1, gpu_layers=-1)
@@ -150,10 +151,10 @@ def test_a_kind_that_crashes_is_left_out_and_the_others_are_measured(monkeypatch
 def test_where_nothing_can_be_measured_the_first_reason_is_told(
     monkeypatch: pytest.MonkeyPatch, crashed: bool, tries: int
 ) -> None:
-    tried: list[tuple[str, ...]] = []
+    tried: list[Sequence[Attention]] = []
 
-    def run(_module: str, *arguments: str, timeout_s: float) -> str:
-        tried.append(arguments)
+    def run(_measure: object, _path: Path, kinds: Sequence[Attention], **_: object) -> None:
+        tried.append(kinds)
         raise RunFailed(f"reason {len(tried)}", crashed=crashed)
 
     monkeypatch.setattr(speed, "run_isolated", run)

@@ -4,10 +4,10 @@ change."""
 from __future__ import annotations
 
 import asyncio
-import json
 import re
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import orjson
@@ -15,7 +15,7 @@ import orjson
 from inference.attention import F16, Q4_0, Q8_0
 from inference.bundled import FOLDER
 from inference.config import EngineConfig, default_threads
-from inference.llama import QUANTISATIONS, LlamaModel, model_name
+from inference.llama import QUANTISATIONS, LlamaModel, model_name, quantize
 from inference.provisioning.catalogue import (
     BUNDLED,
     HUB_FILE,
@@ -33,7 +33,7 @@ from inference.provisioning.gguf_metadata import GgufMetadata, read_metadata
 from inference.provisioning.isolated_process import RunFailed, run_isolated
 from inference.provisioning.machine import disk_free, room_of
 from inference.provisioning.memory import KV_BYTES, Footprint, Proportions, in_words
-from inference.provisioning.quantization import MODULE, Comparison
+from inference.provisioning.quantization import Comparison, compare
 from inference.provisioning.speed import Speed, isolated_stream_speed
 from worker.cli.download import fetch, make, shown
 from worker.config import Config
@@ -267,11 +267,15 @@ def check_text(text: Path) -> None:
         raise StartError(f"no text file at {text} (--text)")
 
 
+def _text_of(path: Path) -> str:
+    return path.read_text("utf-8", "replace")
+
+
 def _quantize(source: Path, target: Path, kind: str, config: Config) -> None:
     part = target.with_name(f"{target.name}.part")
     try:
-        given = ("quantise", str(source), str(part), kind, str(config.threads or default_threads()))
-        run_isolated(MODULE, *given, timeout_s=QUANTIZE_TIMEOUT_S)
+        threads = config.threads or default_threads()
+        run_isolated(quantize, source, part, kind, threads=threads, timeout_s=QUANTIZE_TIMEOUT_S)
         part.replace(target)
     finally:
         part.unlink(missing_ok=True)
@@ -279,13 +283,13 @@ def _quantize(source: Path, target: Path, kind: str, config: Config) -> None:
 
 def _report(before: Path, after: Path, text: Path, config: Config) -> Report:
     threads = config.threads or default_threads()
-    arguments = (str(before), str(after), str(text), str(threads), str(config.gpu_layers))
-    compared = run_isolated(MODULE, "compare", *arguments, timeout_s=COMPARE_TIMEOUT_S)
+    measure = partial(run_isolated, compare, before, after, _text_of(text), timeout_s=COMPARE_TIMEOUT_S)
+    compared = measure(threads=threads, gpu_layers=config.gpu_layers)
     sizes = before.stat().st_size, after.stat().st_size
     first, second = (
         isolated_stream_speed(path, threads=threads, gpu_layers=config.gpu_layers) for path in (before, after)
     )
-    return Report(sizes, Comparison(**json.loads(compared)), (first, second))
+    return Report(sizes, Comparison(**compared), (first, second))
 
 
 def _weights_table(report: Report) -> str:
@@ -330,9 +334,9 @@ async def compare_kv(config: Config, *, name: str, text: str | None, as_json: bo
 
 def _compared(path: Path, text: Path, kind: str, config: Config) -> Comparison:
     threads = config.threads or default_threads()
-    arguments = (str(path), str(path), str(text), str(threads), str(config.gpu_layers), kind)
+    measure = partial(run_isolated, compare, path, path, _text_of(text), timeout_s=TIMEOUT_S)
     try:
-        return Comparison(**json.loads(run_isolated(MODULE, "compare", *arguments, timeout_s=TIMEOUT_S)))
+        return Comparison(**measure(threads=threads, gpu_layers=config.gpu_layers, kv_type=kind))
     except RunFailed as failure:
         raise StartError(f"{kind} could not be compared: {failure}") from failure
 

@@ -6,14 +6,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import sys
 from collections.abc import Callable
 from subprocess import DEVNULL, PIPE
 
+from inference.attention import ALL
 from inference.config import EngineConfig, default_threads
 from inference.errors import InferenceError
-from inference.provisioning import speed
 from inference.provisioning.calibration import Calibrations, affordable
+from inference.provisioning.isolated_process import call, result_in
+from inference.provisioning.speed import Pace, attention_paces, paces_in
 from worker.lifecycle.supervisor import Supervised, Supervisor, Well
 
 PAUSE_S = 60.0  # without a token: the worker is idle
@@ -40,13 +41,13 @@ class Calibrator:
             await self._task.stop()
 
     async def _run(self, _well: Well) -> None:
-        printed = None
+        paces = None
         try:
-            while printed is None:
+            while paces is None:
                 await self._pause()
                 if await asyncio.to_thread(affordable, self._config):
-                    printed = await self._measured()
-            attention = await asyncio.to_thread(self._calibrations.put, self._config, speed.read(printed))
+                    paces = await self._measured()
+            attention = await asyncio.to_thread(self._calibrations.put, self._config, paces)
         except (ValueError, OSError, InferenceError):  # the process died, or its file is gone: keep the rule
             log.warning("the fastest attention mode could not be measured; `firsttoken doctor` says why")
         else:
@@ -59,23 +60,19 @@ class Calibrator:
             if self._steps() == before:
                 return
 
-    async def _measured(self) -> str | None:
-        """The output of the measurement; None if requests arrived meanwhile."""
+    async def _measured(self) -> list[Pace] | None:
+        """The result of the measurement; None if requests arrived meanwhile."""
         config, before = self._config, self._steps()
-        arguments = speed.arguments(config.model_path, config.threads or default_threads(), config.gpu_layers)
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", speed.MODULE, "attention", *arguments),
-            stdin=DEVNULL,
-            stdout=PIPE,
-            stderr=DEVNULL,
-        )
-        reading = asyncio.create_task(process.communicate())
+        threads = config.threads or default_threads()
+        command, given = call(attention_paces, config.model_path, ALL, threads=threads, gpu_layers=config.gpu_layers)
+        process = await asyncio.create_subprocess_exec(*command, stdin=PIPE, stdout=PIPE, stderr=DEVNULL)
+        reading = asyncio.create_task(process.communicate(given))
         try:
             while not reading.done():
                 await asyncio.wait([reading], timeout=LOOK_S)
                 if self._steps() != before:
                     return None
-            return reading.result()[0].decode()
+            return paces_in(result_in(reading.result()[0]))
         finally:
             if process.returncode is None:
                 process.kill()

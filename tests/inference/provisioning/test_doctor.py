@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from hashlib import sha256
 from importlib.util import find_spec
+from os import abort
 from pathlib import Path
 from typing import Any
 
@@ -245,14 +246,21 @@ def test_a_self_test_that_fails_becomes_a_finding() -> None:
 
 def test_a_native_crash_is_named_by_its_signal() -> None:
     with pytest.raises(RunFailed, match="killed by SIGABRT"):
-        run_isolated("tests.inference.dying", timeout_s=20)
+        run_isolated(abort, timeout_s=20)
+
+
+def gone() -> None:
+    """Of a module that does not exist."""
+
+
+gone.__module__ = "inference.no_such_module"
 
 
 def test_a_module_that_fails_or_hangs_says_why() -> None:
     with pytest.raises(RunFailed, match="No module named"):
-        run_isolated("inference.no_such_module", timeout_s=20)
+        run_isolated(gone, timeout_s=20)
     with pytest.raises(RunFailed, match="did not finish within"):
-        run_isolated("inference.provisioning.selftest", timeout_s=0.001)
+        run_isolated(self_test, CHAT_MODEL, timeout_s=0.001)
 
 
 def _findings(config: EngineConfig) -> dict[str, Finding]:

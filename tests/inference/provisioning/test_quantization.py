@@ -15,7 +15,6 @@ from inference.provisioning import quantization
 from inference.provisioning.isolated_process import RunFailed, run_isolated
 from inference.provisioning.quantization import (
     LEAD_TOKENS,
-    MODULE,
     WINDOW_TOKENS,
     WINDOWS_MAX,
     Comparison,
@@ -103,6 +102,5 @@ def test_a_quantised_model_is_smaller_and_of_its_kind(tmp_path: Path) -> None:
 
 def test_what_cannot_be_quantised_ends_with_a_reason(tmp_path: Path) -> None:
     (tmp_path / "cut.gguf").write_bytes(CHAT_MODEL.read_bytes()[:100_000])
-    arguments = (str(tmp_path / "cut.gguf"), str(tmp_path / "out.gguf"), "q4_0", "1")
     with pytest.raises(RunFailed, match="could not quantise"):
-        run_isolated(MODULE, "quantise", *arguments, timeout_s=60)
+        run_isolated(quantize, tmp_path / "cut.gguf", tmp_path / "out.gguf", "q4_0", threads=1, timeout_s=60)
