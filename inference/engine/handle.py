@@ -7,9 +7,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
 
-from inference.delta_stream import DeltaStream
 from inference.errors import InferenceError
-from inference.generation import Delta, Finish, TokenLogprob
+from inference.generation import Delta, DeltaStream, Finish, TokenLogprob
 from inference.request import Request
 
 # Requests flushed per callback: with a thousand requests, a new connection waits for about 2 ms instead of 30.

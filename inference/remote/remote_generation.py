@@ -8,7 +8,6 @@ from itertools import zip_longest
 
 import orjson
 
-from inference.delta_stream import DeltaStream
 from inference.errors import (
     OVERLOADED,
     EnginesAway,
@@ -20,7 +19,7 @@ from inference.errors import (
     Refused,
 )
 from inference.frozen import changed
-from inference.generation import Delta, Facts, Finish, Hop, Priority, Stamps
+from inference.generation import Delta, DeltaStream, Facts, Finish, Hop, Priority, Stamps
 from inference.remote.fleet import Fleet, Upstream, session_of
 from inference.remote.protocol import DONE, PATH, Ask, Events, MalformedStream, StreamUpdate, read
 from inference.remote.transport import PATH as CHANNEL_PATH
