@@ -50,7 +50,6 @@ class ChatModel(TextModel):
         if config.disk_folder and config.disk_bytes_max:
             disk = DiskTier(config.disk_folder, backend.fingerprint, config.disk_bytes_max, self._turns)
         self._engine = Engine(backend, self._pieces, self._end_tokens, config, drafter, disk, eyes)
-        self._parallel = config.parallel
 
     @classmethod
     def load(cls, config: EngineConfig, progress: Progress | None = None) -> ChatModel:
@@ -149,43 +148,12 @@ class ChatModel(TextModel):
         return self._engine.totals["steps"]
 
     def stats(self) -> dict[str, Any]:
-        """Gauges and totals of the engine for health and metrics. Per-position ones are mappings."""
-        engine, totals, costs = self._engine, self._engine.totals, self._engine.tier_costs
-        return {
-            "model": self.name,
-            "parameters": self.parameters,
-            "device": "gpu" if self._on_gpu else "cpu",
-            "waiting": engine.waiting,
-            "running": engine.running,
-            "ahead": engine.ahead,
-            "waiting_tokens": engine.waiting_tokens,
-            "predicted_ttft_s": engine.predicted_ttft_s,
-            "parallel": self._parallel,
-            "resident": engine.resident,
-            "kv_use": round(engine.kv_use, 4),
-            "preempted_total": totals["preempted"],
-            "steps_total": totals["steps"],
-            "prompt_tokens_total": totals["prompt_tokens"],
-            "cached_tokens_total": totals["cached_tokens"],
-            "ahead_tokens_total": totals["ahead_tokens"],
-            "generated_tokens_total": totals["generated_tokens"],
-            "decode_seconds_total": totals["decode_ns"] / 1e9,
-            "token_cache_bytes": self._tokenizer.kept_bytes + self._turns.kept_bytes,
-            "tokenizer_hits_total": self._tokenizer.hits,
-            "tokenizer_misses_total": self._tokenizer.misses,
-            **engine.speculation.stats(),
-            **engine.tiers.stats(),
-            **self._host_memory,
-            "parked_bytes_per_token": costs.parked_bytes_per_token,
-            "restore_ratio": costs.restore_ratio,
-        }
-
-    @property
-    def _host_memory(self) -> dict[str, int]:
-        """Bytes of this process; with a GPU they are the device's."""
+        """See also `Engine.stats`. The bytes are those of this process: with a GPU, they are the device's."""
+        known = {**super().stats(), **self._engine.stats()}
         if self._on_gpu:
-            return {}
-        return {"kv_cache_bytes": self._footprint.kv_cache, "working_bytes": self._footprint.working}
+            return {**known, "device": "gpu"}
+        held = {"kv_cache_bytes": self._footprint.kv_cache, "working_bytes": self._footprint.working}
+        return {**known, "device": "cpu", **held}
 
 
 def _backend_of(weights: LlamaModel, config: EngineConfig, context: int) -> LlamaContext:

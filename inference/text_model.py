@@ -159,6 +159,16 @@ class TextModel:
     def prepare(self, grammar: str, begins: str = "") -> Grammar:
         return self._vocabulary.compile(grammar, begins)
 
+    def stats(self) -> dict[str, Any]:
+        """Gauges and totals for health and metrics."""
+        return {
+            "model": self.name,
+            "parameters": self.parameters,
+            "token_cache_bytes": self._tokenizer.kept_bytes + self._turns.kept_bytes,
+            "tokenizer_hits_total": self._tokenizer.hits,
+            "tokenizer_misses_total": self._tokenizer.misses,
+        }
+
     @property
     def vocabulary_size(self) -> int:
         return len(self._pieces)

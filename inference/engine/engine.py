@@ -12,6 +12,7 @@ import sys
 import threading
 from collections import Counter, deque
 from collections.abc import Sequence
+from typing import Any
 
 from inference.backend import Backend
 from inference.config import EngineConfig
@@ -35,7 +36,7 @@ from inference.errors import (
 from inference.generation import ANY_TERMS, Due, Finish, Priority, Sampling, Terms
 from inference.grammar.constraint import Constraint
 from inference.kvcache.disk import DiskTier
-from inference.kvcache.tiers import TierCosts, Tiers
+from inference.kvcache.tiers import Tiers
 from inference.picture import Eyes, PlacedRun
 from inference.prompt import CacheScope, PromptTokens
 from inference.request import Request
@@ -287,34 +288,32 @@ class Engine:
         return [*(request for request, _ in list(self._inbox)), *self.tiers.arriving]
 
     @property
-    def tier_costs(self) -> TierCosts:
-        return self.tiers.costs(self.prefill_token_s)
-
-    @property
     def prefill_token_s(self) -> float | None:
         """Seconds to prefill one token; None until it has been measured."""
         return self._forecasts.prefill_token_s
 
-    @property
-    def predicted_ttft_s(self) -> float | None:
-        """Predicted TTFT of a request that arrived now; None before anything was measured."""
-        return self._forecasts.next_ttft_s(now_ns())
-
-    @property
-    def waiting_tokens(self) -> int:
-        """Tokens of all waiting prompts."""
-        return self._scheduler.load.tokens
-
-    @property
-    def resident(self) -> int:
-        """Slots that keep the KV of a conversation for its next turn."""
-        return self._scheduler.slots.resident
-
-    @property
-    def kv_use(self) -> float:
-        """The share of the KV cache that holds tokens."""
-        slots = self._scheduler.slots
-        return slots.tokens / (slots.count * self._backend.context)
+    def stats(self) -> dict[str, Any]:
+        """Gauges and totals, for health and metrics. Those by position in a draft are mappings."""
+        slots, totals = self._scheduler.slots, self.totals
+        return {
+            "waiting": self.waiting,
+            "running": self.running,
+            "ahead": self.ahead,
+            "waiting_tokens": self._scheduler.load.tokens,  # of all waiting prompts
+            "predicted_ttft_s": self._forecasts.next_ttft_s(now_ns()),  # of a request that arrived now
+            "parallel": self._config.parallel,
+            "resident": slots.resident,
+            "kv_use": round(slots.tokens / (slots.count * self._backend.context), 4),
+            "preempted_total": totals["preempted"],
+            "steps_total": totals["steps"],
+            "prompt_tokens_total": totals["prompt_tokens"],
+            "cached_tokens_total": totals["cached_tokens"],
+            "ahead_tokens_total": totals["ahead_tokens"],
+            "generated_tokens_total": totals["generated_tokens"],
+            "decode_seconds_total": totals["decode_ns"] / 1e9,
+            **self.speculation.stats(),
+            **self.tiers.stats(self.prefill_token_s),
+        }
 
     # --- on the engine's thread ---
 

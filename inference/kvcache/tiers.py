@@ -125,20 +125,6 @@ class Arrivals:
         return max(0.0, (min(ends) - now_ns) / 1e9) if ends else None
 
 
-@dataclass(frozen=True, slots=True)
-class TierCosts:
-    """Costs of the tiers, measured while serving; 0 before anything was measured."""
-
-    parked_bytes_per_token: float
-    restore_us_per_token: float
-    prefill_us_per_token: float
-
-    @property
-    def restore_ratio(self) -> float:
-        """Cost of restoring a token relative to computing it."""
-        return self.restore_us_per_token / self.prefill_us_per_token if self.prefill_us_per_token else 0.0
-
-
 class Tiers:
     def __init__(self, backend: Backend, slots: Slots, disk: DiskTier | None, wake: Callable[[], None]) -> None:
         self._backend, self._slots, self._disk, self._wake = backend, slots, disk, wake
@@ -237,18 +223,12 @@ class Tiers:
             self._disk.writes = False
             self._disk.close()
 
-    def costs(self, prefill_s: float | None) -> TierCosts:
-        """`prefill_s`: seconds to prefill one token."""
-        parked, totals = self.parked, self.totals
-        return TierCosts(
-            parked_bytes_per_token=parked.bytes / max(1, parked.tokens),
-            restore_us_per_token=totals["restore_ns"] / 1e3 / max(1, totals["restored_tokens"]),
-            prefill_us_per_token=(prefill_s or 0.0) * 1e6,
-        )
-
-    def stats(self) -> dict[str, int]:
-        disk = self._disk
+    def stats(self, prefill_s: float | None) -> dict[str, float]:
+        """`prefill_s`: seconds to prefill one token, with which those to restore one are compared."""
+        disk, restore_s = self._disk, self.totals["restore_ns"] / 1e9 / max(1, self.totals["restored_tokens"])
         return {
+            "parked_bytes_per_token": self.parked.bytes / max(1, self.parked.tokens),
+            "restore_ratio": restore_s / prefill_s if prefill_s else 0.0,
             "parked": len(self.parked),
             "parked_bytes": self.parked.bytes,
             "checkpoints": len(self._slots.checkpoints),

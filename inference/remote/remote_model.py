@@ -150,21 +150,17 @@ class RemoteModel(TextModel):
         self._shared.add(beginning)
 
     def stats(self) -> dict[str, Any]:
-        """Gauges and totals of the worker's side, for health and metrics: engines report their own."""
+        """Those of the worker's side: engines report their own."""
         up = self._fleet.up
         waiting = sum(generation.waits for generation in self._going)
         return {
-            "model": self.name,
-            "parameters": self.parameters,
+            **super().stats(),
             "device": "engines",
             "engines": len(self._fleet.upstreams),
             "engines_up": len(up),
             "waiting": waiting,
             "running": len(self._going) - waiting,
             "ahead": sum(generation.ahead for generation in self._going),
-            "tokenizer_hits_total": self._tokenizer.hits,
-            "tokenizer_misses_total": self._tokenizer.misses,
-            "token_cache_bytes": self._tokenizer.kept_bytes + self._turns.kept_bytes,
             **{f"{name}_total": self._totals[name] for name in TOTALS},
         }
 

@@ -117,7 +117,7 @@ async def test_a_cancelled_generation_stops_at_the_next_step(engine: Engine, bac
     await text(handle)
     assert handle.finish is Finish.CANCELLED
     assert len(backend.steps) <= cancelled_at + 2  # the one in flight, and one that had been planned
-    assert (engine.running, engine.resident) == (0, 1)
+    assert (engine.running, engine.stats()["resident"]) == (0, 1)
 
 
 async def test_a_waiting_request_can_be_cancelled(engine: Engine) -> None:
@@ -477,7 +477,7 @@ async def test_a_conversation_returns_while_the_one_that_makes_room_for_it_takes
     for token in (1, 2, 1):
         prompt = [token] * 90
         assert await text(engine.submit(prompt, GREEDY)) == expected(prompt, 5)
-    assert engine.tiers.stats()["restored_total"] == 1
+    assert engine.stats()["restored_total"] == 1
     await asyncio.to_thread(engine.close)
 
 
