@@ -37,13 +37,11 @@ class ChatModel(TextModel):
         backend: LlamaContext,
         config: EngineConfig,
         drafter: Drafting | None = None,
-        draft: LlamaModel | None = None,
         eyes: Eyes | None = None,
     ) -> None:
         super().__init__(weights, backend.fingerprint, backend.context)
         self.adapters = config.adapters
         self.eyes = eyes
-        self._draft = draft
         self._on_gpu = weights.on_gpu
         self._footprint = Footprint.of(Proportions.of(weights), config, gpu=self._on_gpu)
         disk = None
@@ -85,14 +83,14 @@ class ChatModel(TextModel):
             context = config.context_of(weights.context_length)
             backend = _backend_of(weights, config, context)
             undo.callback(backend.close)
-            drafter, draft = _load_drafter(weights, context, config, undo) if backend.drops else (None, None)
+            drafter = _load_drafter(weights, context, config, undo) if backend.drops else None
             if (config.draft_path or config.lookup) and not backend.drops:
                 log.warning("%s gets no drafts: its recurrent state cannot drop a rejected token", weights.name)
             eyes = None
             if config.projector_path:
                 eyes = Projector(config.projector_path, weights, config.threads or default_threads())
                 undo.callback(eyes.close)
-            model = cls(weights, backend, config, drafter, draft, eyes)
+            model = cls(weights, backend, config, drafter, eyes)
             undo.pop_all()
             return model
 
@@ -106,8 +104,6 @@ class ChatModel(TextModel):
     async def close(self) -> None:
         await asyncio.to_thread(self._engine.close)
         if not self._engine.lost:
-            if self._draft:
-                self._draft.close()
             await super().close()
 
     @property
@@ -172,15 +168,13 @@ def _backend_of(weights: LlamaModel, config: EngineConfig, context: int) -> Llam
     )
 
 
-def _load_drafter(
-    weights: LlamaModel, context: int, config: EngineConfig, undo: ExitStack
-) -> tuple[Drafting | None, LlamaModel | None]:
-    """The drafter, and the weights of a draft model if it has one; they are on a GPU only if the model's layers are.
+def _load_drafter(weights: LlamaModel, context: int, config: EngineConfig, undo: ExitStack) -> Drafting | None:
+    """The weights of a draft model are on a GPU only if the model's layers are.
 
     Raises ModelNotLoaded, also for a draft model with another vocabulary.
     """
     if config.draft_path is None or not config.draft_max:
-        return (PromptLookup() if config.lookup else None), None
+        return PromptLookup() if config.lookup else None
     draft = load_weights(
         config.draft_path,
         gpu_layers=config.gpu_layers if weights.on_gpu else 0,
@@ -200,4 +194,4 @@ def _load_drafter(
         kv_type=config.kv_type,
     )
     undo.callback(backend.close)
-    return DraftModel(backend, min(draft.vocabulary_size, weights.vocabulary_size)), draft
+    return DraftModel(backend, min(draft.vocabulary_size, weights.vocabulary_size), draft.close)

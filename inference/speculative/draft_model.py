@@ -6,7 +6,7 @@ Its cache follows the requests lazily: it catches up when a draft is wanted, so 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from time import perf_counter
 
 from inference.backend import Backend, Chunk
@@ -31,13 +31,16 @@ def same_vocabulary(draft: Sequence[bytes], model: Sequence[bytes]) -> bool:
 class DraftModel:
     """Greedy drafts for all streams of a step together. Uses the slots with the same numbers in its own context.
 
-    `vocabulary` is the number of tokens that both models have: others are neither drafted nor prefilled.
+    `vocabulary` is the number of tokens that both models have: others are neither drafted nor prefilled. `free` is
+    called when its context is closed.
     """
 
     watches = False
 
-    def __init__(self, backend: Backend, vocabulary: int = sys.maxsize) -> None:
-        self._backend = backend
+    def __init__(
+        self, backend: Backend, vocabulary: int = sys.maxsize, free: Callable[[], None] = lambda: None
+    ) -> None:
+        self._backend, self._free = backend, free
         self._vocabulary = vocabulary
         self._held: dict[int, list[int]] = {}
         self.cost = StepCost()
@@ -62,6 +65,7 @@ class DraftModel:
 
     def close(self) -> None:
         self._backend.close()
+        self._free()
 
     def _stream(self, request: Request, room: int) -> Stream:
         assert request.slot is not None
