@@ -47,6 +47,7 @@ class IdleDevice:
 
     context = CONTEXT
     exact = streams = rewinds = drops = True
+    crowded = False
 
     def __init__(self, streams: int, config: EngineConfig, logits: NDArray[np.float32], steps: int) -> None:
         self.slots, self.rows_max = config.slots, config.rows_max

@@ -59,6 +59,10 @@ class Backend(Protocol):
     def drops(self) -> bool:
         """Whether tokens of a slot's last step can be dropped, such as rejected drafts."""
 
+    @property
+    def crowded(self) -> bool:
+        """Whether its last step took all cores that this process may use: what runs beside the next holds it up."""
+
     def decode(self, chunks: Sequence[Chunk]) -> NDArray[np.float32]:
         """Compute chunks (sorted by slot, one per slot); returns logits [outputs, vocabulary] in chunk order, valid
         until the next call. Raises InferenceError; the slots' content behind the chunks' positions is then

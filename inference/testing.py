@@ -314,6 +314,7 @@ class ScriptedBackend:
     exact: bool = True
     streams: bool = True
     rewinds: bool = True
+    crowded: bool = False
     fail_next: bool = False
     poison: int | None = None
     refuse_next: bool = False

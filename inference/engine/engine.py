@@ -443,5 +443,7 @@ class Engine:
         assert self._outbox is not None
         try:
             self._outbox.publish(news)
+            if self._backend.crowded and len(news) > 1:  # a single token takes no longer than waiting for it
+                self._outbox.await_delivery(len(news))
         except RuntimeError:  # the event loop is closed: nobody receives the results
             self._closing = True

@@ -15,7 +15,7 @@ from inference.adapter import Adapter
 from inference.attention import AUTO, F16, Q4_0, Q8_0, Attention
 from inference.attention import attention as usual
 from inference.backend import Chunk, Region
-from inference.cores import physical_cores
+from inference.cores import physical_cores, usable_cores
 from inference.errors import ModelNotLoaded, OutOfDeviceMemory
 from inference.llama.abort_handler import aborts_reported_to
 from inference.llama.batch import Batch, between
@@ -112,6 +112,7 @@ class LlamaContext:
         self._batch = Batch(rows_max)
         self._threads = _chooser(threads_min if not gpu else threads, threads)
         self._threads_now = 0
+        self._cores = usable_cores()
         self.streams = not mode.unified
         self.exact = mode.exact and not gpu
         self.slots = slots
@@ -124,6 +125,10 @@ class LlamaContext:
         self.vocabulary_size = model.vocabulary_size
         self._input_dimensions = model.input_dimensions
         self.fingerprint = fingerprint(model.path, parameters, adapters)
+
+    @property
+    def crowded(self) -> bool:
+        return not self._on_gpu and self._threads_now >= self._cores
 
     def surviving(self, tell: Callable[[str], None]) -> AbstractContextManager[None]:
         """If the device is lost or llama.cpp aborts, `tell` is called instead of ending the process."""

@@ -87,6 +87,24 @@ async def test_concurrent_requests_get_their_own_text(engine: Engine) -> None:
     assert await asyncio.gather(*map(text, handles)) == [expected(prompt, 5) for prompt in prompts]
 
 
+async def test_where_a_step_takes_all_cores_the_tokens_of_the_last_one_are_delivered_before_it(
+    engine: Engine, backend: ScriptedBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("inference.engine.handle.DELIVERY_S", 60.0)
+    backend.crowded, decode = True, backend.decode
+    delivered = list[bool]()
+
+    def observed(chunks: Sequence[Chunk]) -> NDArray[np.float32]:
+        positions = [chunk.position for chunk in chunks if len(chunks) == 2]
+        delivered.extend(at <= len(handle.ids) for at, handle in zip(positions, handles, strict=False))
+        return decode(chunks)
+
+    monkeypatch.setattr(backend, "decode", observed)
+    handles = [engine.submit([token], Sampling(temperature=0, max_tokens=500)) for token in (1, 2)]
+    await asyncio.gather(*map(text, handles))
+    assert len(delivered) >= 900 and all(delivered)
+
+
 async def test_requests_that_come_together_begin_together(engine: Engine) -> None:
     """A thread that was awake anyway, which is seldom, takes the first one alone."""
     steps = list[int]()

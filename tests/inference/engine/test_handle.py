@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, cast
+
+import pytest
 
 from inference.engine.handle import SLICE, Handle, Outbox, TokenUpdate
 from inference.engine.sampler import Sampler
@@ -70,3 +73,24 @@ def test_many_requests_are_served_in_slices_between_which_the_loop_does_other_wo
     loop.run()
     assert (loop.wakeups, loop.iterations) == (1, 2)
     assert [len(deltas) for deltas in heard] == [1] * len(handles)
+
+
+def test_the_engine_waits_until_all_slices_are_delivered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("inference.engine.handle.DELIVERY_S", 60.0)
+    (loop, outgoing), (handles, heard), counts = outbox(), followed(SLICE + 1), list[int]()
+    outgoing.publish([TokenUpdate(handle, 0, "x") for handle in handles])
+    with ThreadPoolExecutor(1) as engine:
+        waiting = engine.submit(outgoing.await_delivery, len(handles))
+        waiting.add_done_callback(lambda _: counts.extend(map(len, heard)))
+        loop.run()
+    assert counts == [1] * len(handles)
+
+
+def test_a_loop_that_is_held_up_holds_up_the_engine_for_the_time_of_the_tokens_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("inference.engine.handle.DELIVERY_S", 1e-6)
+    (_, outgoing), (handles, heard) = outbox(), followed(2)
+    outgoing.publish([TokenUpdate(handle, 0, "x") for handle in handles])
+    outgoing.await_delivery(2)
+    assert heard == [[], []]
