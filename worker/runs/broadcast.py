@@ -152,7 +152,12 @@ class Broadcast:
     def end(self, snapshot: dict[str, Any]) -> Batch:
         """What is to be stored before the end is told."""
         self._rest, self._end = self._held_back_frames(), self._encoded_end(snapshot)
-        return self.journal.batch([*self._rest, *self._end], skipped=int(self._encoder.tells_trace))
+        skipped = int(self._encoder.tells_trace and bool(self._end))
+        return self.journal.batch([*self._rest, *self._end], skipped=skipped)
+
+    def end_stored(self, events: Batch) -> None:
+        """What `end` returned is stored: all but the trace, which precedes the end."""
+        self.journal.keep(events)
 
     def end_otherwise(self, snapshot: dict[str, Any], end: ResponseEnd) -> None:
         """The event log stores this end in place of one that may have been stored."""
@@ -162,8 +167,10 @@ class Broadcast:
         """`trace` ends the trace: nothing is added to it afterwards."""
         if self._followers:  # where no event was stored before the end, they go out below, together with that
             self._first.sent(len(self.frames) + len(self._rest))
-        told = self._encoder.trace(trace()) if self._encoder.tells_trace else []
-        self._publish([*self._rest, *map(sse.encode, told), *self._end], last=True)
+        told = list(map(sse.encode, self._encoder.trace(trace()))) if self._encoder.tells_trace else []
+        if self.journal.stored > len(self.frames):
+            self.journal.late = told
+        self._publish([*self._rest, *told, *self._end], last=True)
 
     async def flush(self, give_up_s: float) -> None:
         """Store the end that could not be stored before: a client that reads the response now should find it."""

@@ -38,6 +38,7 @@ class Journal:
     first: int = 0
     stored: int = 0  # of the frames, from the first on
     last: bool = False  # nothing follows
+    late: Sequence[bytes] = ()  # the frame before the last one, if it is told only now that the last one is stored
     end: ResponseEnd | None = None  # where it could not be stored before it was sent
     continuation: Continuation | None = None  # where another worker may resume
     on_stored: Callable[[], None] = lambda: None
@@ -45,14 +46,14 @@ class Journal:
 
     def batch(self, further: Sequence[bytes] = (), *, skipped: int = 0) -> Batch:
         """What is not known to be stored, and `further` frames that are about to be sent after `skipped` others."""
-        frames = [*self.frames[self.stored :], *further]
-        number = self.first + len(self.frames) + len(further) + skipped - 1
+        frames = [*self.late, *self.frames[self.stored :], *further]
+        number = self.first + len(self.frames) + len(further) + skipped - 1 - len(self.late)
         marks = self.continuation.marks_up_to(number) if self.continuation and not further else ()
         return Batch(self.response_id, list(map(sse.data_of, frames)), number, self.last, self.end, marks)
 
     def keep(self, batch: Batch) -> None:
         """The batch is stored."""
-        self.stored = batch.number + 1 - self.first
+        self.stored = max(self.stored, batch.number + 1 - self.first)  # the end may have been stored meanwhile
         if self.continuation:
             self.continuation.keep()
         self.on_stored()

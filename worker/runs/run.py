@@ -288,6 +288,8 @@ class Run:
                     return "cancelled"
                 log.warning("a response could not be stored: %r", error)
                 finished, snapshot = self._failed(finished, error)
+            else:
+                self.broadcast.end_stored(events)
         self.snapshot = snapshot
         self.broadcast.tell_end(partial(self._ledger.payload, finished.status))
         if self.error is not None:

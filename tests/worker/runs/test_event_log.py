@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from uuid import UUID
 
 import asyncpg
+import orjson
 import pytest
 
 from agents.message import new_id
 from agents.store import ResponseRecord
 from migrations.pool import DATABASE_AWAY, Database
 from tests.agents.turns import user
+from tests.worker.answering import answering, events_of, stream
 from worker.lifecycle.supervisor import Supervisor
 from worker.runs import event_log
 from worker.runs.continuation import GAP, UNSTORED_EVENTS_MAX
@@ -123,6 +126,43 @@ async def test_events_wait_for_a_database_that_is_away(
     told.tell(frame(1), last=True)
     assert await log.flush()
     assert await numbers(running, tenant_id, two[0]) == ([0, 1], True)
+
+
+@pytest.mark.parametrize("include", [[], ["firsttoken:trace"]], ids=["without", "with trace"])
+async def test_what_was_stored_with_the_end_of_an_answer_is_not_written_again(
+    database: Database, monkeypatch: pytest.MonkeyPatch, include: list[str]
+) -> None:
+    append_all, written, over = RunningStore.append_all, list[Batch](), asyncio.Event()
+
+    async def noted(
+        self: RunningStore, by_tenant: Mapping[UUID, Sequence[Batch]], worker: int, followed: Collection[str] = ()
+    ) -> bool:
+        done = await append_all(self, by_tenant, worker, followed)
+        batches = [batch for of_tenant in by_tenant.values() for batch in of_tenant]
+        written.extend(batches)
+        if any(batch.last for batch in batches):
+            over.set()
+        return done
+
+    monkeypatch.setattr(RunningStore, "append_all", noted)
+    async with answering(database, "Hello there.") as client:
+        told = await stream(client, "/v1/responses", {"input": "hello", "stream": True, "include": include})
+        await over.wait()
+        id = told[0]["response"]["id"]
+        [last] = [batch for batch in written if batch.last]
+        types = [orjson.loads(event)["type"] for event in last.events]
+        assert types == include  # the trace was complete only then
+        async with client.get(f"/v1/responses/{id}?stream=true") as answer:
+            assert events_of(await answer.text()) == told
+
+
+def test_a_batch_that_is_stored_late_takes_back_nothing() -> None:
+    journal = Journal(UUID(int=1), "resp_x", [frame(0), frame(1)])
+    late, whole = journal.batch(), journal.batch([frame(2)])
+    journal.keep(whole)
+    journal.frames.append(frame(2))
+    journal.keep(late)
+    assert journal.batch().events == []
 
 
 async def test_what_waits_too_long_is_dropped_and_what_follows_is_marked(
