@@ -62,8 +62,8 @@ class Cause(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """`cached` of `tokens` prompt tokens were reused. `segment` and `cause` are None if all but the last token were,
-    which is always computed."""
+    """`cached` of `tokens` prompt tokens were reused. `segment` and `cause` are None if all were, or all but the last
+    token, which is computed unless the same prompt was answered just before."""
 
     cached: int
     tokens: int

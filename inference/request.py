@@ -138,11 +138,16 @@ class Request(Facts):
 
     @property
     def recomputed(self) -> int:
-        """Tokens at the end of the prompt that are always computed, even if they are cached: all that have to be
-        scored, because the cache has no logits."""
+        """Tokens at the end of the prompt that are computed even if they are cached, unless it `begins`: all that have
+        to be scored, because the cache has no logits of them."""
         if self.is_unscored:
             return len(self.prompt)
         return EXACT_ROWS_MIN if self.exact else 1
+
+    @property
+    def begins(self) -> bool:
+        """Whether nothing is wanted of its prompt but the first token behind it."""
+        return not (self.generated or self.ahead or self.is_unscored) and self.max_tokens > 0
 
     @property
     def is_unscored(self) -> bool:

@@ -320,12 +320,14 @@ class ScriptedBackend:
     refuse_next: bool = False
     steps: list[int] = field(default_factory=list)  # rows of each step
     cells: dict[int, list[int]] = field(default_factory=dict)
+    told: NDArray[np.float32] = field(default_factory=lambda: np.empty(0, np.float32))  # by the last step
 
     @property
     def drops(self) -> bool:
         return self.rewinds
 
     def decode(self, chunks: Sequence[Chunk]) -> NDArray[np.float32]:
+        self.told[:] = np.nan
         numbers = [chunk.slot for chunk in chunks]
         assert numbers == sorted(set(numbers)), f"slots out of order: {numbers}"
         count = sum(len(chunk.tokens) for chunk in chunks)
@@ -337,7 +339,8 @@ class ScriptedBackend:
             raise InferenceError("scripted failure")
         self.steps.append(count)
         rows = [row for chunk in chunks for row in self._compute(chunk)]
-        return np.array(rows, np.float32).reshape(-1, self.vocabulary)
+        self.told = np.array(rows, np.float32).reshape(-1, self.vocabulary)
+        return self.told
 
     def _compute(self, chunk: Chunk) -> list[NDArray[np.float32]]:
         cells = self.cells.setdefault(chunk.slot, [])

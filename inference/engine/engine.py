@@ -325,6 +325,7 @@ class Engine:
                     self._take_submitted()
                     self._step()
                     self._publish()
+                    self._executor.keep_ends()
                     if self._scheduler.idle:
                         self._rest()
                     elif self._sight and self._sight.is_busy and not self._scheduler.can_compute:
@@ -372,8 +373,11 @@ class Engine:
 
     def _step(self) -> None:
         began_ns = now_ns()
-        plan = self._scheduler.plan(began_ns)
-        self._scheduler.begin(plan, began_ns)
+        plan = self._scheduler.admit(began_ns)
+        self._executor.place(plan)
+        self._publish()  # the first tokens that need no step do not wait for one
+        self._executor.keep_ends()
+        self._scheduler.begin(self._scheduler.fill(plan, began_ns), began_ns)
         took_ns = self._executor.run(plan)
         self.totals["preempted"] += plan.preempted
         if took_ns is not None:

@@ -48,6 +48,13 @@ class Executor:
         self._accept = accept
         self._finish = finish
         self._totals = totals
+        self._begun: list[tuple[Request, NDArray[np.float32]]] = []  # with the logits behind its prompt
+
+    def place(self, plan: Plan) -> None:
+        """Give the admitted requests their slots, and draw the first tokens of those that need no step for it."""
+        started_ns = now_ns()
+        for request, placement in plan.placements:
+            self._place(request, placement, started_ns)
 
     def run(self, plan: Plan) -> int | None:
         """Returns how many nanoseconds the device computed; None if the step was empty or failed."""
@@ -55,21 +62,34 @@ class Executor:
         self._speculation.extend(plan)
         started_ns = now_ns()
         _charge_drafting(plan.work, started_ns - began_ns)
-        for request, placement in plan.placements:
-            self._place(plan, request, placement, started_ns)
         return self._compute(plan.work, started_ns) if plan.work else None
 
-    def _place(self, plan: Plan, request: Request, placement: Placement, started_ns: int) -> None:
+    def keep_ends(self) -> None:
+        """Keep the ends of the prompts whose answers have just begun, before another step: their first tokens, which
+        should be on their way by now, do not wait for the copies."""
+        for request, logits in self._begun:
+            assert request.slot is not None
+            self._tiers.keep_end(request.slot, len(request.prompt), logits, goes_on=request.finish is None)
+        self._begun.clear()
+
+    def _place(self, request: Request, placement: Placement, started_ns: int) -> None:
+        end = placement.end
         try:
             self._tiers.place(request, placement)
         except (InferenceError, MemoryError) as error:  # a state that cannot be restored costs time, not the request
             log.error("a prompt is recomputed from the start: %s", error)
             self._backend.truncate(placement.slot, 0)
-            self._scheduler.restart_prefill(plan, request, placement)
+            self._scheduler.restart_prefill(request, placement)
+            end = None
         if not request.ahead and not request.stamps.admitted_ns:  # a preempted request was counted before
             self._totals["prompt_tokens"] += len(request.prompt)
             self._totals["cached_tokens"] += request.cached_tokens
         request.stamps.admitted_ns = request.stamps.admitted_ns or started_ns
+        if end is not None:
+            request.stamps.prefilled_ns = now_ns()
+            self._draw(request, end.logits)
+            if not self._backend.rewinds and end.state is None:
+                self._begun.append((request, end.logits))
 
     def _compute(self, work: Sequence[Work], started_ns: int) -> int | None:
         try:
@@ -95,6 +115,8 @@ class Executor:
                 continue
             if not request.stamps.prefilled_ns:
                 request.stamps.prefilled_ns = computed_ns
+            if request.begins:
+                self._begun.append((request, logits[row]))
             if request.ahead or not request.max_tokens:
                 self._finish(request, Finish.LENGTH, None)
             elif most_likely is not None and most_likely[row] not in request.sampler.never:
@@ -126,6 +148,7 @@ class Executor:
         for part in (rest[:half], rest[half:]):
             if part:
                 self._compute(part, now_ns())
+                self.keep_ends()
 
     def _undo(self, work: Work, error: InferenceError) -> bool:
         """Remove what a failed step left in a slot. If a recurrent state cannot be rewound, its request ends."""

@@ -32,7 +32,7 @@ from inference.generation import Priority
 from inference.kvcache.checkpoints import CHECKPOINT_SHARE, Checkpoints
 from inference.kvcache.host_cache import HostCache
 from inference.kvcache.radix import SharedPrefixes
-from inference.kvcache.slots import Placement, Slots
+from inference.kvcache.slots import END_SHARE, Placement, Slots
 from inference.request import EXACT_ROWS_MIN, Request
 
 # Prefill chunk sizes beside streams, largest first. Multiples of 16 suit the matrix kernels. The smallest is used
@@ -83,10 +83,12 @@ class Scheduler:
         self._config = config
         self.shared_prefixes = SharedPrefixes()
         checkpoint_bytes = 0 if rewinds else int(CHECKPOINT_SHARE * config.parked_bytes_max)
+        end_bytes = int(END_SHARE * checkpoint_bytes)
         self.slots = Slots(
             config.slots,
             parked=HostCache(config.parked_bytes_max - checkpoint_bytes, self.shared_prefixes),
-            checkpoints=Checkpoints(checkpoint_bytes, self.shared_prefixes),
+            checkpoints=Checkpoints(checkpoint_bytes - end_bytes, self.shared_prefixes),
+            end_bytes_max=end_bytes,
             shared_prefixes=self.shared_prefixes,
             rewinds=rewinds,
             streams=streams,
@@ -154,10 +156,15 @@ class Scheduler:
         if request.slot is not None:
             self.slots.release(request.slot, request.kept)
 
-    def plan(self, now_ns: int = 0) -> Plan:
-        """The next step: a row for every stream, then as many prompt tokens as fit beside them."""
+    def admit(self, now_ns: int = 0) -> Plan:
+        """The next step, to which requests are admitted. They are placed, and answers begin that need no step, before
+        it is filled with `work`."""
         plan = Plan()
         self._admit(plan, now_ns)
+        return plan
+
+    def fill(self, plan: Plan, now_ns: int = 0) -> Plan:
+        """Add the work of the step: a row for every stream, then as many prompt tokens as fit beside them."""
         streams, prefilling = [], []
         computing, within_s = self._in_turn(self._computing())
         for request in computing:
@@ -243,13 +250,12 @@ class Scheduler:
             rows[work.request.scope.tenant] += len(work.tokens)
         self._turns.charge(seconds, rows)
 
-    def restart_prefill(self, plan: Plan, request: Request, placement: Placement) -> None:
-        """Restart the prefill of a request in the next step: the slot it was just placed in turned out to be empty."""
-        self.slots.advance(placement.slot, -request.computed)
+    def restart_prefill(self, request: Request, placement: Placement) -> None:
+        """Let a request prefill from the start: the slot it was just placed in turned out to be empty."""
+        self.slots.restart(placement.slot)
         request.computed = 0
         if request.miss is placement.miss:  # its first placement: nothing was cached after all
             request.cached_tokens, request.miss = 0, self.slots.lost(request.prompt, request.scope)
-        plan.work = [work for work in plan.work if work.request is not request]
 
     def computed(self, done: Sequence[Work]) -> None:
         """Record that this work is in the KV cache. Drafted tokens are left out: they count once accepted."""
@@ -393,7 +399,9 @@ class Scheduler:
 
     def _prefix_owners(self, request: Request) -> list[Request]:
         """The running requests that are computing a prefix of this one."""
-        slots = self.slots.prefix_owners(request.reusable, request.scope, recomputed=request.recomputed)
+        slots = self.slots.prefix_owners(
+            request.reusable, request.scope, recomputed=request.recomputed, answers=request.begins
+        )
         return [r for r in self._running if r.slot in slots]
 
     def _place(self, plan: Plan, request: Request) -> None:
@@ -403,6 +411,7 @@ class Scheduler:
             recomputed=request.recomputed,
             ahead=request.ahead,
             boundaries=request.boundaries,
+            answers=request.begins,
         )
         assert placement is not None, "fewer requests run than there are slots"
         self._waiting.remove(request)

@@ -28,6 +28,9 @@ TAIL_LOSS_MAX = 64
 MISS_TOKENS = 32
 # Waiting for another request's prefill costs a step or two; fewer tokens than this are cheaper to compute again.
 SHARED_PREFILL_MIN = 32
+# Of the memory for checkpoints: states at the ends of prompts. One saves no more than the tokens of a generation
+# prompt, and only if a newest question comes again; it may be as large as the keys and values of thousands.
+END_SHARE = 0.25
 
 
 UNUSED_SCOPE = CacheScope("")  # of a slot that was never used
@@ -39,6 +42,22 @@ class Parking(StrEnum):
     DUE = "due"
     DONE = "done"
     FAILED = "failed"  # not retried in a pause, as it may fail again and again; only once more when the slot is taken
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PromptEnd:
+    """What the first token of an answer is drawn from: the `logits` [vocabulary] behind the first `tokens` of a slot.
+    With them, the same prompt needs no step. `state`: that of the recurrent layers there, if the model cannot rewind
+    and the slot goes on.
+    """
+
+    tokens: int
+    logits: NDArray[np.float32]
+    state: NDArray[np.uint8] | None = None
+
+    @property
+    def state_bytes(self) -> int:
+        return 0 if self.state is None else self.state.nbytes
 
 
 @dataclass(slots=True, eq=False)
@@ -53,7 +72,12 @@ class Slot:
     ahead: bool = False  # used by a prefill ahead of its request
     parking: Parking = Parking.DUE
     boundaries: tuple[int, ...] = ()  # where its state is to be kept, if the model cannot rewind
+    end: PromptEnd | None = None  # of the prompt that was answered last
     used: int = 0  # order of last use
+
+    def ends_at(self, tokens: int) -> bool:
+        """Whether it is idle and holds no more than so many tokens: any model can go on there."""
+        return not self.live and self.computed == tokens
 
     @property
     def worth_waiting(self) -> bool:
@@ -64,8 +88,9 @@ class Slot:
 @dataclass(frozen=True, slots=True)
 class Placement:
     """Put a prompt into `slot`. Its first `reused` tokens come from slot `source` (the same slot: nothing to copy) or
-    from `restored`, which may have left host memory by then; with a `checkpoint`, there may be more tokens. `saves`:
-    what to copy from the slot to host memory first.
+    from `restored`, which may have left host memory by then; with a `checkpoint`, there may be more tokens. With an
+    `end`, they are the whole prompt, and the token behind it is drawn at once. `saves`: what to copy from the slot to
+    host memory first.
     """
 
     slot: int
@@ -73,8 +98,15 @@ class Placement:
     reused: int
     restored: Entry | None = None
     checkpoint: Checkpoint | None = None
+    end: PromptEnd | None = None
     saves: Saved | None = None
     miss: Miss | None = field(default=None, compare=False)  # why no more tokens are reused
+
+    @property
+    def state(self) -> NDArray[np.uint8] | None:
+        """That of the recurrent layers behind the reused tokens, if it has to be brought back."""
+        kept = self.checkpoint or self.end
+        return kept.state if kept else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,12 +121,14 @@ class Saved:
 @dataclass(frozen=True, slots=True)
 class _Prefix:
     """Where a prefix of a prompt is available: in a slot, or in a parked entry; `checkpoint` if it does not end with
-    the prefix and cannot rewind. `cached`: tokens of the prompt that slots or host memory have at all."""
+    the prefix and cannot rewind. `end` if it is a whole prompt that was answered before. `cached`: tokens of the prompt
+    that slots or host memory have at all."""
 
     tokens: int = 0
     slot: Slot | None = None
     entry: int | None = None
     checkpoint: Checkpoint | None = None
+    end: PromptEnd | None = None
     cached: int = 0
 
 
@@ -110,7 +144,8 @@ class Slots:
     """Pure bookkeeping; the engine applies each placement to the cache.
 
     `rewinds` is false for recurrent and hybrid models, whose state cannot be truncated: there, a slot can only be
-    continued from its exact end, or from a checkpoint.
+    continued from its exact end, or from a checkpoint. `end_bytes_max` is for the states that such a model needs at the
+    ends of prompts; logits, one row per slot, take little beside its keys and values.
     """
 
     def __init__(
@@ -119,6 +154,7 @@ class Slots:
         *,
         parked: HostCache | None = None,
         checkpoints: Checkpoints | None = None,
+        end_bytes_max: int = 0,
         shared_prefixes: SharedPrefixes | None = None,
         rewinds: bool = True,
         streams: bool = True,
@@ -131,6 +167,7 @@ class Slots:
         self._clock = 0
         self.parked = HostCache(0) if parked is None else parked
         self.checkpoints = Checkpoints(0) if checkpoints is None else checkpoints
+        self._end_bytes_max = end_bytes_max
 
     def __repr__(self) -> str:
         live = sum(slot.live for slot in self._slots)
@@ -157,13 +194,32 @@ class Slots:
         """Memory of the indexes of parked entries and of prompts seen."""
         return self.parked.index_bytes + self._seen.bytes
 
+    @property
+    def keeps_ends(self) -> bool:
+        """Whether the ends of prompts are kept where the slot goes on with an answer."""
+        return self._rewinds or self._end_bytes_max > 0
+
+    @property
+    def end_bytes(self) -> int:
+        """Memory of the states at the ends of prompts."""
+        return sum(slot.end.state_bytes for slot in self._slots if slot.end)
+
     def uncached(self, prompt: Sequence[int], scope: CacheScope) -> int:
         """Number of tokens at the end of the prompt that no slot holds or is about to hold."""
         return len(prompt) - self._index.match(prompt, scope)[1]
 
-    def prefix_owners(self, prompt: Sequence[int], scope: CacheScope, *, recomputed: int = 1) -> set[int]:
+    def prefix_owners(
+        self, prompt: Sequence[int], scope: CacheScope, *, recomputed: int = 1, answers: bool = False
+    ) -> set[int]:
         """The slots in which a request is computing a prefix of this prompt: waiting for it is cheaper than computing
-        it twice. `recomputed` as in `place`."""
+        it twice. If it is the same prompt, nothing will be left to compute. `recomputed` and `answers` as in `place`.
+        """
+        if answers and self.keeps_ends:
+            if self._whole(prompt, scope):
+                return set()
+            holders = [slot for slot in self._holding(prompt, scope) if slot.worth_waiting]
+            if coming := {slot.number for slot in holders if slot.computed < len(prompt) == len(slot.tokens)}:
+                return coming
         beginning = prompt[:-recomputed]
         keys, matched = self._index.match(beginning, scope)
         holders = [self._slots[key] for key in keys]
@@ -181,17 +237,19 @@ class Slots:
         recomputed: int = 1,
         ahead: bool = False,
         boundaries: Sequence[int] = (),
+        answers: bool = False,
     ) -> Placement | None:
         """Choose and claim a slot; None if every slot is live. The last `recomputed` tokens are computed in any case:
         the first new token is sampled from the logits of the very last one. `ahead`: a prefill ahead of its request,
-        which may take long, so no request waits for it. `boundaries`: positions from which other prompts may go on."""
+        which may take long, so no request waits for it. `boundaries`: positions from which other prompts may go on.
+        `answers`: nothing is wanted of the prompt but the token behind it, so the logits kept of the same one will do.
+        """
         beginning = prompt[:-recomputed]
         keys, matched = self._index.match(beginning, scope)
         holders = [self._slots[key] for key in keys]
-        prefix = self._prefix(beginning, scope, holders, matched)
-        if (
-            prefix.tokens < recomputed
-        ):  # a single row of an exact prompt: it may have been a whole prompt, computed alone
+        prefix = (self._whole(prompt, scope) if answers else None) or self._prefix(beginning, scope, holders, matched)
+        # A single row of an exact prompt may have been a whole prompt, computed alone.
+        if prefix.tokens < recomputed and not prefix.end:
             prefix = replace(NOTHING, cached=prefix.cached)
         target = self._target(prefix)
         if target is None:
@@ -203,6 +261,7 @@ class Slots:
             miss=self._miss(prompt, scope, keys, matched, prefix),
             restored=None if prefix.entry is None else self.parked[prefix.entry],
             checkpoint=prefix.checkpoint,
+            end=prefix.end,
             saves=self._saves(target, prefix),
         )
         if prefix.checkpoint:
@@ -210,6 +269,7 @@ class Slots:
         target.tokens, target.computed, target.scope = list(prompt), prefix.tokens, scope
         target.live, target.ahead, target.parking = True, ahead, Parking.DUE
         target.boundaries = self._boundaries(beginning, scope, prefix, boundaries)
+        target.end = prefix.end
         self._index.insert(target.number, target.tokens, scope)
         self._touch(target)
         return placement
@@ -219,14 +279,34 @@ class Slots:
         slot = self._slots[number]
         self.checkpoints.put(slot.tokens[: slot.computed], slot.scope, state)
 
+    def keep_end(self, number: int, end: PromptEnd) -> None:
+        """Keep the end of the prompt that a slot was given last, in place of its last one, and of those that were used
+        least recently. If its state is larger than all that may be kept, others will be too."""
+        if end.state_bytes > self._end_bytes_max:
+            self._end_bytes_max = 0
+            return
+        self._slots[number].end = None
+        for slot in sorted(self._slots, key=lambda slot: slot.used):
+            if self.end_bytes + end.state_bytes <= self._end_bytes_max:
+                break
+            slot.end = None
+        self._slots[number].end = end
+
     def advance(self, number: int, tokens: int) -> None:
         """Record that this many more tokens of a live slot are in the cache."""
         self._slots[number].computed += tokens
+
+    def restart(self, number: int) -> None:
+        """Record that nothing of a live slot is in the cache after all."""
+        slot = self._slots[number]
+        slot.computed, slot.end = 0, None
 
     def release(self, number: int, tokens: Sequence[int]) -> None:
         """The request has ended; the slot stays resident with these tokens, all of which are in the cache."""
         slot = self._slots[number]
         slot.tokens, slot.computed, slot.live = list(tokens), len(tokens), False
+        if slot.end and slot.end.tokens > slot.computed:
+            slot.end = None
         if not slot.ahead:  # only prompts that a client sent count as seen
             self._seen.add(tokens, slot.scope)
         if slot.tokens:
@@ -272,9 +352,25 @@ class Slots:
         worth = best.tokens >= (1 if best.entry is None else PARK_TOKENS_MIN)
         return replace(best if worth else NOTHING, cached=cached)
 
+    def _whole(self, prompt: Sequence[int], scope: CacheScope) -> _Prefix | None:
+        """A slot that holds all of a prompt, with the end of it; an idle one is preferred."""
+        tokens = len(prompt)
+        holders = self._holding(prompt, scope)
+        ended = [slot for slot in holders if slot.end and slot.end.tokens == tokens and self._goes_on(slot, slot.end)]
+        slot = min(ended, key=lambda slot: (slot.live, slot.number), default=None)
+        return _Prefix(tokens, slot=slot, end=slot.end, cached=tokens) if slot else None
+
+    def _goes_on(self, slot: Slot, end: PromptEnd) -> bool:
+        return self._rewinds or end.state is not None or slot.ends_at(end.tokens)
+
+    def _holding(self, prompt: Sequence[int], scope: CacheScope) -> list[Slot]:
+        """The slots that hold, or are about to hold, all of a prompt."""
+        keys, matched = self._index.match(prompt, scope)
+        return [self._slots[key] for key in keys] if matched == len(prompt) else []
+
     def _ends(self, holders: list[Slot], matched: int, entry: int | None, parked: int) -> list[_Prefix]:
         """The slots and the parked entry that end with what they share with a prompt: any model can go on there."""
-        found = [_Prefix(matched, slot=slot) for slot in holders if not slot.live and slot.computed == matched]
+        found = [_Prefix(matched, slot=slot) for slot in holders if slot.ends_at(matched)]
         if entry is not None and len(self.parked[entry].tokens) == parked:
             return [_Prefix(parked, entry=entry), *found]
         return found
@@ -290,7 +386,7 @@ class Slots:
     ) -> tuple[int, ...]:
         """Where to keep the state of a prompt that goes on from this prefix: also at its end, unless it is a checkpoint
         or near one. That costs no step, and nothing else will hold the state there once the prompt is computed."""
-        if self._rewinds or not self.checkpoints.keeps:
+        if self._rewinds or prefix.end or not self.checkpoints.keeps:
             return ()
         behind = spaced([at for at in boundaries if at <= len(beginning)], prefix.tokens)
         last = self.checkpoints.longest(beginning[: prefix.tokens], scope)

@@ -13,11 +13,14 @@ from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 from inference.backend import Backend
 from inference.errors import InferenceError
 from inference.kvcache.disk import DiskTier, Found, chain
 from inference.kvcache.host_cache import PARK_TOKENS_MIN, Entry, HostCache
-from inference.kvcache.slots import Placement, Saved, Slots
+from inference.kvcache.slots import Placement, PromptEnd, Saved, Slots
 from inference.lru_cache import LruCache
 from inference.prompt import CacheScope
 from inference.request import Request
@@ -186,13 +189,12 @@ class Tiers:
         """Prepare a slot for its new request: save, then restore, truncate or fork. Raises InferenceError."""
         if placement.saves:
             self._save(placement.saves)
-        state = placement.checkpoint.state if placement.checkpoint else None
         if placement.restored is not None:
             self._restore(placement, placement.restored)
         elif placement.source == placement.slot:
-            self._backend.truncate(placement.slot, placement.reused, state)
+            self._backend.truncate(placement.slot, placement.reused, placement.state)
         else:
-            self._backend.fork(placement.source, placement.slot, placement.reused, state)
+            self._backend.fork(placement.source, placement.slot, placement.reused, placement.state)
         self.totals["checkpoints_used"] += placement.checkpoint is not None
         self._keep_root(request, placement)
         self.keep_checkpoint(placement.slot)
@@ -206,6 +208,18 @@ class Tiers:
             self._slots.keep_checkpoint(number, self._backend.checkpoint(number))
         except (InferenceError, MemoryError) as error:  # a missing one may cost a prefill, but no answer
             log.error("the state at a boundary could not be kept: %s", error)
+
+    def keep_end(self, number: int, tokens: int, logits: NDArray[np.float32], *, goes_on: bool) -> None:
+        """Keep what the same prompt needs to be answered without a step: these logits behind so many tokens, which are
+        all that the slot has. `goes_on`: it is about to get more of them."""
+        is_lost = goes_on and not self._backend.rewinds  # the state there
+        if is_lost and not self._slots.keeps_ends:
+            return
+        try:
+            state = self._backend.checkpoint(number) if is_lost else None
+            self._slots.keep_end(number, PromptEnd(tokens, logits.copy(), state))
+        except (InferenceError, MemoryError) as error:  # a missing one costs a step, but no answer
+            log.error("the end of a prompt could not be kept: %s", error)
 
     def close(self) -> None:
         """Write what is worth keeping to disk, most recently used first. Takes a few seconds at most."""
@@ -232,7 +246,7 @@ class Tiers:
             "parked": len(self.parked),
             "parked_bytes": self.parked.bytes,
             "checkpoints": len(self._slots.checkpoints),
-            "checkpoint_bytes": self._slots.checkpoints.bytes,
+            "checkpoint_bytes": self._slots.checkpoints.bytes + self._slots.end_bytes,
             "checkpoints_used_total": self.totals["checkpoints_used"],
             "prompt_index_bytes": self._slots.index_bytes,
             "restored_total": self.totals["restored"],
@@ -270,8 +284,7 @@ class Tiers:
         except InferenceError:
             self.parked.discard(entry)
             raise
-        state = placement.checkpoint.state if placement.checkpoint else None
-        self._backend.truncate(placement.slot, placement.reused, state)
+        self._backend.truncate(placement.slot, placement.reused, placement.state)
         self.totals["restored"] += 1
         self.totals["restored_tokens"] += placement.reused
         self.totals["restore_ns"] += now_ns() - started

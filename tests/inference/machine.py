@@ -104,9 +104,10 @@ class Machine:
             if (finish := r.ending(self.clock)) is not None:
                 self._finish(r, finish, None)
         plan = self.plan()
-        assert plan.work or self.scheduler.idle, "work is waiting and nothing is done"
+        assert plan.work or plan.placements or self.scheduler.idle, "work is waiting and nothing is done"
         rows = [len(work.tokens) for work in plan.work]
         self._executor.run(plan)
+        self._executor.keep_ends()
         if self._row_s:
             self.scheduler.record_step(plan, took_s := self._took_s(sum(rows)))
             self.seconds += took_s
@@ -116,7 +117,10 @@ class Machine:
         return self._step_s + rows * self._row_s
 
     def plan(self) -> Plan:
-        return self.scheduler.plan()
+        plan = self.scheduler.admit()
+        self._executor.place(plan)
+        self._executor.keep_ends()
+        return self.scheduler.fill(plan)
 
     def finish(self, *requests: Request) -> int:
         """Step until these are done; returns the steps that it took."""

@@ -144,7 +144,8 @@ async def test_what_the_platform_says_is_cached_for_all_tenants_and_what_they_sa
     common = model.encode(before_question(model.render(secret)))
     model.share(common)
     first, again, guessed = [await ask(model, secret, salt=salt) for salt in ("one", "one", "two")]
-    assert again[1] == len(model.encode(model.render(secret))) - 1
+    assert again[1] == len(model.encode(model.render(secret)))
+    assert again[0] == first[0]
     assert guessed[1] == len(common) > 100
     assert guessed[0] == first[0]
     edited = [ChatMessage("system", f"{SYSTEM.content} Be terse."), ChatMessage("user", "hello")]

@@ -13,14 +13,14 @@ def main() -> int:
     prepare_process()  # before llama.cpp is imported
     from inference.engine.scheduler import Scheduler
 
-    plan, broken = Scheduler.plan, Path(sys.argv[sys.argv.index("--home") + 1]) / "break"
+    admit, broken = Scheduler.admit, Path(sys.argv[sys.argv.index("--home") + 1]) / "break"
 
-    def plan_or_break(self: Scheduler, now_ns: int) -> object:
+    def admit_or_break(self: Scheduler, now_ns: int) -> object:
         if broken.exists():
             raise ZeroDivisionError("injected")
-        return plan(self, now_ns)
+        return admit(self, now_ns)
 
-    Scheduler.plan = plan_or_break  # type: ignore[method-assign, assignment]
+    Scheduler.admit = admit_or_break  # type: ignore[method-assign, assignment]
     return main()
 
 

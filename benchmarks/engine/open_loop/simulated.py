@@ -106,7 +106,8 @@ class Simulation:
 
     def _step(self) -> None:
         scheduler = self._scheduler
-        step = scheduler.plan(now_ns := int(self._now_s * 1e9))
+        now_ns = int(self._now_s * 1e9)
+        step = scheduler.fill(scheduler.admit(now_ns), now_ns)
         scheduler.begin(step, now_ns)
         took_s = self._device.takes_s(step)
         self._now_s += took_s

@@ -130,13 +130,14 @@ class Watched(Machine):
     def plan(self) -> Plan:
         before = list(self.scheduler.requests)
         running = [r for r in before if r.slot is not None]
+        new = {r for r in before if not r.stamps.admitted_ns}
         plan = super().plan()
         self._check_preempted([r for r in running if r.slot is None], [r for r, _ in plan.placements])
-        served = {work.request for work in plan.work}
+        served = {work.request for work in plan.work} | {r for r, _ in plan.placements if r.finish}
         best = min((r.priority for r in before), default=None)
         assert best is None or any(r.priority is best for r in served), "the highest class does not get on"
         self._check_rows(served, [r for r in before if r.phase is Phase.DECODE])
-        self._newcomers = [r for r, _ in plan.placements if not r.stamps.admitted_ns]
+        self._newcomers = [r for r, _ in plan.placements if r in new]
         self._plan = plan
         return plan
 

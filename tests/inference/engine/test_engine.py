@@ -278,7 +278,7 @@ async def test_an_engine_that_breaks_tells_everybody_whatever_state_it_is_in(
     def broken(*_: object) -> None:
         raise ZeroDivisionError("out of order")
 
-    for name in ("plan", "remove"):  # nor can a request leave it
+    for name in ("admit", "remove"):  # nor can a request leave it
         monkeypatch.setattr(engine._scheduler, name, broken)
     for handle in (*running, waiting):
         with pytest.raises(EngineStopped, match="out of order"):

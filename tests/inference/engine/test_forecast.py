@@ -128,7 +128,7 @@ class Shop:
 
     def _begin(self) -> Plan:
         before = {r for r in self.scheduler.requests if r.slot is None}
-        plan = self.plan = self.scheduler.plan(self.now_ns)
+        plan = self.plan = self.scheduler.fill(self.scheduler.admit(self.now_ns), self.now_ns)
         placed = [r for r, _ in plan.placements if r in before]
         left = [r.priority for r in self.scheduler.requests if r.slot is None]
         self.inversions += sum(r.priority > min(left, default=r.priority) for r in placed if not r.keeps_slot)

@@ -116,12 +116,19 @@ async def test_a_turn_that_goes_on_computes_what_is_new_and_an_edit_of_it_no_mor
         assert computed(generation) <= talk.tokens(question) + MARKUP_MAX
 
 
-async def test_an_answer_is_generated_again_from_behind_its_question(talk: Talk) -> None:
+async def test_an_answer_is_generated_again_without_a_step_for_its_prompt(talk: Talk) -> None:
     messages = [SYSTEM, user(1)]
     first = await talk.ask(messages)
     again = await talk.ask(messages)
     assert first.facts.cached_tokens == 0
-    assert computed(again) <= MARKUP_MAX
+    assert (computed(again), again.facts.reading.count) == (0, 0)
+    prompt, answers = talk.model.encode(talk.model.render(messages, TOOLS)), []
+    for _ in range(3):
+        generation = talk.model.generate(prompt, Sampling(max_tokens=90, temperature=0, top_logprobs=0))
+        answers.append([delta.logprobs[0].logprob async for delta in generation])
+    assert computed(generation) == 0
+    for answer in answers[1:]:
+        assert answer == pytest.approx(answers[0], abs=CLOSE), "it goes on from another state"
 
 
 async def test_a_branch_from_an_earlier_question_computes_from_there(talk: Talk) -> None:

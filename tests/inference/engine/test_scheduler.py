@@ -440,14 +440,14 @@ def test_a_step_of_nothing_but_batch_requests_is_short_while_more_urgent_ones_ar
 
     def rows_of_batch_at(seconds: float) -> int:
         scheduler.add(prompt := request([next(first), 9] * 300, priority=priority))
-        rows = scheduler.plan(int(seconds * 1e9)).rows
+        rows = scheduler.fill(scheduler.admit(), int(seconds * 1e9)).rows
         scheduler.remove(prompt)
         return rows
 
     first = count(10)
     assert rows_of_batch_at(0.0) == 256
     scheduler.add(urgent := request([1, 1]))
-    scheduler.plan(10**9)
+    scheduler.fill(scheduler.admit(), 10**9)
     scheduler.remove(urgent)
     assert 0.6 * most_s < rows_of_batch_at(1.5) / 1000 <= most_s
     assert rows_of_batch_at(1.5 + URGENT_NS / 1e9) == 256

@@ -8,7 +8,7 @@ import pytest
 from inference.kvcache.host_cache import Entry, HostCache
 from inference.kvcache.miss_report import SEEN_BLOCK
 from inference.kvcache.radix import SharedPrefixes
-from inference.kvcache.slots import SHARED_PREFILL_MIN, TAIL_LOSS_MAX, Placement, Saved, Slots
+from inference.kvcache.slots import SHARED_PREFILL_MIN, TAIL_LOSS_MAX, Placement, PromptEnd, Saved, Slots
 from inference.prompt import CacheScope
 
 SYSTEM = list(range(100))
@@ -110,6 +110,42 @@ def test_a_single_row_of_an_exact_prompt_is_not_reused() -> None:
     slots.place([1], ANYONE, recomputed=2)
     finish(slots, 0, [1])
     assert slots.place([1, 2, 3, 4], ANYONE, recomputed=2) == Placement(1, 1, 0)
+
+
+def test_what_was_drawn_from_belongs_to_the_prompt_that_the_slot_was_given_last() -> None:
+    slots, end = Slots(1), PromptEnd(len(SYSTEM), np.zeros(3, np.float32))
+    slots.place(SYSTEM, ANYONE)
+    slots.advance(0, len(SYSTEM))
+    slots.keep_end(0, end)
+    finish(slots, 0, [*SYSTEM, 7])
+    assert slots.place(SYSTEM, ANYONE, answers=True) == Placement(0, 0, len(SYSTEM), end=end)
+    finish(slots, 0, SYSTEM)
+    other = [7] * len(SYSTEM)
+    slots.place([*other, 8], ANYONE)
+    finish(slots, 0, other)
+    assert slots.place(other, ANYONE, answers=True) == Placement(0, 0, len(other) - 1)
+
+
+def test_the_end_of_a_prompt_goes_with_what_leads_to_it() -> None:
+    slots = Slots(1, rewinds=False, end_bytes_max=100)
+    slots.place(SYSTEM, ANYONE)
+    slots.advance(0, len(SYSTEM))
+    slots.keep_end(0, PromptEnd(len(SYSTEM), np.zeros(3, np.float32), np.zeros(60, np.uint8)))
+    assert slots.end_bytes == 60
+    slots.release(0, SYSTEM[:-1])
+    assert slots.end_bytes == 0
+
+
+def test_a_prompt_in_a_slot_that_turned_out_to_be_empty_is_waited_for() -> None:
+    slots, end = Slots(2), PromptEnd(len(SYSTEM), np.zeros(3, np.float32))
+    slots.place(SYSTEM, ANYONE)
+    slots.advance(0, len(SYSTEM))
+    slots.keep_end(0, end)
+    finish(slots, 0, SYSTEM)
+    assert slots.place(SYSTEM, ANYONE, answers=True) == Placement(0, 0, len(SYSTEM), end=end)
+    assert not slots.prefix_owners(SYSTEM, ANYONE, answers=True)
+    slots.restart(0)
+    assert slots.prefix_owners(SYSTEM, ANYONE, answers=True) == {0}
 
 
 def test_tenants_do_not_share_prefixes() -> None:
