@@ -35,7 +35,7 @@ from agents.turn_opener import TurnOpener
 from inference.errors import InferenceError
 from inference.generation import Finish, Generation, Priority
 from inference.language_model import LanguageModel
-from inference.prompt import PromptTokens, Segment
+from inference.prompt import Segment
 from inference.tokenizer import count_all
 from inference.trace import Trace, now_ns
 from retrieval.passage import Passage
@@ -315,7 +315,7 @@ class Agent:
 
     async def read_draft(self, turn: Turn, passages: Sequence[Passage]) -> ReadDraft | None:
         """Prefill the prompt of a question that may still change, with those of its passages that can be read until the
-        turn is due, if that helps. Only the last token is left: the answer begins with what the model makes of it.
+        turn is due, if that helps.
 
         Raises InvalidTurn, InvalidTemplate, TextTooLong.
         """
@@ -325,8 +325,7 @@ class Agent:
         passages = best_within(passages, passage_tokens_max(turn, now_ns(), token_s))
         progress, likely = await self._unread(turn, passages)
         prompt = (await self._prompts.build(progress, likely))[1]
-        beginning = PromptTokens(prompt[:-1], prompt.boundaries)
-        reading = likely.model.prefill_ahead(beginning, salt=turn.salt, exact=turn.sampling.deterministic)
+        reading = likely.model.prefill_ahead(prompt, salt=turn.salt, exact=turn.sampling.deterministic)
         return ReadDraft(passages, reading) if reading is not None else None
 
     async def share(self, turn: Turn, only: Candidate | None = None) -> Generation | None:

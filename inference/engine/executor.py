@@ -48,7 +48,7 @@ class Executor:
         self._accept = accept
         self._finish = finish
         self._totals = totals
-        self._begun: list[tuple[Request, NDArray[np.float32]]] = []  # with the logits behind its prompt
+        self._begun: list[tuple[Request, NDArray[np.float32]]] = []  # each with the logits behind its prompt
 
     def place(self, plan: Plan) -> None:
         """Give the admitted requests their slots, and draw the first tokens of those that need no step for it."""
@@ -65,8 +65,8 @@ class Executor:
         return self._compute(plan.work, started_ns) if plan.work else None
 
     def keep_ends(self) -> None:
-        """Keep the ends of the prompts whose answers have just begun, before another step: their first tokens, which
-        should be on their way by now, do not wait for the copies."""
+        """Keep the ends of prompts that were prefilled ahead, or whose answers have just begun, before another step.
+        First tokens, which should be on their way by now, do not wait for the copies."""
         for request, logits in self._begun:
             assert request.slot is not None
             self._tiers.keep_end(request.slot, len(request.prompt), logits, goes_on=request.finish is None)
@@ -115,7 +115,7 @@ class Executor:
                 continue
             if not request.stamps.prefilled_ns:
                 request.stamps.prefilled_ns = computed_ns
-            if request.begins:
+            if request.begins or request.ahead:
                 self._begun.append((request, logits[row]))
             if request.ahead or not request.max_tokens:
                 self._finish(request, Finish.LENGTH, None)

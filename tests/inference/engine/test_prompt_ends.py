@@ -92,6 +92,15 @@ def test_of_answers_to_one_prompt_that_are_asked_for_together_one_computes_it() 
     assert sum(machine.backend.steps) == len(PROMPT) + 3 * (9 - 1)
 
 
+@REWINDS
+def test_a_prompt_that_was_prefilled_ahead_is_answered_without_a_step_as_well(rewinds: bool) -> None:
+    machine = Machine(rewinds=rewinds)
+    machine.add(ahead := request(PROMPT, 0, priority=Priority.AHEAD))
+    machine.finish(ahead)
+    assert answered(machine, request(PROMPT, 80)) == 0
+    assert answered(machine, request(PROMPT, 3)) == 0
+
+
 def test_what_is_drawn_from_is_the_same_whatever_is_asked_of_it() -> None:
     machine, (likely, *_) = Machine(), expected(request(PROMPT))
     for _ in range(2):
