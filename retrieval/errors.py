@@ -94,8 +94,8 @@ class OtherEmbeddingModel(RetrievalError):
 
 
 class UnreadableFile(RetrievalError):
-    """A file that cannot become passages; the message says why, without the file's name and the final full stop that the
-    reasons of other libraries may have."""
+    """A file that cannot become passages; the message says why, without the file's name and without the final full stop
+    that the reasons of other libraries may have."""
 
     status = 400
     code = "unsupported_file"
