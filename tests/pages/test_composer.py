@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from base64 import b64decode
+from typing import Any
 
 import pytest
 from playwright.async_api import FilePayload, Request, expect
@@ -81,6 +82,37 @@ async def test_shift_enter_breaks_the_line_and_examples_ask_at_once(
     assert scripted.turns == []
     await page.locator("[data-example]").first.click()
     await expect(page.locator(".prose")).to_have_text("Hello.")
+
+
+PRESS = """(field, mark) => field.dispatchEvent(new KeyboardEvent(
+    "keydown", { key: "Enter", bubbles: true, cancelable: true, ...mark }))"""
+
+
+@pytest.mark.parametrize("mark", [{"isComposing": True}, {"keyCode": 229}])  # Safari marks it in the second way only
+async def test_enter_that_picks_a_word_of_an_input_method_sends_nothing(
+    open_page: OpenPage, scripted: ScriptedWorker, mark: dict[str, Any]
+) -> None:
+    page = await open_page(scripted.url)
+    question = page.locator("#question")
+    await question.fill("日本")
+    await question.evaluate(PRESS, mark)
+    await expect(question).to_have_value("日本")
+    await question.press("Enter")
+    await expect(page.locator(".prose")).to_have_text("Hello.")
+    await page.locator(".conversation").hover()
+    await page.locator(".conversation").get_by_role("button", name="More").click()
+    await page.get_by_role("menuitem", name="Rename").click()
+    title = page.get_by_label("New title")
+    await title.fill("half a word")
+    await title.evaluate(PRESS, mark)
+    await title.press("Escape")
+    await expect(page.locator(".conversation").get_by_role("link")).to_have_text("日本")
+    assert "half a word" not in str(scripted.conversations)
+    await page.get_by_role("button", name="Edit").click()
+    edited = page.locator(".edit-question textarea")
+    await edited.evaluate(PRESS, mark)
+    await expect(edited).to_be_visible()
+    assert len(scripted.turns) == 1
 
 
 async def test_a_phone_shows_no_sideways_scroll_and_a_drawer(open_page: OpenPage, scripted: ScriptedWorker) -> None:

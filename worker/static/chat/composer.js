@@ -4,6 +4,7 @@ import { byId } from "../shared/dom.js";
 import { count } from "../shared/format.js";
 import { icon } from "../shared/icons.js";
 import { composed, isPicture, taken } from "./attached.js";
+import { composes } from "./keys.js";
 import { Pastes } from "./pastes.js";
 
 const HEIGHT_PX_MAX = 220; // a longer question scrolls inside
@@ -45,8 +46,7 @@ export class Composer {
   }
 
   key(event) {
-    // While an input method composes, Enter picks a word.
-    if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
+    if (event.key !== "Enter" || event.shiftKey || composes(event)) return;
     event.preventDefault();
     if (!this.running || this.ready) this.submit();
   }

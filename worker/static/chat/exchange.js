@@ -5,6 +5,7 @@ import { json } from "../shared/api.js";
 import { Answer } from "./answer.js";
 import { composed, taken, withoutPictures } from "./attached.js";
 import { fileDetails } from "./file-chips.js";
+import { composes } from "./keys.js";
 import { problem } from "./problem.js";
 import { replay } from "./replay.js";
 import { answerActions, questionActions } from "./turn-actions.js";
@@ -136,9 +137,10 @@ export class Exchange {
       el("button", { class: "button primary" }, "Send"),
     );
     field.addEventListener("keydown", (event) => {
-      if (event.key === "Escape") close();
-      if (event.key === "Enter" && !event.shiftKey && !event.isComposing) { event.preventDefault(); send(); }
       event.stopPropagation();
+      if (composes(event)) return;
+      if (event.key === "Escape") close();
+      if (event.key === "Enter" && !event.shiftKey) { event.preventDefault(); send(); }
     });
     this.asked.hidden = true;
     this.asked.after(form);

@@ -4,6 +4,7 @@ import { byId, el } from "../shared/dom.js";
 import { day } from "../shared/format.js";
 import { icon } from "../shared/icons.js";
 import { searchConversations } from "./conversations.js";
+import { composes } from "./keys.js";
 
 const PAUSE_MS = 150; // between the last key and the search in messages
 const AT_HAND = 6; // conversations that are offered before the worker has searched
@@ -87,7 +88,7 @@ export class Palette {
 
   key(event) {
     const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
-    if (event.isComposing || (step === undefined && event.key !== "Enter")) return;
+    if (composes(event) || (step === undefined && event.key !== "Enter")) return;
     event.preventDefault();
     if (step === undefined) this.list.children[this.at]?.click();
     else this.mark(this.at + step);

@@ -1,6 +1,7 @@
 // The row of the settings panel in which a preset is chosen, kept and deleted.
 
 import { byId, el } from "../shared/dom.js";
+import { composes } from "./keys.js";
 import { forgetPreset, keepPreset, NAME_CHARS_MAX, presets } from "./presets.js";
 import { UNSET } from "./settings.js";
 
@@ -57,7 +58,7 @@ export class PresetRow {
       this.show();
     };
     field.addEventListener("keydown", (event) => {
-      if (event.key !== "Enter" && event.key !== "Escape") return;
+      if (composes(event) || (event.key !== "Enter" && event.key !== "Escape")) return;
       event.preventDefault(); // Enter would send the form, Escape close the dialog
       close(event.key === "Enter");
       this.select.focus();

@@ -8,6 +8,7 @@ import { conversationMenu } from "./conversation-menu.js";
 import {
   deleteConversation, isPinned, listConversations, listPinned, nameOf, pinConversation, renameConversation,
 } from "./conversations.js";
+import { composes } from "./keys.js";
 
 const UNTITLED = "Untitled";
 
@@ -138,6 +139,7 @@ export class Sidebar {
     };
     input.addEventListener("blur", () => close(true));
     input.addEventListener("keydown", (event) => {
+      if (composes(event)) return;
       if (event.key === "Enter") close(true);
       if (event.key === "Escape") close(false);
     });
