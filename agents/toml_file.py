@@ -66,7 +66,7 @@ def _keys(place: Sequence[int | str], data: Any) -> list[int | str]:
 
 
 def line_of(place: Sequence[int | str], text: str) -> str:
-    """`:7` for the line of the file with this key, or with its table; empty if it is not found."""
+    """`:7` for the line of the file with this key, with its table, or with a table of it; empty if none is found."""
     keys, table, best = [part for part in place if isinstance(part, str)], list[str](), (0, 0)
     for number, line in enumerate(text.splitlines(), 1):
         if match := TABLE.match(line):
@@ -75,8 +75,9 @@ def line_of(place: Sequence[int | str], text: str) -> str:
             here = [*table, *_parts(match[1])]
         else:
             continue
-        if keys[: len(here)] == here and len(here) > best[0]:
-            best = (len(here), number)
+        shared = min(len(keys), len(here))
+        if keys[:shared] == here[:shared] and shared > best[0]:
+            best = (shared, number)
     return f":{best[1]}" if best[1] else ""
 
 

@@ -116,7 +116,7 @@ def test_prices_stand_in_the_same_file(tmp_path: Path) -> None:
         ("[prices]\noutput = -1", "prices.output"),
         ('[agents.a]\nsurface = "Help Desk"', "agents.a.surface"),
         ("agents = 3", "agents: Input should be a valid dictionary"),
-        ("[agent.support]", "agent: there is no such key; did you mean agents?"),
+        ("[prices]\n[agent.support]", ":2: agent: there is no such key; did you mean agents?"),
         ("[agents.Support]", "agents.Support"),
         ("[agents.support]\ntool = []", "agents.support.tool: there is no such key; did you mean tools?"),
         ("[agents.support]\ntools = 'x'", "agents.support.tools: Input should be a valid list"),
