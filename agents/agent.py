@@ -13,25 +13,20 @@ from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import replace
 
 from agents.answer_cache import AnswerCache, AnswerLookup, CachedAnswer, SemanticCache
-from agents.budget import FREE, Prices
-from agents.checkpoint import CannotResume, Checkpoint
-from agents.constraint import validate
+from agents.available_tools import validate
 from agents.errors import AgentError, Interrupted
 from agents.events import Event, EventSink, TurnFinished
 from agents.inflight import InFlight
 from agents.message import FunctionCall, Message
-from agents.model_registry import Candidate, ModelRegistry
-from agents.prefetch import Prefetch
-from agents.progress import Marks, Progress, replay
-from agents.prompt import answer_message, assemble
+from agents.opener import StepStarter, TurnOpener, report_position, run_on_trial
+from agents.progress import CannotResume, Checkpoint, Marks, Progress, replay
+from agents.prompt import Prefetch, answer_message, assemble
 from agents.prompt_builder import PromptBuilder, See
-from agents.router import Router
+from agents.router import Candidate, ModelRegistry, Router
 from agents.search import best_within, passage_tokens_max
-from agents.step_starter import StepStarter, report_position, run_on_trial
 from agents.tool_results import approved_calls, run_approved, take_results
 from agents.toolbox import Toolbox
-from agents.turn import Turn
-from agents.turn_opener import TurnOpener
+from agents.turn import FREE, Prices, Turn
 from inference.errors import InferenceError
 from inference.generation import Finish, Generation, Priority
 from inference.language_model import LanguageModel
@@ -217,11 +212,10 @@ class Agent:
 
     async def _next(self, progress: Progress) -> None:
         """Choose the model of the next step and submit it. Raises what `StepStarter.start` raises."""
-        offer = None if progress.concluding else progress.offer
         decision = self._router.decide(
             progress.turn,
             progress.output,
-            offer,
+            offers_tools=bool(progress.offer.callable) and not progress.concluding,
             documents=progress.in_prompt,
             step=progress.budget.steps,
             trace=progress.trace,

@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 
 from agents.available_tools import AvailableTools
 from agents.message import Item, Message
-from agents.model_registry import Candidate
 from agents.prompt import assemble
+from agents.router import Candidate
 from agents.turn import Turn
 from inference.errors import InferenceError
 from inference.frozen import dataclass

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import re
 import secrets
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
 from typing import Any, Literal, NamedTuple, TypeAlias
 
-from agents.function_tool import PLAIN, CallShape, FunctionTool
+from agents.function_tool import INPUT, PLAIN, CallShape, FunctionTool
 from inference.frozen import dataclass
 from inference.generation import TokenLogprob
 from inference.picture import Picture
 from inference.prompt import PlacedPicture
+from retrieval.passage import Passage
 
 Role: TypeAlias = Literal["user", "assistant", "system", "developer"]
 Status: TypeAlias = Literal["in_progress", "completed", "incomplete", "failed"]
@@ -197,3 +200,91 @@ def pictures_in(items: Iterable[Item]) -> Iterator[Picture]:
     for item in items:
         if isinstance(item, Message | FunctionCallOutput):
             yield from (placed.picture for placed in item.pictures)
+
+
+# Citations are the `[n]` of an answer, each with the span of a source that it cites.
+CITATIONS_MAX = 100  # of one answer: a model that repeats "[1]" must not fill the response
+
+CITATION = re.compile(r"\[(\d{1,3})\](?!\()")  # followed by "(", it is a link
+_CODE = re.compile(r"```.*?(?:```|\Z)|`[^`\n]*`", re.DOTALL)  # in code, [1] is an index
+
+
+def find_citations(text: str, sources: Sequence[Passage]) -> tuple[Citation, ...]:
+    """Citations in order; `sources[i]` is cited as `[i + 1]`. Numbers without a source are left out."""
+    found = [
+        _citation(number, mark.span(), sources[number - 1])
+        for number, mark in _marks(text)
+        if 1 <= number <= len(sources)
+    ]
+    return tuple(found[:CITATIONS_MAX])
+
+
+def count_unknown(text: str, sources: Sequence[Passage]) -> int:
+    """The number of citations without a source; without any source, a number in brackets is not a citation."""
+    return sum(not 1 <= number <= len(sources) for number, _ in _marks(text)) if sources else 0
+
+
+def _marks(text: str) -> Iterator[tuple[int, re.Match[str]]]:
+    code = [match.span() for match in _CODE.finditer(text)]
+    for mark in CITATION.finditer(text):
+        if not any(start <= mark.start() < end for start, end in code):
+            yield int(mark[1]), mark
+
+
+def _citation(number: int, span: tuple[int, int], source: Passage) -> Citation:
+    return Citation(
+        number=number,
+        start_index=span[0],
+        end_index=span[1],
+        file_id=source.file_id,
+        filename=source.filename,
+        title=source.title,
+        start_char=source.start_char,
+        end_char=source.end_char,
+    )
+
+
+# The input of a custom tool, whose call is JSON: `{"input": "..."}`.
+_HEAD = re.compile(rf'\s*\{{\s*"{INPUT}"\s*:\s*"')
+HEAD_CHARS_MAX = 100  # more white space than any model writes; the input then comes in one piece, at the end
+# Whole characters and escapes: one half of a surrogate pair waits for the other.
+_WHOLE = re.compile(
+    r'(?:[^"\\]|\\["\\/bfnrt]|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|\\u(?![dD][89abAB])[0-9a-fA-F]{4})*'
+)
+
+
+class InputText:
+    """Decodes the value in `{"input": "..."}`."""
+
+    def __init__(self) -> None:
+        self.sent: list[str] = []
+        self._unread = ""
+        self._begun = False
+        self._over = False
+
+    def feed(self, piece: str) -> str:
+        """The text that this piece of JSON completes."""
+        if self._over:
+            return ""
+        self._unread += piece
+        if not self._begun and not self._begin():
+            return ""
+        whole = _WHOLE.match(self._unread)
+        length = whole.end() if whole else 0
+        text = storable(json.loads(f'"{self._unread[:length]}"', strict=False))
+        self._unread = self._unread[length:]
+        self._over = self._unread.startswith('"')
+        self.sent.append(text)
+        return text
+
+    def rest(self, whole: str) -> str:
+        """What of the whole input was not sent: a part that was no such JSON, or ended within a character."""
+        sent = "".join(self.sent)
+        return whole[len(sent) :] if whole.startswith(sent) else ""
+
+    def _begin(self) -> bool:
+        head = _HEAD.match(self._unread)
+        if head:
+            self._unread, self._begun = self._unread[head.end() :], True
+        self._over = head is None and len(self._unread) > HEAD_CHARS_MAX
+        return self._begun

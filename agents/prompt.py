@@ -1,4 +1,4 @@
-"""From items to the messages of the chat template: pure, and stable from turn to turn.
+"""From items to the messages of the chat template: stable from turn to turn, so that most of a prompt is read ahead.
 
 Items only append messages, so the prompt of a step starts with the prompt of the step before and reuses its KV cache.
 The two exceptions are at the end on purpose: passages in the newest user message, and the line that concludes a turn.
@@ -6,6 +6,10 @@ The two exceptions are at the end on purpose: passages in the newest user messag
 Where the caller allows it, the oldest turns of a conversation that has outgrown its context are dropped. A turn starts
 with a message of the user. It is dropped as a whole, so that no answer is left without its question and no result
 without its call. System messages, summaries and the newest turn stay.
+
+Passages are part of the message of the question, so the prefix before it is the same with and without them. It is
+prefilled while retrieval runs, so the time to first token contains the longer of the two instead of their sum. Results
+are in the order of their calls: the available ones are prefilled while the tools of later calls still run.
 """
 
 from __future__ import annotations
@@ -14,6 +18,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import takewhile
 from math import ceil
 
 import orjson
@@ -32,8 +37,11 @@ from agents.message import (
     pictures_in,
 )
 from agents.turn import Turn
+from inference.generation import Generation, Spent
+from inference.language_model import LanguageModel
 from inference.picture import Pixels
-from inference.prompt import ChatMessage, ToolCall
+from inference.prompt import ChatMessage, Part, Segment, ToolCall
+from inference.trace import Span, Trace, now_ns
 from retrieval.passage import Passage
 
 # The line on which the bundled model was trained; larger models understand it as well.
@@ -334,3 +342,62 @@ def since_compaction(items: Sequence[Item]) -> tuple[Item, ...]:
 
 def instructs(item: Item) -> bool:
     return isinstance(item, Message) and item.role in ("system", "developer")
+
+
+LANE = "prefix"
+
+
+def before_question(segments: Sequence[Segment]) -> list[Segment]:
+    """The prefix of a rendered prompt that does not depend on the question and the passages."""
+    return list(takewhile(lambda segment: segment.trusted or segment.part is not Part.QUESTION, segments))
+
+
+def before_missing(segments: Sequence[Segment], missing: int) -> list[Segment]:
+    """The prefix of a rendered prompt that does not depend on the last `missing` results; empty if the template hides
+    their positions.
+    """
+    places = [at for at, segment in enumerate(segments) if not segment.trusted and segment.text == UNANSWERED]
+    return list(segments[: places[-missing]]) if len(places) >= missing else []
+
+
+class Prefetch:
+    """Prefetches for one prompt, each longer than the one before. They end with the `with` block: then the prompt is
+    submitted, or never will be.
+    """
+
+    def __init__(self, model: LanguageModel, trace: Trace) -> None:
+        self._model = model
+        self._trace = trace
+        self._readings: list[Generation] = []
+        self._spans: list[tuple[Span, int]] = []  # of the prefetches, with the tokens that were cached before each
+
+    def __enter__(self) -> Prefetch:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for reading in self._readings:
+            reading.cancel()
+            stamps = reading.facts.stamps
+            if stamps.admitted_ns:
+                end_ns = stamps.prefilled_ns or now_ns()
+                span = self._trace.add("prefill_prefix", stamps.admitted_ns, end_ns, lane=LANE, new_tokens=0)
+                self._spans.append((span, reading.facts.cached_tokens))
+
+    def read(self, prefix: Sequence[int], *, salt: str, exact: bool) -> None:
+        reading = self._model.prefill_ahead(prefix, salt=salt, exact=exact)
+        if reading is not None:
+            self._readings.append(reading)
+
+    @property
+    def spent(self) -> Spent:
+        """The engine time of all of them."""
+        return sum((reading.facts.spent for reading in self._readings), Spent())
+
+    def cached(self, generation: Generation) -> int:
+        """Tokens of the prompt that were cached before its first prefetch."""
+        after = generation.facts.cached_tokens
+        for span, cached in reversed(self._spans):
+            before = min(cached, after)
+            span.attributes |= {"new_tokens": after - before, "cached_tokens": before}
+            after = before
+        return after

@@ -10,10 +10,9 @@ from uuid import UUID
 
 from agents.available_tools import AvailableTools
 from agents.message import Item, pictures_in
-from agents.model_registry import Candidate
-from agents.prefetch import before_question
 from agents.progress import Progress
-from agents.prompt import assemble, bytes_of, decoded, renders_fast, shortened
+from agents.prompt import assemble, before_question, bytes_of, decoded, renders_fast, shortened
+from agents.router import Candidate
 from agents.toolbox import Toolbox
 from agents.tools.tool_search import tool_search
 from agents.turn import Turn

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from agents.events import ArgumentsDelta, Event, ItemFinished, ItemStarted, ReasoningDelta, TextDelta
 from agents.function_tool import PLAIN, CallShape, FunctionTool
-from agents.message import Citation, FunctionCall, Item, Message, Reasoning, Status, storable
+from agents.message import FunctionCall, Item, Message, Reasoning, Status, find_citations, storable
 from agents.parser.choose import Parser
 from agents.parser.markup import (
     CallArguments,
@@ -348,45 +347,3 @@ def _before(text: str, told: tuple[TokenLogprob, ...]) -> tuple[TokenLogprob, ..
 
 def _empty(kind: type[Message] | type[Reasoning]) -> Message | Reasoning:
     return Message("assistant", "", status="in_progress") if kind is Message else Reasoning("", status="in_progress")
-
-
-# Citations are the `[n]` of an answer, each with the span of a source that it cites.
-CITATIONS_MAX = 100  # of one answer: a model that repeats "[1]" must not fill the response
-
-CITATION = re.compile(r"\[(\d{1,3})\](?!\()")  # followed by "(", it is a link
-_CODE = re.compile(r"```.*?(?:```|\Z)|`[^`\n]*`", re.DOTALL)  # in code, [1] is an index
-
-
-def find_citations(text: str, sources: Sequence[Passage]) -> tuple[Citation, ...]:
-    """Citations in order; `sources[i]` is cited as `[i + 1]`. Numbers without a source are left out."""
-    found = [
-        _citation(number, mark.span(), sources[number - 1])
-        for number, mark in _marks(text)
-        if 1 <= number <= len(sources)
-    ]
-    return tuple(found[:CITATIONS_MAX])
-
-
-def count_unknown(text: str, sources: Sequence[Passage]) -> int:
-    """The number of citations without a source; without any source, a number in brackets is not a citation."""
-    return sum(not 1 <= number <= len(sources) for number, _ in _marks(text)) if sources else 0
-
-
-def _marks(text: str) -> Iterator[tuple[int, re.Match[str]]]:
-    code = [match.span() for match in _CODE.finditer(text)]
-    for mark in CITATION.finditer(text):
-        if not any(start <= mark.start() < end for start, end in code):
-            yield int(mark[1]), mark
-
-
-def _citation(number: int, span: tuple[int, int], source: Passage) -> Citation:
-    return Citation(
-        number=number,
-        start_index=span[0],
-        end_index=span[1],
-        file_id=source.file_id,
-        filename=source.filename,
-        title=source.title,
-        start_char=source.start_char,
-        end_char=source.end_char,
-    )

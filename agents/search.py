@@ -16,8 +16,8 @@ from itertools import accumulate
 from agents.errors import InvalidTurn
 from agents.events import Usage
 from agents.message import FileSearchCall, Item, Message, SearchResult
-from agents.model_registry import Candidate
 from agents.prompt import numbered, question
+from agents.router import Candidate
 from agents.tool import Tool, ToolContext, ToolError, tool
 from agents.turn import Turn
 from inference.errors import InferenceError

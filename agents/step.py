@@ -9,14 +9,14 @@ from typing import TypeAlias
 
 from agents.answer_cache import CacheSlot
 from agents.available_tools import AvailableTools
-from agents.budget import Budget
 from agents.events import Event, EventSink, ItemFinished, ItemStarted, TextDelta
 from agents.message import FunctionCall
-from agents.model_registry import Candidate
 from agents.reply import Reply
+from agents.router import Candidate
 from agents.routing.trial import Trial, wanted
 from agents.tool import ToolContext
 from agents.toolbox import Toolbox, ToolResult
+from agents.turn import Budget
 from inference.generation import Delta, Finish, Generation, Hop, Priority, Steps
 from inference.prompt import Verdict, image_tokens
 from inference.trace import Attribute, Span, Trace, now_ns

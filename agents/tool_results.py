@@ -11,10 +11,10 @@ from functools import partial
 from agents.events import ArgumentsDelta, EventSink, ItemFinished, ItemStarted
 from agents.function_tool import SERVER_SEARCH, Addition, CallShape
 from agents.message import FunctionCall, FunctionCallOutput, new_id
-from agents.model_registry import Candidate
-from agents.prefetch import before_missing
 from agents.progress import Progress
+from agents.prompt import before_missing
 from agents.prompt_builder import PromptBuilder
+from agents.router import Candidate
 from agents.step import RunningCalls, add_tool, settled, takes_long
 from agents.toolbox import ToolResult, fit
 from agents.tools.tool_search import loaded

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, TypeVar
 from uuid import UUID
 
-from agents.budget import canonical
 from agents.message import storable
 from agents.tool import ServerTool, ToolContext, ToolError, TryAgain
+from agents.turn import canonical
 from inference.trace import now_ns
 
 log = logging.getLogger(__name__)

@@ -30,8 +30,8 @@ from worker.auth.principal import Principal
 from worker.auth.scope import Scope
 from worker.telemetry.latency import answer_list, rollups
 from worker.telemetry.latency.answer_list import Search
-from worker.telemetry.latency.slice import DAY_S, HOUR_S, Slice, TimeRange, Visibility
-from worker.telemetry.latency.summary import facets, series, summary
+from worker.telemetry.latency.measures import DAY_S, HOUR_S, Slice, TimeRange, Visibility
+from worker.telemetry.latency.queries import facets, series, summary
 
 GOAL_MS = 100.0  # of the server's CPU time, for any view
 ROLLED_UP_BY = "0027_latency"

@@ -44,6 +44,7 @@ ENVIRONMENT_OWNER = "worker/config.py"
 WALL_CLOCK_READERS = (
     "worker/auth/",
     "worker/cli/credentials.py",
+    "worker/runs/admission.py",
     "worker/runs/turn.py",
     "worker/wire/",
     "worker/telemetry/latency/",

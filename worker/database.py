@@ -1,12 +1,23 @@
-"""The database that the settings name: the embedded server, kept running, or an external one with its replica."""
+"""The database that the settings name: the embedded server, kept running, or an external one with its replica. And the
+two ways in which small writes share a transaction.
+
+`BatchWriter` stores what is produced while responses are served a moment later, off the request path. `GroupCommit`
+writes at once for callers that wait: the writes of one tenant that arrive during a transaction form the next one.
+Otherwise a thousand responses that start at once would each wait for a connection, most of them in vain, and one tenant
+would take the connections of all others.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
 from functools import partial
+from typing import Generic, TypeVar
+from uuid import UUID
 
 import asyncpg
 
@@ -15,7 +26,7 @@ from migrations.pool import DATABASE_AWAY, Database, Login
 from migrations.runner import migrate, why_unreachable
 from worker.config import Config
 from worker.errors import StartError
-from worker.lifecycle.supervisor import Supervisor, Well
+from worker.lifecycle.supervisor import Part, Supervised, Supervisor, Well
 
 APP_ROLE = "firsttoken_app"  # the role to assume when a DATABASE_URL has more privileges
 CLOSE_TIMEOUT_S = 5.0
@@ -99,3 +110,161 @@ async def _connect(config: Config, owner_dsn: str, app_dsn: str | None) -> Datab
         direct = Login(config.database_direct_url, APP_ROLE)
         return await Database.connect(config.database_url, size_max=size_max, direct=direct)
     return await Database.connect(app_dsn or owner_dsn, role=None if app_dsn else APP_ROLE, size_max=size_max)
+
+
+GATHER_S = 0.25  # how long a batch accumulates: one commit for a busy moment
+HURRY_S = 0.01  # when a request waits for the batch
+UNDER_WAY_S = 2.0  # for a batch that is being stored when the worker stops: otherwise it would be lost
+
+
+class NotStored(Exception):
+    """The pending records could not be stored. Their owner has kept them, or dropped and counted them."""
+
+
+class BatchWriter:
+    """Calls `store` a moment after `notify`, in a task of its own. `store` stores everything that is pending and
+    returns whether there was anything; when it raises, it is called again.
+    """
+
+    def __init__(self, part: Part, store: Callable[[], Awaitable[bool]], *, gather_s: float | None = None) -> None:
+        """`gather_s`: how long a batch accumulates; None: GATHER_S."""
+        self._part = part
+        self._store = store
+        self._gather_s = gather_s
+        self._notified = asyncio.Event()
+        self._hurried = asyncio.Event()
+        self._writing = asyncio.Lock()
+        self._task: Supervised | None = None
+
+    def start(self, supervisor: Supervisor) -> None:
+        self._task = supervisor.start(self._part, self._write, expected=(NotStored,))
+
+    def notify(self, *, hurry: bool = False) -> None:
+        """Signal that there is something to store. Costs less than a microsecond."""
+        self._notified.set()
+        if hurry:
+            self._hurried.set()
+
+    async def flush(self) -> bool:
+        """Store what is pending now; returns whether there was anything. Raises what `store` raises."""
+        async with self._writing:
+            return await self._store()
+
+    async def close(self) -> None:
+        """Stop after storing what is pending: once, after the batch in progress. Raises what `store` raises."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(UNDER_WAY_S), self._writing:
+                pass
+        if self._task:
+            await self._task.stop()
+        await self.flush()
+
+    async def _write(self, well: Well) -> None:
+        while True:
+            await self._notified.wait()
+            await self._gather()
+            self._notified.clear()
+            self._hurried.clear()
+            try:
+                stored = await self.flush()
+            except BaseException:
+                self._notified.set()  # the next iteration of this task stores what is pending
+                raise
+            if stored:
+                well()
+
+    async def _gather(self) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(GATHER_S if self._gather_s is None else self._gather_s):
+                await self._hurried.wait()
+                await asyncio.sleep(HURRY_S)
+
+
+BATCH_MAX = 128  # of some kilobytes each: one transaction of a few milliseconds
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class _Place(Generic[T]):
+    item: T
+    told: asyncio.Future[bool]
+
+
+class GroupCommit(Generic[T]):
+    """`do` commits all items that it is given, or none, and returns for each whether it was written. For the event loop
+    only."""
+
+    def __init__(self, do: Callable[[UUID, Sequence[T]], Awaitable[Sequence[bool]]]) -> None:
+        self._do = do
+        self._waiting: dict[UUID, deque[_Place[T]]] = {}
+        self._in_progress: dict[UUID, asyncio.Task[None]] = {}
+
+    def __repr__(self) -> str:
+        return f"<GroupCommit {sum(map(len, self._waiting.values()))} wait | {len(self._in_progress)} tenants>"
+
+    async def put(self, tenant_id: UUID, item: T) -> bool:
+        """Whether the item was written. Raises what `do` raises. A caller that is cancelled may find it written or
+        not."""
+        place = _Place(item, asyncio.get_running_loop().create_future())
+        self._waiting.setdefault(tenant_id, deque()).append(place)
+        self._go_on(tenant_id)
+        return await place.told
+
+    async def settled(self, tenant_id: UUID) -> None:
+        """Return when no transaction that was started before is in progress. Waiting items of cancelled callers are not
+        written."""
+        if task := self._in_progress.get(tenant_id):
+            await asyncio.wait([task])
+
+    def _go_on(self, tenant_id: UUID) -> None:
+        """One transaction per tenant at a time: a tenant must not take the connections that others need."""
+        if tenant_id in self._in_progress:
+            return
+        waiting, taken = self._waiting[tenant_id], list[_Place[T]]()
+        while waiting and len(taken) < BATCH_MAX:
+            if not waiting[0].told.done():
+                taken.append(waiting[0])
+            waiting.popleft()
+        if not taken:
+            del self._waiting[tenant_id]
+            return
+        task = self._in_progress[tenant_id] = asyncio.create_task(self._do_all(tenant_id, taken), name="group commit")
+        task.add_done_callback(lambda _: self._done(tenant_id))
+        for place in taken:
+            place.told.add_done_callback(lambda _: _wanted(taken) or task.cancel())
+
+    def _done(self, tenant_id: UUID) -> None:
+        del self._in_progress[tenant_id]
+        self._go_on(tenant_id)
+
+    async def _do_all(self, tenant_id: UUID, taken: Sequence[_Place[T]]) -> None:
+        try:
+            done = await self._do(tenant_id, [place.item for place in taken])
+        except DATABASE_AWAY as error:
+            _fail(taken, error)
+        except Exception as error:  # the boundary: one that is refused refuses no other
+            if len(taken) == 1:
+                _fail(taken, error)
+            else:
+                for place in taken:
+                    await self._do_all(tenant_id, [place])
+        except BaseException:
+            for place in taken:
+                place.told.cancel()
+            raise
+        else:
+            for place, is_done in zip(taken, done, strict=True):
+                if not place.told.done():
+                    place.told.set_result(is_done)
+
+
+def _wanted(taken: Sequence[_Place[T]]) -> bool:
+    """Whether a caller still waits for the result, or already has it."""
+    return not all(place.told.cancelled() for place in taken)
+
+
+def _fail(taken: Sequence[_Place[T]], error: Exception) -> None:
+    for place in taken:
+        if not place.told.done():
+            place.told.set_exception(error)

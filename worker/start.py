@@ -13,11 +13,11 @@ from socket import gethostname
 from typing import Any, TypeVar, cast
 
 from agents.agent import Agent
-from agents.agent_registry import AgentRegistry
 from agents.answer_cache import AnswerCache, SemanticCache, Vector
 from agents.definition import USUAL as SURFACES
-from agents.model_registry import Candidate
+from agents.definition import AgentRegistry
 from agents.origin import origins_of
+from agents.router import Candidate
 from agents.store import ConversationSearch, ConversationStore, ItemStore, ResponseStore, ShareStore
 from agents.tools import builtin_toolbox
 from agents.turn import Caps
@@ -35,7 +35,6 @@ from retrieval.speculative_search import SpeculativeSearch
 from retrieval.store import FileQueue, PassageStore, UploadStore
 from worker.auth.audit import AuditLog
 from worker.auth.authenticator import Authenticator
-from worker.auth.daily_budget import DailyBudgets
 from worker.auth.jwt import Tokens
 from worker.auth.keys import LOCAL_TENANT, Keys
 from worker.auth.provider import Provider
@@ -55,16 +54,16 @@ from worker.lifecycle.prewarm import prefill_shared_prefixes, read_answered_ques
 from worker.lifecycle.process import LoadProgress
 from worker.lifecycle.supervisor import Supervisor
 from worker.lifecycle.tool_servers import ToolServers, open_tool_servers
-from worker.runs.admission import Admission
+from worker.runs.admission import Admission, DailyBudgets
 from worker.runs.attachments import Attachments
 from worker.runs.batches.batch_store import BatchStore
 from worker.runs.batches.batch_worker import BatchWorker
 from worker.runs.batches.line_answer import answer_body
 from worker.runs.idempotency_store import IdempotencyClaims, IdempotencyStore
 from worker.runs.manager import Runs
-from worker.runs.mcp_servers import McpServers
 from worker.runs.presence import Presence
 from worker.runs.queue_store import QueueStore
+from worker.runs.run_services import McpServers
 from worker.runs.running_store import RunningStore
 from worker.runs.steering_store import SteeringStore
 from worker.services import Services

@@ -9,8 +9,18 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
-from agents.parser.call import BrokenCall, CallReader
-from agents.parser.markup import SEAM, CallBroken, MarkupParser, Mode, ParserEvent, Text, Thought, ThoughtMarks
+from agents.parser.markup import (
+    SEAM,
+    BrokenCall,
+    CallBroken,
+    CallReader,
+    MarkupParser,
+    Mode,
+    ParserEvent,
+    Text,
+    Thought,
+    ThoughtMarks,
+)
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
 # Behind a call, a tool result that the model makes up is not text for the user. Without one, it is the answer.

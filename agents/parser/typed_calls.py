@@ -8,9 +8,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
 from typing import Any, ClassVar
 
-from agents.parser.call import BODY_BYTES_MAX, TOO_LONG
 from agents.parser.json_calls import CLOSE, OPEN, RESULT_CLOSE, RESULT_OPEN
-from agents.parser.markup import SEAM, MarkupParser, Mode, ParserEvent, Text, ThoughtMarks, before_marks
+from agents.parser.markup import (
+    BODY_BYTES_MAX,
+    SEAM,
+    TOO_LONG,
+    MarkupParser,
+    Mode,
+    ParserEvent,
+    Text,
+    ThoughtMarks,
+    before_marks,
+)
 from inference.grammar.declared import Declared
 
 FUNCTION, FUNCTION_END = "<function=", "</function>"

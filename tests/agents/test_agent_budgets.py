@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from agents.budget import CONCLUSION_S, Budget, Prices
 from agents.progress import NOTHING_LEFT
 from agents.prompt import CONCLUDE
-from agents.turn import TOKENS_MAX, Limits, Owner
+from agents.turn import CONCLUSION_S, TOKENS_MAX, Budget, Limits, Owner, Prices
 from inference.generation import Sampling
 from inference.testing import ScriptedModel
 from inference.trace import now_ns

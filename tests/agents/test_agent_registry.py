@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from agents.agent_registry import AgentRegistry, InvalidAgents
-from agents.definition import Bounds, Definition, SearchTable
+from agents.definition import AgentRegistry, Bounds, Definition, InvalidAgents, SearchTable
 from agents.events import Usage
 from agents.toml_file import FILE_BYTES_MAX
 from agents.turn import Caps, FileSearch, Limits, Owner

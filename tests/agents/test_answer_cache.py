@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from agents.agent import Agent
 from agents.answer_cache import AnswerCache, CachedAnswer, CachedGeneration
 from agents.events import Event, EventList, TextDelta
-from agents.model_registry import Candidate, ModelRegistry
+from agents.router import Candidate, ModelRegistry
 from agents.toolbox import Toolbox
 from agents.turn import Turn
 from inference.generation import ANY_TERMS, Delta, Finish, Sampling, Terms

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from agents.available_tools import AvailableTools
-from agents.constraint import Stage, constraint_of
+from agents.available_tools import AvailableTools, Stage, constraint_of
 from agents.errors import InvalidTurn
 from agents.function_tool import FunctionTool
 from agents.parser.choose import Dialect, Format

@@ -2,8 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from agents.budget import IDENTICAL_CALLS_MAX, Budget
-from agents.turn import Limits
+from agents.turn import IDENTICAL_CALLS_MAX, Budget, Limits
 
 SECOND = 1_000_000_000
 

@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 
 from agents.agent import Agent
-from agents.checkpoint import CannotResume, Checkpoint, packed, unpacked
 from agents.events import Event, EventList, ItemFinished, TurnFinished, TurnStarted
 from agents.message import FunctionCall, FunctionCallOutput, Message
-from agents.progress import Marks
+from agents.progress import CannotResume, Checkpoint, Marks, packed, unpacked
 from agents.step import LOST
 from agents.tool import Tool, tool
 from agents.toolbox import Toolbox

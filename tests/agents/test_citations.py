@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from agents.reply import CITATIONS_MAX, count_unknown, find_citations
+from agents.message import CITATIONS_MAX, count_unknown, find_citations
 from tests.agents.turns import passage
 
 SOURCES = [passage(1), passage(2)]

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agents.agent import Agent
-from agents.constraint import SCHEMA_CHARS_MAX
+from agents.available_tools import SCHEMA_CHARS_MAX
 from agents.errors import InvalidTurn
 from agents.events import EventList
 from agents.function_tool import FunctionTool

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from agents.call_payload import content_of, content_payload, joined
 from agents.message import FunctionCallOutput, Message
-from agents.payload import from_payload, to_payload
+from agents.payload import content_of, content_payload, from_payload, joined, to_payload
 from agents.prompt import assemble, decoded
 from agents.turn import Turn
 from inference.picture import Picture, Pixels

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agents.call_payload import InputText, input_of
+from agents.message import InputText
+from agents.payload import input_of
 
 
 def read(arguments: str, size: int) -> str:

@@ -14,8 +14,7 @@ from agents.agent import ANSWERED_MAX, Agent
 from agents.events import EventList
 from agents.function_tool import FunctionTool, function_schema
 from agents.message import FunctionCall, FunctionCallOutput, Item, Message
-from agents.prefetch import before_missing, before_question
-from agents.prompt import UNANSWERED, assemble
+from agents.prompt import UNANSWERED, assemble, before_missing, before_question
 from agents.prompt_builder import ENCODE_CHARS_MAX
 from agents.step import MOMENT_S
 from agents.tool import tool

@@ -11,12 +11,11 @@ import pytest
 
 from agents import search
 from agents.agent import Agent
-from agents.budget import Prices
 from agents.events import EventList
 from agents.message import FileSearchCall, Message
-from agents.model_registry import Candidate, ModelRegistry
+from agents.router import Candidate, ModelRegistry
 from agents.toolbox import Toolbox
-from agents.turn import FileSearch, Limits, Turn
+from agents.turn import FileSearch, Limits, Prices, Turn
 from inference.errors import QueueFull
 from inference.generation import Delta
 from inference.testing import ScriptedGeneration, ScriptedModel

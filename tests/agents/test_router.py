@@ -16,14 +16,13 @@ from pydantic import TypeAdapter
 
 from agents import prompt_builder
 from agents.agent import Agent
-from agents.budget import Prices
 from agents.definition import Definition, Surface
 from agents.events import Event, EventList, TextDelta
 from agents.message import Message
-from agents.model_registry import Candidate, ModelRegistry
+from agents.router import Candidate, ModelRegistry
 from agents.routing.policy import Policy
 from agents.toolbox import Toolbox
-from agents.turn import AnswerFormat, FileSearch, Turn
+from agents.turn import AnswerFormat, FileSearch, Prices, Turn
 from inference.errors import EngineStopped, InferenceError, NoRoom, UnseenPicture
 from inference.generation import ANY_TERMS, Facts, Sampling, Spent, Terms
 from inference.picture import Picture, Pixels

@@ -25,7 +25,7 @@ from agents.answer_cache import (
 )
 from agents.function_tool import FunctionTool
 from agents.message import Message
-from agents.model_registry import Candidate, ModelRegistry
+from agents.router import Candidate, ModelRegistry
 from agents.routing.policy import Cascade
 from agents.toolbox import Toolbox
 from agents.turn import FileSearch, Turn

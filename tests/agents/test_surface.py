@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agents.agent_registry import AgentRegistry, InvalidAgents
-from agents.definition import BATCH, CLASSES, USUAL, Surface
+from agents.definition import BATCH, CLASSES, USUAL, AgentRegistry, InvalidAgents, Surface
 from agents.turn import Limits, Owner
 from inference.generation import Priority
 from tests.agents.turns import asked

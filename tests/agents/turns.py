@@ -10,7 +10,6 @@ from typing import Any
 from uuid import UUID
 
 from agents.agent import Agent
-from agents.budget import FREE, Prices
 from agents.events import (
     ArgumentsDelta,
     Event,
@@ -27,7 +26,7 @@ from agents.events import (
 from agents.message import Compaction, FunctionCall, FunctionCallOutput, Item, Message, Reasoning
 from agents.tool import Tool, tool
 from agents.toolbox import Toolbox
-from agents.turn import Turn
+from agents.turn import FREE, Prices, Turn
 from inference.testing import ScriptedModel
 from inference.trace import Trace
 from retrieval.errors import StoreNotFound

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from agents.prefetch import before_question
+from agents.prompt import before_question
 from inference.backend import Chunk
 from inference.bundled import EMBEDDER
 from inference.config import EngineConfig

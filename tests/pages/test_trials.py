@@ -7,8 +7,7 @@ from uuid import UUID
 
 from playwright.async_api import expect
 
-from agents.agent_registry import AgentRegistry
-from agents.definition import Definition
+from agents.definition import AgentRegistry, Definition
 from migrations.pool import Database
 from tests.pages.conftest import OpenPage, keep_screenshot
 from tests.worker.harness import SECRET, make_services, serving

@@ -13,7 +13,7 @@ from uuid import uuid4
 import orjson
 
 from agents.agent import Agent
-from agents.model_registry import ModelRegistry
+from agents.router import ModelRegistry
 from agents.store import ConversationStore, ItemStore, ResponseStore
 from agents.tool import tool
 from agents.toolbox import Toolbox

@@ -13,7 +13,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 from yarl import URL
 
-from agents.model_registry import ModelRegistry
+from agents.router import ModelRegistry
 from agents.store import ConversationSearch, ItemStore, ShareStore
 from agents.turn import Caps
 from inference.embedding.embedder import Embedder
@@ -34,7 +34,7 @@ from worker.auth.session import Sessions
 from worker.config import Config
 from worker.edge.limit_settings import WAIT
 from worker.edge.listener import Listener
-from worker.http.route import Access, Granted
+from worker.http.request import Access, Granted
 from worker.lifecycle.supervisor import Supervisor
 from worker.runs.admission import Admission
 from worker.runs.attachments import Attachments

@@ -10,8 +10,7 @@ from uuid import uuid4
 
 import pytest
 
-from agents.agent_registry import AgentRegistry
-from agents.definition import USUAL, Bounds, Definition, SearchTable
+from agents.definition import USUAL, AgentRegistry, Bounds, Definition, SearchTable
 from agents.tools import NAMES, builtin_toolbox
 from inference.testing import ScriptedModel
 from inference.trace import Trace

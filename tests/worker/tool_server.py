@@ -25,7 +25,7 @@ from tests.worker.answering import services_with
 from tests.worker.harness import SECRET, Client, serving
 from worker.auth.keys import Keys
 from worker.auth.principal import KeyLimits
-from worker.runs.mcp_servers import McpServers
+from worker.runs.run_services import McpServers
 from worker.wire.function_tools import fits
 
 READ = ToolAnnotations(read_only_hint=True)

@@ -35,9 +35,9 @@ from agents.message import (
     ToolListing,
 )
 from retrieval.passage import Passage
-from worker.wire.parse import parse
 from worker.wire.response import ResponseFrame
 from worker.wire.response_request import ResponseRequest
+from worker.wire.strict import parse
 
 PASSAGE = Passage("vs_1", "file_1", "docs/a.md", "A: one", "The port is 8080.", 10, 27, 6, 0.75)
 CITATION = Citation(1, 17, 20, "file_1", "docs/a.md", "A: one", 10, 27)

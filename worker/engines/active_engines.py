@@ -14,7 +14,7 @@ from time import monotonic
 from typing import Any, TypeAlias
 
 from agents.errors import AgentError
-from agents.model_registry import Candidate, ModelRegistry
+from agents.router import Candidate, ModelRegistry
 from inference.errors import InferenceError
 from inference.model import ChatModel
 from inference.provisioning.calibration import Calibrations

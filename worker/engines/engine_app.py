@@ -42,8 +42,7 @@ from worker.http.middleware import error_response, join_trace
 from worker.http.request import json_response
 from worker.telemetry.prometheus import Scraped, Stats, engine_gauges, memory_gauge
 from worker.wire import limits
-from worker.wire.parse import parsed
-from worker.wire.strict import Strict, Unsupported, only
+from worker.wire.strict import Strict, Unsupported, only, parsed
 
 GRAMMAR_CHARS_MAX = (
     1_000_000  # schemas of all tools of a turn; llguidance has limits of its own for the compiled grammar

@@ -59,7 +59,7 @@ class InvalidModels(AgentError):
 
 
 class Price(Table):
-    """In the operator's unit, as all prices: see agents.budget."""
+    """In the operator's unit, as all prices: see agents.turn."""
 
     engine_second: Annotated[float, Field(ge=0, le=1e6)] = 1.0
 

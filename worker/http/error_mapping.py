@@ -1,16 +1,19 @@
-"""Maps exceptions to error responses of the public contract: one pure table for all of them."""
+"""Maps exceptions to error responses of the public contract, and of the Messages API, whose errors have a shape
+of their own. Pure."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable
 from difflib import get_close_matches
+from typing import Any
 
 import asyncpg
 from aiohttp import web
 from pydantic import ValidationError
 
 from agents.errors import AgentError
+from agents.message import storable
 from inference.errors import InferenceError
 from migrations.pool import DATABASE_AWAY
 from retrieval.errors import RetrievalError
@@ -122,3 +125,40 @@ def _sentence(message: str) -> str:
 
 
 DOMAIN = (InferenceError, AgentError, RetrievalError)
+
+MESSAGES = "/v1/messages"
+ERROR_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    408: "timeout_error",
+    409: "conflict_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+}
+TOO_LONG = "prompt is too long"  # coding agents look for these words, and then shorten the conversation
+
+THREAD = "thread"
+# This tells the tool loops of Anthropic's clients, which ask the server to keep the conversation, that they must send
+# it in full.
+UNTHREADED = {"error_code": "thread_unsupported_request", "unsupported": [THREAD]}
+
+
+def is_for_messages(path: str) -> bool:
+    return path == MESSAGES or path.startswith(f"{MESSAGES}/")
+
+
+def type_of(status: int) -> str:
+    return ERROR_TYPES.get(status, "api_error" if status >= 500 else "invalid_request_error")
+
+
+def error_body(error: ApiError) -> dict[str, Any]:
+    """The message includes the parameter's name: clients of this API read nothing else."""
+    message = error.message
+    if error.code == "context_length_exceeded":
+        message = f"{TOO_LONG}: {message}"
+    elif error.param and error.param not in message:
+        message = f"{error.param}: {message}"
+    told = {**error.body["error"], "type": type_of(error.status), "message": storable(message)}
+    return {"type": "error", "error": {**told, "details": UNTHREADED} if error.param == THREAD else told}

@@ -25,11 +25,19 @@ from worker.auth.auth_settings import Cors
 from worker.edge.body import BUDGET, is_gone, read_body
 from worker.edge.guard import guard_of, remote_of
 from worker.errors import ApiError, ClientGone
-from worker.http.error_mapping import to_api_error, unknown_path
-from worker.http.request import BODY, IGNORED, PRINCIPAL, REQUEST_ID, TRACE, json_response
-from worker.http.route import EVERYBODY, VISITORS, access_of
+from worker.http.error_mapping import error_body, is_for_messages, to_api_error, unknown_path
+from worker.http.request import (
+    BODY,
+    EVERYBODY,
+    IGNORED,
+    PRINCIPAL,
+    REQUEST_ID,
+    TRACE,
+    VISITORS,
+    access_of,
+    json_response,
+)
 from worker.services import DRAINING, LEAVING, REQUESTS, SERVICES
-from worker.wire.messages_reply import error_body, is_for_messages
 from worker.wire.strict import IGNORED_HEADER, Ignored
 
 log = logging.getLogger("firsttoken.http")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from agents.agent_registry import AgentRegistry
+from agents.definition import AgentRegistry
 from inference.errors import ModelNotLoaded
 from inference.llama import model_name
 from inference.provisioning.catalogue import find

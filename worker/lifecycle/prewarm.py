@@ -13,10 +13,9 @@ from typing import TypeAlias
 from uuid import UUID
 
 from agents.agent import Agent
-from agents.agent_registry import AgentRegistry
-from agents.definition import Definition
+from agents.definition import AgentRegistry, Definition
 from agents.errors import InvalidTurn
-from agents.model_registry import Candidate
+from agents.router import Candidate
 from agents.turn import Turn
 from inference.errors import EnginesAway, InferenceError, InvalidTemplate
 from inference.generation import Generation

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from agents.agent_registry import AgentRegistry
+from agents.definition import AgentRegistry
 from agents.requested_server import RequestedServers
 from agents.tool import ServerTool
 from agents.toolbox import Toolbox

@@ -7,11 +7,10 @@ from aiohttp import web
 from retrieval.errors import FileNotFound
 from worker.auth.scope import Scope
 from worker.errors import ApiError, invalid
-from worker.http.request import BODY, PAGE, PRINCIPAL, PageQuery, json_response, list_object, path_id
-from worker.http.route import Routes
+from worker.http.request import BODY, PAGE, PRINCIPAL, PageQuery, Routes, json_response, list_object, path_id
 from worker.services import SERVICES
 from worker.wire.batches import PURPOSE, BatchCreate, batch_object
-from worker.wire.parse import parsed
+from worker.wire.strict import parsed
 
 routes = Routes()
 

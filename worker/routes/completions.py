@@ -19,20 +19,30 @@ from inference.language_model import LanguageModel
 from inference.prompt import Part, Segment
 from worker.auth.scope import Scope
 from worker.errors import ApiError, ClientGone
-from worker.http.request import BODY, IGNORED, PRINCIPAL, TRACE, check_model, in_param, json_bytes, json_response
-from worker.http.route import EVENTS, JSON, Routes
+from worker.http.request import (
+    BODY,
+    EVENTS,
+    IGNORED,
+    JSON,
+    PRINCIPAL,
+    TRACE,
+    Routes,
+    check_model,
+    in_param,
+    json_bytes,
+    json_response,
+)
 from worker.runs.choice import Choice, all_of, choices_of, turns_of, whole_of
 from worker.runs.event_stream import EventStream
 from worker.runs.idempotency import Once
 from worker.services import SERVICES
 from worker.telemetry.telemetry import server_timing
-from worker.wire import sse
 from worker.wire.chat_request import ChatRequest
 from worker.wire.completion import ChatCompletion, ChunkEncoder, TextCompletion
 from worker.wire.completion_request import CompletionRequest
+from worker.wire.events import DONE, encode_data
 from worker.wire.options import entitled, with_headers
-from worker.wire.parse import parsed
-from worker.wire.strict import UNSUPPORTED
+from worker.wire.strict import UNSUPPORTED, parsed
 
 Completion: TypeAlias = ChatCompletion | TextCompletion
 
@@ -138,7 +148,7 @@ async def _stream(request: web.Request, completion: Completion, choices: Sequenc
         )
     except ClientGone:  # every choice has been closed and recorded by now
         return stream.response
-    return await stream.close(*map(sse.encode_data, completion.usage(finished)), sse.DONE)
+    return await stream.close(*map(encode_data, completion.usage(finished)), DONE)
 
 
 def _encoded(completion: TextCompletion, finished: Sequence[TurnFinished]) -> bytes:

@@ -31,10 +31,13 @@ from worker.edge.guard import remote_of
 from worker.errors import ApiError, invalid
 from worker.http.request import (
     BODY,
+    EVERYBODY,
     INCLUDE,
+    JSON,
     PAGE,
     PRINCIPAL,
     PageQuery,
+    Routes,
     check_model,
     includes,
     json_response,
@@ -43,17 +46,15 @@ from worker.http.request import (
     path_id,
     search_words,
 )
-from worker.http.route import EVERYBODY, JSON, Routes
 from worker.runs.ledger import Ledger
 from worker.runs.turn import hydrate, learn_turns
 from worker.services import SERVICES
 from worker.wire import limits
 from worker.wire.items import InputItem, without_triggers
 from worker.wire.options import FEEDBACK, RESPONSE_ID, RESULTS, VERSIONS, Metadata
-from worker.wire.parse import parsed
 from worker.wire.response import COMMENT, RATING, ResponseFrame, feedback_object, public_item
 from worker.wire.response_request import ConversationReference, ResponseRequest
-from worker.wire.strict import Id, Strict
+from worker.wire.strict import Id, Strict, parsed
 
 SPEAKERS = {"user": "Question", "assistant": "Answer"}
 IMAGE = "*(image)*"

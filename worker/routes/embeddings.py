@@ -17,13 +17,11 @@ from inference.embedding.windows import Windows
 from retrieval.rank import window_similarity
 from worker.auth.scope import USUAL
 from worker.errors import ApiError
-from worker.http.request import BODY, IGNORED, PRINCIPAL, TRACE, json_response
-from worker.http.route import Routes
+from worker.http.request import BODY, IGNORED, PRINCIPAL, TRACE, Routes, json_response
 from worker.runs.embed_inputs import check_inputs, embed_inputs
 from worker.runs.record import TurnRecord
 from worker.services import SERVICES, Services
-from worker.wire.parse import parsed
-from worker.wire.strict import Strict
+from worker.wire.strict import Strict, parsed
 from worker.wire.text_inputs import EmbeddingsRequest
 
 DOCUMENTS_MAX = 256  # about ten seconds of embedding on one core

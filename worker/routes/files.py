@@ -19,8 +19,18 @@ from worker.auth.audit import Act
 from worker.auth.scope import USUAL, Scope
 from worker.edge.body import BUDGET, MEMORY_BYTES_MAX, Reservation, arriving, coding_of
 from worker.errors import ApiError
-from worker.http.request import PAGE, PRINCIPAL, PageQuery, json_response, list_object, noted, path_id
-from worker.http.route import BYTES, PLAIN, Routes
+from worker.http.request import (
+    BYTES,
+    PAGE,
+    PLAIN,
+    PRINCIPAL,
+    PageQuery,
+    Routes,
+    json_response,
+    list_object,
+    noted,
+    path_id,
+)
 from worker.services import SERVICES
 from worker.wire import limits
 

@@ -28,8 +28,7 @@ from worker.config import VERSION
 from worker.edge.guard import remote_of
 from worker.engines.exchange import EngineTransport
 from worker.engines.on_demand import State
-from worker.http.request import json_response
-from worker.http.route import EVERYBODY, PLAIN, Routes
+from worker.http.request import EVERYBODY, PLAIN, Routes, json_response
 from worker.lifecycle.crew.member import SUFFIX, Member
 from worker.lifecycle.supervisor import VITAL
 from worker.services import CHECKERS, CREW, DRAINING, SERVICES, Services

@@ -11,8 +11,18 @@ from aiohttp import web
 from agents.turn import Turn
 from worker.auth.scope import Scope
 from worker.errors import ApiError, ClientGone
-from worker.http.request import BODY, IGNORED, PRINCIPAL, TRACE, check_model, in_param, json_response
-from worker.http.route import EVENTS, JSON, Routes
+from worker.http.request import (
+    BODY,
+    EVENTS,
+    IGNORED,
+    JSON,
+    PRINCIPAL,
+    TRACE,
+    Routes,
+    check_model,
+    in_param,
+    json_response,
+)
 from worker.runs.cache_diagnostics import MessageDiagnosis, PromptDigest
 from worker.runs.choice import Choice, whole_of
 from worker.runs.event_stream import EventStream
@@ -24,7 +34,7 @@ from worker.telemetry.telemetry import server_timing
 from worker.wire.messages_reply import PING, MessageEventEncoder, Reply
 from worker.wire.messages_request import MessagesInput, MessagesRequest
 from worker.wire.options import with_headers
-from worker.wire.parse import parsed
+from worker.wire.strict import parsed
 
 routes = Routes()
 

@@ -14,8 +14,7 @@ from inference.message_fitting import Capabilities
 from inference.template_options import have_effort
 from worker.auth.scope import Scope
 from worker.errors import ApiError
-from worker.http.request import json_response
-from worker.http.route import Routes
+from worker.http.request import Routes, json_response
 from worker.services import SERVICES, Services
 
 VISION = "vision"

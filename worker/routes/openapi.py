@@ -19,8 +19,7 @@ from pydantic.json_schema import models_json_schema
 
 from worker.auth.scope import Scope
 from worker.config import VERSION
-from worker.http.request import json_bytes
-from worker.http.route import EVERYBODY, JSON, VISITORS, RouteDocs, Routes, Schema, access_of
+from worker.http.request import EVERYBODY, JSON, VISITORS, RouteDocs, Routes, Schema, access_of, json_bytes
 
 routes = Routes()
 OPENAPI = "3.1.0"

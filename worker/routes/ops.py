@@ -24,18 +24,16 @@ from worker.auth.scope import Scope
 from worker.config import VERSION
 from worker.edge.body import BUDGET
 from worker.errors import ApiError
-from worker.http.request import BODY, PRINCIPAL, actor_of, json_response, path_id
-from worker.http.route import Routes
+from worker.http.request import BODY, PRINCIPAL, Routes, actor_of, json_response, path_id
 from worker.services import SERVICES, Services
 from worker.telemetry.canaries import AlreadyExists
 from worker.telemetry.latency.answer_list import Order, Search, calls_of, questions_of
+from worker.telemetry.latency.measures import COMPLETED, LATE, Cache, Length, Slice, Status
 from worker.telemetry.latency.queries import LatencyQuery, cost_summary
-from worker.telemetry.latency.slice import COMPLETED, LATE, Cache, Length, Slice, Status
 from worker.telemetry.otlp.conventions import otlp_json, spans_of
 from worker.telemetry.trial import NAME_PATTERN, Proposal, State
 from worker.wire import limits
-from worker.wire.parse import parsed
-from worker.wire.strict import Strict
+from worker.wire.strict import Strict, parsed
 
 AUDIT_MAX = 200
 POSITION_MAX = 2**63 - 1

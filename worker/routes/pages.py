@@ -18,8 +18,7 @@ from pathlib import Path, PurePosixPath
 
 from aiohttp import web
 
-from worker.http.request import PRINCIPAL
-from worker.http.route import BYTES, EVERYBODY, HTML, VISITORS, Routes
+from worker.http.request import BYTES, EVERYBODY, HTML, PRINCIPAL, VISITORS, Routes
 from worker.services import SERVICES
 
 STATIC = Path(__file__).parent.parent / "static"

@@ -24,12 +24,15 @@ from worker.auth.secret import sealed
 from worker.errors import ClientGone, invalid
 from worker.http.request import (
     BODY,
+    EVENTS,
     IGNORED,
     INCLUDE,
+    JSON,
     PAGE,
     PRINCIPAL,
     TRACE,
     PageQuery,
+    Routes,
     check_model,
     includes,
     json_response,
@@ -37,9 +40,7 @@ from worker.http.request import (
     page_of,
     path_id,
 )
-from worker.http.route import EVENTS, JSON, Routes
-from worker.runs.disconnect import HEADER, Disconnect
-from worker.runs.event_stream import EventStream
+from worker.runs.event_stream import HEADER, Disconnect, EventStream
 from worker.runs.idempotency import COME_BACK, Once, in_use
 from worker.runs.idempotency_store import Earlier
 from worker.runs.ledger import Ledger
@@ -49,13 +50,13 @@ from worker.runs.run import Run
 from worker.runs.turn import hydrate, prompt_tokens
 from worker.services import SERVICES
 from worker.telemetry.telemetry import server_timing
-from worker.wire import limits, sse
+from worker.wire import limits
+from worker.wire.events import DONE
 from worker.wire.items import InputItem, as_items
 from worker.wire.options import RESULTS, CacheRetention, PromptCacheOptions, ServiceTier, with_headers
-from worker.wire.parse import parsed
 from worker.wire.response import Dialect, Feedback, ResponseFrame, public_item, public_response, usage_object
 from worker.wire.response_request import ResponseRequest, ShortKey, SteerRequest
-from worker.wire.strict import Id, Strict, Text, Unsupported, up_to
+from worker.wire.strict import Id, Strict, Text, Unsupported, parsed, up_to
 
 NUMBER_DIGITS_MAX = 9  # events are counted in 32 bits
 BEGIN_S = 5.0  # the longest time until a first request is accepted or refused, with a prompt of a megabyte
@@ -142,7 +143,7 @@ async def _stream(request: web.Request, run: Run, number: int = 0) -> web.Stream
             await read_stored(runs.services, stream, tenant_id, run.id, number - 1, runs.get)
     except ClientGone:
         return stream.response
-    return await stream.close(*(() if run.left and not run.lost else (sse.DONE,)))
+    return await stream.close(*(() if run.left and not run.lost else (DONE,)))
 
 
 async def _whole(request: web.Request, run: Run) -> web.Response:
@@ -179,7 +180,7 @@ async def _follow(request: web.Request, response_id: str, after: int) -> web.Str
         await read_stored(runs.services, stream, tenant_id, response_id, after, runs.get)
     except ClientGone:
         return stream.response
-    return await stream.close(sse.DONE)
+    return await stream.close(DONE)
 
 
 @routes.delete("/v1/responses/{id}", Scope.CHAT)

@@ -25,17 +25,19 @@ from worker.auth.throttle import WRONG
 from worker.edge.guard import remote_of
 from worker.errors import ApiError
 from worker.http.request import (
+    EVERYBODY,
+    HTML,
     PAGE,
     PRINCIPAL,
     TRACE,
     PageQuery,
+    Routes,
     actor_of,
     json_response,
     list_object,
     page_of,
     path_id,
 )
-from worker.http.route import EVERYBODY, HTML, Routes
 from worker.services import SERVICES, Services
 
 CURRENT = "current"  # the session of the browser that asks

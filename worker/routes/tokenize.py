@@ -17,14 +17,12 @@ from pydantic import AfterValidator, Field, StringConstraints, model_validator
 from inference.errors import UnknownToken
 from inference.language_model import LanguageModel
 from worker.auth.scope import Scope
-from worker.http.request import BODY, PRINCIPAL, check_model, in_param, json_bytes, json_response
-from worker.http.route import Routes
+from worker.http.request import BODY, PRINCIPAL, Routes, check_model, in_param, json_bytes, json_response
 from worker.services import SERVICES
 from worker.wire import limits
 from worker.wire.chat_request import ChatMessage, ChatRequest, ChatTool
 from worker.wire.completion_request import TokenIds
-from worker.wire.parse import parsed
-from worker.wire.strict import Strict, Text, only, up_to
+from worker.wire.strict import Strict, Text, only, parsed, up_to
 from worker.wire.tools import distinct
 
 Model = Annotated[str, StringConstraints(min_length=1, max_length=200)]

@@ -26,19 +26,18 @@ from worker.http.request import (
     PRINCIPAL,
     TRACE,
     PageQuery,
+    Routes,
     json_response,
     list_object,
     noted,
     page_of,
     path_id,
 )
-from worker.http.route import Routes
 from worker.services import SERVICES, Services
 from worker.wire import limits
 from worker.wire.chat_request import as_list
 from worker.wire.options import Metadata
-from worker.wire.parse import parsed
-from worker.wire.strict import Id, Strict, Unsupported, only
+from worker.wire.strict import Id, Strict, Unsupported, only, parsed
 from worker.wire.tools import RankingOptions
 
 FILES_MAX = 500  # of one batch, the limit of the public contract

@@ -22,7 +22,8 @@ from worker.wire import limits
 from worker.wire.chat_request import ChatMessage, SpeakerMessage, ToolMessage
 from worker.wire.items import CompactionTrigger, FunctionCallOutputItem, InputItem, ItemReference, MessageItem
 from worker.wire.messages_content import GivenMessage, SaidMessage, ToolResultBlock
-from worker.wire.parts import UNSUPPORTED_IMAGE, FilePart, ImagePart, TextPart, named
+from worker.wire.parts import FilePart, ImagePart, TextPart, named
+from worker.wire.strict import UNSUPPORTED_IMAGE
 
 if TYPE_CHECKING:
     from agents.store import ItemStore

@@ -11,10 +11,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from agents.checkpoint import CannotResume, Checkpoint
 from agents.message import FunctionCall, Item, Message, Reasoning, answered_calls
 from agents.payload import from_payload
-from agents.progress import Marks
+from agents.progress import CannotResume, Checkpoint, Marks
 from worker.wire import events as wire
 from worker.wire.events import WireEvent
 from worker.wire.response import public_response

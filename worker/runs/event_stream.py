@@ -1,4 +1,5 @@
-"""Streams to sockets: plain calls down to the transport, with a bound for clients that read slowly.
+"""Streams to sockets: plain calls down to the transport, with a bound for clients that read slowly. And what happens to
+an answer when its last reader leaves: the header `x-firsttoken-on-disconnect`.
 
 Frames that do not fit wait at the sender, not here: a run keeps its frames anyway, and deltas of a completion that wait
 together are merged. One timer serves all streams: it tells senders when there is room again, sends heartbeats on idle
@@ -11,16 +12,17 @@ import asyncio
 import logging
 import socket
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 
 from aiohttp import web
 
 from inference.trace import now_ns
-from worker.errors import ClientGone
+from worker.errors import ClientGone, invalid
 from worker.http.request import TRACE
 from worker.telemetry.telemetry import server_timing
-from worker.wire import sse
+from worker.wire.events import PING_COMMENT, SSE_HEADERS
 
 log = logging.getLogger("firsttoken.streams")
 
@@ -195,10 +197,10 @@ class Stream(ABC):
 class EventStream(Stream):
     """The body of a streamed HTTP response."""
 
-    def __init__(self, request: web.Request, heartbeat: bytes = sse.PING) -> None:
+    def __init__(self, request: web.Request, heartbeat: bytes = PING_COMMENT) -> None:
         super().__init__(request)
         self.heartbeat = (heartbeat,)
-        self._response = web.StreamResponse(headers=sse.HEADERS)
+        self._response = web.StreamResponse(headers=SSE_HEADERS)
         self._opening = asyncio.Lock()  # the choices of one completion open it together
         self._chunked = True
 
@@ -255,3 +257,71 @@ def _cork(transport: asyncio.Transport | None) -> None:
 
     connection.setsockopt(socket.IPPROTO_TCP, TCP_CORK, 1)
     asyncio.get_running_loop().call_soon(uncork)
+
+
+HEADER = "X-Firsttoken-On-Disconnect"
+DIGITS_MAX = 9  # before a number is read
+GRACE_MAX_S = 600.0  # the longest a client may take to come back; `continue` has no such end
+
+
+@dataclass(frozen=True, slots=True)
+class Disconnect:
+    """Stop after `grace_s` seconds without a reader; never, when it is infinite."""
+
+    grace_s: float
+
+    @classmethod
+    def parse(cls, value: str | None, usual: Disconnect | None = None) -> Disconnect:
+        """cancel, continue, or seconds; without a value `usual`, which is to cancel. Raises ApiError 400."""
+        if value is None:
+            return usual or STOP
+        if value == "cancel":
+            return STOP
+        if value == "continue":
+            return GO_ON
+        if value.isascii() and value.isdigit() and len(value) <= DIGITS_MAX and int(value) <= GRACE_MAX_S:
+            return cls(float(value))
+        raise invalid(HEADER, f"it must be cancel, continue or a number of seconds up to {GRACE_MAX_S:.0f}.")
+
+
+STOP = Disconnect(0.0)
+GO_ON = Disconnect(float("inf"))
+
+
+class Readers:
+    """Counts the clients that read an answer. Once there are none, `policy` decides how long it goes on; then `stop` is
+    called."""
+
+    def __init__(self, stop: Callable[[], None]) -> None:
+        self.policy = STOP
+        self._stop = stop
+        self._count = 0
+        self._unread: asyncio.TimerHandle | None = None  # while there is no reader
+        self._over = False
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """In the block, a client reads."""
+        self._count += 1
+        self._disarm()
+        try:
+            yield
+        finally:
+            self._count -= 1
+            self.expect()
+
+    def expect(self) -> None:
+        """There may be no reader yet: the policy decides for how long."""
+        self._disarm()
+        if self.policy is not GO_ON and not self._count and not self._over:
+            self._unread = asyncio.get_running_loop().call_later(self.policy.grace_s, self._stop)
+
+    def close(self) -> None:
+        """The answer has ended."""
+        self._over = True
+        self._disarm()
+
+    def _disarm(self) -> None:
+        if self._unread is not None:
+            self._unread.cancel()
+            self._unread = None

@@ -18,7 +18,7 @@ from aiohttp import web
 from migrations.pool import certain
 from worker.errors import ApiError, invalid
 from worker.http.request import BODY
-from worker.runs.disconnect import Disconnect
+from worker.runs.event_stream import Disconnect
 from worker.runs.idempotency_store import Earlier
 from worker.runs.run_services import RunServices
 

@@ -14,9 +14,9 @@ from uuid import UUID
 
 from aiohttp import web
 
-from agents.checkpoint import CannotResume
 from agents.errors import STOPPED, TurnOver, WaitsForCaller
 from agents.message import Item, new_id
+from agents.progress import CannotResume
 from inference.trace import Trace
 from migrations.pool import DATABASE_AWAY
 from worker.auth.principal import Principal
@@ -24,16 +24,15 @@ from worker.errors import BROKE, BUSY, ApiError
 from worker.http.error_mapping import to_api_error
 from worker.http.request import check_model
 from worker.lifecycle.supervisor import Supervised, Well
-from worker.runs.background import RETRY_S, Backlog
+from worker.runs.background import RETRY_S, Backlog, job_of, restored_turn, run_queued
+from worker.runs.broadcast import EventLog
 from worker.runs.continuation import InterruptedResponse
-from worker.runs.disconnect import GO_ON, Disconnect
-from worker.runs.event_log import EventLog
+from worker.runs.event_stream import GO_ON, Disconnect
 from worker.runs.ledger import Ledger
 from worker.runs.run import Run
 from worker.runs.run_services import RunServices
 from worker.runs.running_store import NoCapacity, OwnedResponse
 from worker.runs.steering_store import SUCCESSOR, Successor
-from worker.runs.stored_turn import job_of, restored_turn, run_queued
 from worker.runs.turn import ResponseTurn, hydrate
 from worker.wire.events import WireEvent
 from worker.wire.options import entitled, priority_of

@@ -14,8 +14,7 @@ from worker.runs.event_stream import BATCH_FRAMES, Stream
 from worker.runs.presence import FOLLOWED_S
 from worker.runs.run import Run
 from worker.runs.run_services import RunServices
-from worker.wire import sse
-from worker.wire.events import WireEvent
+from worker.wire.events import WireEvent, encode
 
 POLL_S = 2.0
 
@@ -72,7 +71,7 @@ async def read_stored(
                 event for event in page if event["sequence_number"] > after
             ]  # a run of this worker may have sent more
             await stream.open()
-            await stream.write([*map(sse.encode, events)])
+            await stream.write([*map(encode, events)])
             after = events[-1]["sequence_number"] if events else after
             if run := find_run(tenant_id, response_id):
                 after = await read_run(run, stream, after + 1) - 1

@@ -25,11 +25,10 @@ from inference.frozen import changed
 from migrations.pool import DATABASE_AWAY, certain
 from worker.errors import BROKE, ApiError
 from worker.http.error_mapping import refusal, to_api_error
-from worker.runs.broadcast import Broadcast
+from worker.runs.broadcast import Broadcast, EventLog
 from worker.runs.cache_diagnostics import diagnosed
 from worker.runs.continuation import Continuation, InterruptedResponse, completed_items
-from worker.runs.disconnect import Readers
-from worker.runs.event_log import EventLog
+from worker.runs.event_stream import Readers
 from worker.runs.ledger import Ledger
 from worker.runs.response_rows import Batch, ResponseEnd
 from worker.runs.run_services import RunServices

@@ -1,25 +1,29 @@
-"""What a turn needs of the worker while it runs; built once at start and never replaced."""
+"""What a turn needs of the worker while it runs, built once at start and never replaced; and the MCP servers that its
+request may name."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from agents.agent_registry import NO_AGENT, AgentRegistry
-from agents.definition import Definition, Surface
-from agents.turn import Caps
-from worker.auth.daily_budget import DailyBudgets
+from agents.definition import NO_AGENT, AgentRegistry, Definition, Surface
+from agents.mcp_config import SERVERS_MAX
+from agents.origin import origins_of
+from agents.requested_server import RequestedServer, RequestedServers
+from agents.turn import Caps, TurnServer
+from inference.trace import Trace
+from worker.auth.principal import Principal
 from worker.engines.model_aliases import ModelAliases
+from worker.errors import ApiError
 from worker.lifecycle.supervisor import Supervisor
-from worker.runs.admission import RateLimits
-from worker.runs.mcp_servers import McpServers
+from worker.runs.admission import DailyBudgets, RateLimits
 from worker.telemetry.canaries import Canaries, Chosen
 
 if TYPE_CHECKING:
     from agents.agent import Agent
-    from agents.model_registry import ModelRegistry
+    from agents.router import ModelRegistry
     from agents.store import ConversationStore, ResponseStore
     from inference.language_model import LanguageModel
     from worker.auth.authenticator import Authenticator
@@ -33,6 +37,37 @@ if TYPE_CHECKING:
     from worker.runs.steering_store import SteeringStore
     from worker.telemetry.goodput import Targets
     from worker.telemetry.telemetry import Telemetry
+
+
+@dataclass(frozen=True, slots=True)
+class McpServers:
+    """`private` origins may be on this machine or in its networks, `public` ones may not. `servers`: None if there are
+    neither."""
+
+    servers: RequestedServers | None = None
+    public: frozenset[str] = frozenset()
+    private: frozenset[str] = frozenset()
+
+    async def opened(
+        self, principal: Principal, asked: Mapping[str, RequestedServer], trace: Trace
+    ) -> tuple[TurnServer, ...]:
+        """The servers of a request by the parameters that name them, with their tools. Raises ApiError."""
+        if not asked:
+            return ()
+        if len(asked) > SERVERS_MAX:
+            message = f"A request may use at most {SERVERS_MAX} MCP servers."
+            raise ApiError(400, message, param=list(asked)[SERVERS_MAX], code="array_above_max_length")
+        allowed = [self._allowed(principal, param, server) for param, server in asked.items()]
+        assert self.servers is not None
+        return await self.servers.opened(principal.tenant_id, allowed, trace)
+
+    def _allowed(self, principal: Principal, param: str, server: RequestedServer) -> RequestedServer:
+        origin, of_key = server.origin, principal.bounds.mcp_origins if principal.bounds else None
+        if origin not in self.public | self.private or (of_key is not None and origin not in origins_of(of_key)):
+            who = "your API key" if of_key is not None else "the operator of this server"
+            message = f"Requests may not use MCP servers at {origin}: {who} does not allow it."
+            raise ApiError(403, message, param=param, code="mcp_server_not_allowed")
+        return replace(server, is_private=origin in self.private)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,8 +22,8 @@ from agents.payload import from_payload, to_payload
 from agents.store.conversations import append_items
 from agents.store.responses import ResponseRecord
 from migrations.pool import Act, Connection, Database
+from worker.database import BATCH_MAX, GroupCommit
 from worker.runs.continuation import InterruptedResponse, closing_events, completed_items, events_after, rebuilt_items
-from worker.runs.group_commit import BATCH_MAX, GroupCommit
 from worker.runs.response_rows import Batch, ResponseEnd, batch_rows, beginning_row, ended_body, ending_row
 from worker.runs.steering_store import KEPT, Successor, take_successor
 from worker.wire.events import WireEvent

@@ -13,8 +13,7 @@ from uuid import UUID
 
 import asyncpg
 
-from agents.agent_registry import AgentRegistry
-from agents.definition import Definition
+from agents.definition import AgentRegistry, Definition
 from agents.message import Item, Message
 from agents.store.responses import Answered
 from agents.turn import Arm, Turn

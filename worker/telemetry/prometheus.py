@@ -2,27 +2,32 @@
 
 The parts of the process's memory add up to what it uses, so that whatever grows has a name: `unused` is freed to malloc
 but not returned to the system, `rest` is Python, its libraries and everything unaccounted for.
+
+Counts and histograms by label are read at each scrape and cost half a microsecond to add to. Those of prometheus_client
+hold a lock for each of up to fifteen buckets; with them, counting a finished turn took a twentieth of its request.
 """
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Iterable, Mapping
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from itertools import accumulate
 from pathlib import Path
 from time import monotonic
 from typing import Any, TypeAlias
 from uuid import UUID
 
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.process_collector import ProcessCollector
+from prometheus_client.utils import floatToGoString
 
 from inference.trace import Attribute, Trace
 from worker.lifecycle.supervisor import Supervisor
 from worker.runs.record import TurnRecord
 from worker.telemetry.goodput import OBJECTIVE, BurnRate
-from worker.telemetry.tallies import Counts, Histogram
 
 Stats: TypeAlias = Callable[[], Mapping[str, Any]]  # of an engine
 
@@ -319,3 +324,47 @@ def memory_gauge(stats: Stats) -> list[Metric]:
     for part, size in parts(STATUS.read_text(), {**stats(), "unused_bytes": unused_bytes()}).items():
         family.add_metric([part], float(size))
     return [family]
+
+
+class Counts:
+    """A counter with a series for each combination of the values of its labels; without labels, one from the start."""
+
+    def __init__(self, name: str, text: str, labels: Sequence[str], registry: CollectorRegistry) -> None:
+        self._name, self._text, self._labels = name, text, labels
+        self._series: dict[tuple[str, ...], float] = {} if labels else {(): 0.0}
+        registry.register(self)
+
+    def add(self, *labels: str, amount: float = 1.0) -> None:
+        self._series[labels] = self._series.get(labels, 0.0) + amount
+
+    def collect(self) -> list[CounterMetricFamily]:
+        family = CounterMetricFamily(self._name, self._text, labels=self._labels)
+        for labels, value in list(self._series.items()):
+            family.add_metric(labels, value)
+        return [family]
+
+
+class Histogram:
+    """A histogram for each combination of the values of its labels. `bounds` ascend; a value belongs to the first one
+    that is not less."""
+
+    def __init__(
+        self, name: str, text: str, labels: Sequence[str], bounds: Sequence[float], registry: CollectorRegistry
+    ) -> None:
+        self._name, self._text, self._labels, self._bounds = name, text, labels, bounds
+        self._series: dict[tuple[str, ...], list[float]] = {}  # a count for each bound, one for what is above, the sum
+        registry.register(self)
+
+    def add(self, value: float, *labels: str) -> None:
+        series = self._series.get(labels)
+        if series is None:
+            series = self._series[labels] = [0.0] * (len(self._bounds) + 2)
+        series[bisect_left(self._bounds, value)] += 1
+        series[-1] += value
+
+    def collect(self) -> list[HistogramMetricFamily]:
+        family = HistogramMetricFamily(self._name, self._text, labels=self._labels)
+        ends = [*map(floatToGoString, self._bounds), "+Inf"]
+        for labels, (*counts, total) in list(self._series.items()):
+            family.add_metric(labels, list(zip(ends, accumulate(counts), strict=True)), total)
+        return [family]

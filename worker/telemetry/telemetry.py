@@ -14,9 +14,9 @@ from uuid import UUID
 from inference.trace import Trace
 from migrations.pool import DATABASE_AWAY
 from worker.auth.principal import NOBODY
+from worker.database import BatchWriter, NotStored
 from worker.lifecycle.supervisor import Supervisor
 from worker.runs.record import TurnRecord
-from worker.telemetry.batch_writer import BatchWriter, NotStored
 from worker.telemetry.prometheus import Metrics
 from worker.telemetry.traces import Traces
 

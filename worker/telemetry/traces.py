@@ -12,10 +12,9 @@ from worker.auth.principal import Principal
 from worker.runs.record import TurnRecord
 from worker.telemetry.latency import answer_list, spending
 from worker.telemetry.latency.answer_list import CACHE_CLASS, Search
-from worker.telemetry.latency.measures import key_of
+from worker.telemetry.latency.measures import Visibility, key_of
 from worker.telemetry.latency.queries import LatencyQueries
 from worker.telemetry.latency.rollups import Rollups
-from worker.telemetry.latency.slice import Visibility
 from worker.telemetry.latency.spending import Spending
 
 Grouping: TypeAlias = Literal["surface", "tenant_id", "model", "cache"]

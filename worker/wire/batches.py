@@ -13,8 +13,7 @@ from pydantic import AfterValidator, StringConstraints
 
 from worker.errors import ApiError
 from worker.wire.options import Metadata
-from worker.wire.parse import parse
-from worker.wire.strict import Id, Strict, Unsupported
+from worker.wire.strict import Id, Strict, Unsupported, parse
 
 PURPOSE, OUTPUT_PURPOSE = "batch", "batch_output"  # of input files, and of those that a batch writes
 Endpoint: TypeAlias = Literal["/v1/responses", "/v1/chat/completions", "/v1/embeddings"]

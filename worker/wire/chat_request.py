@@ -22,11 +22,11 @@ from inference.frozen import changed
 from inference.generation import Sampling
 from inference.template_options import Effort, TemplateOptions
 from worker.wire import limits
-from worker.wire.formats import ChatFormat
 from worker.wire.function_tools import NO_PARAMETERS, Description, Schema, enforceable
 from worker.wire.items import Arguments
 from worker.wire.options import (
     CacheRetention,
+    ChatFormat,
     GenerationParameters,
     Metadata,
     Obfuscation,

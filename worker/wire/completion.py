@@ -27,10 +27,9 @@ from agents.message import FunctionCall, Item, Message, Reasoning, new_id
 from agents.payload import logprob_payloads
 from inference.frozen import dataclass
 from inference.generation import TokenLogprob
-from worker.wire import sse
 from worker.wire.chat_request import ChatRequest
 from worker.wire.completion_request import CompletionRequest
-from worker.wire.events import QUEUED, cut, waiting
+from worker.wire.events import HOLE, QUEUED, Template, cut, encode_data, waiting
 from worker.wire.options import ServiceTier, tier_used
 
 FinishReason: TypeAlias = Literal["stop", "length", "tool_calls"]
@@ -325,19 +324,19 @@ class ChunkEncoder:
     def __init__(self, completion: ChatCompletion | TextCompletion, choice: ChatChoice | TextChoice) -> None:
         self._completion = completion
         self._choice = choice
-        self._text = sse.Template(sse.encode_data(completion.chunk(choice.text(sse.HOLE))))
+        self._text = Template(encode_data(completion.chunk(choice.text(HOLE))))
 
     def frames(self, event: Event) -> list[bytes]:
         if isinstance(event, TextDelta) and not event.logprobs:  # nearly all events
             return [self._text.filled(event.text)]
         if isinstance(event, Queued):  # the choices are queued together: one of them reports
-            return [] if self._choice.index else [sse.encode_data(self._completion.waiting(event))]
-        return [sse.encode_data(self._completion.chunk(piece)) for piece in self._choice.events_of(event)]
+            return [] if self._choice.index else [encode_data(self._completion.waiting(event))]
+        return [encode_data(self._completion.chunk(piece)) for piece in self._choice.events_of(event)]
 
     def last(self, finished: TurnFinished) -> list[bytes]:
         if finished.status == "failed":
-            return [sse.encode_data({"error": failure(finished)})]
-        return [sse.encode_data(self._completion.chunk(self._choice.conclude(finished)))]
+            return [encode_data({"error": failure(finished)})]
+        return [encode_data(self._completion.chunk(self._choice.conclude(finished)))]
 
 
 def failure(finished: TurnFinished) -> dict[str, Any]:

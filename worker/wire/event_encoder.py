@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from agents.call_payload import InputText
 from agents.events import (
     ArgumentsDelta,
     Event,
@@ -24,10 +23,9 @@ from agents.events import (
     TurnFinished,
     TurnStarted,
 )
-from agents.message import FunctionCall, Item, Message, Reasoning, ToolListing
+from agents.message import FunctionCall, InputText, Item, Message, Reasoning, ToolListing
 from agents.payload import logprob_payloads
 from worker.wire import events as wire
-from worker.wire import sse
 from worker.wire.events import WireEvent
 from worker.wire.options import SOURCES, TRACE
 from worker.wire.response import ResponseFrame, public_item
@@ -45,7 +43,7 @@ class EventEncoder:
         self._items: dict[int, Item] = {}  # by output index
         self._texts: dict[int, list[str]] = {}  # of unfinished items, the text sent so far
         self._inputs: dict[int, InputText] = {}  # of unfinished calls of custom tools
-        self._templates: dict[str, sse.Template] = {}  # by item id
+        self._templates: dict[str, wire.Template] = {}  # by item id
 
     def queue(self) -> list[WireEvent]:
         """The events of a response that is queued for a worker."""
@@ -62,15 +60,15 @@ class EventEncoder:
             number, self._next_number = self._next_number, self._next_number + 1
             template = self._templates.get(event.item_id) or self._template(event)
             return [template.numbered(event.text, number)]
-        return [sse.encode(each) for each in self.events_of(event)]
+        return [wire.encode(each) for each in self.events_of(event)]
 
-    def _template(self, event: TextDelta | ReasoningDelta) -> sse.Template:
+    def _template(self, event: TextDelta | ReasoningDelta) -> wire.Template:
         if isinstance(event, TextDelta):
-            delta = wire.of_text("output_text.delta", event.output_index, event.item_id, delta=sse.HOLE, logprobs=[])
+            delta = wire.of_text("output_text.delta", event.output_index, event.item_id, delta=wire.HOLE, logprobs=[])
         else:
-            delta = wire.of_text("reasoning_text.delta", event.output_index, event.item_id, delta=sse.HOLE)
+            delta = wire.of_text("reasoning_text.delta", event.output_index, event.item_id, delta=wire.HOLE)
         [spelled] = self._frame.dialect.spelled(delta)
-        return self._templates.setdefault(event.item_id, sse.Template(sse.encode(spelled)))
+        return self._templates.setdefault(event.item_id, wire.Template(wire.encode(spelled)))
 
     def replay(self, event: Event) -> None:
         """Take note of an event that a lost worker sent."""

@@ -8,7 +8,6 @@ from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 from pydantic import Discriminator, Field, StringConstraints, model_validator
 
-from agents.call_payload import CALLS, OUTPUTS, hosted_call, parsed, written
 from agents.function_tool import INPUT, CallForm, CallShape, FunctionTool, described, qualified
 from agents.message import (
     Compaction,
@@ -22,12 +21,12 @@ from agents.message import (
     Status,
     new_id,
 )
-from agents.payload import ADDITIONAL_TOOLS, LISTING, UPDATE
+from agents.payload import ADDITIONAL_TOOLS, CALLS, LISTING, OUTPUTS, UPDATE, hosted_call, parsed, written
 from inference.template_options import Effort
 from worker.wire import limits
-from worker.wire.formats import TextFormat
 from worker.wire.function_tools import CustomTool, FunctionToolParam, NamespaceTool
 from worker.wire.mcp import McpItem
+from worker.wire.options import TextFormat
 from worker.wire.parts import Content, check_role, shown
 from worker.wire.strict import (
     Caller,

@@ -6,11 +6,11 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
-from agents.call_payload import decision, told_of
 from agents.function_tool import CallShape, FunctionTool, qualified
 from agents.mcp_config import TOOLS_MAX, URL_CHARS_MAX, WORDS_MAX
 from agents.message import CallResult, FunctionCall, FunctionCallOutput, Item, ToolListing, new_id
 from agents.origin import origin_of
+from agents.payload import decision, told_of
 from agents.requested_server import ALL, NONE, RequestedServer, ToolFilter
 from worker.wire import limits
 from worker.wire.function_tools import Description

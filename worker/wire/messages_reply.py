@@ -1,4 +1,4 @@
-"""The answer to a message, complete and as a stream, and errors in the format of the Messages API."""
+"""The answer to a message, complete and as a stream."""
 
 from __future__ import annotations
 
@@ -31,54 +31,16 @@ from agents.message import (
     Status,
     ToolListing,
     new_id,
-    storable,
 )
-from worker.errors import BROKE, ApiError
-from worker.wire import sse
-from worker.wire.events import QUEUED, cut, waiting
+from worker.errors import BROKE
+from worker.wire.events import HOLE, QUEUED, Template, cut, encode, waiting
 from worker.wire.messages_request import MessagesRequest
 from worker.wire.messages_tools import ERROR
 from worker.wire.options import ServiceTier
 
-PATH = "/v1/messages"
-ERROR_TYPES = {
-    401: "authentication_error",
-    403: "permission_error",
-    404: "not_found_error",
-    408: "timeout_error",
-    409: "conflict_error",
-    413: "request_too_large",
-    429: "rate_limit_error",
-    503: "overloaded_error",
-}
-TOO_LONG = "prompt is too long"  # coding agents look for these words, and then shorten the conversation
-
-THREAD = "thread"
-# This tells the tool loops of Anthropic's clients, which ask the server to keep the conversation, that they must send
-# it in full.
-UNTHREADED = {"error_code": "thread_unsupported_request", "unsupported": [THREAD]}
 StopReason: TypeAlias = Literal["end_turn", "max_tokens", "stop_sequence", "tool_use"]
 Block: TypeAlias = dict[str, Any]
-PING = sse.encode({"type": "ping"})
-
-
-def is_for_messages(path: str) -> bool:
-    return path == PATH or path.startswith(f"{PATH}/")
-
-
-def type_of(status: int) -> str:
-    return ERROR_TYPES.get(status, "api_error" if status >= 500 else "invalid_request_error")
-
-
-def error_body(error: ApiError) -> dict[str, Any]:
-    """The message includes the parameter's name: clients of this API read nothing else."""
-    message = error.message
-    if error.code == "context_length_exceeded":
-        message = f"{TOO_LONG}: {message}"
-    elif error.param and error.param not in message:
-        message = f"{error.param}: {message}"
-    told = {**error.body["error"], "type": type_of(error.status), "message": storable(message)}
-    return {"type": "error", "error": {**told, "details": UNTHREADED} if error.param == THREAD else told}
+PING = encode({"type": "ping"})
 
 
 def error_event(message: str) -> dict[str, Any]:
@@ -208,7 +170,7 @@ class MessageEventEncoder:
         self._reply = reply
         self._index = -1  # of the newest block
         self._open: str | None = None  # the id of its item
-        self._delta: sse.Template | None = None  # of the open block
+        self._delta: Template | None = None  # of the open block
         self._held: TurnStarted | None = None  # until its diagnostics are known
 
     def frames(self, event: Event) -> list[bytes]:
@@ -231,9 +193,9 @@ class MessageEventEncoder:
                 return [*begun, self._delta.filled(event.text)] if self._delta and event.text else begun
             case TurnStarted():
                 message = self._reply.started(event.prompt_tokens)
-                return [sse.encode({"type": "message_start", "message": message}), PING]
+                return [encode({"type": "message_start", "message": message}), PING]
             case Queued():  # a ping may be sent at any time, and may have more fields
-                return [sse.encode({"type": "ping", QUEUED: waiting(event)})]
+                return [encode({"type": "ping", QUEUED: waiting(event)})]
             case ItemFinished(item=FunctionCall() as call) if call.result is not None:
                 return self._whole(self._reply.result(_result_of(call, call.result)))
             case ItemFinished(item=FunctionCallOutput() as item):
@@ -248,11 +210,11 @@ class MessageEventEncoder:
 
     def last(self, finished: TurnFinished) -> list[bytes]:
         if finished.status == "failed":
-            return [sse.encode(error_event(finished.error_message or BROKE))]
+            return [encode(error_event(finished.error_message or BROKE))]
         reply = self._reply
         delta = {"stop_reason": reply.stop_reason(finished), "stop_sequence": reply.stop_sequence(finished)}
         end = {"type": "message_delta", "delta": delta, "usage": usage_object(finished.usage), **cut(finished)}
-        return self._behind_start([sse.encode(end), sse.encode({"type": "message_stop"})])
+        return self._behind_start([encode(end), encode({"type": "message_stop"})])
 
     def _begun(self, event: TextDelta | ReasoningDelta | ArgumentsDelta) -> list[bytes]:
         """The block of a text begins with its first piece. Pieces of items that are not shown have none."""
@@ -266,24 +228,24 @@ class MessageEventEncoder:
             return []
         self._index, self._open = self._index + 1, item.id
         if not isinstance(item, Reasoning) or self._reply.request.shows_thoughts:
-            self._delta = sse.Template(sse.encode(self._event("content_block_delta", delta=_hole(item))))
-        return [sse.encode(self._event("content_block_start", content_block=block))]
+            self._delta = Template(encode(self._event("content_block_delta", delta=_hole(item))))
+        return [encode(self._event("content_block_start", content_block=block))]
 
     def _whole(self, block: Block | None) -> list[bytes]:
         """A block that is sent at once."""
         if block is None:
             return []
         self._index += 1
-        start = sse.encode(self._event("content_block_start", content_block=block))
-        return [start, sse.encode(self._event("content_block_stop"))]
+        start = encode(self._event("content_block_start", content_block=block))
+        return [start, encode(self._event("content_block_stop"))]
 
     def _stop(self, item: Item) -> list[bytes]:
         self._open, self._delta = None, None
-        stop = sse.encode(self._event("content_block_stop"))
+        stop = encode(self._event("content_block_stop"))
         if not isinstance(item, Reasoning):
             return [stop]
         signature = {"type": "signature_delta", "signature": item.id}
-        return [sse.encode(self._event("content_block_delta", delta=signature)), stop]
+        return [encode(self._event("content_block_delta", delta=signature)), stop]
 
     def _event(self, kind: str, **more: Any) -> dict[str, Any]:
         return {"type": kind, "index": self._index, **more}
@@ -310,10 +272,10 @@ def _result_of(call: FunctionCall, result: CallResult) -> FunctionCallOutput:
 def _hole(item: Item) -> dict[str, str]:
     match item:
         case Reasoning():
-            return {"type": "thinking_delta", "thinking": sse.HOLE}
+            return {"type": "thinking_delta", "thinking": HOLE}
         case FunctionCall():
-            return {"type": "input_json_delta", "partial_json": sse.HOLE}
-    return {"type": "text_delta", "text": sse.HOLE}
+            return {"type": "input_json_delta", "partial_json": HOLE}
+    return {"type": "text_delta", "text": HOLE}
 
 
 def _arguments(call: FunctionCall) -> dict[str, Any] | None:

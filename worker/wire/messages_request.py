@@ -23,7 +23,6 @@ from agents.turn import AnswerFormat, Turn, TurnServer
 from inference.generation import Sampling
 from inference.template_options import Effort, TemplateOptions
 from worker.wire import limits
-from worker.wire.formats import AnswerSchema
 from worker.wire.messages_content import BILLING, GivenMessage, MessageParam, SaidMessage, SystemContent, items_of, said
 from worker.wire.messages_tools import (
     CustomTool,
@@ -40,6 +39,7 @@ from worker.wire.messages_tools import (
     requested,
 )
 from worker.wire.options import (
+    AnswerSchema,
     GenerationParameters,
     Metadata,
     asks_for_same_bytes,

@@ -1,5 +1,6 @@
 """Options that the APIs share: sampling and the chat template, `include`, logprobs, `service_tier`, `metadata` and the
-prompt cache. For programs whose client library controls the body, some of them also come in headers of ours.
+prompt cache. For programs whose client library controls the body, some of them also come in headers of ours. And the
+format that an answer must have: text, any JSON object, or JSON that matches a schema, which two APIs spell differently.
 
 Caching is automatic here: what marks a prefix, or says how long it should last, is accepted without effect.
 """
@@ -9,18 +10,18 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal, Protocol, Self, TypeAlias, TypeVar
 
-from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints
+from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints, ValidationInfo, field_validator
 
-from agents.turn import Caps
+from agents.turn import AnswerFormat, Caps
 from inference.generation import Priority, Sampling
 from inference.template_options import VERBOSITY, TemplateOptions, have_effort
 from worker.edge.limit_settings import REFUSE, WAIT
 from worker.errors import invalid
 from worker.wire import limits
-from worker.wire.strict import Id, Ignored, Strict, only, without_effect
+from worker.wire.function_tools import Description, bounded, constrainable
+from worker.wire.strict import Id, Ignored, Name, Strict, Tagged, Ttl, note, only, without_effect
 
 USUAL_MODE, USUAL_TTL = "implicit", "30m"  # of the public contract
-Ttl: TypeAlias = Literal["30m", "12h"]
 RESULTS = "file_search_call.results"
 LOGPROBS = "message.output_text.logprobs"
 # Our own events, sent only on request: strict clients reject events that the public contract does not name, although it
@@ -69,16 +70,6 @@ ServiceTier: TypeAlias = Annotated[
         json_schema_input_type=Literal[Served, "fast", "ultrafast", "scale"],
     ),
 ]
-
-
-class Breakpoint(Strict):
-    """Marks the end of a reusable prefix."""
-
-    mode: Literal["explicit"]
-    ttl: Ttl | None = None
-
-
-PromptCacheBreakpoint: TypeAlias = Annotated[Breakpoint | None, without_effect("prompt_cache_breakpoint")]
 
 
 class PromptCacheOptions(Strict):
@@ -299,3 +290,86 @@ class GenerationParameters(Strict):
         }
         given = {name: value for name, value in named.items() if value is not None}
         return Sampling(**given, ignore_eos=bool(self.ignore_eos), open=frozenset(named.keys() - given.keys()))
+
+
+ANY_OBJECT = {"type": "object"}
+BoundedSchema: TypeAlias = Annotated[dict[str, Any], AfterValidator(bounded)]
+AnswerSchema: TypeAlias = Annotated[BoundedSchema, AfterValidator(constrainable)]
+
+
+class PlainText(Strict):
+    type: Literal["text"] = "text"
+
+    def answer(self, param: str) -> AnswerFormat | None:
+        return None
+
+    def echo(self) -> dict[str, Any]:
+        return {"type": self.type}
+
+
+class AnyJson(Strict):
+    type: Literal["json_object"]
+
+    def answer(self, param: str) -> AnswerFormat | None:
+        return AnswerFormat(ANY_OBJECT, param)
+
+    def echo(self) -> dict[str, Any]:
+        return {"type": self.type}
+
+
+class NamedSchema(Strict):
+    """With `strict`, answers always match the schema, or it is refused. Otherwise what no grammar can enforce of it is
+    ignored, and reported as that."""
+
+    place: ClassVar[str] = "response_format.json_schema.schema"
+
+    name: Name
+    strict: bool | None = None  # before the schema, whose validation depends on it
+    body: BoundedSchema = Field(alias="schema")
+    description: Description | None = None
+
+    @field_validator("body")
+    @classmethod
+    def _is_enforced(cls, body: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
+        try:
+            return constrainable(body)
+        except ValueError:
+            if info.data.get("strict"):
+                raise
+            note(info, cls.place)
+            return body
+
+
+class SchemaFormat(NamedSchema):
+    """The format of /v1/responses."""
+
+    place: ClassVar[str] = "text.format.schema"
+
+    type: Literal["json_schema"]
+
+    def answer(self, param: str) -> AnswerFormat | None:
+        return AnswerFormat(self.body, param, strict=bool(self.strict))
+
+    def echo(self) -> dict[str, Any]:
+        return {
+            "type": self.type,
+            "name": self.name,
+            "description": self.description,
+            "schema": self.body,
+            "strict": bool(self.strict),
+        }
+
+
+class NestedSchemaFormat(Strict):
+    """The format of chat completions."""
+
+    type: Literal["json_schema"]
+    json_schema: NamedSchema
+
+    def answer(self, param: str) -> AnswerFormat | None:
+        return AnswerFormat(self.json_schema.body, param, strict=bool(self.json_schema.strict))
+
+
+_BY_TYPE = Tagged("A format must have the type text, json_object or json_schema.")
+TextFormat: TypeAlias = Annotated[PlainText | AnyJson | SchemaFormat, _BY_TYPE]
+ChatFormat: TypeAlias = Annotated[PlainText | AnyJson | NestedSchemaFormat, _BY_TYPE]

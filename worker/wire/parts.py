@@ -17,15 +17,25 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from agents.call_payload import joined, picture_of
+from agents.payload import joined, picture_of
 from inference.picture import Picture
 from inference.prompt import PlacedPicture
 from retrieval.loaders.formats import MEDIA_TYPES
 from worker.wire import limits
-from worker.wire.options import PromptCacheBreakpoint
-from worker.wire.strict import Echoed, Id, Strict, Tagged, Text, Unsupported, type_of, up_to, without_effect
+from worker.wire.strict import (
+    UNSUPPORTED_IMAGE,
+    Echoed,
+    Id,
+    PromptCacheBreakpoint,
+    Strict,
+    Tagged,
+    Text,
+    Unsupported,
+    type_of,
+    up_to,
+    without_effect,
+)
 
-UNSUPPORTED_IMAGE = "unsupported_image"
 FETCHES_NONE = "Images are not fetched from addresses: send the image itself as a data URL in base64."
 USERS_ONLY = "Images can only be part of messages of the user and of results of tools."
 # What the first bytes of a file say; what the sender says is not needed.

@@ -16,10 +16,9 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import StringConstraints
 
-from agents.call_payload import CALLS
 from agents.events import STEERED, TurnFinished, Usage
 from agents.message import Item, new_id
-from agents.payload import to_payload
+from agents.payload import CALLS, to_payload
 from inference.frozen import dataclass
 from worker.wire import limits
 from worker.wire.events import WireEvent, cut, error

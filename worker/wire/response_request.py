@@ -25,7 +25,6 @@ from inference.generation import Sampling
 from inference.template_options import Effort, TemplateOptions
 from worker.errors import ApiError
 from worker.wire import limits
-from worker.wire.formats import PlainText, TextFormat
 from worker.wire.items import CompactionTrigger, InputItem, MessageItem, as_items, without_triggers
 from worker.wire.mcp import McpTool
 from worker.wire.options import (
@@ -36,8 +35,10 @@ from worker.wire.options import (
     Include,
     Metadata,
     Obfuscation,
+    PlainText,
     ResponseCacheOptions,
     ServiceTier,
+    TextFormat,
     TopLogprobs,
     Verbosity,
     asks_for_same_bytes,

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agents.function_tool import function_schema
-from agents.parser.call import BODY_BYTES_MAX
 from agents.parser.choose import Dialect, Format, choose
 from agents.parser.markup import (
+    BODY_BYTES_MAX,
     CallArguments,
     CallBroken,
     CallFinished,

@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agents.parser.call import BODY_BYTES_MAX
 from agents.parser.json_calls import HermesParser
-from agents.parser.markup import CallArguments, CallBroken, CallFinished, CallStarted, ParserEvent, Text
+from agents.parser.markup import BODY_BYTES_MAX, CallArguments, CallBroken, CallFinished, CallStarted, ParserEvent, Text
 
 # Pieces from which hostile and honest answers alike are made; hypothesis puts them together in any order.
 PIECES = [

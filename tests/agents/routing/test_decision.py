@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
-from agents.routing.policy import Cascade, Fixed, Policy, Rules, Steps, decide, described, named_by
-from agents.routing.situation import Cost, Situation
+from agents.routing.policy import Cascade, Cost, Fixed, Policy, Rules, Situation, Steps, decide, described, named_by
 
 POLICY: TypeAdapter[Policy] = TypeAdapter(Policy)
 SMALL_IS_CHEAP = {"small": Cost(0.1, 0.1), "large": Cost(1.0, 1.0)}

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from agents.routing.situation import language_of
+from agents.routing.policy import language_of
 
 
 @pytest.mark.parametrize(

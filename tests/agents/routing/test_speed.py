@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from agents.routing.situation import Speed
+from agents.routing.policy import Speed
 
 
 def test_before_anything_was_measured_a_larger_model_costs_more() -> None:

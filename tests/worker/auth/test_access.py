@@ -15,7 +15,7 @@ from tests.worker import harness
 from tests.worker.harness import SECRET, Client, make_services, serving
 from worker.auth.keys import Keys
 from worker.auth.scope import USUAL, Scope
-from worker.http.route import EVERYBODY, VISITORS, Access
+from worker.http.request import EVERYBODY, VISITORS, Access
 
 OPEN = {
     **dict.fromkeys(("/health", "/healthz", "/readyz", "/openapi.json", "/shared", "/v1/shared/{token}"), EVERYBODY),

@@ -8,9 +8,9 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from worker.auth.daily_budget import DailyBudgets
 from worker.auth.principal import KeyLimits, Principal
 from worker.errors import ApiError
+from worker.runs.admission import DailyBudgets
 
 TENANT = uuid4()
 
@@ -87,7 +87,7 @@ async def test_what_was_charged_here_counts_once_after_it_is_stored(monkeypatch:
     await budgets.know(key())
     budgets.charge(key(), 6.0)
     store.spent = 6.0
-    monkeypatch.setattr("worker.auth.daily_budget.REREAD_S", 0.0)
+    monkeypatch.setattr("worker.runs.admission.REREAD_S", 0.0)
     budgets.check(key())
     await asyncio.gather(*budgets._reading)
     assert len(store.asked) == 2

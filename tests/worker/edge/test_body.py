@@ -21,7 +21,7 @@ from worker.config import Config
 from worker.edge import body as bodies
 from worker.edge.body import CODINGS, inflated
 from worker.errors import ApiError
-from worker.http.route import EVERYBODY
+from worker.http.request import EVERYBODY
 
 QUESTION = orjson.dumps({"input": "Hello"})
 BOMB = gzip.compress(bytes(100 * 2**20), 9)

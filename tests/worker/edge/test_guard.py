@@ -16,7 +16,7 @@ from tests.worker.harness import Client, EdgeServer, declared, make_services, se
 from tests.worker.loop_blocks import blocks
 from worker.config import Config
 from worker.edge import guard, listener
-from worker.http.route import EVERYBODY
+from worker.http.request import EVERYBODY
 
 HEADER_S = 0.2
 

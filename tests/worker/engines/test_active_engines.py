@@ -11,9 +11,8 @@ from uuid import uuid4
 
 import pytest
 
-from agents.agent_registry import AgentRegistry
-from agents.definition import Definition
-from agents.model_registry import Candidate
+from agents.definition import AgentRegistry, Definition
+from agents.router import Candidate
 from inference.bundled import CHAT_MODEL, DRAFT_MODEL
 from inference.errors import ModelAway, ModelNotLoaded, NoRoom
 from inference.generation import Finish, Sampling, Terms

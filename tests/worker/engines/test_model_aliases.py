@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from agents.agent_registry import AgentRegistry
-from agents.definition import Definition
+from agents.definition import AgentRegistry, Definition
 from inference.provisioning.catalogue import names_of
 from inference.testing import ScriptedModel
 from migrations.pool import Database

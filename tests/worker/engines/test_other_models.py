@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from agents.errors import AgentError
-from agents.model_registry import Candidate
+from agents.router import Candidate
 from inference.bundled import CHAT_MODEL, DRAFT_MODEL
 from migrations.pool import Database
 from tests.worker.answering import get

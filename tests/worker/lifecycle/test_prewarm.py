@@ -12,8 +12,7 @@ from uuid import uuid4
 import pytest
 
 from agents.agent import Agent
-from agents.agent_registry import AgentRegistry
-from agents.definition import Definition
+from agents.definition import AgentRegistry, Definition
 from agents.events import EventList
 from agents.toolbox import Toolbox
 from agents.tools import builtin_toolbox

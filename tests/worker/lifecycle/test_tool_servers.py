@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from agents.agent_registry import AgentRegistry
-from agents.definition import Definition
+from agents.definition import AgentRegistry, Definition
 from agents.mcp_config import AbsentTool, ServerTable
 from agents.tool import ToolContext, tool
 from agents.toolbox import Toolbox

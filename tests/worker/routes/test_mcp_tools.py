@@ -21,7 +21,7 @@ from tests.worker.tool_server import ToolServer, using
 from worker.auth.keys import Keys
 from worker.auth.principal import KeyLimits
 from worker.auth.secret import Seals
-from worker.runs.stored_turn import stored_request
+from worker.runs.background import stored_request
 from worker.wire.response_request import ResponseRequest
 
 URL = "/v1/responses"

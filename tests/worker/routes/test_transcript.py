@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from agents.call_payload import joined
 from agents.message import Message
+from agents.payload import joined
 from inference.picture import Picture
 from worker.routes.conversations import markdown
 

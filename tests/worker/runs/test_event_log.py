@@ -17,12 +17,12 @@ from migrations.pool import DATABASE_AWAY, Database
 from tests.agents.turns import user
 from tests.worker.answering import answering, events_of, stream
 from worker.lifecycle.supervisor import Supervisor
-from worker.runs import event_log
+from worker.runs import broadcast
+from worker.runs.broadcast import EventLog, Journal
 from worker.runs.continuation import GAP, UNSTORED_EVENTS_MAX
-from worker.runs.event_log import EventLog, Journal
 from worker.runs.response_rows import Batch
 from worker.runs.running_store import RunningStore
-from worker.wire import sse
+from worker.wire.events import encode
 
 WORKER = 21  # no session holds its lock
 
@@ -43,7 +43,7 @@ async def two(running: RunningStore, tenant_id: UUID, owner_dsn: str) -> AsyncIt
 
 
 def frame(number: int, text: str = "x") -> bytes:
-    return sse.encode({"type": "response.output_text.delta", "delta": text, "sequence_number": number})
+    return encode({"type": "response.output_text.delta", "delta": text, "sequence_number": number})
 
 
 class Told:
@@ -172,7 +172,7 @@ async def test_what_waits_too_long_is_dropped_and_what_follows_is_marked(
     two: tuple[str, str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(event_log, "WAITING_MAX", 3)
+    monkeypatch.setattr(broadcast, "WAITING_MAX", 3)
     log = EventLog(Breaking(database, TimeoutError()), WORKER)
     going, over = (Told(log, tenant_id, id) for id in two)
     going.tell(frame(0), frame(1))

@@ -31,7 +31,6 @@ from worker.routes import responses
 from worker.runs import idempotency, manager, run
 from worker.runs.continuation import GAP, NOT_STORED, UNSTORED_EVENTS_MAX, WORKER_STOPPED
 from worker.runs.idempotency_store import IdempotencyStore
-from worker.telemetry import batch_writer
 
 URL = "/v1/responses"
 BODY = {"input": "tell me"}
@@ -290,7 +289,7 @@ async def killed(
 ) -> AsyncIterator[tuple[Client, str, list[Event]]]:
     """A client of another worker, and the id and the events of an answer whose worker was killed while it was told."""
     monkeypatch.setattr(manager, "PASS_EVERY_S", 0.05)
-    monkeypatch.setattr(batch_writer, "GATHER_S", gather_s)
+    monkeypatch.setattr("worker.database.GATHER_S", gather_s)
     model = StallingModel(["Half an answer, and the rest."], name=MODEL)
     lost, heir = services_with(database, model), services_with(database, model)
     async with signed_in(database, heir) as client, signed_in(database, lost) as maker:
@@ -335,7 +334,7 @@ async def test_a_finished_answer_is_told_again_in_full_though_its_worker_was_kil
     database: Database, monkeypatch: pytest.MonkeyPatch, include: list[str]
 ) -> None:
     """Right after its last event: that is stored before it is told, and so is everything before it."""
-    monkeypatch.setattr(batch_writer, "GATHER_S", NEVER_S)
+    monkeypatch.setattr("worker.database.GATHER_S", NEVER_S)
     monkeypatch.setattr(manager, "PASS_EVERY_S", 0.05)
     lost, heir = (services_with(database, scripted()) for _ in range(2))
     async with signed_in(database, heir) as client, signed_in(database, lost) as maker:

@@ -9,7 +9,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from migrations.pool import CommitUnknown
-from worker.runs.group_commit import BATCH_MAX, GroupCommit
+from worker.database import BATCH_MAX, GroupCommit
 
 OURS, THEIRS = uuid4(), uuid4()
 

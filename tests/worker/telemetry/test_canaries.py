@@ -12,8 +12,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from agents.agent_registry import AgentRegistry
-from agents.definition import Definition, SearchTable
+from agents.definition import AgentRegistry, Definition, SearchTable
 from agents.message import Message
 from agents.turn import Arm
 from inference.testing import ScriptedModel

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, generate_latest
 
-from worker.telemetry.tallies import Counts, Histogram
+from worker.telemetry.prometheus import Counts, Histogram
 
 BOUNDS = (0.001, 0.5, 1, 30)
 

@@ -19,8 +19,8 @@ from worker.http.middleware import join_trace
 from worker.lifecycle.supervisor import Supervisor
 from worker.runs.record import TurnRecord, mark_first_answer
 from worker.telemetry.latency.answer_list import Search
+from worker.telemetry.latency.measures import Slice
 from worker.telemetry.latency.queries import LatencyQuery
-from worker.telemetry.latency.slice import Slice
 from worker.telemetry.prometheus import SPAN_NAMES_MAX, TENANTS_MAX, Metrics
 from worker.telemetry.telemetry import Telemetry, server_timing
 from worker.telemetry.traces import Traces
@@ -321,7 +321,7 @@ async def test_turns_are_stored_less_often_than_events(
     database: Database, tenant_id: UUID, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody waits for a trace, and small transactions would take the cores from the model."""
-    monkeypatch.setattr("worker.telemetry.batch_writer.GATHER_S", 0.0)
+    monkeypatch.setattr("worker.database.GATHER_S", 0.0)
     monkeypatch.setattr("worker.telemetry.telemetry.GATHER_S", 3600.0)
     telemetry, write, sizes = make_telemetry(database), Traces.write, list[int]()
 

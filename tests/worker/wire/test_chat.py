@@ -14,7 +14,7 @@ from tests.worker.turns import told
 from worker.errors import ApiError
 from worker.wire.chat_request import ChatRequest
 from worker.wire.completion import ChatCompletion, failure, usage_of
-from worker.wire.parse import parse
+from worker.wire.strict import parse
 
 USER = {"role": "user", "content": "hello"}
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}

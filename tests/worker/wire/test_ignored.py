@@ -11,9 +11,8 @@ import pytest
 from agents.message import FunctionCall, Message
 from tests.worker.wire.test_parse import refused
 from worker.wire.chat_request import ChatRequest
-from worker.wire.parse import parse
 from worker.wire.response_request import ResponseRequest
-from worker.wire.strict import Ignored
+from worker.wire.strict import Ignored, parse
 
 TENANT = UUID(int=7)
 QUESTION: dict[str, Any] = {"messages": [{"role": "user", "content": "x"}]}

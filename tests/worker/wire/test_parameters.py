@@ -16,9 +16,9 @@ from tests.compliance.specification import made
 from tests.worker.reader import check_response
 from worker.errors import ApiError
 from worker.wire.items import CompactionTrigger, ItemReference
-from worker.wire.parse import parse
 from worker.wire.response import ResponseFrame
 from worker.wire.response_request import ResponseRequest
+from worker.wire.strict import parse
 
 TENANT = UUID(int=7)
 FUNCTION: dict[str, Any] = {"type": "function", "name": "f", "description": "F", "parameters": {"type": "object"}}

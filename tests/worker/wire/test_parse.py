@@ -19,9 +19,8 @@ from worker.wire.chat_request import ChatRequest
 from worker.wire.function_tools import FunctionToolParam
 from worker.wire.items import ItemReference, MessageItem
 from worker.wire.messages_request import MessagesRequest
-from worker.wire.parse import SHORT_BYTES_MAX, parse, parsed
 from worker.wire.response_request import ResponseRequest
-from worker.wire.strict import Strict
+from worker.wire.strict import SHORT_BYTES_MAX, Strict, parse, parsed
 
 FUNCTION = {"type": "function", "name": "f"}
 ODD = {"type": "object", "properties": {"a": {"type": "array", "contains": {}}}}

@@ -25,9 +25,9 @@ from worker.wire.event_encoder import EventEncoder
 from worker.wire.events import WireEvent
 from worker.wire.items import CompactionTrigger, ItemReference
 from worker.wire.options import SOURCES, TRACE
-from worker.wire.parse import parse
 from worker.wire.response import Dialect, ResponseFrame, public_item
 from worker.wire.response_request import ResponseRequest
+from worker.wire.strict import parse
 
 ANSWER = Message("assistant", "The port is 8080 [1].", (CITATION,))
 SEARCH = FileSearchCall(("port?",), (SOURCE,))

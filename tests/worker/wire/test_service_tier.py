@@ -13,8 +13,8 @@ from migrations.pool import Database
 from tests.worker.answering import MODEL, StallingModel, answering, post, stream
 from worker.wire.chat_request import ChatRequest
 from worker.wire.options import entitled
-from worker.wire.parse import parse
 from worker.wire.response_request import ResponseRequest
+from worker.wire.strict import parse
 
 CHAT = {"messages": [{"role": "user", "content": "x"}]}
 

@@ -16,7 +16,7 @@ from typing import Any
 import orjson
 
 from agents.answer_cache import overlap
-from agents.reply import CITATION
+from agents.message import CITATION
 from inference.grammar.conformance import Checked, Pattern
 from retrieval.quality.measures import RANKS_MAX
 from worker.cli.evals.suite import Answer, Called, Case, ExpectedCall, ExpectedCitation, Found, Place, Tool

@@ -18,10 +18,10 @@ from uuid import UUID
 import orjson
 from aiohttp import WSCloseCode, WSMsgType, web
 
-from agents.call_payload import OUTPUT_TYPES
 from agents.errors import WaitsForCaller
 from agents.function_tool import PLAIN
 from agents.message import Compaction, ConfigurationUpdate, FileSearchCall, FunctionCall, Item, ToolListing
+from agents.payload import OUTPUT_TYPES
 from worker.auth.principal import Principal
 from worker.auth.scope import Scope
 from worker.auth.session import require_same_origin
@@ -30,11 +30,9 @@ from worker.edge.guard import guard_of, remote_of
 from worker.errors import BROKE, ApiError, ClientGone, rate_limited
 from worker.http.error_mapping import to_api_error
 from worker.http.middleware import join_trace
-from worker.http.request import PRINCIPAL
-from worker.http.route import Routes
+from worker.http.request import PRINCIPAL, Routes
 from worker.routes.sockets.lane import WAITING_MAX, Lane, Said, SocketStream
-from worker.runs.disconnect import HEADER, Disconnect
-from worker.runs.event_stream import HEARTBEAT_S
+from worker.runs.event_stream import HEADER, HEARTBEAT_S, Disconnect
 from worker.runs.manager import RUNS, Runs
 from worker.runs.reader import read_run
 from worker.runs.run import Run
@@ -42,9 +40,9 @@ from worker.services import DRAINING, SERVICES
 from worker.wire import limits
 from worker.wire.events import steer
 from worker.wire.options import with_headers
-from worker.wire.parse import parsed
 from worker.wire.response import Dialect
 from worker.wire.response_request import CreateMessage, ResponseRequest, SteerMessage, error_event
+from worker.wire.strict import parsed
 
 RESPONSES_MAX = 16  # a client continues the newest one, or one that it branches from
 CHARS_MAX = limits.TEXT_CHARS_MAX  # of all of them: more than any supported context holds

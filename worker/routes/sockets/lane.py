@@ -14,7 +14,7 @@ from aiohttp import web
 
 from worker.runs.event_stream import Stream
 from worker.runs.run import Run
-from worker.wire import sse
+from worker.wire.events import data_of
 from worker.wire.response_request import SaidMessage
 
 TEXT = 0x81  # a complete text message in one frame (RFC 6455, section 5.2)
@@ -38,7 +38,7 @@ class SocketStream(Stream):
         return self._begins + event[1:] if self._begins else event
 
     def _encoded(self, frames: Sequence[bytes]) -> bytes:
-        return b"".join([message(self.told(sse.data_of(frame))) for frame in frames])
+        return b"".join([message(self.told(data_of(frame))) for frame in frames])
 
 
 def message(data: bytes) -> bytes:

@@ -22,10 +22,9 @@ from worker.services import Services
 from worker.wire.batches import Endpoint
 from worker.wire.chat_request import ChatRequest
 from worker.wire.completion import ChatCompletion
-from worker.wire.parse import parsed
 from worker.wire.response import ResponseFrame
 from worker.wire.response_request import ResponseRequest
-from worker.wire.strict import Ignored
+from worker.wire.strict import Ignored, parsed
 from worker.wire.text_inputs import EmbeddingsRequest
 
 # A line may wait in the engine for as long as interactive requests are served first; its own limit is that of its slot.

@@ -12,7 +12,7 @@ from uuid import UUID
 from agents.store.responses import Answered
 from migrations.pool import Connection, Database
 from worker.runs.record import HIT_SHARE
-from worker.telemetry.latency.slice import COMPLETED, LATE, LENGTHS, Cache, Slice, equal
+from worker.telemetry.latency.measures import COMPLETED, LATE, LENGTHS, Cache, Slice, equal
 
 Order: TypeAlias = Literal["recent", "slowest", "first_token", "pace"]
 

@@ -13,8 +13,7 @@ from uuid import UUID
 from migrations.pool import Connection, Database
 from worker.lifecycle.supervisor import Supervised, Supervisor, Well
 from worker.runs.record import TurnRecord
-from worker.telemetry.latency.measures import Measures
-from worker.telemetry.latency.slice import MINUTE_S, Slice, TimeRange
+from worker.telemetry.latency.measures import MINUTE_S, Measures, Slice, TimeRange
 
 NAMES_MAX = 200  # pairs of a key and a worker: more than a selection list has room for
 TENANTS_MAX = 4096  # whose span names are remembered as stored

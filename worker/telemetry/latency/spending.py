@@ -10,7 +10,7 @@ from uuid import UUID
 from migrations.pool import Connection, Database
 from worker.auth.principal import Principal
 from worker.runs.record import TurnCost, TurnRecord
-from worker.telemetry.latency.slice import HOUR_S, NOT_ANSWERED, Slice, Visibility
+from worker.telemetry.latency.measures import HOUR_S, NOT_ANSWERED, Slice, Visibility
 
 By: TypeAlias = Literal["surface", "model", "agent", "tenant", "key", "conversation", "day", "all"]
 ROWS_MAX = 200  # of a result: the most expensive

@@ -15,9 +15,9 @@ from typing import Any, TypeAlias
 
 from prometheus_client import Metric
 
+from worker.database import BatchWriter, NotStored
 from worker.lifecycle.supervisor import Supervised, Supervisor, Well
 from worker.runs.record import TurnRecord
-from worker.telemetry.batch_writer import BatchWriter, NotStored
 from worker.telemetry.otlp.conventions import OtelMetric, metrics_of, spans_of
 
 log = logging.getLogger("firsttoken.otlp")

@@ -10,8 +10,8 @@ import pytest
 from worker.config import load
 from worker.engines.model_file import read_models
 from worker.errors import StartError
-from worker.lifecycle.crew import shared_models
-from worker.lifecycle.crew.shared_models import SharedModels
+from worker.lifecycle.crew import crew
+from worker.lifecycle.crew.crew import SharedModels
 
 TWO = """
 default = "auto"
@@ -112,7 +112,7 @@ def test_a_file_that_cannot_be_written_changes_nothing(
         raise OSError("the disk is full")
 
     with monkeypatch.context() as broken, pytest.raises(OSError, match="full"):
-        broken.setattr(shared_models, "write_atomically", full)
+        broken.setattr(crew, "write_atomically", full)
         models.take(changed)
     assert [each.process for each in models.engines.values()] == [each.process for each in first]
     assert [each.model for each in models.read()] == ["large"]

@@ -15,10 +15,9 @@ from migrations.pool import Database
 from worker.auth.principal import Principal
 from worker.auth.scope import Scope
 from worker.runs.record import TurnRecord
-from worker.telemetry.latency.measures import OTHER_SPAN, SPAN_NAMES_MAX, Measures, Tally
+from worker.telemetry.latency.measures import DAY_S, HOUR_S, OTHER_SPAN, SPAN_NAMES_MAX, Measures, Slice, Tally
 from worker.telemetry.latency.queries import LatencyQueries, LatencyQuery
 from worker.telemetry.latency.rollups import LoadSampler, Peak
-from worker.telemetry.latency.slice import DAY_S, HOUR_S, Slice
 from worker.telemetry.traces import Traces
 
 MONTH_S = 30 * DAY_S

@@ -13,8 +13,8 @@ from migrations.pool import Database
 from tests.worker.telemetry.latency.test_rollups import principal, turn
 from worker.auth.scope import Scope
 from worker.runs.record import TurnRecord
+from worker.telemetry.latency.measures import HOUR_S, Slice
 from worker.telemetry.latency.queries import LatencyQuery, cost_summary
-from worker.telemetry.latency.slice import HOUR_S, Slice
 from worker.telemetry.latency.spending import Spending, cells, per_thousand
 from worker.telemetry.traces import Traces
 

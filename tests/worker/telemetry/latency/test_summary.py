@@ -7,7 +7,7 @@ import random
 import pytest
 
 from worker.telemetry.latency.measures import SPAN, Tally, bucket, encode
-from worker.telemetry.latency.summary import Estimate, compared, difference, estimate
+from worker.telemetry.latency.queries import Estimate, compared, difference, estimate
 
 
 def tally(*values_ms: float, name: str = "ttft") -> Tally:

@@ -17,9 +17,9 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import Metric
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from tests.pages.past import answer
+from worker.database import NotStored
 from worker.lifecycle.supervisor import Supervisor
 from worker.runs.record import TurnRecord
-from worker.telemetry.batch_writer import NotStored
 from worker.telemetry.otlp.conventions import spans_of
 from worker.telemetry.otlp.exporter import WAITING_MAX, Exporter, Meter
 from worker.telemetry.prometheus import Metrics
