@@ -11,7 +11,7 @@ import asyncio
 import random
 import re
 from array import array
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import field, replace
@@ -29,6 +29,7 @@ from agents.turn import Turn
 from inference.errors import InferenceError
 from inference.frozen import dataclass
 from inference.generation import Delta, Facts, Finish, Sampling, Stamps
+from inference.lru_cache import LruCache
 from inference.trace import Trace, now_ns
 from retrieval.passage import Passage
 
@@ -54,14 +55,12 @@ class AnswerCache:
     """Evicts the least recently used. For the event loop only."""
 
     def __init__(self, bytes_max: int) -> None:
-        self._bytes_max = bytes_max
-        self._kept: OrderedDict[bytes, CachedAnswer] = OrderedDict()
-        self._bytes = 0
+        self._kept = LruCache[bytes, CachedAnswer](bytes_max, lambda _, answer: answer.size)
         self.hits = self.misses = self.saved_tokens = 0
         self.saved_s = 0.0
 
     def __repr__(self) -> str:
-        return f"<AnswerCache {len(self._kept)} answers | {self._bytes} of {self._bytes_max} bytes>"
+        return f"<AnswerCache {len(self._kept)} answers | {self._kept.size} of {self._kept.size_max} bytes>"
 
     @staticmethod
     def key(salt: str, model: str, prompt: Sequence[int], sampling: Sampling, held: str) -> bytes | None:
@@ -77,10 +76,7 @@ class AnswerCache:
 
     def get(self, key: bytes) -> CachedAnswer | None:
         answer = self._kept.get(key)
-        if answer is None:
-            self.misses += 1
-            return None
-        self._kept.move_to_end(key)
+        self.misses += answer is None
         return answer
 
     def saved(self, answer: CachedAnswer, seconds: float) -> None:
@@ -91,26 +87,17 @@ class AnswerCache:
 
     def put(self, key: bytes, answer: CachedAnswer) -> None:
         """Only an answer that ended by itself: one that was cut off by its client or a deadline is incomplete."""
-        if answer.finish not in REPEATABLE or answer.size > self._bytes_max:
-            return
-        self._forget(key)
-        self._kept[key] = answer
-        self._bytes += answer.size
-        while self._bytes > self._bytes_max:
-            self._forget(next(iter(self._kept)))
+        if answer.finish in REPEATABLE:
+            self._kept.put(key, answer)
 
     def stats(self) -> dict[str, float]:
         return {
-            "answer_cache_bytes": self._bytes,
+            "answer_cache_bytes": self._kept.size,
             "answer_cache_hits_total": self.hits,
             "answer_cache_misses_total": self.misses,
             "answer_cache_saved_tokens_total": self.saved_tokens,
             "answer_cache_saved_seconds_total": round(self.saved_s, 3),
         }
-
-    def _forget(self, key: bytes) -> None:
-        answer = self._kept.pop(key, None)
-        self._bytes -= answer.size if answer else 0
 
 
 class CachedGeneration:
@@ -259,12 +246,14 @@ class SemanticCache:
     wrong: int = 0
     saved_tokens: int = 0
     saved_s: float = 0.0
-    _bytes: int = 0
-    _kept: OrderedDict[tuple[bytes, str], _Kept] = field(default_factory=OrderedDict)
+    _kept: LruCache[tuple[bytes, str], _Kept] = field(init=False)
     _contexts: dict[bytes, dict[str, _Kept]] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        self._kept = LruCache(self.bytes_max, lambda _, kept: kept.size, self._dropped)
+
     def __repr__(self) -> str:
-        return f"<SemanticCache {len(self._kept)} answers | {self._bytes} of {self.bytes_max} bytes>"
+        return f"<SemanticCache {len(self._kept)} answers | {self._kept.size} of {self.bytes_max} bytes>"
 
     async def ask(self, context: bytes, question: str, salt: str) -> tuple[SemanticQuery, SemanticHit | None] | None:
         """The query, to be stored with its answer, and the hit, if there is one. None for a question that is too long,
@@ -299,22 +288,18 @@ class SemanticCache:
         if asked.given is not None:
             self.checked += 1
             self.wrong += overlap(asked.given.text, answer.text) < RIGHT
-        kept = _Kept(asked, answer, particulars(asked.question))
-        if kept.size > self.bytes_max:
+        kept, key = _Kept(asked, answer, particulars(asked.question)), (asked.context, asked.question)
+        self._kept.put(key, kept)
+        if key not in self._kept:
             return
-        key = asked.context, asked.question
-        self._forget(key)
-        self._kept[key] = self._contexts.setdefault(asked.context, {})[asked.question] = kept
-        self._bytes += kept.size
-        beside = self._contexts[asked.context]
+        beside = self._contexts.setdefault(asked.context, {})
+        beside[asked.question] = kept
         if len(beside) > LOOKED_AT_MAX:
-            self._forget((asked.context, next(iter(beside))))
-        while self._bytes > self.bytes_max:
-            self._forget(next(iter(self._kept)))
+            self._kept.pop((asked.context, next(iter(beside))))
 
     def stats(self) -> dict[str, float]:
         return {
-            "semantic_cache_bytes": self._bytes,
+            "semantic_cache_bytes": self._kept.size,
             "semantic_cache_hits_total": self.hits,
             "semantic_cache_misses_total": self.misses,
             "semantic_cache_checked_total": self.checked,
@@ -332,17 +317,14 @@ class SemanticCache:
         best = int(similarities.argmax())
         if similarities[best] < self.threshold:
             return None
-        self._kept.move_to_end((asked.context, known[best].asked.question))
+        self._kept.get((asked.context, known[best].asked.question))  # it counts as used
         return SemanticHit(known[best].answer, float(similarities[best]))
 
-    def _forget(self, key: tuple[bytes, str]) -> None:
-        kept = self._kept.pop(key, None)
-        if kept is not None:
-            self._bytes -= kept.size
-            questions = self._contexts[key[0]]
-            del questions[key[1]]
-            if not questions:
-                del self._contexts[key[0]]
+    def _dropped(self, key: tuple[bytes, str], _: _Kept) -> None:
+        questions = self._contexts[key[0]]
+        del questions[key[1]]
+        if not questions:
+            del self._contexts[key[0]]
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,6 @@ import asyncio
 import hashlib
 import json
 import re
-from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
@@ -16,6 +15,7 @@ from agents.function_tool import NAME_CHARS_MAX, CallShape, FunctionTool, qualif
 from agents.mcp_config import ServerTable
 from agents.message import ToolListing, storable
 from agents.origin import origin_of
+from inference.lru_cache import LruCache
 from inference.trace import Trace, now_ns
 
 LIST_S = 10.0  # the client waits for its first token
@@ -91,11 +91,10 @@ class Kept(NamedTuple):
 
 
 class ListCache:
-    """Lists of tools, of one tenant and one set of headers each; the least recently used is evicted first."""
+    """Lists of tools, of one tenant and one set of headers each."""
 
     def __init__(self) -> None:
-        self._kept: OrderedDict[bytes, Kept] = OrderedDict()
-        self._bytes = 0
+        self._kept = LruCache[bytes, Kept](KEPT_BYTES_MAX, lambda _, kept: kept.size)
 
     @staticmethod
     def key(tenant_id: UUID, server: RequestedServer) -> bytes:
@@ -105,22 +104,11 @@ class ListCache:
 
     def get(self, key: bytes, now_ns: int) -> tuple[Offer, ...] | None:
         kept = self._kept.get(key)
-        if kept is None or now_ns >= kept.until_ns:
-            return None
-        self._kept.move_to_end(key)
-        return kept.tools
+        return None if kept is None or now_ns >= kept.until_ns else kept.tools
 
     def put(self, key: bytes, tools: tuple[Offer, ...], now_ns: int) -> None:
-        self._drop(key)
         size = sum(len(json.dumps(tool)) for tool in tools)
-        self._kept[key] = Kept(tools, now_ns + int(KEPT_S * 1e9), size)
-        self._bytes += size
-        while self._bytes > KEPT_BYTES_MAX:
-            self._drop(next(iter(self._kept)))
-
-    def _drop(self, key: bytes) -> None:
-        if key in self._kept:
-            self._bytes -= self._kept.pop(key).size
+        self._kept.put(key, Kept(tools, now_ns + int(KEPT_S * 1e9), size))
 
 
 class RequestedServers:

@@ -3,7 +3,6 @@ conversation."""
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ from agents.routing.policy import Cost, Decision, Fixed, Policy, Situation, Spee
 from agents.turn import ANSWER_TOKENS, Turn
 from inference.generation import Generation, ThoughtLimit
 from inference.language_model import LanguageModel
+from inference.lru_cache import LruCache
 from inference.template_options import NO_OPTIONS, Value
 from inference.trace import Trace
 
@@ -157,7 +157,7 @@ class Router:
     def __init__(self, model_registry: ModelRegistry) -> None:
         self.model_registry = model_registry
         # The model that wrote the last answer of a conversation: its prompt cache has what precedes it.
-        self._wrote: OrderedDict[int, set[int]] = OrderedDict()  # versions of candidates
+        self._wrote = LruCache[int, set[int]](CONVERSATIONS_MAX)  # versions of candidates
 
     def candidate(self, name: str) -> Candidate:
         return self.model_registry.candidates[name]
@@ -226,10 +226,7 @@ class Router:
     def _note(self, said: tuple[int, int] | None, candidate: Candidate) -> None:
         if said is None or len(self.model_registry.candidates) == 1:
             return
-        self._wrote.setdefault(said[0], set()).add(candidate.version)
-        self._wrote.move_to_end(said[0])
-        if len(self._wrote) > CONVERSATIONS_MAX:
-            self._wrote.popitem(last=False)
+        self._wrote.put(said[0], {*(self._wrote.get(said[0]) or ()), candidate.version})
 
     def _situation(
         self,
@@ -246,7 +243,7 @@ class Router:
         )
         chars = len(turn.instructions or "") + sum(map(_chars, items))
         said = _last_said(turn, items)
-        wrote: Collection[int] = self._wrote.get(said[0], ()) if said else ()
+        wrote: Collection[int] = (said and self._wrote.get(said[0])) or ()
         known = chars - sum(map(_chars, items[said[1] + 1 :])) if said else 0
         return Situation(
             question_chars=len(question),

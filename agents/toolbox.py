@@ -7,15 +7,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeVar
 from uuid import UUID
 
 from agents.message import storable
 from agents.tool import ServerTool, ToolContext, ToolError, TryAgain
 from agents.turn import canonical
+from inference.lru_cache import LruCache
 from inference.trace import now_ns
 
 log = logging.getLogger(__name__)
@@ -24,9 +24,8 @@ T = TypeVar("T")
 
 CUT_NOTE = "\n[cut: the result was longer]"
 
-# Two limits on the memory of cached results: many small ones, or a few large ones.
-ENTRIES_MAX = 4096
-CHARS_MAX = 4_000_000
+CHARS_MAX = 4_000_000  # of cached results
+ENTRY_CHARS_MIN = 1_000  # that one counts as, so that there are 4,000 at most
 
 # A transient network failure is over by then; the client waits for the answer, so there are no more retries.
 WAITS_S = (0.1, 0.4)
@@ -57,37 +56,22 @@ class Key(NamedTuple):
     arguments: str
 
 
-@dataclass(slots=True)
-class ResultCache:
-    """Results of pure tools, least recently used evicted first. Times are monotonic nanoseconds."""
+class CachedResult(NamedTuple):
+    """Of a pure tool, until a time in monotonic nanoseconds."""
 
-    _kept: OrderedDict[Key, tuple[str, int]] = field(default_factory=OrderedDict)
-    _chars: int = 0
+    output: str
+    until_ns: int
 
-    def get(self, key: Key, now_ns: int) -> str | None:
-        output, until_ns = self._kept.get(key, ("", 0))
-        if now_ns >= until_ns:
-            return None
-        self._kept.move_to_end(key)
-        return output
 
-    def put(self, key: Key, output: str, *, until_ns: int) -> None:
-        self._drop(key)
-        self._kept[key] = (output, until_ns)
-        self._chars += _size(key, output)
-        while len(self._kept) > ENTRIES_MAX or self._chars > CHARS_MAX:
-            self._drop(next(iter(self._kept)))
-
-    def _drop(self, key: Key) -> None:
-        if key in self._kept:
-            self._chars -= _size(key, self._kept.pop(key)[0])
+def result_cache() -> LruCache[Key, CachedResult]:
+    return LruCache(CHARS_MAX, lambda key, kept: max(len(key.arguments) + len(kept.output), ENTRY_CHARS_MIN))
 
 
 class Toolbox:
     """Tools that run on the server. Raises ValueError when two have the same name."""
 
     def __init__(self, tools: Iterable[ServerTool] = ()) -> None:
-        self._results = ResultCache()
+        self._results = result_cache()
         self._tools: dict[str, ServerTool] = {}
         for each in tools:
             if each.name in self._tools:
@@ -125,8 +109,8 @@ class Toolbox:
         if name not in self._tools:
             return ToolResult.error(f"there is no tool named '{name}'", start_ns)
         called, key = self._tools[name], Key(context.tenant_id, name, canonical(arguments))
-        if (known := self._results.get(key, start_ns)) is not None:
-            return ToolResult(shorten(known, result_chars), False, start_ns, now_ns(), cached=True)
+        if (known := self._results.get(key)) is not None and start_ns < known.until_ns:
+            return ToolResult(shorten(known.output, result_chars), False, start_ns, now_ns(), cached=True)
         context = replace(context, deadline_ns=start_ns + int(timeout_s * 1e9))
         try:
             async with asyncio.timeout(timeout_s):
@@ -144,7 +128,7 @@ class Toolbox:
             return ToolResult.error(f"{name} failed ({type(error).__name__})", start_ns)
         output, end_ns = storable(output), now_ns()
         if called.cache_s:
-            self._results.put(key, output, until_ns=end_ns + int(called.cache_s * 1e9))
+            self._results.put(key, CachedResult(output, end_ns + int(called.cache_s * 1e9)))
         return ToolResult(shorten(output, result_chars), False, start_ns, end_ns)
 
 
@@ -179,7 +163,3 @@ def fit(text: str, tokens_max: int, count: Callable[[str], int]) -> str:
         chars = chars * max(0, tokens_max) * 9 // (tokens * 10)  # token lengths vary: aim a little lower
         shown = shorten(text, chars)
     return shown
-
-
-def _size(key: Key, output: str) -> int:
-    return len(key.arguments) + len(output)

@@ -110,11 +110,11 @@ def test_a_list_is_kept_for_a_tenant_a_url_and_its_headers() -> None:
 
 
 def test_lists_are_bounded_in_time_and_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(requested_server, "KEPT_BYTES_MAX", 2 * len(json.dumps(READ)))
     cache, now_ns = ListCache(), 10**9
     cache.put(b"a", (READ,), now_ns)
     assert cache.get(b"a", now_ns + int(requested_server.KEPT_S * 1e9) - 1) == (READ,)
     assert cache.get(b"a", now_ns + int(requested_server.KEPT_S * 1e9)) is None
-    monkeypatch.setattr(requested_server, "KEPT_BYTES_MAX", 2 * len(json.dumps(READ)))
     cache.put(b"b", (READ,), now_ns)
     assert cache.get(b"a", now_ns)
     cache.put(b"c", (READ,), now_ns)

@@ -9,7 +9,7 @@ import pytest
 
 from agents import toolbox
 from agents.tool import ToolContext, ToolError, TryAgain, tool
-from agents.toolbox import ENTRIES_MAX, Key, ResultCache, Toolbox, ToolResult
+from agents.toolbox import CHARS_MAX, ENTRY_CHARS_MIN, CachedResult, Key, Toolbox, ToolResult, result_cache
 from tests.agents.turns import TENANT
 
 OTHER = UUID(int=8)
@@ -135,25 +135,29 @@ def test_what_depends_on_the_turn_cannot_be_pure() -> None:
         tool(cache_s=60)(whoami)
 
 
-def test_a_kept_result_grows_old() -> None:
-    cache = ResultCache()
-    cache.put(KEY, "out", until_ns=100)
-    assert (cache.get(KEY, 99), cache.get(KEY, 100)) == ("out", None)
+async def test_a_kept_result_grows_old(monkeypatch: pytest.MonkeyPatch) -> None:
+    counter, clock = Counter(), [0]
+    monkeypatch.setattr("agents.toolbox.now_ns", lambda: clock[0])
+    await counter.run('{"x": 3}')
+    clock[0] = 60 * 10**9 - 1
+    assert (await counter.run('{"x": 3}')).cached
+    clock[0] += 1
+    assert not (await counter.run('{"x": 3}')).cached
 
 
 def test_the_least_recently_used_results_leave_first() -> None:
-    cache = ResultCache()
-    keys = [Key(TENANT, "f", str(i)) for i in range(ENTRIES_MAX)]
+    cache, kept = result_cache(), CachedResult("out", 100)
+    keys = [Key(TENANT, "f", str(i)) for i in range(CHARS_MAX // ENTRY_CHARS_MIN)]
     for key in keys:
-        cache.put(key, "out", until_ns=100)
-    cache.get(keys[0], 1)
-    cache.put(KEY, "out", until_ns=100)
-    assert [cache.get(key, 1) for key in (keys[0], keys[1], KEY)] == ["out", None, "out"]
+        cache.put(key, kept)
+    cache.get(keys[0])
+    cache.put(KEY, kept)
+    assert [cache.get(key) for key in (keys[0], keys[1], KEY)] == [kept, None, kept]
 
 
 def test_large_results_leave_room() -> None:
-    cache = ResultCache()
+    cache = result_cache()
     for number in range(3):
-        cache.put(Key(TENANT, "f", str(number)), "x" * 1_900_000, until_ns=100)
-    kept = [cache.get(Key(TENANT, "f", str(number)), 1) is not None for number in range(3)]
+        cache.put(Key(TENANT, "f", str(number)), CachedResult("x" * 1_900_000, 100))
+    kept = [Key(TENANT, "f", str(number)) in cache for number in range(3)]
     assert kept == [False, True, True]

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import OrderedDict, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from uuid import UUID
 
+from inference.lru_cache import LruCache
 from inference.trace import Trace
 from worker.auth.audit import AuditLog
 from worker.auth.jwt import InvalidToken, KeysUnavailable, Tokens
@@ -54,7 +55,7 @@ class AuthCache:
     """Principals by a hash of their credential, and their work in progress by their subject."""
 
     def __init__(self) -> None:
-        self._entries: OrderedDict[bytes, _Entry] = OrderedDict()  # least recently used first
+        self._entries = LruCache[bytes, _Entry](CACHED_MAX)
         self._going_on: defaultdict[str, set[End]] = defaultdict(set)
 
     def __repr__(self) -> str:
@@ -65,16 +66,12 @@ class AuthCache:
         if entry is None or not entry.counts(now):
             return None
         entry.used, entry.used_at = True, now
-        self._entries.move_to_end(mark)
         return entry.principal
 
     def put(self, mark: bytes, principal: Principal, expires_at: float) -> None:
         """Add a principal that was looked up; `expires_at` of the credential is in Unix seconds."""
         now = time.monotonic()
-        self._entries[mark] = _Entry(principal, expires_at, now, now)
-        self._entries.move_to_end(mark)
-        if len(self._entries) > CACHED_MAX:
-            self._entries.popitem(last=False)
+        self._entries.put(mark, _Entry(principal, expires_at, now, now))
 
     @contextmanager
     def revocable(self, principal: Principal, end: End) -> Iterator[None]:
@@ -96,9 +93,10 @@ class AuthCache:
         dropped.
         """
         idle_since = time.monotonic() - IDLE_S
-        while self._entries and next(iter(self._entries.values())).used_at < idle_since:
-            self._entries.popitem(last=False)
-        revocable = [entry for entry in self._entries.values() if entry.principal.is_revocable]
+        for mark, entry in self._entries.items():
+            if entry.used_at < idle_since:
+                self._entries.pop(mark)
+        revocable = [entry for _, entry in self._entries.items() if entry.principal.is_revocable]
         used = {entry.principal.subject for entry in revocable if entry.used}
         for entry in revocable:
             entry.used = False
@@ -106,7 +104,7 @@ class AuthCache:
 
     def checked(self, subjects: set[str], counting: set[str], asked_at: float) -> None:
         """The subjects in `counting` were still valid at `asked_at` (monotonic); the others are ended."""
-        for entry in self._entries.values():
+        for _, entry in self._entries.items():
             if entry.principal.is_revocable and entry.principal.subject in counting:
                 entry.checked_at = asked_at
         self.end(subjects - counting)
@@ -115,7 +113,7 @@ class AuthCache:
         """Their credentials are no longer valid."""
         ended = [mark for mark, entry in self._entries.items() if entry.principal.subject in subjects]
         for mark in ended:
-            del self._entries[mark]
+            self._entries.pop(mark)
         for subject in subjects & self._going_on.keys():
             for end in tuple(self._going_on[subject]):
                 end()

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import OrderedDict
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass
 
+from inference.lru_cache import LruCache
 from worker.errors import ApiError
 
 FAILURES_MAX = 20  # in a burst: a person who mistypes a key needs fewer
@@ -37,7 +37,7 @@ class Throttle:
     """
 
     def __init__(self) -> None:
-        self._failures: OrderedDict[str, _Failures] = OrderedDict()
+        self._failures = LruCache[str, _Failures](ADDRESSES_MAX)
         self._one_by_one = asyncio.Lock()
 
     def __repr__(self) -> str:
@@ -60,10 +60,7 @@ class Throttle:
 
     def _fail(self, address: str) -> float:
         count = min(self._count(address), FAILURES_MAX) + 1
-        self._failures[address] = _Failures(count, time.monotonic())
-        self._failures.move_to_end(address)
-        if len(self._failures) > ADDRESSES_MAX:
-            self._failures.popitem(last=False)
+        self._failures.put(address, _Failures(count, time.monotonic()))
         return count
 
 

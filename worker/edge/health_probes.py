@@ -12,6 +12,8 @@ from collections import deque
 from collections.abc import Callable
 from time import monotonic
 
+from inference.lru_cache import LruCache
+
 LOOKS_KEPT = 4
 PAUSES_MAX = 3  # of the mean one between the last looks: several balancers may look from one address, not evenly
 PAUSE_S_MAX = 10.0  # slower probers would be waited for too long
@@ -25,7 +27,7 @@ class HealthProbes:
 
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
         self._clock = clock
-        self._looks: dict[str, deque[float]] = {}  # by address, the last ones; the most recent address at the end
+        self._looks = LruCache[str, deque[float]](ADDRESSES_MAX)  # by address, the last ones
         self._unaware: dict[str, int] = {}  # how many more probes of each address must see that the worker is stopping
         self._changed = asyncio.Event()
 
@@ -37,11 +39,9 @@ class HealthProbes:
         return not self._unaware
 
     def asked(self, address: str) -> None:
-        looks = self._looks.pop(address, None) or deque(maxlen=LOOKS_KEPT)
+        looks = self._looks.get(address) or deque(maxlen=LOOKS_KEPT)
         looks.append(self._clock())
-        self._looks[address] = looks
-        if len(self._looks) > ADDRESSES_MAX:
-            del self._looks[next(iter(self._looks))]
+        self._looks.put(address, looks)
         if address in self._unaware:
             self._unaware[address] -= 1
             if not self._unaware[address]:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -26,6 +26,7 @@ from typing import TypeAlias
 from uuid import UUID
 
 from inference.engine.fairness import within_share
+from inference.lru_cache import LruCache
 from migrations.pool import DATABASE_AWAY
 from worker.auth.principal import Principal
 from worker.errors import ApiError, overloaded, rate_limited
@@ -127,7 +128,7 @@ class RateLimits:
     """Pure. For the event loop only; keys without rates cost a look at their bounds."""
 
     def __init__(self) -> None:
-        self._keys: OrderedDict[str, _Key] = OrderedDict()
+        self._keys = LruCache[str, _Key](KEYS_MAX)
 
     def take(self, principal: Principal, now_s: float) -> float:
         """Count a request; returns the tokens that were taken in advance. Raises ApiError 429."""
@@ -174,12 +175,10 @@ class RateLimits:
         key = self._keys.get(principal.subject)
         if key is None:
             requests, tokens = bounds.requests_per_minute, bounds.tokens_per_minute
-            key = self._keys[principal.subject] = _Key(
+            key = _Key(
                 Bucket.full(requests, now_s) if requests else None, Bucket.full(tokens, now_s) if tokens else None
             )
-            if len(self._keys) > KEYS_MAX:
-                self._keys.popitem(last=False)
-        self._keys.move_to_end(principal.subject)
+            self._keys.put(principal.subject, key)
         return key
 
 
@@ -220,7 +219,7 @@ class DailyBudgets:
         """`flush` returns when everything charged so far is stored, as far as possible."""
         self._read = read
         self._flush = flush
-        self._keys: OrderedDict[str, _Spending] = OrderedDict()
+        self._keys = LruCache[str, _Spending](KEYS_MAX)
         self._reading: set[asyncio.Task[None]] = set()
 
     async def know(self, principal: Principal) -> None:
@@ -270,10 +269,8 @@ class DailyBudgets:
         today = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
         key = self._keys.get(principal.subject)
         if key is None or key.day != today:
-            key = self._keys[principal.subject] = _Spending(today)
-            if len(self._keys) > KEYS_MAX:
-                self._keys.popitem(last=False)
-        self._keys.move_to_end(principal.subject)
+            key = _Spending(today)
+            self._keys.put(principal.subject, key)
         return key
 
 

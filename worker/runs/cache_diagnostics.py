@@ -7,7 +7,6 @@ compared with what is stored of them; messages, which are not stored, with the d
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -22,6 +21,7 @@ from agents.errors import HistoryTooLong, InvalidTurn, NotFound
 from agents.message import Compaction, answered_calls
 from agents.prompt import assemble
 from agents.turn import Turn
+from inference.lru_cache import LruCache
 from inference.prompt import ChatMessage
 from inference.trace import Trace
 from migrations.pool import DATABASE_AWAY
@@ -115,20 +115,18 @@ def _plain(part: Any) -> Any:
 
 
 class RecentPrompts:
-    """The prompts of messages that may be compared with a later one. Forgets the oldest; not thread-safe."""
+    """The prompts of messages that may be compared with a later one. Not thread-safe."""
 
     def __init__(self) -> None:
-        self._kept: OrderedDict[tuple[UUID, str], PromptDigest] = OrderedDict()
-        self._bytes = 0
+        self._kept = LruCache[tuple[UUID, str], PromptDigest](
+            KEPT_BYTES_MAX, lambda _, prompt: PROMPT_BYTES + len(prompt.messages)
+        )
 
     def get(self, tenant_id: UUID, message_id: str) -> PromptDigest | None:
         return self._kept.get((tenant_id, message_id))
 
     def keep(self, tenant_id: UUID, message_id: str, prompt: PromptDigest) -> None:
-        self._kept[tenant_id, message_id] = prompt
-        self._bytes += PROMPT_BYTES + len(prompt.messages)
-        while self._bytes > KEPT_BYTES_MAX:
-            self._bytes -= PROMPT_BYTES + len(self._kept.popitem(last=False)[1].messages)
+        self._kept.put((tenant_id, message_id), prompt)
 
 
 class MessageDiagnosis(NamedTuple):

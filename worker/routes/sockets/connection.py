@@ -9,9 +9,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter, OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
@@ -22,6 +21,7 @@ from agents.errors import WaitsForCaller
 from agents.function_tool import PLAIN
 from agents.message import Compaction, ConfigurationUpdate, FileSearchCall, FunctionCall, Item, ToolListing
 from agents.payload import OUTPUT_TYPES
+from inference.lru_cache import LruCache
 from worker.auth.principal import Principal
 from worker.auth.scope import Scope
 from worker.auth.session import require_same_origin
@@ -48,35 +48,9 @@ RESPONSES_MAX = 16  # a client continues the newest one, or one that it branches
 CHARS_MAX = limits.TEXT_CHARS_MAX  # of all of them: more than any supported context holds
 
 
-@dataclass(slots=True)
-class Memory:
-    """Maps an id to everything up to and including a response, oldest first. Evicts the least recently used."""
-
-    _kept: OrderedDict[str, tuple[Item, ...]] = field(default_factory=OrderedDict)
-    _chars: int = 0
-
-    def keep(self, response_id: str, items: Sequence[Item]) -> None:
-        self.take(response_id)
-        self._kept[response_id] = tuple(items)
-        self._chars += _chars(items)
-        while len(self._kept) > RESPONSES_MAX or self._chars > CHARS_MAX:
-            self.take(next(iter(self._kept)))
-
-    def find(self, response_id: str) -> tuple[Item, ...] | None:
-        """What is kept under this id."""
-        if response_id in self._kept:
-            self._kept.move_to_end(response_id)
-        return self._kept.get(response_id)
-
-    def take(self, response_id: str) -> tuple[Item, ...] | None:
-        """Remove and return what is kept under this id; None if there is nothing."""
-        items = self._kept.pop(response_id, None)
-        self._chars -= _chars(items or ())
-        return items
-
-
-def _chars(items: Sequence[Item]) -> int:
-    return sum(map(_size, items))
+def memory() -> LruCache[str, tuple[Item, ...]]:
+    """Everything up to and including a response, by its id, oldest first."""
+    return LruCache(CHARS_MAX, lambda _, items: max(sum(map(_size, items)), CHARS_MAX // RESPONSES_MAX))
 
 
 def _size(item: Item) -> int:
@@ -151,7 +125,7 @@ class Connection:
         self._draining = draining
         self._dialect = Dialect.of(request.headers)
         self._on_disconnect = Disconnect.parse(request.headers.get(HEADER))
-        self._memory = Memory()
+        self._memory = memory()
         self._main = Lane(SocketStream(request))  # of requests without an id
         self._lanes: OrderedDict[str, Lane] = OrderedDict()  # by the id, least recently named first
         self._holding = holding
@@ -315,15 +289,15 @@ class Connection:
             if previous_id == lane.pending[0]:
                 said = [message for each in lane.pending[1] for message in each.input]
                 body = body.model_copy(update={"input": [*said, *body.input]})
-            run = await self._start(body, self._memory.find(previous_id))
+            run = await self._start(body, self._memory.get(previous_id))
         except Exception as error:  # top-level boundary: the connection survives a failed request
-            self._memory.take(previous_id)  # a continuation that fails consumes it
+            self._memory.pop(previous_id)  # a continuation that fails consumes it
             await self._complain(lane.stream, _explained(error))
             return
         lane.pending = ("", [])
         await self._tell(lane, run)
         if run.snapshot["status"] == "failed":
-            self._memory.take(previous_id)
+            self._memory.pop(previous_id)
         while (successor := await self._successor(lane, run)) is not None:
             await self._tell(lane, run := successor)
 
@@ -401,7 +375,7 @@ class Connection:
         lane.run = run
         await read_run(run, lane.stream)
         if not run.turn.frame.request.stored and run.snapshot["status"] not in ("failed", "cancelled"):
-            self._memory.keep(run.id, (*run.turn.history, *run.turn.items, *run.output))
+            self._memory.put(run.id, (*run.turn.history, *run.turn.items, *run.output))
         if run.snapshot["status"] == "cancelled":  # its events just end, but a client here waits for a final one
             text = "The response was cancelled."
             await self._complain(lane.stream, ApiError(409, text, code="response_cancelled"))

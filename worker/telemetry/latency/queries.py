@@ -17,6 +17,7 @@ from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Se
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
+from inference.lru_cache import LruCache
 from inference.prompt import Cause
 from migrations.pool import Database
 from worker.auth.principal import Principal
@@ -38,17 +39,15 @@ class CachedResult:
 class SingleFlight:
     def __init__(self, kept_s: float = KEPT_S) -> None:
         self._kept_s = kept_s
-        self._kept: dict[Hashable, CachedResult] = {}
+        self._kept = LruCache[Hashable, CachedResult](KEPT_MAX)
 
     async def get(self, key: Hashable, compute: Callable[[], Awaitable[Any]]) -> Any:
         """A caller that is cancelled does not cancel the query for the others. Failures are not cached."""
         now = time.monotonic()
         kept = self._kept.get(key)
         if kept is None or now - kept.asked_at >= self._kept_s or _failed(kept.answer):
-            self._kept.pop(key, None)
-            while len(self._kept) >= KEPT_MAX:
-                self._kept.pop(next(iter(self._kept)))
-            kept = self._kept[key] = CachedResult(now, asyncio.create_task(_result(compute), name="latency view"))
+            kept = CachedResult(now, asyncio.create_task(_result(compute), name="latency view"))
+            self._kept.put(key, kept)
         return await asyncio.shield(kept.answer)
 
 

@@ -25,7 +25,7 @@ from worker.auth import authenticator
 from worker.auth.keys import Keys
 from worker.config import Config
 from worker.routes.sockets import connection as connections
-from worker.routes.sockets.connection import LANES_MAX, RESPONSES_MAX, Memory
+from worker.routes.sockets.connection import LANES_MAX, RESPONSES_MAX, memory
 from worker.routes.sockets.lane import WAITING_MAX
 from worker.services import DRAINING
 from worker.wire import limits
@@ -379,21 +379,21 @@ def said(text: str) -> tuple[Item, ...]:
 
 
 def test_a_connection_remembers_so_many_responses() -> None:
-    memory = Memory()
+    kept = memory()
     for number in range(RESPONSES_MAX + 1):
-        memory.keep(f"resp_{number}", said("x"))
-    assert memory.take("resp_0") is None
-    assert memory.take("resp_1") is not None
-    assert memory.take("resp_1") is None, "what is taken is gone"
+        kept.put(f"resp_{number}", said("x"))
+    assert kept.pop("resp_0") is None
+    assert kept.pop("resp_1") is not None
+    assert kept.pop("resp_1") is None, "what is taken is gone"
 
 
 def test_a_connection_remembers_so_much_text() -> None:
-    memory = Memory()
-    memory.keep("resp_1", said("x" * (limits.TEXT_CHARS_MAX // 2)))
-    memory.keep("resp_2", said("x" * limits.TEXT_CHARS_MAX))
-    assert memory.take("resp_1") is None and memory.take("resp_2") is not None
-    memory.keep("resp_3", said("x" * (limits.TEXT_CHARS_MAX + 1)))
-    assert memory.take("resp_3") is None
+    kept = memory()
+    kept.put("resp_1", said("x" * (limits.TEXT_CHARS_MAX // 2)))
+    kept.put("resp_2", said("x" * limits.TEXT_CHARS_MAX))
+    assert kept.pop("resp_1") is None and kept.pop("resp_2") is not None
+    kept.put("resp_3", said("x" * (limits.TEXT_CHARS_MAX + 1)))
+    assert kept.pop("resp_3") is None
 
 
 HANDSHAKE = {
