@@ -21,10 +21,10 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from agents.available_tools import AvailableTools
 from agents.message import Item, Message
 from agents.prompt import assemble
 from agents.router import Candidate
+from agents.toolbox import AvailableTools
 from agents.turn import Turn
 from inference.errors import InferenceError
 from inference.frozen import dataclass

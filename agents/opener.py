@@ -14,7 +14,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 from agents.answer_cache import AnswerLookup, CachedAnswer, CachedGeneration, LookupQuery
-from agents.available_tools import AvailableTools, Extent, Stage, constraint_of, defect_of
 from agents.errors import InvalidTurn
 from agents.events import EventSink, Queued
 from agents.message import FileSearchCall, FunctionCall, Item, Message, ToolListing
@@ -29,6 +28,7 @@ from agents.routing.trial import Trial, judged
 from agents.search import Rewriting, best_within, found, passage_tokens_max, rewritten, search
 from agents.step import RunningCalls, Step, StepSpans
 from agents.tool import ToolContext
+from agents.toolbox import AvailableTools, Extent, Stage, constraint_of, defect_of
 from agents.turn import TOKENS_MAX, Budget, Prices, Turn
 from inference.errors import InferenceError, InvalidSchema, TextTooLong, UnseenPicture
 from inference.frozen import changed

@@ -16,7 +16,6 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, TypeVar
 
-from agents.available_tools import AvailableTools, Stage
 from agents.errors import AgentError
 from agents.events import (
     STEERED,
@@ -49,6 +48,7 @@ from agents.routing.policy import DECLINED, begins_like
 from agents.search import Rewriting
 from agents.step import Step
 from agents.tool import ToolContext
+from agents.toolbox import AvailableTools, Stage
 from agents.turn import WALL_CLOCK, Budget, Owner, Turn
 from inference.errors import InferenceError
 from inference.frozen import changed

@@ -8,12 +8,11 @@ from functools import partial
 from typing import TypeAlias
 from uuid import UUID
 
-from agents.available_tools import AvailableTools
 from agents.message import Item, pictures_in
 from agents.progress import Progress
 from agents.prompt import assemble, before_question, bytes_of, decoded, renders_fast, shortened
 from agents.router import Candidate
-from agents.toolbox import Toolbox
+from agents.toolbox import AvailableTools, Toolbox
 from agents.tools.tool_search import tool_search
 from agents.turn import Turn
 from inference.errors import TextTooLong, UnseenPicture

@@ -8,14 +8,13 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from agents.answer_cache import CacheSlot
-from agents.available_tools import AvailableTools
 from agents.events import Event, EventSink, ItemFinished, ItemStarted, TextDelta
 from agents.message import FunctionCall
 from agents.reply import Reply
 from agents.router import Candidate
 from agents.routing.trial import Trial, wanted
 from agents.tool import ToolContext
-from agents.toolbox import Toolbox, ToolResult
+from agents.toolbox import AvailableTools, Toolbox, ToolResult
 from agents.turn import Budget
 from inference.generation import Delta, Finish, Generation, Hop, Priority, Steps
 from inference.prompt import Verdict, image_tokens

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from agents.available_tools import AvailableTools, Stage, constraint_of
 from agents.errors import InvalidTurn
 from agents.function_tool import FunctionTool
 from agents.parser.choose import Dialect, Format
-from agents.toolbox import Toolbox
+from agents.toolbox import AvailableTools, Stage, Toolbox, constraint_of
 from inference.testing import ScriptedModel
 from tests.agents.turns import asked, call, double, run
 

@@ -12,14 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agents.agent import Agent
-from agents.available_tools import SCHEMA_CHARS_MAX
 from agents.errors import InvalidTurn
 from agents.events import EventList
 from agents.function_tool import FunctionTool
 from agents.message import FunctionCall, Message
 from agents.parser.choose import Dialect, Format, FormattedParser
 from agents.parser.markup import Text, Thought, ThoughtMarks
-from agents.toolbox import Toolbox
+from agents.toolbox import SCHEMA_CHARS_MAX, Toolbox
 from agents.turn import AnswerFormat, Turn
 from inference.config import EngineConfig
 from inference.errors import InvalidSchema

@@ -33,8 +33,8 @@ from worker.cli.evals.similarity_threshold import Hits, Question, fit_threshold
 from worker.cli.evals.suite import Answer, Case, Suite, read_suites
 from worker.cli.tenant import open_tenant
 from worker.config import Config
+from worker.engines.engine_config import open_embedders, open_reranker
 from worker.engines.model_file import ModelFile, read_models
-from worker.engines.retrieval_models import open_embedders, open_reranker
 from worker.errors import StartError
 from worker.home import FOLDER_OF_ROOT, Home, write_atomically
 

@@ -19,7 +19,7 @@ from worker.auth.secret import read_secret
 from worker.cli.tenant import checked, tenant_of
 from worker.config import Config
 from worker.database import open_database
-from worker.engines.retrieval_models import open_embedders
+from worker.engines.engine_config import open_embedders
 from worker.errors import StartError
 from worker.home import Home
 

@@ -28,10 +28,9 @@ from migrations.embedded import EmbeddedPostgresError
 from migrations.runner import MigrationError, migrate, server_versions
 from worker.config import Config
 from worker.database import open_owner_dsn
-from worker.engines.engine_config import engine_config, read_token
+from worker.engines.engine_config import embedder_files, engine_config, read_token
 from worker.engines.exchange import EngineTransport
 from worker.engines.model_file import InvalidModels, read_models
-from worker.engines.retrieval_models import embedder_files
 from worker.errors import StartError
 from worker.home import Home
 from worker.lifecycle.address import engines_in

@@ -1,20 +1,26 @@
-"""Derives the engine's configuration from the settings: how it should run, what may be reduced when memory is short,
-and the token that an engine on a network shares with its workers.
+"""Derives from the settings how the engine should run, what may be reduced when memory is short, the token that an
+engine on a network shares with its workers, and the models of retrieval: embedders and reranker.
 """
 
 from __future__ import annotations
 
+import asyncio
 import re
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 from inference.adapter import Adapter, adapters_in
 from inference.attention import AUTO, WINDOW
+from inference.bundled import EMBEDDER
 from inference.config import EngineConfig
+from inference.embedding.cross_encoder import CrossEncoder
+from inference.embedding.registry import Embedders
 from inference.errors import InvalidTemplate, ModelNotLoaded
+from inference.llama import model_name
 from inference.provisioning.calibration import Calibrations
 from inference.provisioning.catalogue import SMOL_CHAT, find
 from worker.config import Config
@@ -113,3 +119,42 @@ def read_token(config: Config) -> str | None:
             "(--token-file, FIRSTTOKEN_ENGINE_TOKEN); make one with: openssl rand -hex 32"
         )
     return token
+
+
+def embedder_files(config: Config) -> list[Path]:
+    """The default first. The bundled embedder is always included: stores that were made with it stay readable.
+
+    Raises StartError.
+    """
+    models = Home(config.home).models
+    named = [Path(name.strip()) for name in (config.embedders or "").split(",") if name.strip()]
+    default = load_for("--embedder", partial(find, folder=models), config.embedder) if config.embedder else EMBEDDER
+    further = [load_for("--embedders", partial(find, folder=models), name) for name in named]
+    files = list(dict.fromkeys([default, *further]))
+    has_bundled = model_name(EMBEDDER) in map(model_name, files)
+    return files if has_bundled else [*files, EMBEDDER]
+
+
+@asynccontextmanager
+async def open_embedders(config: Config) -> AsyncIterator[Embedders]:
+    default, *further = await asyncio.to_thread(embedder_files, config)
+    load = partial(Embedders.load, further=further)
+    embedders = await asyncio.to_thread(load_for, "--embedder, --embedders", load, default)
+    try:
+        yield embedders
+    finally:
+        await embedders.close()
+
+
+@asynccontextmanager
+async def open_reranker(config: Config) -> AsyncIterator[CrossEncoder | None]:
+    if config.reranker is None:
+        yield None
+        return
+    models = Home(config.home).models
+    path = await asyncio.to_thread(load_for, "--reranker", partial(find, folder=models), config.reranker)
+    reranker = await asyncio.to_thread(load_for, "--reranker", CrossEncoder.load, path)
+    try:
+        yield reranker
+    finally:
+        await asyncio.to_thread(reranker.close)

@@ -126,7 +126,6 @@ def _sentence(message: str) -> str:
 
 DOMAIN = (InferenceError, AgentError, RetrievalError)
 
-MESSAGES = "/v1/messages"
 ERROR_TYPES = {
     401: "authentication_error",
     403: "permission_error",
@@ -145,11 +144,7 @@ THREAD = "thread"
 UNTHREADED = {"error_code": "thread_unsupported_request", "unsupported": [THREAD]}
 
 
-def is_for_messages(path: str) -> bool:
-    return path == MESSAGES or path.startswith(f"{MESSAGES}/")
-
-
-def type_of(status: int) -> str:
+def error_type(status: int) -> str:
     return ERROR_TYPES.get(status, "api_error" if status >= 500 else "invalid_request_error")
 
 
@@ -160,5 +155,5 @@ def error_body(error: ApiError) -> dict[str, Any]:
         message = f"{TOO_LONG}: {message}"
     elif error.param and error.param not in message:
         message = f"{error.param}: {message}"
-    told = {**error.body["error"], "type": type_of(error.status), "message": storable(message)}
+    told = {**error.body["error"], "type": error_type(error.status), "message": storable(message)}
     return {"type": "error", "error": {**told, "details": UNTHREADED} if error.param == THREAD else told}

@@ -25,7 +25,7 @@ from worker.auth.auth_settings import Cors
 from worker.edge.body import BUDGET, is_gone, read_body
 from worker.edge.guard import guard_of, remote_of
 from worker.errors import ApiError, ClientGone
-from worker.http.error_mapping import error_body, is_for_messages, to_api_error, unknown_path
+from worker.http.error_mapping import error_body, to_api_error, unknown_path
 from worker.http.request import (
     BODY,
     EVERYBODY,
@@ -58,6 +58,7 @@ SECURITY_HEADERS = {
     "Referrer-Policy": "same-origin",
     "Cross-Origin-Opener-Policy": "same-origin",
 }
+MESSAGES = "/v1/messages"
 LINK_REFUSED = "/#link"  # the id of that section
 PREFLIGHT_AGE_S = 600  # how long a browser may cache a preflight response
 METHODS = "GET, POST, DELETE"
@@ -156,6 +157,10 @@ def error_response(error: ApiError, path: str = "") -> web.Response:
         headers["WWW-Authenticate"] = "Bearer"
     body = error_body(error) if is_for_messages(path) else error.body
     return json_response(body, status=error.status, headers=headers)
+
+
+def is_for_messages(path: str) -> bool:
+    return path == MESSAGES or path.startswith(f"{MESSAGES}/")
 
 
 @web.middleware

@@ -9,9 +9,9 @@ from inference.errors import ModelNotLoaded
 from inference.llama import model_name
 from inference.provisioning.catalogue import find
 from worker.config import Config
+from worker.engines.engine_config import embedder_files
 from worker.engines.model_aliases import ModelAliases
 from worker.engines.model_file import ModelFile
-from worker.engines.retrieval_models import embedder_files
 from worker.errors import StartError
 from worker.home import Home
 

@@ -25,9 +25,8 @@ from migrations.pool import DATABASE_AWAY
 from worker.database import BatchWriter, NotStored
 from worker.errors import BROKE
 from worker.lifecycle.supervisor import Supervisor
-from worker.runs.continuation import Continuation
+from worker.runs.continuation import Batch, Continuation, ResponseEnd
 from worker.runs.record import FirstTokens
-from worker.runs.response_rows import Batch, ResponseEnd
 from worker.runs.running_store import OwnedResponse, RunningStore
 from worker.runs.turn import ResponseTurn, begun
 from worker.wire.event_encoder import EventEncoder

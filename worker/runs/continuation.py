@@ -1,5 +1,6 @@
-"""What another worker makes of a response whose own worker was lost. What is stored with its events, so that it can be
-resumed; the replay of its events, each once, in order, with its original sequence number; and how it is ended. Pure.
+"""A response as the database takes it, in JSON rows: its beginning, its events, its end. And what another worker makes
+of one whose own worker was lost: what is stored with the events, so that it can be resumed; the replay of its events,
+each once, in order, with its original sequence number; and how it is ended. Pure.
 
 Events are stored in batches, a moment after they were sent. The last events before a worker was killed may not be
 stored; where some may be missing, the next event says so in a field of ours, which clients may ignore.
@@ -7,16 +8,91 @@ stored; where some may be missing, the next event says so in a field of ours, wh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from array import array
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
+import orjson
+
 from agents.message import FunctionCall, Item, Message, Reasoning, answered_calls
-from agents.payload import from_payload
+from agents.payload import from_payload, to_payload
 from agents.progress import CannotResume, Checkpoint, Marks
+from agents.store.responses import ResponseRecord
+from inference.frozen import dataclass
 from worker.wire import events as wire
 from worker.wire.events import WireEvent
 from worker.wire.response import public_response
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseEnd:
+    """The end of a response, replacing one that was stored before. `kept`: its output is added to its conversation."""
+
+    record: ResponseRecord
+    kept: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Events of one response. `last`: no events follow, and no worker owns the response any more."""
+
+    response_id: str
+    events: Sequence[bytes]  # JSON, as it was sent
+    number: int  # of the last one
+    last: bool = False
+    end: ResponseEnd | None = None
+    marks: Sequence[Mapping[str, Any]] = ()  # where another worker may go on behind them
+
+    @property
+    def payload(self) -> bytes:
+        marks = b',"marks":%b' % orjson.dumps(self.marks) if self.marks else b""
+        return b'{"events":[%b]%b}' % (b",".join(self.events), marks)
+
+
+def beginning_row(record: ResponseRecord) -> dict[str, Any]:
+    return {
+        "id": record.id,
+        "conversation_id": record.conversation_id,
+        "previous_response_id": record.previous_response_id,
+        "status": record.status,
+        "created_at": record.created_at.isoformat(),
+        "input": [to_payload(item) for item in record.input],
+        "body": record.body,
+    }
+
+
+def batch_rows(batches: Sequence[Batch], followed: Collection[str]) -> bytes:
+    """A JSON array; the events are as they were sent."""
+    return b"[%b]" % b",".join(
+        b'{"payload":%b,%b' % (batch.payload, _batch_facts(batch, followed)[1:]) for batch in batches
+    )
+
+
+def _batch_facts(batch: Batch, followed: Collection[str]) -> bytes:
+    told = batch.last or batch.response_id in followed
+    return orjson.dumps({"id": batch.response_id, "number": batch.number, "last": batch.last, "told": told})
+
+
+def ending_row(record: ResponseRecord, events: Batch) -> bytes:
+    """The end of a response, with its last events as they are sent and the exact tokens of its turns."""
+    facts = {
+        "id": record.id,
+        "number": events.number,
+        "status": record.status,
+        "completed_at": record.completed_at,
+        "body": ended_body(record),
+        "turns": [
+            {"digest": digest.hex(), "tokens": array("I", tokens).tobytes().hex()}
+            for digest, tokens in record.remembered
+        ],
+    }
+    return b'{"payload":%b,%b' % (events.payload, orjson.dumps(facts)[1:])
+
+
+def ended_body(record: ResponseRecord) -> dict[str, Any]:
+    """The response object as it is stored: its output has what the public one leaves out."""
+    return {**record.body, "output": [to_payload(item) for item in record.output]}
+
 
 ATTEMPTS_MAX = 3  # a response that has crashed this many workers would crash the next one
 

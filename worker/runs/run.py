@@ -27,10 +27,9 @@ from worker.errors import BROKE, ApiError
 from worker.http.error_mapping import refusal, to_api_error
 from worker.runs.broadcast import Broadcast, EventLog
 from worker.runs.cache_diagnostics import diagnosed
-from worker.runs.continuation import Continuation, InterruptedResponse, completed_items
+from worker.runs.continuation import Batch, Continuation, InterruptedResponse, ResponseEnd, completed_items
 from worker.runs.event_stream import Readers
 from worker.runs.ledger import Ledger
-from worker.runs.response_rows import Batch, ResponseEnd
 from worker.runs.run_services import RunServices
 from worker.runs.steering_store import Successor, check_said
 from worker.runs.turn import ResponseTurn, begin, finish, learn_turns, record_of, run_turn, settle, withdraw

@@ -23,8 +23,19 @@ from agents.store.conversations import append_items
 from agents.store.responses import ResponseRecord
 from migrations.pool import Act, Connection, Database
 from worker.database import BATCH_MAX, GroupCommit
-from worker.runs.continuation import InterruptedResponse, closing_events, completed_items, events_after, rebuilt_items
-from worker.runs.response_rows import Batch, ResponseEnd, batch_rows, beginning_row, ended_body, ending_row
+from worker.runs.continuation import (
+    Batch,
+    InterruptedResponse,
+    ResponseEnd,
+    batch_rows,
+    beginning_row,
+    closing_events,
+    completed_items,
+    ended_body,
+    ending_row,
+    events_after,
+    rebuilt_items,
+)
 from worker.runs.steering_store import KEPT, Successor, take_successor
 from worker.wire.events import WireEvent
 

@@ -26,7 +26,7 @@ from migrations.pool import DATABASE_AWAY
 from worker.auth.principal import Principal
 from worker.auth.secret import opened, sealed
 from worker.errors import ApiError
-from worker.runs.response_rows import Batch
+from worker.runs.continuation import Batch
 from worker.runs.run_services import RunServices
 from worker.runs.running_store import OwnedResponse
 from worker.runs.steering_store import Successor

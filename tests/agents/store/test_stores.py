@@ -14,7 +14,7 @@ from agents.store import ConversationStore, ResponseRecord, ResponseStore
 from agents.store.conversations import HISTORY_ITEMS_MAX, Order, append_items
 from migrations.pool import Database
 from tests.agents.turns import user
-from worker.runs.response_rows import Batch
+from worker.runs.continuation import Batch
 from worker.runs.running_store import RunningStore
 
 

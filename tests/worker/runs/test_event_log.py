@@ -19,8 +19,7 @@ from tests.worker.answering import answering, events_of, stream
 from worker.lifecycle.supervisor import Supervisor
 from worker.runs import broadcast
 from worker.runs.broadcast import EventLog, Journal
-from worker.runs.continuation import GAP, UNSTORED_EVENTS_MAX
-from worker.runs.response_rows import Batch
+from worker.runs.continuation import GAP, UNSTORED_EVENTS_MAX, Batch
 from worker.runs.running_store import RunningStore
 from worker.wire.events import encode
 

@@ -15,8 +15,8 @@ from agents.message import new_id
 from agents.store import ResponseRecord, ResponseStore
 from migrations.pool import Database
 from tests.agents.turns import user
+from worker.runs.continuation import Batch
 from worker.runs.queue_store import Job, QueueStore
-from worker.runs.response_rows import Batch
 from worker.runs.running_store import OwnedResponse, RunningStore
 
 GONE, NEXT = 11, 12  # no session holds the locks of either

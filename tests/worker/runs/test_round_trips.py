@@ -20,7 +20,7 @@ from migrations.embedded import EmbeddedPostgres
 from migrations.pool import Act, Database
 from tests.agents.turns import user
 from tests.far_postgres import Answers, FarPostgres
-from worker.runs.response_rows import Batch, batch_rows, ending_row
+from worker.runs.continuation import Batch, batch_rows, ending_row
 from worker.runs.running_store import RunningStore
 
 WORKER, ANOTHER = 31, 32  # no session holds their locks

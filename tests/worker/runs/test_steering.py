@@ -25,7 +25,7 @@ from tests.worker.harness import SECRET, Client
 from tests.worker.runs.test_going_on import PIECE, TEXT, pair, replay
 from tests.worker.sharing import colleagues, response_id_of, signed_in
 from worker.auth.keys import Keys
-from worker.runs.response_rows import Batch
+from worker.runs.continuation import Batch
 from worker.runs.running_store import OwnedResponse, RunningStore
 from worker.runs.steering_store import SteeringStore
 from worker.wire.limits import SAID_MAX, TEXT_CHARS_MAX
