@@ -63,13 +63,13 @@ from worker.runs.idempotency_store import IdempotencyClaims, IdempotencyStore
 from worker.runs.manager import Runs
 from worker.runs.presence import Presence
 from worker.runs.queue_store import QueueStore
+from worker.runs.record import Targets
 from worker.runs.run_services import McpServers
 from worker.runs.running_store import RunningStore
 from worker.runs.steering_store import SteeringStore
 from worker.services import Services
 from worker.setting import ConfigError
 from worker.telemetry.canaries import Canaries, CanaryStore
-from worker.telemetry.goodput import Targets
 from worker.telemetry.latency.rollups import LoadSampler
 from worker.telemetry.otlp.exporter import Exporter, SdkMissing
 from worker.telemetry.prometheus import Metrics

@@ -8,7 +8,7 @@ from benchmarks.engine.open_loop.goodput import Targets
 from benchmarks.engine.open_loop.sessions import Plan
 from benchmarks.engine.open_loop.simulated import Device, lines, simulated
 from inference.engine import scheduler
-from worker.telemetry import goodput
+from worker.runs import record
 
 PLAN = Plan(Targets(ttft_s=0.5, tpot_s=0.05), share=0.95, rounds=2, sessions=96, seed="open loop")
 BUSY = Device(slower=1.3)
@@ -32,5 +32,5 @@ def test_more_turns_are_on_time_if_urgent_prompts_do_not_wait_for_the_pace_of_st
 
 
 def test_the_worker_takes_the_targets_as_the_benchmark_writes_them() -> None:
-    parsed = goodput.Targets.parse(f"embedded={Targets(ttft_s=0.5, tpot_s=0.0125)}")
-    assert parsed.by_surface == {"embedded": goodput.Target(500, 12.5)}
+    parsed = record.Targets.parse(f"embedded={Targets(ttft_s=0.5, tpot_s=0.0125)}")
+    assert parsed.by_surface == {"embedded": record.Target(500, 12.5)}

@@ -30,8 +30,8 @@ from tests.worker.reader import Event
 from worker.auth.keys import Keys
 from worker.config import Config
 from worker.runs.attachments import Attachments
+from worker.runs.record import Targets
 from worker.services import Services
-from worker.telemetry.goodput import Targets
 
 MODEL = "scripted"
 PASSAGE = Passage("vs_1", "file_1", "docs/port.md", "Port", "The default port is 8080.", 100, 125, 7, 0.9)

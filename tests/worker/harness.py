@@ -45,10 +45,10 @@ from worker.runs.idempotency_store import IdempotencyClaims, IdempotencyStore
 from worker.runs.manager import Runs
 from worker.runs.presence import Presence
 from worker.runs.queue_store import QueueStore
+from worker.runs.record import Targets
 from worker.runs.running_store import RunningStore
 from worker.runs.steering_store import SteeringStore
 from worker.services import Services
-from worker.telemetry.goodput import Targets
 from worker.telemetry.prometheus import Metrics
 from worker.telemetry.telemetry import Telemetry
 from worker.telemetry.traces import Traces

@@ -24,8 +24,8 @@ from worker.auth.principal import KeyLimits
 from worker.cli.policies import policy
 from worker.config import Config
 from worker.lifecycle.agent_files import read_agents
+from worker.runs.record import Targets
 from worker.services import Services
-from worker.telemetry.goodput import Targets
 
 CALL = '<tool_call>\n{"name": "double", "arguments": {"number": 21}}\n</tool_call>'
 HELPER = Definition(

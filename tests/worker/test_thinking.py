@@ -21,7 +21,7 @@ from tests.worker.answering import MODEL, answering, get, post, stream
 from tests.worker.harness import SECRET, Client
 from worker.auth.keys import Keys
 from worker.config import Config
-from worker.telemetry.goodput import Targets
+from worker.runs.record import Targets
 
 THINKS = "<tool_call> {% generation %} </think>"  # enough of a template to tell the dialect
 REPLY = "<think>\nHm, this is a long thought about it.\n</think>\n\nYes."

@@ -18,7 +18,7 @@ from worker.engines.model_file import ModelFile, read_models
 from worker.errors import StartError
 from worker.home import Home
 from worker.lifecycle.agent_files import check_files, read_agents
-from worker.telemetry.goodput import NO_TARGET, Targets
+from worker.runs.record import NO_TARGET, Targets
 
 # The names in the settings of keys and surfaces.
 LIMITS = {

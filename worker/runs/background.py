@@ -28,10 +28,9 @@ from worker.runs.queue_store import Job
 from worker.runs.run_services import RunServices
 from worker.runs.running_store import OwnedResponse
 from worker.runs.turn import ResponseTurn, hydrate, record_of
-from worker.wire.event_encoder import EventEncoder
 from worker.wire.events import WireEvent
 from worker.wire.options import entitled, priority_of, rank_of
-from worker.wire.response import Dialect, ResponseFrame
+from worker.wire.response import Dialect, EventEncoder, ResponseFrame
 from worker.wire.response_request import ResponseRequest
 
 

@@ -29,8 +29,8 @@ from worker.runs.continuation import Batch, Continuation, ResponseEnd
 from worker.runs.record import FirstTokens
 from worker.runs.running_store import OwnedResponse, RunningStore
 from worker.runs.turn import ResponseTurn, begun
-from worker.wire.event_encoder import EventEncoder
 from worker.wire.events import WireEvent, data_of, encode
+from worker.wire.response import EventEncoder
 
 log = logging.getLogger("firsttoken.runs")
 

@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     from worker.runs.idempotency_store import IdempotencyClaims, IdempotencyStore
     from worker.runs.presence import Presence
     from worker.runs.queue_store import QueueStore
+    from worker.runs.record import Targets
     from worker.runs.running_store import RunningStore
     from worker.runs.steering_store import SteeringStore
-    from worker.telemetry.goodput import Targets
     from worker.telemetry.telemetry import Telemetry
 
 

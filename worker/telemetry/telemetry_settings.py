@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from worker.runs.record import OBJECTIVE, USUAL_TARGETS, Targets
 from worker.setting import Group, setting, web_address
-from worker.telemetry import goodput
 
 
 def _headers(text: str) -> dict[str, str]:
@@ -18,12 +18,12 @@ def _headers(text: str) -> dict[str, str]:
 @dataclass(frozen=True)
 class TelemetrySettings(Group, title="Telemetry"):
     targets: str = setting(
-        goodput.USUAL,
+        USUAL_TARGETS,
         "latency targets by surface: milliseconds to the first token / milliseconds per token after it",
-        check=goodput.Targets.parse,
+        check=Targets.parse,
     )
     objective: float = setting(
-        goodput.OBJECTIVE,
+        OBJECTIVE,
         "objective for the share of answers on time; the burn rates in the metrics refer to it",
         least=0.5,
         most=0.9999,

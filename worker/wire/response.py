@@ -1,28 +1,46 @@
-"""The response object of the public contract, its items, and events as clients see them, in two dialects: OpenAI's own
-and that of the Open Responses specification. And what a person thinks of it.
+"""The response object of the public contract, its items, and the numbered events of its stream, in two dialects:
+OpenAI's own and that of the Open Responses specification. And what a person thinks of it.
 
 The header `OpenResponses-Version` of the request that creates a response selects the second; the default is the first.
 They differ only in this: reasoning has another name, an error is an event before the response fails, and citations are
 identified by their URL alone.
+
+The order of events is fixed: response.created (then response.queued in the background), response.in_progress, then per
+output item its `added`, its deltas and its `done`, and one terminal response event. Pure.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import field, replace
 from enum import Enum
 from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import StringConstraints
 
-from agents.events import STEERED, TurnFinished, Usage
-from agents.message import Item, new_id
-from agents.payload import CALLS, to_payload
+from agents.events import (
+    STEERED,
+    ArgumentsDelta,
+    Event,
+    ItemFinished,
+    ItemStarted,
+    Queued,
+    ReasoningDelta,
+    RetrievalStarted,
+    SourcesFound,
+    TextDelta,
+    TurnFinished,
+    TurnStarted,
+    Usage,
+)
+from agents.message import FunctionCall, InputText, Item, Message, Reasoning, ToolListing, new_id
+from agents.payload import CALLS, logprob_payloads, to_payload
 from inference.frozen import dataclass
+from worker.wire import events as wire
 from worker.wire import limits
 from worker.wire.events import WireEvent, cut, error
-from worker.wire.options import tier_used
+from worker.wire.options import SOURCES, TRACE, tier_used
 from worker.wire.response_request import ResponseRequest
 from worker.wire.strict import Strict
 
@@ -197,3 +215,247 @@ class Feedback(Strict):
 def feedback_object(notes: Mapping[str, str] | None) -> dict[str, str | None] | None:
     """As items show it."""
     return None if notes is None else {"rating": notes.get(RATING), "comment": notes.get(COMMENT)}
+
+
+class EventEncoder:
+    """Encodes one response. Keeps its items so far, so that an interrupted turn can still be stored.
+
+    The first `told` events of its opening were sent before: when it was queued, or by a lost worker.
+    """
+
+    def __init__(self, frame: ResponseFrame, told: int = 0) -> None:
+        self._frame = frame
+        self._next_number = told
+        self._items: dict[int, Item] = {}  # by output index
+        self._texts: dict[int, list[str]] = {}  # of unfinished items, the text sent so far
+        self._inputs: dict[int, InputText] = {}  # of unfinished calls of custom tools
+        self._templates: dict[str, wire.Template] = {}  # by item id
+
+    def queue(self) -> list[WireEvent]:
+        """The events of a response that is queued for a worker."""
+        return self._numbered(self._opening[:-1])
+
+    def events_of(self, event: Event) -> list[WireEvent]:
+        """The wire events of an event. The end of a turn is encoded by `conclude`, once it is stored."""
+        return self._numbered(self._narrate(event))
+
+    def frames(self, event: Event) -> list[bytes]:
+        """`events_of`, encoded. Nearly all events are deltas of text: only their text and number differ."""
+        if isinstance(event, ReasoningDelta) or (isinstance(event, TextDelta) and not event.logprobs):
+            self._texts[event.output_index].append(event.text)
+            number, self._next_number = self._next_number, self._next_number + 1
+            template = self._templates.get(event.item_id) or self._template(event)
+            return [template.numbered(event.text, number)]
+        return [wire.encode(each) for each in self.events_of(event)]
+
+    def _template(self, event: TextDelta | ReasoningDelta) -> wire.Template:
+        if isinstance(event, TextDelta):
+            delta = wire.of_text("output_text.delta", event.output_index, event.item_id, delta=wire.HOLE, logprobs=[])
+        else:
+            delta = wire.of_text("reasoning_text.delta", event.output_index, event.item_id, delta=wire.HOLE)
+        [spelled] = self._frame.dialect.spelled(delta)
+        return self._templates.setdefault(event.item_id, wire.Template(wire.encode(spelled)))
+
+    def replay(self, event: Event) -> None:
+        """Take note of an event that a lost worker sent."""
+        for _ in self._narrate(event):
+            pass
+
+    def steered(self, steer_id: str) -> list[WireEvent]:
+        """What was said to the response was accepted."""
+        return self._numbered([wire.steer("accepted", self._frame.id, steer_id)])
+
+    @property
+    def tells_trace(self) -> bool:
+        return self._frame.request.includes(TRACE)
+
+    def trace(self, payload: dict[str, Any]) -> list[WireEvent]:
+        """The trace, if requested. Sent before the terminal event, once that is stored."""
+        return self._last([wire.trace(payload)] if self.tells_trace else [], self._next_number)
+
+    def conclude(self, snapshot: dict[str, Any]) -> list[WireEvent]:
+        """The terminal event, named after the status of the final response; a cancelled one has none. It follows the
+        trace. May be called again, for another end in its place.
+        """
+        if snapshot["status"] == "cancelled":
+            return []
+        return self._last([wire.response(snapshot["status"], snapshot)], self._next_number + self.tells_trace)
+
+    @property
+    def output(self) -> tuple[Item, ...]:
+        """The items so far; unfinished ones are incomplete."""
+        return tuple(self._so_far(index) for index in sorted(self._items))
+
+    def _so_far(self, output_index: int) -> Item:
+        item, text = self._items[output_index], "".join(self._texts.get(output_index, ()))
+        if item.status != "in_progress":
+            return item
+        match item:
+            case Message() | Reasoning():
+                return replace(item, text=text, status="incomplete")
+            case FunctionCall():
+                return replace(item, arguments=text, status="incomplete")
+            case ToolListing():
+                return item
+        return replace(item, status="incomplete")
+
+    def _numbered(self, events: Iterable[WireEvent]) -> list[WireEvent]:
+        numbered = self._last(events, self._next_number)
+        self._next_number += len(numbered)
+        return numbered
+
+    def _last(self, events: Iterable[WireEvent], number: int) -> list[WireEvent]:
+        spelled = (each for event in events for each in self._frame.dialect.spelled(event))
+        return [{**event, "sequence_number": n} for n, event in enumerate(spelled, number)]
+
+    def _narrate(self, event: Event) -> Iterator[WireEvent]:
+        match event:
+            case TurnStarted():
+                yield from self._opening[self._next_number :]
+            case Queued():
+                yield wire.queued(self._frame.id, event)
+            case RetrievalStarted():
+                yield from self._retrieval_started(event)
+            case SourcesFound():
+                yield from self._sources_found(event)
+            case ItemStarted():
+                yield from self._item_started(event)
+            case TextDelta():
+                yield from self._text(event)
+            case ReasoningDelta():
+                yield from self._reasoning(event)
+            case ArgumentsDelta():
+                yield from self._arguments(event)
+            case ItemFinished(item=FunctionCall() as call) if call.is_pending:
+                self._items[event.output_index] = call
+                self._texts.pop(event.output_index, None)
+                yield wire.of_item("mcp_call_arguments.done", event.output_index, call.id, arguments=call.arguments)
+            case ItemFinished():
+                self._items[event.output_index] = event.item
+                self._texts.pop(event.output_index, None)
+                yield from self._finish_of(event.output_index, event.item)
+            case TurnFinished():
+                return
+
+    @property
+    def _opening(self) -> list[WireEvent]:
+        started = self._frame.started()
+        if not self._frame.request.background:
+            return [wire.response("created", started), wire.response("in_progress", started)]
+        queued = self._frame.queued()
+        kinds = ("created", "queued", "in_progress")
+        return [wire.response(kind, snapshot) for kind, snapshot in zip(kinds, (queued, queued, started), strict=True)]
+
+    def _retrieval_started(self, event: RetrievalStarted) -> Iterator[WireEvent]:
+        self._items[event.output_index] = event.item
+        yield wire.output_item("added", event.output_index, {**public_item(event.item), "queries": []})
+        for kind in ("in_progress", "searching"):
+            yield wire.of_item(f"file_search_call.{kind}", event.output_index, event.item.id)
+
+    def _sources_found(self, event: SourcesFound) -> Iterator[WireEvent]:
+        self._items[event.output_index] = event.item
+        yield wire.of_item("file_search_call.completed", event.output_index, event.item.id)
+        yield wire.output_item("done", event.output_index, public_item(event.item, self._frame.request.with_results))
+        if self._frame.request.includes(SOURCES):
+            yield wire.sources(self._frame.id, event.output_index, event.passages)
+
+    def _item_started(self, event: ItemStarted) -> Iterator[WireEvent]:
+        self._items[event.output_index] = event.item
+        self._texts[event.output_index] = []
+        if isinstance(event.item, FunctionCall) and event.item.shape.form == "custom":
+            self._inputs[event.output_index] = InputText()
+        if _waits(event.item):
+            return
+        payload = public_item(event.item)
+        speaks = isinstance(event.item, Message | Reasoning)
+        if speaks:
+            payload["content"] = []
+        yield wire.output_item("added", event.output_index, payload)
+        if (kind := _runs_as(event.item)) is not None:
+            yield wire.of_item(f"mcp_{kind}.in_progress", event.output_index, event.item.id)
+        if speaks:
+            part = wire.output_text_part() if isinstance(event.item, Message) else wire.reasoning_part()
+            yield wire.of_text("content_part.added", event.output_index, event.item.id, part=part)
+
+    def _text(self, event: TextDelta) -> Iterator[WireEvent]:
+        self._texts[event.output_index].append(event.text)
+        told = logprob_payloads(event.logprobs)
+        yield wire.of_text("output_text.delta", event.output_index, event.item_id, delta=event.text, logprobs=told)
+
+    def _reasoning(self, event: ReasoningDelta) -> Iterator[WireEvent]:
+        self._texts[event.output_index].append(event.text)
+        yield wire.of_text("reasoning_text.delta", event.output_index, event.item_id, delta=event.text)
+
+    def _arguments(self, event: ArgumentsDelta) -> Iterator[WireEvent]:
+        """Of a function or a custom tool; the calls of other tools are sent when they are whole."""
+        index, item = event.output_index, self._items[event.output_index]
+        self._texts[index].append(event.text)
+        if index in self._inputs:
+            if text := self._inputs[index].feed(event.text):
+                yield wire.of_item("custom_tool_call_input.delta", index, event.item_id, delta=text)
+        elif isinstance(item, FunctionCall) and item.shape.form in ("function", "mcp"):
+            yield wire.of_item(f"{item.shape.form}_call_arguments.delta", index, event.item_id, delta=event.text)
+
+    def _finish_of(self, output_index: int, item: Item) -> Iterator[WireEvent]:
+        payload = public_item(item, dialect=self._frame.dialect)
+        if isinstance(item, Message):
+            part = payload["content"][0]
+            for index, annotation in enumerate(part["annotations"]):
+                yield wire.of_text(
+                    "output_text.annotation.added",
+                    output_index,
+                    item.id,
+                    annotation_index=index,
+                    annotation=annotation,
+                )
+            yield wire.of_text("output_text.done", output_index, item.id, text=item.text, logprobs=part["logprobs"])
+            yield wire.of_text("content_part.done", output_index, item.id, part=part)
+        elif isinstance(item, Reasoning):
+            yield wire.of_text("reasoning_text.done", output_index, item.id, text=item.text)
+            yield wire.of_text("content_part.done", output_index, item.id, part=wire.reasoning_part(item.text))
+        elif isinstance(item, ToolListing):
+            yield wire.of_item(f"mcp_list_tools.{'failed' if item.error else 'completed'}", output_index, item.id)
+        elif isinstance(item, FunctionCall):
+            yield from self._end_of_call(output_index, item, payload)
+        yield wire.output_item("done", output_index, payload)
+
+    def _end_of_call(self, output_index: int, call: FunctionCall, payload: dict[str, Any]) -> Iterator[WireEvent]:
+        sent = self._inputs.pop(output_index, None)
+        if _waits(call):
+            yield wire.output_item("added", output_index, {**payload, "status": "in_progress"})
+        match call.shape.form:
+            case "function":
+                yield wire.of_item(
+                    "function_call_arguments.done",
+                    output_index,
+                    call.id,
+                    name=payload["name"],
+                    arguments=call.arguments,
+                )
+            case "custom":
+                if sent and (rest := sent.rest(payload["input"])):
+                    yield wire.of_item("custom_tool_call_input.delta", output_index, call.id, delta=rest)
+                yield wire.of_item("custom_tool_call_input.done", output_index, call.id, input=payload["input"])
+            case "mcp":
+                if call.result is None:  # it was cut off, and never runs
+                    yield wire.of_item("mcp_call_arguments.done", output_index, call.id, arguments=call.arguments)
+                is_done = call.result is not None and not call.result.failed
+                yield wire.of_item(f"mcp_call.{'completed' if is_done else 'failed'}", output_index, call.id)
+            case "shell":
+                for index, command in enumerate(payload["action"]["commands"]):
+                    yield wire.shell_command("added", output_index, index, "")
+                    yield wire.shell_command("delta", output_index, index, command)
+                    yield wire.shell_command("done", output_index, index, command)
+
+
+def _waits(item: Item) -> bool:
+    """Whether an item is sent when it is whole: the contract has no empty patch, and nothing to approve without its
+    arguments."""
+    return isinstance(item, FunctionCall) and item.shape.form in ("apply_patch", "mcp_approval")
+
+
+def _runs_as(item: Item) -> str | None:
+    """What the events of an item that an MCP server makes are called."""
+    if isinstance(item, ToolListing):
+        return "list_tools"
+    return "call" if isinstance(item, FunctionCall) and item.shape.form == "mcp" else None

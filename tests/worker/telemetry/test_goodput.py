@@ -7,14 +7,15 @@ from math import inf
 import pytest
 
 from agents.definition import Surface
-from worker.telemetry.goodput import SURFACES_MAX, USUAL, WINDOWS_S, BurnRate, Target, Targets
+from worker.runs.record import USUAL_TARGETS, Target, Targets
+from worker.telemetry.prometheus import SURFACES_MAX, WINDOWS_S, BurnRate
 
 TARGETS = Targets.parse("chat=500/100, kiosk-2=50.5/20")
 
 
 def test_targets_are_read_by_surface() -> None:
     assert TARGETS.by_surface == {"chat": Target(500, 100), "kiosk-2": Target(50.5, 20)}
-    assert {"chat", "embedded"} <= Targets.parse(USUAL).by_surface.keys()
+    assert {"chat", "embedded"} <= Targets.parse(USUAL_TARGETS).by_surface.keys()
     assert Targets.parse("").by_surface == {}
 
 

@@ -21,11 +21,10 @@ from tests.compliance import specification
 from tests.worker.reader import Reader, check_response
 from tests.worker.turns import CITATION, PASSAGE, SOURCE, frame, told
 from worker.runs.choice import merged
-from worker.wire.event_encoder import EventEncoder
 from worker.wire.events import WireEvent
 from worker.wire.items import CompactionTrigger, ItemReference
 from worker.wire.options import SOURCES, TRACE
-from worker.wire.response import Dialect, ResponseFrame, public_item
+from worker.wire.response import Dialect, EventEncoder, ResponseFrame, public_item
 from worker.wire.response_request import ResponseRequest
 from worker.wire.strict import parse
 
