@@ -17,7 +17,7 @@ from agents.answer_cache import AnswerLookup, CachedAnswer, CachedGeneration, Lo
 from agents.errors import InvalidTurn
 from agents.events import EventSink, Queued
 from agents.message import FileSearchCall, FunctionCall, Item, Message, ToolListing
-from agents.parser.choose import Format, FormattedParser, Parser, PlainParser
+from agents.parser.dialect import Format, FormattedParser, Parser, PlainParser
 from agents.progress import CannotResume, Checkpoint, Progress
 from agents.prompt import Prefetch, before_question, question, question_is_last
 from agents.prompt_builder import PromptBuilder

@@ -10,7 +10,7 @@ from typing import Any
 from agents.events import ArgumentsDelta, Event, ItemFinished, ItemStarted, ReasoningDelta, TextDelta
 from agents.function_tool import PLAIN, CallShape, FunctionTool
 from agents.message import FunctionCall, Item, Message, Reasoning, Status, find_citations, storable
-from agents.parser.choose import Parser
+from agents.parser.dialect import Parser
 from agents.parser.markup import (
     CallArguments,
     CallBroken,

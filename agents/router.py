@@ -11,7 +11,7 @@ from itertools import count
 from typing import Protocol
 
 from agents.message import Compaction, FunctionCall, FunctionCallOutput, Item, Message, Reasoning, pictures_in
-from agents.parser.choose import Dialect, choose
+from agents.parser.dialect import Dialect, choose
 from agents.routing.policy import Cost, Decision, Fixed, Policy, Situation, Speed, Steps, decide, language_of, named_by
 from agents.turn import ANSWER_TOKENS, Turn
 from inference.generation import Generation, ThoughtLimit

@@ -26,7 +26,7 @@ from uuid import UUID
 from agents.errors import InvalidTurn
 from agents.function_tool import SERVER_SEARCH, CallShape, FunctionTool
 from agents.message import FunctionCallOutput, Item, Message, count_unknown, storable
-from agents.parser.choose import HERMES, Dialect, Format
+from agents.parser.dialect import HERMES, Dialect, Format
 from agents.tool import ServerTool, ToolContext, ToolError, TryAgain
 from agents.turn import AnswerFormat, Turn, canonical
 from inference.errors import SchemaUnmet

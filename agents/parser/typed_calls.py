@@ -8,9 +8,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
 from typing import Any, ClassVar
 
-from agents.parser.json_calls import CLOSE, OPEN, RESULT_CLOSE, RESULT_OPEN
 from agents.parser.markup import (
     BODY_BYTES_MAX,
+    CLOSE,
+    OPEN,
+    RESULT_CLOSE,
+    RESULT_OPEN,
     SEAM,
     TOO_LONG,
     MarkupParser,

@@ -6,7 +6,7 @@ import pytest
 
 from agents.errors import InvalidTurn
 from agents.function_tool import FunctionTool
-from agents.parser.choose import Dialect, Format
+from agents.parser.dialect import Dialect, Format
 from agents.toolbox import AvailableTools, Stage, Toolbox, constraint_of
 from inference.testing import ScriptedModel
 from tests.agents.turns import asked, call, double, run

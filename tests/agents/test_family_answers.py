@@ -9,7 +9,7 @@ import pytest
 
 from agents.function_tool import function_schema
 from agents.message import FunctionCall, FunctionCallOutput, Message, Reasoning
-from agents.parser.choose import Dialect, Format, choose
+from agents.parser.dialect import Dialect, Format, choose
 from agents.parser.markup import CallFinished
 from agents.prompt import assemble
 from agents.turn import Turn

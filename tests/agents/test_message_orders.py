@@ -10,7 +10,7 @@ import pytest
 
 from agents.function_tool import function_schema
 from agents.message import Compaction, FunctionCall, FunctionCallOutput, Item, Message, Role
-from agents.parser.choose import choose
+from agents.parser.dialect import choose
 from agents.parser.markup import CallFinished
 from agents.prompt import CONCLUDE, assemble
 from agents.turn import Turn

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from agents.parser.choose import Format, choose
+from agents.parser.dialect import Format, choose
 from inference.errors import InvalidTemplate
 from inference.message_fitting import EVERYTHING, Capabilities
 from inference.prompt import ChatMessage

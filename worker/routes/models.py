@@ -8,7 +8,7 @@ from typing import Any
 
 from aiohttp import web
 
-from agents.parser.choose import Format, choose
+from agents.parser.dialect import Format, choose
 from inference.language_model import LanguageModel
 from inference.message_fitting import Capabilities
 from inference.template_options import have_effort

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agents.function_tool import function_schema
-from agents.parser.choose import Dialect, Format, choose
+from agents.parser.dialect import Dialect, Format, choose
 from agents.parser.markup import (
     BODY_BYTES_MAX,
     CallArguments,

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agents.parser.json_calls import HermesParser
+from agents.parser.dialect import HermesParser
 from agents.parser.markup import BODY_BYTES_MAX, CallArguments, CallBroken, CallFinished, CallStarted, ParserEvent, Text
 
 # Pieces from which hostile and honest answers alike are made; hypothesis puts them together in any order.

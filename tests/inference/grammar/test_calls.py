@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 
-from agents.parser.choose import Dialect, Format
+from agents.parser.dialect import Dialect, Format
 from agents.parser.markup import CallBroken, CallFinished
 from inference.bundled import CHAT_MODEL
 from inference.grammar.calls import (
