@@ -259,7 +259,7 @@ def output_of(payload: Mapping[str, Any]) -> FunctionCallOutput:
     form, tools = OUTPUTS[payload["type"]], tools_of(payload.get("tools", ()))
     match form:
         case "mcp_approval":
-            status, decided = decision(payload["approve"], payload["reason"])
+            status, decided = decision(payload["approve"], payload.get("reason"))
             call_id = payload["approval_request_id"]
             return FunctionCallOutput(call_id, decided, status, payload["id"], CallShape(form))
         case "tool_search":
@@ -431,9 +431,11 @@ def _item(payload: Mapping[str, Any]) -> Item:
             tools = tools_of(payload["tools"])
             return Message(payload["role"], described(tools), tools=tools, **kept)
         case "file_search_call":
-            return FileSearchCall(tuple(payload["queries"]), tuple(map(_result, payload["results"])), **kept)
+            return FileSearchCall(tuple(payload["queries"]), tuple(map(_result, payload.get("results", ()))), **kept)
         case kind if kind == LISTING:
-            return ToolListing(payload["server_label"], tuple(payload["tools"]), payload["error"] or "", **kept)
+            return ToolListing(
+                payload["server_label"], tuple(payload["tools"]), told_of(payload.get("error") or ""), **kept
+            )
         case kind if kind == UPDATE:
             reasoning, answer = payload["reasoning"] or {}, payload["text"] or {}
             return ConfigurationUpdate(reasoning.get("effort"), answer.get("format"), **kept)

@@ -8,11 +8,9 @@ from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 from pydantic import Discriminator, Field, StringConstraints, model_validator
 
-from agents.function_tool import INPUT, CallForm, CallShape, FunctionTool, described, qualified
+from agents.function_tool import CallShape, FunctionTool, described
 from agents.message import (
-    Compaction,
     ConfigurationUpdate,
-    FileSearchCall,
     FunctionCall,
     FunctionCallOutput,
     Item,
@@ -25,7 +23,7 @@ from agents.payload import ADDITIONAL_TOOLS, CALLS, LISTING, OUTPUTS, UPDATE, ho
 from inference.template_options import Effort
 from worker.wire import limits
 from worker.wire.function_tools import CustomTool, FunctionToolParam, NamespaceTool
-from worker.wire.mcp import McpItem
+from worker.wire.mcp import McpItem, StoredItem
 from worker.wire.options import TextFormat
 from worker.wire.parts import Content, check_role, shown
 from worker.wire.strict import (
@@ -58,7 +56,7 @@ def _functions(tools: Sequence[FunctionToolParam | CustomTool | NamespaceTool]) 
     return tuple(replace(function, deferred=True) for tool in tools for function in tool.functions)
 
 
-class _Item(Echoed):
+class _Item(StoredItem):
     id: Id | None = None
     status: ItemStatus = None
 
@@ -66,20 +64,12 @@ class _Item(Echoed):
 class _Call(_Item):
     call_id: CallId
 
-    def _made(self, form: CallForm, arguments: Any) -> Item:
-        return FunctionCall(self.call_id, form, written(arguments), shape=CallShape(form))
-
 
 class CustomToolCallItem(_Call):
     type: Literal["custom_tool_call"]
     name: Name
     input: Annotated[str, StringConstraints(max_length=limits.ARGUMENTS_CHARS_MAX)]
     namespace: Name | None = None
-
-    def item(self) -> Item:
-        shape = CallShape("custom", self.namespace or "")
-        name = qualified(shape.namespace, self.name)
-        return FunctionCall(self.call_id, name, written({INPUT: self.input}), shape=shape)
 
 
 class ToolSearchCallItem(_Item):
@@ -155,10 +145,6 @@ class LocalShellCallItem(_Call):
     type: Literal["local_shell_call"]
     action: LocalShellAction
 
-    def item(self) -> Item:
-        given = self.action.model_dump(exclude={"type"}, exclude_none=True)
-        return self._made("local_shell", {key: value for key, value in given.items() if value != {}})
-
 
 class ShellAction(Echoed):
     commands: Words
@@ -170,9 +156,6 @@ class ShellCallItem(_Call):
     type: Literal["shell_call"]
     action: ShellAction
 
-    def item(self) -> Item:
-        return self._made("shell", self.action.model_dump(exclude_none=True))
-
 
 class PatchOperation(Echoed):
     type: Literal["create_file", "update_file", "delete_file"]
@@ -183,9 +166,6 @@ class PatchOperation(Echoed):
 class ApplyPatchCallItem(_Call):
     type: Literal["apply_patch_call"]
     operation: PatchOperation
-
-    def item(self) -> Item:
-        return self._made("apply_patch", {**self.operation.model_dump(), "diff": self.operation.diff or ""})
 
 
 class LocalShellCallOutputItem(Echoed):
@@ -219,12 +199,10 @@ class ShellOutput(Echoed):
 
 
 class ShellCallOutputItem(_Call):
+    PREFIX: ClassVar = "fco"
+
     type: Literal["shell_call_output"]
     output: Annotated[list[ShellOutput], up_to(limits.PARTS_MAX)]
-
-    def item(self) -> Item:
-        output = written([each.model_dump(exclude_none=True) for each in self.output])
-        return FunctionCallOutput(self.call_id, output, shape=CallShape("shell"))
 
 
 class ApplyPatchCallOutputItem(_Call):
@@ -320,11 +298,6 @@ class FunctionCallItem(_Call):
     caller: Caller = None
     namespace: Name | None = None
 
-    def item(self) -> Item:
-        namespace = self.namespace or ""
-        shape = CallShape(namespace=namespace)
-        return FunctionCall(self.call_id, qualified(namespace, self.name), self.arguments, shape=shape)
-
 
 class FunctionCallOutputItem(Strict):
     """The output of a function or of a custom tool."""
@@ -345,26 +318,24 @@ class FunctionCallOutputItem(Strict):
         return FunctionCallOutput(self.call_id, text, shape=shape, pictures=pictures)
 
 
-class FileSearchCallItem(Echoed):
+class FileSearchCallItem(StoredItem):
     """A file search from an earlier answer. Its results are not used again."""
+
+    PREFIX: ClassVar = "fs"
 
     type: Literal["file_search_call"]
     id: Id | None = None
     queries: Annotated[list[Text], up_to(limits.PARTS_MAX)] = Field(default_factory=list)
     status: Literal["in_progress", "searching", "completed", "incomplete", "failed"] | None = None
 
-    def item(self) -> Item:
-        return FileSearchCall(tuple(self.queries))
-
 
 class CompactionItem(_Item):
     """A summary that this server created and sealed for the caller's tenant."""
 
+    PREFIX: ClassVar = "cmp"
+
     type: Literal["compaction"]
     encrypted_content: Annotated[str, StringConstraints(min_length=1, max_length=limits.SEALED_CHARS_MAX)]
-
-    def item(self) -> Item:
-        return Compaction(self.encrypted_content)
 
 
 class CompactionTrigger(Strict):

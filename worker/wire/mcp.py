@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
-from pydantic import AfterValidator, Field, StringConstraints, model_validator
+from pydantic import AfterValidator, ConfigDict, Field, StringConstraints, model_validator
 
-from agents.function_tool import CallShape, FunctionTool, qualified
+from agents.function_tool import FunctionTool, qualified
 from agents.mcp_config import TOOLS_MAX, URL_CHARS_MAX, WORDS_MAX
-from agents.message import CallResult, FunctionCall, FunctionCallOutput, Item, ToolListing, new_id
+from agents.message import Item, new_id
 from agents.origin import origin_of
-from agents.payload import decision, told_of
+from agents.payload import CALL_ID, from_payload
 from agents.requested_server import ALL, NONE, RequestedServer, ToolFilter
 from worker.wire import limits
 from worker.wire.function_tools import Description
@@ -41,6 +41,19 @@ ServerUrl: TypeAlias = Annotated[str, StringConstraints(max_length=URL_CHARS_MAX
 Headers: TypeAlias = Annotated[
     dict[HeaderName, HeaderValue], Field(max_length=WORDS_MAX - 1), AfterValidator(_of_others)
 ]
+
+
+class StoredItem(Echoed):
+    """An item from an earlier answer, which becomes what it would be if it had been stored, under a new id."""
+
+    PREFIX: ClassVar = "fc"  # of ids
+
+    @property
+    def payload(self) -> dict[str, Any]:
+        return {**self.model_dump(exclude_none=True), "status": "completed", "id": new_id(self.PREFIX)}
+
+    def item(self) -> Item:
+        return from_payload(self.payload)
 
 
 class ToolFilterParam(Strict):
@@ -126,8 +139,10 @@ def with_token(headers: dict[str, str], token: str | None) -> dict[str, str]:
     return {**others, "Authorization": f"Bearer {token}"}
 
 
-class McpListToolsItem(Echoed):
+class McpListToolsItem(StoredItem):
     """What the model is told are the tools that the server has now; these are only compared with them."""
+
+    PREFIX: ClassVar = "mcpl"
 
     type: Literal["mcp_list_tools"]
     server_label: Label
@@ -135,22 +150,17 @@ class McpListToolsItem(Echoed):
     error: Any = None
     id: Id | None = None
 
-    def item(self) -> Item:
-        return ToolListing(self.server_label, tuple(self.tools), told_of(self.error) if self.error else "")
 
-
-class _McpItem(Echoed):
+class _McpItem(StoredItem):
     server_label: Label
     name: ToolName
     arguments: Annotated[str, StringConstraints(max_length=limits.ARGUMENTS_CHARS_MAX)]
     status: ItemStatus | Literal["calling"] = None
 
-    @property
-    def tool(self) -> str:
-        return qualified(self.server_label, self.name)
-
 
 class McpCallItem(_McpItem):
+    PREFIX: ClassVar = "mcp"
+
     type: Literal["mcp_call"]
     id: CallId | None = None
     output: Text | None = None
@@ -158,30 +168,29 @@ class McpCallItem(_McpItem):
     approval_request_id: CallId | None = None
     firsttoken_joined: bool = False
 
-    def item(self) -> Item:
-        result = CallResult(self.output or "") if self.error is None else CallResult(told_of(self.error), failed=True)
-        shape, id = CallShape("mcp", self.server_label, by_server=True), new_id("mcp")
-        return FunctionCall(
-            *(self.approval_request_id or id, self.tool, self.arguments, "completed", id, shape, result),
-            joined=self.firsttoken_joined,
-        )
+    @property
+    def payload(self) -> dict[str, Any]:
+        return {**super().payload, "output": self.output or ""}
 
 
 class McpApprovalRequestItem(_McpItem):
+    PREFIX: ClassVar = "mcpr"
+
     type: Literal["mcp_approval_request"]
     id: CallId
     firsttoken_call_id: CallId | None = None
     firsttoken_joined: bool = False
 
-    def item(self) -> Item:
-        call_id, shape = self.firsttoken_call_id or self.id, CallShape("mcp_approval", self.server_label)
-        return FunctionCall(
-            *(call_id, self.tool, self.arguments, "completed", new_id("mcpr"), shape), joined=self.firsttoken_joined
-        )
+    @property
+    def payload(self) -> dict[str, Any]:
+        return {**super().payload, CALL_ID: self.firsttoken_call_id or self.id}
 
 
-class McpApprovalResponseItem(Strict):
+class McpApprovalResponseItem(StoredItem):
     """The decision of the user. A call that is allowed runs before the next answer."""
+
+    PREFIX: ClassVar = "fco"
+    model_config = ConfigDict(extra="forbid")
 
     type: Literal["mcp_approval_response"]
     approval_request_id: CallId
@@ -189,10 +198,6 @@ class McpApprovalResponseItem(Strict):
     reason: Annotated[str, StringConstraints(max_length=limits.DESCRIPTION_CHARS_MAX)] | None = None
     id: Id | None = None
     status: ItemStatus = None
-
-    def item(self) -> Item:
-        status, output = decision(self.approve, self.reason)
-        return FunctionCallOutput(self.approval_request_id, output, status, shape=CallShape("mcp_approval"))
 
 
 McpItem: TypeAlias = McpListToolsItem | McpCallItem | McpApprovalRequestItem | McpApprovalResponseItem
