@@ -17,7 +17,7 @@ from worker.errors import ApiError
 
 FAILURES_MAX = 20  # in a burst: a person who mistypes a key needs fewer
 FORGIVEN_PER_S = 0.5
-ADDRESSES_MAX = 10_000  # remembered, in about two megabytes; the one that failed longest ago is evicted first
+ADDRESSES_MAX = 10_000  # remembered, in about two megabytes; the one that was seen longest ago is evicted first
 WRONG = 401
 
 
