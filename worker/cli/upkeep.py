@@ -28,13 +28,12 @@ from migrations.embedded import EmbeddedPostgresError
 from migrations.runner import MigrationError, migrate, server_versions
 from worker.config import Config
 from worker.database import open_owner_dsn
-from worker.engines.engine_config import embedder_files, engine_config, read_token
+from worker.engines.engine_config import check_files, embedder_files, engine_config, read_token
 from worker.engines.exchange import EngineTransport
 from worker.engines.model_file import InvalidModels, read_models
 from worker.errors import StartError
 from worker.home import Home
 from worker.lifecycle.address import engines_in
-from worker.lifecycle.agent_files import check_files
 
 # The embedded database keeps a gigabyte of write-ahead log; with less than that it stops while people chat.
 DISK_BYTES_MIN = 2 * 10**9

@@ -24,8 +24,11 @@ from inference.llama import model_name
 from inference.provisioning.calibration import Calibrations
 from inference.provisioning.catalogue import SMOL_CHAT, find
 from worker.config import Config
+from worker.engines.model_aliases import ModelAliases
+from worker.engines.model_file import ModelFile
 from worker.errors import StartError
 from worker.home import Home
+from worker.lifecycle.agent_files import check_names, read_agents
 
 T = TypeVar("T")
 Loaded = TypeVar("Loaded")
@@ -158,3 +161,16 @@ async def open_reranker(config: Config) -> AsyncIterator[CrossEncoder | None]:
         yield reranker
     finally:
         await asyncio.to_thread(reranker.close)
+
+
+def check_files(config: Config, models: ModelFile) -> None:
+    """What a worker would find in them at its start, without one. Raises StartError if agents, surfaces or aliases name
+    models that would not be there, or a model has no file; InvalidAgents."""
+    for name, table in models.models.items():
+        try:
+            find(table.applied(config).model, Home(config.home).models) if table.engines is None else None
+        except ModelNotLoaded as error:
+            raise StartError(f"models.{name}.model: {error} (--models)") from None
+    beside = [*map(model_name, embedder_files(config)), *([model_name(config.reranker)] if config.reranker else [])]
+    aliases = ModelAliases.parse(config.alias or "").beside(models.aliases)
+    check_names(read_agents(config), aliases, models.names, beside)
