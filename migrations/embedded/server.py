@@ -35,7 +35,7 @@ FAST_STOP_S = 10.0
 TURN_TIMEOUT_S = READY_TIMEOUT_S + STOP_TIMEOUT_S
 # Backends of a killed server need a moment to notice; a starter killed at a bad moment leaves a half-started server.
 CONTEST_TIMEOUT_S = 10.0
-CONTESTED = ("lock file", "shared memory")
+CONTESTED = ("lock file", "shared memory block")  # memory that there is not enough of is another matter
 POLL_S = 0.02
 SPACE_BYTES_MIN = 16 * 2**20  # a WAL segment; with less, even the server's log stays empty
 # Servers that this process started and others still use: Python warns about a child that is no longer referenced.

@@ -9,8 +9,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,7 +28,8 @@ from tests.migrations.embedded.test_server import Holder, postmaster_pid
 CRAMPED = """
 import resource, sys
 from pathlib import Path
-from migrations.embedded import EmbeddedPostgres
+from migrations.embedded import EmbeddedPostgres, server
+server.CONTEST_TIMEOUT_S = 1000.0  # nobody contests anything
 resource.setrlimit(resource.RLIMIT_AS, (400 * 2**20, 400 * 2**20))
 EmbeddedPostgres(Path(sys.argv[1])).start()
 """
@@ -247,7 +248,7 @@ def test_an_adopted_server_that_crashes_while_it_stops_is_not_waited_for(made: P
         time.sleep(0.005)
     stopper = threading.Thread(target=heir.stop)
     stopper.start()
-    while not _is_asked_to_stop(file.pid):
+    while not _is_asked_to(signal.SIGINT, file.pid):
         time.sleep(0.005)
     os.kill(file.pid, signal.SIGKILL)
     stopper.join(60)
@@ -290,6 +291,25 @@ def checkpointer_of(pid: int) -> int:
         time.sleep(0.01)
 
 
+@contextmanager
+def held_until_told_to_quit(pid: int) -> Iterator[None]:
+    """This process of a server stands still meanwhile. Nobody waits for the server to kill what does not quit: that
+    takes it five seconds."""
+
+    def go_on() -> None:
+        with suppress(FileNotFoundError, ProcessLookupError):  # it was killed all the same
+            while not _is_asked_to(signal.SIGQUIT, pid):
+                time.sleep(0.005)
+            os.kill(pid, signal.SIGCONT)
+
+    os.kill(pid, signal.SIGSTOP)
+    told = threading.Thread(target=go_on)
+    told.start()
+    yield
+    told.join(60)
+    assert not told.is_alive()
+
+
 def test_a_server_whose_fast_shutdown_does_not_end_is_ended(
     made: Path, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -297,8 +317,8 @@ def test_a_server_whose_fast_shutdown_does_not_end_is_ended(
     place = copied(made, home)
     server = EmbeddedPostgres(home)
     server.start()
-    os.kill(checkpointer_of(postmaster_pid(home)), signal.SIGSTOP)
-    server.stop()
+    with held_until_told_to_quit(checkpointer_of(postmaster_pid(home))):
+        server.stop()
     assert not is_listening(place)
     with EmbeddedPostgres(home) as server:
         assert server.is_running
@@ -312,12 +332,14 @@ def test_a_server_that_was_left_in_the_middle_of_its_stop_is_ended_by_the_next_s
     owner = Holder(home)
     owner.wait_ready()
     left = postmaster_pid(home)
-    os.kill(checkpointer_of(left), signal.SIGSTOP)
-    os.kill(left, signal.SIGINT)
-    while not _says_that_it_stops(place):  # until then a start takes it for one that goes on
-        time.sleep(0.005)
-    owner.kill()
-    with EmbeddedPostgres(home) as server:
+    server = EmbeddedPostgres(home)
+    with held_until_told_to_quit(checkpointer_of(left)):
+        os.kill(left, signal.SIGINT)
+        while not _says_that_it_stops(place):  # until then a start takes it for one that goes on
+            time.sleep(0.005)
+        owner.kill()
+        server.start()
+    with server:
         assert server.is_running
         assert postmaster_pid(home) != left
 
@@ -339,9 +361,10 @@ def _is_stopped(pid: int) -> bool:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
 
 
-def _is_asked_to_stop(pid: int) -> bool:
+def _is_asked_to(signal_number: int, pid: int) -> bool:
+    """Whether a process that stands still has such a signal before it."""
     [pending] = (line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("ShdPnd:"))
-    return bool(int(pending.split()[1], 16) & 1 << signal.SIGINT - 1)
+    return bool(int(pending.split()[1], 16) & 1 << signal_number - 1)
 
 
 def _failure(call: Callable[[], None]) -> BaseException | None:
