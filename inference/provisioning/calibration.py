@@ -91,8 +91,9 @@ class Calibrations:
 
     def _keep(self, config: EngineConfig, facts: dict[str, Any]) -> None:
         """Add facts to an entry."""
-        others = {key: entry for key, entry in self._read().items() if key != _key(config)}
-        kept = [*others.items(), (_key(config), {**self._entry(config), **facts})][-KEPT_MAX:]
+        own = _key(config)
+        others = {key: entry for key, entry in self._read().items() if key != own}
+        kept = [*others.items(), (own, {**self._entry(config), **facts})][-KEPT_MAX:]
         new = self._file.with_name(f"{self._file.name}.{os.getpid()}")  # several workers may share a home directory
         try:
             new.write_text(json.dumps(dict(kept), indent=1))
