@@ -27,6 +27,7 @@ from worker.runs.record import TurnRecord
 from worker.telemetry.traces import Traces
 
 QUESTION = "How many screws fit into the blue crate?"
+REFRESH_MS = 5_000  # see worker/static/ops/main.js
 
 
 @dataclass(frozen=True)
@@ -352,11 +353,14 @@ async def test_newer_answers_leave_the_selection_in_the_list_alone(
     own_latency: Latency, open_page: OpenPage, database: Database
 ) -> None:
     page = await open_page(own_latency.url, **own_latency.options)
+    await page.clock.install()
+    await page.reload()
     marked = page.locator(f"[data-trace='{own_latency.slow.id}'] .trace-what")
     await marked.evaluate("(node) => getSelection().selectAllChildren(node)")
     newer = answer(own_latency.slow.tenant_id, age_s=1, number=400)
     await remember(Traces(database), own_latency.slow.tenant_id, newer)
-    await expect(page.locator(f"[data-trace='{newer.id}']")).to_be_visible(timeout=20_000)
+    await page.clock.run_for(REFRESH_MS)
+    await expect(page.locator(f"[data-trace='{newer.id}']")).to_be_visible()
     assert await page.evaluate("() => getSelection().toString()") == QUESTION
 
 

@@ -335,5 +335,7 @@ async def test_a_database_that_dies_comes_back_with_everything_that_was_acknowle
         while await status_of(http, ready, "/readyz") != 200:  # the test's own time limit ends a worker that never is
             pass
         assert await status_of(http, ready, f"/v1/responses/{acknowledged}") == 200
+        async with http.post(url, json={"input": "hello"}, headers=headers) as answer:
+            assert answer.status == 200  # and it is long after the last look, of which the worker's stop waits for more
     finally:
         assert worker.stop() == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 from hashlib import sha256
@@ -127,9 +128,9 @@ def test_the_models_of_a_worker_are_those_of_its_file_or_the_one_it_names(
     assert named(config) == models
 
 
-def test_without_a_network_the_small_model_answers_and_a_line_says_so(home: Path) -> None:
+def test_without_a_network_the_small_model_answers_and_a_line_says_so(make_home: Callable[[], Path]) -> None:
     offline = {"PIP_NO_INDEX": "1", "PIP_CONFIG_FILE": "/dev/null", "FIRSTTOKEN_WEIGHTS": PACKAGE}
-    worker = Worker(home, "--docs", "", **offline)
+    worker = Worker(make_home(), "--docs", "", **offline)
     ready = worker.wait_until_ready()
     assert worker.stop() == 0
     assert ready["model"].startswith("demo-chat: ")

@@ -12,6 +12,7 @@ import pytest
 
 from tests.engines import EngineProcess
 from tests.serving import Worker
+from worker.edge.health_probes import LOOKS_KEPT
 
 TOKEN = "another-token-of-the-tests"
 
@@ -57,6 +58,8 @@ async def test_a_worker_refuses_turns_until_its_engine_is_there_and_again_when_i
                     if (await status_of(http, "/readyz"))[0] == 200:
                         break
                     await asyncio.sleep(0.05)
+            for _ in range(LOOKS_KEPT):  # at once, as no balancer does: the worker's stop would wait for its next look
+                await status_of(http, "/readyz")
             async with http.post("/v1/responses", json=asked) as answer:
                 assert answer.status == 200
                 told = await answer.text()
