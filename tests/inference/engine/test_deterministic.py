@@ -66,7 +66,7 @@ def test_a_prompt_computed_apart_has_the_same_logits_beside_streams_to_the_last_
     weights = LlamaModel.load(EngineConfig().model_path)
     context = LlamaContext(weights, slots=3, context=512, rows_max=64, threads=1)
     chance = random.Random(3)
-    tokens = [[chance.randrange(300, 4000) for _ in range(PROMPT_TOKENS)] for _ in range(10)]
+    tokens = [[chance.randrange(300, 4000) for _ in range(PROMPT_TOKENS)] for _ in range(4)]
     streams = [[chance.randrange(300, 4000) for _ in range(PROMPT_TOKENS)] for _ in range(2)]
 
     def computed(prompt: list[int], *, beside: bool) -> tuple[list[Row], list[Row]]:

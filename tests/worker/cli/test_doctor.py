@@ -27,7 +27,8 @@ def home(make_home: Callable[[], Path]) -> str:
 
 
 def test_a_machine_that_can_serve_is_told_so_line_by_line(home: str) -> None:
-    done = firsttoken("doctor", "--home", home, "--draft", "demo-draft")
+    # All kinds of attention are measured in tests/inference/provisioning/test_doctor.py; there is one for such keys.
+    done = firsttoken("doctor", "--home", home, "--draft", "demo-draft", "--kv-type", "q8_0")
     assert done.returncode == 0, done.stdout + done.stderr
     names = [line.split()[1] for line in done.stdout.splitlines() if not line.startswith(" ")]
     assert names[:7] == ["disk", "database", "embedders", "cpu", "backend", "threads", "barriers"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import time
 from contextlib import suppress
 
 import pytest
@@ -17,8 +16,8 @@ from worker.config import Config
 from worker.edge import body, listener
 
 SEED = 20261122
-RUN_S = 8.0
-AT_ONCE = 64
+ROUNDS = 4
+AT_ONCE = 256
 SILENT_S = 0.5  # longer than any part of a request may take here
 JSON = b'{"input": "hello", "metadata": {"a": "b"}, "stream": true}'
 FORM = b'--b\r\nContent-Disposition: form-data; name="file"; filename="a.txt"\r\n\r\nhello\r\n--b--\r\n'
@@ -84,18 +83,15 @@ async def test_broken_requests(
 ) -> None:
     monkeypatch.setattr(listener, "HEADER_S", 0.2)
     monkeypatch.setattr(body, "STALL_S", 0.2)
-    chance, tried = random.Random(SEED), 0
+    chance = random.Random(SEED)
     config = Config(body_bytes=20_000)
     async with answering(database, "Hello.", config=config) as client:
-        end = time.monotonic() + RUN_S
-        while time.monotonic() < end:
+        for _ in range(ROUNDS):
             spoilt = [request(client, chance) for _ in range(AT_ONCE)]
             answers = await asyncio.gather(*(attempt(client, data, chance) for data in spoilt))
             for data, answer in zip(spoilt, answers, strict=True):
                 assert b"HTTP/1.1 5" not in answer and b"HTTP/1.0 5" not in answer, (data, answer)
             assert [record.getMessage() for record in caplog.records] == []
-            tried += len(spoilt)
         await get(client, "/v1/models")
         await get(client, "/readyz")
-    assert tried >= AT_ONCE
     assert [record.getMessage() for record in caplog.records] == []
