@@ -27,6 +27,21 @@ if TYPE_CHECKING:
     from tests.worker.tool_server import ToolServer
 
 LOG_CHARS = 10_000
+# What each process that runs one of these would start anew for seconds of the processor: one process runs them all.
+STARTS = {
+    "server": (
+        "tests/clients/",
+        "tests/compliance/",
+        "tests/deploy/test_grafana.py",
+        "tests/pages/test_real_worker.py",
+        "tests/test_life_of_a_request.py",
+        "tests/worker/cli/evals/test_eval_client.py",
+        "tests/worker/cli/test_stored_cases_command.py",
+        "tests/worker/cli/test_suite_command.py",
+        "tests/worker/test_serve.py",
+    ),
+    "real_worker": ("tests/real_weights/",),
+}
 
 # Each run tries the same examples, so that one that fails tells of the last change; and no time limit, as machines are
 # shared. New ones: `make test ARGS="--hypothesis-profile explore"`.
@@ -49,6 +64,18 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "programs: runs coding agents of 340 MB; `make test-clients` runs these")
     config.addinivalue_line("markers", "screenshots: writes into docs/images; `make screenshots` runs these")
     config.pluginmanager.register(Margins(config.getoption("--margins")))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object | None:
+    """Processes share the tests by file, and by start."""
+    from xdist.scheduler import LoadFileScheduling  # type: ignore[import-untyped]
+
+    class ByStart(LoadFileScheduling):  # type: ignore[misc]
+        def _split_scope(self, nodeid: str) -> str:
+            return next((start for start, places in STARTS.items() if nodeid.startswith(places)), nodeid.split("::")[0])
+
+    return ByStart(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 @pytest.hookimpl(wrapper=True)
