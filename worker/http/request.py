@@ -54,6 +54,8 @@ class PageQuery:
     @classmethod
     def parse(cls, query: Mapping[str, str]) -> PageQuery:
         """Parse the query string of a URL. Raises ApiError 400 naming the parameter."""
+        if query.get("before"):  # who pages backwards would get the first page again and again
+            raise invalid("before", "lists are paged forwards here: use `after`, with the order asc or desc.")
         return cls(_after(query.get("after")), _limit(query.get("limit")), _order(query.get("order", "desc")))
 
 

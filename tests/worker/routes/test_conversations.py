@@ -101,7 +101,7 @@ async def test_the_list_is_the_tenants_own_and_newest_first(client: Client) -> N
 
 
 @pytest.mark.parametrize(
-    "query", ["limit=0", "limit=101", "limit=x", "limit=-1", "order=up", "after=a%20b", "after=%00"]
+    "query", ["limit=0", "limit=101", "limit=x", "limit=-1", "order=up", "after=a%20b", "after=%00", "before=item_1"]
 )
 async def test_a_wrong_query_is_refused_by_the_name_of_its_parameter(client: Client, query: str) -> None:
     id = (await post(client, URL, {}))["id"]
