@@ -212,17 +212,17 @@ class Slots:
         self, prompt: Sequence[int], scope: CacheScope, *, recomputed: int = 1, answers: bool = False
     ) -> set[int]:
         """The slots in which a request is computing a prefix of this prompt: waiting for it is cheaper than computing
-        it twice. If it is the same prompt, nothing will be left to compute. `recomputed` and `answers` as in `place`.
-        """
-        if answers and self.keeps_ends:
-            if self._whole(prompt, scope):
-                return set()
-            holders = [slot for slot in self._holding(prompt, scope) if slot.worth_waiting]
-            if coming := {slot.number for slot in holders if slot.computed < len(prompt) == len(slot.tokens)}:
-                return coming
+        it twice. Of the same prompt nothing will be left to compute, so that is waited for however little it is, unless
+        less would be left without. `recomputed` and `answers` as in `place`."""
         beginning = prompt[:-recomputed]
         keys, matched = self._index.match(beginning, scope)
         holders = [self._slots[key] for key in keys]
+        if answers and self.keeps_ends and (same := self._computing(prompt, scope)):
+            if self._whole(prompt, scope):
+                return set()
+            cached = self._prefix(beginning, scope, holders, matched).tokens
+            if owners := {slot.number for slot in same if slot.computed >= cached}:
+                return owners
         usable = {slot.number: self._coming(slot, matched) for slot in holders if slot.worth_waiting}
         if max(usable.values(), default=0) < SHARED_PREFILL_MIN:
             return set()
@@ -362,6 +362,11 @@ class Slots:
 
     def _goes_on(self, slot: Slot, end: PromptEnd) -> bool:
         return self._rewinds or end.state is not None or slot.ends_at(end.tokens)
+
+    def _computing(self, prompt: Sequence[int], scope: CacheScope) -> list[Slot]:
+        """The slots in which requests are computing exactly this prompt."""
+        same = [slot for slot in self._holding(prompt, scope) if len(slot.tokens) == len(prompt)]
+        return [slot for slot in same if slot.worth_waiting and slot.computed < len(prompt)]
 
     def _holding(self, prompt: Sequence[int], scope: CacheScope) -> list[Slot]:
         """The slots that hold, or are about to hold, all of a prompt."""

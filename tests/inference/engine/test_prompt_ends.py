@@ -138,6 +138,19 @@ def test_what_needs_more_than_the_first_token_computes_it() -> None:
     assert resumed.generated == expected(resumed)
 
 
+def test_one_that_computes_more_of_the_same_prompt_is_not_waited_for() -> None:
+    machine = Machine()
+    answered(machine, request(PROMPT))
+    answered(machine, request([*PROMPT, 1, 1], 1))  # in the same slot
+    scored = request(PROMPT, 1)
+    scored.scores_top = 0
+    machine.add(scored)
+    machine.step()
+    machine.add(again := request(PROMPT, 1))
+    machine.step()
+    assert (again.generated, again.cached_tokens, scored.generated) == (expected(again), len(PROMPT) - 1, [])
+
+
 def test_an_answer_that_lost_its_slot_goes_on_behind_what_it_has_written() -> None:
     machine = Machine(EngineConfig(parallel=1, resident=1, prefill_tokens_alone=64))
     answered(machine, request(PROMPT))
