@@ -10,7 +10,6 @@ from inference.attention import AUTO, F16, KV_TYPES, QUANTISED, Attention, atten
 from inference.bundled import CHAT_MODEL
 from inference.cores import usable_cores
 from inference.picture import MUTUAL_TOKENS_MAX
-from inference.speculative.draft_length import DRAFT_TOKENS_MAX, FORCED_TOKENS_MAX
 from inference.weight_placement import GPU, KV_PLACES, LAYER, LOAD_MODES, Split
 
 # KV memory is allocated for every slot up front, so the default context is what chat needs, not the model's maximum.
@@ -20,6 +19,10 @@ ADJUSTABLE = frozenset({"resident", "windowed", "context", "parallel", "parked_b
 # Prompt tokens per step without active streams. On a CPU, 512 are no faster: more of their attention is masked. For a
 # GPU it is llama.cpp's own default: fewer leave the GPU idle between two steps.
 PREFILL_TOKENS_CPU, PREFILL_TOKENS_GPU = 256, 512
+# Tokens of the longest draft: the last ones of a longer one are hardly ever reached, and each takes memory for logits.
+DRAFT_TOKENS_MAX = 16
+# Forced tokens of all streams of a step: with a vocabulary of 150,000, the logits of as many rows take 20 MB.
+FORCED_TOKENS_MAX = 32
 
 
 def default_threads() -> int:

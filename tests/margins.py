@@ -28,8 +28,8 @@ from numpy.typing import NDArray
 from tests.serving import run_command
 
 if TYPE_CHECKING:
-    from inference.engine.plan import Work
     from inference.engine.sampler import Sampler
+    from inference.engine.step import Work
     from inference.grammar.constraint import Constraint
     from inference.request import Request
 

@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inference.backend import Backend
-from inference.engine.plan import Plan, Work
 from inference.engine.sampler import likelihoods
 from inference.engine.scheduler import Scheduler
+from inference.engine.step import Plan, Work
 from inference.errors import InferenceError
 from inference.generation import Finish
 from inference.kvcache.slots import Placement

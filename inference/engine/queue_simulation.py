@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from inference.engine.step_cost import StepCost
+from inference.engine.step import StepCost
 from inference.frozen import dataclass
 
 NEWEST = 64  # recent answers in the estimate

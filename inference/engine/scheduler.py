@@ -26,8 +26,7 @@ from operator import attrgetter
 from inference.config import EngineConfig
 from inference.engine.fairness import RowFairness, Share, Shares, in_turns
 from inference.engine.load import Load, admit_by_ns, is_starved
-from inference.engine.plan import Plan, Work
-from inference.engine.step_cost import StepCost
+from inference.engine.step import Plan, StepCost, Work
 from inference.generation import Priority
 from inference.kvcache.checkpoints import CHECKPOINT_SHARE, Checkpoints
 from inference.kvcache.host_cache import HostCache

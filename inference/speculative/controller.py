@@ -11,12 +11,11 @@ from collections.abc import Collection, Sequence
 from math import inf
 from typing import Any, Protocol
 
-from inference.config import EngineConfig
-from inference.engine.plan import Plan, Work
-from inference.engine.step_cost import StepCost
+from inference.config import DRAFT_TOKENS_MAX, FORCED_TOKENS_MAX, EngineConfig
+from inference.engine.step import Plan, StepCost, Work
 from inference.errors import InferenceError
 from inference.request import Request
-from inference.speculative.draft_length import DRAFT_TOKENS_MAX, FORCED_TOKENS_MAX, DraftLength, Stream
+from inference.speculative.draft_length import DraftLength, Stream
 
 log = logging.getLogger("firsttoken.engine")
 

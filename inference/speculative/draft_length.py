@@ -12,13 +12,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from math import inf
 
-from inference.engine.step_cost import StepCost
+from inference.config import DRAFT_TOKENS_MAX
+from inference.engine.step import StepCost
 from inference.generation import Acceptance
 
-# Tokens of the longest draft: the last ones of a longer one are hardly ever reached, and each takes memory for logits.
-DRAFT_TOKENS_MAX = 16
-# Forced tokens of all streams of a step: with a vocabulary of 150,000, the logits of as many rows take 20 MB.
-FORCED_TOKENS_MAX = 32
 # Lengths considered besides the longest allowed. Neighbours of the longer ones cost and yield nearly the same.
 LENGTHS = (1, 2, 3, 4, 6, 8, 12, DRAFT_TOKENS_MAX)
 # Length of trials, at first and occasionally while drafts are a loss: enough to learn acceptance, and still cheap.

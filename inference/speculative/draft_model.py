@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from time import perf_counter
 
 from inference.backend import Backend, Chunk
-from inference.engine.step_cost import StepCost
+from inference.engine.step import StepCost
 from inference.kvcache.radix import common_length
 from inference.request import Request
 from inference.speculative.draft_length import Stream

@@ -11,7 +11,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from inference.engine.step_cost import StepCost
+from inference.engine.step import StepCost
 from inference.generation import Acceptance
 from inference.request import Request
 from inference.speculative.draft_length import Stream

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from inference.config import EngineConfig
 from inference.engine.executor import Executor
-from inference.engine.plan import Plan
 from inference.engine.sampler import Sampler
 from inference.engine.scheduler import Scheduler
+from inference.engine.step import Plan
 from inference.errors import InferenceError
 from inference.generation import Finish, Priority, Sampling
 from inference.kvcache.tiers import Tiers

@@ -19,9 +19,9 @@ from pathlib import Path
 from benchmarks.engine.open_loop.goodput import Ending, Goodput, Outcome, Targets, judge
 from benchmarks.engine.open_loop.sessions import CONTEXT, SYSTEM_TOKENS, Plan, Session, Trace
 from inference.config import EngineConfig
-from inference.engine.plan import Plan as Step
 from inference.engine.sampler import Sampler
 from inference.engine.scheduler import Scheduler
+from inference.engine.step import Plan as Step
 from inference.generation import Finish, Sampling
 from inference.prompt import CacheScope
 from inference.request import Phase, Request

@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 
 from inference.backend import Chunk
 from inference.config import EngineConfig
-from inference.engine.plan import Plan
 from inference.engine.scheduler import YIELDS_MAX
+from inference.engine.step import Plan
 from inference.generation import Finish, Priority
 from inference.kvcache.host_cache import Entry
 from inference.request import Phase, Request

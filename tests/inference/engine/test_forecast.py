@@ -32,10 +32,10 @@ from inference.engine.forecast import (
     late_by_s,
     retry_after_s,
 )
-from inference.engine.plan import Plan
 from inference.engine.queue_simulation import Ahead, AnswerLengths
 from inference.engine.sampler import Sampler
 from inference.engine.scheduler import Scheduler
+from inference.engine.step import Plan
 from inference.errors import Late
 from inference.generation import Due, Finish, Forecast, Priority, Sampling
 from inference.prompt import CacheScope

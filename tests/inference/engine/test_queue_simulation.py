@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from inference.engine.queue_simulation import LOOKUPS_MAX, SAMPLES, Ahead, AnswerLengths, RequestAhead, Speed, simulate
-from inference.engine.step_cost import StepCost
+from inference.engine.step import StepCost
 
 STEP_S, ROW_S = 0.01, 0.0005
 

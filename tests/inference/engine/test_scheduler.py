@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inference.config import EngineConfig
-from inference.engine.plan import Plan, Work
 from inference.engine.scheduler import (
     AHEAD_STEP_S,
     AHEAD_TOKENS_MIN,
@@ -24,6 +23,7 @@ from inference.engine.scheduler import (
     divide,
     within_cells,
 )
+from inference.engine.step import Plan, Work
 from inference.generation import Finish, Priority
 from inference.kvcache.slots import SHARED_PREFILL_MIN
 from inference.request import Phase

@@ -8,10 +8,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from inference.config import EngineConfig
-from inference.engine.step_cost import StepCost
+from inference.config import DRAFT_TOKENS_MAX, EngineConfig
+from inference.engine.step import StepCost
 from inference.generation import PRIOR, Acceptance
-from inference.speculative.draft_length import DRAFT_TOKENS_MAX, REST_STEPS, DraftLength, Stream, step_parts
+from inference.speculative.draft_length import REST_STEPS, DraftLength, Stream, step_parts
 
 
 def costs(row_s: float, more_s: float, draft_s: float) -> DraftLength:

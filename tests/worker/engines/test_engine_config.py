@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from inference.bundled import DRAFT_MODEL
+from inference.config import FORCED_TOKENS_MAX
 from inference.provisioning.catalogue import SMOL_CHAT
-from inference.speculative.draft_length import FORCED_TOKENS_MAX
 from worker.config import Config
 from worker.engines.engine_config import engine_config
 

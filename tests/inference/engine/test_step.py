@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from inference.engine.step_cost import StepCost
+from inference.engine.step import StepCost
 
 
 def test_nothing_is_predicted_from_nothing_comparable() -> None:
