@@ -73,14 +73,7 @@ class Engine:
         self._config = config
         self._scheduler = Scheduler(config, rewinds=backend.rewinds, streams=backend.streams)
         self._forecasts = Forecasts(self._scheduler, config)
-        self.speculation = SpeculationController(
-            drafter,
-            config,
-            self._scheduler.cost,
-            backend.context,
-            parted=backend.streams,
-            drops=backend.drops,
-        )
+        self.speculation = SpeculationController(drafter, config, self._scheduler.cost, backend)
         self.tiers = Tiers(backend, self._scheduler.slots, disk, self.wake)
         self._sight = Sight(eyes, self.wake) if eyes else None
         self._handles: dict[Request, Handle] = {}

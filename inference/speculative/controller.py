@@ -11,6 +11,7 @@ from collections.abc import Collection, Sequence
 from math import inf
 from typing import Any, Protocol
 
+from inference.backend import Backend
 from inference.config import DRAFT_TOKENS_MAX, FORCED_TOKENS_MAX, EngineConfig
 from inference.engine.step import Plan, StepCost, Work
 from inference.errors import InferenceError
@@ -41,27 +42,16 @@ class Drafting(Protocol):
 
 
 class SpeculationController:
-    """`cost` is the cost of the model's steps, `context` the capacity of a slot, `parted` whether slots have KV streams
-    of their own. Nothing is drafted for a model that cannot drop rejected tokens."""
+    """`cost` is that of the steps of `backend`. Nothing is drafted for a model that cannot drop rejected tokens."""
 
-    def __init__(
-        self,
-        drafter: Drafting | None,
-        config: EngineConfig,
-        cost: StepCost,
-        context: int,
-        *,
-        parted: bool,
-        drops: bool = True,
-    ) -> None:
-        self._drafter = drafter = drafter if drops else None
-        self._context = context
+    def __init__(self, drafter: Drafting | None, config: EngineConfig, cost: StepCost, backend: Backend) -> None:
+        self._backend = backend
+        self._drafter = drafter = drafter if backend.drops else None
         longest = config.draft_max if drafter else 0
-        self.length = DraftLength(longest, min(config.draft_min, longest), cost, parted=parted)
+        self.length = DraftLength(longest, min(config.draft_min, longest), cost, parted=backend.streams)
         if drafter:
             self.length.draft_cost = drafter.cost
             self.length.tries = not drafter.watches
-        self._drops = drops
         self._forced = 0  # accepted tokens of forced drafts
         self._failures = 0  # in a row
         self._drafted, self._accepted = [0] * longest, [0] * longest  # tokens by position in the draft
@@ -88,7 +78,7 @@ class SpeculationController:
         return forced if FORCED_TOKENS_MAX - left >= len(rows) - 1 else {}
 
     def _text(self, request: Request) -> list[int]:
-        room = self._room(request, DRAFT_TOKENS_MAX if self._drops else 0)
+        room = self._room(request, DRAFT_TOKENS_MAX if self._backend.drops else 0)
         return request.sampler.forced()[:room] if room else []
 
     def _guessed(self, rows: Sequence[Work], but: Collection[int]) -> dict[int, list[int]]:
@@ -150,7 +140,7 @@ class SpeculationController:
         if request.exact:  # rows of a draft are computed differently from a single one
             return 0
         answer, held = request.max_tokens - len(request.generated), len(request.prompt) + len(request.generated)
-        return max(0, min(longest, answer - 1, self._context - held - 1))
+        return max(0, min(longest, answer - 1, self._backend.context - held - 1))
 
 
 def _by_position(places: list[int]) -> dict[str, int]:

@@ -82,7 +82,7 @@ class Machine:
         self.backend = device(config.slots, CONTEXT, config.rows_max, VOCABULARY, rewinds=rewinds)
         hasty = Hasty(config.slots, CONTEXT, CATCH_UP_TOKENS_MAX, VOCABULARY)
         drafter = DraftModel(hasty) if config.draft_path and rewinds else None
-        self.speculation = SpeculationController(drafter, config, self.scheduler.cost, CONTEXT, parted=True)
+        self.speculation = SpeculationController(drafter, config, self.scheduler.cost, self.backend)
         self.tiers = Tiers(self.backend, self.scheduler.slots, None, lambda: None)
         self.totals: Counter[str] = Counter()
         self._executor = Executor(
