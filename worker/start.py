@@ -59,7 +59,7 @@ from worker.runs.attachments import Attachments
 from worker.runs.batches.batch_store import BatchStore
 from worker.runs.batches.batch_worker import BatchWorker
 from worker.runs.batches.line_answer import answer_body
-from worker.runs.idempotency_store import IdempotencyClaims, IdempotencyStore
+from worker.runs.idempotency import IdempotencyClaims, IdempotencyStore
 from worker.runs.manager import Runs
 from worker.runs.presence import Presence
 from worker.runs.queue_store import QueueStore
@@ -269,8 +269,7 @@ def _assemble(
         running=RunningStore(database),
         steering=SteeringStore(database),
         queue=QueueStore(database),
-        idempotency=(idempotency := IdempotencyStore(database)),
-        claims=IdempotencyClaims(idempotency),
+        claims=IdempotencyClaims(IdempotencyStore(database), presence.worker),
         presence=presence,
         attachments=Attachments(ItemStore(database), uploads, passages, loaders, seals, lambda: model_registry.sees),
         authenticator=Authenticator(

@@ -41,7 +41,7 @@ from worker.runs.attachments import Attachments
 from worker.runs.batches.batch_store import BatchStore
 from worker.runs.batches.batch_worker import BatchWorker
 from worker.runs.batches.line_answer import answer_body
-from worker.runs.idempotency_store import IdempotencyClaims, IdempotencyStore
+from worker.runs.idempotency import IdempotencyClaims, IdempotencyStore
 from worker.runs.manager import Runs
 from worker.runs.presence import Presence
 from worker.runs.queue_store import QueueStore
@@ -84,7 +84,7 @@ def make_services(database: Database, config: Config | None = None) -> Services:
     config = config or Config()
     loaders, seals = LoaderPool(), Seals(SECRET)
     uploads = UploadStore(database, tenant_bytes_max=config.tenant_files_mb * 2**20)
-    supervisor = Supervisor()
+    supervisor, presence = Supervisor(), Presence(database)
     engine = Engine({"running": 2, "steps_total": 7, "device": "cpu", "failed": None})
     return Services(
         config=config,
@@ -106,9 +106,8 @@ def make_services(database: Database, config: Config | None = None) -> Services:
         running=RunningStore(database),
         steering=SteeringStore(database),
         queue=QueueStore(database),
-        idempotency=(idempotency := IdempotencyStore(database)),
-        claims=IdempotencyClaims(idempotency),
-        presence=Presence(database),
+        claims=IdempotencyClaims(IdempotencyStore(database), presence.worker),
+        presence=presence,
         attachments=Attachments(ItemStore(database), uploads, UNUSED, loaders, seals),
         authenticator=Authenticator(
             *(Keys(database, SECRET), Sessions(database, SECRET), Tokens(config), SECRET, AuditLog(database)),

@@ -1,7 +1,6 @@
-"""A request as handlers see it: what the middlewares store in it, the parameters in its address, and checks that need
-the running worker. Responses in JSON, among them pages of lists. And what a route declares where it is registered: who
-may call it, which is checked before the body is read, and what the OpenAPI description needs besides its path and the
-docstring of its handler.
+"""A request as handlers see it: what the middlewares store in it, and the parameters in its address. Responses in JSON,
+among them pages of lists. And what a route declares where it is registered: who may call it, which is checked before
+the body is read, and what the OpenAPI description needs besides its path and the docstring of its handler.
 
 TRACE, REQUEST_ID and IGNORED are set in every handler, and so are PRINCIPAL and BODY where credentials are required; on
 the pages `request.get(PRINCIPAL)` is the signed-in user or None. BODY is decompressed; uploads are read as they arrive.
@@ -30,7 +29,6 @@ from worker.auth.audit import Act, Actor, note
 from worker.auth.principal import Principal
 from worker.auth.scope import Scope
 from worker.errors import ApiError, invalid
-from worker.runs.run_services import RunServices
 from worker.wire import limits
 from worker.wire.strict import Ignored
 
@@ -131,21 +129,6 @@ def noted(request: web.Request, act: Act, object: str, **detail: Any) -> Also:
     """Writes the act of this request to the audit log, in the transaction that performs it."""
     tenant_id, actor = request[PRINCIPAL].tenant_id, actor_of(request)
     return lambda connection: note(connection, tenant_id, actor, act, object, **detail)
-
-
-def check_model(name: str | None, services: RunServices) -> str:
-    """The name of what serves the request: a model of this worker, or one of its routes or agents; the default is the
-    first.
-
-    Raises ApiError 404 for anything else.
-    """
-    served = [*services.model_registry.names, *services.agent_registry.models]
-    model = services.model_registry.default if name is None else services.aliases.model_of(name)
-    if model not in served:
-        available = ", ".join([*served, *services.aliases.of(served)])
-        message = f"The model '{name}' is not available on this worker. Available: {available}."
-        raise ApiError(404, message, param="model", code="model_not_found")
-    return model
 
 
 @contextmanager

@@ -27,7 +27,6 @@ from worker.http.request import (
     PRINCIPAL,
     TRACE,
     Routes,
-    check_model,
     in_param,
     json_bytes,
     json_response,
@@ -57,8 +56,8 @@ async def complete_chat(request: web.Request) -> web.StreamResponse:
         body = await parsed(ChatRequest, request[BODY], request[IGNORED])
         body = entitled(with_headers(body, request.headers, services.surface_names), principal.best_class)
         body.note_ignored(services.model_of(body.model).switches, request[IGNORED])
-        completion = ChatCompletion(body, check_model(body.model, services))
-        once = Once.of(request, services, principal.tenant_id)
+        completion = ChatCompletion(body, services.checked(body.model))
+        once = Once.of(request, services.claims, principal.tenant_id)
     with in_param("messages"):
         async with once.unstored() if once else nullcontext():
             ledger = Choice.ledger_of(services, principal, request[TRACE], completion)
@@ -76,10 +75,10 @@ async def complete_text(request: web.Request) -> web.StreamResponse:
         body = await parsed(CompletionRequest, request[BODY], request[IGNORED], bulk="prompt")
         body = with_headers(body, request.headers, services.surface_names)
         body.note_ignored(frozenset(), request[IGNORED])  # no template, so no switch of one
-        completion = TextCompletion(body, check_model(body.model, services))
+        completion = TextCompletion(body, services.checked(body.model))
         if completion.model in services.agent_registry.models:
             raise ApiError(400, "An agent answers messages: ask for a model.", param="model", code="unsupported_value")
-        once = Once.of(request, services, principal.tenant_id)
+        once = Once.of(request, services.claims, principal.tenant_id)
     with in_param("prompt"):
         async with once.unstored() if once else nullcontext():
             return await _continue(request, body, completion)

@@ -38,7 +38,6 @@ from worker.http.request import (
     PRINCIPAL,
     PageQuery,
     Routes,
-    check_model,
     includes,
     json_response,
     list_object,
@@ -367,7 +366,7 @@ async def warm(request: web.Request) -> web.Response:
 async def _warm(request: web.Request, conversation_id: str | None) -> web.Response:
     services, principal = request.app[SERVICES], request[PRINCIPAL]
     written = await _body(request[BODY], conversation_id)
-    frame = ResponseFrame(written.model_copy(update={DRAFT: []}), check_model(written.model, services))
+    frame = ResponseFrame(written.model_copy(update={DRAFT: []}), services.checked(written.model))
     place, speculative_search = (principal.tenant_id, principal.subject, conversation_id), services.speculative_search
     draft: Turn | None = None
     if speculative_search is not None and written.input:

@@ -19,7 +19,6 @@ from worker.http.request import (
     PRINCIPAL,
     TRACE,
     Routes,
-    check_model,
     in_param,
     json_response,
 )
@@ -46,8 +45,8 @@ async def create(request: web.Request) -> web.StreamResponse:
         body = await parsed(MessagesRequest, request[BODY], request[IGNORED])
         body = with_headers(body, request.headers, services.surface_names)
         body.note_ignored(services.model_of(body.model).switches, request[IGNORED])
-        answer = Reply(body, check_model(body.model, services))
-        once = Once.of(request, services, principal.tenant_id)
+        answer = Reply(body, services.checked(body.model))
+        once = Once.of(request, services.claims, principal.tenant_id)
     with in_param("messages"):
         async with once.unstored() if once else nullcontext():
             return await _create(request, body, answer)
@@ -79,7 +78,7 @@ async def count_tokens(request: web.Request) -> web.Response:
     services = request.app[SERVICES]
     body = await parsed(MessagesInput, request[BODY], request[IGNORED])
     with in_param("messages"):
-        turn = await _turn(request, body, check_model(body.model, services))
+        turn = await _turn(request, body, services.checked(body.model))
         return json_response({"input_tokens": await prompt_tokens(services, turn)})
 
 

@@ -33,16 +33,14 @@ from worker.http.request import (
     TRACE,
     PageQuery,
     Routes,
-    check_model,
     includes,
     json_response,
     list_object,
     page_of,
     path_id,
 )
-from worker.runs.event_stream import HEADER, Disconnect, EventStream
-from worker.runs.idempotency import COME_BACK, Once, in_use
-from worker.runs.idempotency_store import Earlier
+from worker.runs.event_stream import COME_BACK, HEADER, Disconnect, EventStream
+from worker.runs.idempotency import Earlier, Once, in_use
 from worker.runs.ledger import Ledger
 from worker.runs.manager import RUNS
 from worker.runs.reader import read_run, read_stored
@@ -79,7 +77,7 @@ async def create(request: web.Request) -> web.StreamResponse:
         body = await parsed(ResponseRequest, request[BODY], request[IGNORED])
         body = with_headers(body, request.headers, services.surface_names)
         body.note_ignored(services.model_of(body.model).switches, request[IGNORED])
-        once = Once.of(request, services, request[PRINCIPAL].tenant_id)
+        once = Once.of(request, services.claims, request[PRINCIPAL].tenant_id)
     id = new_id("resp")
     if once is None:
         return await _respond_with(request, body, await _start(request, body, id), id)
@@ -263,7 +261,7 @@ async def input_tokens(request: web.Request) -> web.Response:
     """The number of prompt tokens, without the passages of a file search, which are not known yet."""
     services, principal = request.app[SERVICES], request[PRINCIPAL]
     body = await parsed(ResponseRequest, request[BODY])
-    model = check_model(body.model, services)
+    model = services.checked(body.model)
     turn = await hydrate(services, principal, ResponseFrame(body, model))
     count = await prompt_tokens(services, turn.turn)
     return json_response({"object": "response.input_tokens", "input_tokens": count})
@@ -309,7 +307,7 @@ async def compact_conversation(request: web.Request) -> web.Response:
     services, trace, principal = request.app[SERVICES], request[TRACE], request[PRINCIPAL]
     with trace.span("edge"):
         body = await parsed(CompactRequest, request[BODY])
-        model = check_model(body.model, services)
+        model = services.checked(body.model)
     ledger = Ledger(services, principal, trace, new_id("resp"), model=model)
     with ledger.recording() as outcome:
         with services.admission.turn(principal.tenant_id):

@@ -17,7 +17,7 @@ from pydantic import AfterValidator, Field, StringConstraints, model_validator
 from inference.errors import UnknownToken
 from inference.language_model import LanguageModel
 from worker.auth.scope import Scope
-from worker.http.request import BODY, PRINCIPAL, Routes, check_model, in_param, json_bytes, json_response
+from worker.http.request import BODY, PRINCIPAL, Routes, in_param, json_bytes, json_response
 from worker.services import SERVICES
 from worker.wire import limits
 from worker.wire.chat_request import ChatMessage, ChatRequest, ChatTool
@@ -104,7 +104,7 @@ async def detokenize(request: web.Request) -> web.Response:
 async def describe(request: web.Request) -> web.Response:
     """The tokenizer of the model that the query names, for evaluation harnesses that count tokens by it."""
     name, services = request.query.get("model"), request.app[SERVICES]
-    check_model(name, services)
+    services.checked(name)
     model = services.model_of(name)
     begin, end = (mark or None for mark in model.ends)
     return json_response(
@@ -124,7 +124,7 @@ async def _prompt(request: web.Request, chat: ChatRequest, model: str | None) ->
 async def _apart(request: web.Request, name: str | None, answer: Callable[[], dict[str, Any]]) -> web.Response:
     """Answered in a thread: a long text takes a second. It counts as a turn in progress."""
     services = request.app[SERVICES]
-    check_model(name, services)
+    services.checked(name)
     with services.admission.turn(request[PRINCIPAL].tenant_id):
         try:
             body = await asyncio.to_thread(lambda: orjson.dumps(answer()))

@@ -21,7 +21,6 @@ from worker.auth.principal import Principal, Via
 from worker.auth.secret import Seals, opened
 from worker.errors import BROKE, BUSY
 from worker.http.error_mapping import to_api_error
-from worker.http.request import check_model
 from worker.lifecycle.supervisor import Supervised, Well
 from worker.runs.ledger import Ledger
 from worker.runs.queue_store import Job
@@ -90,7 +89,7 @@ async def restored_turn(
     """
     principal = await services.authenticator.principal_of(tenant_id, cast(Via, caller["via"]), caller["subject"])
     record = await services.responses.get(tenant_id, response_id)
-    model = check_model(record.body["model"], services)
+    model = services.checked(record.body["model"])
     frame = ResponseFrame(
         _request_of(services.seals, tenant_id, request),
         model,
@@ -153,7 +152,7 @@ class Backlog:
         """
         services = self._services
         body = entitled(body, principal.best_class)
-        model, usual = check_model(body.model, services), services.usual_sampling(body.model)
+        model, usual = services.checked(body.model), services.usual_sampling(body.model)
         frame = ResponseFrame(body, model, id, dialect=dialect, usual=usual)
         turn = await hydrate(services, principal, frame)
         await services.agent.count(turn.turn)

@@ -286,6 +286,7 @@ class Disconnect:
 
 STOP = Disconnect(0.0)
 GO_ON = Disconnect(float("inf"))
+COME_BACK = Disconnect(30.0)  # of an answer with an Idempotency-Key: clients retry after at most 8 s
 
 
 class Readers:

@@ -6,26 +6,166 @@ is refused, which is better than a second generation.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
+import logging
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from datetime import timedelta
 from uuid import UUID, uuid4
 
 import orjson
 from aiohttp import web
 
-from migrations.pool import certain
+from migrations.pool import DATABASE_AWAY, Database, certain
 from worker.errors import ApiError, invalid
 from worker.http.request import BODY
-from worker.runs.event_stream import Disconnect
-from worker.runs.idempotency_store import Earlier
-from worker.runs.run_services import RunServices
+
+REMEMBERED = timedelta(hours=24)
+
+
+@dataclass(frozen=True, slots=True)
+class Earlier:
+    """The request that had the key first. Without `response_id` its answer is not stored."""
+
+    fingerprint: bytes
+    response_id: str | None
+    answered: bool
+
+
+class IdempotencyStore:
+    """Every method sees the keys of `tenant_id` only, except `forget`, which is for all."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def claim(
+        self, tenant_id: UUID, key: str, fingerprint: bytes, response_id: str | None, worker: int, claim: UUID
+    ) -> Earlier | None:
+        """None when this request is the first of its key; otherwise the one that was. Doing it again does nothing.
+
+        A first one whose worker died before anything of it was stored counts no more.
+        """
+        async with self._database.tenant(tenant_id) as connection:
+            first = await connection.fetchval(
+                """insert into idempotency_keys as k (tenant_id, key, fingerprint, response_id, worker, claim)
+                   values ($1, $2, $3, $4, $5, $7)
+                   on conflict (tenant_id, key) do update
+                      set fingerprint = excluded.fingerprint, response_id = excluded.response_id,
+                          worker = excluded.worker, claim = excluded.claim, answered = false, created_at = now()
+                    where k.claim = excluded.claim
+                       or k.created_at < now() - $6::interval
+                       or not k.answered and not worker_lives(k.worker)
+                          and not exists (select from responses r where r.tenant_id = $1 and r.id = k.response_id)
+                   returning true""",
+                tenant_id,
+                key,
+                fingerprint,
+                response_id,
+                worker,
+                REMEMBERED,
+                claim,
+            )
+            if first:
+                return None
+            row = await connection.fetchrow(
+                "select fingerprint, response_id, answered from idempotency_keys where tenant_id = $1 and key = $2",
+                tenant_id,
+                key,
+            )
+        return Earlier(row["fingerprint"], row["response_id"], row["answered"]) if row else None
+
+    async def settle(self, tenant_id: UUID, key: str, claim: UUID, *, answered: bool) -> bool:
+        """The request of a claim has ended: it was answered and nothing of that is stored, or nothing came of it and
+        the next one is the first again. Whether that is done: not while a response is stored that nobody makes.
+
+        Waits for a claim whose COMMIT is still under way: of a client that left while the database stood still, it may
+        be carried out after this was asked for, and the key would stay in use.
+        """
+        async with self._database.tenant(tenant_id) as connection:
+            if not answered:
+                await connection.execute(
+                    """insert into idempotency_keys (tenant_id, key, fingerprint, worker, claim)
+                       values ($1, $2, '', 0, $3) on conflict do nothing""",
+                    tenant_id,
+                    key,
+                    claim,
+                )
+            await connection.execute(
+                """update idempotency_keys set answered = true where tenant_id = $1 and key = $2 and claim = $3"""
+                if answered
+                else """delete from idempotency_keys k where tenant_id = $1 and key = $2 and claim = $3
+                        and not exists (select from responses r where r.tenant_id = $1 and r.id = k.response_id)""",
+                tenant_id,
+                key,
+                claim,
+            )
+            left = await connection.fetchval(  # also where a response went away behind the first look at it
+                """select true from idempotency_keys k
+                   left join responses r on r.tenant_id = k.tenant_id and r.id = k.response_id
+                   where k.tenant_id = $1 and k.key = $2 and k.claim = $3 and not k.answered
+                     and (r.id is null or r.worker is not null and r.completed_at is null)""",
+                tenant_id,
+                key,
+                claim,
+            )
+        return not left
+
+    async def forget(self) -> None:
+        async with self._database.anonymous() as connection:
+            await connection.execute("select forget_idempotency_keys($1)", REMEMBERED)
+
+
+log = logging.getLogger("firsttoken.runs")
+
+CLAIM_S = 2.0  # how long a request waits for a database that does not say whether the key was free
+SETTLE_S = 2.0  # how long a request waits for that; the janitor tries again later
+UNSETTLED_MAX = 10_000  # beyond, the oldest stay in use until this worker ends or the key expires
+
+
+class IdempotencyClaims:
+    """A claim identifies the attempt of one request to be the first with its key."""
+
+    def __init__(self, store: IdempotencyStore, worker: int) -> None:
+        """`worker`: the number of this worker's lock."""
+        self.store, self._worker = store, worker
+        self._unsettled: dict[UUID, tuple[UUID, str, bool]] = {}
+
+    async def claim(
+        self, tenant_id: UUID, key: str, fingerprint: bytes, response_id: str | None, claim: UUID
+    ) -> Earlier | None:
+        """As in the store, where a COMMIT whose outcome is unknown is repeated."""
+        return await certain(
+            lambda: self.store.claim(tenant_id, key, fingerprint, response_id, self._worker, claim), CLAIM_S
+        )
+
+    async def settle(self, tenant_id: UUID, key: str, claim: UUID, *, answered: bool) -> None:
+        """The request has ended. `answered`: its key stays used; otherwise there is no answer, and the next request
+        with the key counts as the first. Never raises: it may not be known whether the key was claimed at all.
+        """
+        if len(self._unsettled) >= UNSETTLED_MAX:
+            self._unsettled.pop(next(iter(self._unsettled)))
+            log.error("an idempotency key could not be released in time and stays in use")
+        self._unsettled[claim] = tenant_id, key, answered
+        with suppress(*DATABASE_AWAY):
+            async with asyncio.timeout(SETTLE_S):
+                await self._settle(claim)
+
+    async def settle_all(self) -> None:
+        """Try again. Raises what the database raises."""
+        for claim in tuple(self._unsettled):
+            if claim in self._unsettled:  # not settled meanwhile by its own request
+                await self._settle(claim)
+
+    async def _settle(self, claim: UUID) -> None:
+        tenant_id, key, answered = self._unsettled[claim]
+        if await self.store.settle(tenant_id, key, claim, answered=answered):
+            self._unsettled.pop(claim, None)
+
 
 HEADER = "Idempotency-Key"
 KEY_CHARS_MAX = 255
-CLAIM_S = 2.0  # how long a request waits for a database that does not say whether the key was free
-COME_BACK = Disconnect(30.0)  # how long an answer with a key waits for its client: clients retry after at most 8 s
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,14 +173,14 @@ class Once:
     """A request with a key. `fingerprint` detects a different request with the same key."""
 
     request: web.Request
-    services: RunServices
+    claims: IdempotencyClaims
     tenant_id: UUID
     key: str
     fingerprint: bytes
     claim: UUID = field(default_factory=uuid4)
 
     @classmethod
-    def of(cls, request: web.Request, services: RunServices, tenant_id: UUID) -> Once | None:
+    def of(cls, request: web.Request, claims: IdempotencyClaims, tenant_id: UUID) -> Once | None:
         """None without a key. Raises ApiError 400."""
         key = request.headers.get(HEADER)
         if key is None:
@@ -49,7 +189,7 @@ class Once:
             raise invalid(HEADER, f"it must have 1 to {KEY_CHARS_MAX} printable ASCII characters.")
         body = orjson.dumps(orjson.loads(request[BODY] or b"{}"), option=orjson.OPT_SORT_KEYS)
         fingerprint = hashlib.sha256(request.path.encode() + b"\n" + body).digest()
-        return cls(request, services, tenant_id, key, fingerprint)
+        return cls(request, claims, tenant_id, key, fingerprint)
 
     @asynccontextmanager
     async def first(self, response_id: str | None) -> AsyncIterator[Earlier | None]:
@@ -67,10 +207,7 @@ class Once:
             raise
 
     async def _earlier(self, response_id: str | None) -> Earlier | None:
-        keys, worker = self.services.idempotency, self.services.presence.worker
-        earlier = await certain(
-            lambda: keys.claim(self.tenant_id, self.key, self.fingerprint, response_id, worker, self.claim), CLAIM_S
-        )
+        earlier = await self.claims.claim(self.tenant_id, self.key, self.fingerprint, response_id, self.claim)
         if earlier is not None and earlier.fingerprint != self.fingerprint:
             message = f"The '{HEADER}' of this request was used for another request: use a new key."
             raise ApiError(422, message, param=HEADER, code="idempotency_key_reused")
@@ -87,7 +224,7 @@ class Once:
         await self._settle(answered=transport is not None and not transport.is_closing())  # or it reached nobody
 
     async def _settle(self, *, answered: bool) -> None:
-        await self.services.claims.settle(self.tenant_id, self.key, self.claim, answered=answered)
+        await self.claims.settle(self.tenant_id, self.key, self.claim, answered=answered)
 
 
 def _known(earlier: Earlier) -> ApiError:

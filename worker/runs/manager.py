@@ -22,7 +22,6 @@ from migrations.pool import DATABASE_AWAY
 from worker.auth.principal import Principal
 from worker.errors import BROKE, BUSY, ApiError
 from worker.http.error_mapping import to_api_error
-from worker.http.request import check_model
 from worker.lifecycle.supervisor import Supervised, Well
 from worker.runs.background import RETRY_S, Backlog, job_of, restored_turn, run_queued
 from worker.runs.broadcast import EventLog
@@ -144,7 +143,7 @@ class Runs:
         """
         services = self.services
         body = entitled(body, principal.best_class)
-        model = check_model(body.model, services)
+        model = services.checked(body.model)
         usual = services.usual_sampling(body.model)
         frame = ResponseFrame(body, model, id or new_id("resp"), dialect=dialect, usual=usual)
         conversation_id = body.conversation.id if body.conversation else None
@@ -401,7 +400,7 @@ class Runs:
         self._suspects = abandoned
         if is_janitor and time.monotonic() - self._forgot_at >= FORGET_EVERY_S:
             await running.forget(EVENT_DAYS)
-            await self.services.idempotency.forget()
+            await self.services.claims.store.forget()
             self._forgot_at = time.monotonic()
 
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from worker.auth.secret import Seals
     from worker.runs.admission import Admission
     from worker.runs.attachments import Attachments
-    from worker.runs.idempotency_store import IdempotencyClaims, IdempotencyStore
+    from worker.runs.idempotency import IdempotencyClaims
     from worker.runs.presence import Presence
     from worker.runs.queue_store import QueueStore
     from worker.runs.record import Targets
@@ -82,7 +82,6 @@ class RunServices:
     running: RunningStore
     queue: QueueStore
     steering: SteeringStore
-    idempotency: IdempotencyStore
     claims: IdempotencyClaims
     presence: Presence
     attachments: Attachments
@@ -117,6 +116,17 @@ class RunServices:
             return self.model_registry.best(None).model
         named = self.aliases.model_of(name)
         return self.model_registry.best(self.agent_registry.of(named).model or named).model
+
+    def checked(self, name: str | None) -> str:
+        """The name of what serves a request: a model of this worker, or one of its routes or agents; the default is the
+        first. Raises ApiError 404 for anything else."""
+        served = [*self.model_registry.names, *self.agent_registry.models]
+        model = self.model_registry.default if name is None else self.aliases.model_of(name)
+        if model not in served:
+            available = ", ".join([*served, *self.aliases.of(served)])
+            message = f"The model '{name}' is not available on this worker. Available: {available}."
+            raise ApiError(404, message, param="model", code="model_not_found")
+        return model
 
     def usual_sampling(self, name: str | None) -> Mapping[str, float]:
         """Of the model that answers a request which names this model, route, agent or alias."""

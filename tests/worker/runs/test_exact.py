@@ -30,7 +30,7 @@ from tests.worker.sharing import response_id_of, signed_in
 from worker.routes import responses
 from worker.runs import idempotency, manager, run
 from worker.runs.continuation import GAP, NOT_STORED, UNSTORED_EVENTS_MAX, WORKER_STOPPED
-from worker.runs.idempotency_store import IdempotencyStore
+from worker.runs.idempotency import IdempotencyStore
 
 URL = "/v1/responses"
 BODY = {"input": "tell me"}

@@ -180,7 +180,7 @@ async def test_a_key_of_a_worker_that_died_before_it_began_is_free(
         grant = await services.authenticator.keys.authenticate(key_of(client))
         assert grant is not None
         worker = services.presence.worker
-        await services.idempotency.claim(grant.tenant_id, headers["Idempotency-Key"], b"", "resp_0", worker, uuid4())
+        await services.claims.store.claim(grant.tenant_id, headers["Idempotency-Key"], b"", "resp_0", worker, uuid4())
         await ask(heir, headers, BODY, 422)
         await services.presence.close()
         await ask(heir, headers, BODY)

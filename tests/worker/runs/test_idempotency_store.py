@@ -6,7 +6,7 @@ import asyncio
 from typing import cast
 from uuid import UUID, uuid4
 
-from worker.runs.idempotency_store import IdempotencyClaims, IdempotencyStore
+from worker.runs.idempotency import IdempotencyClaims, IdempotencyStore
 
 TENANT = UUID(int=1)
 
@@ -29,7 +29,7 @@ class Store:
 
 async def test_what_its_own_request_settles_meanwhile_is_settled() -> None:
     store, claim = Store(), uuid4()
-    claims = IdempotencyClaims(cast(IdempotencyStore, store))
+    claims = IdempotencyClaims(cast(IdempotencyStore, store), 1)
     await claims.settle(TENANT, "slow", uuid4(), answered=True)
     await claims.settle(TENANT, "quick", claim, answered=True)
     store.away = False

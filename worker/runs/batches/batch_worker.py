@@ -28,7 +28,6 @@ from worker.auth.principal import Principal, Via
 from worker.edge.body import MEMORY_BYTES_MAX
 from worker.errors import BROKE, BUSY, ApiError
 from worker.http.error_mapping import to_api_error
-from worker.http.request import check_model
 from worker.lifecycle.process import TimeSlice
 from worker.lifecycle.supervisor import Supervised, Well
 from worker.runs.batches.batch_store import BatchClaim, Line, LineStore, NewLine
@@ -339,7 +338,7 @@ class BatchWorker:
         """What is wrong with the model that a line names, if anything; a line without one reports that itself."""
         try:
             if endpoint != "/v1/embeddings":
-                check_model(model, self._services)
+                self._services.checked(model)
             elif model is not None:
                 self._services.embedders.dimensions(self._services.aliases.model_of(model))
         except ApiError as error:

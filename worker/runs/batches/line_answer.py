@@ -12,7 +12,7 @@ from inference.generation import Priority
 from inference.trace import Trace
 from worker.auth.principal import Principal
 from worker.errors import ApiError, invalid
-from worker.http.request import check_model, in_param
+from worker.http.request import in_param
 from worker.lifecycle.process import TimeSlice
 from worker.runs.choice import Choice, DiscardingSink, choices_of, turns_of, whole_of
 from worker.runs.embed_inputs import check_inputs, embed_inputs
@@ -52,7 +52,7 @@ async def _embeddings(
 async def _completion(services: Services, principal: Principal, raw: bytes, trace: Trace) -> Body:
     body = await parsed(ChatRequest, raw, Ignored())
     _refuse("stream", body.stream)
-    completion = ChatCompletion(body, check_model(body.model, services))
+    completion = ChatCompletion(body, services.checked(body.model))
     with in_param("messages"):
         ledger = Choice.ledger_of(services, principal, trace, completion, Priority.BATCH)
         turns = [_patient(turn) for turn in await turns_of(ledger, completion)]
@@ -65,7 +65,7 @@ async def _response(services: Services, principal: Principal, raw: bytes, trace:
     for name in ("stream", "background", "store"):
         _refuse(name, getattr(body, name))
     _refuse("conversation", body.conversation)  # lines are answered in any order, some of them more than once
-    model, usual = check_model(body.model, services), services.usual_sampling(body.model)
+    model, usual = services.checked(body.model), services.usual_sampling(body.model)
     frame = ResponseFrame(body.model_copy(update={"store": False}), model, usual=usual)
     turn = await hydrate(services, principal, frame)
     ledger = Ledger(services, principal, trace, frame.id, None, frame.model, body.metadata, Priority.BATCH)
