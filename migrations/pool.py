@@ -200,13 +200,21 @@ class Database:
     async def carry_out(self, acts: Sequence[Act], *, durable: bool = True) -> None:
         """Run all acts in one transaction and one round trip, for any tenants: each act sets its own tenant.
 
+        One act is a prepared statement, which is its own transaction: that takes Postgres four fifths of the time.
+
         Raises CommitUnknown, and the error of an act, in which case none took effect.
         """
-        begin = "begin" if durable else f"begin; {NOT_DURABLE}"
-        text = "; ".join([begin, *(act.statement for act in acts), "commit"])
+        arguments: tuple[object, ...] = ()
+        if len(acts) == 1 and not self._behind_pooler:
+            options = "" if durable else "set_config('synchronous_commit', 'off', true), "
+            text = f"select {options}{acts[0].function}($1, $2::text::jsonb, $3)"
+            arguments = acts[0].tenant_id, acts[0].payload.decode(), acts[0].number
+        else:
+            begin = "begin" if durable else f"begin; {NOT_DURABLE}"
+            text = "; ".join([begin, *(act.statement for act in acts), "commit"])
         async with self._connection() as connection:
             try:
-                await connection.execute(text)
+                await connection.execute(text, *arguments)
             except asyncpg.TransactionRollbackError:
                 await _undo(connection, partial(connection.execute, "rollback"))
                 raise

@@ -4,6 +4,7 @@ out."""
 from __future__ import annotations
 
 import asyncio
+import re
 import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -11,6 +12,9 @@ from pathlib import Path
 from urllib.parse import parse_qs, urlencode, urlsplit, urlunsplit
 
 COMMIT = b"commit\0"
+# Of an act, which is its own transaction: the message that prepares it, and the one that carries it out.
+ACT = re.compile(rb"(__asyncpg_stmt_\w+__)\0select [^$]*_response(?:s|_events)\(\$1")
+BIND = re.compile(rb"B.{4}\0(__asyncpg_stmt_\w+__)\0", re.DOTALL)
 READY = b"Z\0\0\0\5"  # the server has answered everything
 
 
@@ -109,10 +113,12 @@ class Proxy:
         *,
         asks: bool = False,
     ) -> None:
+        acts = set[bytes]()
         with suppress(ConnectionError):
             while data := await reader.read(65536):
                 await self._going.wait()
-                if asks and COMMIT in data:
+                acts.update(ACT.findall(data))
+                if asks and (COMMIT in data or acts.intersection(BIND.findall(data))):
                     if self.keeps:
                         self.keeps = False
                         self.kept.set()

@@ -90,6 +90,7 @@ async def test_a_beginning_is_stored_in_one_round_trip_and_not_over_that_of_anot
 ) -> None:
     (tenant,) = await tenants(owner_dsn, 1)
     mine = record()
+    await far.running.begin(tenant, record(), WORKER)  # plans the statement
     far.begin()
     await far.running.begin(tenant, mine, WORKER)
     assert far.round_trips == 1
@@ -97,6 +98,18 @@ async def test_a_beginning_is_stored_in_one_round_trip_and_not_over_that_of_anot
     with pytest.raises(NotFound):
         await far.running.begin(tenant, mine, ANOTHER)
     assert (await far.running.read(tenant, mine.id, -1)).body == {"output": []}
+
+
+async def test_the_statement_that_stores_a_response_says_nothing_of_it(far: Far, owner_dsn: str) -> None:
+    """The server shows and logs statements, not their arguments."""
+    (tenant,) = await tenants(owner_dsn, 1)
+    await far.running.begin(tenant, record(), WORKER)
+    owner = await asyncpg.connect(owner_dsn)
+    shown = await owner.fetch(
+        "select query from pg_stat_activity where query like '%begin_responses(%' and pid <> pg_backend_pid()"
+    )
+    assert shown and not any(str(tenant) in row["query"] for row in shown)
+    await owner.close()
 
 
 async def test_events_of_all_tenants_are_stored_in_one_round_trip(far: Far, owner_dsn: str) -> None:
