@@ -9,7 +9,7 @@ the pages `request.get(PRINCIPAL)` is the signed-in user or None. BODY is decomp
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -21,10 +21,11 @@ from aiohttp.abc import AbstractStreamWriter
 from aiohttp.payload import Payload
 from pydantic import BaseModel
 
-from agents.errors import AgentError
+from agents.errors import AgentError, NotFound
 from inference.errors import InferenceError
 from inference.trace import Trace
 from migrations.pool import Also
+from retrieval.errors import FileNotFound
 from worker.auth.audit import Act, Actor, note
 from worker.auth.principal import Principal
 from worker.auth.scope import Scope
@@ -50,11 +51,25 @@ class PageQuery:
     order: Order
 
     @classmethod
-    def parse(cls, query: Mapping[str, str]) -> PageQuery:
+    def parse(
+        cls, query: Mapping[str, str], *, usual: int = limits.PAGE_DEFAULT, most: int = limits.PAGE_MAX
+    ) -> PageQuery:
         """Parse the query string of a URL. Raises ApiError 400 naming the parameter."""
         if query.get("before"):  # who pages backwards would get the first page again and again
             raise invalid("before", "lists are paged forwards here: use `after`, with the order asc or desc.")
-        return cls(_after(query.get("after")), _limit(query.get("limit")), _order(query.get("order", "desc")))
+        return cls(
+            _after(query.get("after")), _limit(query.get("limit"), usual, most), _order(query.get("order", "desc"))
+        )
+
+    async def check(self, page: Sequence[object], find: Callable[[str], Awaitable[object]]) -> None:
+        """An empty page ends the list only if the entry before it is still there: who deletes the entries of each page
+        would miss the rest. Raises ApiError 400."""
+        if page or self.after is None:
+            return
+        try:
+            await find(self.after)
+        except (NotFound, FileNotFound):
+            raise _unknown_after() from None
 
 
 def search_words(query: Mapping[str, str]) -> str:
@@ -94,11 +109,11 @@ def _after(value: str | None) -> str | None:
     return value
 
 
-def _limit(value: str | None) -> int:
+def _limit(value: str | None, usual: int, most: int) -> int:
     if value is None:
-        return limits.PAGE_DEFAULT
-    if not (value.isascii() and value.isdigit() and len(value) <= DIGITS_MAX and 1 <= int(value) <= limits.PAGE_MAX):
-        raise invalid("limit", f"it must be a number from 1 to {limits.PAGE_MAX}.")
+        return usual
+    if not (value.isascii() and value.isdigit() and len(value) <= DIGITS_MAX and 1 <= int(value) <= most):
+        raise invalid("limit", f"it must be a number from 1 to {most}.")
     return int(value)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from aiohttp import web
 
 from retrieval.errors import FileNotFound
@@ -36,6 +38,7 @@ async def list_batches(request: web.Request) -> web.Response:
     services, tenant_id = request.app[SERVICES], request[PRINCIPAL].tenant_id
     page = PageQuery.parse(request.query)
     batches = await services.batches.list(tenant_id, after=page.after, limit=page.limit + 1)
+    await page.check(batches, partial(services.batches.get, tenant_id))
     told = [batch_object(batch) for batch in batches[: page.limit]]
     return json_response(list_object(told, has_more=len(batches) > page.limit))
 

@@ -232,6 +232,7 @@ async def list_items(request: web.Request) -> web.Response:
     page = await store.list_items(
         tenant_id, _conversation_id(request), after=query.after, limit=query.limit, order=query.order
     )
+    await query.check(page.data, partial(store.get_item, tenant_id, _conversation_id(request)))
     items = [public_item(item, with_results) for item in page.data]
     if includes(request, RESPONSE_ID) or includes(request, FEEDBACK):
         responses = await store.responses_of(tenant_id, [item["id"] for item in items])

@@ -7,6 +7,7 @@ import unicodedata
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import PurePosixPath
 from typing import Any, BinaryIO, cast
 from urllib.parse import quote
@@ -38,6 +39,8 @@ from worker.wire import limits
 CACHING = "private, max-age=3600"
 PURPOSES = ("assistants", "batch", "user_data", "vision")
 FIELD_BYTES_MAX = 1024
+LIMIT_MAX = 10_000  # that may be asked for, as in OpenAI's API; what a page does not hold is on the next one
+LIMIT = PAGE["limit"] | {"maximum": LIMIT_MAX, "default": limits.FILES_PAGE_MAX}
 PARTS_MAX = 8
 MESSAGE_CHARS_MAX = 300  # the parser quotes what it could not read
 # What the multipart parser raises on malformed bodies: bad boundaries, lines, headers, charsets.
@@ -74,20 +77,20 @@ async def create(request: web.Request) -> web.Response:
     return json_response(file_object(file))
 
 
-@routes.get("/v1/files", USUAL, query=PAGE | {"purpose": {"type": "string"}})
+@routes.get("/v1/files", USUAL, query=PAGE | {"purpose": {"type": "string"}, "limit": LIMIT})
 async def list_files(request: web.Request) -> web.Response:
     services, tenant_id = request.app[SERVICES], request[PRINCIPAL].tenant_id
-    page = PageQuery.parse(request.query)
+    page = PageQuery.parse(request.query, usual=limits.FILES_PAGE_MAX, most=LIMIT_MAX)
+    size = min(page.limit, limits.FILES_PAGE_MAX)
     files = await services.uploads.list(
         tenant_id,
         after=page.after,
-        limit=page.limit + 1,
+        limit=size + 1,
         newest_first=page.order == "desc",
         purpose=request.query.get("purpose"),
     )
-    return json_response(
-        list_object([file_object(file) for file in files[: page.limit]], has_more=len(files) > page.limit)
-    )
+    await page.check(files, partial(services.uploads.get, tenant_id))
+    return json_response(list_object([file_object(file) for file in files[:size]], has_more=len(files) > size))
 
 
 @routes.get("/v1/files/{id}", USUAL)

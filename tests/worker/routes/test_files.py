@@ -9,8 +9,9 @@ import asyncpg
 import pytest
 
 from migrations.pool import Database
-from tests.worker.answering import answering, get
+from tests.worker.answering import answering, get, post
 from tests.worker.harness import Client
+from worker.wire.limits import FILES_PAGE_MAX
 
 TEXT = "Öl 😀 first.\nThe port is 8080.\n"
 
@@ -43,6 +44,31 @@ async def test_the_text_of_a_source_comes_back_exactly(client: Client) -> None:
 async def test_a_file_says_what_it_is(client: Client) -> None:
     file = await get(client, "/v1/files/file_1")
     assert (file["object"], file["filename"], file["bytes"]) == ("file", "port.md", 35)
+
+
+async def test_files_are_asked_for_by_the_thousand(client: Client, owner_dsn: str) -> None:
+    connection = await asyncpg.connect(owner_dsn)
+    await connection.execute(
+        "insert into files (tenant_id, id, filename, title, media_type, bytes, sha256, content) "
+        "select tenant_id, 'file_x' || n, filename, title, media_type, bytes, sha256, content "
+        f"from files, generate_series(1, {FILES_PAGE_MAX}) n where id = 'file_1'"
+    )
+    await connection.close()
+    first = await get(client, "/v1/files?limit=10000")
+    rest = await get(client, f"/v1/files?limit=10000&after={first['last_id']}")
+    assert (len(first["data"]), first["has_more"]) == (FILES_PAGE_MAX, True)
+    assert (len(rest["data"]), rest["has_more"]) == (1, False)
+    assert len((await get(client, "/v1/files"))["data"]) == FILES_PAGE_MAX
+    assert (await get(client, "/v1/files?limit=10001", 400))["error"]["param"] == "limit"
+
+
+@pytest.mark.parametrize("path", ["/v1/files", "/v1/batches", "/v1/conversations/{}/items"])
+async def test_a_list_that_goes_on_after_what_was_deleted_says_so_instead_of_ending(client: Client, path: str) -> None:
+    conversation = await post(client, "/v1/conversations", {"items": [{"role": "user", "content": "x"}]})
+    error = (await get(client, f"{path.format(conversation['id'])}?after=file_gone", 400))["error"]
+    assert error["param"] == "after"
+    if path == "/v1/files":
+        assert (await get(client, f"{path}?after=file_1"))["data"] == []  # the end
 
 
 async def test_stores_are_listed_and_found_by_id_and_name(client: Client) -> None:

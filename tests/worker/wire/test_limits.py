@@ -55,6 +55,7 @@ OF_REQUESTS = {
     "characters of `user`": "USER_CHARS_MAX",
     "characters of a search in conversations": "SEARCH_CHARS_MAX",
     "entries of a page of a list": "PAGE_MAX",
+    "entries of a page of files": "FILES_PAGE_MAX",
 }
 OTHERS = {
     "bytes of headers": HEAD_BYTES_MAX,
