@@ -215,14 +215,12 @@ class Database:
         async with self._connection() as connection:
             try:
                 await connection.execute(text, *arguments)
-            except asyncpg.TransactionRollbackError:
-                await _undo(connection, partial(connection.execute, "rollback"))
-                raise
-            except DATABASE_AWAY as error:
-                _cut(connection)
-                raise CommitUnknown(repr(error)) from error
-            except BaseException:
-                await _undo(connection, partial(connection.execute, "rollback"))
+            except BaseException as error:
+                if isinstance(error, DATABASE_AWAY) and not isinstance(error, asyncpg.TransactionRollbackError):
+                    _cut(connection)
+                    raise CommitUnknown(repr(error)) from error
+                if not arguments:  # else nothing was begun that is not over
+                    await _undo(connection, partial(connection.execute, "rollback"))
                 raise
 
     @asynccontextmanager

@@ -112,6 +112,19 @@ async def test_the_statement_that_stores_a_response_says_nothing_of_it(far: Far,
     await owner.close()
 
 
+async def test_a_statement_that_is_refused_takes_one_round_trip_too(far: Far, owner_dsn: str) -> None:
+    (tenant,) = await tenants(owner_dsn, 1)
+    unknown = Act("append_response_events", tenant, batch_rows([Batch(new_id("resp"), [EVENT], 0)], ()), WORKER)
+    far.begin()
+    with pytest.raises(asyncpg.NoDataFoundError):
+        await far.database.carry_out([unknown])
+    assert far.round_trips == 1  # there is nothing to roll back
+    with pytest.raises(asyncpg.NoDataFoundError):
+        await far.database.carry_out([unknown, unknown])
+    async with far.database.anonymous() as connection:  # of use as before
+        assert await connection.fetchval("select current_tenant()") is None
+
+
 async def test_events_of_all_tenants_are_stored_in_one_round_trip(far: Far, owner_dsn: str) -> None:
     made = {tenant: record() for tenant in await tenants(owner_dsn, 3)}
     for tenant, each in made.items():
