@@ -7,13 +7,29 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from inference.engine.sampler import Sampler, Thought
-from inference.generation import Facts, Finish, Priority
+from inference.errors import EmptyPrompt, TooManyTokens, UnknownToken
+from inference.generation import Facts, Finish, Priority, Sampling, Terms
 from inference.picture import PlacedRun, Vectors
 from inference.prompt import CacheScope
 from inference.tokenizer import TextStream
 
 # A prompt row computed alone differs in its last bits from the same row in a batch, so exact requests avoid it.
 EXACT_ROWS_MIN = 2
+
+
+def room_for(prompt: Sequence[int], sampling: Sampling, terms: Terms, *, context: int, vocabulary: int) -> int:
+    """The tokens that an answer may have, what is written of it included. Raises EmptyPrompt, TooManyTokens, and
+    UnknownToken for a token that the request names."""
+    if not prompt:
+        raise EmptyPrompt
+    room = context - len(prompt)
+    if room < 1 + len(terms.written):
+        raise TooManyTokens(len(prompt), context)
+    ends = sampling.thought.ends if sampling.thought else ()
+    unknown = next((token for token in (*sampling.logit_bias, *ends) if not 0 <= token < vocabulary), None)
+    if unknown is not None:
+        raise UnknownToken(f"the request names token {unknown}; this model has {vocabulary} tokens")
+    return room
 
 
 class Phase(StrEnum):

@@ -24,13 +24,10 @@ from inference.engine.sampler import Sampler, Thought
 from inference.engine.scheduler import AHEAD_TOKENS_MIN, Scheduler
 from inference.engine.sight import Sight
 from inference.errors import (
-    EmptyPrompt,
     EngineStopped,
     InferenceError,
     NotDeterministic,
     QueueFull,
-    TooManyTokens,
-    UnknownToken,
     UnseenPicture,
 )
 from inference.generation import ANY_TERMS, Due, Finish, Priority, Sampling, Terms
@@ -39,7 +36,7 @@ from inference.kvcache.disk import DiskTier
 from inference.kvcache.tiers import Tiers
 from inference.picture import Eyes, PlacedRun
 from inference.prompt import CacheScope, PromptTokens
-from inference.request import Request
+from inference.request import Request, room_for
 from inference.speculative.controller import Drafting, SpeculationController
 from inference.tokenizer import TextStream
 from inference.trace import now_ns
@@ -115,20 +112,12 @@ class Engine:
         written = terms.written
         if self._closing or self.failed or self._outbox is None:
             raise EngineStopped(self.failed or "the model is shutting down")
-        room = self._backend.context - len(prompt)
-        if not prompt:
-            raise EmptyPrompt
-        if room < 1 + len(written):
-            raise TooManyTokens(len(prompt), self._backend.context)
+        room = room_for(prompt, sampling, terms, context=self._backend.context, vocabulary=len(self._pieces))
         if sampling.deterministic and not (self._backend.exact and self._backend.rewinds):
             raise NotDeterministic(
                 "deterministic answers need a CPU, a model without recurrent layers, and a worker that was started "
                 "with --kv-layout streams --flash-attention off and, for sliding windows, --kv-windows all"
             )
-        ends = sampling.thought.ends if sampling.thought else ()
-        unknown = next((token for token in (*sampling.logit_bias, *ends) if not 0 <= token < len(self._pieces)), None)
-        if unknown is not None:
-            raise UnknownToken(f"the request names token {unknown}; this model has {len(self._pieces)} tokens")
         runs = self._runs_of(prompt)
         if runs and sampling.deterministic:
             raise NotDeterministic("deterministic answers are only for prompts without images")

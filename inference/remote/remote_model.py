@@ -13,7 +13,7 @@ import orjson
 
 from inference.config import CONTEXT_DEFAULT
 from inference.engine.scheduler import AHEAD_TOKENS_MIN
-from inference.errors import EmptyPrompt, EnginesAway, InferenceError, Refused, TooManyTokens, UnknownToken
+from inference.errors import EnginesAway, InferenceError, Refused
 from inference.frozen import changed
 from inference.generation import ANY_TERMS, Due, Priority, Sampling, Terms
 from inference.grammar.lark import by_token
@@ -24,6 +24,7 @@ from inference.remote.fleet import EngineInfo, Fleet, Upstream
 from inference.remote.protocol import MODELS_PATH, Ask, SentGrammar
 from inference.remote.remote_generation import RemoteGeneration
 from inference.remote.transport import Answer, Transport
+from inference.request import room_for
 from inference.text_model import TextModel
 from inference.tokenizer import significant_tokens
 from inference.trace import random_id
@@ -117,17 +118,10 @@ class RemoteModel(TextModel):
 
     def generate(self, prompt: Sequence[int], sampling: Sampling, terms: Terms = ANY_TERMS) -> RemoteGeneration:
         """Also raises EnginesAway."""
-        room = self.context_length - len(prompt)
-        if not prompt:
-            raise EmptyPrompt
-        if room < 1 + len(terms.written):
-            raise TooManyTokens(len(prompt), self.context_length)
+        room = room_for(prompt, sampling, terms, context=self.context_length, vocabulary=len(self._pieces))
         if sampling.scores_prompt or not sampling.max_tokens:
             what = "echo with logprobs" if sampling.scores_prompt else "max_tokens of 0"
             raise Refused(f"engines in processes of their own support no {what}", 400, "unsupported_value", "model")
-        unknown = next((token for token in sampling.logit_bias if not 0 <= token < len(self._pieces)), None)
-        if unknown is not None:
-            raise UnknownToken(f"the logit bias names token {unknown}; this model has {len(self._pieces)} tokens")
         held = sampling.at_most(room).kept_from(self._end_tokens)
         return self._send(prompt, held, terms)
 
