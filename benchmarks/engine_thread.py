@@ -28,7 +28,7 @@ from inference.backend import Chunk, Region
 from inference.config import EngineConfig
 from inference.engine.engine import Engine
 from inference.generation import Sampling
-from inference.llama.batch import Batch
+from inference.llama.context import Batch
 
 CONTEXT = 8192
 PROMPT_TOKENS = 16

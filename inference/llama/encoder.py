@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inference.errors import ModelNotLoaded
-from inference.llama.batch import Batch
+from inference.llama.context import Batch
 from inference.llama.library import DecodeFailed, get_embeddings, lib
 from inference.llama.weights import LlamaModel
 

@@ -6,7 +6,7 @@ import pytest
 
 from inference.backend import Chunk
 from inference.llama import DecodeFailed
-from inference.llama.batch import GAP_MAX, Batch, between
+from inference.llama.context import GAP_MAX, Batch, between
 
 SLOTS, CONTEXT = 4, 10
 
