@@ -1,4 +1,4 @@
-"""From bytes on disk to clean text: every loader's input passes through here."""
+"""From bytes on disk to clean text: every loader's input passes through here, and plain text is nothing more."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import codecs
 from pathlib import Path
 
 from retrieval.errors import UnreadableFile
+from retrieval.loaders.document import Document, sections
 
 FILE_BYTES_MAX = 10 * 1024 * 1024  # a book has one megabyte; more is a dump, and would occupy the embedder for hours
 DETECT_BYTES_MAX = 64 * 1024  # guessing an encoding takes time per byte
@@ -48,6 +49,12 @@ def decode(data: bytes) -> str:
     if not text.strip():
         raise UnreadableFile("contains no text")
     return text
+
+
+def load(data: bytes, name: str) -> Document:
+    """Plain text: one section. `name` is the title. Raises UnreadableFile."""
+    text = decode(data)
+    return Document(name, "text/plain", text, sections([], title=name, start=0, end=len(text)))
 
 
 def _decoded(data: bytes) -> str:

@@ -14,7 +14,7 @@ from retrieval.chunking import (
     passage_title,
     split,
 )
-from retrieval.loaders import markdown, text
+from retrieval.loaders import markdown, source
 from retrieval.loaders.document import HEADING_CHARS_MAX, TITLE_CHARS_MAX, Document
 
 PAGE = """# Guide
@@ -67,19 +67,19 @@ def test_a_chunk_stands_under_one_heading_and_knows_which() -> None:
 
 def test_offsets_are_those_of_the_text_in_characters() -> None:
     check(markdown.load(PAGE.encode(), "page"))
-    check(text.load(("Größe — naïve 🚀 façade. " * 300).encode(), "page"))
+    check(source.load(("Größe — naïve 🚀 façade. " * 300).encode(), "page"))
 
 
 def test_nothing_of_a_long_text_is_lost() -> None:
     body = " ".join(f"word{n}" for n in range(3000))
-    chunks = split(text.load(body.encode(), "page"), count_words)
+    chunks = split(source.load(body.encode(), "page"), count_words)
     assert " ".join(chunk.text for chunk in chunks) == body
     assert max(len(chunk.text) for chunk in chunks) <= CHUNK_CHARS_MAX
 
 
 def test_dense_text_is_split_until_the_embedder_sees_all_of_it(embedder: Embedder) -> None:
     numbers = " ".join(f"{n * 7919 % 100003}" for n in range(1500))
-    chunks = split(text.load(numbers.encode(), "page"), embedder.count)
+    chunks = split(source.load(numbers.encode(), "page"), embedder.count)
     assert max(chunk.tokens for chunk in chunks) <= CHUNK_TOKENS_MAX
     assert " ".join(chunk.text for chunk in chunks) == numbers
     assert max(embedder.count(embedded_text("a title", chunk)) for chunk in chunks) <= TOKENS_MAX
@@ -103,7 +103,7 @@ def test_the_numbers_of_sections_are_not_embedded(title: str, heading: str, embe
 
 
 def test_text_that_stays_dense_is_not_split_for_ever() -> None:
-    chunks = split(text.load(("x" * 900).encode(), "page"), lambda text: 1000)
+    chunks = split(source.load(("x" * 900).encode(), "page"), lambda text: 1000)
     assert all(len(chunk.text) <= CHUNK_CHARS_MIN for chunk in chunks)
     assert "".join(chunk.text for chunk in chunks) == "x" * 900
 
@@ -119,7 +119,7 @@ def test_the_title_of_a_passage_names_document_and_heading() -> None:
 
 @given(st.text(min_size=1, max_size=3000).filter(lambda drawn: drawn.strip() and "\0" not in drawn))
 def test_any_text_is_split_into_exact_spans(drawn: str) -> None:
-    for load in (markdown.load, text.load):
+    for load in (markdown.load, source.load):
         document = load(drawn.encode(), "page")
         check(document)
         assert len(document.title) <= TITLE_CHARS_MAX
