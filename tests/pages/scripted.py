@@ -240,7 +240,10 @@ class ScriptedWorker:
             for conversation in reversed(self.conversations.values())
             if not pinned or "firsttoken:pinned" in conversation["metadata"]
         ]
-        return web.json_response({"object": "list", "data": newest_first, "has_more": False})
+        ids, after = [conversation["id"] for conversation in newest_first], request.query.get("after")
+        start = 0 if after is None else ids.index(after) + 1 if after in ids else len(ids)
+        end = start + int(request.query.get("limit", 100))
+        return web.json_response({"object": "list", "data": newest_first[start:end], "has_more": end < len(ids)})
 
     async def search_conversations(self, request: web.Request) -> web.Response:
         self.searched.append(request.query["query"])

@@ -101,6 +101,25 @@ async def test_a_conversation_can_be_renamed_and_deleted(open_page: OpenPage, sc
     assert scripted.conversations == {}
 
 
+async def test_older_conversations_are_there_when_the_last_one_listed_is_deleted(
+    open_page: OpenPage, scripted: ScriptedWorker
+) -> None:
+    for n in range(32):
+        metadata = {"title": f"Thought {n}"}
+        scripted.conversations[f"conv_{n}"] = {"id": f"conv_{n}", "created_at": 1.7e9 + n, "metadata": metadata}
+    page = await open_page(scripted.url)
+    rows = page.locator(".conversation")
+    await expect(rows).to_have_count(30)
+    await rows.last.hover()
+    await rows.last.get_by_role("button", name="More").click()
+    await page.get_by_role("menuitem", name="Delete").click()
+    await page.locator("dialog").get_by_role("button", name="Delete").click()
+    await expect(rows).to_have_count(29)
+    await page.get_by_role("button", name="Older conversations").click()
+    await expect(rows).to_have_count(31)
+    await expect(rows.last.get_by_role("link")).to_have_text("Thought 0")
+
+
 async def test_a_conversation_that_is_gone_says_so(
     open_page: OpenPage, scripted: ScriptedWorker, complaints: list[str]
 ) -> None:

@@ -23,9 +23,9 @@ export class Sidebar {
     this.list = byId("conversations");
     this.more = byId("older");
     this.conversations = [];
-    this.last = null; // of the oldest page that was loaded
+    this.paged = []; // ids in the order of the pages that were loaded: the next page begins after the last of them
     this.current = null;
-    this.more.addEventListener("click", () => this.load(this.last));
+    this.more.addEventListener("click", () => this.load(this.paged.at(-1) ?? null));
   }
 
   /** What came meanwhile, unless somebody is busy in the list. Raises what the worker says. */
@@ -37,7 +37,7 @@ export class Sidebar {
   async load(after = null, failed = this.failed) {
     try {
       const [page, pinned] = await Promise.all([listConversations(after), after === null ? listPinned() : { data: [] }]);
-      this.last = page.data.at(-1)?.id ?? null;
+      this.paged = [...(after === null ? [] : this.paged), ...page.data.map(({ id }) => id)];
       const fresh = [...page.data, ...pinned.data];
       const known = new Set(fresh.map(({ id }) => id));
       const merged = [...this.conversations.filter(({ id }) => !known.has(id)), ...fresh];
@@ -59,8 +59,15 @@ export class Sidebar {
   /** A conversation with new activity moves to the top. */
   raise(conversation) {
     const fresh = { ...conversation, firsttoken_updated_at: Date.now() / 1000 };
-    this.conversations = [fresh, ...this.conversations.filter(({ id }) => id !== fresh.id)];
+    this.leave(fresh.id);
+    this.conversations = [fresh, ...this.conversations];
     this.show();
+  }
+
+  /** It is no longer where its page had it. */
+  leave(id) {
+    this.conversations = this.conversations.filter((other) => other.id !== id);
+    this.paged = this.paged.filter((other) => other !== id);
   }
 
   raiseById(id) {
@@ -162,7 +169,7 @@ export class Sidebar {
     if (!(await confirmDelete("Delete this conversation?", text))) return;
     try {
       await deleteConversation(id);
-      this.conversations = this.conversations.filter((other) => other.id !== id);
+      this.leave(id);
       this.show();
       this.removed(id);
     } catch (error) {
