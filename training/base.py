@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from gguf import GGMLQuantizationType, GGUFWriter, quants
+from gguf import GGMLQuantizationType, GGUFReader, GGUFWriter, quants
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -66,9 +66,27 @@ def adapter(run: Path, target: Path, kind: str = "Q8_0") -> None:
     writer.close()
 
 
-def rotated(rows: np.ndarray[Any, Any], heads: int) -> np.ndarray[Any, Any]:
+def started(path: Path, heads: dict[str, int]) -> dict[str, torch.Tensor]:
+    """The weights in the folder of a run or in a GGUF file, by the names that training has for them."""
+    if path.is_dir():
+        return load_file(path / WEIGHTS)
+    weights = {}
+    blocks = {theirs: ours for ours, theirs in NAMES.items()}
+    for tensor in GGUFReader(path).tensors:
+        _, layer, block, _, side = tensor.name.split(".")
+        part, side = blocks[block], side[-1].upper()
+        rows = quants.dequantize(tensor.data, tensor.tensor_type)
+        if side == "B" and part in heads:
+            rows = rotated(rows, heads[part], back=True)
+        within = "mlp" if block.startswith("ffn") else "self_attn"
+        weights[f"layers.{layer}.{within}.{part}.lora_{side}"] = torch.from_numpy(np.ascontiguousarray(rows)).float()
+    return weights
+
+
+def rotated(rows: np.ndarray[Any, Any], heads: int, back: bool = False) -> np.ndarray[Any, Any]:
     """llama.cpp keeps the halves of a rotary pair beside each other."""
-    return rows.reshape(heads, 2, rows.shape[0] // heads // 2, -1).swapaxes(1, 2).reshape(rows.shape)
+    pairs = rows.shape[0] // heads // 2
+    return rows.reshape(heads, *((pairs, 2) if back else (2, pairs)), -1).swapaxes(1, 2).reshape(rows.shape)
 
 
 if __name__ == "__main__":

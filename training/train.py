@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 from torch.nn.functional import cross_entropy, linear, scaled_dot_product_attention
@@ -45,7 +45,7 @@ class Plan:
     rate: float = 1e-3
     rank: int = 64
     alpha: int = 64
-    start: Path | None = None  # a folder to go on from, with the optimizer anew
+    start: Path | None = None  # a folder or an adapter as GGUF to go on from, with the optimizer anew
     attention: str = "flex" if GPU else "products"
     compiled: bool = True
 
@@ -153,7 +153,7 @@ class Trainer:
                 part.bfloat16()
         self.trained = {name: weight for name, weight in self.model.named_parameters() if weight.requires_grad}
         if plan.start is not None:
-            self.model.load_state_dict(load_file(plan.start / base.WEIGHTS), strict=False)
+            self.model.load_state_dict(base.started(plan.start, self.heads), strict=False)
         self.optimizer = torch.optim.AdamW(self.trained.values(), plan.rate, (0.9, 0.98), weight_decay=0.0, fused=GPU)
         self.model.config._attn_implementation = registered(plan.attention)
         self.mask = Blocks(plan.together, length) if plan.attention == "flex" else dense
@@ -269,7 +269,7 @@ def main() -> None:
     parser.add_argument("--rows", type=Path, required=True, help="what `python -m training.rows` wrote")
     parser.add_argument("--out", type=Path, required=True, help="folder for the weights and the log")
     parser.add_argument("--held-out", type=Path, help="rows whose loss is told every ten seconds")
-    parser.add_argument("--start", type=Path, help="folder to go on from")
+    parser.add_argument("--start", type=Path, help="folder or GGUF file of an adapter to go on from")
     for name in ("batch", "together", "rank", "alpha"):
         parser.add_argument(f"--{name}", type=int)
     for name in ("minutes", "rate"):

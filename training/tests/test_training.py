@@ -192,6 +192,16 @@ def test_the_file_of_an_adapter_is_what_was_trained(
     assert off < change / 4
 
 
+def test_training_goes_on_from_the_file_of_an_adapter(trainer: Trainer, rows: Packed, tmp_path: Path) -> None:
+    trainer.step(table(rows)[:2], 2e-3)
+    target = tmp_path / "adapter.gguf"
+    base.adapter(trainer.save(), target, "F16")
+    read = base.started(target, trainer.heads)
+    assert read.keys() == trainer.trained.keys()
+    for name, weight in trainer.trained.items():
+        torch.testing.assert_close(read[name], weight.detach(), rtol=1e-3, atol=1e-4)
+
+
 def test_the_file_of_an_adapter_names_its_kind_and_its_scale(trainer: Trainer, tmp_path: Path) -> None:
     target = tmp_path / "adapter.gguf"
     base.adapter(trainer.save(), target)
