@@ -24,6 +24,7 @@ Split = Literal["train", "test"]
 
 HELD_OUT = 12  # every so many-th function is for the test alone
 SERVICES_SHARE = 0.1  # of the trees have functions of real services
+DETAILED_SHARE = 0.25  # of the trees have functions whose requests tell much in passing
 DISTRACTED_SHARE = 0.3  # of the requests to the page come with passages that say nothing of them
 RELATED = 8  # functions that stand together in the list are of one subject
 EARLIER_SHARE, DIALOGUE_SHARE = 0.12, 0.25  # of the questions, and of the talk
@@ -57,6 +58,8 @@ class Conversations:
     def __init__(self, seed: str, split: Split = "train") -> None:
         self.choose = Chooser(Random(seed))
         self.everyday = _kept(functions.read(), split)
+        detailed = {function.name for function in functions.read(functions.DETAILED)}
+        self.detailed = [function for function in self.everyday if function.name in detailed]
         self.services = _kept(functions.read(functions.SERVICES), split)
         self.near = {name: texts.split(";;") for name, texts in (line.split("|") for line in lines("near_misses.txt"))}
         self.talk = Talk()
@@ -102,9 +105,12 @@ class Conversations:
 
     def _tools(self) -> list[Tool]:
         choose = self.choose
-        pool = self.services if choose.chance(SERVICES_SHARE) else self.everyday
+        share = choose.random.random()
+        pool = self.services if share < SERVICES_SHARE else self.everyday
+        if share > 1 - DETAILED_SHARE:
+            pool = self.detailed
         if choose.chance(0.5):
-            start = choose.between(0, len(pool) - RELATED)
+            start = choose.between(0, max(0, len(pool) - RELATED))
             pool = pool[start : start + RELATED]
         return [function.tool(choose) for function in choose.some(pool, choose.pick(TOOLS))]
 

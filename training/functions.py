@@ -10,13 +10,18 @@ from typing import Any
 
 from training.values import POOLS, Chooser, Kind, Said, capital, lines, lowered
 
-FILES = ("everyday.txt", "functions_1.txt", "functions_2.txt")  # the place in them says what is held out
+DETAILED = "functions_3.txt"  # whose requests tell much in passing
+FILES = ("everyday.txt", "functions_1.txt", "functions_2.txt", DETAILED)  # the place in them says what is held out
 SERVICES = "services.txt"  # operations of real services, whose names stay as they are
 OPTIONAL_SHARE = 0.8  # of the optional parameters stay in a schema
 IN_PERCENT, FRACTION_SHARE = " in percent", 0.4
-SPARE_SHARE = 0.25  # of the requests name a parameter in a sentence of its own
+SPARE_SHARE = 0.4  # of the requests name parameters that their template does not
+WOVEN_SHARE = 0.7  # of these parameters stand inside the sentence
+CLAUSE_SHARE = 0.65  # of the clauses that a template may do without are said
 LIST_SHARE = 0.2  # of several requests in a message
-NAMED = re.compile(r"\{(\w+)\}")
+NAMED = re.compile(r"\{(\w+(?:\.\w+)?)\}")
+CLAUSE = re.compile(r"~([^~]*)~")
+LEADING = re.compile(r"^[ ,:;]+(and )?")  # what joins a clause that is not there
 TOLD = re.compile(r"\b(I|[Mm]y|[Ww]e|[Oo]ur)\b|[.?!] |[^.?]$|\(\{")  # a story, or so short: odd with several values
 ORDER = re.compile(r"(?!(I|We|My|Our|A|An|The|This)\b)[^.?!]+\.")  # a sentence that "please" may stand before
 
@@ -53,7 +58,7 @@ class Parameter:
             made["type"] = "number"
         described = self.description if self.description.endswith(".") else self.description + choose.pick(("", "."))
         schema = {"type": made.pop("type"), "description": described, **made}
-        if not self.required and choose.chance(0.35):
+        if not self.required and self.kind.text != "o" and choose.chance(0.35):
             usual = self.said(choose).value
             if choose.chance(0.5):
                 told = choose.pick(POOLS["usual value"])
@@ -69,7 +74,10 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """`templates` are requests with parameters in braces. `exact`: of a real interface, its names stay as they are."""
+    """`templates` are requests with parameters in braces, and clauses between tildes that may be left out.
+
+    A parameter `of.it` is a property of the object `of`. `exact`: of a real interface, its names stay as they are.
+    """
 
     name: str
     description: str
@@ -80,13 +88,19 @@ class Function:
     def tool(self, choose: Chooser) -> Tool:
         """The same under another name and with other optional parameters."""
         kept = [p.varied(choose) for p in self.parameters if p.required or self.exact or choose.chance(OPTIONAL_SHARE)]
+        kept = [p for p in kept if p.name.partition(".")[0] in {each.name for each in kept}]
         if not self.exact and choose.chance(0.15):
             kept.reverse()
         name = self.name if self.exact else _renamed(choose, self.name)
-        parameters: dict[str, Any] = {"type": "object", "properties": {p.name: p.schema(choose) for p in kept}}
-        required = [p.name for p in kept if p.required]
-        if required or choose.chance(0.5):
-            parameters["required"] = required
+        parameters: dict[str, Any] = {"type": "object", "properties": {}}
+        for each in sorted(kept, key=lambda p: "." in p.name):
+            outer, _, inner = each.name.rpartition(".")
+            within = parameters["properties"][outer] if outer else parameters
+            within.setdefault("properties", {})[inner] = each.schema(choose)
+            if each.required:
+                within.setdefault("required", []).append(inner)
+        if "required" not in parameters and choose.chance(0.5):
+            parameters["required"] = []
         described = self.description + ("" if self.description.endswith(".") else choose.pick(("", ".")))
         function = {"name": name, "description": described, "parameters": parameters}
         return Tool(self, name, {p.name: p for p in kept}, {"type": "function", "function": function})
@@ -113,11 +127,16 @@ class Tool:
             return None
         said = self._said(choose, NAMED.findall(template))
         text = _worded(template, said)
-        spare = [parameter for name, parameter in self.parameters.items() if name not in said]
-        if spare and choose.chance(SPARE_SHARE):
-            extra = choose.pick(spare)
-            said |= self._said(choose, [extra.name])
-            text += _told(choose, extra, said[extra.name])
+        spare = [p for name, p in self.parameters.items() if not (name in said or "." in name or p.kind.text == "o")]
+        if choose.chance(SPARE_SHARE):
+            told = ""
+            for extra in choose.some(spare, choose.pick((1, 1, 1, 2, 3))):
+                said |= self._said(choose, [extra.name])
+                if choose.chance(WOVEN_SHARE):
+                    text = _woven(choose, text, extra, said[extra.name])
+                else:
+                    told += _told(choose, extra, said[extra.name])
+            text += told
         return Request(text, [self._call(said)])
 
     def filled(self, choose: Chooser, text: str) -> str | None:
@@ -158,22 +177,32 @@ class Tool:
 
     def unspecified(self, choose: Chooser) -> tuple[str, str] | None:
         """A request that leaves out what is required, and the question that asks for it. None where nothing is."""
-        required = [spaced(name) for name, parameter in self.parameters.items() if parameter.required]
+        required = [spaced(name) for name, p in self.parameters.items() if p.required and "." not in name]
         if not required or self.function.exact:
             return None
         wish = choose.pick(POOLS["wish"]).format(lowered(self.function.description.rstrip(".")))
         return wish, choose.pick(POOLS["missing"]).format(choose.listed(required))
 
     def _template(self, choose: Chooser, alone: bool = False) -> str | None:
-        fits = [t for t in self.function.templates if self.parameters.keys() >= set(NAMED.findall(t))]
+        known = self.parameters.keys()
+        fits = [t for t in self.function.templates if known >= set(NAMED.findall(CLAUSE.sub("", t)))]
         fits = [t for t in fits if not (alone and TOLD.search(t))]
-        return choose.pick(fits) if fits else None
+
+        def clause(found: re.Match[str]) -> str:
+            return found[1] if known >= set(NAMED.findall(found[1])) and choose.chance(CLAUSE_SHARE) else ""
+
+        return capital(LEADING.sub("", CLAUSE.sub(clause, choose.pick(fits)).rstrip())) if fits else None
 
     def _said(self, choose: Chooser, names: Iterable[str]) -> dict[str, Said]:
         return {name: self.parameters[name].said(choose) for name in dict.fromkeys(names)}
 
     def _call(self, said: Mapping[str, Said]) -> Call:
-        return {"name": self.name, "arguments": {name: said[name].value for name in self.parameters if name in said}}
+        arguments: dict[str, Any] = {}
+        for name in self.parameters:
+            if name in said:
+                outer, _, inner = name.rpartition(".")
+                (arguments.setdefault(outer, {}) if outer else arguments)[inner] = said[name].value
+        return {"name": self.name, "arguments": arguments}
 
 
 def _worded(template: str, said: Mapping[str, Said]) -> str:
@@ -190,6 +219,21 @@ def _told(choose: Chooser, parameter: Parameter, said: Said) -> str:
         return f" {capital(said.words)}."
     form = choose.pick(POOLS["told of a switch" if parameter.kind.text == "b" else "told of a value"])
     return f" {capital(form.format(name=spaced(parameter.name), words=said.words, value=json.dumps(said.value)))}"
+
+
+def _woven(choose: Chooser, text: str, parameter: Parameter, said: Said) -> str:
+    """A value in passing: before the end of the last sentence, or in front of the only one."""
+    kind, name = parameter.kind.text, spaced(parameter.name)
+    end = text[-1] if text[-1] in ".?!" else ""
+    body = text.removesuffix(end)
+    if kind.startswith("b("):
+        return f"{body}, {said.words}{end}"
+    if kind == "b":
+        form = choose.pick(POOLS[f"woven of {'yes' if said.value else 'no'}"])
+        return body + form.format(name=re.sub(r"^(include|with|is|use) ", "", name)) + end
+    if choose.chance(0.2) and not re.search(r"[.?!:\n] ?", body):
+        return capital(choose.pick(POOLS["woven in front"]).format(name=name, words=said.words)) + lowered(text)
+    return body + choose.pick(POOLS["woven of a value"]).format(name=name, words=said.words) + end
 
 
 def joined(choose: Chooser, requests: list[Request]) -> Request:
@@ -228,6 +272,6 @@ def read(*files: str) -> Iterator[Function]:
     """
     for file, line in ((name, line) for name in files or FILES for line in lines(name)):
         name, description, parameters, templates = line.split("|", 3)
-        parts = (each.split(":", 2) for each in filter(None, re.split(r";(?=\w+\??:)", parameters)))
+        parts = (each.split(":", 2) for each in filter(None, re.split(r";(?=[\w.]+\??:)", parameters)))
         made = tuple(Parameter(n.rstrip("?"), Kind(kind), told, not n.endswith("?")) for n, kind, told in parts)
         yield Function(name, description, made, tuple(templates.split(";;")), exact=file == SERVICES)

@@ -14,6 +14,7 @@ DATA = Path(__file__).parent / "data"
 SMALL = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"]
 FIRST_DAY, LAST_DAY = date(2019, 1, 1).toordinal(), date(2027, 12, 28).toordinal()
 BRACES = re.compile(r"\{([a-z]+2?|\d+-\d+)\}")
+CODED = re.compile(r"\b([Cc]ode|[Ss]ymbol|ISO|IATA|letters?)\b")  # in a description that asks for a code
 TYPES = {"b": "boolean", "i": "integer", "n": "number", "p": "number", "@": "string"}
 
 T = TypeVar("T")
@@ -41,6 +42,8 @@ def lowered(text: str) -> str:
 
 # a line is `name: one|another`
 POOLS = {name: values.split("|") for name, values in (line.split(": ", 1) for line in lines("values.txt"))}
+SPOKEN = {code: words.split("/") for code, words in (each.split("=", 1) for each in POOLS["spoken"])}  # names of codes
+SPOKEN_SHARE = 0.6  # of the codes are said by their names
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +103,10 @@ class Kind:
 
     `b` is yes or no, `i1-9` and `n0.5-2` are numbers of a range, `p0.1-0.2` is a share that may be said in percent,
     `e(red,blue)` is one of these, `@city` is one of a pool (`@date` and `@time` as their description asks); `li`,
-    `l1-9`, `ln0.5-2` and `l@city` are lists.
-    Words of its own are said for a value in `b(with pets/no pets)` and `e(en=English,fr=French)`.
+    `l1-9`, `ln0.5-2` and `l@city` are lists. `o` is an object, whose properties are parameters with a dot in their
+    names; `lo(of=@drink,count=i1-9/{count} {of})` is a list of objects, with the words for each.
+    Words of its own are said for a value in `b(with pets/no pets)` and `e(en=English,fr=French)`; codes that many
+    parameters take have theirs in the pool `spoken`.
     """
 
     text: str
@@ -110,9 +115,20 @@ class Kind:
     def options(self) -> list[str]:
         return self.text[2:-1].split(",") if self.text.startswith("e(") else []
 
+    @property
+    def fields(self) -> dict[str, Kind]:
+        """Of the objects in a list."""
+        found = self.text[2:-1].partition("/")[0]
+        return {name: Kind(kind) for name, kind in (each.split("=", 1) for each in found.split(",") if each)}
+
     def schema(self) -> dict[str, Any]:
         if self.options:
             return {"type": "string", "enum": [option.partition("=")[0] for option in self.options]}
+        if self.text.startswith("o"):
+            fields = {name: kind.schema() for name, kind in self.fields.items()}
+            return {"type": "object", "properties": fields, "required": [*fields]} if fields else {"type": "object"}
+        if self.text.startswith("lo"):
+            return {"type": "array", "items": Kind(self.text[1:]).schema()}
         if self.text[0] == "l":
             return {"type": "array", "items": {"type": TYPES.get(self.text[1], "integer")}}
         return {"type": TYPES[self.text[0]]}
@@ -122,12 +138,16 @@ class Kind:
         match self.text[0]:
             case "e":
                 option, _, words = choose.pick(self.options).partition("=")
-                return Said(option, words or option.replace("_", " "))
+                return Said(option, words or _spoken(choose, option).replace("_", " "))
             case "b":
                 yes, no = (self.text[2:-1] or "yes/no").split("/")
                 return Said(True, yes) if choose.chance(0.6) else Said(False, no)
             case "l":
                 return _list(choose, self.text[1:])
+            case "o":
+                values = {name: kind.said(choose) for name, kind in self.fields.items()}
+                words = re.sub(r"\{(\w+)\}", lambda found: values[found[1]].words, self.text[:-1].partition("/")[2])
+                return Said({name: said.value for name, said in values.items()}, words)
             case "i":
                 return _whole(choose, *self._range)
             case "n":
@@ -141,7 +161,7 @@ class Kind:
         if pool == "time":
             return _time(choose, "HH:MM" in description)
         word = choose.word(pool)
-        return Said(word, word)
+        return Said(word, _spoken(choose, word) if CODED.search(description) else word)
 
     @property
     def _range(self) -> tuple[float, float]:
@@ -149,7 +169,14 @@ class Kind:
         return float(low), float(high)
 
 
+def _spoken(choose: Chooser, code: str) -> str:
+    return choose.pick(SPOKEN[code]) if code in SPOKEN and choose.chance(SPOKEN_SHARE) else code
+
+
 def _list(choose: Chooser, of: str) -> Said:
+    if of[0] == "o":
+        each = [Kind(of).said(choose) for _ in range(choose.pick((1, 2, 2, 3)))]
+        return Said([said.value for said in each], choose.listed([said.words for said in each]))
     count = choose.between(2, 6)
     if of == "i":
         of = f"i1-{choose.pick((20, 100, 999))}"

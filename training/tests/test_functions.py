@@ -9,8 +9,8 @@ import pytest
 
 from training import functions
 from training.conversations import Conversations
-from training.functions import NAMED, Function, Parameter, Request, Tool
-from training.values import POOLS, Chooser, Kind, lines
+from training.functions import CLAUSE, NAMED, Function, Parameter, Request, Tool
+from training.values import POOLS, SPOKEN, Chooser, Kind, lines
 
 EVERYDAY = list(functions.read())
 ALL = [*EVERYDAY, *functions.read(functions.SERVICES)]
@@ -28,10 +28,13 @@ def fits(tool: Tool, arguments: object) -> None:
 
 def test_every_way_to_ask_says_what_the_function_requires() -> None:
     for function in ALL:
-        required = {p.name for p in function.parameters if p.required}
         known = {p.name for p in function.parameters}
         for template in function.templates:
-            assert required <= set(NAMED.findall(template)) <= known, f"{function.name}: {template}"
+            said = set(NAMED.findall(CLAUSE.sub("", template)))
+            outer = {name.partition(".")[0] for name in said}
+            required = {p.name for p in function.parameters if p.required and p.name.rpartition(".")[0] in ("", *outer)}
+            assert required <= said | outer, f"{function.name}: {template}"
+            assert set(NAMED.findall(template)) <= known, f"{function.name}: {template}"
 
 
 def test_more_files_of_functions_leave_those_of_the_first_in_their_places() -> None:
@@ -58,6 +61,47 @@ def test_a_request_says_every_argument_of_its_calls(choose: Chooser) -> None:
     made = tool.several(choose)
     assert made is not None
     assert all(call["arguments"]["to"] in made.text for call in made.calls)
+
+
+def test_a_parameter_with_a_dot_is_a_property_of_an_object(choose: Chooser) -> None:
+    wanted = (Parameter("size", Kind("o"), "Size"), Parameter("size.width", Kind("i21-90"), "Width"))
+    tool = Function("crop", "Crop", wanted, ("Crop it to {size.width} pixels.",)).tool(choose)
+    schema = tool.schema["function"]["parameters"]
+    assert schema["required"] == ["size"]
+    assert schema["properties"]["size"]["required"] == ["width"]
+    made = tool.ask(choose)
+    assert made is not None
+    width = made.calls[0]["arguments"]["size"]["width"]
+    assert made.text == f"Crop it to {width} pixels."
+
+
+def test_a_clause_is_said_with_its_value_or_left_out(choose: Chooser) -> None:
+    wanted = (Parameter("to", Kind("@email"), "To"), Parameter("copies", Kind("i21-60"), "Copies", required=False))
+    function = Function("send", "Send", wanted, ("~{copies} times, ~mail {to}.",))
+    made = [request for _ in range(80) if (request := function.tool(choose).ask(choose))]
+    said = [request for request in made if " times, mail" in request.text]
+    assert said
+    assert any(re.fullmatch(r"Mail \S+", request.text) for request in made)
+    assert all(request.text.startswith(f"{request.calls[0]['arguments']['copies']} times") for request in said)
+
+
+def test_a_request_reads_well_whichever_of_its_clauses_are_said(choose: Chooser) -> None:
+    for function in functions.read(functions.DETAILED):
+        made = [request.text for _ in range(12) if (request := function.tool(choose).ask(choose))]
+        assert made, function.name
+        for text in made:
+            assert not re.search(r"  | [,.;?!]|[,;]{2}|~|^[ ,]", text), text
+
+
+def test_what_is_told_in_passing_stands_in_the_call(choose: Chooser) -> None:
+    wanted = (Parameter("at", Kind("@city"), "At"), Parameter("limit", Kind("i21-90"), "Limit", required=False))
+    tools = [Function("look", "Look", wanted, ("Look at {at}.",)).tool(choose) for _ in range(120)]
+    made = [request for tool in tools if (request := tool.ask(choose))]
+    told = [request for request in made if "limit" in request.calls[0]["arguments"]]
+    assert any(re.fullmatch(r"[^.?]*\d+[^.?]*\.", request.text) for request in told)
+    for request in made:
+        limit = request.calls[0]["arguments"].get("limit")
+        assert re.findall(r"\d+", request.text) == ([str(limit)] if limit else [])
 
 
 def test_what_somebody_tells_of_himself_is_not_asked_for_several_values(choose: Chooser) -> None:
@@ -103,7 +147,7 @@ def test_a_value_fits_the_schema_of_its_kind(choose: Chooser) -> None:
 
 
 def test_every_kind_of_the_functions_has_values(choose: Chooser) -> None:
-    for kind in {parameter.kind for function in ALL for parameter in function.parameters}:
+    for kind in {parameter.kind for function in ALL for parameter in function.parameters} - {Kind("o")}:
         assert kind.said(choose).words, kind
 
 
@@ -167,6 +211,21 @@ def test_a_value_may_have_words_of_its_own(choose: Chooser) -> None:
     said = {(each.value, each.words) for kind in kinds for each in (kind.said(choose) for _ in range(40))}
     assert said == {(True, "with pets"), (False, "no pets"), ("en", "English"), ("pt_br", "pt br")}
     assert [kind.schema() for kind in kinds] == [{"type": "boolean"}, {"type": "string", "enum": ["en", "pt_br"]}]
+
+
+def test_a_code_is_said_by_its_name_too_where_its_description_asks_for_a_code(choose: Chooser) -> None:
+    codes = [Kind("@cc").said(choose, "Two-letter country code") for _ in range(60)]
+    assert {each.words == each.value for each in codes} == {True, False}
+    assert all(each.words in (each.value, *SPOKEN[each.value]) for each in codes)
+    assert all(each.words == each.value for each in (Kind("@cc").said(choose, "Country") for _ in range(60)))
+
+
+def test_a_list_of_objects_is_said_as_one_says_its_things(choose: Chooser) -> None:
+    kind = Kind("lo(what=@drink,count=i21-60/{count} {what})")
+    for _ in range(20):
+        said = kind.said(choose)
+        jsonschema.validate(said.value, kind.schema())
+        assert all(f"{each['count']} {each['what']}" in said.words for each in said.value)
 
 
 def test_a_date_is_written_as_its_description_asks(choose: Chooser) -> None:
