@@ -137,6 +137,7 @@ class Database:
             reset=_skip_reset,
             server_settings=_settings(role),
             statement_cache_size=0 if behind_pooler else STATEMENTS_KEPT,  # each transaction may be on another server
+            max_cached_statement_lifetime=0,  # forgotten, each would take a round trip more before a first token
         )
         database = cls(pool, direct or Login(dsn, role), behind_pooler=behind_pooler)
         try:
