@@ -9,6 +9,8 @@ import gguf
 import numpy as np
 from numpy.typing import NDArray
 
+from tests.inference.variants import opened
+
 RANK, ALPHA = 4, 8.0
 Change = tuple[NDArray[np.float32], NDArray[np.float32]]  # A [rank, inputs] and B [outputs, rank]
 
@@ -20,7 +22,7 @@ def random_changes(base: Path, *, seed: int = 0, size: float = 0.2) -> dict[str,
     def part(*shape: int) -> NDArray[np.float32]:
         return (size * random.standard_normal(shape)).astype(np.float32)
 
-    matrices = [t for t in gguf.GGUFReader(base).tensors if t.name.startswith("blk.") and len(t.shape) == 2]
+    matrices = [t for t in opened(base).tensors if t.name.startswith("blk.") and len(t.shape) == 2]
     return {t.name: (part(RANK, int(t.shape[0])), part(int(t.shape[1]), RANK)) for t in matrices}
 
 
@@ -46,7 +48,7 @@ def write_adapter(
 
 def write_merged(base: Path, target: Path, changes: Mapping[str, Change], *, scale: float = 1.0) -> Path:
     """The base in 32 bits, with the changes added to its weights."""
-    reader = gguf.GGUFReader(base)
+    reader = opened(base)
     writer = gguf.GGUFWriter(target, reader.fields["general.architecture"].contents())
     for name, field in reader.fields.items():
         if not name.startswith("GGUF.") and name != "general.architecture":

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inference.bundled import EMBEDDER
+from tests.inference.variants import opened
 
 EPSILON = 1e-12
 MATRICES = ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_up", "ffn_down")
@@ -26,7 +27,7 @@ def write_encoder(
 
     So a text's vector is about the mean of its words' vectors: texts of the same words are near each other.
     """
-    bundled = gguf.GGUFReader(EMBEDDER)
+    bundled = opened(EMBEDDER)
     writer = gguf.GGUFWriter(path, "bert")
     writer.add_block_count(1)
     writer.add_context_length(context)

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from inference.bundled import CHAT_MODEL
 from tests.inference.encoders import copy_vocabulary
+from tests.inference.variants import opened
 
 ATTENTION_EVERY = 4  # layers
 KV_HEADS, HEAD = 2, 32
@@ -39,7 +40,7 @@ class _Writer:
         self.gguf.add_head_count(self.heads)
         self.gguf.add_layer_norm_rms_eps(1e-6)
         self.gguf.add_rope_freq_base(10_000.0)
-        self.words = copy_vocabulary(gguf.GGUFReader(CHAT_MODEL), self.gguf)
+        self.words = copy_vocabulary(opened(CHAT_MODEL), self.gguf)
         self.gguf.add_vocab_size(self.words)
 
     def matrix(self, name: str, *shape: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +19,24 @@ KINDS_OF_FACTS = {
 }
 
 
+def opened(path: Path) -> gguf.GGUFReader:
+    """What stands in a file, not to be changed. To read the names of all tokens takes half a second, once."""
+    return _opened(path, path.stat().st_mtime_ns)
+
+
+@lru_cache(maxsize=4)
+def _opened(path: Path, _changed_ns: int) -> gguf.GGUFReader:
+    return gguf.GGUFReader(path)
+
+
 def fact(path: Path, name: str) -> Any:
     """A value of a file's header."""
-    return gguf.GGUFReader(path).fields[name].contents()
+    return opened(path).fields[name].contents()
 
 
 def write_variant(source: Path, target: Path, facts: Mapping[str, Any], *, rows: int | None = None) -> None:
     """A copy of `source` with other or more facts; the matrices with a row a token get `rows` rows, new ones zeros."""
-    reader = gguf.GGUFReader(source)
+    reader = opened(source)
     tokens = len(reader.fields[TOKENS].data)
     writer = gguf.GGUFWriter(target, fact(source, "general.architecture"))
     for name, field in reader.fields.items():
