@@ -113,20 +113,29 @@ class Tagged:
     error: str = UNSUPPORTED
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        # A NUL is in no body: where an error is located, a tag must not look like a key of the object (`function`).
-        choices = {f"\0{tag}": handler.generate_schema(model) for model in get_args(source) for tag in _tags(model)}
-        return core_schema.tagged_union_schema(
-            choices, self._tag, custom_error_type=self.error, custom_error_message=self.advice
-        )
+        choices = {tag: handler.generate_schema(model) for model in get_args(source) for tag in _tags(model)}
 
-    def _tag(self, value: Any) -> str | None:
-        tag = self.tag_of(value)
-        return f"\0{tag}" if isinstance(tag, str) else None
+        def tag_of(value: Any) -> str | None:
+            tag = self.tag_of(value)
+            return (tag if tag in choices else _unlike_a_key(tag)) if isinstance(tag, str) else None
+
+        return core_schema.tagged_union_schema(
+            choices, tag_of, custom_error_type=self.error, custom_error_message=self.advice
+        )
 
 
 def _tags(model: type[BaseModel]) -> tuple[str, ...]:
     tag: str | None = getattr(model, "TAG", None)
-    return get_args(model.model_fields["type"].annotation) if tag is None else (tag,)
+    if tag is not None:
+        return (tag,)
+    return tuple(map(_unlike_a_key, get_args(model.model_fields["type"].annotation)))
+
+
+def _unlike_a_key(type: str) -> str:
+    """Where an error is located, a type must not look like a key of the object (`function`): a NUL is in no body. A TAG
+    may, of a model whose values are one level deeper in one API (`file`).
+    """
+    return f"\0{type}"
 
 
 def only(*neutral: object) -> AfterValidator:
