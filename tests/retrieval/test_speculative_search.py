@@ -10,7 +10,7 @@ from uuid import UUID
 
 import pytest
 
-from inference.generation import Finish, Spent
+from inference.generation import Facts, Finish, Spent
 from inference.trace import Trace
 from retrieval import speculative_search as module
 from retrieval.passage import Passage
@@ -162,7 +162,7 @@ class Reading:
 
     prompt_tokens = 10
     finish: Finish | None = None
-    spent = Spent(engine_ns=10**9)
+    facts = Facts(spent=Spent(engine_ns=10**9))
 
     def __init__(self) -> None:
         self.passages: list[Passage] = []

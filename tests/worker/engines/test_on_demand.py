@@ -79,7 +79,7 @@ async def test_a_model_whose_engine_failed_is_opened_anew_and_gets_its_folder_ba
     try:
         await model.load()
         with monkeypatch.context() as broken:
-            broken.setattr(Executor, "run", lambda *_: 1 / 0)
+            broken.setattr(Executor, "place", lambda *_: 1 / 0)
             with pytest.raises(EngineStopped, match="division by zero"):
                 await read(model)
         assert (state(model), model.failed, model.is_idle) == ("not_loaded", None, True)
