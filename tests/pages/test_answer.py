@@ -192,6 +192,26 @@ async def test_what_was_read_ahead_has_a_lane_below_the_bar(open_page: OpenPage,
     await expect(page.locator(".timing")).to_contain_text("10 of 100 prompt tokens came from the cache")
 
 
+async def test_the_time_before_an_answer_is_no_part_of_the_work(open_page: OpenPage, scripted: ScriptedWorker) -> None:
+    spans = [
+        span("prefill", 0.0, 20.0, new_tokens=30, cached_tokens=70),
+        span("first_answer", 0.0, 60.0, lane="answer"),
+        span("decode", 60.0, 40.0, tokens=5),
+    ]
+
+    async def answer(stream: Stream) -> None:
+        await stream.send("firsttoken:trace", trace={**TRACE, "spans": spans})
+        await stream.complete()
+
+    scripted.script = answer
+    page = await open_page(scripted.url)
+    await ask(page, "Which?")
+    timing = page.locator(".timing")
+    await timing.locator("> summary").click()
+    await expect(timing).to_contain_text("Unaccounted for")
+    await expect(timing.locator("[data-span=other]")).to_have_count(0)
+
+
 async def test_the_timing_bar_says_where_the_time_went(open_page: OpenPage, scripted: ScriptedWorker) -> None:
     scripted.script = hello_with_trace
     page = await open_page(scripted.url)

@@ -19,10 +19,11 @@ export function kindOf(name) {
 }
 
 /** Non-overlapping {name, start_ms, duration_ms, gap} that cover the trace from 0 to its end. The main lane comes
- *  first; time that it leaves free is given to the other lanes, and what nothing covers is a gap. */
+ *  first; time that it leaves free is given to the other lanes, and what nothing covers is a gap. The lane `answer` is
+ *  no work: it lasts from the request to the first text, and would cover every gap before that. */
 export function tile(trace) {
   const main = topSpans(trace).filter((span) => span.lane === "main");
-  const beside = topSpans(trace).filter((span) => span.lane !== "main");
+  const beside = topSpans(trace).filter((span) => span.lane !== "main" && span.lane !== "answer");
   return cover(main, 0, trace.duration_ms, (from, to) =>
     cover(beside, from, to, (a, b) => [{ name: "gap", start_ms: a, duration_ms: b - a, gap: true }]),
   );

@@ -7,7 +7,7 @@ const WORDS = {
   decode: "writing the answer", tools: "waiting for tools", flush: "saving the answer and closing the stream",
   open: "opening the document stores", embed: "embedding", search: "searching", fuse: "merging what was found",
   rerank: "reranking", read: "fetching the passages", reread: "rereading the passages", compress: "shortening passages",
-  prefill_prefix: "reading the prompt ahead", jwks: "fetching the keys of the issuer", gap: "unaccounted for",
+  first_answer: "coming to the answer", prefill_prefix: "reading the prompt ahead", jwks: "fetching the keys of the issuer", gap: "unaccounted for",
 };
 
 export function words(name) {
