@@ -69,27 +69,28 @@ class Executor:
         First tokens, which should be on their way by now, do not wait for the copies."""
         for request, logits in self._begun:
             assert request.slot is not None
-            self._tiers.keep_end(request.slot, len(request.prompt), logits, goes_on=request.finish is None)
+            goes_on = request.finish is None
+            self._tiers.keep_end(request.slot, len(request.prompt), logits, goes_on=goes_on, ahead=request.ahead)
         self._begun.clear()
 
     def _place(self, request: Request, placement: Placement, started_ns: int) -> None:
-        end = placement.end
+        logits = placement.logits
         try:
             self._tiers.place(request, placement)
         except (InferenceError, MemoryError) as error:  # a state that cannot be restored costs time, not the request
             log.error("a prompt is recomputed from the start: %s", error)
             self._backend.truncate(placement.slot, 0)
             self._scheduler.restart_prefill(request, placement)
-            end = None
+            logits = None
         if not request.ahead and not request.stamps.admitted_ns:  # a preempted request was counted before
             self._totals["prompt_tokens"] += len(request.prompt)
             self._totals["cached_tokens"] += request.cached_tokens
         request.stamps.admitted_ns = request.stamps.admitted_ns or started_ns
-        if end is not None:
+        if logits is not None:
             request.stamps.prefilled_ns = now_ns()
-            self._draw(request, end.logits)
-            if not self._backend.rewinds and end.state is None:
-                self._begun.append((request, end.logits))
+            self._draw(request, logits)
+            if not (self._backend.rewinds or placement.checkpoint):
+                self._begun.append((request, logits))
 
     def _compute(self, work: Sequence[Work], started_ns: int) -> int | None:
         try:

@@ -31,7 +31,7 @@ from inference.generation import Priority
 from inference.kvcache.checkpoints import CHECKPOINT_SHARE, Checkpoints
 from inference.kvcache.host_cache import HostCache
 from inference.kvcache.radix import SharedPrefixes
-from inference.kvcache.slots import END_SHARE, Placement, Slots
+from inference.kvcache.slots import Placement, Slots
 from inference.request import EXACT_ROWS_MIN, Request
 
 # Prefill chunk sizes beside streams, largest first. Multiples of 16 suit the matrix kernels. The smallest is used
@@ -82,12 +82,10 @@ class Scheduler:
         self._config = config
         self.shared_prefixes = SharedPrefixes()
         checkpoint_bytes = 0 if rewinds else int(CHECKPOINT_SHARE * config.parked_bytes_max)
-        end_bytes = int(END_SHARE * checkpoint_bytes)
         self.slots = Slots(
             config.slots,
             parked=HostCache(config.parked_bytes_max - checkpoint_bytes, self.shared_prefixes),
-            checkpoints=Checkpoints(checkpoint_bytes - end_bytes, self.shared_prefixes),
-            end_bytes_max=end_bytes,
+            checkpoints=Checkpoints(checkpoint_bytes, self.shared_prefixes),
             shared_prefixes=self.shared_prefixes,
             rewinds=rewinds,
             streams=streams,

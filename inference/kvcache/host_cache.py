@@ -136,10 +136,20 @@ def default_bytes(token_bytes: float, left: int | None) -> int:
 
 
 class Kept(NamedTuple):
-    """The `state` of a checkpoint behind the first `tokens` of a conversation."""
+    """The `state` of a checkpoint behind the first `tokens` of a conversation, and the `logits` [vocabulary] there if
+    they are a whole prompt."""
 
     tokens: int
     state: NDArray[np.uint8]
+    logits: NDArray[np.float32] | None = None
+
+    @property
+    def logits_bytes(self) -> int:
+        return 0 if self.logits is None else self.logits.nbytes
+
+    @property
+    def bytes(self) -> int:
+        return self.state.nbytes + self.logits_bytes
 
 
 @dataclass(frozen=True, slots=True, eq=False)

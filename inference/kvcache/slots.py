@@ -28,9 +28,6 @@ TAIL_LOSS_MAX = 64
 MISS_TOKENS = 32
 # Waiting for another request's prefill costs a step or two; fewer tokens than this are cheaper to compute again.
 SHARED_PREFILL_MIN = 32
-# Of the memory for checkpoints: states at the ends of prompts. One saves no more than the tokens of a generation
-# prompt, and only if a newest question comes again; it may be as large as the keys and values of thousands.
-END_SHARE = 0.25
 
 
 UNUSED_SCOPE = CacheScope("")  # of a slot that was never used
@@ -47,17 +44,12 @@ class Parking(StrEnum):
 @dataclass(frozen=True, slots=True, eq=False)
 class PromptEnd:
     """What the first token of an answer is drawn from: the `logits` [vocabulary] behind the first `tokens` of a slot.
-    With them, the same prompt needs no step. `state`: that of the recurrent layers there, if the model cannot rewind
-    and the slot goes on.
+    With them, the same prompt needs no step, unless the slot has gone on and the model cannot rewind: then it needs a
+    checkpoint.
     """
 
     tokens: int
     logits: NDArray[np.float32]
-    state: NDArray[np.uint8] | None = None
-
-    @property
-    def state_bytes(self) -> int:
-        return 0 if self.state is None else self.state.nbytes
 
 
 @dataclass(slots=True, eq=False)
@@ -88,9 +80,9 @@ class Slot:
 @dataclass(frozen=True, slots=True)
 class Placement:
     """Put a prompt into `slot`. Its first `reused` tokens come from slot `source` (the same slot: nothing to copy) or
-    from `restored`, which may have left host memory by then; with a `checkpoint`, there may be more tokens. With an
-    `end`, they are the whole prompt, and the token behind it is drawn at once. `saves`: what to copy from the slot to
-    host memory first.
+    from `restored`, which may have left host memory by then; with a `checkpoint`, there may be more tokens. With
+    `logits`, they are the whole prompt, and the token behind it is drawn at once. `saves`: what to copy from the slot
+    to host memory first.
     """
 
     slot: int
@@ -98,15 +90,14 @@ class Placement:
     reused: int
     restored: Entry | None = None
     checkpoint: Checkpoint | None = None
-    end: PromptEnd | None = None
+    logits: NDArray[np.float32] | None = None
     saves: Saved | None = None
     miss: Miss | None = field(default=None, compare=False)  # why no more tokens are reused
 
     @property
     def state(self) -> NDArray[np.uint8] | None:
         """That of the recurrent layers behind the reused tokens, if it has to be brought back."""
-        kept = self.checkpoint or self.end
-        return kept.state if kept else None
+        return self.checkpoint.state if self.checkpoint else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,14 +112,14 @@ class Saved:
 @dataclass(frozen=True, slots=True)
 class _Prefix:
     """Where a prefix of a prompt is available: in a slot, or in a parked entry; `checkpoint` if it does not end with
-    the prefix and cannot rewind. `end` if it is a whole prompt that was answered before. `cached`: tokens of the prompt
-    that slots or host memory have at all."""
+    the prefix and cannot rewind. `logits` if it is a whole prompt that was answered before. `cached`: tokens of the
+    prompt that slots or host memory have at all."""
 
     tokens: int = 0
     slot: Slot | None = None
     entry: int | None = None
     checkpoint: Checkpoint | None = None
-    end: PromptEnd | None = None
+    logits: NDArray[np.float32] | None = None
     cached: int = 0
 
 
@@ -144,8 +135,7 @@ class Slots:
     """Pure bookkeeping; the engine applies each placement to the cache.
 
     `rewinds` is false for recurrent and hybrid models, whose state cannot be truncated: there, a slot can only be
-    continued from its exact end, or from a checkpoint. `end_bytes_max` is for the states that such a model needs at the
-    ends of prompts; logits, one row per slot, take little beside its keys and values.
+    continued from its exact end, or from a checkpoint.
     """
 
     def __init__(
@@ -154,7 +144,6 @@ class Slots:
         *,
         parked: HostCache | None = None,
         checkpoints: Checkpoints | None = None,
-        end_bytes_max: int = 0,
         shared_prefixes: SharedPrefixes | None = None,
         rewinds: bool = True,
         streams: bool = True,
@@ -167,7 +156,6 @@ class Slots:
         self._clock = 0
         self.parked = HostCache(0) if parked is None else parked
         self.checkpoints = Checkpoints(0) if checkpoints is None else checkpoints
-        self._end_bytes_max = end_bytes_max
 
     def __repr__(self) -> str:
         live = sum(slot.live for slot in self._slots)
@@ -197,12 +185,7 @@ class Slots:
     @property
     def keeps_ends(self) -> bool:
         """Whether the ends of prompts are kept where the slot goes on with an answer."""
-        return self._rewinds or self._end_bytes_max > 0
-
-    @property
-    def end_bytes(self) -> int:
-        """Memory of the states at the ends of prompts."""
-        return sum(slot.end.state_bytes for slot in self._slots if slot.end)
+        return self._rewinds or self.checkpoints.keeps
 
     def uncached(self, prompt: Sequence[int], scope: CacheScope) -> int:
         """Number of tokens at the end of the prompt that no slot holds or is about to hold."""
@@ -249,7 +232,7 @@ class Slots:
         holders = [self._slots[key] for key in keys]
         prefix = (self._whole(prompt, scope) if answers else None) or self._prefix(beginning, scope, holders, matched)
         # A single row of an exact prompt may have been a whole prompt, computed alone.
-        if prefix.tokens < recomputed and not prefix.end:
+        if prefix.tokens < recomputed and prefix.logits is None:
             prefix = replace(NOTHING, cached=prefix.cached)
         target = self._target(prefix)
         if target is None:
@@ -261,7 +244,7 @@ class Slots:
             miss=self._miss(prompt, scope, keys, matched, prefix),
             restored=None if prefix.entry is None else self.parked[prefix.entry],
             checkpoint=prefix.checkpoint,
-            end=prefix.end,
+            logits=prefix.logits,
             saves=self._saves(target, prefix),
         )
         if prefix.checkpoint:
@@ -269,27 +252,19 @@ class Slots:
         target.tokens, target.computed, target.scope = list(prompt), prefix.tokens, scope
         target.live, target.ahead, target.parking = True, ahead, Parking.DUE
         target.boundaries = self._boundaries(beginning, scope, prefix, boundaries)
-        target.end = prefix.end
+        target.end = None if prefix.logits is None or prefix.checkpoint else PromptEnd(len(prompt), prefix.logits)
         self._index.insert(target.number, target.tokens, scope)
         self._touch(target)
         return placement
 
-    def keep_checkpoint(self, number: int, state: NDArray[np.uint8]) -> None:
-        """Keep the recurrent state of a live slot, which is that behind its computed tokens."""
+    def keep_checkpoint(self, number: int, state: NDArray[np.uint8], logits: NDArray[np.float32] | None = None) -> None:
+        """Keep the recurrent state of a slot, which is that behind its computed tokens; and the logits there, if these
+        are a whole prompt."""
         slot = self._slots[number]
-        self.checkpoints.put(slot.tokens[: slot.computed], slot.scope, state)
+        self.checkpoints.put(slot.tokens[: slot.computed], slot.scope, state, logits)
 
-    def keep_end(self, number: int, end: PromptEnd) -> None:
-        """Keep the end of the prompt that a slot was given last, in place of its last one, and of those that were used
-        least recently. If its state is larger than all that may be kept, others will be too."""
-        if end.state_bytes > self._end_bytes_max:
-            self._end_bytes_max = 0
-            return
-        self._slots[number].end = None
-        for slot in sorted(self._slots, key=lambda slot: slot.used):
-            if self.end_bytes + end.state_bytes <= self._end_bytes_max:
-                break
-            slot.end = None
+    def keep_end(self, number: int, end: PromptEnd | None) -> None:
+        """Keep the end of the prompt that a slot was given last, in place of that of an earlier one."""
         self._slots[number].end = end
 
     def advance(self, number: int, tokens: int) -> None:
@@ -353,15 +328,21 @@ class Slots:
         return replace(best if worth else NOTHING, cached=cached)
 
     def _whole(self, prompt: Sequence[int], scope: CacheScope) -> _Prefix | None:
-        """A slot that holds all of a prompt, with the end of it; an idle one is preferred."""
+        """Where all of a prompt is available with the logits behind it: a slot, of which an idle one is preferred, or
+        a parked entry."""
         tokens = len(prompt)
-        holders = self._holding(prompt, scope)
-        ended = [slot for slot in holders if slot.end and slot.end.tokens == tokens and self._goes_on(slot, slot.end)]
-        slot = min(ended, key=lambda slot: (slot.live, slot.number), default=None)
-        return _Prefix(tokens, slot=slot, end=slot.end, cached=tokens) if slot else None
-
-    def _goes_on(self, slot: Slot, end: PromptEnd) -> bool:
-        return self._rewinds or end.state is not None or slot.ends_at(end.tokens)
+        holders = [slot for slot in self._holding(prompt, scope) if slot.computed >= tokens]
+        holders.sort(key=lambda slot: (slot.live, slot.number))
+        for slot in holders:
+            if slot.end and slot.end.tokens == tokens and (self._rewinds or slot.ends_at(tokens)):
+                return _Prefix(tokens, slot=slot, logits=slot.end.logits, cached=tokens)
+        if (kept := self.checkpoints.ending(prompt, scope)) is None:
+            return None
+        whole = _Prefix(tokens, checkpoint=kept, logits=kept.logits, cached=tokens)
+        if holders:
+            return replace(whole, slot=holders[0])
+        entry, parked = self.parked.match(prompt, scope)
+        return replace(whole, entry=entry) if parked == tokens >= PARK_TOKENS_MIN else None
 
     def _computing(self, prompt: Sequence[int], scope: CacheScope) -> list[Slot]:
         """The slots in which requests are computing exactly this prompt."""
@@ -391,7 +372,7 @@ class Slots:
     ) -> tuple[int, ...]:
         """Where to keep the state of a prompt that goes on from this prefix: also at its end, unless it is a checkpoint
         or near one. That costs no step, and nothing else will hold the state there once the prompt is computed."""
-        if self._rewinds or prefix.end or not self.checkpoints.keeps:
+        if self._rewinds or prefix.logits is not None or not self.checkpoints.keeps:
             return ()
         behind = spaced([at for at in boundaries if at <= len(beginning)], prefix.tokens)
         last = self.checkpoints.longest(beginning[: prefix.tokens], scope)

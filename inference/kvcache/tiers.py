@@ -165,7 +165,7 @@ class Tiers:
         ready = self._arrivals.ready(now_ns())
         for entry in self._arrivals.read():
             for kept in entry.checkpoints:
-                self._slots.checkpoints.put(entry.tokens[: kept.tokens], entry.scope, kept.state)
+                self._slots.checkpoints.put(entry.tokens[: kept.tokens], entry.scope, kept.state, kept.logits)
             if self.parked.wants(entry.tokens, entry.scope):
                 self._park(replace(entry, checkpoints=()))
         return ready
@@ -209,15 +209,19 @@ class Tiers:
         except (InferenceError, MemoryError) as error:  # a missing one may cost a prefill, but no answer
             log.error("the state at a boundary could not be kept: %s", error)
 
-    def keep_end(self, number: int, tokens: int, logits: NDArray[np.float32], *, goes_on: bool) -> None:
+    def keep_end(
+        self, number: int, tokens: int, logits: NDArray[np.float32], *, goes_on: bool, ahead: bool = False
+    ) -> None:
         """Keep what the same prompt needs to be answered without a step: these logits behind so many tokens, which are
-        all that the slot has. `goes_on`: it is about to get more of them."""
-        is_lost = goes_on and not self._backend.rewinds  # the state there
-        if is_lost and not self._slots.keeps_ends:
-            return
+        all that the slot has. `goes_on`: it is about to get more of them. Of a prompt that was prefilled `ahead` there
+        is no checkpoint: nobody has asked it yet, and of a text that is being written comes one with every pause."""
+        stays = self._backend.rewinds or not goes_on
+        apart = self._slots.checkpoints.keeps and not (self._backend.rewinds or ahead)
         try:
-            state = self._backend.checkpoint(number) if is_lost else None
-            self._slots.keep_end(number, PromptEnd(tokens, logits.copy(), state))
+            end = PromptEnd(tokens, logits.copy()) if stays or apart else None
+            self._slots.keep_end(number, end if stays else None)
+            if apart and end:
+                self._slots.keep_checkpoint(number, self._backend.checkpoint(number), end.logits)
         except (InferenceError, MemoryError) as error:  # a missing one costs a step, but no answer
             log.error("the end of a prompt could not be kept: %s", error)
 
@@ -246,7 +250,7 @@ class Tiers:
             "parked": len(self.parked),
             "parked_bytes": self.parked.bytes,
             "checkpoints": len(self._slots.checkpoints),
-            "checkpoint_bytes": self._slots.checkpoints.bytes + self._slots.end_bytes,
+            "checkpoint_bytes": self._slots.checkpoints.bytes,
             "checkpoints_used_total": self.totals["checkpoints_used"],
             "prompt_index_bytes": self._slots.index_bytes,
             "restored_total": self.totals["restored"],

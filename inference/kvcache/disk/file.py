@@ -4,7 +4,7 @@ A saved state is a header, the tokens, the state, and checkpoints of the layers 
 
     magic 8 | fingerprint 32 | digest of the scope 16 | number of tokens 4 | bytes of state 8
     number of checkpoints 4 | bytes of checkpoints 8 | checksum 32
-    tokens, 4 bytes each | state | tokens 4 and bytes 8 of each checkpoint | checkpoints
+    tokens, 4 bytes each | state | tokens 4, bytes 8, of which logits 4, of each checkpoint | checkpoints
 
 Numbers are little-endian. The checksum is a BLAKE2b of everything else. A file is written atomically, that of a state
 under a random name that reveals nothing; only its owner may read it. There is no fsync: the checksum detects what a
@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from inference.generated_tokens import BYTES_MAX, DIGEST_BYTES, GeneratedTokens
 from inference.kvcache.host_cache import Kept
 
-MAGIC = b"FTKV\x02\r\n\x00"  # a new layout gets a new number
+MAGIC = b"FTKV\x03\r\n\x00"  # a new layout gets a new number
 FINGERPRINT_BYTES = CHECKSUM_BYTES = 32
 SCOPE_BYTES = 16
 TOKENS_MAX = 2**24  # a header with more is damaged
@@ -36,7 +36,7 @@ FILE_MODE = 0o600
 
 _START = struct.Struct(f"<{len(MAGIC)}s{FINGERPRINT_BYTES}s{SCOPE_BYTES}sIQIQ")
 _HEADER_BYTES = _START.size + CHECKSUM_BYTES
-_PLACE = np.dtype([("tokens", "<u4"), ("bytes", "<u8")])
+_PLACE = np.dtype([("tokens", "<u4"), ("bytes", "<u8"), ("logits", "<u4")])
 
 
 class UnreadableFile(Exception):
@@ -74,7 +74,7 @@ class KvFile:
 
     @property
     def _checkpoint_bytes(self) -> int:
-        return sum(_PLACE.itemsize + kept.state.nbytes for kept in self.checkpoints)
+        return sum(_PLACE.itemsize + kept.bytes for kept in self.checkpoints)
 
     def write(self, folder: Path, suffix: str) -> str:
         """Returns the name. Raises OSError and then leaves nothing behind."""
@@ -88,10 +88,10 @@ class KvFile:
             len(self.checkpoints),
             self._checkpoint_bytes,
         )
-        places = np.array([(kept.tokens, kept.state.nbytes) for kept in self.checkpoints], _PLACE)
-        arrays: list[NDArray[Any]] = [self.tokens, self.state, places.view(np.uint8)]
-        arrays += [kept.state for kept in self.checkpoints]
-        parts = [array.data for array in arrays if array.size]
+        places = np.array([(kept.tokens, kept.bytes, kept.logits_bytes) for kept in self.checkpoints], _PLACE)
+        arrays: list[NDArray[Any] | None] = [self.tokens, self.state, places.view(np.uint8)]
+        arrays += chain.from_iterable((kept.state, kept.logits) for kept in self.checkpoints)
+        parts = [array.data for array in arrays if array is not None and array.size]
         write_whole(folder / name, start, _checksum(start, *parts), *parts)
         return name
 
@@ -105,7 +105,7 @@ class KvFile:
         tokens, state, places, states = np.split(content[_HEADER_BYTES:], head.ends)
         held = places.view(_PLACE)
         each = np.split(states, np.cumsum(held["bytes"][:-1], dtype=np.int64)) if len(held) else ()
-        checkpoints = tuple(Kept(int(at), one) for at, one in zip(held["tokens"], each, strict=True))
+        checkpoints = tuple(map(_kept, held, each))
         return cls(head.fingerprint, head.scope, tokens.view("<i4"), state, checkpoints)
 
     @classmethod
@@ -141,6 +141,12 @@ def _parse(header: bytes, size: int) -> _Head:
     if magic != MAGIC or tokens > TOKENS_MAX or size != whole or kept_bytes < count * _PLACE.itemsize:
         raise UnreadableFile("not a saved state, or incomplete")
     return _Head(fingerprint, scope, tokens, state_bytes, count, header[_START.size :])
+
+
+def _kept(place: np.void, content: NDArray[np.uint8]) -> Kept:
+    """A checkpoint; its logits are copied, since they may begin at any byte."""
+    state, logits = np.split(content, [len(content) - int(place["logits"])])
+    return Kept(int(place["tokens"]), state, logits.copy().view("<f4") if logits.size else None)
 
 
 def _checksum(*parts: bytes | memoryview) -> bytes:

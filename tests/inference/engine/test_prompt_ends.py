@@ -18,7 +18,9 @@ from inference.engine.engine import Engine
 from inference.engine.sampler import Sampler
 from inference.errors import InferenceError
 from inference.generation import Priority, Sampling, Stamps
-from inference.kvcache.slots import END_SHARE, SHARED_PREFILL_MIN
+from inference.kvcache.checkpoints import CHECKPOINT_SHARE
+from inference.kvcache.host_cache import INDEX_TOKEN_BYTES, PARK_TOKENS_MIN
+from inference.kvcache.slots import SHARED_PREFILL_MIN
 from inference.prompt import Miss
 from inference.request import Request
 from inference.testing import ScriptedBackend
@@ -54,12 +56,39 @@ def test_the_same_prompt_is_answered_again_without_computing_any_of_it(rewinds: 
 
 def test_a_state_is_kept_where_an_answer_goes_on_from_one_that_ended_at_once() -> None:
     machine = Machine(rewinds=False)
-    assert answered(machine, request(PROMPT, 1)) == len(PROMPT)
-    assert machine.scheduler.slots.end_bytes == 0, "the slot still has it"
+    machine.add(ahead := request(PROMPT, 0, priority=Priority.AHEAD))
+    machine.finish(ahead)
+    checkpoints = machine.scheduler.slots.checkpoints
+    assert len(checkpoints) == 0, "the slot still has it"
+    for _ in range(3):
+        assert answered(machine, request(PROMPT, 80)) == 0
+        assert len(checkpoints) == 1
+
+
+def test_a_turn_goes_on_from_the_end_of_a_prompt_if_its_answer_is_told_in_other_words() -> None:
+    machine = Machine(rewinds=False)
+    answered(machine, asked := request(PROMPT, 80))
+    other = [*PROMPT, (asked.generated[0] + 1) % VOCABULARY, *[1] * 40]
+    assert answered(machine, request(other)) == len(other) - len(PROMPT)
+    assert answered(machine, request(PROMPT)) == 0
+
+
+@pytest.mark.parametrize("tokens", [1, 80])
+def test_a_conversation_that_left_its_slot_is_answered_again_from_the_end_of_its_prompt(tokens: int) -> None:
+    machine = Machine(EngineConfig(parallel=1, resident=0, prefill_tokens_alone=16), rewinds=False)
+    prompt = [n % VOCABULARY for n in range(PARK_TOKENS_MIN + 1)]
+    assert answered(machine, request(prompt, tokens)) == len(prompt)
+    answered(machine, request([4, *prompt], 80))
+    assert answered(machine, request(prompt, 80)) == 0
+
+
+def test_a_state_that_is_known_gets_the_logits_of_a_prompt_that_ends_there() -> None:
+    machine = Machine(rewinds=False)
+    machine.add(ahead := request(PROMPT, 0, priority=Priority.AHEAD))
+    machine.finish(ahead)
+    answered(machine, request([*PROMPT, *[1] * 50], 80))  # goes on from it, so its state is kept
+    assert answered(machine, request(PROMPT, 80)) == len(PROMPT), "the logits are not known there"
     assert answered(machine, request(PROMPT, 80)) == 0
-    assert machine.scheduler.slots.end_bytes > 0
-    assert answered(machine, request(PROMPT, 80)) == 0
-    assert len(machine.scheduler.slots.checkpoints) == 0, "nothing else begins with all of the prompt"
 
 
 def test_a_prompt_whose_state_was_not_kept_is_computed_once_an_answer_has_moved_on(
@@ -192,22 +221,21 @@ def test_a_failed_step_leaves_the_ends_of_its_prompts_as_they_are() -> None:
 
 
 def test_the_states_at_the_ends_of_prompts_stay_within_their_bytes() -> None:
-    one = 4 * len(PROMPT)  # of the scripted device
+    one = 4 * (len(PROMPT) + VOCABULARY) + INDEX_TOKEN_BYTES * len(PROMPT)  # of the scripted device
     limit = int(2.5 * one)
-    machine = Machine(replace(CONFIG, parked_bytes_max=int(limit / END_SHARE * 2)), rewinds=False)
+    machine = Machine(replace(CONFIG, parked_bytes_max=int(limit / CHECKPOINT_SHARE)), rewinds=False)
     prompts = [request([first, *PROMPT[1:]], 80) for first in (2, 3, 4)]
     for prompt in prompts:
         answered(machine, prompt)
-    slots = machine.scheduler.slots
-    assert one < slots.end_bytes <= limit
+    assert machine.scheduler.slots.checkpoints.bytes == 2 * one
     computed = [answered(machine, request(each.prompt, 1)) for each in reversed(prompts)]
     assert computed == [0, 0, len(PROMPT)], "the oldest one went"
 
 
 def test_a_state_larger_than_its_share_is_not_copied_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    machine = Machine(replace(CONFIG, parked_bytes_max=1000), rewinds=False)
+    machine = Machine(replace(CONFIG, parked_bytes_max=100), rewinds=False)
     answered(machine, request(PROMPT))
-    assert machine.scheduler.slots.end_bytes == 0
+    assert machine.scheduler.slots.checkpoints.bytes == 0
     monkeypatch.setattr(machine.backend, "checkpoint", None)
     answered(machine, request([1, *PROMPT]))
 

@@ -54,6 +54,20 @@ def test_on_disk_are_the_end_of_the_instructions_and_the_newest_ones() -> None:
     assert kept.along(SYSTEM[:-1], ANYONE) == kept.along(HISTORY, CacheScope("one")) == ()
 
 
+def test_the_end_of_a_prompt_right_behind_another_state_is_not_worth_a_place_on_disk() -> None:
+    kept, logits = Checkpoints(10**6), np.zeros(5, np.float32)
+    for end, known in ((100, None), (200, logits), (300, None), (305, logits)):
+        kept.put([*HISTORY, *range(9)][:end], ANYONE, STATE, known)
+    assert [each.tokens for each in kept.along([*HISTORY, *range(9)], ANYONE)] == [100, 200, 300]
+
+
+def test_logits_take_their_bytes() -> None:
+    kept = Checkpoints(10**6)
+    for logits in (None, np.zeros(5, np.float32), np.zeros(5, np.float32)):
+        kept.put(HISTORY, ANYONE, STATE, logits)
+    assert (len(kept), kept.bytes) == (1, size(300) + 20)
+
+
 @pytest.mark.parametrize("bytes_max", [0, size(99)])
 def test_what_has_no_room_is_not_kept(bytes_max: int) -> None:
     kept = Checkpoints(bytes_max)

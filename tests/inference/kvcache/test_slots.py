@@ -118,7 +118,7 @@ def test_what_was_drawn_from_belongs_to_the_prompt_that_the_slot_was_given_last(
     slots.advance(0, len(SYSTEM))
     slots.keep_end(0, end)
     finish(slots, 0, [*SYSTEM, 7])
-    assert slots.place(SYSTEM, ANYONE, answers=True) == Placement(0, 0, len(SYSTEM), end=end)
+    assert slots.place(SYSTEM, ANYONE, answers=True) == Placement(0, 0, len(SYSTEM), logits=end.logits)
     finish(slots, 0, SYSTEM)
     other = [7] * len(SYSTEM)
     slots.place([*other, 8], ANYONE)
@@ -127,13 +127,12 @@ def test_what_was_drawn_from_belongs_to_the_prompt_that_the_slot_was_given_last(
 
 
 def test_the_end_of_a_prompt_goes_with_what_leads_to_it() -> None:
-    slots = Slots(1, rewinds=False, end_bytes_max=100)
+    slots = Slots(1)
     slots.place(SYSTEM, ANYONE)
     slots.advance(0, len(SYSTEM))
-    slots.keep_end(0, PromptEnd(len(SYSTEM), np.zeros(3, np.float32), np.zeros(60, np.uint8)))
-    assert slots.end_bytes == 60
+    slots.keep_end(0, PromptEnd(len(SYSTEM), np.zeros(3, np.float32)))
     slots.release(0, SYSTEM[:-1])
-    assert slots.end_bytes == 0
+    assert slots[0].end is None
 
 
 def test_a_prompt_in_a_slot_that_turned_out_to_be_empty_is_waited_for() -> None:
@@ -142,7 +141,7 @@ def test_a_prompt_in_a_slot_that_turned_out_to_be_empty_is_waited_for() -> None:
     slots.advance(0, len(SYSTEM))
     slots.keep_end(0, end)
     finish(slots, 0, SYSTEM)
-    assert slots.place(SYSTEM, ANYONE, answers=True) == Placement(0, 0, len(SYSTEM), end=end)
+    assert slots.place(SYSTEM, ANYONE, answers=True) == Placement(0, 0, len(SYSTEM), logits=end.logits)
     assert not slots.prefix_owners(SYSTEM, ANYONE, answers=True)
     slots.restart(0)
     assert slots.prefix_owners(SYSTEM, ANYONE, answers=True) == {0}

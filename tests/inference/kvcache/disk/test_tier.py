@@ -80,13 +80,24 @@ def test_a_conversation_outlives_the_worker(tmp_path: Path, root: bool) -> None:
 
 
 def test_checkpoints_of_a_conversation_lie_beside_it_and_are_read_with_it(tmp_path: Path) -> None:
-    checkpoints = tuple(Kept(at, np.full(size, at, np.uint8)) for at, size in ((70, 10), (100, 30)))
+    logits = np.arange(5, dtype=np.float32)
+    checkpoints = tuple(Kept(at, np.full(size, at, np.uint8), logits) for at, size in ((70, 10), (100, 31)))
+    checkpoints += (Kept(100, np.full(3, 9, np.uint8)),)
     fill(tmp_path, replace(entry(), checkpoints=checkpoints))
     with disk(tmp_path) as tier:
         assert tier.size == files(tmp_path)[0].stat().st_size > entry().size + 40
         back = fetch(tier)
     assert back is not None and back.state.tolist() == entry().state.tolist()
-    assert [(kept.tokens, kept.state.tolist()) for kept in back.checkpoints] == [(70, [70] * 10), (100, [100] * 30)]
+    assert [(kept.tokens, kept.state.tolist()) for kept in back.checkpoints] == [
+        (70, [70] * 10),
+        (100, [100] * 31),
+        (100, [9] * 3),
+    ]
+    assert [kept.logits is not None and kept.logits.tolist() for kept in back.checkpoints] == [
+        [0, 1, 2, 3, 4],
+        [0, 1, 2, 3, 4],
+        False,
+    ]
 
 
 def test_a_file_tells_nothing_by_its_name_and_is_its_owners_alone(tmp_path: Path) -> None:
