@@ -26,7 +26,7 @@ from inference.errors import InvalidTemplate
 from inference.message_fitting import Capabilities, TemplateMessage, fit
 from inference.prompt import ChatMessage, Part, Rendered, Segment, ToolCall
 from inference.template_options import NO_OPTIONS, Value
-from inference.template_probe import probe
+from inference.template_probe import openings, probe
 
 # Markup needs brackets, bars or the like. Text of only these characters is harmless, and templates compare it
 # ("type" == "string"), so it is passed as it is.
@@ -182,6 +182,7 @@ class ChatTemplate:
         self._template = jinja2.Template.from_code(environment, code, dict(environment.globals))
         self.switches = frozenset(read - OURS - self._variables.keys() - environment.globals.keys())
         self.capabilities = probe(self._tried)
+        self.openings = openings(self._tried, self.capabilities)
 
     def render(
         self,

@@ -62,6 +62,14 @@ def probe(render: Render) -> Capabilities:
     return replace(can, begins_with_user=_Probe(render, can, TOOLS if can.tools else ()).begins_with_user)
 
 
+def openings(render: Render, can: Capabilities) -> frozenset[str]:
+    """The markup with which a prompt ends behind a question or a result, where later prompts have the same before the
+    answer: then they begin with all of it. Where the template opens a thought and drops it later, they do not."""
+    probed = _Probe(render, can, TOOLS if can.tools else ())
+    found = [probed.opening_behind(ASK), probed.opening_behind(ASK, CALLING, RESULT)]
+    return frozenset(opening for opening in found if opening)
+
+
 class _Probe:
     """`can` is what is known of the template so far."""
 
@@ -104,6 +112,13 @@ class _Probe:
         role = plain._opening(ANSWER, system)[-ROLE_CHARS:]
         begins = self.takes(ANSWER, ASK) and self.takes(*system, ANSWER, ASK) and self.takes(*system)
         return not (begins and self._opening(ANSWER, system).endswith(role))
+
+    def opening_behind(self, *messages: ChatMessage) -> str:
+        """What follows these messages both at the end of a prompt and before an answer; "" if that differs."""
+        last = messages[-1].content
+        opening = self._fitted(messages).rpartition(last)[2]
+        later = self._fitted((*messages, ANSWER, ASK_AGAIN)).partition(last)[2].partition(ANSWER.content)[0]
+        return opening if opening == later else ""
 
     def _opening(
         self, message: ChatMessage, before: Sequence[ChatMessage] = (), behind: Sequence[ChatMessage] = ()

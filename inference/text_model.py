@@ -59,7 +59,7 @@ class TextModel:
         self._marks = {id: weights.token_text(id).encode() for id, piece in enumerate(self._pieces) if not piece}
         longest = max(map(len, [*self._pieces, *self._marks.values()]))
         room = Room(context, longest) if weights.keeps_text else None
-        self._tokenizer = Tokenizer(weights, room)
+        self._tokenizer = Tokenizer(weights, room, self._template.openings)
         self._turns = GeneratedTokens(self._pieces, fingerprint)
         self._vocabulary = Vocabulary(self._pieces, self._end_tokens, partial(weights.tokenize, parse_special=True))
 

@@ -74,10 +74,13 @@ class Room:
 
 
 class Tokenizer:
-    def __init__(self, vocabulary: Vocabulary, room: Room | None = None) -> None:
-        """Without `room`, the length of texts is not limited."""
+    def __init__(
+        self, vocabulary: Vocabulary, room: Room | None = None, openings: frozenset[str] = frozenset()
+    ) -> None:
+        """Without `room`, the length of texts is not limited. `openings`: as in `ChatTemplate`."""
         self._vocabulary = vocabulary
         self._room = room
+        self._openings = openings
         self._bos = vocabulary.bos
         self._kept: LruCache[Piece, tuple[int, ...]] = LruCache(CACHE_BYTES_MAX, _bytes)
         self._lock = threading.Lock()  # long prompts are encoded on a worker thread
@@ -103,7 +106,7 @@ class Tokenizer:
         starts = accumulate(map(len, pieces), initial=len(start))
         places = list(starts)
         runs = [PlacedRun(at, segment.run) for at, segment in zip(places, segments, strict=False) if segment.run]
-        return PromptTokens(chain(start, *pieces), _boundaries(segments, places), runs)
+        return PromptTokens(chain(start, *pieces), _boundaries(segments, places, self._openings), runs)
 
     def outline(self, segments: Sequence[Segment], *, salt: str = "") -> list[Extent]:
         """The parts of the tokens that `encode` returns for the same segments. A token that spans a passage and the
@@ -146,16 +149,16 @@ class Tokenizer:
         return ids
 
 
-def _boundaries(segments: Sequence[Segment], starts: Sequence[int]) -> tuple[int, ...]:
+def _boundaries(segments: Sequence[Segment], starts: Sequence[int], openings: frozenset[str]) -> tuple[int, ...]:
     """Where prompts part that begin alike: before the first text of each part (another conversation has the same
-    instructions, an edit or a later turn another question or no passages), and behind the last text (what follows is
-    not kept of a turn whose reasoning is dropped, or that is generated again). `starts`: the positions of the segments,
-    and the end of the prompt.
+    instructions, an edit or a later turn another question or no passages), and behind the last text, unless later
+    prompts have the same opening of the answer. `starts`: the positions of the segments, and the end of the prompt.
     """
     texts = [at for at, segment in enumerate(segments) if not segment.trusted or segment.ids is not None]
     parts = [segments[at].part for at in texts]
     firsts = [starts[at] for at, part, last in zip(texts, parts, [None, *parts], strict=False) if part is not last]
-    return (*firsts, *(starts[at + 1] for at in texts[-1:]))
+    last = [] if segments and segments[-1].trusted and segments[-1].text in openings else texts[-1:]
+    return (*firsts, *(starts[at + 1] for at in last))
 
 
 class Tokenize(Protocol):

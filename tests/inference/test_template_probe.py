@@ -10,7 +10,7 @@ import pytest
 from agents.parser.dialect import Format, choose
 from inference.errors import InvalidTemplate
 from inference.message_fitting import EVERYTHING, Capabilities
-from inference.prompt import ChatMessage
+from inference.prompt import ChatMessage, ToolCall
 from inference.template import ChatTemplate
 from inference.template_options import have_effort
 from tests.inference.families import FAMILIES
@@ -76,6 +76,21 @@ def test_the_user_comes_first_where_tools_turn_any_first_message_into_the_users(
     source = FAMILIES["Qwen 2.5"].replace("%}<|im_start|>assistant{{ '\n' }}{{ m", f"%}}{named}{{{{ '\n' }}}}{{{{ m")
     source = source.replace("in messages %}", "in (messages[1:] if messages[0].role == 'system' else messages) %}")
     assert ChatTemplate(source).capabilities.begins_with_user
+
+
+def test_an_answer_is_opened_as_in_later_prompts_unless_a_thought_is_opened_and_dropped() -> None:
+    def opening(family: str, **switches: bool) -> str:
+        opened = ChatTemplate(FAMILIES[family])
+        last = opened.render([ChatMessage("user", "?")], switches=switches)[-1]
+        return last.text if last.text in opened.openings else ""
+
+    assert opening("Granite 4") == "<|end_of_text|>\n<|start_of_role|>assistant<|end_of_role|>"
+    assert opening("Qwen 3") == "<|im_end|>\n<|im_start|>assistant\n"
+    assert opening("Qwen 3", enable_thinking=False) == opening("Qwen 3.5") == opening("gpt-oss") == ""
+    called = [ChatMessage("user", "?"), ChatMessage("assistant", "", (ToolCall("f", "{}"),)), ChatMessage("tool", "3")]
+    for family, known in (("LFM2", True), ("Qwen 3.5", False)):
+        template = ChatTemplate(FAMILIES[family])
+        assert (template.render(called)[-1].text in template.openings) == known
 
 
 def test_contents_are_parts_only_where_texts_get_lost() -> None:

@@ -44,6 +44,14 @@ def test_exact_ids_are_used_as_they_are() -> None:
     assert Tokenizer(Letters()).encode([Segment("a", False, ids=(1, 2))]) == [1, 2]
 
 
+def test_other_prompts_go_on_behind_the_last_text_only_where_the_answer_is_opened_in_other_words_later() -> None:
+    tokenizer = Tokenizer(Letters(), openings=frozenset({"ab"}))
+    for end, boundaries in (("ab", (1,)), ("abc", (1, 3)), ("", (1, 3))):
+        prompt = tokenizer.encode([Segment("s", True), Segment("??", False), Segment(end, True)])
+        assert prompt.boundaries == boundaries
+    assert tokenizer.encode([Segment("s", True), Segment("ab", False)]).boundaries == (1, 3), "nobody's text opens it"
+
+
 def test_the_beginning_of_sequence_is_added_once() -> None:
     tokenizer = Tokenizer(Letters(bos=-1))
     assert tokenizer.encode([Segment("a", True)]) == [-1, 97]

@@ -114,6 +114,7 @@ async def test_a_turn_that_goes_on_computes_what_is_new_and_an_edit_of_it_no_mor
     edited = await talk.ask([*messages, user(4)])
     for generation, question in ((third, user(3)), (edited, user(4))):
         assert computed(generation) <= talk.tokens(question) + MARKUP_MAX
+        assert generation.facts.reading.count == 1, "no step of its own for the markup behind the question"
 
 
 async def test_an_answer_is_generated_again_without_a_step_for_its_prompt(talk: Talk) -> None:
@@ -159,7 +160,7 @@ async def test_no_tenant_goes_on_from_what_another_said(talk: Talk) -> None:
 
 async def test_what_the_platform_says_is_computed_once_for_all_tenants(talk: Talk) -> None:
     prompt = talk.model.encode(talk.model.render([SYSTEM, user(1)], TOOLS))
-    talk.model.share(prompt[: prompt.boundaries[-2]])
+    talk.model.share(prompt[: prompt.boundaries[-1]])
     await talk.said([SYSTEM, user(1)])
     generation = talk.model.generate(
         talk.model.encode(talk.model.render([SYSTEM, user(2)], TOOLS)), ONE, Terms(salt="two")
@@ -212,6 +213,8 @@ async def test_after_a_restart_a_conversation_is_taken_up_where_it_parts_from_wh
             talk = Talk(model, 10 * number)
             assert computed(await talk.ask([*begins, user(number)])) <= talk.tokens(user(number)) + MARKUP_MAX
             assert model.stats()["disk_read_total"] == 1
+    async with running(config) as model:
+        assert computed(await Talk(model, 50).ask([*messages, user(2)])) == 0, "the same question again"
 
 
 async def test_a_model_whose_state_drops_no_token_gets_no_drafts_and_the_log_says_why(
