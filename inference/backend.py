@@ -78,7 +78,7 @@ class Backend(Protocol):
 
     def checkpoint(self, slot: int) -> NDArray[np.uint8]:
         """What `truncate` cannot bring back by itself: the state of the recurrent layers, as bytes. It is the same in
-        all slots. Raises InferenceError."""
+        all slots, and memory of its own, which may be kept for long. Raises InferenceError."""
 
     def save(self, slot: int) -> NDArray[np.uint8]:
         """The state of a slot, as bytes."""

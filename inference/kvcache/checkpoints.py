@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from inference.kvcache.host_cache import INDEX_TOKEN_BYTES, Kept, pages
+from inference.kvcache.host_cache import INDEX_TOKEN_BYTES, Kept
 from inference.kvcache.radix import RadixIndex, SharedPrefixes
 from inference.prompt import CacheScope
 
@@ -103,9 +103,9 @@ class Checkpoints:
         state: NDArray[np.uint8],
         logits: NDArray[np.float32] | None = None,
     ) -> None:
-        """Keep a state, and the logits behind it; others may be dropped for it. If there is one for these tokens
-        already, it gets the logits. If it is larger than all that may be kept, others will be too: none is wanted any
-        more."""
+        """Keep this state, not a copy of it, and the logits behind it; others may be dropped for it. If there is one
+        for these tokens already, it gets the logits. If it is larger than all that may be kept, others will be too:
+        none is wanted any more."""
         before = self.longest(tokens, scope)
         known = len(before.tokens) if before else 0
         made = Checkpoint(tuple(tokens), state, len(tokens) - known, logits)
@@ -116,18 +116,13 @@ class Checkpoints:
             before.logits = logits if before.logits is None else before.logits
             self.bytes += before.bytes
         elif made.bytes <= self._bytes_max:
-            self._add(made, scope)
+            made.worth = self._age + made.saves
+            self._number += 1
+            self._held[self._number] = made
+            self._index.insert(self._number, made.tokens, scope)
+            self.bytes += made.bytes
         while self.bytes > self._bytes_max:
             self._drop(min(self._held, key=lambda key: (self._held[key].worth, key)))
-
-    def _add(self, made: Checkpoint, scope: CacheScope) -> None:
-        state, made.worth = made.state, self._age + made.saves
-        made.state = pages(state.nbytes)
-        made.state[...] = state
-        self._number += 1
-        self._held[self._number] = made
-        self._index.insert(self._number, made.tokens, scope)
-        self.bytes += made.bytes
 
     def _drop(self, key: int) -> None:
         gone = self._held.pop(key)

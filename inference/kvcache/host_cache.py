@@ -11,10 +11,8 @@ starts with the root is checked byte by byte.
 
 from __future__ import annotations
 
-import mmap
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeAlias
 
@@ -23,33 +21,8 @@ from numpy.typing import NDArray
 
 from inference.backend import Region
 from inference.kvcache.radix import RadixIndex, SharedPrefixes
+from inference.pages import pages
 from inference.prompt import CacheScope
-
-# For less, the unused rest of the last page would matter, and a process may have only 65,530 mappings.
-MAPPED_BYTES_MIN = 128 * 1024
-
-
-def pages(size: int) -> NDArray[np.uint8]:
-    """An array of so many bytes in pages of its own, for long-lived data: they return to the system as soon as it is
-    freed. Parked states differ in size and are freed in another order than they were allocated. In malloc's heap the
-    holes between them stay with the process: after five minutes with a small cache, two thirds of the states' own size.
-
-    The first touch of a page costs about 1 µs, so short-lived data is better allocated on the heap.
-    """
-    if size >= MAPPED_BYTES_MIN:
-        with suppress(OSError):  # out of mappings: fall back to the heap
-            mapping = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-            _use_huge_pages(mapping)
-            return np.frombuffer(mapping, np.uint8)
-    return np.empty(size, np.uint8)
-
-
-def _use_huge_pages(mapping: mmap.mmap) -> None:
-    """Where the kernel has them, copying a state of 4 MiB takes a third of the time: two first touches, not 1,024."""
-    if hasattr(mmap, "MADV_HUGEPAGE"):
-        with suppress(OSError):  # a kernel without them
-            mapping.madvise(mmap.MADV_HUGEPAGE)
-
 
 # Restoring copies bytes, which takes some milliseconds; fewer tokens than this are as cheap to compute again.
 PARK_TOKENS_MIN = 64

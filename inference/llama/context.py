@@ -36,6 +36,7 @@ from inference.llama.lora import LoadedAdapters
 from inference.llama.state import fingerprint, regions
 from inference.llama.threads import ThreadChooser, thread_options
 from inference.llama.weights import LlamaModel
+from inference.pages import pages
 from inference.picture import Vectors
 
 # Copying a token through its saved state costs as much as copying this many cells with their stream; measured.
@@ -338,7 +339,7 @@ class LlamaContext:
         """The state of a slot's recurrent layers, or of those with sliding windows, as bytes. Raises DecodeFailed."""
         self._check(slot)
         partial = lib.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY
-        state = np.empty(lib.llama_state_seq_get_size_ext(self._context, slot, partial), np.uint8)
+        state = pages(lib.llama_state_seq_get_size_ext(self._context, slot, partial))
         written = lib.llama_state_seq_get_data_ext(self._context, _bytes(state), state.nbytes, slot, partial)
         if written != state.nbytes:
             raise DecodeFailed(f"a checkpoint of slot {slot} could not be saved")

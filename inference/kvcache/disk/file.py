@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 
 from inference.generated_tokens import BYTES_MAX, DIGEST_BYTES, GeneratedTokens
 from inference.kvcache.host_cache import Kept
+from inference.pages import pages
 
 MAGIC = b"FTKV\x03\r\n\x00"  # a new layout gets a new number
 FINGERPRINT_BYTES = CHECKSUM_BYTES = 32
@@ -144,8 +145,10 @@ def _parse(header: bytes, size: int) -> _Head:
 
 
 def _kept(place: np.void, content: NDArray[np.uint8]) -> Kept:
-    """A checkpoint; its logits are copied, since they may begin at any byte."""
-    state, logits = np.split(content, [len(content) - int(place["logits"])])
+    """A checkpoint in memory of its own: that of the file is large, and goes with its last part."""
+    held, logits = np.split(content, [len(content) - int(place["logits"])])
+    state = pages(held.size)
+    state[...] = held
     return Kept(int(place["tokens"]), state, logits.copy().view("<f4") if logits.size else None)
 
 

@@ -61,6 +61,13 @@ def test_the_end_of_a_prompt_right_behind_another_state_is_not_worth_a_place_on_
     assert [each.tokens for each in kept.along([*HISTORY, *range(9)], ANYONE)] == [100, 200, 300]
 
 
+def test_a_state_is_kept_as_it_comes_from_the_device() -> None:
+    kept = Checkpoints(10**6)
+    kept.put(SYSTEM, ANYONE, STATE)
+    found = kept.longest(SYSTEM, ANYONE)
+    assert found is not None and found.state is STATE, "a further copy delays the first token"
+
+
 def test_logits_take_their_bytes() -> None:
     kept = Checkpoints(10**6)
     for logits in (None, np.zeros(5, np.float32), np.zeros(5, np.float32)):

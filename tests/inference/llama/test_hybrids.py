@@ -146,6 +146,14 @@ def test_a_checkpoint_is_small_and_as_large_for_any_number_of_tokens(context: Ll
     assert context.checkpoint(0).nbytes == checkpoint.nbytes < context.save(0).nbytes
 
 
+def test_a_checkpoint_lies_in_pages_of_its_own_from_the_start(
+    context: LlamaContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("inference.pages.MAPPED_BYTES_MIN", 1)
+    compute(context, 0, 0, text(1, 9))
+    assert context.checkpoint(0).base is not None, "it has to be copied to be kept"
+
+
 def test_parked_conversations_store_the_keys_and_values_that_they_share_once(context: LlamaContext) -> None:
     states, (kept, lost) = [], lengths(context)
     for tail in (2, 3):

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
-from inference.kvcache.host_cache import MAPPED_BYTES_MIN, pages
+from inference.pages import MAPPED_BYTES_MIN, pages
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[2]
 CACHE_MB, BESIDE_MB_MAX = 64, 16  # the largest state on its way into the cache, small objects and their holes: 11 MB
 # Conversations of all sizes come and go between objects that stay for a while, in a process that does nothing else.
 LIFE = f"""
