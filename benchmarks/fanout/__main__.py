@@ -3,14 +3,15 @@
     python -m benchmarks.fanout                       # the table of benchmarks/README.md
     python -m benchmarks.fanout --only open --api chat --streams 1000 --rate 20
     python -m benchmarks.fanout --only real           # tokens and requests of a real model, and what storing costs it
+    python -m benchmarks.fanout --only floor          # the same beside what the libraries alone take
     python -m benchmarks.fanout --only workers        # how two workers scale compared with one
 
 The worker is real except for its model, which gives every stream a token at a fixed rate. `open`: streams that never
 end; microseconds per token. `closed`: a new request as soon as an answer ends, with answers of two lengths; their
 difference is the cost of the tokens, the rest that of the request. `real`: the bundled model answers on all surfaces in
 alternation; microseconds per token with its share of the request, and the throughput of stored answers relative to
-others. `workers`: two workers with one database, each alone and both together; how many workers' work the two do,
-by CPU time.
+others. `floor`: `real` in alternation with bare servers that send the same bytes. `workers`: two workers with one
+database, each alone and both together; how many workers' work the two do, by CPU time.
 
 The client has many streams on raw sockets, in a process separate from the worker. CPU time is that of one thread, from
 /proc/*/schedstat, so it means the same on a busy machine. With --check the command fails if microseconds or counts miss
@@ -23,6 +24,7 @@ import argparse
 import contextlib
 import json
 import os
+import pickle
 import re
 import select
 import socket
@@ -33,12 +35,13 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 from urllib.request import Request, urlopen
 
-from benchmarks.fanout.worker import WRAP_US, run
+from benchmarks.fanout.floor import Answers, serve_bare
+from benchmarks.fanout.worker import WRAP_US, recorded, run
 
 STAMP = re.compile(rb"@(\d{9})")
 END = b"data: [DONE]"
@@ -227,28 +230,101 @@ def closed_loop(ready: Ready, api: str, count: int, seconds: float) -> dict[str,
     }
 
 
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """By consecutive answers."""
+
+    loop_s: float  # CPU
+    wall_s: float
+    tokens: float
+    ended: int
+
+    @property
+    def token_us(self) -> float:
+        return self.loop_s / max(1.0, self.tokens) * 1e6
+
+    @property
+    def request_us(self) -> float:
+        return self.loop_s / max(1, self.ended) * 1e6
+
+
+def spent(ready: Ready, api: str, seconds: float) -> Spent:
+    streams, tally = Streams(ready, api, REAL_STREAMS[api], LONG, again=True), Tally()
+    streams.open()
+    streams.read(1.0, Tally())
+    tokens, before_s, began = generated(ready), threads_s(ready["pid"])[ready["pid"]], time.monotonic()
+    streams.read(seconds, tally)
+    loop_s, wall_s = threads_s(ready["pid"])[ready["pid"]] - before_s, time.monotonic() - began
+    tokens = generated(ready) - tokens
+    streams.close()
+    time.sleep(0.5)
+    return Spent(loop_s, wall_s, tokens, tally.ended)
+
+
 def real(ready: Ready, rounds: int, seconds: float) -> Iterator[dict[str, Any]]:
     """Measure consecutive answers of the bundled model, all surfaces in alternation."""
-    loop_us: dict[str, list[float]] = {api: [] for api in APIS}
-    per_s: dict[str, list[float]] = {api: [] for api in APIS}
+    costs: dict[str, list[Spent]] = {api: [] for api in APIS}
     for number in range(rounds):
         for api in APIS if number % 2 else APIS[::-1]:
-            streams = Streams(ready, api, REAL_STREAMS[api], LONG, again=True)
-            streams.open()
-            streams.read(1.0, Tally())
-            tokens, before_s, began = generated(ready), threads_s(ready["pid"])[ready["pid"]], time.monotonic()
-            streams.read(seconds, Tally())
-            spent_s, took_s = threads_s(ready["pid"])[ready["pid"]] - before_s, time.monotonic() - began
-            tokens = generated(ready) - tokens
-            loop_us[api].append(spent_s / max(1.0, tokens) * 1e6)
-            per_s[api].append(tokens / took_s)
-            streams.close()
-            time.sleep(0.5)
+            costs[api].append(spent(ready, api, seconds))
     for api in APIS:
         row = {"kind": "real", "api": api, "streams": REAL_STREAMS[api]}
-        yield row | {"loop_us_per_token": round(statistics.median(loop_us[api]), 1)}
-    ratio = statistics.median(s / u for s, u in zip(per_s["stored"], per_s["unstored"], strict=True))
+        yield row | {"loop_us_per_token": round(statistics.median(each.token_us for each in costs[api]), 1)}
+    pairs = zip(costs["stored"], costs["unstored"], strict=True)
+    ratio = statistics.median(s.tokens / s.wall_s / (u.tokens / u.wall_s) for s, u in pairs)
     yield {"kind": "storing", "streams": REAL_STREAMS["stored"], "stored_to_unstored": round(ratio, 3)}
+
+
+def floors(rounds: int, seconds: float) -> Iterator[dict[str, Any]]:
+    """Measure a worker in alternation with bare servers that send the same."""
+    with worker_at(0.0) as ready, tempfile.TemporaryDirectory() as folder:
+        record = Path(folder) / "statements"
+        with worker_at(0.0, "--record", str(record)) as recorder:
+            begin, began = record.stat().st_size, time.monotonic()
+            cost = spent(recorder, "stored", seconds)
+            logins, statements = zip(*recorded(record, begin), strict=True)
+            answers = cost.ended / cost.wall_s * (time.monotonic() - began)
+            stored = {"login": logins[0], "statements": statements, "statements_per_answer": len(statements) / answers}
+            for api in APIS:
+                yield floor(Path(folder), ready, api, stored if api == "stored" else {}, rounds, seconds)
+
+
+def floor(folder: Path, ready: Ready, api: str, stored: dict[str, Any], rounds: int, seconds: float) -> dict[str, Any]:
+    """Microseconds a token of the worker and of the bare server, and of these, those of requests without tokens, and
+    of the statements of stored answers. Medians."""
+    found: dict[str, list[float]] = {"worker": [], "floor": [], "requests": [], "statements": []}
+    sent = whole_answer(ready, api)
+    for _ in range(rounds):
+        cost = spent(ready, api, seconds)
+        answers = Answers(sent, round(cost.tokens / cost.ended), cost.tokens / cost.wall_s / REAL_STREAMS[api])
+        found["worker"].append(cost.token_us)
+        whole = spent_bare(folder, answers, api, seconds).token_us
+        short = spent_bare(folder, replace(answers, tokens=1), api, seconds).request_us
+        found["requests"].append((short - whole) / (answers.tokens - 1))
+        if stored:
+            found["statements"].append(spent_bare(folder, replace(answers, **stored), api, seconds).token_us - whole)
+            whole += found["statements"][-1]
+        found["floor"].append(whole)
+    return {"kind": "floor", "api": api, "streams": REAL_STREAMS[api]} | {
+        f"{name}_us_per_token": round(statistics.median(costs), 1) for name, costs in found.items() if costs
+    }
+
+
+def whole_answer(ready: Ready, api: str) -> bytes:
+    with socket.create_connection(("127.0.0.1", int(ready["url"].rsplit(":", 1)[1]))) as connection:
+        connection.sendall(request_of(api, ready["api_key"], 0, LONG))
+        sent = b""
+        while not sent.endswith(b"0\r\n\r\n"):
+            sent += connection.recv(RECEIVE_BYTES)
+    return sent
+
+
+def spent_bare(folder: Path, answers: Answers, api: str, seconds: float) -> Spent:
+    (folder / "answers").write_bytes(pickle.dumps(answers))
+    ready = folder / "ready.json"
+    ready.unlink(missing_ok=True)
+    with _process(["--bare", str(folder / "answers"), "--ready", str(ready)], ready) as told:
+        return spent(told, api, seconds)
 
 
 def generated(ready: Ready) -> float:
@@ -296,25 +372,30 @@ def _token_us(workers: Sequence[Ready], count: int, seconds: float) -> list[floa
 
 
 @contextlib.contextmanager
-def worker_at(rate: float) -> Iterator[Ready]:
-    with workers_at(rate, 1) as (ready,):
+def worker_at(rate: float, *options: str) -> Iterator[Ready]:
+    with workers_at(rate, 1, *options) as (ready,):
         yield ready
 
 
 @contextlib.contextmanager
-def workers_at(rate: float, count: int) -> Iterator[list[Ready]]:
+def workers_at(rate: float, count: int, *options: str) -> Iterator[list[Ready]]:
     """Run workers that share a database."""
     with contextlib.ExitStack() as undo:
         folder = undo.enter_context(tempfile.TemporaryDirectory(prefix="firsttoken-bench-", ignore_cleanup_errors=True))
         os.chmod(folder, 0o711)
-        yield [undo.enter_context(_worker(folder, f"ready-{number}.json", rate)) for number in range(count)]
+        yield [undo.enter_context(_worker(folder, f"ready-{number}.json", rate, *options)) for number in range(count)]
 
 
 @contextlib.contextmanager
-def _worker(folder: str, name: str, rate: float) -> Iterator[Ready]:
+def _worker(folder: str, name: str, rate: float, *options: str) -> Iterator[Ready]:
     ready = Path(folder) / name
-    command = [sys.executable, "-m", "benchmarks.fanout", "--serve", folder, "--ready", str(ready)]
-    process = subprocess.Popen([*command, "--rate", str(rate)], stdout=subprocess.DEVNULL)
+    with _process(["--serve", folder, "--ready", str(ready), "--rate", str(rate), *options], ready) as told:
+        yield told
+
+
+@contextlib.contextmanager
+def _process(options: list[str], ready: Path) -> Iterator[Ready]:
+    process = subprocess.Popen([sys.executable, "-m", "benchmarks.fanout", *options], stdout=subprocess.DEVNULL)
     try:
         began = time.monotonic()
         while not ready.exists():
@@ -369,6 +450,8 @@ def rows_of(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
         with workers_at(args.rate, 2) as workers:
             for count in counts:
                 yield beside(workers, count, args.rounds, args.seconds)
+    if args.only == "floor":
+        yield from floors(args.rounds, args.seconds)
     if args.only == "real":
         with worker_at(0.0) as ready:
             yield from real(ready, args.rounds, args.seconds)
@@ -379,7 +462,7 @@ def main() -> int:
         prog="python -m benchmarks.fanout", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "--only", default="", choices=["", "open", "closed", "real", "workers"], help="one kind of load"
+        "--only", default="", choices=["", "open", "closed", "real", "floor", "workers"], help="one kind of load"
     )
     parser.add_argument("--api", default="chat,stored,unstored", help=f"comma-separated: {', '.join(APIS)}")
     parser.add_argument("--streams", default="64", help="streams per worker, comma-separated (default 64)")
@@ -389,10 +472,15 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="fail if a goal is missed")
     parser.add_argument("--json", type=Path, help="write all rows to this file")
     parser.add_argument("--serve", type=Path, help=argparse.SUPPRESS)  # the process of the worker itself: its home
+    parser.add_argument("--bare", type=Path, help=argparse.SUPPRESS)  # the process of a bare server: its answers
     parser.add_argument("--ready", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--record", type=Path, help=argparse.SUPPRESS)  # the statements of the worker, into this file
     args = parser.parse_args()
     if args.serve:
-        run(args.serve, args.ready, args.rate)
+        run(args.serve, args.ready, args.rate, args.record)
+        return 0
+    if args.bare:
+        serve_bare(args.bare, args.ready)
         return 0
     rows, problems = [], []
     for row in rows_of(args):

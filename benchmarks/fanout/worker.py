@@ -8,15 +8,19 @@ is the time of its creation, so that a client on the same machine knows how late
 from __future__ import annotations
 
 import asyncio
+import pickle
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import asyncpg
+import orjson
 import uvloop
+from asyncpg.connection import LoggedQuery
 
 from inference.engine.engine import SWITCH_INTERVAL_S
 from inference.engine.handle import Handle, Outbox, TokenUpdate
@@ -27,6 +31,7 @@ from inference.request import Request
 from inference.testing import ScriptedModel
 from inference.tokenizer import TextStream
 from inference.trace import now_ns
+from migrations import pool
 from worker.config import Config
 from worker.engines import active_engines
 from worker.serve import serve
@@ -112,12 +117,47 @@ class PacedModel(ScriptedModel):
         return news
 
 
+def record_statements(file: Path) -> None:
+    """Append pickles to a file: of each statement that this process executes, how to log in, and one that does nothing
+    with the same values."""
+    prepare, out = pool._prepare, file.open("ab", buffering=0)
+
+    def note(query: LoggedQuery) -> None:
+        login = {"host": query.conn_addr, "user": query.conn_params.user, "database": query.conn_params.database}
+        values = [_text(value) for value in query.args]
+        marks = [f"${place}::text{'[]' * isinstance(value, list)}" for place, value in enumerate(values, 1)]
+        same = f"select where num_nulls({', '.join(marks)}) < 0" if values else f"select length($${query.query}$$)"
+        pickle.dump((login, (same, values)), out)
+
+    async def prepare_and_record(connection: asyncpg.Connection[asyncpg.Record]) -> None:
+        await prepare(connection)
+        connection.add_query_logger(note)
+
+    pool._prepare = prepare_and_record
+
+
+def recorded(file: Path, begin: int) -> Iterator[tuple[dict[str, Any], tuple[str, list[Any]]]]:
+    """What was appended since the file had this length."""
+    with file.open("rb") as records, suppress(EOFError):
+        records.seek(begin)
+        while True:
+            yield pickle.load(records)
+
+
+def _text(value: Any) -> Any:
+    if isinstance(value, list):
+        return [*map(_text, value)]
+    return orjson.dumps(value).decode() if isinstance(value, dict) else str(value)
+
+
 BUNDLED = Path("demo-chat")
 PLENTY = 4000  # concurrent turns: nothing should be refused here
 
 
-def run(home: Path, ready: Path, rate: float) -> None:
-    """Serve until a signal arrives. `rate` 0: with the bundled model."""
+def run(home: Path, ready: Path, rate: float, statements: Path | None = None) -> None:
+    """Serve until a signal arrives. `rate` 0: with the bundled model. `statements`: where to record them."""
+    if statements:
+        record_statements(statements)
     if rate:
 
         @asynccontextmanager

@@ -17,6 +17,7 @@ from benchmarks.engine.measures import (
 )
 from benchmarks.engine.rounds import Result, goal
 from benchmarks.engine.today import table
+from benchmarks.fanout.floor import Answers
 
 
 def test_a_reply_tells_its_times() -> None:
@@ -83,3 +84,15 @@ def test_the_table_of_today_has_a_row_for_each_workload() -> None:
     theirs = [{TTFT: 80.0, THROUGHPUT: 100.0}, {TTFT: 100.0, THROUGHPUT: 100.0}]
     _, _, row = table([Result("0.1B", "warm, 1 client", "-fa off", rounds, theirs)])
     assert row == "| warm, 1 client | 90, 50 | 0.55 | 100, 100 | 1.00 |"
+
+
+def test_a_bare_server_sends_the_events_of_the_worker() -> None:
+    events = [
+        b'data: {"delta":{"content":""}}\n\n',
+        *(b'data: {"delta":{"content":"%b"}}\n\n' % t for t in (b"a", b"b")),
+    ]
+    end = b"data: [DONE]\n\n"
+    packets = [events[0] + events[1], events[2], end]
+    chunks = b"".join(b"%x\r\n%b\r\n" % (len(packet), packet) for packet in packets)
+    sent = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + chunks + b"0\r\n\r\n"
+    assert Answers(sent, tokens=2, steps_per_s=1.0).parts() == (events[0], events[2], end)
