@@ -108,10 +108,12 @@ class GeneratedTokens:
         Reasoning and tool calls are written in the model's own format. Reasoning and content have to appear in this
         order, and so do the names of all calls: the placeholder of an unreadable call says nothing of its text.
         """
-        if not all(0 <= token < len(self._pieces) and self._pieces[token] for token in ids):
+        end = len(self._pieces)
+        pieces = [self._pieces[token] for token in ids if 0 <= token < end]
+        if len(pieces) < len(ids) or not all(pieces):
             return False
         try:
-            text = b"".join(self._pieces[token] for token in ids).decode()
+            text = b"".join(pieces).decode()
         except UnicodeDecodeError:  # cut off inside a character
             return False
         if not message.tool_calls and not message.reasoning:

@@ -99,10 +99,7 @@ class Tokenizer:
         """
         if self._room:
             self._room.check(segments)
-        pieces = [self._ids(segment, salt) for segment in segments]
-        start: list[int] = []
-        if self._bos is not None and not (segments and segments[0].ids is not None):
-            start = [self._bos] if next(chain.from_iterable(pieces), None) != self._bos else []
+        start, pieces = self._pieces_of(segments, salt)
         starts = accumulate(map(len, pieces), initial=len(start))
         places = list(starts)
         runs = [PlacedRun(at, segment.run) for at, segment in zip(places, segments, strict=False) if segment.run]
@@ -111,15 +108,22 @@ class Tokenizer:
     def outline(self, segments: Sequence[Segment], *, salt: str = "") -> list[Extent]:
         """The parts of the tokens that `encode` returns for the same segments. A token that spans a passage and the
         question may be counted with either."""
-        extents: list[Extent] = []
-        for segment in segments:
-            tokens = len(self._ids(segment, salt))
+        start, pieces = self._pieces_of(segments, salt)
+        extents = [Extent(segments[0].part, len(start))] if start else []
+        for segment, ids in zip(segments, pieces, strict=True):
             found = segment.text[: segment.passage_chars]
-            passages = min(tokens, self.count(found, salt=salt)) if found else 0
+            passages = min(len(ids), self.count(found, salt=salt)) if found else 0
             extents += [Extent(Part.PASSAGES, passages)] if passages else []
-            extents.append(Extent(segment.part, tokens - passages))
-        missing = len(self.encode(segments, salt=salt)) - sum(extent.tokens for extent in extents)
-        return [Extent(extents[0].part, missing), *extents] if missing else extents
+            extents.append(Extent(segment.part, len(ids) - passages))
+        return extents
+
+    def _pieces_of(self, segments: Sequence[Segment], salt: str) -> tuple[list[int], list[tuple[int, ...]]]:
+        """The model's beginning-of-sequence token if they need it, and the ids of each."""
+        pieces = [self._ids(segment, salt) for segment in segments]
+        start: list[int] = []
+        if self._bos is not None and not (segments and segments[0].ids is not None):
+            start = [self._bos] if next(chain.from_iterable(pieces), None) != self._bos else []
+        return start, pieces
 
     def count(self, text: str, *, salt: str = "") -> int:
         """Number of tokens of untrusted text; for a text that is too long whatever its tokens are, one more than there

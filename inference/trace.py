@@ -55,7 +55,7 @@ class Span:
 
     @property
     def duration_ms(self) -> float:
-        return max(0, self.end_ns - self.start_ns) / 1e6
+        return (self.end_ns - self.start_ns) / 1e6 if self.end_ns > self.start_ns else 0.0
 
 
 @dataclass(slots=True)

@@ -15,13 +15,13 @@ from __future__ import annotations
 import hashlib
 import math
 import struct
-from collections import Counter
+from collections import defaultdict
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
 from uuid import UUID
 
 import numpy as np
@@ -169,7 +169,7 @@ _ENTRIES = np.dtype([("key", ">u4"), ("bucket", ">u2"), ("count", ">u4")])
 
 
 def bucket(ms: float) -> int:
-    return min(BUCKET_MAX, max(0, math.ceil(math.log(max(ms, LEAST_MS) / LEAST_MS) / _LOG_GROWTH)))
+    return min(BUCKET_MAX, math.ceil(math.log(ms / LEAST_MS) / _LOG_GROWTH)) if ms > LEAST_MS else 0
 
 
 def value_ms(index: int) -> float:
@@ -220,19 +220,17 @@ MISS = "miss:"
 SPAN_NAMES_MAX = 64  # tools name their spans; beyond this number they share one
 OTHER_SPAN = "other"
 
-Counts: TypeAlias = Counter[tuple[str, int]]  # the input of `encode`
+Counts: TypeAlias = defaultdict[tuple[str, int], int]  # the input of `encode`
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Cell:
+class Cell(NamedTuple):
     at: datetime
     surface: str
     model: str
     agent: str
 
 
-@dataclass(frozen=True, slots=True)
-class Facts:
+class Facts(NamedTuple):
     """The other dimensions of a slice; empty where one does not apply."""
 
     key: str
@@ -269,21 +267,22 @@ class Measures:
     def rows(self, records: Iterable[TurnRecord]) -> Rows:
         """One row for each cell; coarse rows in the order in which every worker writes them, so that no two
         deadlock."""
-        slices: dict[tuple[Cell, Facts], Counts] = {}
+        counted: defaultdict[tuple[Cell, Facts], Counts] = defaultdict(lambda: defaultdict(int))
         for record in records:
             at = datetime.fromtimestamp(record.trace.started_at // MINUTE_S * MINUTE_S, UTC)
             cell = Cell(at, record.surface, record.model, record.agent)
-            counts = slices.setdefault((cell, Facts.of(record)), Counter())
+            counts = counted[cell, Facts.of(record)]
             for measure, ms in self._times(record):
                 counts[measure, bucket(ms)] += 1
             for measure, amount in _amounts(record):
                 counts[measure, AMOUNT] += amount
-        whole: dict[Cell, Counts] = {}
-        for (cell, _), counts in slices.items():
-            whole.setdefault(cell, Counter()).update(counts)
+        slices = [(cell, facts, encode(counts)) for (cell, facts), counts in counted.items()]
+        whole: defaultdict[Cell, bytes] = defaultdict(bytes)
+        for cell, _, measures in slices:
+            whole[cell] += measures
         return Rows(
-            [(*astuple(cell), encode(counts)) for cell, counts in sorted(whole.items())],
-            [(*astuple(cell), *astuple(facts), encode(counts)) for (cell, facts), counts in slices.items()],
+            [(*cell, measures) for cell, measures in sorted(whole.items())],
+            [(*cell, *facts, measures) for cell, facts, measures in slices],
         )
 
     def _times(self, record: TurnRecord) -> Iterator[tuple[str, float]]:
