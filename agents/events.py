@@ -28,7 +28,7 @@ from agents.message import (
     answered_calls,
 )
 from inference.frozen import dataclass
-from inference.generation import Likelihoods, Spent, TokenLogprob
+from inference.generation import Likelihoods, Predicted, Spent, TokenLogprob
 from retrieval.passage import Passage
 
 TurnStatus: TypeAlias = Literal["completed", "incomplete", "failed", "cancelled"]
@@ -44,6 +44,7 @@ class Usage:
     reasoning_tokens: int = 0  # of the output
     spent: Spent = field(default_factory=Spent)  # of the engine's time
     image_tokens: int = 0  # of the input
+    predicted: Predicted = field(default_factory=Predicted)  # drafted from the request's prediction
 
     @property
     def image_details(self) -> dict[str, int]:
@@ -58,6 +59,7 @@ class Usage:
             self.reasoning_tokens + other.reasoning_tokens,
             self.spent + other.spent,
             self.image_tokens + other.image_tokens,
+            self.predicted + other.predicted,
         )
 
 

@@ -178,8 +178,10 @@ class StepStarter:
             on_trial=trial is not None,
         )
         known, cache_slot = await self._known.find(query, progress.trace)
+        predicted = () if known else await self._prompts.prediction(turn, candidate)
+        due = turn.due.begun if budget.steps or decision is None else turn.due
         generation = known or candidate.model.generate(
-            prompt, sampling, _terms(progress, turn.due.begun if budget.steps or decision is None else turn.due)
+            prompt, sampling, changed(_terms(progress, due), prediction=predicted)
         )
         step = self.step(progress, candidate, generation, prompt, thinking, segments)
         step.trial, step.cache_slot = trial, cache_slot

@@ -52,7 +52,7 @@ from agents.toolbox import AvailableTools, Stage
 from agents.turn import WALL_CLOCK, Budget, Owner, Turn
 from inference.errors import InferenceError
 from inference.frozen import changed
-from inference.generation import Finish, Grammar, Spent
+from inference.generation import Finish, Grammar, Predicted, Spent
 from inference.trace import Trace, now_ns
 from retrieval.passage import Passage
 
@@ -112,7 +112,8 @@ class Checkpoint:
             self.finish = Finish(mark["finish"]) if mark["finish"] else None
 
     def _begin(self, mark: Mapping[str, Any]) -> None:
-        usage = {**mark["usage"], "spent": Spent(**mark["usage"]["spent"])}
+        told = mark["usage"]
+        usage = {**told, "spent": Spent(**told["spent"]), "predicted": Predicted(**told.get("predicted", {}))}
         self.model, self.prompt, self.thinking = mark["model"], unpacked(mark["prompt"]), mark["thinking"]
         self.before, self.in_prompt, self.concluding = mark["output"], mark["in_prompt"], mark["concluding"]
         self.usage, self.budget = Usage(**usage), mark["budget"]
@@ -369,6 +370,7 @@ class Progress:
             step.reasoning_tokens,
             generation.facts.spent + self.ahead.spent,
             step.image_tokens,
+            generation.facts.predicted,
         )
 
     def add_result(self, call: FunctionCall, output: Addition, *, failed: bool) -> list[Event]:

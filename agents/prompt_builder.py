@@ -27,6 +27,8 @@ See: TypeAlias = Callable[[UUID, Picture], Awaitable[Pixels]]
 PIXEL_BYTES_MAX = 120_000_000
 # Tokenizing this many takes a few milliseconds; longer text would block the event loop for all requests.
 ENCODE_CHARS_MAX = 10_000
+# Of a prediction, for each token of the context: those of texts and code have three or four, indentation more.
+PREDICTED_CHARS_MAX = 16
 
 
 class PromptBuilder:
@@ -121,6 +123,16 @@ class PromptBuilder:
         if sum(len(segment.text) for segment in segments) < ENCODE_CHARS_MAX:
             return candidate.model.encode(segments, salt=salt)
         return await asyncio.to_thread(candidate.model.encode, segments, salt=salt)
+
+    @staticmethod
+    async def prediction(turn: Turn, candidate: Candidate) -> Sequence[int]:
+        """The tokens that the answer probably repeats, as many as an answer may have."""
+        tokens_max = candidate.model.context_length
+        text = turn.prediction[: PREDICTED_CHARS_MAX * tokens_max]
+        if not text:
+            return ()
+        ids = await asyncio.to_thread(candidate.model.tokenize, text, add_special=False, parse_special=False)
+        return ids[:tokens_max]
 
     @staticmethod
     async def _shorten(progress: Progress, excess: int, room: int, count: Callable[[str], int]) -> bool:

@@ -238,6 +238,7 @@ class Turn:
     parallel_tool_calls: bool = True
     answer_format: AnswerFormat | None = None
     sampling: Sampling = field(default_factory=Sampling)
+    prediction: str = ""  # what the answer probably repeats: drafted from, but no part of any prompt
     stop: tuple[str, ...] = ()  # end the answer where its visible text contains one of these, and are not part of it
     switches: TemplateOptions = field(default_factory=TemplateOptions)
     hints: bool = True  # tell the model of the format of its answer and of a required tool

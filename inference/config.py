@@ -37,6 +37,7 @@ class EngineConfig:
     projector_path: Path | None = None  # lets the model see; of this model
     draft_path: Path | None = None  # a small model with the same vocabulary; None: no draft model
     lookup: bool = False  # prompt lookup decoding if there is no draft model
+    predictions: bool = True  # if there is neither: drafts from the texts that requests predict
     draft_max: int = 8  # most tokens per draft; how many pay off is measured, and it may be none
     draft_min: int = 0  # fewest tokens per draft, whether they pay off or not
     parallel: int = 8  # sequences that generate at the same time
@@ -150,4 +151,9 @@ class EngineConfig:
 
     @property
     def _drafted_rows(self) -> int:
-        return (self.parallel + self.guests) * (1 + (self.draft_max if self.draft_path or self.lookup else 0))
+        return (self.parallel + self.guests) * (1 + (self.draft_max if self.drafts_for_all else 0))
+
+    @property
+    def drafts_for_all(self) -> bool:
+        """Whether any request may get a draft, and each stream has rows for one."""
+        return self.draft_path is not None or self.lookup

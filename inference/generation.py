@@ -143,7 +143,8 @@ class Terms:
     `deadline_ns`, on the monotonic clock, the answer ends with what has been generated. Remote engines get the
     `traceparent` (W3C), so that their spans join the turn's trace. `written` holds the tokens that an answer had when
     its engine was lost: generation resumes behind them as it would have continued there. They count and are part of
-    `ids`, but are not streamed again.
+    `ids`, but are not streamed again. `prediction` holds the tokens that the answer probably repeats: they are drafted
+    where that saves time, and change no answer.
     """
 
     salt: str = ""
@@ -152,6 +153,7 @@ class Terms:
     deadline_ns: int | None = None
     traceparent: str = ""
     written: Sequence[int] = ()
+    prediction: Sequence[int] = ()
 
 
 ANY_TERMS = Terms()
@@ -277,6 +279,17 @@ class Acceptance:
         return min(0.99, self._hits / self._looks)
 
 
+@dataclass(frozen=True, slots=True)
+class Predicted:
+    """Drafted tokens that the request predicted, by whether the model agreed."""
+
+    accepted: int = 0
+    rejected: int = 0
+
+    def __add__(self, other: Predicted) -> Predicted:
+        return Predicted(self.accepted + other.accepted, self.rejected + other.rejected)
+
+
 @dataclass(slots=True)
 class Spent:
     """Engine time that a request used: its share of each step, in proportion to its rows.
@@ -307,6 +320,7 @@ class Facts:
     miss: Miss | None = None  # what the cache lacked; known once admitted
     scores: list[Likelihoods] = field(default_factory=list)  # of each prompt token but the first, if requested
     acceptance: Acceptance = field(default_factory=Acceptance)
+    predicted: Predicted = field(default_factory=Predicted)
     reading: Steps = field(default_factory=Steps)  # of the prefill, up to the last token of the prompt
     writing: Steps = field(default_factory=Steps)  # of the decode
     spent: Spent = field(default_factory=Spent)  # so far

@@ -174,7 +174,8 @@ def _load_drafter(weights: LlamaModel, context: int, config: EngineConfig, undo:
     Raises ModelNotLoaded, also for a draft model with another vocabulary.
     """
     if config.draft_path is None or not config.draft_max:
-        return PromptLookup() if config.lookup else None
+        looks = config.draft_max and (config.lookup or config.predictions)
+        return PromptLookup(predicted_only=not config.lookup) if looks else None
     draft = load_weights(
         config.draft_path,
         gpu_layers=config.gpu_layers if weights.on_gpu else 0,

@@ -55,6 +55,7 @@ class Request(Facts):
     slot: int | None = None
     computed: int = 0
     generated: list[int] = field(default_factory=list)
+    prediction: Sequence[int] = ()  # tokens that the answer probably repeats
     scores_top: int | None = None  # alternatives with each score of a prompt token; None: no scores
     due_ns: int | None = None  # monotonic; when its first token is due
     pace_s: float | None = None  # longest time between two tokens; None: no limit

@@ -131,6 +131,7 @@ class Engine:
             sampler=Sampler(sampling, constraint, written),
             text=TextStream(self._pieces),
             generated=list(written),
+            prediction=terms.prediction,
             scores_top=(sampling.top_logprobs or 0) if sampling.scores_prompt else None,
             scope=scope,
             priority=terms.priority,

@@ -18,7 +18,8 @@ from inference.request import Phase, Request
 class Work(Chunk):
     """Tokens of one request to compute in this step. `outputs` is 0 in the middle of a prompt, 1 where a token is
     sampled, one more for each drafted token, and before these come the `scored` ones, of prompt tokens whose log
-    probabilities are wanted. `forced`: the draft consists of tokens for which the grammar leaves no choice.
+    probabilities are wanted. `forced`: the draft consists of tokens for which the grammar leaves no choice;
+    `predicted`: of those that the request predicted.
 
     `apart`: prompt tokens of an exact request (see EXACT_ROWS_MIN), so that no other stream determines how their rows
     are split, and the vectors of a picture, which cannot be in one batch with tokens.
@@ -26,6 +27,7 @@ class Work(Chunk):
 
     request: Request
     forced: bool = False
+    predicted: bool = False
     scored: int = 0
 
     @property
@@ -37,8 +39,9 @@ class Work(Chunk):
     def draft(self) -> Sequence[int]:
         return self.tokens[len(self.tokens) - self.sampled + 1 :] if self.sampled > 1 else ()
 
-    def with_draft(self, draft: Sequence[int], *, forced: bool = False) -> Work:
-        return replace(self, tokens=[*self.tokens, *draft], outputs=1 + len(draft), forced=forced)
+    def with_draft(self, draft: Sequence[int], *, forced: bool = False, predicted: bool = False) -> Work:
+        tokens = [*self.tokens, *draft]
+        return replace(self, tokens=tokens, outputs=1 + len(draft), forced=forced, predicted=predicted)
 
 
 @dataclass(slots=True)

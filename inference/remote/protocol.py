@@ -20,6 +20,7 @@ from inference.generation import (
     Forecast,
     Generation,
     Grammar,
+    Predicted,
     Priority,
     Sampling,
     Spent,
@@ -108,6 +109,7 @@ class Ask:
             "shared": self.shared or None,
             "boundaries": list(self.boundaries[-BOUNDARIES_MAX:]) or None,
             "written": len(generated) or None,
+            "prediction": list(terms.prediction) or None,
             "thought": asdict(s.thought) if s.thought and s.thought.tokens is not None else None,
             "marked_grammar": {"text": grammar.text, "begins": grammar.begins} if grammar and grammar.begins else None,
         }
@@ -185,6 +187,7 @@ class StreamUpdate(NamedTuple):
     writing: Steps | None = None
     engine_ms: float | None = None  # from submission there to the last token, reported at the end
     spent: Spent | None = None  # engine time used, reported at the end
+    predicted: Predicted | None = None  # drafted tokens of the request's prediction, reported at the end
     error: tuple[str, int] | None = None  # message and status
 
 
@@ -264,6 +267,7 @@ def _own(own: Mapping[str, Any], pieces: Sequence[bytes]) -> dict[str, Any]:
         drafted = _count(own["drafted"])
         said["counts"] = drafted, min(drafted, _count(own["accepted"]))
         said["writing"] = _steps(own)
+        said["predicted"] = Predicted(*map(_count, own.get("predicted", (0, 0))))
     if (took := own.get("engine_ms")) is not None:
         said["engine_ms"] = _duration(took, MS_MAX)
     if "engine_ns" in own:
@@ -377,6 +381,7 @@ def spell_end(generation: Generation) -> bytes:
     own: dict[str, Any] = {
         "drafted": facts.acceptance.drafted,
         "accepted": facts.acceptance.accepted,
+        "predicted": (facts.predicted.accepted, facts.predicted.rejected),
         "steps": (facts.writing.count, facts.writing.requests),
         "engine_ms": max(0, stamps.last_token_ns - stamps.submitted_ns) / 1e6,
         "engine_ns": facts.spent.engine_ns,

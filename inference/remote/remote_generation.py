@@ -302,6 +302,8 @@ class RemoteGeneration(DeltaStream):
             facts.cached_tokens = min(told.cached, self.prompt_tokens)
         if told.counts is not None:
             facts.acceptance.drafted, facts.acceptance.accepted = told.counts
+        if told.predicted is not None:
+            facts.predicted += told.predicted
         if told.writing is not None:
             facts.writing = told.writing
         if told.engine_ms is not None:

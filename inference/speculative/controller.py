@@ -7,7 +7,7 @@ model may still tokenise a forced text differently.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from math import inf
 from typing import Any, Protocol
 
@@ -15,6 +15,7 @@ from inference.backend import Backend
 from inference.config import DRAFT_TOKENS_MAX, FORCED_TOKENS_MAX, EngineConfig
 from inference.engine.step import Plan, StepCost, Work
 from inference.errors import InferenceError
+from inference.generation import Predicted
 from inference.request import Request
 from inference.speculative.draft_length import DraftLength, Stream
 
@@ -23,6 +24,7 @@ log = logging.getLogger("firsttoken.engine")
 # Steps until a failed drafter is retried, doubled with each failure in a row: it may have been short of memory for a
 # moment, and a broken one must neither slow each step nor fill the log.
 RETRY_STEPS_MIN, RETRY_DOUBLINGS_MAX = 50, 8
+NO_DRAFTS: tuple[dict[int, list[int]], frozenset[int]] = {}, frozenset()
 
 
 class Drafting(Protocol):
@@ -30,6 +32,9 @@ class Drafting(Protocol):
 
     cost: StepCost  # of drafting one more token for each stream in a step
     watches: bool  # whether it knows its acceptance without drafting, from the tokens that the model writes
+
+    def drafts_for(self, request: Request) -> bool:
+        """Whether this request may get a draft at all."""
 
     def look(self, wanted: Sequence[tuple[Request, int]]) -> list[Stream]:
         """Requests, and the room for their drafts -> expected acceptance and possible length of a draft for each."""
@@ -47,6 +52,7 @@ class SpeculationController:
     def __init__(self, drafter: Drafting | None, config: EngineConfig, cost: StepCost, backend: Backend) -> None:
         self._backend = backend
         self._drafter = drafter = drafter if backend.drops else None
+        self._has_rows = config.drafts_for_all
         longest = config.draft_max if drafter else 0
         self.length = DraftLength(longest, min(config.draft_min, longest), cost, parted=backend.streams)
         if drafter:
@@ -61,9 +67,14 @@ class SpeculationController:
         if not plan.work or not plan.decodes_only:
             return
         forced = self._without_choice(plan.work)
-        drafts = self._guessed(plan.work, but=forced)
+        drafts, predicted = self._guessed(plan.work, forced)
         if extended := {**drafts, **forced}:
-            plan.work = [work.with_draft(extended.get(work.slot, ()), forced=work.slot in forced) for work in plan.work]
+            plan.work = [
+                work.with_draft(
+                    extended.get(work.slot, ()), forced=work.slot in forced, predicted=work.slot in predicted
+                )
+                for work in plan.work
+            ]
 
     def _without_choice(self, rows: Sequence[Work]) -> dict[int, list[int]]:
         """Drafts forced by grammars, by slot. The model agrees with most of them, so only the delay of the other
@@ -81,22 +92,23 @@ class SpeculationController:
         room = self._room(request, DRAFT_TOKENS_MAX if self._backend.drops else 0)
         return request.sampler.forced()[:room] if room else []
 
-    def _guessed(self, rows: Sequence[Work], but: Collection[int]) -> dict[int, list[int]]:
-        """Drafts of the drafter for the other streams, but those that speak of pictures, which it cannot see. A failure
-        costs speed, never an answer."""
+    def _guessed(
+        self, rows: Sequence[Work], forced: Mapping[int, Sequence[int]]
+    ) -> tuple[dict[int, list[int]], frozenset[int]]:
+        """Drafts of the drafter for the streams without a forced one, and the slots of those that a request predicted.
+        None for those that speak of pictures, which the drafter cannot see. A failure costs speed, never an answer."""
         if self._drafter is None or self.length.rests():
-            return {}
-        rooms = [
-            0 if work.slot in but or work.request.runs else self._room(work.request, self.length.longest)
-            for work in rows
-        ]
+            return NO_DRAFTS
+        rooms = [self._room_of(work, forced, self._drafter) for work in rows]
+        if not any(rooms):
+            return NO_DRAFTS
         streams = self._drafter.look([(work.request, room) for work, room in zip(rows, rooms, strict=True)])
         pace_s = min((work.request.pace_s for work in rows if work.request.pace_s is not None), default=inf)
         length = self.length.choose(streams, pace_s)
         lengths = [(work.request, min(length, stream.room)) for work, stream in zip(rows, streams, strict=True)]
-        wanted = [(request, drafted) for request, drafted in lengths if drafted]
+        wanted = list(self._within_outputs(lengths, sum(map(len, forced.values()))))
         if not wanted:
-            return {}
+            return NO_DRAFTS
         try:
             drafts = self._drafter.propose(wanted)
         except InferenceError:
@@ -104,9 +116,23 @@ class SpeculationController:
             log.exception("drafting failed; it is retried in %d steps", steps)
             self.length.rest(steps)
             self._failures += 1
-            return {}
+            return NO_DRAFTS
         self._failures = 0
-        return drafts
+        return drafts, frozenset(stream.slot for stream in streams if stream.predicted)
+
+    def _room_of(self, work: Work, forced: Collection[int], drafter: Drafting) -> int:
+        request = work.request
+        if work.slot in forced or request.runs or not drafter.drafts_for(request):
+            return 0
+        return self._room(request, self.length.longest)
+
+    def _within_outputs(self, lengths: Iterable[tuple[Request, int]], taken: int) -> Iterator[tuple[Request, int]]:
+        """Where the context has no rows for a draft of each stream, they share those for forced tokens."""
+        left = inf if self._has_rows else FORCED_TOKENS_MAX - taken
+        for request, drafted in lengths:
+            if drafted := int(min(drafted, left)):
+                left -= drafted
+                yield request, drafted
 
     def verified(self, work: Work, accepted: int) -> None:
         """Record that the model agreed with the first `accepted` tokens of a draft."""
@@ -115,6 +141,8 @@ class SpeculationController:
             self._forced += accepted
             return
         work.request.acceptance.observe(drafted, accepted)
+        if work.predicted:
+            work.request.predicted += Predicted(accepted, drafted - accepted)
         for places, tokens in ((self._drafted, drafted), (self._accepted, accepted)):
             for place in range(tokens):
                 places[place] += 1

@@ -37,13 +37,14 @@ TRIAL_READS = 8  # most tokens the drafter may have to prefill for a trial, per 
 @dataclass(frozen=True, slots=True)
 class Stream:
     """One stream of a step: its slot, its acceptance, how many tokens the drafter has to prefill first, and the most
-    tokens that can be drafted; 0: none."""
+    tokens that can be drafted; 0: none. `predicted`: the request predicted them."""
 
     slot: int
     acceptance: Acceptance
     generated: int
     missing: int
     room: int = DRAFT_TOKENS_MAX
+    predicted: bool = False
 
     def yields(self, drafted: int) -> float:
         """Expected number of tokens of a step with such a draft."""

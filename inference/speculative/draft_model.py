@@ -45,6 +45,9 @@ class DraftModel:
         self._held: dict[int, list[int]] = {}
         self.cost = StepCost()
 
+    def drafts_for(self, request: Request) -> bool:
+        return True
+
     def look(self, wanted: Sequence[tuple[Request, int]]) -> list[Stream]:
         """What must be prefilled for each request, and how long its draft may be: within its room and the own slot."""
         return [self._stream(request, room) for request, room in wanted]

@@ -1,5 +1,5 @@
-"""Prompt lookup: the draft is what followed the newest tokens where they last occurred in the text. Needs no model.
-Pure.
+"""Prompt lookup: the draft is what followed the newest tokens where they last occurred in the text, or in the one that
+the request predicts. Needs no model. Pure.
 
 Saxena, "Prompt Lookup Decoding" (2023); vLLM calls it ngram. Answers copy: names and numbers from tool results,
 sentences from passages, lines of the text to be changed.
@@ -33,25 +33,54 @@ KEPT_TOKENS_MAX = 32_768
 class Guess:
     """Tokens that may come next, and how often guesses of this kind were right in this text."""
 
-    tokens: list[int]
+    tokens: Sequence[int]
     acceptance: Acceptance
+    predicted: bool = False  # whether the request predicted them
 
 
-class Ngrams:
-    """A text from its token `begin` on, with an index that grows with it: the time per token for indexing and guessing
-    does not depend on its length.
+class _Copy:
+    """What the newest tokens copy, as far as it is known.
 
     A copy goes on where it is for as long as it is right, even if its newest tokens occur elsewhere as well, as those
     of code do. Only then is another place looked for.
     """
 
+    predicted = False
+
+    def __init__(self, original: Sequence[int]) -> None:
+        self._original = original
+        self._source: int | None = None  # where the token stands that comes next, if the copy goes on
+        self._lasted = 0  # how many of the newest tokens stand before that place too
+        self._acceptance = [Acceptance.believed(belief) for belief in BELIEFS]
+
+    def guess(self, length: int) -> Guess | None:
+        """At most that many tokens; None if nothing is known to be copied."""
+        if self._source is None or not (tokens := self._original[self._source : self._source + length]):
+            return None
+        return Guess(tokens, self._measured(), self.predicted)
+
+    def _follow(self, token: int, *, measured: bool) -> None:
+        """Whether the copy goes on with this token."""
+        if self._source is None:
+            return
+        right = self._source < len(self._original) and self._original[self._source] == token
+        if measured:
+            self._measured().observe(1, int(right))
+        self._source, self._lasted = (self._source + 1, self._lasted + 1) if right else (None, 0)
+
+    def _measured(self) -> Acceptance:
+        return self._acceptance[bisect_right(LASTED, self._lasted)]
+
+
+class Ngrams(_Copy):
+    """A text from its token `begin` on that copies from itself, with an index that grows with it: the time per token
+    for indexing and guessing does not depend on its length."""
+
     def __init__(self, begin: int = 0) -> None:
         self._begin = begin
         self._tokens: list[int] = []
         self._follows = {n: dict[tuple[int, ...], int]() for n in ORDERS}  # where each n-gram last ended
-        self._source: int | None = None  # where the token stands that comes next, if the copy goes on
-        self._lasted = 0  # how many of the newest tokens stand before that place too
-        self._acceptance = [Acceptance.believed(belief) for belief in BELIEFS]
+        super().__init__(self._tokens)
 
     @property
     def size(self) -> int:
@@ -64,19 +93,9 @@ class Ngrams:
     def read(self, tokens: Sequence[int], *, written: bool = False) -> None:
         """Append these tokens. Tokens `written` by the model update the acceptance of the guesses."""
         for token in tokens:
-            if self._source is not None:
-                right = self._tokens[self._source] == token
-                if written:
-                    self._measured().observe(1, int(right))
-                self._source, self._lasted = (self._source + 1, self._lasted + 1) if right else (None, 0)
+            self._follow(token, measured=written)
             self._tokens.append(token)
             self._index()
-
-    def guess(self, length: int) -> Guess | None:
-        """At most that many tokens; None if the newest ones never occurred before."""
-        if self._source is None:
-            return None
-        return Guess(self._tokens[self._source : self._source + length], self._measured())
 
     def _index(self) -> None:
         """Note where the newest n-grams end, and begin a copy where they ended before, unless one goes on."""
@@ -87,50 +106,117 @@ class Ngrams:
             if len(newest) == n:
                 ends[newest] = self.size
 
-    def _measured(self) -> Acceptance:
-        return self._acceptance[bisect_right(LASTED, self._lasted)]
+
+class Prediction(_Copy):
+    """An answer, beside the text that it is predicted to be. It begins as a copy; where it differs, it goes on as one
+    behind the place that it had reached, or before it if its newest tokens come no more."""
+
+    predicted = True
+
+    def __init__(self, tokens: Sequence[int]) -> None:
+        super().__init__(tokens)
+        self._spelled = _spelled(tokens)
+        self._newest: list[int] = []
+        self._reached = 0
+        self._source, self._lasted = 0, LASTED[-2]
+        self.end = 0  # of what is read of the answer
+
+    def read(self, tokens: Sequence[int]) -> None:
+        """The next tokens of the answer."""
+        for token in tokens:
+            self._follow(token, measured=True)
+            self._newest = [*self._newest[1 - max(ORDERS) :], token]
+            if self._source is None:
+                self._find()
+            if self._source is not None:
+                self._reached = self._source
+        self.end += len(tokens)
+
+    def _find(self) -> None:
+        for n in ORDERS:
+            newest = _spelled(self._newest[-n:])
+            place = self._spelled.find(newest, max(0, self._reached - n)) if len(newest) == n else -1
+            if place < 0:
+                place = self._spelled.rfind(newest) if len(newest) == n else -1
+            if place >= 0:
+                self._source, self._lasted = place + n, n
+                return
+
+
+def _spelled(tokens: Sequence[int]) -> str:
+    """A character for each token: a search in a string takes microseconds, and needs no index."""
+    return "".join(map(chr, tokens))
+
+
+@dataclass(slots=True)
+class _Texts:
+    """What a request may copy from: the text that it predicts, else its own."""
+
+    prediction: Prediction | None
+    own: Ngrams | None
+
+    def read(self, request: Request, budget: int) -> int:
+        """Read at most that many tokens of each; returns how many of its own are indexed."""
+        if self.prediction:
+            end = self.prediction.end
+            self.prediction.read(request.generated[end : end + budget])
+        return _catch_up(self.own, request, budget) if self.own else 0
+
+    def guess(self, request: Request, length: int) -> Guess | None:
+        written = len(request.generated)
+        if self.prediction and self.prediction.end == written and (guess := self.prediction.guess(length)):
+            return guess
+        return self.own.guess(length) if self.own and self.own.end == len(request.prompt) + written else None
 
 
 class PromptLookup:
-    """Drafts from the requests' own texts instead of a draft model."""
+    """Drafts from the requests' own texts, or from those that they predict, instead of a draft model.
+
+    `predicted_only`: requests that predict nothing get no drafts, and no text is indexed.
+    """
 
     watches = True
 
-    def __init__(self) -> None:
-        self._read: dict[Request, Ngrams] = {}  # the requests of the last step
+    def __init__(self, *, predicted_only: bool = False) -> None:
+        self._predicted_only = predicted_only
+        self._read: dict[Request, _Texts] = {}  # the requests of the last step
         self.cost = StepCost()  # nothing is observed: a guess takes microseconds
+
+    def drafts_for(self, request: Request) -> bool:
+        return bool(request.prediction) or not self._predicted_only
 
     def look(self, wanted: Sequence[tuple[Request, int]]) -> list[Stream]:
         """Index new tokens, and find how many can be guessed for each request, within its room."""
-        self._read = {request: self._ngrams(request) for request, room in wanted if room}
+        self._read = {request: self._texts(request) for request, room in wanted if room}
         budget = READ_TOKENS_MAX
-        for request, ngrams in self._read.items():
-            budget -= _catch_up(ngrams, request, budget)
+        for request, texts in self._read.items():
+            budget -= texts.read(request, budget)
         return [self._stream(request, room) for request, room in wanted]
 
     def propose(self, wanted: Sequence[tuple[Request, int]]) -> dict[int, list[int]]:
         """Guesses by slot, at most as long as requested and as `look` found."""
-        guesses = {request.slot: self._read[request].guess(length) for request, length in wanted}
-        return {slot: guess.tokens for slot, guess in guesses.items() if slot is not None and guess}
+        guesses = {request.slot: self._read[request].guess(request, length) for request, length in wanted}
+        return {slot: list(guess.tokens) for slot, guess in guesses.items() if slot is not None and guess}
 
     def close(self) -> None:
         self._read.clear()
 
-    def _ngrams(self, request: Request) -> Ngrams:
+    def _texts(self, request: Request) -> _Texts:
         known = self._read.get(request)
-        length = len(request.prompt) + len(request.generated)
-        if known and known.size <= 2 * KEPT_TOKENS_MAX:
+        if known and (known.own is None or known.own.size <= 2 * KEPT_TOKENS_MAX):
             return known
-        return Ngrams(max(0, length - KEPT_TOKENS_MAX))
+        length = len(request.prompt) + len(request.generated)
+        prediction = known.prediction if known else Prediction(request.prediction) if request.prediction else None
+        return _Texts(prediction, None if self._predicted_only else Ngrams(max(0, length - KEPT_TOKENS_MAX)))
 
     def _stream(self, request: Request, room: int) -> Stream:
-        ngrams = self._read.get(request)
-        level = ngrams is not None and ngrams.end == len(request.prompt) + len(request.generated)
-        guess = ngrams.guess(room) if ngrams and level else None
+        texts = self._read.get(request)
+        guess = texts.guess(request, room) if texts else None
         assert request.slot is not None
         if guess is None:
             return Stream(request.slot, request.acceptance, len(request.generated), missing=0, room=0)
-        return Stream(request.slot, guess.acceptance, len(request.generated), missing=0, room=len(guess.tokens))
+        written, room = len(request.generated), len(guess.tokens)
+        return Stream(request.slot, guess.acceptance, written, 0, room, guess.predicted)
 
 
 def _catch_up(ngrams: Ngrams, request: Request, budget: int) -> int:

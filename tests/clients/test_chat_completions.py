@@ -50,6 +50,22 @@ def test_usage_comes_at_the_end_of_a_stream_and_knows_the_cache(client: OpenAI) 
     assert last.usage.prompt_tokens_details.cached_tokens == last.usage.prompt_tokens
 
 
+def test_a_prediction_saves_steps_and_changes_no_answer(client: OpenAI) -> None:
+    """How many tokens are drafted depends on what that saves."""
+    plain = client.chat.completions.create(model=MODEL, messages=HELLO, temperature=0)
+    said = plain.choices[0].message.content
+    assert said
+    raw = client.chat.completions.with_raw_response.create(
+        model=MODEL, messages=HELLO, temperature=0, prediction={"type": "content", "content": said}
+    )
+    predicted = raw.parse()
+    assert predicted.choices[0].message.content == said and "X-Firsttoken-Ignored" not in raw.headers
+    assert predicted.usage is not None and predicted.usage.completion_tokens_details is not None
+    details = predicted.usage.completion_tokens_details
+    assert details.rejected_prediction_tokens == 0
+    assert 0 <= (details.accepted_prediction_tokens or 0) < predicted.usage.completion_tokens
+
+
 def test_a_function_makes_the_round_trip(client: OpenAI) -> None:
     first = client.chat.completions.create(model=MODEL, messages=[ASK], temperature=0, tools=[WEATHER])
     message = first.choices[0].message

@@ -123,6 +123,7 @@ class Own(Strict):
     shared: Annotated[int, Field(ge=0, le=PROMPT_TOKENS_MAX)] = 0
     written: Annotated[int, Field(ge=0, lt=PROMPT_TOKENS_MAX)] = 0
     boundaries: Annotated[list[Boundary], Field(max_length=BOUNDARIES_MAX)] = Field(default_factory=list)
+    prediction: Annotated[list[int], Field(max_length=PROMPT_TOKENS_MAX)] = Field(default_factory=list)
     marked_grammar: MarkedGrammar | None = None
     thought: Thinking | None = None
 
@@ -214,7 +215,7 @@ log = logging.getLogger("firsttoken.engine_app")
 
 Handler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
-ID_BYTES = 8  # of a token id with its comma
+ID_BYTES = 8  # of a token id with its comma, in a prompt or a prediction
 BODY_BYTES_MIN = 2 * 2**20  # for a grammar, and everything but the prompt
 BODIES_BYTES_MAX = 128 * 2**20  # of all concurrent uploads
 HEALTH = "/health"
@@ -343,7 +344,7 @@ def _check_open(app: web.Application) -> None:
 
 
 def _body_bytes_max(app: web.Application) -> int:
-    return BODY_BYTES_MIN + ID_BYTES * app[MODEL].context_length
+    return BODY_BYTES_MIN + 2 * ID_BYTES * app[MODEL].context_length
 
 
 def _fault(error: Exception, what: str) -> ApiError:
@@ -359,9 +360,10 @@ async def _taken(asked: GenerateRequest, model: ChatModel) -> Generation | None:
 def _check_tokens(asked: GenerateRequest, model: ChatModel) -> None:
     """Raises ApiError 400 for anything that is not a token of this model."""
     size = model.vocabulary_size
-    if min(asked.token_ids) < 0 or max(asked.token_ids) >= size:
-        at, unknown = next((at, id) for at, id in enumerate(asked.token_ids) if not 0 <= id < size)
-        raise invalid(f"token_ids[{at}]", f"this model has no token {unknown}; it has {size}.")
+    for name, ids in (("token_ids", asked.token_ids), ("firsttoken.prediction", asked.firsttoken.prediction)):
+        if min(ids, default=0) < 0 or max(ids, default=0) >= size:
+            at, unknown = next((at, id) for at, id in enumerate(ids) if not 0 <= id < size)
+            raise invalid(f"{name}[{at}]", f"this model has no token {unknown}; it has {size}.")
 
 
 async def _grammar(asked: GenerateRequest, model: ChatModel) -> Grammar | None:
@@ -398,6 +400,7 @@ def _submitted(asked: GenerateRequest, model: ChatModel, grammar: Grammar | None
                 due=Due(_at_ns(own.due_ms), own.waits, own.pace_ms and own.pace_ms / 1e3),
                 deadline_ns=_at_ns(own.deadline_ms),
                 written=written,
+                prediction=own.prediction,
             ),
         )
     except GrammarFailed as error:

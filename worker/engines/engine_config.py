@@ -59,6 +59,7 @@ def engine_config(config: Config) -> EngineConfig:
         projector_path=find(config.mmproj, models) if config.mmproj else None,
         draft_path=None if drafter in (LOOKUP, NO_DRAFTS) else find(drafter, models),
         lookup=drafter == LOOKUP,
+        predictions=config.draft != NO_DRAFTS,
         threads=config.threads,
         kv_layout=config.kv_layout,
         flash_attention=config.flash_attention,

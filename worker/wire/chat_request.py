@@ -222,6 +222,13 @@ def as_list(value: Any) -> Any:
     return [value] if isinstance(value, str) else value
 
 
+class PredictedContent(Strict):
+    """A text that the answer probably repeats, such as the file to be changed."""
+
+    type: Annotated[str, only("content")]
+    content: SaidContent
+
+
 class ChatStreamOptions(Strict):
     include_usage: bool | None = None
     continuous_usage_stats: Annotated[bool | None, without_effect("stream_options.continuous_usage_stats")] = None
@@ -266,7 +273,7 @@ class ChatRequest(GenerationParameters):
     reasoning_effort: Effort | None = None
     verbosity: Verbosity | None = None
     service_tier: ServiceTier | None = None
-    prediction: Annotated[Any, without_effect("prediction")] = None  # saves time at OpenAI, and changes no answer
+    prediction: PredictedContent | None = None
     modalities: Annotated[list[str] | None, only(None, ["text"])] = None
     prompt_cache_retention: CacheRetention = None
     prompt_cache_options: PromptCacheOptions | None = None
@@ -321,6 +328,7 @@ class ChatRequest(GenerationParameters):
             parallel_tool_calls=self.parallel_tool_calls is not False,
             answer_format=self.response_format.answer("response_format") if self.response_format else None,
             sampling=self._sampling,
+            prediction=shown(self.prediction.content, "")[0] if self.prediction else "",
             stop=tuple(self.stop or ()),
             switches=self.switches,
             hints=wants_hints(self.metadata),

@@ -7,19 +7,28 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from inference.backend import Chunk
 from inference.config import EngineConfig
 from inference.engine.engine import Engine
 from inference.engine.handle import Handle
 from inference.engine.sampler import Sampler
-from inference.generation import Sampling
+from inference.generation import Predicted, Sampling, Terms
 from inference.model import ChatModel
 from inference.prompt import CacheScope, ChatMessage
 from inference.request import Request
-from inference.speculative.prompt_lookup import KEPT_TOKENS_MAX, ORDERS, READ_TOKENS_MAX, Ngrams, PromptLookup
+from inference.speculative.prompt_lookup import (
+    KEPT_TOKENS_MAX,
+    ORDERS,
+    READ_TOKENS_MAX,
+    Ngrams,
+    Prediction,
+    PromptLookup,
+)
 from inference.testing import ScriptedBackend
 from inference.tokenizer import TextStream
 
@@ -99,10 +108,52 @@ def test_copies_that_break_off_early_do_not_speak_against_one_that_has_lasted() 
     assert lasted is not None and lasted.acceptance.per_token > 0.8
 
 
-def request(prompt: list[int], slot: int, generated: Sequence[int] = ()) -> Request:
-    sampler, text = Sampler(Sampling()), TextStream(PIECES)
+@pytest.mark.parametrize(
+    ("predicted", "answer", "next_tokens"),
+    [
+        ([1, 2, 3, 4, 5], [], [1, 2, 3]),
+        ([1, 2, 3, 4, 5], [1, 2], [3, 4, 5]),
+        ([1, 2, 3, 4, 5], [1, 2, 3, 4, 5], None),
+        ([1, 2, 3, 4, 5], [9], None),
+        ([1, 2, 3, 4, 5], [9, 1, 2], [3, 4, 5]),  # words before it
+        ([1, 2, 3, 4, 5], [1, 2, 9, 3, 4], [5]),  # a word put in
+        ([1, 2, 3, 4, 5, 6, 7], [1, 2, 5, 6], [7]),  # words left out
+        ([7, 8, 1, 7, 8, 2, 7, 8, 3], [7, 8, 1, 9, 7, 8], [2, 7, 8]),  # the next of several places
+        ([1, 2, 3, 4, 5, 6], [4, 5, 9, 1, 2], [3, 4, 5]),  # parts in another order
+    ],
+)
+def test_an_answer_is_guessed_to_go_on_as_predicted_wherever_it_differed(
+    predicted: list[int], answer: list[int], next_tokens: list[int] | None
+) -> None:
+    prediction = Prediction(predicted)
+    prediction.read(answer)
+    guess = prediction.guess(3)
+    assert (guess and guess.tokens) == next_tokens
+    assert guess is None or guess.predicted
+
+
+def test_a_prediction_goes_before_what_the_text_has_and_alone_where_nothing_else_is_looked_up() -> None:
+    both = request([1, 2, 3, 4, 1], 0, [2, 3], prediction=[2, 3, 7])
+    neither = request([1, 2, 3, 4, 1, 2], 1, [3])
+    for predicted_only in (False, True):
+        lookup = PromptLookup(predicted_only=predicted_only)
+        wanted = [(each, 4 * lookup.drafts_for(each)) for each in (both, neither)]
+        lookup.look(wanted)  # reads the prompts
+        one, other = lookup.look(wanted)
+        assert (one.predicted, one.room, other.room) == (True, 1, 0 if predicted_only else 4)
+        assert lookup.propose([(both, one.room)]) == {0: [7]}
+
+
+def request(prompt: list[int], slot: int, generated: Sequence[int] = (), prediction: Sequence[int] = ()) -> Request:
     return Request(
-        prompt, max_tokens=50, sampler=sampler, text=text, scope=CacheScope(""), slot=slot, generated=list(generated)
+        prompt,
+        max_tokens=50,
+        sampler=Sampler(Sampling()),
+        text=TextStream(PIECES),
+        scope=CacheScope(""),
+        slot=slot,
+        generated=list(generated),
+        prediction=prediction,
     )
 
 
@@ -178,6 +229,35 @@ async def test_a_deterministic_answer_is_guessed_by_nobody() -> None:
     engine.start()
     handle = engine.submit([*range(15)], replace(GREEDY, deterministic=True))
     assert (await text(handle), handle.facts.acceptance.drafted) == (expected([*range(15)], 60), 0)
+    await asyncio.to_thread(engine.close)
+
+
+PREDICTING = replace(CONFIG, lookup=False, draft_min=16, draft_max=16)
+
+
+class Cramped(Parrot):
+    """Has rows with logits for no more than one token of each stream, and those that grammars force."""
+
+    def decode(self, chunks: Sequence[Chunk]) -> NDArray[np.float32]:
+        assert sum(chunk.outputs for chunk in chunks) <= PREDICTING.outputs_max
+        return super().decode(chunks)
+
+
+async def test_predictions_are_drafted_where_nothing_else_is_and_told_apart() -> None:
+    backend = Cramped(PREDICTING.slots, context=200, rows_max=PREDICTING.rows_max, vocabulary=VOCABULARY)
+    engine = Engine(backend, PIECES, frozenset(), PREDICTING, PromptLookup(predicted_only=True))
+    engine.start()
+    prompt = [*range(15)]
+    right = [PIECES.index(bytes([letter])) for letter in expected(prompt, 60).encode()]
+    half = [*right[:30], *[25] * 30]
+    answers = [engine.submit(prompt, GREEDY, Terms(prediction=predicted)) for predicted in (right, half, (), [25] * 9)]
+    assert [await text(answer) for answer in answers] == [expected(prompt, 60)] * 4
+    all_of_it, part, nothing, wrong = (answer.facts.predicted for answer in answers)
+    assert all_of_it.accepted > part.accepted > 20 and all_of_it.rejected == 0 < part.rejected
+    assert (nothing, answers[2].facts.acceptance.drafted) == (Predicted(), 0)
+    assert wrong.accepted == 0
+    exact = engine.submit(prompt, replace(GREEDY, deterministic=True), Terms(prediction=right))
+    assert (await text(exact), exact.facts.predicted) == (expected(prompt, 60), Predicted())
     await asyncio.to_thread(engine.close)
 
 

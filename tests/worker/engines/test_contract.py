@@ -173,6 +173,18 @@ async def test_the_same_question_gives_the_same_tokens_and_text_everywhere(insid
     assert there.prompt_tokens == here.prompt_tokens
 
 
+async def test_a_prediction_changes_nothing_but_what_is_drafted(model: Model) -> None:
+    """How much is drafted depends on what it saves, and may be nothing."""
+    first = model.generate(prompt_of(model), GREEDY)
+    await read(first)
+    predicted = model.generate(prompt_of(model), GREEDY, Terms(prediction=first.ids))
+    await read(predicted)
+    told, drafts = predicted.facts.predicted, predicted.facts.acceptance
+    assert predicted.ids == first.ids
+    assert (told.accepted, told.accepted + told.rejected) == (drafts.accepted, drafts.drafted)
+    assert told.rejected == 0 and first.facts.acceptance.drafted == 0
+
+
 async def test_a_greedy_answer_goes_on_behind_what_is_written_as_it_went_on(any_model: Model) -> None:
     await goes_on(any_model, replace(GREEDY, max_tokens=12, logit_bias={0: -100, 2: -100}))
 

@@ -52,6 +52,8 @@ def own(**fields: Any) -> dict[str, Any]:
         ({**GOOD, "token_ids": ["5"]}, "token_ids[0]"),
         ({**GOOD, "token_ids": [5.5]}, "token_ids[0]"),
         ({**GOOD, "token_ids": [5] * 5000}, "input"),
+        (own(prediction=[5, 10**6]), "firsttoken.prediction[1]"),
+        (own(prediction=[-1]), "firsttoken.prediction[0]"),
         ({**GOOD, "stream": False}, "stream"),
         ({**GOOD, "priority": 3}, "priority"),
         ({**GOOD, "priority": -1}, "priority"),

@@ -42,3 +42,10 @@ def test_the_model_whose_answers_quote_drafts_by_lookup_unless_told_otherwise(
     made.touch()
     engine = engine_config(Config(home=tmp_path, draft=asked))
     assert (engine.model_path, engine.draft_path, engine.lookup) == (made, draft, lookup)
+
+
+@pytest.mark.parametrize(("asked", "allowed"), [(None, True), (Path("lookup"), True), (Path("none"), False)])
+def test_what_requests_predict_is_drafted_unless_nothing_may_be(
+    tmp_path: Path, asked: Path | None, allowed: bool
+) -> None:
+    assert engine_config(Config(home=tmp_path, draft=asked)).predictions is allowed

@@ -8,12 +8,13 @@ from uuid import uuid4
 import orjson
 import pytest
 
-from agents.events import Event, TurnFinished
+from agents.events import Event, TurnFinished, Usage
 from agents.message import FunctionCall, FunctionCallOutput, Message, Reasoning
+from inference.generation import Predicted
 from tests.worker.turns import told
 from worker.errors import ApiError
 from worker.wire.chat_request import ChatRequest
-from worker.wire.completion import ChatCompletion, failure, usage_of
+from worker.wire.completion import ChatCompletion, failure, usage_object, usage_of
 from worker.wire.strict import parse
 
 USER = {"role": "user", "content": "hello"}
@@ -78,6 +79,42 @@ def test_sampling_is_passed_on() -> None:
     assert (sampling.max_tokens, sampling.temperature, sampling.top_p) == (7, 0, 0.5)
     assert (turn.stop, sampling.logit_bias, sampling.presence_penalty) == (("END",), {5: -100}, 1)
     assert sampling.seed is not None and sampling.seed >= 0
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "x = 1\ny = 2",
+        [{"type": "text", "text": "x = 1\n"}, {"type": "text", "text": "y = 2"}],
+    ],
+)
+def test_a_prediction_is_a_text_beside_the_messages(content: Any) -> None:
+    turn = request_of(prediction={"type": "content", "content": content}).turn(uuid4())
+    assert turn.prediction == "x = 1\ny = 2"
+    assert len(turn.input) == 1
+    assert request_of(prediction=None).turn(uuid4()).prediction == ""
+
+
+@pytest.mark.parametrize(
+    ("prediction", "param"),
+    [
+        ("x = 1", "prediction"),
+        ({"type": "text", "content": "x"}, "prediction.type"),
+        ({"type": "content"}, "prediction.content"),
+        ({"type": "content", "content": None}, "prediction.content"),
+        ({"type": "content", "content": [{"type": "image_url", "image_url": {"url": "a"}}]}, "prediction.content[0]"),
+    ],
+)
+def test_a_prediction_that_is_none_is_refused_by_its_name(prediction: Any, param: str) -> None:
+    with pytest.raises(ApiError) as refused:
+        request_of(prediction=prediction)
+    assert (refused.value.status, refused.value.param) == (400, param)
+
+
+def test_usage_tells_what_was_drafted_of_a_prediction() -> None:
+    usage = Usage(10, 0, 8, predicted=Predicted(5, 2))
+    details = usage_object(usage + usage)["completion_tokens_details"]
+    assert (details["accepted_prediction_tokens"], details["rejected_prediction_tokens"]) == (10, 4)
 
 
 def test_the_role_comes_first_and_the_reason_last() -> None:

@@ -77,7 +77,6 @@ def test_a_response_names_what_it_ignores(body: Any, header: str) -> None:
     [
         ({"reasoning_effort": "high", "verbosity": "low"}, "reasoning_effort,verbosity"),
         ({"store": True, "prompt_cache_retention": "24h"}, "store,prompt_cache_retention"),
-        ({"prediction": {"type": "content", "content": "x = 1"}}, "prediction"),
         (
             {"ignore_eos": True, "stream_options": {"continuous_usage_stats": True}},
             "stream_options.continuous_usage_stats",
