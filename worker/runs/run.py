@@ -220,6 +220,8 @@ class Run:
             self._ledger.record(status)
             if self.successor is not None and not self._left:
                 self.on_successor(self.successor)
+        if self.error is not None:
+            await self.broadcast.flush(ABANDON_S)
 
     async def _withdraw(self) -> None:
         """No event was sent, but the row may be stored: the answer of the database was lost."""
@@ -269,7 +271,7 @@ class Run:
 
     async def _conclude(self, finished: TurnFinished) -> str:
         """Store the end before it is sent, so that what was acknowledged survives. If that fails, the response
-        fails."""
+        fails. Nothing is awaited between its end and its record: a client that has read the one finds the other."""
         self._stopping = True  # too late to cancel: two ends would be stored
         await self.broadcast.settled()
         with self._ledger.trace.span("flush"):
@@ -290,8 +292,6 @@ class Run:
                 self.broadcast.end_stored(events)
         self.snapshot = snapshot
         self.broadcast.tell_end(partial(self._ledger.payload, finished.status))
-        if self.error is not None:
-            await self.broadcast.flush(ABANDON_S)
         return finished.status
 
     async def _finish(self, record: ResponseRecord, events: Batch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
 import time
@@ -54,6 +55,7 @@ class Telemetry:
         self._export = export
         self._waiting: deque[TurnRecord] = deque()
         self._done_at: dict[str, float] = {}
+        self._flushing: set[asyncio.Task[None]] = set()
         self._writer = BatchWriter("telemetry", self._store_waiting, gather_s=GATHER_S)
         self.dropped = 0
 
@@ -87,7 +89,14 @@ class Telemetry:
                 self._export(TurnRecord(each, NOBODY, "completed", "start", part))
 
     async def flush(self) -> None:
-        """Return when everything recorded so far is stored or dropped."""
+        """Return when everything recorded so far is stored or dropped. What is being stored is stored to its end, even
+        if the caller is cancelled meanwhile: a reader who leaves."""
+        flushing = asyncio.create_task(self._flush(), name="flush of telemetry")
+        self._flushing.add(flushing)
+        flushing.add_done_callback(self._flushing.discard)
+        await asyncio.shield(flushing)
+
+    async def _flush(self) -> None:
         with suppress(NotStored):
             await self._writer.flush()
 

@@ -29,8 +29,10 @@ from tests.worker.reader import Event, Reader
 from tests.worker.sharing import response_id_of, signed_in
 from worker.routes import responses
 from worker.runs import idempotency, manager, run
+from worker.runs.broadcast import Broadcast
 from worker.runs.continuation import GAP, NOT_STORED, UNSTORED_EVENTS_MAX, WORKER_STOPPED
 from worker.runs.idempotency import IdempotencyStore
+from worker.telemetry.telemetry import Telemetry
 
 URL = "/v1/responses"
 BODY = {"input": "tell me"}
@@ -238,11 +240,22 @@ async def test_a_key_whose_response_is_taken_back_meanwhile_is_given_back(
     await owner.close()
 
 
+def noting(order: list[str], act: Callable[..., Any]) -> Callable[..., Any]:
+    def noted(*given: Any) -> Any:
+        order.append(act.__name__)
+        return act(*given)
+
+    return noted
+
+
 async def test_an_end_that_was_told_as_failed_stands_as_failed(
     postgres: EmbeddedPostgres, owner_dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its COMMIT was carried out, and nobody could know."""
+    """Its COMMIT was carried out, and nobody could know. Whoever has read its end finds its trace."""
     monkeypatch.setattr(run, "END_S", 0.2)
+    order = list[str]()
+    monkeypatch.setattr(Telemetry, "record", noting(order, Telemetry.record))
+    monkeypatch.setattr(Broadcast, "flush", noting(order, Broadcast.flush))
     async with behind(postgres, owner_dsn, scripted()) as lossy:
         conversation = (await post(lossy.client, "/v1/conversations", {}))["id"]
         lossy.proxy.after, lossy.proxy.commits_lost = 1, 10**6
@@ -258,6 +271,7 @@ async def test_an_end_that_was_told_as_failed_stands_as_failed(
         assert GAP not in told[-1]
         assert [status for _, status in await lossy.rows()] == ["failed"]
         assert (await get(lossy.client, f"/v1/conversations/{conversation}/items"))["data"] == []
+    assert order == ["record", "flush"]
 
 
 @pytest.mark.parametrize("told_before", [False, True], ids=["with its end", "with its first events"])

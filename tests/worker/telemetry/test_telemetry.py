@@ -296,6 +296,31 @@ async def test_turns_that_are_being_stored_when_the_worker_stops_are_stored(
     assert len(await telemetry.traces.list(member(tenant_id), recent())) == 1
 
 
+async def test_a_reader_who_leaves_while_turns_are_being_stored_takes_none_along(
+    database: Database, tenant_id: UUID, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who asks for traces has them stored first."""
+    telemetry, write = make_telemetry(database), Traces.write
+    writing, goes_on = asyncio.Event(), asyncio.Event()
+
+    async def slow(traces: Traces, tenant_id: UUID, records: Sequence[TurnRecord]) -> None:
+        writing.set()
+        await goes_on.wait()
+        await write(traces, tenant_id, records)
+
+    monkeypatch.setattr(Traces, "write", slow)
+    record(telemetry, make_trace(prefill=1), tenant_id)
+    reader = asyncio.create_task(telemetry.flush())
+    await writing.wait()
+    reader.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await reader
+    goes_on.set()
+    await telemetry.flush()
+    assert len(await telemetry.traces.list(member(tenant_id), recent())) == 1
+    await telemetry.close()
+
+
 async def test_turns_that_end_while_others_are_being_stored_are_gathered_for_the_next_time(
     database: Database, tenant_id: UUID, monkeypatch: pytest.MonkeyPatch
 ) -> None:
