@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -22,7 +22,7 @@ from tests.worker.sharing import signed_in
 from worker.config import Config
 from worker.runs.batches import batch_store, batch_worker
 from worker.runs.batches.batch_store import BatchStore, Line, LineStore
-from worker.runs.batches.batch_worker import BATCHES
+from worker.runs.batches.batch_worker import BATCHES, BatchWorker
 from worker.runs.batches.line_answer import answer_body
 from worker.services import SERVICES
 from worker.wire.batches import Answer, Tokens
@@ -159,8 +159,8 @@ async def test_a_worker_that_stops_gives_its_lines_to_another_one_at_once(databa
 async def test_a_line_that_a_stopping_worker_was_about_to_take_is_free_at_once(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    took, goes_on = asyncio.Event(), asyncio.Event()
-    claim = LineStore.claim
+    took, goes_on, undoes = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    claim, attempt = LineStore.claim, BatchWorker._try
 
     async def slowly(self: LineStore, worker: int, place: int) -> Line | None:
         line = await claim(self, worker, place)
@@ -169,7 +169,12 @@ async def test_a_line_that_a_stopping_worker_was_about_to_take_is_free_at_once(
             await goes_on.wait()
         return line
 
+    async def noted(self: BatchWorker, transaction: Callable[[], Awaitable[None]]) -> None:
+        undoes.set()
+        await attempt(self, transaction)
+
     monkeypatch.setattr(LineStore, "claim", slowly)
+    monkeypatch.setattr(BatchWorker, "_try", noted)
     monkeypatch.setattr(batch_worker, "GIVE_BACK_S", PATIENCE_S)
     async with answering(database, config=Config(batch_lines=1)) as client:
         assert client.app is not None
@@ -177,7 +182,7 @@ async def test_a_line_that_a_stopping_worker_was_about_to_take_is_free_at_once(
         await asyncio.wait_for(took.wait(), PATIENCE_S)
         async with asyncio.TaskGroup() as stopping:
             stopping.create_task(client.app[BATCHES].stop())
-            await asyncio.sleep(0.05)  # it is asked to stop meanwhile
+            await asyncio.wait_for(undoes.wait(), PATIENCE_S)  # it was asked to stop meanwhile
             goes_on.set()
         again = await claim(LineStore(database), 1, 0)
         assert again is not None and (again.batch_id, again.attempts) == (batch["id"], 1)
