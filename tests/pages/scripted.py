@@ -241,7 +241,9 @@ class ScriptedWorker:
             if not pinned or "firsttoken:pinned" in conversation["metadata"]
         ]
         ids, after = [conversation["id"] for conversation in newest_first], request.query.get("after")
-        start = 0 if after is None else ids.index(after) + 1 if after in ids else len(ids)
+        if after is not None and after not in ids:
+            return web.json_response({"error": {"message": "Invalid 'after'", "param": "after"}}, status=400)
+        start = 0 if after is None else ids.index(after) + 1
         end = start + int(request.query.get("limit", 100))
         return web.json_response({"object": "list", "data": newest_first[start:end], "has_more": end < len(ids)})
 

@@ -164,6 +164,7 @@ async def list_conversations(request: web.Request) -> web.Response:
     query = PageQuery.parse(request.query)
     pinned = request.query.get("pinned") == "true"
     page = await store.list(tenant_id, after=query.after, limit=query.limit, pinned=pinned)
+    await query.check(page.data, partial(store.get, tenant_id))
     return json_response(list_object([conversation_object(conversation) for conversation in page.data], page.has_more))
 
 

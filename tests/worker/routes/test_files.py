@@ -62,7 +62,7 @@ async def test_files_are_asked_for_by_the_thousand(client: Client, owner_dsn: st
     assert (await get(client, "/v1/files?limit=10001", 400))["error"]["param"] == "limit"
 
 
-@pytest.mark.parametrize("path", ["/v1/files", "/v1/batches", "/v1/conversations/{}/items"])
+@pytest.mark.parametrize("path", ["/v1/files", "/v1/batches", "/v1/conversations", "/v1/conversations/{}/items"])
 async def test_a_list_that_goes_on_after_what_was_deleted_says_so_instead_of_ending(client: Client, path: str) -> None:
     conversation = await post(client, "/v1/conversations", {"items": [{"role": "user", "content": "x"}]})
     error = (await get(client, f"{path.format(conversation['id'])}?after=file_gone", 400))["error"]

@@ -45,7 +45,9 @@ export class Sidebar {
       this.more.hidden = !page.has_more;
       this.show();
     } catch (error) {
-      failed(error);
+      if (after === null || error.status !== 400) return failed(error);
+      this.paged = this.paged.filter((id) => id !== after); // it was deleted elsewhere
+      await this.load(this.paged.at(-1) ?? null, failed);
     }
   }
 
