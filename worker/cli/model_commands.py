@@ -146,7 +146,7 @@ def _pullable(name: str) -> Preset:
 
 def _others(folder: Path) -> list[Path]:
     """Local files that are in no catalogue."""
-    known = {model.file_name for model in (SMOL_CHAT, *PRESETS)}
+    known = {SMOL_CHAT.file_name, *(model.file_name for model in PRESETS)}
     return [path for path in files_in(folder) if path.name not in known]
 
 

@@ -14,7 +14,7 @@ from inference.provisioning.gguf_metadata import read_metadata, template_kind, t
 
 
 def test_names_are_unique_and_drafts_exist() -> None:
-    names = [model.name for model in (*BUNDLED, *PRESETS)]
+    names = [*(model.name for model in BUNDLED), *(model.name for model in PRESETS)]
     assert len(set(names)) == len(names)
     assert len({model.file_name for model in PRESETS}) == len(PRESETS)
     for model in PRESETS:
