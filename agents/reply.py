@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from agents.events import ArgumentsDelta, Event, ItemFinished, ItemStarted, ReasoningDelta, TextDelta
 from agents.function_tool import PLAIN, CallShape, FunctionTool
@@ -22,11 +21,9 @@ from agents.parser.markup import (
     Thought,
 )
 from inference.generation import TokenLogprob
-from inference.grammar.conformance import Conformance
+from inference.grammar.conformance import Conformance, is_enforceable
 from retrieval.passage import Passage
 
-# Keywords that no grammar enforces.
-BEYOND_GRAMMARS = ("uniqueItems", "minProperties", "maxProperties")
 CALLS_MAX = 64  # of one step; a model that calls more is looping
 UNREADABLE = "unreadable_call"  # the name of a call that failed to parse before its name was known
 
@@ -42,7 +39,7 @@ class StrictArguments:
     def may_break(self, name: str) -> bool:
         """Whether a call may turn out not to fit. Then nothing of it is sent before it is complete: what was streamed
         cannot be taken back."""
-        return name in self._schemas and not (self._enforced and _is_enforceable(self._schemas[name]))
+        return name in self._schemas and not (self._enforced and is_enforceable(self._schemas[name]))
 
     def unmet(self, name: str, arguments: str) -> str | None:
         """What the JSON text violates, for the model to read; None if it fits, or if the function is not strict."""
@@ -52,11 +49,6 @@ class StrictArguments:
             self._known[name] = Conformance(self._schemas[name])
         broken = self._known[name].broken(json.loads(arguments))
         return None if broken is None else f"the arguments of {name} do not fit its schema: {broken}"
-
-
-def _is_enforceable(schema: Mapping[str, Any]) -> bool:
-    text = str(schema)
-    return not any(keyword in text for keyword in BEYOND_GRAMMARS)
 
 
 class StopStrings:

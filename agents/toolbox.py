@@ -419,7 +419,7 @@ def validate(answer_format: AnswerFormat, items: Sequence[Item]) -> None:
     """Scans every text: not for the event loop. Raises SchemaUnmet."""
     for item in items:
         if isinstance(item, Message):
-            check(restated(answer_format.schema, loose=not answer_format.strict), item.text)
+            check(answer_format.schema, item.text)
 
 
 def defect_of(turn: Turn, sources: Sequence[Passage], said: str, *, is_whole: bool) -> str:

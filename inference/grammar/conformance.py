@@ -5,16 +5,16 @@ Patterns are matched by an automaton, in time linear in the text; lookaround and
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from contextlib import suppress
+from typing import Any, NamedTuple
 
 import jsonschema_rs
 import orjson
 
-from inference.errors import InvalidSchema, SchemaUnmet
+from inference.errors import SchemaUnmet
 from inference.grammar.declared import References, Target, as_list, base_of
-from inference.grammar.keywords import KEYWORDS, UNENFORCED, asserted, is_a, kind_of
+from inference.grammar.keywords import KEYWORDS, UNENFORCED, asserted
 
 AUTOMATON_BYTES_MAX = 4 * 2**20  # compiled: patterns of about a hundred characters take a few kilobytes
 _LINEAR = jsonschema_rs.RegexOptions(size_limit=AUTOMATON_BYTES_MAX, dfa_size_limit=AUTOMATON_BYTES_MAX)
@@ -79,11 +79,21 @@ def fetch_nothing(address: str) -> Any:
 
 
 CHECKS_MAX = 3_000  # of a value against a schema, at 10 µs each: arguments are checked on the event loop
+ANSWER_CHECKS_MAX = 30_000  # in a thread; more than an answer of 10,000 tokens takes
 # Keywords whose values are schemas, and `format`, which is an annotation.
 WALKED = frozenset({"properties", "patternProperties", "additionalProperties", "propertyNames", "format"}) | frozenset(
     {"items", "prefixItems", "additionalItems"}
 )
 SINGLE = frozenset({"type", "enum", "const"}).union(*KEYWORDS.values()) - WALKED
+
+
+class Breach(NamedTuple):
+    keyword: str  # empty: no value is allowed there
+    path: tuple[str | int, ...]
+
+    def __str__(self) -> str:
+        place = place_in(self.path)
+        return f"{self.keyword} of {place}" if self.keyword else f"{place} is not allowed"
 
 
 class Conformance:
@@ -99,29 +109,31 @@ class Conformance:
         self._whole = Target(schema, "")
         self._references = References(schema)
         self._single: dict[int, Checked | None] = {}  # by the identity of the schema
+        self._patterns: dict[str, Pattern | None] = {}
         self._left = 0
 
     def broken(self, value: Any) -> str | None:
         """What the value violates, such as "type of days"; None if nothing, or if that would take too long to find."""
-        self._left = CHECKS_MAX
-        try:
-            return next(self._broken(self._whole, value, ()), None)
-        except (TooMuch, RecursionError):
-            return None
+        found = next(self.breaches(value), None)
+        return None if found is None else str(found)
 
-    def _broken(self, target: Target, value: Any, path: tuple[str | int, ...]) -> Iterator[str]:
-        self._left -= 1
-        if self._left < 0:
-            raise TooMuch
+    def breaches(self, value: Any, checks_max: int = CHECKS_MAX) -> Iterator[Breach]:
+        """All that is found within so many checks."""
+        self._left = checks_max
+        with suppress(TooMuch, RecursionError):
+            yield from self._broken(self._whole, value, ())
+
+    def _broken(self, target: Target, value: Any, path: tuple[str | int, ...]) -> Iterator[Breach]:
+        self._spend()
         schema = target.schema
         if schema is False:
-            yield f"{place_in(path)} is not allowed"
+            yield Breach("", path)
         if not isinstance(schema, Mapping):
             return
         base = base_of(schema, target.base)
         checked = self._checked(schema)
         if checked is not None and (keyword := checked.keyword(value)):
-            yield f"{keyword} of {place_in(path)}"
+            yield Breach(keyword, path)
         reference = schema.get("$ref")
         if isinstance(reference, str) and (found := self._references.find(reference, base)):
             yield from self._broken(found, value, path)
@@ -129,11 +141,25 @@ class Conformance:
             yield from self._broken(Target(part, base), value, path)
         for keyword in ("anyOf", "oneOf"):
             branches = [Target(each, base) for each in as_list(schema.get(keyword))]
-            fitting = (each for each in branches if next(self._broken(each, value, path), None) is None)
-            if branches and (next(fitting, None) is None or (keyword == "oneOf" and next(fitting, None) is not None)):
-                yield f"{keyword} of {place_in(path)}"
-        for step, part, each in _inside(schema, value):
+            yield from self._of_union(keyword, branches, value, path)
+        for step, part, each in self._inside(schema, value):
             yield from self._broken(Target(part, base), each, (*path, step))
+
+    def _of_union(
+        self, keyword: str, branches: Sequence[Target], value: Any, path: tuple[str | int, ...]
+    ) -> Iterator[Breach]:
+        """Where no branch fits, what no grammar enforces is told first: one held the value to the rest of a branch."""
+        breaches: list[Breach | None] = []
+        for each in branches:
+            breaches.append(next(self._broken(each, value, path), None))
+            if breaches[-1] is None and keyword == "anyOf":
+                return
+        fitting = breaches.count(None)
+        if breaches and not fitting:
+            beyond = (breach for breach in breaches if breach and breach.keyword in UNENFORCED)
+            yield next(beyond, Breach(keyword, path))
+        elif fitting > 1:
+            yield Breach(keyword, path)
 
     def _checked(self, schema: Mapping[str, Any]) -> Checked | None:
         if id(schema) not in self._single:
@@ -145,170 +171,64 @@ class Conformance:
                 self._single[id(schema)] = None
         return self._single[id(schema)]
 
+    def _inside(self, schema: Mapping[str, Any], value: Any) -> Iterator[tuple[str | int, Any, Any]]:
+        """The members of an object or a list, each with its place and its schema."""
+        if isinstance(value, Mapping):
+            named, patterns = (_mapping(schema.get(keyword)) for keyword in ("properties", "patternProperties"))
+            for name, each in value.items():
+                parts = [named[name]] if name in named else []
+                parts += self._by_pattern(name, patterns)
+                yield from ((name, part, each) for part in parts or [schema.get("additionalProperties", True)])
+        elif isinstance(value, list):
+            places, items = as_list(schema.get("prefixItems")), schema.get("items", True)
+            if isinstance(items, list):  # tuples before draft 2019-09
+                places, items = items, schema.get("additionalItems", True)
+            yield from ((at, places[at] if at < len(places) else items, each) for at, each in enumerate(value))
+
+    def _by_pattern(self, name: str, patterns: Mapping[str, Any]) -> Iterator[Any]:
+        """The schemas of the patterns that a name has; of one that cannot be matched, that of any value."""
+        for pattern, part in patterns.items():
+            self._spend()
+            if pattern not in self._patterns:
+                try:
+                    self._patterns[pattern] = Pattern(pattern)
+                except Unusable:
+                    self._patterns[pattern] = None
+            if (known := self._patterns[pattern]) is None:
+                yield True
+            elif known.occurs_in(name):
+                yield part
+
+    def _spend(self) -> None:
+        self._left -= 1
+        if self._left < 0:
+            raise TooMuch
+
 
 class TooMuch(Exception):
     """The limit of checks is reached."""
 
 
-def _inside(schema: Mapping[str, Any], value: Any) -> Iterator[tuple[str | int, Any, Any]]:
-    """The members of an object or a list, each with its place and its schema. Patterns of names are not matched."""
-    if isinstance(value, Mapping):
-        named, others = schema.get("properties"), schema.get("additionalProperties", True)
-        named, others = named if isinstance(named, Mapping) else {}, True if schema.get("patternProperties") else others
-        yield from ((name, named.get(name, others), each) for name, each in value.items())
-    elif isinstance(value, list):
-        places, items = as_list(schema.get("prefixItems")), schema.get("items", True)
-        if isinstance(items, list):  # tuples before draft 2019-09
-            places, items = items, schema.get("additionalItems", True)
-        yield from ((at, places[at] if at < len(places) else items, each) for at, each in enumerate(value))
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
 
 
-# Keywords of a schema that no grammar enforces, such as `uniqueItems`: the finished text is validated against a schema
-# of only these, of which no two parts apply to the same value, so the time is linear in the text, whatever the schema.
-DEFINITION = "#/$defs/"
+def is_enforceable(schema: Mapping[str, Any]) -> bool:
+    """Whether grammars enforce all keywords of a schema that they take."""
+    text = str(schema)
+    return not any(keyword in text for keyword in UNENFORCED)
 
 
-def check(document: Mapping[str, Any], text: str) -> None:
-    """Validate a finished text against the keywords of a converted schema that its grammar does not enforce. The time
-    grows with the length of the text, so call it off the event loop. Raises SchemaUnmet.
+def check(schema: Mapping[str, Any], text: str) -> None:
+    """Validate a text that was written under the grammar of a schema against the keywords that no grammar enforces. The
+    time grows with the length of the text, so call it off the event loop. Raises SchemaUnmet.
     """
-    try:
-        schema = unenforced(document)
-    except InvalidSchema:  # of a schema that nobody insists on
-        return
-    if schema is None:
+    if is_enforceable(schema):
         return
     try:
         value = orjson.loads(text)
     except orjson.JSONDecodeError:  # cut off by a stop string of the client: otherwise the grammar ensures valid JSON
         return
-    broken = next(jsonschema_rs.Draft202012Validator(schema, retriever=fetch_nothing).iter_errors(value), None)
-    if broken is not None:
-        raise SchemaUnmet(str(broken.schema_path[-1]), place_in(broken.instance_path))
-
-
-def unenforced(document: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The schema of the unenforced keywords of a converted one; None if there are none. Raises InvalidSchema if such a
-    keyword is in one of several parts that may apply to the same value.
-    """
-    definitions: Mapping[str, Any] = document.get("$defs", {})
-    if not any(UNENFORCED in node for node in _nodes(document)):
-        return None
-    reading = _Reading(definitions, _noting(definitions))
-    held = {name: reading.rest(definitions[name]) for name in reading.noting}
-    left = reading.rest(document)
-    return {**left, "$defs": held} if left else None
-
-
-class _Reading:
-    def __init__(self, definitions: Mapping[str, Any], noting: frozenset[str]) -> None:
-        self._definitions = definitions
-        self._kinds: dict[str, frozenset[str] | None] = {}  # of definitions
-        self.noting = noting  # names of definitions that contain such keywords, or refer to ones that do
-
-    def rest(self, node: Any) -> dict[str, Any]:
-        """A schema without what the grammar enforces; empty if nothing is left."""
-        if not isinstance(node, Mapping):
-            return {}
-        if "$ref" in node:
-            return {"$ref": node["$ref"]} if _target(node) in self.noting else {}
-        for keyword in ("allOf", "anyOf"):
-            if keyword in node:
-                return self._one_of(node[keyword], apart=keyword == "anyOf")
-        left: dict[str, Any] = dict(node.get(UNENFORCED, {}))
-        named = {name: rest for name, schema in node.get("properties", {}).items() if (rest := self.rest(schema))}
-        others = self._others(node)
-        if named or others:  # additionalProperties depends on which properties are listed
-            left["properties"] = {name: named.get(name, {}) for name in node.get("properties", {})}
-            left["additionalProperties"] = others
-        if inside := self.rest(node.get("items")):
-            left["items"] = inside
-        places = [self.rest(schema) for schema in node.get("prefixItems", ())]
-        if any(places) or ("items" in left and places):
-            left["prefixItems"] = places
-        return left
-
-    def _others(self, node: Mapping[str, Any]) -> dict[str, Any]:
-        """For unlisted properties. The grammar enforces their patterns, which are not matched again here."""
-        schemas = [*node.get("patternProperties", {}).values(), node.get("additionalProperties", False)]
-        sorts = [schema for schema in schemas if schema is not False]
-        rests = [rest for schema in sorts if (rest := self.rest(schema))]
-        if rests and len(sorts) > 1:
-            raise _twice()
-        return rests[0] if rests else {}
-
-    def _one_of(self, branches: list[Any], *, apart: bool) -> dict[str, Any]:
-        """Branches of different types can be combined, as each is vacuous for values of other types."""
-        left = [self.rest(branch) for branch in branches]
-        rests = [rest for rest in left if rest]
-        if not rests:
-            return {}
-        if not apart and len(rests) > 1:
-            raise _twice()
-        kinds = [self._types(branch) for branch in branches]
-        often = Counter(kind for each in kinds for kind in each or ())
-        own = [kind for each, rest in zip(kinds, left, strict=True) if rest for kind in each or ()]
-        if apart and (None in kinds or any(often[kind] > 1 for kind in own)):
-            raise _twice()
-        return rests[0] if len(rests) == 1 else {"allOf": rests}
-
-    def _types(self, node: Any) -> frozenset[str] | None:
-        """The types of the values of a schema; None: any."""
-        match node:
-            case {"$ref": _}:
-                name = _target(node)
-                if name not in self._kinds:
-                    self._kinds[name] = None  # in case it refers to itself
-                    self._kinds[name] = self._types(self._definitions[name])
-                return self._kinds[name]
-            case {"type": str(kind)}:
-                return frozenset([kind])
-            case {"enum": [*values]}:
-                return frozenset("number" if is_a("number", value) else kind_of(value) for value in values)
-            case {"allOf": [*parts]}:
-                return next((kinds for part in parts if (kinds := self._types(part))), None)
-            case {"anyOf": [*branches]}:
-                found = [self._types(branch) for branch in branches]
-                return frozenset(kind for each in found for kind in each or ()) if None not in found else None
-        return None
-
-
-def _noting(definitions: Mapping[str, Any]) -> frozenset[str]:
-    """Names of definitions with unenforced keywords, and of those that refer to one."""
-    leading: dict[str, set[str]] = {}
-    found: list[str] = []
-    for name, definition in definitions.items():
-        nodes = list(_nodes(definition))
-        if any(UNENFORCED in node for node in nodes):
-            found.append(name)
-        for target in {_target(node) for node in nodes if "$ref" in node}:
-            leading.setdefault(target, set()).add(name)
-    reached = set(found)
-    while found:
-        new = leading.get(found.pop(), set()) - reached
-        reached |= new
-        found += new
-    return frozenset(reached)
-
-
-def _nodes(document: Any) -> Iterator[Mapping[str, Any]]:
-    """Every object in the document, without recursion; including those in constants, which are few."""
-    pending = [document]
-    while pending:
-        value = pending.pop()
-        if isinstance(value, Mapping):
-            yield value
-            pending += value.values()
-        elif isinstance(value, list):
-            pending += value
-
-
-def _target(node: Mapping[str, Any]) -> str:
-    return str(node["$ref"]).removeprefix(DEFINITION)
-
-
-def _twice() -> InvalidSchema:
-    reason = (
-        "uniqueItems, and counts of named properties, are not supported in one of several schemas of the same value"
-    )
-    return InvalidSchema(reason)
+    found = Conformance(schema).breaches(value, ANSWER_CHECKS_MAX)
+    if broken := next((breach for breach in found if breach.keyword in UNENFORCED), None):
+        raise SchemaUnmet(broken.keyword, place_in(broken.path))

@@ -66,8 +66,9 @@ KEYWORDS: dict[str, frozenset[str]] = {
     "null": frozenset(),
 }
 EMPTY: dict[str, object] = {"uniqueItems": False, "propertyNames": {"type": "string"}}  # values without effect
-# Holds the keywords that no grammar enforces, for the validation of the finished text: see `unenforced`.
-UNENFORCED = "x-unheld"
+# Keywords that no grammar enforces: the finished text is validated against them. Of an object without named properties,
+# grammars can count.
+UNENFORCED = frozenset({"uniqueItems", "minProperties", "maxProperties"})
 LENGTH_MAX = 20_000  # of anything counted: each position is a state of its own
 
 

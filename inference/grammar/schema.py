@@ -1,8 +1,8 @@
 """Converts a JSON schema to the form that llguidance compiles to a grammar.
 
-Every keyword is either enforced, known not to constrain the value, recorded for validation of the finished text
-(`unenforced`), or refused with its position in the schema; anything that would take unbounded work or memory is refused
-as well. What the resulting grammar allows fits the schema except for what is recorded. The converse does not hold:
+Every keyword is either enforced, known not to constrain the value, left for the validation of the finished text
+(`UNENFORCED`), or refused with its position in the schema; anything that would take unbounded work or memory is refused
+as well. What the resulting grammar allows fits the schema except for what is left. The converse does not hold:
 properties come in the order of the schema, without unlisted ones, and texts of a format are of its common form.
 
 Where nobody insists on the schema, what would be refused is left out instead, and only that: the value becomes any of
@@ -24,7 +24,6 @@ from inference.grammar.declared import References, Target, base_of
 from inference.grammar.keywords import (
     FORMATS,
     KEYWORDS,
-    UNENFORCED,
     asserted,
     at,
     decimal,
@@ -274,8 +273,8 @@ class _Restating:
             reason = f"there may be {PROPERTIES_MAX} properties in all, and {OPTIONAL_MAX} optional ones in one object"
             raise InvalidSchema(reason, at(path, "properties"))
         closed = {} if open and others else {"additionalProperties": False}
-        counts = _noted(lengths(said, *COUNTS, path))
-        return {"type": "object", "properties": held, "required": required, **closed, **counts}
+        lengths(said, *COUNTS, path)
+        return {"type": "object", "properties": held, "required": required, **closed}
 
     def _map(self, said: Mapping[str, Any], others: Any, path: str, depth: int) -> dict[str, Any]:
         """An object without listed properties: all values are of one kind, and so are all names."""
@@ -285,7 +284,7 @@ class _Restating:
             return {"type": "object", **counts, **self._patterns(said, others, path, depth)}
         values = others if others is False else self._inside(others, at(path, "additionalProperties"), depth)
         names = self._names_of(said, values, path)
-        return {"type": "object", **names, **(_noted(counts) if "properties" in names else counts)}
+        return {"type": "object", **names, **({} if "properties" in names else counts)}
 
     def _patterns(self, said: Mapping[str, Any], others: Any, path: str, depth: int) -> dict[str, Any]:
         patterns, place = said["patternProperties"], at(path, "patternProperties")
@@ -325,8 +324,6 @@ class _Restating:
         held: dict[str, Any] = {"type": "array", **lengths(said, "minItems", "maxItems", path)}
         if not isinstance(said.get("uniqueItems", False), bool):
             raise InvalidSchema("uniqueItems must be a boolean", at(path, "uniqueItems"))
-        if "uniqueItems" in said:
-            held |= _noted({"uniqueItems": True})
         if isinstance(said.get("items"), list):  # tuples before draft 2019-09, and still in draft 7
             rest = {"items": said["additionalItems"]} if "additionalItems" in said else {}
             said = {"prefixItems": said["items"], **rest}
@@ -377,10 +374,6 @@ def _translated_or_none(pattern: str) -> str | None:
 
 def _named(pattern: str, values: Any) -> dict[str, Any]:
     return {"patternProperties": {pattern: values}, "additionalProperties": False}
-
-
-def _noted(keywords: dict[str, Any]) -> dict[str, Any]:
-    return {UNENFORCED: keywords} if keywords else {}
 
 
 def _is_never(schema: Any) -> bool:

@@ -19,7 +19,6 @@ from pydantic import (
 
 from agents.function_tool import NAME_CHARS_MAX, CallShape, FunctionTool, InputGrammar, bare, custom_tool, qualified
 from inference.errors import InvalidSchema
-from inference.grammar.conformance import unenforced
 from inference.grammar.lark import escaped
 from inference.grammar.pattern import translated
 from inference.grammar.schema import restated
@@ -84,7 +83,7 @@ def constrainable(schema: dict[str, Any], where: str = "") -> dict[str, Any]:
     then.
     """
     try:
-        unenforced(restated(schema))
+        restated(schema)
     except InvalidSchema as error:
         path = ".".join(part for part in (where, error.path) if part)
         raise ValueError(f"{path}: {error.reason}" if path else error.reason) from None

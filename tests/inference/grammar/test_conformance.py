@@ -29,6 +29,8 @@ NODE = {
         ({"items": {"enum": ["a", "b"]}}, ["a", "b"], (["a", "c"], "enum of [1]")),
         ({"prefixItems": [{"type": "null"}], "items": False}, [None], ([None, 1], "[1] is not allowed")),
         ({"items": [{"type": "null"}], "additionalItems": {"const": 1}}, [None, 1], ([None, 2], "const of [1]")),
+        ({"patternProperties": {"^a": {"type": "null"}}}, {"ab": None, "b": 1}, ({"ab": 1}, "type of ab")),
+        ({"anyOf": [{"type": "null"}, {"uniqueItems": True}]}, None, ([1, 1], "uniqueItems of the whole")),
         ({"uniqueItems": True}, [1, 2], ([1, 1], "uniqueItems of the whole")),
         ({"minimum": 1, "maximum": 9}, 3, (10, "maximum of the whole")),
         ({"pattern": "^a+$"}, "aa", ("b", "pattern of the whole")),
@@ -57,7 +59,7 @@ def test_a_value_that_does_not_fit_is_told_with_its_place(schema: Any, right: An
         {"$ref": "#"},
         {"enum": 3},
         {"format": "date"},
-        {"patternProperties": {"^a": {"type": "null"}}, "additionalProperties": False},
+        {"patternProperties": {"^(?=a)b": {"type": "null"}}, "additionalProperties": False},
     ],
 )
 def test_what_cannot_be_checked_counts_as_met(schema: Any) -> None:
