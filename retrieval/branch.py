@@ -122,8 +122,8 @@ class Branch:
             return found.candidates
 
     def _fuse(self, candidates: list[Hit]) -> list[Scored[Hit]]:
-        question, method = self.question, self.config.fusion
-        with question.trace.span("fuse", lane=LANE, parent=question.parent, candidates=len(candidates), method=method):
+        question = self.question
+        with question.trace.span("fuse", lane=LANE, parent=question.parent, candidates=len(candidates)):
             return self._ranked(candidates, _cosines(candidates))[: self.config.candidates]
 
     async def _rerank(
@@ -152,7 +152,6 @@ class Branch:
             similarity,
             np.array([candidate.coverage for candidate in candidates], np.float64),
             np.array([candidate.exact for candidate in candidates], np.float64),
-            method=config.fusion,
             lexical_weight=config.lexical_weight,
             exact_weight=config.exact_weight,
         )

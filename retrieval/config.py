@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 # Lies between questions about the documents (best passage 0.47 and up, with few exceptions) and small talk, arithmetic
 # and other topics (0.38 at most), measured on 311 chunks of technical notes with 46 questions and the bundled embedder.
@@ -32,9 +31,6 @@ class RetrievalConfig:
     read_share: int = 3
     read_min: int = 12
     candidates: int = 50  # from each side of the search, and in the fused list that is reranked
-    # "scores" is better by far where the vectors are the stronger side; "ranks" (reciprocal rank) is for corpora of
-    # part numbers and names, and its scores cannot be compared with a threshold.
-    fusion: Literal["scores", "ranks"] = "scores"
     lexical_weight: float = 0.12  # of the words relative to the cosine
     exact_weight: float = 0.4  # of identifiers and quoted phrases, if the question is about nothing else
     window_weight: float = 0.7  # of late interaction in the reranked similarity

@@ -13,7 +13,7 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Sequence
 from itertools import zip_longest
-from typing import Literal, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +24,6 @@ from retrieval.candidate import Candidate, Hit, Scored
 
 # The first candidates are rescored within this share of the budget, by estimate; the rest is a margin.
 PLANNED_SHARE = 0.5
-RANK_OFFSET = 60  # reciprocal rank fusion's usual constant (Cormack, Clarke and Büttcher, SIGIR 2009)
 
 Scores = NDArray[np.float64]
 T = TypeVar("T")
@@ -74,14 +73,13 @@ def fuse(
     coverage: Scores,
     exact: Scores,
     *,
-    method: Literal["scores", "ranks"],
     lexical_weight: float,
     exact_weight: float,
 ) -> Scores:
     """A score from 0 to 1 for each candidate, from its cosine, the share of the query's words that it contains, and
     what the query's identifiers and phrases in it weigh.
 
-    With "scores", a candidate gets its similarity plus up to `lexical_weight`, relative to the candidate with the most
+    A candidate gets its similarity plus up to `lexical_weight`, relative to the candidate with the most
     words, plus up to `exact_weight` for identifiers and phrases: nearly all of it in a question about nothing else,
     little where they are common or one of many words. Without similarity, the share of words is the score.
     """
@@ -89,24 +87,10 @@ def fuse(
         return coverage
     if similarity is None:
         return np.asarray(coverage / max(1.0, coverage.max()), np.float64)
-    if method == "ranks":
-        return _by_rank(similarity, coverage)
     best = coverage.max()
     words = coverage / best if best > 0 else coverage
     scores = similarity + lexical_weight * words + exact_weight * (1 - np.exp(-np.square(exact)))
     return np.asarray(np.clip(scores / max(1.0, scores.max()), 0.0, 1.0), np.float64)
-
-
-def _by_rank(similarity: Scores, coverage: Scores) -> Scores:
-    """A candidate that is first in both lists scores 1. One with none of the query's words is not in the word list."""
-    scores = _reciprocal_ranks(similarity) + np.where(coverage > 0, _reciprocal_ranks(coverage), 0.0)
-    return scores * (RANK_OFFSET + 1) / 2
-
-
-def _reciprocal_ranks(values: Scores) -> Scores:
-    ranks = np.empty(len(values))
-    ranks[np.argsort(-values, kind="stable")] = np.arange(1, len(values) + 1)
-    return 1 / (RANK_OFFSET + ranks)
 
 
 def in_turns(lists: Sequence[Sequence[Scored[Hit]]]) -> list[Scored[Hit]]:

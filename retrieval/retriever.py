@@ -170,8 +170,7 @@ class _Search:
                 ranked,
                 limit=limit,
                 score_threshold=score_threshold,
-                # ranks say nothing about how far apart passages are
-                share_min=config.best_share_min if config.fusion == "scores" else 0.0,
+                share_min=config.best_share_min,
                 tokens_max=config.passage_tokens_max,
                 cut=cut,
             )

@@ -3,7 +3,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Literal
 
 import numpy as np
 import pytest
@@ -21,12 +20,10 @@ shares = st.lists(st.tuples(st.floats(-1, 1), st.floats(0, 1)), min_size=1, max_
 Make = Callable[..., Candidate]
 
 
-def fused(
-    similarity: Scores | None, coverage: Scores, by: Literal["scores", "ranks"] = "scores", exact: float = 0
-) -> Scores:
+def fused(similarity: Scores | None, coverage: Scores, exact: float = 0) -> Scores:
     """`exact` is what the first candidate alone holds."""
     alone = np.array([exact, *[0.0] * (len(coverage) - 1)])[: len(coverage)]
-    return fuse(similarity, coverage, alone, method=by, lexical_weight=0.1, exact_weight=0.4)
+    return fuse(similarity, coverage, alone, lexical_weight=0.1, exact_weight=0.4)
 
 
 def random(rows: int, seed: int) -> NDArray[np.float32]:
@@ -134,31 +131,14 @@ def test_without_similarity_the_share_of_words_is_the_score() -> None:
     assert scores == pytest.approx([0.2, 0.9])
 
 
-def test_the_best_of_both_lists_has_rank_score_one() -> None:
-    scores = fused(np.array([0.1, 0.9]), np.array([0.0, 0.4]), "ranks")
-    assert scores[1] == pytest.approx(1.0)
-    assert 0 < scores[0] < 0.5  # in one list only
-
-
-def test_by_rank_a_little_nearer_counts_as_much_as_much_nearer() -> None:
-    near = fused(np.array([0.50, 0.51]), np.zeros(2), "ranks")
-    far = fused(np.array([0.10, 0.90]), np.zeros(2), "ranks")
-    assert near == pytest.approx(far)
-
-
 def test_no_candidates_have_no_scores() -> None:
     assert len(fused(np.empty(0), np.empty(0))) == 0
-    assert len(fused(np.empty(0), np.empty(0), "ranks")) == 0
 
 
 @given(shares)
 def test_scores_stay_between_zero_and_one(evidence: list[tuple[float, float]]) -> None:
     similarity, coverage = (np.array(side) for side in zip(*evidence, strict=True))
-    for scores in (
-        fused(similarity, coverage),
-        fused(similarity, coverage, "ranks"),
-        fused(None, coverage),
-    ):
+    for scores in (fused(similarity, coverage), fused(None, coverage)):
         assert len(scores) == len(evidence)
         assert np.all((scores >= 0) & (scores <= 1))
 

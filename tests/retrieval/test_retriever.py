@@ -180,14 +180,6 @@ async def test_without_reranking_the_fused_order_stands(
     assert reranked[0].score != passages[0].score
 
 
-async def test_ranks_can_be_fused_instead_of_scores(store: PassageStore, embedders: Embedders, reader: UUID) -> None:
-    passages, trace = await retrieve(
-        store, embedders, reader, "which tools are built in?", config=patient(fusion="ranks")
-    )
-    assert spans(trace)["fuse"].attributes["method"] == "ranks"
-    assert "calculator" in passages[0].text
-
-
 async def test_several_stores_are_searched_by_name_and_by_id_and_a_passage_comes_once(
     store: PassageStore, embedders: Embedders, tenant_id: UUID, tmp_path: Path
 ) -> None:
