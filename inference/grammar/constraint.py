@@ -10,7 +10,7 @@ event loop. A cache would have to be separate per tenant, and a lexer filled by 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
@@ -42,26 +42,6 @@ SPACED = (b":", b",")
 FORESEEN_CHARS_MAX = 30_000  # of the whole grammar
 FORESEEN_TEXT_CHARS_MAX = 1_000  # of a quoted text in it
 _PREAMBLE = "failed to compile JSON schema: "
-
-
-class Matcher(Protocol):
-    """The used methods of `llguidance.LLMatcher`."""
-
-    def deep_copy(self) -> Matcher: ...
-
-    def is_error(self) -> bool: ...
-
-    def is_stopped(self) -> bool: ...
-
-    def validate_tokens(self, tokens: list[int]) -> int: ...
-
-    def consume_token(self, sampled_token: int) -> bool: ...
-
-    def consume_tokens(self, sampled_tokens: list[int]) -> bool: ...
-
-    def compute_bitmask(self) -> bytes: ...
-
-    def compute_ff_bytes(self) -> bytes: ...
 
 
 class Vocabulary:
@@ -123,7 +103,7 @@ class Grammar:
     """A compiled grammar. The texts of one turn are consecutive and share what the library has learnt of it."""
 
     def __init__(
-        self, matcher: Matcher, vocabulary: Vocabulary, begins: bytes = b"", *, foresees: bool = False
+        self, matcher: LLMatcher, vocabulary: Vocabulary, begins: bytes = b"", *, foresees: bool = False
     ) -> None:
         self._matcher = matcher
         self._vocabulary = vocabulary
@@ -144,7 +124,7 @@ class Constraint:
     """What one request may generate next. Used by one thread at a time. Raises GrammarFailed if following the grammar
     exceeds the limits."""
 
-    def __init__(self, matcher: Matcher, vocabulary: Vocabulary, *, foresees: bool = False) -> None:
+    def __init__(self, matcher: LLMatcher, vocabulary: Vocabulary, *, foresees: bool = False) -> None:
         self._matcher = matcher
         self._vocabulary = vocabulary
         self._foresees = foresees
@@ -223,7 +203,7 @@ class Help(Constraint):
     A vocabulary may spell the mark in several tokens, and its last one may extend beyond the mark.
     """
 
-    def __init__(self, matcher: Matcher, vocabulary: Vocabulary, mark: bytes, *, foresees: bool = False) -> None:
+    def __init__(self, matcher: LLMatcher, vocabulary: Vocabulary, mark: bytes, *, foresees: bool = False) -> None:
         super().__init__(matcher, vocabulary, foresees=foresees)
         self._mark, self._starts = mark, vocabulary.containing(mark[:1])
         self._near = b""  # the longest end of the text that begins the mark
