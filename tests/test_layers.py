@@ -30,7 +30,7 @@ CHAIN_MAX = 22
 # A library on the left is imported only by files whose path begins with one of those on the right.
 DOORS = {
     "llama_cpp": ("inference/llama/library.py",),
-    "aiohttp": ("worker/",),
+    "aiohttp": ("worker/", "retrieval/loaders/web.py"),
     "mcp": ("agents/mcp_server.py",),  # an optional library, slow to import
     "opentelemetry": ("worker/telemetry/otlp/sdk.py",),  # an optional library, slow to import
     "asyncpg": ("migrations/", "retrieval/store", "agents/store", "worker/"),
