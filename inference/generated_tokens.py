@@ -44,9 +44,6 @@ class GeneratedTokens:
     def __len__(self) -> int:
         return len(self._kept)
 
-    def __repr__(self) -> str:
-        return f"<GeneratedTokens {len(self)} turns | {self.kept_bytes} of {BYTES_MAX} bytes>"
-
     @property
     def kept_bytes(self) -> int:
         return self._kept.size

@@ -37,9 +37,6 @@ class LruCache(Generic[K, V]):
         """The keys, least recently used first."""
         return iter(self._kept)
 
-    def __repr__(self) -> str:
-        return f"<LruCache {len(self)} entries | {self.size} of {self.size_max}>"
-
     def items(self) -> list[tuple[K, V]]:
         """Least recently used first; none of them counts as used."""
         return list(self._kept.items())

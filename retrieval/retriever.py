@@ -42,7 +42,7 @@ class Stages:
 
 
 class Retriever:
-    """Finds passages for a tenant. Stages over their budget are skipped and never fail the request."""
+    """The `Searcher` of a worker. Stages over their budget are skipped and never fail the request."""
 
     def __init__(
         self,
@@ -76,12 +76,7 @@ class Retriever:
                 self._embedders.prepare(store.embedding_model)
 
     async def retrieve(self, query: Query, trace: Trace, budget_ms: float = inf) -> list[Passage]:
-        """Passages, best first, with scores from 0 to 1; after `budget_ms`, what was found by then.
-
-        Stores of different embedding models are interleaved, each with scores on its model's own scale.
-
-        Raises StoreNotFound, EmbeddingModelMissing, EmbeddingModelChanged.
-        """
+        """Stores of different embedding models are interleaved, each with scores on its model's own scale."""
         return (await self.stages(query, trace, budget_ms)).passages
 
     async def stages(self, query: Query, trace: Trace, budget_ms: float = inf) -> Stages:

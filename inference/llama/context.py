@@ -122,7 +122,8 @@ class Batch:
 
 
 class LlamaContext:
-    """KV cells for `slots` sequences of `context` tokens each, and the step that computes them.
+    """The `Backend` of llama.cpp: KV cells for `slots` sequences of `context` tokens each, and the step that computes
+    them. Its errors are DecodeFailed.
 
     The default `attention` is the usually fastest one; a quantised `kv_type` needs one with flash attention. If
     `kv_on_gpu` is false, the CPU keeps the cells and computes attention, also for layers on a GPU. In a unified cache
@@ -206,7 +207,6 @@ class LlamaContext:
         return not self._on_gpu and self._threads_now >= self._cores
 
     def surviving(self, tell: Callable[[str], None]) -> AbstractContextManager[None]:
-        """If the device is lost or llama.cpp aborts, `tell` is called instead of ending the process."""
         return aborts_reported_to(tell)
 
     def rest(self) -> None:
@@ -219,11 +219,7 @@ class LlamaContext:
             self._context = None
 
     def decode(self, chunks: Sequence[Chunk]) -> NDArray[np.float32]:
-        """Compute the chunks; returns logits [outputs, vocabulary], valid until the next call, in chunk order.
-
-        A slot may appear only once, and chunks must be sorted by slot: with separate streams llama.cpp starts a new
-        micro-batch wherever the order breaks. Raises DecodeFailed.
-        """
+        """With separate streams, llama.cpp starts a new micro-batch wherever the order of the slots breaks."""
         if not self._context:
             raise DecodeFailed("the context is closed")
         together = [chunk for chunk in chunks if not chunk.apart]
@@ -293,8 +289,6 @@ class LlamaContext:
                 lib.llama_set_causal_attn(self._context, True)
 
     def fork(self, source: int, target: int, length: int, checkpoint: NDArray[np.uint8] | None = None) -> None:
-        """Make `target` hold the first `length` tokens of `source`; `checkpoint` as in `truncate`. Raises
-        DecodeFailed."""
         if source == target or not 0 <= length <= self.length(source):
             raise DecodeFailed(f"slot {target} cannot take {length} tokens of slot {source}")
         self.truncate(target, 0)
@@ -336,7 +330,6 @@ class LlamaContext:
             raise DecodeFailed(f"slot {slot} has a checkpoint of other than its first {length} tokens")
 
     def checkpoint(self, slot: int) -> NDArray[np.uint8]:
-        """The state of a slot's recurrent layers, or of those with sliding windows, as bytes. Raises DecodeFailed."""
         self._check(slot)
         partial = lib.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY
         state = pages(lib.llama_state_seq_get_size_ext(self._context, slot, partial))
@@ -346,10 +339,7 @@ class LlamaContext:
         return state
 
     def save(self, slot: int) -> NDArray[np.uint8]:
-        """The state of a slot as bytes. Only a context of the same model and settings can restore it.
-
-        Raises DecodeFailed.
-        """
+        """Only a context of the same model and settings can restore it."""
         self._check(slot)
         if slot in self._copies:
             self._copy()
@@ -360,7 +350,6 @@ class LlamaContext:
         return state
 
     def restore(self, slot: int, state: NDArray[np.uint8]) -> None:
-        """Load a saved state into a slot. Raises DecodeFailed and then leaves the slot empty."""
         self.truncate(slot, 0)
         if slot in self._copies or slot in self._copies.values():
             self._copy()
@@ -371,7 +360,6 @@ class LlamaContext:
         self._steps_from[slot] = self.length(slot)
 
     def regions(self, state: NDArray[np.uint8], tokens: int) -> Sequence[Region]:
-        """Where the first `tokens` lie in a saved state; empty for an unknown kind of state."""
         return regions(state, tokens, first_only=not self.rewinds)
 
     def length(self, slot: int) -> int:

@@ -50,9 +50,6 @@ class Fleet:
     def __init__(self, urls: Sequence[str]) -> None:
         self.upstreams = [Upstream(url) for url in urls]
 
-    def __repr__(self) -> str:
-        return f"<Fleet {len(self.up)} of {len(self.upstreams)} up>"
-
     @property
     def up(self) -> list[Upstream]:
         return [each for each in self.upstreams if each.is_up]
