@@ -1,4 +1,4 @@
-"""How the engine runs. The edge decides the values and passes them down; nothing here reads the environment."""
+"""How the engine runs. The edge checks the values and passes them down; nothing here reads the environment."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from inference.adapter import Adapter
-from inference.attention import AUTO, F16, KV_TYPES, QUANTISED, Attention, attention
+from inference.attention import AUTO, F16, QUANTISED, Attention, attention
 from inference.bundled import CHAT_MODEL
 from inference.cores import usable_cores
 from inference.picture import MUTUAL_TOKENS_MAX
-from inference.weight_placement import GPU, KV_PLACES, LAYER, LOAD_MODES, Split
+from inference.weight_placement import GPU, LAYER
 
 # KV memory is allocated for every slot up front, so the default context is what chat needs, not the model's maximum.
 CONTEXT_DEFAULT = 8192
@@ -69,28 +69,6 @@ class EngineConfig:
     # Prompt tokens per step: without active streams, and beside streams before the cost of a step is known.
     prefill_tokens_alone: int = PREFILL_TOKENS_CPU
     prefill_tokens_first: int = 64
-
-    def __post_init__(self) -> None:
-        for name in ("parallel", "queue_max", "queue_tokens_max", "prefill_tokens_first", "prefill_tokens_alone"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1")
-        for name in ("resident", "context", "threads", "parked_bytes_max", "disk_bytes_max"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name} must not be negative")
-        if not 0 <= self.draft_min <= self.draft_max <= DRAFT_TOKENS_MAX:
-            raise ValueError(f"draft_min must be between 0 and draft_max, and that at most {DRAFT_TOKENS_MAX}")
-        if self.kv_type not in KV_TYPES:
-            raise ValueError(f"kv_type must be {' or '.join(KV_TYPES)}, not {self.kv_type!r}")
-        if self.is_quantised and self.flash_attention == "off":
-            raise ValueError(f"a {self.kv_type} KV cache needs flash attention")
-        if self.kv_place not in KV_PLACES:
-            raise ValueError(f"kv_place must be {' or '.join(KV_PLACES)}, not {self.kv_place!r}")
-        if self.load_mode not in LOAD_MODES:
-            raise ValueError(f"load_mode must be {' or '.join(LOAD_MODES)}, not {self.load_mode!r}")
-        Split.parse(self.gpu_split)  # raises for unknown values
-        self.attention(gpu=False)  # raises for unknown values
-        if self.slots > 256:
-            raise ValueError("parallel + resident must not exceed 256, the most sequences llama.cpp can hold")
 
     @property
     def is_quantised(self) -> bool:

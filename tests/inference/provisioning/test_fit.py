@@ -206,8 +206,6 @@ def test_quantised_values_bring_flash_attention_whatever_was_measured() -> None:
     config = EngineConfig(kv_type="q8_0", measured=measured)
     assert config.attention(gpu=False) == Attention(unified=False, flash=True) and config.is_calibrated
     assert EngineConfig(measured=measured).attention(gpu=False) == measured
-    with pytest.raises(ValueError, match="flash attention"):
-        EngineConfig(kv_type="q8_0", flash_attention="off")
 
 
 def test_a_head_that_no_block_divides_is_not_quantised() -> None:
