@@ -97,7 +97,7 @@ async def ingest(
     check_model(opened, embedders)
     listing = await asyncio.to_thread(walk, paths, exclude=exclude, stored_below=stored_below)
     known = await store.sources(tenant_id, opened.id)
-    files: list[Source] = [*listing.sources, *(WebSource(url, allow_private) for url in dict.fromkeys(urls))]
+    files: list[Source] = [*listing.sources, *(WebSource(url, url, allow_private) for url in dict.fromkeys(urls))]
     sizes = await asyncio.to_thread(lambda: [source.size for source in files])
     with nullcontext(loaders) if loaders else closing(LoaderPool()) as pool:
         run = _Run(tenant_id, opened, store, embedders, pool, listing, attributes, progress, len(files), sum(sizes))

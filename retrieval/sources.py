@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from retrieval.loaders import formats
 from retrieval.loaders.source import checked, read_bytes
@@ -27,28 +27,26 @@ class Content(NamedTuple):
     data: bytes
 
 
-class Source(Protocol):
-    @property
-    def place(self) -> str:
-        """Its key: reading the same place again replaces the earlier version."""
+@dataclass(frozen=True, slots=True)
+class Source:
+    """`place` is its key: reading the same place again replaces the earlier version. `name` is for display."""
 
-    @property
-    def name(self) -> str:
-        """For display."""
+    place: str
+    name: str
 
     @property
     def size(self) -> int:
         """In bytes, as far as known before reading."""
+        return 0
 
     def read(self) -> Content:
         """Blocks. Raises UnreadableFile."""
+        raise NotImplementedError
 
 
 @dataclass(frozen=True, slots=True)
-class FileSource:
+class FileSource(Source):
     path: Path
-    name: str
-    place: str
 
     @property
     def size(self) -> int:
@@ -62,24 +60,11 @@ class FileSource:
 
 
 @dataclass(frozen=True, slots=True)
-class WebSource:
-    url: str
+class WebSource(Source):
     allow_private: bool = False  # whether addresses of this machine and its networks are allowed
 
-    @property
-    def place(self) -> str:
-        return self.url
-
-    @property
-    def name(self) -> str:
-        return self.url
-
-    @property
-    def size(self) -> int:
-        return 0
-
     def read(self) -> Content:
-        fetched = fetch(self.url, allow_private=self.allow_private)
+        fetched = fetch(self.place, allow_private=self.allow_private)
         path = Path(fetched.name)
         return Content(path, checked(fetched.data, formats.bytes_max(path)))
 
@@ -107,7 +92,7 @@ class Listing:
 
     @property
     def sources(self) -> list[FileSource]:
-        return [FileSource(path, name, self._place(path, name)) for path, name in self.files.items()]
+        return [FileSource(self._place(path, name), name, path) for path, name in self.files.items()]
 
     def _place(self, path: Path, name: str) -> str:
         return stored_path(path) if self.stored_below is None else f"{self.stored_below}/{name}"
