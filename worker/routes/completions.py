@@ -40,7 +40,6 @@ from worker.wire.chat_request import ChatRequest
 from worker.wire.completion import ChatCompletion, ChunkEncoder, TextCompletion
 from worker.wire.completion_request import CompletionRequest
 from worker.wire.events import DONE, encode_data
-from worker.wire.options import entitled, with_headers
 from worker.wire.strict import UNSUPPORTED, parsed
 
 Completion: TypeAlias = ChatCompletion | TextCompletion
@@ -54,7 +53,7 @@ async def complete_chat(request: web.Request) -> web.StreamResponse:
     services, principal = request.app[SERVICES], request[PRINCIPAL]
     with request[TRACE].span("edge"):
         body = await parsed(ChatRequest, request[BODY], request[IGNORED])
-        body = entitled(with_headers(body, request.headers, services.surface_names), principal.best_class)
+        body = body.with_headers(request.headers, services.surface_names).entitled(principal.best_class)
         body.note_ignored(services.model_of(body.model).switches, request[IGNORED])
         completion = ChatCompletion(body, services.checked(body.model))
         once = Once.of(request, services.claims, principal.tenant_id)
@@ -73,7 +72,7 @@ async def complete_text(request: web.Request) -> web.StreamResponse:
     services, principal = request.app[SERVICES], request[PRINCIPAL]
     with request[TRACE].span("edge"):
         body = await parsed(CompletionRequest, request[BODY], request[IGNORED], bulk="prompt")
-        body = with_headers(body, request.headers, services.surface_names)
+        body = body.with_headers(request.headers, services.surface_names)
         body.note_ignored(frozenset(), request[IGNORED])  # no template, so no switch of one
         completion = TextCompletion(body, services.checked(body.model))
         if completion.model in services.agent_registry.models:

@@ -32,7 +32,6 @@ from worker.telemetry.canaries import first_question
 from worker.telemetry.telemetry import server_timing
 from worker.wire.messages_reply import PING, MessageEventEncoder, Reply
 from worker.wire.messages_request import MessagesInput, MessagesRequest
-from worker.wire.options import with_headers
 from worker.wire.strict import parsed
 
 routes = Routes()
@@ -43,7 +42,7 @@ async def create(request: web.Request) -> web.StreamResponse:
     services, trace, principal = request.app[SERVICES], request[TRACE], request[PRINCIPAL]
     with trace.span("edge"):
         body = await parsed(MessagesRequest, request[BODY], request[IGNORED])
-        body = with_headers(body, request.headers, services.surface_names)
+        body = body.with_headers(request.headers, services.surface_names)
         body.note_ignored(services.model_of(body.model).switches, request[IGNORED])
         answer = Reply(body, services.checked(body.model))
         once = Once.of(request, services.claims, principal.tenant_id)

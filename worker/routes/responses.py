@@ -51,7 +51,7 @@ from worker.telemetry.telemetry import server_timing
 from worker.wire import limits
 from worker.wire.events import DONE
 from worker.wire.items import InputItem, as_items
-from worker.wire.options import RESULTS, CacheRetention, PromptCacheOptions, ServiceTier, with_headers
+from worker.wire.options import RESULTS, CacheRetention, PromptCacheOptions, ServiceTier
 from worker.wire.response import Dialect, Feedback, ResponseFrame, public_item, public_response, usage_object
 from worker.wire.response_request import ResponseRequest, ShortKey, SteerRequest
 from worker.wire.strict import Id, Strict, Text, Unsupported, parsed, up_to
@@ -75,7 +75,7 @@ async def create(request: web.Request) -> web.StreamResponse:
     services = request.app[SERVICES]
     with request[TRACE].span("edge"):
         body = await parsed(ResponseRequest, request[BODY], request[IGNORED])
-        body = with_headers(body, request.headers, services.surface_names)
+        body = body.with_headers(request.headers, services.surface_names)
         body.note_ignored(services.model_of(body.model).switches, request[IGNORED])
         once = Once.of(request, services.claims, request[PRINCIPAL].tenant_id)
     id = new_id("resp")

@@ -28,7 +28,7 @@ from worker.runs.run_services import RunServices
 from worker.runs.running_store import OwnedResponse
 from worker.runs.turn import ResponseTurn, hydrate, record_of
 from worker.wire.events import WireEvent
-from worker.wire.options import entitled, priority_of, rank_of
+from worker.wire.options import priority_of, rank_of
 from worker.wire.response import Dialect, EventEncoder, ResponseFrame
 from worker.wire.response_request import ResponseRequest
 
@@ -151,7 +151,7 @@ class Backlog:
         Raises the errors that refuse the request, as far as they can be known before it starts, and TooManyQueued.
         """
         services = self._services
-        body = entitled(body, principal.best_class)
+        body = body.entitled(principal.best_class)
         model, usual = services.checked(body.model), services.usual_sampling(body.model)
         frame = ResponseFrame(body, model, id, dialect=dialect, usual=usual)
         turn = await hydrate(services, principal, frame)

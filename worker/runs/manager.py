@@ -34,7 +34,7 @@ from worker.runs.running_store import NoCapacity, OwnedResponse
 from worker.runs.steering_store import SUCCESSOR, Successor
 from worker.runs.turn import ResponseTurn, hydrate
 from worker.wire.events import WireEvent
-from worker.wire.options import entitled, priority_of
+from worker.wire.options import priority_of
 from worker.wire.response import Dialect, ResponseFrame
 from worker.wire.response_request import ResponseRequest
 
@@ -142,7 +142,7 @@ class Runs:
         worker resumes it when this one is lost. Raises the errors that refuse the request.
         """
         services = self.services
-        body = entitled(body, principal.best_class)
+        body = body.entitled(principal.best_class)
         model = services.checked(body.model)
         usual = services.usual_sampling(body.model)
         frame = ResponseFrame(body, model, id or new_id("resp"), dialect=dialect, usual=usual)

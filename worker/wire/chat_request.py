@@ -27,17 +27,13 @@ from worker.wire.items import Arguments
 from worker.wire.options import (
     CacheRetention,
     ChatFormat,
-    GenerationParameters,
-    Metadata,
     Obfuscation,
     PromptCacheOptions,
-    ServiceTier,
+    TieredRequest,
     TopLogprobs,
+    TurnRequest,
     Verbosity,
-    asks_for_same_bytes,
-    caps_of,
     priority_of,
-    wants_hints,
 )
 from worker.wire.parts import ChatContent, SaidContent, check_role, shown
 from worker.wire.response_request import ShortKey
@@ -241,11 +237,33 @@ Bias: TypeAlias = Annotated[float, Field(ge=-100, le=100)]
 OutputTokens: TypeAlias = Annotated[int, Field(ge=1, le=limits.OUTPUT_TOKENS_MAX)]
 
 
-class ChatRequest(GenerationParameters):
+class ChoicesRequest(TurnRequest):
+    """What completions of chats and of texts have in common: several choices, which differ only in their seed."""
+
+    seed: int | None = None
+    logit_bias: Annotated[dict[TokenId, Bias], Field(max_length=limits.BIAS_MAX)] | None = None
+    stop: Annotated[list[Stop], BeforeValidator(as_list), Field(max_length=limits.STOPS_MAX)] | None = None
+    stream_options: ChatStreamOptions | None = None
+    user: Annotated[str, StringConstraints(max_length=limits.USER_CHARS_MAX)] | None = None
+
+    @property
+    def with_usage(self) -> bool:
+        return bool(self.stream_options and self.stream_options.include_usage)
+
+    @property
+    def _sampling(self) -> Sampling:
+        return changed(
+            self.drawn,
+            deterministic=self.deterministic,
+            seed=None if self.seed is None else self.seed % SEED_MODULUS,
+            logit_bias={int(token): bias for token, bias in (self.logit_bias or {}).items()},
+        )
+
+
+class ChatRequest(ChoicesRequest, TieredRequest):
     EFFORT_PARAM: ClassVar = "reasoning_effort"
     VERBOSITY_PARAM: ClassVar = "verbosity"
 
-    model: Annotated[str, StringConstraints(min_length=1, max_length=200)] | None = None
     messages: Annotated[list[ChatMessage], up_to(limits.ITEMS_MAX, least=1)]
     tools: Annotated[list[ChatTool], up_to(limits.TOOLS_MAX), AfterValidator(distinct)] | None = None
     tool_choice: Annotated[ChatToolChoice, BeforeValidator(as_choice)] | None = None
@@ -253,26 +271,19 @@ class ChatRequest(GenerationParameters):
 
     max_completion_tokens: OutputTokens | None = None
     max_tokens: OutputTokens | None = None
-    seed: int | None = None
-    logit_bias: Annotated[dict[TokenId, Bias], Field(max_length=limits.BIAS_MAX)] | None = None
-    stop: Annotated[list[Stop], BeforeValidator(as_list), Field(max_length=limits.STOPS_MAX)] | None = None
 
     logprobs: bool | None = None
     top_logprobs: TopLogprobs | None = None
 
     stream: bool | None = None
-    stream_options: ChatStreamOptions | None = None
-    metadata: Metadata | None = None
     prompt_cache_key: ShortKey | None = None
     safety_identifier: ShortKey | None = None
-    user: Annotated[str, StringConstraints(max_length=limits.USER_CHARS_MAX)] | None = None
 
     n: Annotated[int, Field(ge=1, le=limits.CHOICES_MAX)] | None = None
     response_format: ChatFormat | None = None
     store: Annotated[bool | None, without_effect("store", False)] = None  # no list of completions is kept
     reasoning_effort: Effort | None = None
     verbosity: Verbosity | None = None
-    service_tier: ServiceTier | None = None
     prediction: PredictedContent | None = None
     modalities: Annotated[list[str] | None, only(None, ["text"])] = None
     prompt_cache_retention: CacheRetention = None
@@ -295,10 +306,6 @@ class ChatRequest(GenerationParameters):
     def _names_given_tools(cls, value: ChatToolChoice | None, info: ValidationInfo) -> ChatToolChoice | None:
         check_given(value.names if value else (), info)
         return value
-
-    @property
-    def with_usage(self) -> bool:
-        return bool(self.stream_options and self.stream_options.include_usage)
 
     @property
     def switches(self) -> TemplateOptions:
@@ -327,29 +334,22 @@ class ChatRequest(GenerationParameters):
             allowed_tools=self.tool_choice.allowed if self.tool_choice else None,
             parallel_tool_calls=self.parallel_tool_calls is not False,
             answer_format=self.response_format.answer("response_format") if self.response_format else None,
-            sampling=self._sampling,
+            sampling=changed(
+                self._sampling,
+                max_tokens=self._tokens_max or TOKENS_MAX,
+                top_logprobs=(self.top_logprobs or 0) if self.logprobs else None,
+            ),
             prediction=shown(self.prediction.content, "")[0] if self.prediction else "",
             stop=tuple(self.stop or ()),
             switches=self.switches,
-            hints=wants_hints(self.metadata),
-            caps=changed(caps_of(self.metadata), tokens=self._tokens_max, thought_tokens=self.thought_tokens),
+            hints=self.hints,
+            caps=changed(self.caps, tokens=self._tokens_max, thought_tokens=self.thought_tokens),
             priority=priority_of(self.service_tier, watched=watched),
         )
 
     @property
     def _tokens_max(self) -> int | None:
         return self.max_completion_tokens or self.max_tokens
-
-    @property
-    def _sampling(self) -> Sampling:
-        return changed(
-            self.drawn,
-            max_tokens=self._tokens_max or TOKENS_MAX,
-            deterministic=asks_for_same_bytes(self.metadata),
-            seed=None if self.seed is None else self.seed % SEED_MODULUS,
-            logit_bias={int(token): bias for token, bias in (self.logit_bias or {}).items()},
-            top_logprobs=(self.top_logprobs or 0) if self.logprobs else None,
-        )
 
 
 def apart(turn: Turn, choice: int) -> Turn:

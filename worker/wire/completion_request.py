@@ -6,23 +6,14 @@ from dataclasses import replace
 from typing import Annotated, ClassVar, TypeAlias
 from uuid import UUID
 
-from pydantic import (
-    BeforeValidator,
-    Discriminator,
-    Field,
-    StringConstraints,
-    Tag,
-    ValidationInfo,
-    field_validator,
-)
+from pydantic import Discriminator, Field, Tag, ValidationInfo, field_validator
 
 from agents.turn import Turn
-from inference.generation import Sampling
 from inference.prompt import Segment
 from inference.template_options import TemplateOptions
 from worker.wire import limits
-from worker.wire.chat_request import SEED_MODULUS, Bias, ChatStreamOptions, Stop, TokenId, apart, as_list
-from worker.wire.options import TOP_MAX, GenerationParameters, Metadata, asks_for_same_bytes, caps_of, priority_of
+from worker.wire.chat_request import ChoicesRequest, apart
+from worker.wire.options import TOP_MAX, priority_of
 from worker.wire.strict import Text
 from worker.wire.text_inputs import Token, each_of, form, together
 
@@ -44,31 +35,24 @@ Prompt: TypeAlias = Annotated[
 ]
 
 
-class CompletionRequest(GenerationParameters):
+class CompletionRequest(ChoicesRequest):
     """`parse_special`, as in llama-server: whether marks of control tokens in the text become control tokens. They do
     unless it is false, because a prompt written by hand contains them as well."""
 
     EFFORT_PARAM: ClassVar = "reasoning_effort"
     VERBOSITY_PARAM: ClassVar = "verbosity"
 
-    model: Annotated[str, StringConstraints(min_length=1, max_length=200)] | None = None
     prompt: Prompt
     suffix: Text | None = None
     parse_special: bool | None = None
 
     max_tokens: Annotated[int, Field(ge=0, le=limits.OUTPUT_TOKENS_MAX)] | None = None  # 0: only the prompt
-    seed: int | None = None
-    logit_bias: Annotated[dict[TokenId, Bias], Field(max_length=limits.BIAS_MAX)] | None = None
-    stop: Annotated[list[Stop], BeforeValidator(as_list), Field(max_length=limits.STOPS_MAX)] | None = None
     logprobs: Annotated[int, Field(ge=0, le=TOP_MAX)] | None = None
 
     n: Annotated[int, Field(ge=1, le=limits.CHOICES_MAX)] | None = None
     best_of: Annotated[int, Field(ge=1)] | None = None
     echo: bool | None = None
     stream: bool | None = None
-    stream_options: ChatStreamOptions | None = None
-    metadata: Metadata | None = None
-    user: Annotated[str, StringConstraints(max_length=limits.USER_CHARS_MAX)] | None = None
 
     @field_validator("best_of")
     @classmethod
@@ -109,10 +93,6 @@ class CompletionRequest(GenerationParameters):
         return self.n or 1
 
     @property
-    def with_usage(self) -> bool:
-        return bool(self.stream_options and self.stream_options.include_usage)
-
-    @property
     def switches(self) -> TemplateOptions:
         return TemplateOptions(variables=self.chat_template_kwargs or {})
 
@@ -122,9 +102,14 @@ class CompletionRequest(GenerationParameters):
             tenant_id=tenant_id,
             input=(),
             prompt=prompt,
-            sampling=self._sampling,
+            sampling=replace(
+                self._sampling,
+                max_tokens=self._tokens_max,
+                top_logprobs=self.logprobs,
+                scores_prompt=self.scores_prompt,
+            ),
             stop=tuple(self.stop or ()),
-            caps=replace(caps_of(self.metadata), tokens=self._tokens_max),
+            caps=replace(self.caps, tokens=self._tokens_max),
             priority=priority_of(None, watched=watched),
         )
         return [apart(turn, index) for index in range(self.choices)]
@@ -137,15 +122,3 @@ class CompletionRequest(GenerationParameters):
     def scores_prompt(self) -> bool:
         """Whether the log probabilities of the prompt's tokens are wanted."""
         return bool(self.echo) and self.logprobs is not None
-
-    @property
-    def _sampling(self) -> Sampling:
-        return replace(
-            self.drawn,
-            max_tokens=self._tokens_max,
-            deterministic=asks_for_same_bytes(self.metadata),
-            seed=None if self.seed is None else self.seed % SEED_MODULUS,
-            logit_bias={int(token): bias for token, bias in (self.logit_bias or {}).items()},
-            top_logprobs=self.logprobs,
-            scores_prompt=self.scores_prompt,
-        )

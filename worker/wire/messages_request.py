@@ -20,7 +20,6 @@ from pydantic import (
 
 from agents.requested_server import RequestedServer
 from agents.turn import AnswerFormat, Turn, TurnServer
-from inference.generation import Sampling
 from inference.template_options import Effort, TemplateOptions
 from worker.wire import limits
 from worker.wire.messages_content import BILLING, GivenMessage, MessageParam, SaidMessage, SystemContent, items_of, said
@@ -42,10 +41,8 @@ from worker.wire.options import (
     AnswerSchema,
     GenerationParameters,
     Metadata,
-    asks_for_same_bytes,
-    caps_of,
+    TurnRequest,
     priority_of,
-    wants_hints,
     without_nulls,
 )
 from worker.wire.strict import Id, Lenient, Unsupported, note, up_to, without_effect
@@ -209,7 +206,9 @@ class Diagnostics(Lenient):
     previous_message_id: Id | None = None
 
 
-class MessagesRequest(MessagesInput):
+class MessagesRequest(MessagesInput, TurnRequest):
+    model_config = ConfigDict(extra="ignore")
+
     max_tokens: OutputTokens
     stream: bool | None = None
     stop_sequences: Annotated[list[StopSequence], Field(max_length=limits.STOPS_MAX)] | None = None
@@ -232,14 +231,7 @@ class MessagesRequest(MessagesInput):
 
     def turn(self, tenant_id: UUID, *, watched: bool = False, servers: Sequence[TurnServer] = ()) -> Turn:
         turn = super().turn(tenant_id, watched=watched, servers=servers)
-        caps = replace(caps_of(self.metadata), tokens=self.max_tokens, thought_tokens=self.thought_tokens)
+        caps = replace(self.caps, tokens=self.max_tokens, thought_tokens=self.thought_tokens)
         stop = tuple(self.stop_sequences or ())
-        return replace(turn, sampling=self._sampling, stop=stop, caps=caps, hints=wants_hints(self.metadata))
-
-    @property
-    def _sampling(self) -> Sampling:
-        return replace(
-            self.drawn,
-            max_tokens=self.max_tokens,
-            deterministic=asks_for_same_bytes(self.metadata),
-        )
+        sampling = replace(turn.sampling, max_tokens=self.max_tokens, deterministic=self.deterministic)
+        return replace(turn, sampling=sampling, stop=stop, caps=caps, hints=self.hints)

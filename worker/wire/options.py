@@ -8,7 +8,7 @@ Caching is automatic here: what marks a prefix, or says how long it should last,
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Annotated, Any, ClassVar, Literal, Protocol, Self, TypeAlias, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias
 
 from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints, ValidationInfo, field_validator
 
@@ -96,28 +96,6 @@ def tier_used(requested: ServiceTier | None) -> ServiceTier:
     return "default" if requested in (None, "auto") else requested
 
 
-class _Tiered(Protocol):
-    """A request that may ask for a tier."""
-
-    @property
-    def service_tier(self) -> ServiceTier | None: ...
-
-    def model_copy(self, *, update: dict[str, Any]) -> Self: ...
-
-
-Asked = TypeVar("Asked", bound=_Tiered)
-
-
-def entitled(asked: Asked, best: Priority) -> Asked:
-    """The request, in the tier of its credential, whose turns have no better priority class than `best`."""
-    tier = asked.service_tier
-    if best is Priority.BATCH:
-        tier = "flex"
-    elif best is Priority.STANDARD and tier == "priority":
-        tier = "default"
-    return asked if tier == asked.service_tier else asked.model_copy(update={"service_tier": tier})
-
-
 def rank_of(requested: ServiceTier | None) -> int:
     """The order in which background responses start, lowest first."""
     return {"priority": 0, "flex": 2}.get(requested or "default", 1)
@@ -153,66 +131,12 @@ Metadata: TypeAlias = Annotated[
 ]
 
 
-def asks_for_same_bytes(metadata: dict[str, str] | None) -> bool:
-    return (metadata or {}).get(DETERMINISTIC) == "true"
-
-
-def wants_hints(metadata: dict[str, str] | None) -> bool:
-    return (metadata or {}).get(HINTS) != "false"
-
-
-def caps_of(metadata: dict[str, str] | None) -> Caps:
-    """The budgets that a request sets in its metadata."""
-    given = metadata or {}
-    return Caps(
-        steps=int(given[STEPS]) if STEPS in given else None,
-        wall_clock_s=float(given[SECONDS]) if SECONDS in given else None,
-        cost=float(given[COST]) if COST in given else None,
-    )
-
-
 IN_METADATA = {
     "X-Firsttoken-Deterministic": DETERMINISTIC,
     "X-Firsttoken-Surface": SURFACE,
     "X-Firsttoken-Late": LATE,
     "X-Firsttoken-Hints": HINTS,
 }
-
-
-class _Noted(Protocol):
-    """A request with metadata."""
-
-    @property
-    def metadata(self) -> dict[str, str] | None: ...
-
-    def model_copy(self, *, update: dict[str, Any]) -> Self: ...
-
-
-Body = TypeVar("Body", bound=_Noted)
-
-
-def with_headers(body: Body, headers: Mapping[str, str], surfaces: Collection[str]) -> Body:
-    """The body as if it contained the options: they are stored and returned in the same way. `surfaces` are the allowed
-    names. Raises ApiError 400."""
-    allowed: dict[str, Collection[str]] = {
-        DETERMINISTIC: ("true", "false"),
-        SURFACE: surfaces,
-        LATE: (REFUSE, WAIT),
-        HINTS: ("true", "false"),
-    }
-    said: dict[str, str] = {}
-    for header, pair in IN_METADATA.items():
-        value = headers.get(header)
-        if value is None:
-            continue
-        if value not in allowed[pair]:
-            raise invalid(header, f"it must be one of {', '.join(allowed[pair])}.")
-        said[pair] = value
-    pairs = {**(body.metadata or {}), **said}
-    if len(pairs) > limits.METADATA_PAIRS_MAX:
-        raise invalid("metadata", f"with the headers it has more than {limits.METADATA_PAIRS_MAX} pairs.")
-    return body.model_copy(update={"metadata": pairs}) if said else body
-
 
 Penalty: TypeAlias = Annotated[float, Field(ge=-2, le=2)]
 Verbosity: TypeAlias = Literal["low", "medium", "high"]
@@ -290,6 +214,71 @@ class GenerationParameters(Strict):
         }
         given = {name: value for name, value in named.items() if value is not None}
         return Sampling(**given, ignore_eos=bool(self.ignore_eos), open=frozenset(named.keys() - given.keys()))
+
+
+class TurnRequest(GenerationParameters):
+    """A request whose turns have options in its metadata, or in headers."""
+
+    model: Annotated[str, StringConstraints(min_length=1, max_length=200)] | None = None
+    metadata: Metadata | None = None
+
+    def with_headers(self, headers: Mapping[str, str], surfaces: Collection[str]) -> Self:
+        """The request as if it contained the options: they are stored and returned in the same way. `surfaces` are the
+        allowed names. Raises ApiError 400."""
+        allowed: dict[str, Collection[str]] = {
+            DETERMINISTIC: ("true", "false"),
+            SURFACE: surfaces,
+            LATE: (REFUSE, WAIT),
+            HINTS: ("true", "false"),
+        }
+        said: dict[str, str] = {}
+        for header, pair in IN_METADATA.items():
+            value = headers.get(header)
+            if value is None:
+                continue
+            if value not in allowed[pair]:
+                raise invalid(header, f"it must be one of {', '.join(allowed[pair])}.")
+            said[pair] = value
+        pairs = self.options | said
+        if len(pairs) > limits.METADATA_PAIRS_MAX:
+            raise invalid("metadata", f"with the headers it has more than {limits.METADATA_PAIRS_MAX} pairs.")
+        return self.model_copy(update={"metadata": pairs}) if said else self
+
+    @property
+    def options(self) -> dict[str, str]:
+        return self.metadata or {}
+
+    @property
+    def deterministic(self) -> bool:
+        return self.options.get(DETERMINISTIC) == "true"
+
+    @property
+    def hints(self) -> bool:
+        """Whether the prompt gets words about the format and required tools."""
+        return self.options.get(HINTS) != "false"
+
+    @property
+    def caps(self) -> Caps:
+        """The budgets that the request sets in its metadata."""
+        given = self.options
+        return Caps(
+            steps=int(given[STEPS]) if STEPS in given else None,
+            wall_clock_s=float(given[SECONDS]) if SECONDS in given else None,
+            cost=float(given[COST]) if COST in given else None,
+        )
+
+
+class TieredRequest(TurnRequest):
+    service_tier: ServiceTier | None = None
+
+    def entitled(self, best: Priority) -> Self:
+        """In the tier of its credential, whose turns have no better priority class than `best`."""
+        tier = self.service_tier
+        if best is Priority.BATCH:
+            tier = "flex"
+        elif best is Priority.STANDARD and tier == "priority":
+            tier = "default"
+        return self if tier == self.service_tier else self.model_copy(update={"service_tier": tier})
 
 
 ANY_OBJECT = {"type": "object"}

@@ -31,20 +31,15 @@ from worker.wire.options import (
     LOGPROBS,
     RESULTS,
     CacheRetention,
-    GenerationParameters,
     Include,
-    Metadata,
     Obfuscation,
     PlainText,
     ResponseCacheOptions,
-    ServiceTier,
     TextFormat,
+    TieredRequest,
     TopLogprobs,
     Verbosity,
-    asks_for_same_bytes,
-    caps_of,
     priority_of,
-    wants_hints,
 )
 from worker.wire.strict import Id, Strict, Text, Unsupported, only, up_to, without_effect
 from worker.wire.tools import AUTO, Choice, FileSearchTool, ServerTool, Tool, ToolSearchTool, check_given, distinct
@@ -99,11 +94,10 @@ class ContextManagement(Strict):
     compact_threshold: Annotated[int, Field(ge=1, le=limits.OUTPUT_TOKENS_MAX)] | None = None
 
 
-class ResponseRequest(GenerationParameters):
+class ResponseRequest(TieredRequest):
     EFFORT_PARAM: ClassVar = "reasoning.effort"
     VERBOSITY_PARAM: ClassVar = "text.verbosity"
 
-    model: Annotated[str, StringConstraints(min_length=1, max_length=200)] | None = None
     input: Annotated[list[InputItem], up_to(limits.ITEMS_MAX), BeforeValidator(as_items)] = Field(default_factory=list)
     instructions: Text | None = None
     conversation: Annotated[ConversationReference, BeforeValidator(_as_reference)] | None = None
@@ -111,7 +105,6 @@ class ResponseRequest(GenerationParameters):
     background: bool | None = None
     background_options: BackgroundOptions | None = None
     store: bool | None = None
-    metadata: Metadata | None = None
     include: Include | None = None
 
     tools: Annotated[list[Tool], up_to(limits.TOOLS_MAX), AfterValidator(distinct)] | None = None
@@ -131,7 +124,6 @@ class ResponseRequest(GenerationParameters):
     text: TextConfig | None = None
     reasoning: Reasoning | None = None
     truncation: Literal["auto", "disabled"] | None = None
-    service_tier: ServiceTier | None = None
     prompt_cache_retention: CacheRetention = None
     prompt_cache_options: ResponseCacheOptions | None = None
     context_management: Annotated[list[ContextManagement], Field(max_length=1)] | None = None
@@ -266,9 +258,9 @@ class ResponseRequest(GenerationParameters):
             answer_format=self.format.answer("text.format"),
             sampling=self._sampling,
             switches=self.switches,
-            hints=wants_hints(self.metadata),
+            hints=self.hints,
             caps=changed(
-                caps_of(self.metadata),
+                self.caps,
                 calls=self.max_tool_calls,
                 tokens=self.max_output_tokens,
                 thought_tokens=self.thought_tokens,
@@ -297,7 +289,7 @@ class ResponseRequest(GenerationParameters):
         return changed(
             self.drawn,
             max_tokens=self.max_output_tokens or TOKENS_MAX,
-            deterministic=asks_for_same_bytes(self.metadata),
+            deterministic=self.deterministic,
             top_logprobs=self._told,
         )
 

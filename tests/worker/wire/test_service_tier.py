@@ -12,7 +12,6 @@ from inference.generation import Priority
 from migrations.pool import Database
 from tests.worker.answering import MODEL, StallingModel, answering, post, stream
 from worker.wire.chat_request import ChatRequest
-from worker.wire.options import entitled
 from worker.wire.response_request import ResponseRequest
 from worker.wire.strict import parse
 
@@ -69,9 +68,9 @@ async def test_the_answer_names_the_tier_that_was_used(database: Database, asked
 )
 def test_a_key_gets_no_better_tier_than_its_class(asked: str | None, standard: str | None, batch: str) -> None:
     request = parse(ResponseRequest, orjson.dumps({"input": "x", "service_tier": asked}))
-    assert entitled(request, Priority.INTERACTIVE) is request
-    assert entitled(request, Priority.STANDARD).service_tier == standard
-    assert entitled(request, Priority.BATCH).service_tier == batch
+    assert request.entitled(Priority.INTERACTIVE) is request
+    assert request.entitled(Priority.STANDARD).service_tier == standard
+    assert request.entitled(Priority.BATCH).service_tier == batch
 
 
 async def test_a_tier_that_does_not_exist_is_refused(database: Database) -> None:

@@ -39,7 +39,6 @@ from worker.runs.run import Run
 from worker.services import DRAINING, SERVICES
 from worker.wire import limits
 from worker.wire.events import steer
-from worker.wire.options import with_headers
 from worker.wire.response import Dialect
 from worker.wire.response_request import CreateMessage, ResponseRequest, SteerMessage, error_event
 from worker.wire.strict import parsed
@@ -283,8 +282,8 @@ class Connection:
         """Make the response that a message requests and send its events, or an error."""
         previous_id = ""
         try:
-            surfaces = self._services.surface_names
-            body = with_headers(await parsed(CreateMessage, message), self._request.headers, surfaces)
+            asked = await parsed(CreateMessage, message)
+            body = asked.with_headers(self._request.headers, self._services.surface_names)
             previous_id = body.previous_response_id or ""
             if previous_id == lane.pending[0]:
                 said = [message for each in lane.pending[1] for message in each.input]
