@@ -12,7 +12,6 @@ from typing import Any
 
 import aiohttp
 import orjson
-from tqdm import tqdm
 
 from agents.store.responses import Answered, answered
 from worker.cli.evals import stored_cases
@@ -64,24 +63,18 @@ async def evaluate_suite(
     suite = await asyncio.to_thread(read_suites, files)
     one = eval_target("--model", candidate, model_key_file)
     other = eval_target("--against", against, against_key_file) if against is not None else None
-    judges = eval_target("--judge", judge, judge_key_file) if judge is not None else None
     if isinstance(one, Recording):
         raise StartError("--model must be a model or a server: give the earlier run as --against")
-    if suite.asks_judge and judges is None:
-        raise StartError("some cases need a judge model: name one with --judge")
     async with AsyncExitStack() as stack:
         known = (
             await asyncio.to_thread(read_recorded, other.path, suite.cases) if isinstance(other, Recording) else None
         )
         http = await stack.enter_async_context(session())
+        judging = await stack.enter_async_context(open_judge(http, judge, judge_key_file, config, suite))
         sides = [one, *([other] if other is not None and known is None else [])]
         clients = [await stack.enter_async_context(open_side(http, each, config, suite)) for each in sides]
-        asked = await stack.enter_async_context(open_side(http, judges, config, suite)) if judges is not None else None
         repeated = sum(case.repeat for case in suite.cases)
-        with tqdm(total=len(suite.cases), unit=" cases", disable=None) as bar:
-            found = await run_cases(
-                suite.cases, clients, Judge(asked) if asked else None, at_once=at_once, progress=bar.update
-            )
+        found = await run_cases(suite.cases, clients, judging, at_once=at_once)
     before = known[1] if known else found[1] if other is not None else None
     names = (str(one), None if other is None else f"{known[0]}, recorded" if known else str(other))
     outcome = Outcome(names, found[0], before, margin, slower, known is None, _notes(found[0], before, repeated))
@@ -113,6 +106,20 @@ async def open_side(
             yield client
         case _:
             raise StartError("--judge must be a model or a server, not a recorded run")
+
+
+@asynccontextmanager
+async def open_judge(
+    http: aiohttp.ClientSession, judge: str | None, key_file: Path | None, config: Config, suite: Suite
+) -> AsyncIterator[Judge | None]:
+    """Raises StartError if none is named and a case needs one."""
+    if judge is not None:
+        async with open_side(http, eval_target("--judge", judge, key_file), config, suite) as client:
+            yield Judge(client)
+    elif suite.asks_judge:
+        raise StartError("some cases need a judge model: name one with --judge")
+    else:
+        yield None
 
 
 def _key(config: Config, url: str, key_file: Path | None) -> str:
@@ -222,8 +229,7 @@ async def _asked_again(
         heard[number] = answer
 
     cases = [case for _, case, _ in turns]
-    with tqdm(total=len(turns), unit=" turns", disable=None) as bar:
-        await run_cases(cases, [client], None, at_once=at_once, progress=bar.update, note=note)
+    await run_cases(cases, [client], None, at_once=at_once, unit="turns", note=note)
     return [_replayed(stored, before, heard[number]) for number, (stored, _, before) in enumerate(turns)]
 
 

@@ -24,11 +24,11 @@ from retrieval.quality.questions import Resolved, UnusableQuestions, read_questi
 from retrieval.quality.report import as_dict, quality_table, stage_table
 from retrieval.retriever import Retriever
 from retrieval.store import PassageStore
-from worker.cli.eval_commands import open_side, write_reports
+from worker.cli.eval_commands import open_judge, write_reports
 from worker.cli.evals import cascade_curve
 from worker.cli.evals.cascade_curve import PROBE, CascadeTrial, cascade_trial, fit, probe
 from worker.cli.evals.eval_client import EvalClient, session
-from worker.cli.evals.eval_runner import NOTHING, Judge, LocalWorker, eval_target, run_cases, started
+from worker.cli.evals.eval_runner import NOTHING, LocalWorker, run_cases, started
 from worker.cli.evals.similarity_threshold import Hits, Question, fit_threshold
 from worker.cli.evals.suite import Answer, Case, Suite, read_suites
 from worker.cli.tenant import open_tenant
@@ -164,8 +164,6 @@ async def evaluate_route(
     if models is None:
         raise StartError("there is no models.toml in the home folder: name a file with a cascade route with --models")
     name, policy = _cascade(models, route)
-    if suite.asks_judge and judge is None:
-        raise StartError("some cases need a judge model: name one with --judge")
     cases = await _asked(config, suite, models, policy, judge, key_file, at_once)
     try:
         found = await asyncio.to_thread(fit, cases, keep)
@@ -212,6 +210,8 @@ async def _asked(
             heard[number] = answer
 
     async with AsyncExitStack() as stack:
+        http = await stack.enter_async_context(session())
+        judging = await stack.enter_async_context(open_judge(http, judge, key_file, config, suite))
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="firsttoken-route-")))
         os.chmod(folder, FOLDER_OF_ROOT)
         derived = folder / "models.toml"
@@ -219,19 +219,10 @@ async def _asked(
         documents = suite.documents if searches else NOTHING
         private = started(LocalWorker(("--models", str(derived))), documents, Home(config.home).models)
         url, key = await stack.enter_async_context(private)
-        http = await stack.enter_async_context(session())
         clients = [EvalClient(http, url, key, model) for model in (PROBE, policy.then)]
         for client in clients:
             await client.check()
-        judges = eval_target("--judge", judge, key_file) if judge is not None else None
-        asked = await stack.enter_async_context(open_side(http, judges, config, suite)) if judges else None
-        with tqdm(total=len(suite.cases), unit=" cases", disable=None) as bar:
-            one, other = await run_cases(
-                *(suite.cases, clients, Judge(asked) if asked else None),
-                at_once=at_once,
-                progress=bar.update,
-                note=note,
-            )
+        one, other = await run_cases(suite.cases, clients, judging, at_once=at_once, note=note)
     prices = models.models[policy.first].price.engine_second, models.models[policy.then].price.engine_second
     pairs = enumerate(zip(one, other, strict=True))
     cases = [cascade_trial(first, then, heard[number], policy, prices) for number, (first, then) in pairs]

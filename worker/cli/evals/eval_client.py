@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import Any
@@ -223,28 +224,13 @@ class EvalClient:
             await _accepted(reply)
             return orjson.loads(await reply.read())
 
-    def _post(self, path: str, body: Mapping[str, Any]) -> _Posted:
+    @asynccontextmanager
+    async def _post(self, path: str, body: Mapping[str, Any]) -> AsyncIterator[aiohttp.ClientResponse]:
+        """Raises Refused."""
         headers = {**self._headers, "Content-Type": "application/json"}
-        return _Posted(self._http.post(self._url + path, data=orjson.dumps(body), headers=headers))
-
-
-class _Posted:
-    """A request whose error status is raised. Raises Refused."""
-
-    def __init__(self, request: Any) -> None:
-        self._request = request
-
-    async def __aenter__(self) -> aiohttp.ClientResponse:
-        reply: aiohttp.ClientResponse = await self._request.__aenter__()
-        try:
+        async with self._http.post(self._url + path, data=orjson.dumps(body), headers=headers) as reply:
             await _accepted(reply)
-        except BaseException:
-            reply.close()
-            raise
-        return reply
-
-    async def __aexit__(self, *error: Any) -> None:
-        await self._request.__aexit__(*error)
+            yield reply
 
 
 async def _accepted(reply: aiohttp.ClientResponse) -> None:

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import orjson
+from tqdm import tqdm
 
 from worker.cli.evals.eval_client import EvalClient
 from worker.cli.evals.graders import grade
@@ -208,11 +209,11 @@ async def run_cases(
     judge: Judge | None,
     *,
     at_once: int,
-    progress: Callable[[], object] = lambda: None,
+    unit: str = "cases",
     note: Callable[[int, int, Answer], object] = lambda number, side, answer: None,
 ) -> list[list[Result]]:
-    """The results of each client, in the order of the cases; `progress` is called after each case, and `note` with the
-    number of the case, that of the client and each answer.
+    """The results of each client, in the order of the cases. A bar counts them; `note` is called with the number of the
+    case, that of the client and each answer.
 
     With more than one case at once, times are no longer those of a single client. Raises StartError.
     """
@@ -232,12 +233,13 @@ async def run_cases(
                     # Patterns and schemas of a file may take a long time on a long answer.
                     grades = await asyncio.to_thread(grade, case, answers[side], judged)
                     given[side].append(GradedAnswer(answers[side], grades))
-            progress()
+            bar.update()
         return [Result.of(case.id or "", case.group, fingerprint(case), given[side]) for side in given]
 
     try:
-        async with asyncio.TaskGroup() as group:
-            running = [group.create_task(one(number, case)) for number, case in enumerate(cases)]
+        with tqdm(total=len(cases), unit=f" {unit}", disable=None) as bar:
+            async with asyncio.TaskGroup() as group:
+                running = [group.create_task(one(number, case)) for number, case in enumerate(cases)]
     except ExceptionGroup as errors:
         stopped = errors.subgroup(StartError)
         raise (stopped.exceptions[0] if stopped else errors) from None

@@ -94,7 +94,7 @@ class Result:
     grades: Mapping[str, float]
     score: float
     took: Usage
-    shown: Mapping[str, object]
+    answer: Mapping[str, object]
     failed: bool = False
 
     @classmethod
@@ -104,7 +104,7 @@ class Result:
         grades = {name: fmean(each.grades[name] for each in given) for name in given[0].grades}
         return cls(
             *(id, group, fingerprint, grades, fmean(score(each.grades) for each in given), took),
-            shown=given[0].answer.shown,
+            answer=given[0].answer.shown,
             failed=any(each.answer.error is not None for each in given),
         )
 
@@ -115,8 +115,8 @@ class Row:
 
     name: str
     cases: int
-    one: float
-    other: float | None = None
+    score: float
+    score_against: float | None = None
     difference: Interval | None = None
 
 
@@ -125,9 +125,9 @@ class Cost:
     """The median of a measure on each side, and their ratio, case by case."""
 
     name: str
-    one: float
-    other: float | None = None
-    ratio: Interval | None = None
+    median: float
+    median_against: float | None = None
+    times: Interval | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +180,7 @@ class Outcome:
         """Beyond what is allowed."""
         if self.slower is None:
             return False
-        first = next((cost.ratio for cost in self.costs if cost.name == "first_ms"), None)
+        first = next((cost.times for cost in self.costs if cost.name == "first_ms"), None)
         return first is not None and first.low > 1 + self.slower
 
     @property

@@ -4,7 +4,7 @@ later run."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 import orjson
 
 from worker.cli.evals.eval_runner import fingerprint
-from worker.cli.evals.outcome import MEASURES, UNITS, Cost, Interval, Outcome, Result, Row
+from worker.cli.evals.outcome import MEASURES, UNITS, Cost, Outcome, Result, Row
 from worker.cli.evals.suite import Case, Usage
 from worker.errors import StartError
 
@@ -74,7 +74,7 @@ def verdict(outcome: Outcome) -> str:
     """One sentence."""
     row = outcome.overall
     if row.difference is None:
-        return f"{row.cases} cases, mean score {row.one:.3f}."
+        return f"{row.cases} cases, mean score {row.score:.3f}."
     low, high = row.difference.low, row.difference.high
     told = f"{row.difference.mean:+.3f} ({low:+.3f} to {high:+.3f}) in {row.cases} cases"
     if outcome.is_slower:
@@ -137,11 +137,11 @@ def _scores(outcome: Outcome) -> list[list[str]]:
 
 
 def _score(row: Row) -> list[str]:
-    cells = [row.name, str(row.cases), f"{row.one:.3f}"]
-    if row.other is None or row.difference is None:
+    cells = [row.name, str(row.cases), f"{row.score:.3f}"]
+    if row.score_against is None or row.difference is None:
         return cells
     between = row.difference
-    return [*cells, f"{row.other:.3f}", f"{between.mean:+.3f} ({between.low:+.3f} to {between.high:+.3f})"]
+    return [*cells, f"{row.score_against:.3f}", f"{between.mean:+.3f} ({between.low:+.3f} to {between.high:+.3f})"]
 
 
 def _costs(outcome: Outcome) -> list[list[str]]:
@@ -152,12 +152,14 @@ def _costs(outcome: Outcome) -> list[list[str]]:
 
 def _cost(cost: Cost, two: bool) -> list[str]:
     unit = UNITS.get(cost.name, "")
-    cells = [MEASURES[cost.name], _amount(cost.one, unit)]
+    cells = [MEASURES[cost.name], _amount(cost.median, unit)]
     if not two:
         return cells
-    between = cost.ratio
+    between = cost.times
     told = f"{between.mean:.2f} ({between.low:.2f} to {between.high:.2f})" if between else "not of one run"
-    return [*cells, "-" if cost.other is None else _amount(cost.other, unit), told if cost.other is not None else "-"]
+    if cost.median_against is None:
+        return [*cells, "-", "-"]
+    return [*cells, _amount(cost.median_against, unit), told]
 
 
 def _amount(value: float, unit: str) -> str:
@@ -175,7 +177,7 @@ def _changed(outcome: Outcome) -> Iterable[str]:
 
 
 def _said(result: Result) -> str:
-    return plain("; ".join(f"{name} {value}" for name, value in result.shown.items()))
+    return plain("; ".join(f"{name} {value}" for name, value in result.answer.items()))
 
 
 FORMAT = 1
@@ -184,6 +186,7 @@ MISSING_SHOWN_MAX = 3
 
 
 def as_json(outcome: Outcome) -> dict[str, Any]:
+    """With dataclasses in it."""
     other = outcome.other or ()
     cases = [
         _result(one) | ({"against": _result(other[number])} if other else {}) for number, one in enumerate(outcome.one)
@@ -195,18 +198,10 @@ def as_json(outcome: Outcome) -> dict[str, Any]:
         "margin": outcome.margin,
         "slower": outcome.slower,
         "verdict": outcome.verdict if outcome.other is not None else None,
-        "score": _row(outcome.overall),
-        "groups": [_row(row) for row in outcome.groups],
-        "graders": [_row(row) for row in outcome.graders],
-        "costs": [
-            {
-                "name": cost.name,
-                "median": cost.one,
-                "median_against": cost.other,
-                "times": cost.ratio and _interval(cost.ratio),
-            }
-            for cost in outcome.costs
-        ],
+        "score": outcome.overall,
+        "groups": outcome.groups,
+        "graders": outcome.graders,
+        "costs": outcome.costs,
         "notes": list(outcome.notes),
         "cases": cases,
     }
@@ -239,36 +234,9 @@ def read_recorded(path: Path, cases: Sequence[Case]) -> tuple[str, list[Result]]
 
 def _result(result: Result) -> dict[str, Any]:
     took = {name: round(value, 3) for name, value in asdict(result.took).items() if value is not None}
-    return {
-        "id": result.id,
-        "group": result.group,
-        "fingerprint": result.fingerprint,
-        "score": result.score,
-        "grades": dict(result.grades),
-        "took": took,
-        "answer": dict(result.shown),
-        "failed": result.failed,
-    }
+    return asdict(result) | {"took": took}
 
 
 def _read(told: Mapping[str, Any]) -> Result:
-    return Result(
-        *(told["id"], told["group"], told["fingerprint"], told["grades"], float(told["score"])),
-        took=Usage(**told["took"]),
-        shown=told["answer"],
-        failed=bool(told["failed"]),
-    )
-
-
-def _row(row: Row) -> dict[str, Any]:
-    return {
-        "name": row.name,
-        "cases": row.cases,
-        "score": row.one,
-        "score_against": row.other,
-        "difference": row.difference and _interval(row.difference),
-    }
-
-
-def _interval(interval: Interval) -> dict[str, float]:
-    return {name: round(value, 6) for name, value in asdict(interval).items()}
+    known = {field.name: told[field.name] for field in fields(Result)}
+    return Result(**known | {"took": Usage(**told["took"])})
