@@ -65,10 +65,10 @@ class Agent:
         decodes pictures. `is_free`: whether no request waits for a model."""
         model_registry = model if isinstance(model, ModelRegistry) else ModelRegistry.of(model)
         self._router = Router(model_registry)
-        self._known = AnswerLookup(answers, similar)
+        known = None if answers is None and similar is None else AnswerLookup(answers, similar)
         self._prompts = PromptBuilder(toolbox, see)
         self._opener = TurnOpener(self._prompts, self._router, retriever, prices)
-        self._starter = StepStarter(self._prompts, self._known, names_models=len(model_registry.candidates) > 1)
+        self._starter = StepStarter(self._prompts, known, names_models=len(model_registry.candidates) > 1)
         self._is_free = is_free
         self.answered: asyncio.Queue[Turn] = asyncio.Queue(ANSWERED_MAX)
         self.turns = InFlight()
@@ -243,8 +243,8 @@ class Agent:
         sink.write(step.end(fallback=progress.fallback))
         progress.add(step)
         hurried = progress.turn.answer_now is not None and progress.turn.answer_now.wanted
-        if step.is_whole and step.finish not in (None, Finish.CANCELLED) and not hurried:
-            self._known.keep(step.cache_slot, CachedAnswer("".join(step.heard), tuple(step.ids), step.finish))
+        if step.keep_answer and step.is_whole and step.finish not in (None, Finish.CANCELLED) and not hurried:
+            step.keep_answer(CachedAnswer("".join(step.heard), tuple(step.ids), step.finish))
         self._router.learn(step.candidate, progress.turn, step.reply.items, step.generation)
         reply = step.reply
         if reply.exact and reply.items and not progress.turn.stop:  # the ids contain the stop string, the text does not

@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import field, replace
+from functools import partial
 from hashlib import blake2b
 from typing import TypeAlias
 
@@ -174,6 +175,7 @@ def _beside(said: str) -> list[str]:
 
 
 Vector: TypeAlias = NDArray[np.float32]  # of length 1
+Keep: TypeAlias = Callable[[CachedAnswer], None]
 Embed: TypeAlias = Callable[[str, str], Awaitable[Vector]]  # of a text, for a tenant
 
 QUESTION_CHARS_MAX = 1000  # for a text of more than a few sentences, a vector says too little
@@ -195,17 +197,6 @@ class SemanticQuery:
     question: str
     vector: Vector
     given: CachedAnswer | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class CacheSlot:
-    """Where a generated answer will be cached: under which key, and for which question."""
-
-    key: bytes | None = None
-    asked: SemanticQuery | None = None
-
-    def __bool__(self) -> bool:
-        return self.key is not None or self.asked is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -380,21 +371,21 @@ class AnswerLookup:
     same: AnswerCache | None = None
     similar: SemanticCache | None = None
 
-    async def find(self, ask: LookupQuery, trace: Trace) -> tuple[CachedGeneration | None, CacheSlot]:
-        """The cached answer, or where to cache the generated one. A step on trial is not compared with similar
-        questions: its model may be abandoned."""
+    async def find(self, ask: LookupQuery, trace: Trace) -> tuple[CachedGeneration | None, Keep | None]:
+        """The cached answer, or what caches the generated one. A step on trial is not compared with similar questions:
+        its model may be abandoned."""
         key = ask.key(ask.prompt) if self.same else None
         found, asked = self._same(ask, key, trace), None
         if found is None and not ask.on_trial:
             found, asked = await self._alike(ask, trace)
-        return (None, CacheSlot(key, asked)) if found is None else (found, CacheSlot())
+        is_cached = found is None and (key is not None or asked is not None)
+        return found, partial(self._keep, key, asked) if is_cached else None
 
-    def keep(self, cache_slot: CacheSlot, answer: CachedAnswer) -> None:
-        """Cache an answer."""
-        if self.same is not None and cache_slot.key is not None:
-            self.same.put(cache_slot.key, answer)
-        if self.similar is not None and cache_slot.asked is not None:
-            self.similar.put(cache_slot.asked, answer)
+    def _keep(self, key: bytes | None, asked: SemanticQuery | None, answer: CachedAnswer) -> None:
+        if self.same is not None and key is not None:
+            self.same.put(key, answer)
+        if self.similar is not None and asked is not None:
+            self.similar.put(asked, answer)
 
     def _same(self, ask: LookupQuery, key: bytes | None, trace: Trace) -> CachedGeneration | None:
         """In a span of its own: Server-Timing reports it to clients."""

@@ -148,7 +148,7 @@ POSITION_EVERY_S = 0.5  # at most this often: a position changes whenever a resp
 class StepStarter:
     """`names_models`: spans name the model, because there are several."""
 
-    def __init__(self, prompts: PromptBuilder, known: AnswerLookup, *, names_models: bool) -> None:
+    def __init__(self, prompts: PromptBuilder, known: AnswerLookup | None, *, names_models: bool) -> None:
         self._prompts, self._known, self._names_models = prompts, known, names_models
 
     async def start(self, progress: Progress, candidate: Candidate, decision: Decision | None = None) -> Step:
@@ -165,26 +165,28 @@ class StepStarter:
             progress.output.append(found(progress.query, progress.passages))
         judge = decision if trial else None
         sampling = await self.sampling(progress, candidate, thinking, judge)
-        query = LookupQuery(
-            turn,
-            progress.offer,
-            _calls_max(progress, candidate),
-            budget.steps,
-            progress.output,
-            progress.passages,
-            candidate,
-            prompt,
-            sampling,
-            on_trial=trial is not None,
-        )
-        known, cache_slot = await self._known.find(query, progress.trace)
+        known = keep_answer = None
+        if self._known is not None:
+            query = LookupQuery(
+                turn,
+                progress.offer,
+                _calls_max(progress, candidate),
+                budget.steps,
+                progress.output,
+                progress.passages,
+                candidate,
+                prompt,
+                sampling,
+                on_trial=trial is not None,
+            )
+            known, keep_answer = await self._known.find(query, progress.trace)
         predicted = () if known else await self._prompts.prediction(turn, candidate)
         due = turn.due.begun if budget.steps or decision is None else turn.due
         generation = known or candidate.model.generate(
             prompt, sampling, changed(_terms(progress, due), prediction=predicted)
         )
         step = self.step(progress, candidate, generation, prompt, thinking, segments)
-        step.trial, step.cache_slot = trial, cache_slot
+        step.trial, step.keep_answer = trial, keep_answer
         return step
 
     async def start_reading(self, progress: Progress, candidate: Candidate) -> Step:

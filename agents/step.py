@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from agents.answer_cache import CacheSlot
+from agents.answer_cache import Keep
 from agents.events import Event, EventSink, ItemFinished, ItemStarted, TextDelta
 from agents.message import FunctionCall
 from agents.reply import Reply
@@ -182,7 +182,7 @@ class Step:
     offer: AvailableTools
     trial: Trial | None = None
     top_logprobs: int | None = None  # as many as the request asks for
-    cache_slot: CacheSlot = field(default_factory=CacheSlot)  # where its answer is cached, if it is
+    keep_answer: Keep | None = None  # caches its answer, if there is a cache
     heard: list[str] = field(default_factory=list)  # the generated text, if it is cached
     flaw: Callable[[str, bool], str] = lambda said, is_whole: ""  # the defect of an answer on trial, or ""
     is_whole: bool = False  # all of the generation was received
@@ -237,7 +237,7 @@ class Step:
 
     def _feed(self, delta: Delta) -> list[Event]:
         self.fed += delta.tokens
-        if self.cache_slot:
+        if self.keep_answer is not None:
             self.heard.append(delta.text)
         if self.trial is None:
             events = self._started(self.reply.feed(delta.text, delta.logprobs))

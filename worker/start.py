@@ -18,7 +18,7 @@ from agents.definition import USUAL as SURFACES
 from agents.definition import AgentRegistry
 from agents.origin import origins_of
 from agents.router import Candidate
-from agents.store import ConversationSearch, ConversationStore, ItemStore, ResponseStore, ShareStore
+from agents.store import ConversationSearch, ConversationStore, ResponseStore, ShareStore
 from agents.tools import builtin_toolbox
 from agents.turn import Caps
 from inference.embedding.cross_encoder import CrossEncoder
@@ -271,7 +271,9 @@ def _assemble(
         queue=QueueStore(database),
         claims=IdempotencyClaims(IdempotencyStore(database), presence.worker),
         presence=presence,
-        attachments=Attachments(ItemStore(database), uploads, passages, loaders, seals, lambda: model_registry.sees),
+        attachments=Attachments(
+            ConversationStore(database), uploads, passages, loaders, seals, lambda: model_registry.sees
+        ),
         authenticator=Authenticator(
             *(keys, Sessions(database, secret), Tokens(config), secret, AuditLog(database)),
             audit_days=config.audit_days,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from agents.store.conversation_search import ConversationSearch, Found
-from agents.store.conversations import Conversation, ConversationStore, ItemStore, Page
+from agents.store.conversations import Conversation, ConversationStore, Page
 from agents.store.responses import ResponseRecord, ResponseStore
 from agents.store.shares import SharedConversation, ShareStore
 
@@ -12,7 +12,6 @@ __all__ = [
     "ConversationSearch",
     "ConversationStore",
     "Found",
-    "ItemStore",
     "Page",
     "ResponseRecord",
     "ResponseStore",

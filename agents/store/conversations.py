@@ -26,21 +26,6 @@ async def items_of(payloads: Sequence[Mapping[str, Any]]) -> tuple[Item, ...]:
     return await asyncio.to_thread(lambda: tuple(map(from_payload, payloads)))
 
 
-class ItemStore:
-    """Items by their ids, wherever they are: in conversations and in the output of responses."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
-
-    async def find(self, tenant_id: UUID, ids: Sequence[str]) -> dict[str, Item]:
-        """Those of these items that belong to the tenant, by their ids."""
-        if not ids:
-            return {}
-        async with self._database.tenant(tenant_id) as connection:
-            rows = await connection.fetch("select payload from stored_items($1)", list(ids))
-        return {row["payload"]["id"]: from_payload(row["payload"]) for row in rows}
-
-
 # As many as a request may have: with `truncation`, the oldest are dropped. More would be read in vain at each turn.
 HISTORY_ITEMS_MAX = 10_000
 BEGINNING_CHARS_MAX = 120  # more than a line of a list shows
@@ -196,6 +181,13 @@ class ConversationStore:
                 list(item_ids),
             )
         return {row["id"]: row["response_id"] for row in rows}
+
+    async def find_items(self, tenant_id: UUID, ids: Sequence[str]) -> dict[str, Item]:
+        """Those of these items that belong to the tenant, by their ids, wherever they are: in conversations and in the
+        output of responses."""
+        async with self._database.tenant(tenant_id) as connection:
+            rows = await connection.fetch("select payload from stored_items($1)", list(ids))
+        return {row["payload"]["id"]: from_payload(row["payload"]) for row in rows}
 
     async def get_item(self, tenant_id: UUID, conversation_id: str, item_id: str) -> Item:
         async with self._database.tenant(tenant_id) as connection:

@@ -14,7 +14,7 @@ import orjson
 
 from agents.agent import Agent
 from agents.router import ModelRegistry
-from agents.store import ConversationStore, ItemStore, ResponseStore
+from agents.store import ConversationStore, ResponseStore
 from agents.tool import tool
 from agents.toolbox import Toolbox
 from inference.generation import ANY_TERMS, Delta, Finish, Sampling, Terms
@@ -105,7 +105,9 @@ def services_with(database: Database, model: ScriptedModel | ModelRegistry, conf
         conversations=ConversationStore(database),
         responses=ResponseStore(database),
         passages=passages,
-        attachments=Attachments(ItemStore(database), services.uploads, passages, services.loaders, services.seals),
+        attachments=Attachments(
+            ConversationStore(database), services.uploads, passages, services.loaders, services.seals
+        ),
     )
 
 

@@ -14,7 +14,7 @@ from aiohttp.test_utils import TestClient, TestServer
 from yarl import URL
 
 from agents.router import ModelRegistry
-from agents.store import ConversationSearch, ItemStore, ShareStore
+from agents.store import ConversationSearch, ConversationStore, ShareStore
 from agents.turn import Caps
 from inference.embedding.embedder import Embedder
 from inference.embedding.registry import Embedders
@@ -108,7 +108,7 @@ def make_services(database: Database, config: Config | None = None) -> Services:
         queue=QueueStore(database),
         claims=IdempotencyClaims(IdempotencyStore(database), presence.worker),
         presence=presence,
-        attachments=Attachments(ItemStore(database), uploads, UNUSED, loaders, seals),
+        attachments=Attachments(ConversationStore(database), uploads, UNUSED, loaders, seals),
         authenticator=Authenticator(
             *(Keys(database, SECRET), Sessions(database, SECRET), Tokens(config), SECRET, AuditLog(database)),
             audit_days=config.audit_days,

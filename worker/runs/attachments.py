@@ -26,7 +26,7 @@ from worker.wire.parts import FilePart, ImagePart, TextPart, named
 from worker.wire.strict import UNSUPPORTED_IMAGE
 
 if TYPE_CHECKING:
-    from agents.store import ItemStore
+    from agents.store import ConversationStore
     from retrieval.store import PassageStore, UploadStore
 
 Entry = TypeVar("Entry", bound=InputItem | ChatMessage | GivenMessage | SaidMessage)  # an entry of a request
@@ -47,7 +47,7 @@ class Attachments:
 
     def __init__(
         self,
-        items: ItemStore,
+        conversations: ConversationStore,
         uploads: UploadStore,
         passages: PassageStore,
         loaders: LoaderPool,
@@ -55,7 +55,7 @@ class Attachments:
         sees: Callable[[], bool] = bool,
     ) -> None:
         """`sees`: whether a model of this worker sees images."""
-        self._items = items
+        self._conversations = conversations
         self._uploads = uploads
         self._passages = passages
         self._loaders = loaders
@@ -65,7 +65,8 @@ class Attachments:
     async def items(self, tenant_id: UUID, entries: Sequence[InputItem], param: str) -> tuple[Item, ...]:
         """New items with new ids: the client's ids may already be taken. Raises the errors of `read`."""
         read = await self.read(tenant_id, entries, param)
-        stored = await self._items.find(tenant_id, [entry.id for entry in read if isinstance(entry, ItemReference)])
+        references = [entry.id for entry in read if isinstance(entry, ItemReference)]
+        stored = await self._conversations.find_items(tenant_id, references) if references else {}
         items = [
             _again(stored, entry, f"{param}[{i}].id") if isinstance(entry, ItemReference) else entry.item()
             for i, entry in enumerate(read)

@@ -162,16 +162,13 @@ class MessageDiagnosis(NamedTuple):
         return {"cache_miss_reason": {"type": kind, "cache_missed_input_tokens": missed} if kind else UNAVAILABLE}
 
 
-async def diagnosed(services: RunServices, turn: ResponseTurn, trace: Trace) -> dict[str, Any] | None:
-    """Why the prompt of a response that has ended could not go on from the one that its request names; None if it
-    names none. Never fails: the answer is there."""
-    options = turn.frame.request.prompt_cache_options
-    if options is None or options.comparison_response_id is None:
-        return None
+async def diagnosed(services: RunServices, turn: ResponseTurn, trace: Trace, other_id: str) -> dict[str, Any]:
+    """Why the prompt of a response that has ended could not go on from the other one. Never fails: the answer is
+    there."""
     diagnosis: dict[str, Any] = UNAVAILABLE
     with trace.span("diagnose"), suppress(TimeoutError, InvalidTurn, HistoryTooLong, ApiError, *DATABASE_AWAY):
         async with asyncio.timeout(READ_S):
-            diagnosis = await _compared(services, turn, trace, options.comparison_response_id)
+            diagnosis = await _compared(services, turn, trace, other_id)
     return diagnosis
 
 

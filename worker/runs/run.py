@@ -246,7 +246,8 @@ class Run:
                 )
             await learn_turns(self._services, turn)
             finished = await run_turn(self._services, turn, trace, self, marks)
-            self._diagnosis = await diagnosed(self._services, self.turn, trace)
+            if (other_id := self.turn.frame.request.compared_id) is not None:
+                self._diagnosis = await diagnosed(self._services, self.turn, trace, other_id)
             return finished
         except Exception:  # the boundary: an accepted turn always ends with a terminal event
             if not self._accepted.done():

@@ -187,6 +187,11 @@ class ResponseRequest(TieredRequest):
         return bool(self.prompt_cache_options and self.prompt_cache_options.prewarm)
 
     @property
+    def compared_id(self) -> str | None:
+        """The response whose prompt this one is compared with, to tell why its cache was not found."""
+        return self.prompt_cache_options.comparison_response_id if self.prompt_cache_options else None
+
+    @property
     def choice(self) -> Choice:
         return self.tool_choice or AUTO
 
