@@ -65,7 +65,7 @@ SQL_OWNERS = (
     "worker/auth/",
     "worker/runs/",
     "worker/runs/batches/",
-    "worker/telemetry/traces.py",
+    "worker/telemetry/telemetry.py",
     "worker/telemetry/canaries.py",
     "worker/telemetry/latency/",
     "worker/telemetry/otlp/sdk.py",

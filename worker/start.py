@@ -73,8 +73,7 @@ from worker.telemetry.canaries import Canaries, CanaryStore
 from worker.telemetry.latency.rollups import LoadSampler
 from worker.telemetry.otlp.exporter import Exporter, SdkMissing
 from worker.telemetry.prometheus import Metrics
-from worker.telemetry.telemetry import Telemetry
-from worker.telemetry.traces import Traces
+from worker.telemetry.telemetry import Telemetry, Traces
 
 T = TypeVar("T")
 

@@ -13,7 +13,7 @@ import orjson
 
 from inference.trace import Trace
 from worker.runs.record import TurnRecord
-from worker.telemetry.traces import Traces
+from worker.telemetry.telemetry import Traces
 
 NS = 1_000_000  # per millisecond
 # Milliseconds of each part of a usual answer, one after another.

@@ -24,7 +24,7 @@ from worker.auth.keys import Keys
 from worker.auth.scope import USUAL as USUAL_SCOPES
 from worker.auth.scope import Scope
 from worker.runs.record import TurnRecord
-from worker.telemetry.traces import Traces
+from worker.telemetry.telemetry import Traces
 
 QUESTION = "How many screws fit into the blue crate?"
 REFRESH_MS = 5_000  # see worker/static/ops/main.js

@@ -13,7 +13,7 @@ from tests.pages.conftest import PHONE, OpenPage
 from tests.pages.past import a_week, remember
 from tests.pages.test_latency import Latency, own_latency
 from tests.pages.test_real_worker import DOCUMENTED, DOCUMENTED_ANSWER, ask, session
-from worker.telemetry.traces import Traces
+from worker.telemetry.telemetry import Traces
 
 __all__ = ["own_latency", "session"]
 

@@ -50,8 +50,7 @@ from worker.runs.running_store import RunningStore
 from worker.runs.steering_store import SteeringStore
 from worker.services import Services
 from worker.telemetry.prometheus import Metrics
-from worker.telemetry.telemetry import Telemetry
-from worker.telemetry.traces import Traces
+from worker.telemetry.telemetry import Telemetry, Traces
 
 SECRET = Secret(b"the secret of the tests")
 UNUSED: Any = cast(Any, None)  # a part that no handler under test touches

@@ -20,7 +20,7 @@ from worker.database import open_replica
 from worker.errors import StartError
 from worker.setting import ConfigError
 from worker.telemetry.latency.answer_list import Search
-from worker.telemetry.traces import Traces
+from worker.telemetry.telemetry import Traces
 
 
 @pytest.fixture

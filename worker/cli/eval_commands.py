@@ -36,7 +36,7 @@ from worker.config import Config
 from worker.errors import StartError
 from worker.home import KEY_CHARS_MAX, Home, write_atomically
 from worker.telemetry.latency.answer_list import WHYS, Why, accepted_answers
-from worker.telemetry.traces import Traces
+from worker.telemetry.telemetry import Traces
 
 
 class Worse(StartError):

@@ -10,7 +10,7 @@ import orjson
 from worker.cli.tenant import EVERYBODY, open_home
 from worker.config import Config
 from worker.telemetry.latency.spending import By, Spending, per_thousand
-from worker.telemetry.traces import Grouping, Traces
+from worker.telemetry.telemetry import Grouping, Traces
 
 
 async def show_cost(config: Config, *, by: By, hours: float, as_json: bool) -> None:

@@ -1,4 +1,5 @@
-"""Records finished turns: metrics at once, Postgres in batches, without delaying a response."""
+"""Finished turns: recorded without delaying a response, metrics at once, Postgres in batches; and their traces there,
+with their latencies, as the operators' page reads them."""
 
 from __future__ import annotations
 
@@ -7,23 +8,30 @@ import logging
 import re
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import TypeAlias
+from datetime import timedelta
+from typing import Any, Literal, TypeAlias
 from uuid import UUID
 
 from inference.trace import Trace
-from migrations.pool import DATABASE_AWAY
-from worker.auth.principal import NOBODY
+from migrations.pool import DATABASE_AWAY, Database
+from worker.auth.principal import NOBODY, Principal
 from worker.database import BatchWriter, NotStored
 from worker.lifecycle.supervisor import Supervisor
 from worker.runs.record import TurnRecord
+from worker.telemetry.latency import answer_list, spending
+from worker.telemetry.latency.answer_list import CACHE_CLASS, Search
+from worker.telemetry.latency.measures import Visibility, key_of
+from worker.telemetry.latency.queries import LatencyQueries
+from worker.telemetry.latency.rollups import Rollups
+from worker.telemetry.latency.spending import Spending
 from worker.telemetry.prometheus import Metrics
-from worker.telemetry.traces import Traces
 
 log = logging.getLogger("firsttoken.telemetry")
 
 Export: TypeAlias = Callable[[TurnRecord], None]
+Grouping: TypeAlias = Literal["surface", "tenant_id", "model", "cache"]
 
 WAITING_MAX = 4096  # traces of a few kilobytes, while the database is unavailable; beyond that the oldest are dropped
 TENANT_TRACES_MAX = 100_000  # of about 5 KB, beyond which the oldest go: so that one tenant does not fill the disk
@@ -33,6 +41,136 @@ GATHER_S = 1.0
 ROLL_UP_EVERY_S = 300.0  # until an hour is rolled up, it is read minute by minute
 FORGET_EVERY_S = 3600.0
 NOT_TOKEN = re.compile(r"[^A-Za-z0-9_.-]")
+FACTS = (
+    "tenant_id, id, started_at, duration_ms, ttft_ms, tpot_ms, status, surface, model, agent, response_id, "
+    "conversation_id, attributes, within_target, worker"
+)
+
+
+class Traces:
+    """The owner of the tables traces and spans. Operators read all tenants'; others their own tenant's.
+
+    `replica` may lag behind: a trace looked up by id that is not there yet is read from the primary. `worker` is the
+    name under which responses are found again: that of its host.
+    """
+
+    def __init__(self, database: Database, replica: Database | None = None, *, worker: str = "") -> None:
+        self._database = database
+        self._replica = replica or database
+        self._worker = worker
+        self._rollups = Rollups(worker)
+        self.views = LatencyQueries(self._replica)
+        self.spending = Spending(database)
+
+    async def write(self, tenant_id: UUID, records: Sequence[TurnRecord]) -> None:
+        """Store finished turns of one tenant. Losing the last ones in a crash is cheaper than waiting for the disk."""
+        traces = [record.row() | {"key_id": key_of(record), "worker": self._worker} for record in records]
+        spans = [row for record in records for row in record.span_rows()]
+        async with self._database.tenant(tenant_id, durable=False) as connection:
+            await connection.execute(
+                "insert into traces select $1::uuid, t.* from jsonb_to_recordset($2) as t ("
+                "id text, started_at timestamptz, duration_ms float8, ttft_ms float8, tpot_ms float8, status text, "
+                "surface text, model text, response_id text, conversation_id text, attributes jsonb, "
+                "within_target boolean, agent text, prompt_tokens int, cached_tokens int, output_tokens int, "
+                "key_id text, worker text)",
+                tenant_id,
+                traces,
+            )
+            await connection.execute(
+                "insert into spans select $1::uuid, s.* from jsonb_to_recordset($2) as s ("
+                "trace_id text, ordinal int, parent int, name text, lane text, start_us bigint, duration_us bigint, "
+                "attributes jsonb)",
+                tenant_id,
+                spans,
+            )
+            await self._rollups.add(connection, tenant_id, records)
+            await spending.add(connection, tenant_id, records)
+
+    async def roll_up(self) -> None:
+        """Aggregate minutes into hours, and hours into days. For all tenants; several workers may call it at once."""
+        async with self._database.anonymous() as connection:
+            await connection.execute("select roll_up_latency(), roll_up_latency_slices()")
+
+    async def annotate(self, tenant_id: UUID, response_id: str, notes: Mapping[str, str | None]) -> Mapping[str, Any]:
+        """Add to the attributes of the turn that made a response; null removes one. Returns all of them, or none if the
+        trace is gone or not written yet."""
+        async with self._database.tenant(tenant_id) as connection:
+            attributes: Mapping[str, Any] | None = await connection.fetchval(
+                "update traces set attributes = jsonb_strip_nulls(attributes || $3) "
+                "where tenant_id = $1 and response_id = $2 returning attributes",
+                *(tenant_id, response_id, dict(notes)),
+            )
+        return attributes or {}
+
+    async def forget(self, *, days: float, per_tenant: int) -> None:
+        """Remove old traces, and of each tenant all but a number of the newest. For all tenants."""
+        async with self._database.anonymous() as connection:
+            await connection.execute("select forget_traces($1, $2)", timedelta(days=days), per_tenant)
+            await connection.execute("select forget_latency()")
+        await self.spending.forget()
+
+    async def list(self, principal: Principal, search: Search) -> list[dict[str, Any]]:
+        """Turns without their spans, except for the names and times of the top-level ones."""
+        async with Visibility.of(principal).open(self._replica) as connection:
+            return [_public(row, principal) for row in await answer_list.rows(connection, search)]
+
+    async def get(self, principal: Principal, id: str) -> dict[str, Any] | None:
+        """One turn with its spans: by its id, by the trace id that the client sent (the latest turn of it), or by the
+        response that it made.
+        """
+        found = await self._get(principal, id, self._replica)
+        if found is None and self._replica is not self._database:
+            found = await self._get(principal, id, self._database)
+        return found
+
+    async def _get(self, principal: Principal, id: str, database: Database) -> dict[str, Any] | None:
+        async with Visibility.of(principal).open(database) as connection:
+            row = await connection.fetchrow(
+                f"select {FACTS} from traces where response_id = $1 limit 1"
+                if id.startswith("resp_")
+                else f'select {FACTS} from traces where id collate "C" = $1 or (id collate "C" > $1 || \'-\' '
+                f"and id collate \"C\" < $1 || '.' and {len(id) == 32}) order by started_at desc limit 1",
+                id,
+            )
+            if row is None:
+                return None
+            spans = await connection.fetch(
+                "select name, lane, parent, start_us / 1000.0::float8 as start_ms, "
+                "duration_us / 1000.0::float8 as duration_ms, attributes "
+                "from spans where tenant_id = $1 and trace_id = $2 order by ordinal",
+                row["tenant_id"],
+                row["id"],
+            )
+        return {**_public(dict(row), principal), "spans": [dict(span) for span in spans]}
+
+    async def goodput(
+        self, principal: Principal, by: Grouping, *, window_s: float, slices: int
+    ) -> Sequence[dict[str, Any]]:
+        """Counts of the last `window_s` seconds by group and slice of the window, the oldest slice being 0."""
+        column = CACHE_CLASS if by == "cache" else by
+        async with Visibility.of(principal).open(self._replica) as connection:
+            rows = await connection.fetch(
+                f"select coalesce(({column})::text, 'none') as name, "
+                "least($2 - 1, floor($2 * (1 - extract(epoch from now() - started_at) / $3)))::int as slice, "
+                "count(*) as requests, count(within_target) as judged, "
+                "count(*) filter (where within_target) as in_time, "
+                "count(*) filter (where status = 'refused' and not within_target) as refused, "
+                "count(*) filter (where status = 'failed' and not within_target) as failed, "
+                "count(*) filter (where status = 'cancelled') as cancelled, "
+                "count(*) filter (where status = 'invalid') as invalid "
+                "from traces where started_at > now() - $1::interval group by 1, 2 order by 1, 2",
+                timedelta(seconds=window_s),
+                slices,
+                window_s,
+            )
+        return [dict(row) for row in rows]
+
+
+def _public(row: Mapping[str, Any], principal: Principal) -> dict[str, Any]:
+    """Only operators see the tenant and the worker."""
+    named = {"tenant": str(row["tenant_id"]), "worker": row["worker"]} if principal.is_operator else {}
+    shown = {name: value for name, value in row.items() if name not in ("tenant_id", "worker")}
+    return {**shown, **named, "started_at": row["started_at"].timestamp()}
 
 
 class Telemetry:

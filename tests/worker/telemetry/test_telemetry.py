@@ -22,8 +22,7 @@ from worker.telemetry.latency.answer_list import Search
 from worker.telemetry.latency.measures import Slice
 from worker.telemetry.latency.queries import LatencyQuery
 from worker.telemetry.prometheus import SPAN_NAMES_MAX, TENANTS_MAX, Metrics
-from worker.telemetry.telemetry import Telemetry, server_timing
-from worker.telemetry.traces import Traces
+from worker.telemetry.telemetry import Telemetry, Traces, server_timing
 
 HOUR_S = 3600.0
 

@@ -24,7 +24,7 @@ from worker.runs.record import TurnRecord
 from worker.runs.running_store import RunningStore
 from worker.telemetry.canaries import CanaryStore
 from worker.telemetry.latency.answer_list import WHYS, Why, accepted_answers
-from worker.telemetry.traces import Traces
+from worker.telemetry.telemetry import Traces
 from worker.telemetry.trial import Proposal, State
 
 QUESTION = "How many screws fit into the blue crate?"

@@ -18,7 +18,7 @@ from worker.runs.record import TurnRecord
 from worker.telemetry.latency.measures import DAY_S, HOUR_S, OTHER_SPAN, SPAN_NAMES_MAX, Measures, Slice, Tally
 from worker.telemetry.latency.queries import LatencyQueries, LatencyQuery
 from worker.telemetry.latency.rollups import LoadSampler, Peak
-from worker.telemetry.traces import Traces
+from worker.telemetry.telemetry import Traces
 
 MONTH_S = 30 * DAY_S
 

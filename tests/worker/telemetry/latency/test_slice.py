@@ -17,7 +17,7 @@ from worker.telemetry.latency import answer_list
 from worker.telemetry.latency.answer_list import Search
 from worker.telemetry.latency.measures import DAY_S, HOUR_S, MINUTE_S, POINTS_MAX, Slice, TimeRange, length_of
 from worker.telemetry.latency.queries import LatencyQueries, LatencyQuery
-from worker.telemetry.traces import Traces
+from worker.telemetry.telemetry import Traces
 
 LATER = 4_000_000_000.0
 

@@ -16,7 +16,7 @@ from worker.runs.record import TurnRecord
 from worker.telemetry.latency.measures import HOUR_S, Slice
 from worker.telemetry.latency.queries import LatencyQuery, cost_summary
 from worker.telemetry.latency.spending import Spending, cells, per_thousand
-from worker.telemetry.traces import Traces
+from worker.telemetry.telemetry import Traces
 
 
 def answer(tenant_id: UUID, *, cost: float = 0.5, age_s: float = 0, **facts: Any) -> TurnRecord:
