@@ -12,7 +12,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from uuid import UUID
 
 from inference.lru_cache import LruCache
@@ -124,44 +124,34 @@ CREDENTIAL_CHARS_MAX = 8192
 TIDY_EVERY_S = 3600.0
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Authenticator:
-    """Authenticates every request, mostly from its cache of recent credentials."""
+    """Authenticates every request, mostly from its cache of recent credentials. `provider` is the organisation's
+    identity provider, if there is one."""
 
-    def __init__(
-        self,
-        keys: Keys,
-        sessions: Sessions,
-        tokens: Tokens,
-        secret: Secret,
-        audit: AuditLog,
-        *,
-        audit_days: float,
-        provider: Provider | None = None,
-    ) -> None:
-        """`provider` is the organisation's identity provider, if there is one."""
-        self.keys = keys
-        self.sessions = sessions
-        self.audit = audit
-        self.throttle = Throttle()
-        self._tokens = tokens
-        self.secret = secret
-        self.provider = provider
-        self._audit_days = audit_days
-        self._auth_cache = AuthCache()
-        self._tidied_at = -TIDY_EVERY_S
-        self._watch: Supervised | None = None
+    keys: Keys
+    sessions: Sessions
+    tokens: Tokens
+    secret: Secret
+    audit: AuditLog
+    audit_days: float = field(kw_only=True)
+    provider: Provider | None = field(default=None, kw_only=True)
+    throttle: Throttle = field(default_factory=Throttle, init=False)
+    _auth_cache: AuthCache = field(default_factory=AuthCache, init=False)
+    _tidied_at: float = field(default=-TIDY_EVERY_S, init=False)
+    _watch: Supervised | None = field(default=None, init=False)
 
     async def start(self, supervisor: Supervisor) -> None:
-        self._tokens.warn()
-        if self._tokens.jwks:
-            await self._tokens.jwks.start(supervisor)
+        self.tokens.warn()
+        if self.tokens.jwks:
+            await self.tokens.jwks.start(supervisor)
         self._watch = supervisor.start("credentials", self._recheck_forever)
 
     async def close(self) -> None:
         if self._watch:
             await self._watch.stop()
-        if self._tokens.jwks:
-            await self._tokens.jwks.close()
+        if self.tokens.jwks:
+            await self.tokens.jwks.close()
 
     async def identify(
         self, headers: Mapping[str, str], cookies: Mapping[str, str], method: str, trace: Trace, address: str = ""
@@ -212,7 +202,7 @@ class Authenticator:
 
     async def _verify(self, credential: str, trace: Trace) -> tuple[Principal, float]:
         """The principal, and when its credential expires (Unix seconds)."""
-        if not credential.startswith(KEY_PREFIX) and credential.count(".") == 2 and self._tokens.enabled:
+        if not credential.startswith(KEY_PREFIX) and credential.count(".") == 2 and self.tokens.enabled:
             return await self._verify_token(credential, trace)
         grant = await self.keys.authenticate(credential)
         if grant is None:
@@ -222,7 +212,7 @@ class Authenticator:
 
     async def _verify_token(self, token: str, trace: Trace) -> tuple[Principal, float]:
         try:
-            bearer = await self._tokens.verify(token, trace)
+            bearer = await self.tokens.verify(token, trace)
         except InvalidToken as error:
             raise _unauthorized(f"This token is not valid: {error}.") from error
         except KeysUnavailable as error:
@@ -281,7 +271,7 @@ class Authenticator:
     async def _tidy(self) -> None:
         if time.monotonic() - self._tidied_at >= TIDY_EVERY_S:
             await self.sessions.tidy()
-            await self.audit.forget(self._audit_days)
+            await self.audit.forget(self.audit_days)
             self._tidied_at = time.monotonic()
 
 

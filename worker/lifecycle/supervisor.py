@@ -82,29 +82,22 @@ class Ended(Exception):
     """A task that should run forever returned."""
 
 
+@dataclass(eq=False)
 class Supervised:
     """One task with its health. Created by `Supervisor.start`."""
 
-    def __init__(
-        self,
-        part: Part,
-        run: Run,
-        *,
-        silent_s: float | None,
-        retry_max_s: float,
-        ends: bool,
-        expected: tuple[type[Exception], ...],
-    ) -> None:
-        self.part = part
-        self.vitals = Vitals()
-        self._run = run
-        self._silent_s = silent_s
-        self._retry_max_s = retry_max_s
-        self._ends = ends
-        self._expected = expected
+    part: Part
+    run: Run
+    silent_s: float | None
+    retry_max_s: float
+    ends: bool
+    expected: tuple[type[Exception], ...]
+    vitals: Vitals = Vitals()
+    _over: bool = False
+
+    def __post_init__(self) -> None:
         self._limit = asyncio.timeout(None)
-        self._over = False
-        self._task = asyncio.create_task(self._keep(), name=part)
+        self._task = asyncio.create_task(self._keep(), name=self.part)
         self._task.add_done_callback(self._gone)
 
     async def stop(self) -> None:
@@ -120,21 +113,21 @@ class Supervised:
             log.info("%s is up again", self.part)
         if self.vitals.failures:
             self.vitals = self.vitals.well()
-        if self._silent_s is not None and not self._limit.expired():
-            self._limit.reschedule(asyncio.get_running_loop().time() + self._silent_s)
+        if self.silent_s is not None and not self._limit.expired():
+            self._limit.reschedule(asyncio.get_running_loop().time() + self.silent_s)
 
     async def _keep(self) -> None:
         while not self._over:
             await self._run_once()
-            await asyncio.sleep(retry_s(self.vitals.failures, random.random(), self._retry_max_s))
+            await asyncio.sleep(retry_s(self.vitals.failures, random.random(), self.retry_max_s))
 
     async def _run_once(self) -> None:
         """A cancellation that originates inside, in something that was awaited there, is a failure like any other."""
-        self._limit = asyncio.timeout(self._silent_s)
+        self._limit = asyncio.timeout(self.silent_s)
         try:
             async with self._limit:
-                await self._run(self.well)
-            self._over = self._ends
+                await self.run(self.well)
+            self._over = self.ends
             if not self._over:
                 self._fail(Ended("returned"))
         except asyncio.CancelledError as error:
@@ -148,7 +141,7 @@ class Supervised:
     def _fail(self, error: BaseException) -> None:
         was_down = self.vitals.is_down
         self.vitals = self.vitals.failed(time.time())
-        unforeseen = not isinstance(error, (Ended, *self._expected))
+        unforeseen = not isinstance(error, (Ended, *self.expected))
         level = logging.DEBUG if was_down else logging.WARNING  # a part that is down is reported once
         log.log(level, "%s failed and is restarted: %r", self.part, error, exc_info=error if unforeseen else None)
         if self.vitals.is_down and not was_down:
@@ -179,7 +172,7 @@ class Supervisor:
         """Keep `run` running. `silent_s`: restart it after this long without progress. `ends`: it may return.
         `expected` errors are logged in one line, others with a traceback.
         """
-        task = Supervised(part, run, silent_s=silent_s, retry_max_s=retry_max_s, ends=ends, expected=expected)
+        task = Supervised(part, run, silent_s, retry_max_s, ends, expected)
         self._tasks.append(task)
         return task
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, TypeVar, cast
 from uuid import UUID
@@ -42,38 +42,30 @@ BLIND = (  # a test compares the models with the catalogue
 SHOWN = "Error: the tool returned an image, which this model cannot see."
 
 
+@dataclass(frozen=True, slots=True)
 class Attachments:
-    """Turns the entries of a request into items. Files are read concurrently with ingestion into stores."""
+    """Turns the entries of a request into items. Files are read concurrently with ingestion into stores. `sees`:
+    whether a model of this worker sees images."""
 
-    def __init__(
-        self,
-        conversations: ConversationStore,
-        uploads: UploadStore,
-        passages: PassageStore,
-        loaders: LoaderPool,
-        seals: Seals,
-        sees: Callable[[], bool] = bool,
-    ) -> None:
-        """`sees`: whether a model of this worker sees images."""
-        self._conversations = conversations
-        self._uploads = uploads
-        self._passages = passages
-        self._loaders = loaders
-        self._seals = seals
-        self._sees = sees
+    conversations: ConversationStore
+    uploads: UploadStore
+    passages: PassageStore
+    loaders: LoaderPool
+    seals: Seals
+    sees: Callable[[], bool] = bool
 
     async def items(self, tenant_id: UUID, entries: Sequence[InputItem], param: str) -> tuple[Item, ...]:
         """New items with new ids: the client's ids may already be taken. Raises the errors of `read`."""
         read = await self.read(tenant_id, entries, param)
         references = [entry.id for entry in read if isinstance(entry, ItemReference)]
-        stored = await self._conversations.find_items(tenant_id, references) if references else {}
+        stored = await self.conversations.find_items(tenant_id, references) if references else {}
         items = [
             _again(stored, entry, f"{param}[{i}].id") if isinstance(entry, ItemReference) else entry.item()
             for i, entry in enumerate(read)
             if not isinstance(entry, CompactionTrigger)  # the last one
         ]
         places = (f"{param}[{i}].encrypted_content" for i in range(len(items)))
-        return tuple(opened(self._seals, tenant_id, item, place) for item, place in zip(items, places, strict=True))
+        return tuple(opened(self.seals, tenant_id, item, place) for item, place in zip(items, places, strict=True))
 
     async def read(self, tenant_id: UUID, entries: Sequence[Entry], param: str) -> list[Entry]:
         """The entries, with each file replaced by its text.
@@ -100,7 +92,7 @@ class Attachments:
         match part:
             case FilePart():
                 return await self._text(tenant_id, part, param)
-            case ImagePart() if by_tool and not self._sees():
+            case ImagePart() if by_tool and not self.sees():
                 return TextPart(type="input_text", text=SHOWN)
             case ImagePart():
                 return await self._image(tenant_id, part, param)
@@ -112,15 +104,15 @@ class Attachments:
 
     async def _image(self, tenant_id: UUID, part: ImagePart, param: str) -> ImagePart:
         """The image with its content, which can be decoded. Raises ApiError."""
-        if not self._sees():
+        if not self.sees():
             raise _unseen(param, BLIND)
         try:
             if part.file_id:
-                file = await self._uploads.get(tenant_id, part.file_id)
+                file = await self.uploads.get(tenant_id, part.file_id)
                 if file.bytes > limits.IMAGE_BYTES_MAX:
                     raise UnreadableFile(f"is larger than {limits.IMAGE_BYTES_MAX // 10**6} MB; make it smaller")
-                part = part.model_copy(update={"picture": named(await self._uploads.read(tenant_id, part.file_id))})
-            await self._loaders.pixels(tenant_id, part.picture)
+                part = part.model_copy(update={"picture": named(await self.uploads.read(tenant_id, part.file_id))})
+            await self.loaders.pixels(tenant_id, part.picture)
         except FileNotFound as error:
             message = f"There is no file with the id '{error.file_id}'."
             raise ApiError(404, message, param=f"{param}.file_id", code="not_found") from None
@@ -135,7 +127,7 @@ class Attachments:
             if part.file_id:
                 name, text = await self._stored(tenant_id, part.file_id)
             else:
-                name, text = part.name, await text_of(self._loaders, tenant_id, part.name, part.data)
+                name, text = part.name, await text_of(self.loaders, tenant_id, part.name, part.data)
         except UnreadableFile as error:
             raise ApiError(400, f"The file '{part.name}' {error}.", param=param, code=error.code) from None
         except FileNotFound as error:
@@ -148,12 +140,12 @@ class Attachments:
 
     async def _stored(self, tenant_id: UUID, file_id: str) -> tuple[str, str]:
         """Name and text of an uploaded or ingested file. Raises FileNotFound, UnreadableFile, ReadersUnavailable."""
-        file = await self._uploads.get(tenant_id, file_id)
+        file = await self.uploads.get(tenant_id, file_id)
         name = PurePath(file.filename).name
         if file.uploaded:
-            data = await self._uploads.read(tenant_id, file_id)
-            return name, await text_of(self._loaders, tenant_id, name, data)
-        return name, (await self._passages.file(tenant_id, file_id)).content
+            data = await self.uploads.read(tenant_id, file_id)
+            return name, await text_of(self.loaders, tenant_id, name, data)
+        return name, (await self.passages.file(tenant_id, file_id)).content
 
 
 def _unseen(param: str, reason: str) -> ApiError:

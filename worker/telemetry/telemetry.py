@@ -10,6 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Literal, TypeAlias
 from uuid import UUID
@@ -173,29 +174,23 @@ def _public(row: Mapping[str, Any], principal: Principal) -> dict[str, Any]:
     return {**shown, **named, "started_at": row["started_at"].timestamp()}
 
 
+@dataclass(eq=False)
 class Telemetry:
-    """`record` costs microseconds, never waits and never raises; what cannot be stored is dropped and counted."""
+    """`record` costs microseconds, never waits and never raises; what cannot be stored is dropped and counted. `export`
+    receives every turn as well."""
 
-    def __init__(
-        self,
-        traces: Traces,
-        metrics: Metrics,
-        *,
-        trace_days: float,
-        tenant_traces: int = TENANT_TRACES_MAX,
-        export: Export | None = None,
-    ) -> None:
-        """`export` receives every turn as well."""
-        self.traces = traces
-        self.metrics = metrics
-        self._trace_days = trace_days
-        self._tenant_traces = tenant_traces
-        self._export = export
+    traces: Traces
+    metrics: Metrics
+    trace_days: float = field(kw_only=True)
+    tenant_traces: int = field(default=TENANT_TRACES_MAX, kw_only=True)
+    export: Export | None = field(default=None, kw_only=True)
+    dropped: int = field(default=0, init=False)
+
+    def __post_init__(self) -> None:
         self._waiting: deque[TurnRecord] = deque()
         self._done_at: dict[str, float] = {}
         self._flushing: set[asyncio.Task[None]] = set()
         self._writer = BatchWriter("telemetry", self._store_waiting, gather_s=GATHER_S)
-        self.dropped = 0
 
     def start(self, supervisor: Supervisor) -> None:
         self._writer.start(supervisor)
@@ -210,8 +205,8 @@ class Telemetry:
         if not record.trace.end_ns:
             record.trace.finish()
         self.metrics.observe(record)
-        if self._export is not None:
-            self._export(record)
+        if self.export is not None:
+            self.export(record)
         if len(self._waiting) >= WAITING_MAX:
             self._waiting.popleft()
             self._drop(1)
@@ -222,9 +217,9 @@ class Telemetry:
         """The phases of the start, and the loads of models, which may be repeated. Only collectors receive it as a
         trace: the tables hold responses."""
         self.metrics.watch_starts(lambda: {"worker": trace, **models})  # a model may be loaded again
-        if self._export is not None:
+        if self.export is not None:
             for part, each in {"worker": trace, **models}.items():
-                self._export(TurnRecord(each, NOBODY, "completed", "start", part))
+                self.export(TurnRecord(each, NOBODY, "completed", "start", part))
 
     async def flush(self) -> None:
         """Return when everything recorded so far is stored or dropped. What is being stored is stored to its end, even
@@ -272,7 +267,7 @@ class Telemetry:
             if self._due("roll_up", ROLL_UP_EVERY_S):
                 await self.traces.roll_up()
             if self._due("forget", FORGET_EVERY_S):
-                await self.traces.forget(days=self._trace_days, per_tenant=self._tenant_traces)
+                await self.traces.forget(days=self.trace_days, per_tenant=self.tenant_traces)
         except DATABASE_AWAY as error:
             log.warning("old traces could not be deleted: %r", error)
 
