@@ -13,7 +13,7 @@ import asyncio
 import math
 import time
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
@@ -23,7 +23,7 @@ from migrations.pool import Database
 from worker.auth.principal import Principal
 from worker.telemetry.latency import rollups
 from worker.telemetry.latency.measures import DAY_S, MISS, SPAN, STATUS, Slice, Tally, TimeRange, Visibility
-from worker.telemetry.latency.rollups import Choice, Group, Names, Point
+from worker.telemetry.latency.rollups import Row
 from worker.telemetry.latency.spending import Spending, per_thousand
 
 KEPT_S = 2.0  # shorter than the polling interval of the pages
@@ -41,18 +41,14 @@ class SingleFlight:
         self._kept_s = kept_s
         self._kept = LruCache[Hashable, CachedResult](KEPT_MAX)
 
-    async def get(self, key: Hashable, compute: Callable[[], Awaitable[Any]]) -> Any:
+    async def get(self, key: Hashable, compute: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
         """A caller that is cancelled does not cancel the query for the others. Failures are not cached."""
         now = time.monotonic()
         kept = self._kept.get(key)
         if kept is None or now - kept.asked_at >= self._kept_s or _failed(kept.answer):
-            kept = CachedResult(now, asyncio.create_task(_result(compute), name="latency view"))
+            kept = CachedResult(now, asyncio.create_task(compute(), name="latency view"))
             self._kept.put(key, kept)
         return await asyncio.shield(kept.answer)
-
-
-async def _result(compute: Callable[[], Awaitable[Any]]) -> Any:
-    return await compute()
 
 
 def _failed(answer: asyncio.Task[Any]) -> bool:
@@ -165,14 +161,14 @@ class LatencyQueries:
         return found
 
     async def _share(
-        self, what: str, principal: Principal, asked: LatencyQuery, compute: Callable[[], Awaitable[View]]
+        self, what: str, principal: Principal, asked: LatencyQuery, compute: Callable[[], Coroutine[Any, Any, View]]
     ) -> View:
         found: View = await self._shared.get((what, Visibility.of(principal), asked), compute)
         return dict(found)
 
 
-def _compare(one: Sequence[Group], other: Sequence[Group], names: list[str]) -> list[dict[str, Any]]:
-    now, then = (Tally(b"".join(group.measures for group in groups)) for groups in (one, other))
+def _compare(one: Sequence[Row], other: Sequence[Row], names: list[str]) -> list[dict[str, Any]]:
+    now, then = map(_tally, (one, other))
     return compared(now, then, names)
 
 
@@ -196,11 +192,11 @@ async def cost_summary(database: Database, principal: Principal, asked: LatencyQ
     return await asyncio.to_thread(board, spent, groups)
 
 
-def board(spent: Sequence[Mapping[str, Any]], groups: Sequence[Group]) -> list[dict[str, Any]]:
+def board(spent: Sequence[Mapping[str, Any]], groups: Sequence[Row]) -> list[dict[str, Any]]:
     """Pure."""
     pieces: dict[tuple[str, str, str], list[bytes]] = defaultdict(list)
     for group in groups:
-        pieces[group.surface, group.model, group.agent].append(group.measures)
+        pieces[group["surface"], group["model"], group["agent"]].append(group["measures"])
     rows = []
     for row in spent:
         tally = Tally(b"".join(pieces[row["surface"], row["model"], row["agent"]]))
@@ -224,14 +220,18 @@ ORDER = (
 )
 
 
-def summary(groups: Sequence[Group], span_names: Iterable[str]) -> dict[str, Any]:
+def _tally(groups: Iterable[Row]) -> Tally:
+    return Tally(b"".join(group["measures"] for group in groups))
+
+
+def summary(groups: Sequence[Row], span_names: Iterable[str]) -> dict[str, Any]:
     """Totals of all responses, by surface (which includes embeddings and the like), and by span; and the values of each
     dimension.
     """
     by_surface: dict[str, list[bytes]] = defaultdict(list)
     for group in groups:
-        by_surface[group.surface].append(group.measures)
-    overall = Tally(b"".join(group.measures for group in groups))
+        by_surface[group["surface"]].append(group["measures"])
+    overall = _tally(groups)
     surfaces = [
         {"surface": surface, **_answers(Tally(b"".join(pieces)), "call")} for surface, pieces in by_surface.items()
     ]
@@ -256,31 +256,31 @@ def in_order(span_names: Iterable[str]) -> list[str]:
     return sorted(span_names, key=lambda name: (_place(name), name))
 
 
-def usual(groups: Sequence[Group], span_names: Iterable[str], turns_min: int) -> dict[str, dict[str, float | None]]:
+def usual(groups: Sequence[Row], span_names: Iterable[str], turns_min: int) -> dict[str, dict[str, float | None]]:
     """Median and 95th percentile of each span and time that enough turns had."""
-    tally = Tally(b"".join(group.measures for group in groups))
+    tally = _tally(groups)
     rows = span_table(tally, span_names)
     rows += [{"name": name, "turns": tally.amount(name), **_percentiles(tally, name)} for name in TIMES]
     return {row["name"]: {"p50_ms": row["p50"], "p95_ms": row["p95"]} for row in rows if row["turns"] >= turns_min}
 
 
-def facets(choices: Iterable[Choice], names: Sequence[Names]) -> dict[str, list[str]]:
+def facets(choices: Iterable[Row], names: Sequence[Row]) -> dict[str, list[str]]:
     """The values of each dimension without a fixed set of values, those with the most data first."""
     sizes: dict[str, dict[str, int]] = {name: defaultdict(int) for name in DIMENSIONS}
     for choice in choices:
         for name in DIMENSIONS:
-            sizes[name][str(getattr(choice, name))] += choice.size
+            sizes[name][str(choice[name])] += choice["size"]
     ordered = {name: sorted(values, key=lambda value: (-values[value], value)) for name, values in sizes.items()}
     found = {name.removesuffix("_id"): [value for value in values if value] for name, values in ordered.items()}
     return found | {
-        "key": list(dict.fromkeys(each.key for each in names if each.key)),
-        "worker": list(dict.fromkeys(each.worker for each in names if each.worker)),
+        "key": list(dict.fromkeys(each["key_id"] for each in names if each["key_id"])),
+        "worker": list(dict.fromkeys(each["worker"] for each in names if each["worker"])),
     }
 
 
-def series(time_range: TimeRange, points: Iterable[Point]) -> dict[str, Any]:
+def series(time_range: TimeRange, points: Iterable[Row]) -> dict[str, Any]:
     """Columns over time, one value for each step; None for steps without data."""
-    known = {point.at: _answers(Tally(point.measures)) for point in points}
+    known = {point["at"]: _answers(Tally(point["measures"])) for point in points}
     at = list(range(time_range.start, time_range.end, time_range.step_s))
     answers = [known.get(moment) for moment in at]
     counts = ("requests", "failed", "judged", "within_target", "prompt_tokens", "cached_tokens", "drafted", "accepted")

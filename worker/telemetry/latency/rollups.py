@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeAlias
 from uuid import UUID
 
 from migrations.pool import Connection, Database
@@ -52,42 +52,7 @@ PIECES = """
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Group:
-    """The tallies of a combination of dimensions."""
-
-    surface: str
-    model: str
-    agent: str
-    tenant_id: UUID
-    measures: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """A combination of dimensions, and the `size` in bytes of its data."""
-
-    surface: str
-    model: str
-    agent: str
-    tenant_id: UUID
-    size: int
-
-
-@dataclass(frozen=True, slots=True)
-class Names:
-    """Empty for requests without an API key, or a worker without a name."""
-
-    key: str
-    worker: str
-
-
-@dataclass(frozen=True, slots=True)
-class Point:
-    """The tallies of the step that begins at `at`, in Unix seconds."""
-
-    at: int
-    measures: bytes
+Row: TypeAlias = dict[str, Any]
 
 
 class Rollups:
@@ -113,52 +78,56 @@ class Rollups:
             self._named[tenant_id] = names
 
 
-async def groups(connection: Connection, time_range: TimeRange, slice: Slice) -> list[Group]:
+async def groups(connection: Connection, time_range: TimeRange, slice: Slice) -> list[Row]:
+    """The tallies (`measures`) of each surface, model, agent and tenant."""
     pieces, given = _pieces(time_range, slice, whole=True)
     rows = await connection.fetch(
         "select surface, model, agent, tenant_id, string_agg(measures, '') as measures "
         f"from {pieces} group by surface, model, agent, tenant_id",
         *given,
     )
-    return [Group(*row) for row in rows]
+    return [dict(row) for row in rows]
 
 
-async def points(connection: Connection, time_range: TimeRange, slice: Slice) -> list[Point]:
-    """Steps without data are left out."""
+async def points(connection: Connection, time_range: TimeRange, slice: Slice) -> list[Row]:
+    """The tallies (`measures`) of each step, which begins at `at`, in Unix seconds. Steps without data are left
+    out."""
     pieces, given = _pieces(time_range, slice, whole=False)
     rows = await connection.fetch(
-        f"select (floor(extract(epoch from at) / {time_range.step_s}) * {time_range.step_s})::bigint as point, "
+        f"select (floor(extract(epoch from at) / {time_range.step_s}) * {time_range.step_s})::bigint as at, "
         f"string_agg(measures, '') as measures from {pieces} group by 1",
         *given,
     )
-    return [Point(*row) for row in rows]
+    return [dict(row) for row in rows]
 
 
 async def span_names(connection: Connection) -> list[str]:
     return [row["name"] for row in await connection.fetch("select distinct name from span_names")]
 
 
-async def choices(connection: Connection, time_range: TimeRange) -> list[Choice]:
+async def choices(connection: Connection, time_range: TimeRange) -> list[Row]:
+    """The combinations of dimensions, each with the `size` of its data in bytes."""
     pieces, given = _pieces(time_range, Slice(), whole=True)
     rows = await connection.fetch(
         "select surface, model, agent, tenant_id, sum(length(measures)) as size "
         f"from {pieces} group by surface, model, agent, tenant_id",
         *given,
     )
-    return [Choice(*row) for row in rows]
+    return [dict(row) for row in rows]
 
 
-async def names(connection: Connection, time_range: TimeRange) -> list[Names]:
-    """Which keys used which workers, the most frequent first."""
+async def names(connection: Connection, time_range: TimeRange) -> list[Row]:
+    """Which keys used which workers, the most frequent first. Empty for requests without an API key, or a worker
+    without a name."""
     rows = await connection.fetch(
         f"select key_id, worker from {PIECES.format(table='latency_slices', slice='')} "
         f"group by key_id, worker order by count(*) desc limit {NAMES_MAX}",
         *_bounds(time_range, whole=True),
     )
-    return [Names(*row) for row in rows]
+    return [dict(row) for row in rows]
 
 
-async def worker_points(connection: Connection, time_range: TimeRange) -> list[dict[str, Any]]:
+async def worker_points(connection: Connection, time_range: TimeRange) -> list[Row]:
     """The combined load of the workers; for operators. The maximum of each step: an average hides peaks."""
     rows = await connection.fetch(
         "with minutes as (select at, sum(running) as running, sum(waiting) as waiting, max(loop_lag_ms) as lag, "
