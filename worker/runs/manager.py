@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -28,9 +28,10 @@ from worker.runs.broadcast import EventLog
 from worker.runs.continuation import InterruptedResponse
 from worker.runs.event_stream import GO_ON, Disconnect
 from worker.runs.ledger import Ledger
+from worker.runs.presence import ANSWER, CANCEL, STEER, STEER_AT_ONCE
 from worker.runs.run import Run
 from worker.runs.run_services import RunServices
-from worker.runs.running_store import NoCapacity, OwnedResponse
+from worker.runs.running_store import QUEUED, NoCapacity, OwnedResponse
 from worker.runs.steering_store import SUCCESSOR, Successor
 from worker.runs.turn import ResponseTurn, hydrate
 from worker.wire.events import WireEvent
@@ -82,10 +83,11 @@ class Runs:
 
     async def start(self) -> None:
         presence = self.services.presence
-        presence.on_cancel.append(self._cancel_if_here)
-        presence.on_answer = self._hurry_if_here
-        presence.on_steer = self._steer_if_here
-        presence.on_queued = self.backlog.look
+        presence.on[CANCEL].append(self._here(Run.cancel))
+        presence.on[ANSWER].append(self._here(lambda run: run.answer_now.ask()))
+        presence.on[STEER].append(self._here(lambda run: run.steer(None, stop_tools=False)))
+        presence.on[STEER_AT_ONCE].append(self._here(lambda run: run.steer(None, stop_tools=True)))
+        presence.on[QUEUED].append(lambda _: self.backlog.look())
         supervisor = self.services.supervisor
         await presence.start(supervisor)
         self._event_log.start(supervisor)
@@ -226,7 +228,7 @@ class Runs:
         if run is not None:
             run.answer_now.ask()
         elif not (await self.services.running.read(tenant_id, response_id, NO_EVENTS)).sealed:
-            await self.services.presence.request_answer(response_id)
+            await self.services.presence.tell(ANSWER, response_id)
 
     async def steer(
         self, tenant_id: UUID, response_id: str, said: tuple[Item, ...], *, stop_tools: bool = False
@@ -239,13 +241,9 @@ class Runs:
         else:
             successor = await self.services.steering.say(tenant_id, response_id, said)
         if run is None:
-            await self.services.presence.request_steer(response_id, stop_tools=stop_tools)
+            await self.services.presence.tell(STEER_AT_ONCE if stop_tools else STEER, response_id)
         told = run is not None and run.steer(steer_id, stop_tools=stop_tools)
         return Steer(steer_id, successor, told)
-
-    def _steer_if_here(self, response_id: str, stop_tools: bool) -> None:
-        if response_id in self._runs:
-            self._runs[response_id].steer(None, stop_tools=stop_tools)
 
     def _succeed(self, run: Run, successor: Successor) -> None:
         """The response has ended, and this worker has taken its successor."""
@@ -294,19 +292,20 @@ class Runs:
         """Cancel it in the queue or at its worker. Returns when there are new events, or after ASK_AGAIN_S."""
         if await self.services.queue.cancel(tenant_id, response_id):
             return
-        await self.services.presence.request_cancel(response_id)
+        await self.services.presence.tell(CANCEL, response_id)
         with suppress(TimeoutError):
             async with asyncio.timeout(ASK_AGAIN_S):
                 await news.wait()
         news.clear()
 
-    def _cancel_if_here(self, response_id: str) -> None:
-        if response_id in self._runs:
-            self._runs[response_id].cancel()
+    def _here(self, act: Callable[[Run], object]) -> Callable[[str], None]:
+        """Does that to a response that this worker runs."""
 
-    def _hurry_if_here(self, response_id: str) -> None:
-        if response_id in self._runs:
-            self._runs[response_id].answer_now.ask()
+        def done(response_id: str) -> None:
+            if response_id in self._runs:
+                act(self._runs[response_id])
+
+        return done
 
     async def _give_up(self, owned: OwnedResponse) -> None:
         """For a response of a lost worker, or of this one without a run: an answer of the database was lost. Then no

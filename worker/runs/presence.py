@@ -5,22 +5,23 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from migrations.pool import DATABASE_AWAY, Database
 from worker.lifecycle.supervisor import Supervised, Supervisor, Well
-from worker.runs.running_store import CHANNEL, NEWS, QUEUED
+from worker.runs.running_store import CHANNEL, NEWS
 
 if TYPE_CHECKING:
     import asyncpg
 
     Connection = asyncpg.Connection[asyncpg.Record]
 
-CANCEL, ANSWER = "cancel", "answer"
-STEER, STEER_AT_ONCE = "steer", "steer_at_once"
+CANCEL = "cancel"
+ANSWER = "answer"  # its reasoning ends
+STEER, STEER_AT_ONCE = "steer", "steer_at_once"  # its successor waits
 FOLLOW = "follow"
 FOLLOWED_S = 10.0  # a follower renews this after each pause without notifications
 BATCH = "batch"
@@ -30,17 +31,15 @@ START_S = 2.0  # without its database a worker starts all the same and says that
 
 
 class Presence:
-    """`worker` is the number of this worker's lock. `on_cancel` are called with the id of a response or a batch to
-    stop, `on_queued` when a response waits for a worker, and `on_batch` when a batch or a line of one does.
+    """`worker` is the number of this worker's lock. `on` are the acts by the words of notifications. They are called
+    with the id of the response (or of the batch, to cancel), or with "" where a response is queued or a batch has work.
     """
 
     def __init__(self, database: Database) -> None:
         self.worker = secrets.randbits(62) + 1
-        self.on_cancel: list[Callable[[str], None]] = []
-        self.on_answer: Callable[[str], None] = lambda _: None
-        self.on_steer: Callable[[str, bool], None] = lambda _, stop_tools: None
-        self.on_queued: Callable[[], None] = lambda: None
-        self.on_batch: Callable[[], None] = lambda: None
+        self.on = defaultdict[str, list[Callable[[str], object]]](list)
+        self.on[FOLLOW].append(self._note_follower)
+        self.on[NEWS].append(self.notify_local)
         self._database = database
         self._news: dict[str, asyncio.Event] = {}
         self._watchers: Counter[str] = Counter()
@@ -64,23 +63,9 @@ class Presence:
         if self._task:
             await self._task.stop()
 
-    async def request_cancel(self, response_id: str) -> None:
-        await self._notify(CANCEL, response_id)
-
-    async def request_answer(self, response_id: str) -> None:
-        """Ask the worker that runs it to end its reasoning."""
-        await self._notify(ANSWER, response_id)
-
-    async def request_steer(self, response_id: str, *, stop_tools: bool) -> None:
-        """Tell the worker that runs it that its successor waits."""
-        await self._notify(STEER_AT_ONCE if stop_tools else STEER, response_id)
-
-    async def follow(self, response_id: str) -> None:
-        """Ask the worker that runs it to notify of new events. It notifies only for followers, since commits with
-        NOTIFY are serialised by Postgres."""
-        await self._notify(FOLLOW, response_id)
-
-    async def _notify(self, word: str, response_id: str) -> None:
+    async def tell(self, word: str, response_id: str) -> None:
+        """Tell the worker that runs a response. FOLLOW: to notify of new events. It notifies only for followers, since
+        commits with NOTIFY are serialised by Postgres."""
         async with self._database.anonymous() as connection:
             await connection.execute("select pg_notify($1, $2)", CHANNEL, f"{word} {response_id}")
 
@@ -131,21 +116,8 @@ class Presence:
 
     def _on_notification(self, _connection: Any, _pid: int, _channel: str, message: object) -> None:
         word, _, response_id = str(message).partition(" ")
-        if word == CANCEL:
-            for cancel in self.on_cancel:
-                cancel(response_id)
-        elif word == ANSWER:
-            self.on_answer(response_id)
-        elif word in (STEER, STEER_AT_ONCE):
-            self.on_steer(response_id, word == STEER_AT_ONCE)
-        elif word == FOLLOW:
-            self._note_follower(response_id)
-        elif word == NEWS:
-            self.notify_local(response_id)
-        elif word == QUEUED:
-            self.on_queued()
-        elif word == BATCH:
-            self.on_batch()
+        for act in self.on.get(word, ()):
+            act(response_id)
 
     def _note_follower(self, response_id: str) -> None:
         now, followed = time.monotonic(), self._followed

@@ -11,7 +11,7 @@ from uuid import UUID
 from worker.errors import ApiError
 from worker.runs.broadcast import Broadcast
 from worker.runs.event_stream import BATCH_FRAMES, Stream
-from worker.runs.presence import FOLLOWED_S
+from worker.runs.presence import FOLLOW, FOLLOWED_S
 from worker.runs.run import Run
 from worker.runs.run_services import RunServices
 from worker.wire.events import WireEvent, encode
@@ -99,7 +99,7 @@ async def _follow(
             if page.sealed:
                 break
             if time.monotonic() >= follow_at:  # then read immediately: events may have come since the last read
-                await services.presence.follow(response_id)
+                await services.presence.tell(FOLLOW, response_id)
                 follow_at = time.monotonic() + FOLLOWED_S / 3
             else:
                 with suppress(TimeoutError):

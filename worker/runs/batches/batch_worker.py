@@ -31,6 +31,7 @@ from worker.http.error_mapping import to_api_error
 from worker.lifecycle.process import TimeSlice
 from worker.lifecycle.supervisor import Supervised, Well
 from worker.runs.batches.batch_store import BatchClaim, Line, LineStore, NewLine
+from worker.runs.presence import BATCH, CANCEL
 from worker.services import Services
 from worker.wire.batches import (
     OUTPUT_PURPOSE,
@@ -161,8 +162,8 @@ class BatchWorker:
     def start(self) -> None:
         """Call this before the worker subscribes to notifications."""
         presence, supervisor = self._services.presence, self._services.supervisor
-        presence.on_cancel.append(self._stop_lines)
-        presence.on_batch = self._look
+        presence.on[CANCEL].append(self._stop_lines)
+        presence.on[BATCH].append(self._look)
         works: list[Callable[[Well], Awaitable[None]]] = [
             *(partial(self._keep_answering, place) for place in range(len(self._arrived) - 1)),
             *([self._keep_steering] if self._arrived else []),
@@ -173,7 +174,7 @@ class BatchWorker:
         """Claim nothing more, and release unfinished work, which another worker restarts. Idempotent."""
         await asyncio.gather(*(task.stop() for task in self._tasks))
 
-    def _look(self) -> None:
+    def _look(self, _: str = "") -> None:
         """There may be something to claim."""
         for arrived in self._arrived:
             arrived.set()
