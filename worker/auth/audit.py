@@ -82,8 +82,7 @@ class AuditLog:
 
     async def forget(self, days: float) -> None:
         """Remove older entries of all tenants; those of the last day are always kept."""
-        async with self._database.anonymous() as connection:
-            await connection.execute("select forget_audit($1)", timedelta(days=days))
+        await self._database.fetch("select forget_audit($1)", timedelta(days=days))
 
 
 def _note(row: dict[str, Any]) -> Note:

@@ -171,8 +171,7 @@ class Keys:
 
     async def counting(self, ids: Iterable[str], used: Iterable[str]) -> set[str]:
         """Those of these keys and sessions, of any tenant, that are valid now. The `used` ones are marked as used."""
-        async with self._database.anonymous() as connection:
-            rows = await connection.fetch("select id from recheck_credentials($1, $2)", list(ids), list(used))
+        rows = await self._database.fetch("select id from recheck_credentials($1, $2)", list(ids), list(used))
         return {row["id"] for row in rows}
 
 

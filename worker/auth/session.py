@@ -148,8 +148,7 @@ class Sessions:
 
     async def tidy(self) -> None:
         """Remove the expired sessions of all tenants."""
-        async with self._database.anonymous() as connection:
-            await connection.execute("select forget_sessions()")
+        await self._database.fetch("select forget_sessions()")
 
     def _cookie_names(self) -> Sequence[str]:
         return [f"firsttoken_{mark}" for mark in self._secret.marks]

@@ -113,8 +113,7 @@ class IdempotencyStore:
         return not left
 
     async def forget(self) -> None:
-        async with self._database.anonymous() as connection:
-            await connection.execute("select forget_idempotency_keys($1)", REMEMBERED)
+        await self._database.fetch("select forget_idempotency_keys($1)", REMEMBERED)
 
 
 log = logging.getLogger("firsttoken.runs")

@@ -66,8 +66,7 @@ class Presence:
     async def tell(self, word: str, response_id: str) -> None:
         """Tell the worker that runs a response. FOLLOW: to notify of new events. It notifies only for followers, since
         commits with NOTIFY are serialised by Postgres."""
-        async with self._database.anonymous() as connection:
-            await connection.execute("select pg_notify($1, $2)", CHANNEL, f"{word} {response_id}")
+        await self._database.fetch("select pg_notify($1, $2)", CHANNEL, f"{word} {response_id}")
 
     def is_followed(self, response_id: str) -> bool:
         """Whether another worker has asked for notifications of it recently."""

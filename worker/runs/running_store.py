@@ -279,10 +279,9 @@ class RunningStore:
     async def abandoned(self, asker: int, *, of_others: bool) -> list[OwnedResponse]:
         """The responses that are owned by this worker, which knows the ones that it runs. `of_others`: also those of
         lost workers."""
-        async with self._database.anonymous() as connection:
-            rows = await connection.fetch(
-                "select tenant_id, id, worker from abandoned_responses($1, $2)", asker, of_others
-            )
+        rows = await self._database.fetch(
+            "select tenant_id, id, worker from abandoned_responses($1, $2)", asker, of_others
+        )
         return [OwnedResponse(row["tenant_id"], row["id"], row["worker"]) for row in rows]
 
     async def adopt(self, taken: OwnedResponse, worker: int, *, has_room: bool) -> InterruptedResponse | None:
@@ -317,8 +316,7 @@ class RunningStore:
     async def end_silent(self, silent_s: float) -> None:
         """Terminate the connections of workers that own responses and have been silent for so long: they hang, and
         their responses are released by this."""
-        async with self._database.anonymous() as connection:
-            await connection.execute("select end_silent_workers($1)", timedelta(seconds=silent_s))
+        await self._database.fetch("select end_silent_workers($1)", timedelta(seconds=silent_s))
 
     async def give_up(self, taken: OwnedResponse, error: Mapping[str, Any]) -> None:
         """End a response that no worker runs any more, and its successor: as failed, unless it had ended and only its
@@ -362,8 +360,7 @@ class RunningStore:
 
     async def forget(self, days: float) -> None:
         """Delete the events of responses that ended longer ago; the responses themselves are kept."""
-        async with self._database.anonymous() as connection:
-            await connection.execute("select forget_response_events($1)", timedelta(days=days))
+        await self._database.fetch("select forget_response_events($1)", timedelta(days=days))
 
 
 async def notify_readers(connection: Connection, *response_ids: str) -> None:

@@ -291,16 +291,14 @@ class CanaryStore:
         return row is not None
 
     async def live(self) -> list[Canary]:
-        async with self._database.anonymous() as connection:
-            rows = await connection.fetch(
-                f"select {COLUMNS} from canaries where state in ('running', 'promoted') order by started_at"
-            )
+        rows = await self._database.fetch(
+            f"select {COLUMNS} from canaries where state in ('running', 'promoted') order by started_at"
+        )
         return [_canary(row) for row in rows]
 
     async def all(self) -> list[Canary]:
         """Newest first."""
-        async with self._database.anonymous() as connection:
-            rows = await connection.fetch(f"select {COLUMNS} from canaries order by started_at desc limit 100")
+        rows = await self._database.fetch(f"select {COLUMNS} from canaries order by started_at desc limit 100")
         return [_canary(row) for row in rows]
 
     async def named(self, name: str) -> Canary | None:

@@ -89,8 +89,7 @@ class Traces:
 
     async def roll_up(self) -> None:
         """Aggregate minutes into hours, and hours into days. For all tenants; several workers may call it at once."""
-        async with self._database.anonymous() as connection:
-            await connection.execute("select roll_up_latency(), roll_up_latency_slices()")
+        await self._database.fetch("select roll_up_latency(), roll_up_latency_slices()")
 
     async def annotate(self, tenant_id: UUID, response_id: str, notes: Mapping[str, str | None]) -> Mapping[str, Any]:
         """Add to the attributes of the turn that made a response; null removes one. Returns all of them, or none if the

@@ -165,8 +165,7 @@ class BatchStore:
         await self._change(claim, "worker = null, attempts = greatest(attempts - 1, 0) where true")
 
     async def _notify_workers(self) -> None:
-        async with self._database.anonymous() as connection:
-            await connection.execute("select pg_notify($1, $2)", CHANNEL, BATCH)
+        await self._database.fetch("select pg_notify($1, $2)", CHANNEL, BATCH)
 
     async def _change(self, claim: BatchClaim, change: str, *values: Any) -> None:
         async with self._database.tenant(claim.tenant_id) as connection:

@@ -115,8 +115,7 @@ class Spending:
 
     async def forget(self) -> None:
         """Remove rows older than a year. For all tenants."""
-        async with self._database.anonymous() as connection:
-            await connection.execute("select forget_spending()")
+        await self._database.fetch("select forget_spending()")
 
 
 def per_thousand(row: Mapping[str, Any]) -> dict[str, float | None]:
