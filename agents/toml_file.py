@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias, TypeVar
@@ -11,10 +12,9 @@ from typing import Annotated, Any, TypeAlias, TypeVar
 from pydantic import BaseModel, ConfigDict, StringConstraints, ValidationError
 
 from agents.config_error import describe_error, keys_of
-from agents.errors import AgentError
 
 FILE_BYTES_MAX = 1_000_000
-TABLE, KEY = re.compile(r"\s*\[([^\[\]]+)\]"), re.compile(r"\s*([\w\"'. -]+?)\s*=")
+TABLE, KEY = re.compile(r"\s*(\[\[?)([^\[\]]+)\]"), re.compile(r"\s*([\w\"'. -]+?)\s*=")
 
 File = TypeVar("File", bound=BaseModel)
 ABSENT = object()
@@ -28,11 +28,11 @@ class Table(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
-def read_toml(path: Path, kind: type[File], invalid: type[AgentError]) -> File:
+def read_toml(path: Path, kind: type[File], invalid: type[Exception], bytes_max: int = FILE_BYTES_MAX) -> File:
     """Raises `invalid` naming the place in the file, OSError when it cannot be read."""
     text = path.read_bytes()
-    if len(text) > FILE_BYTES_MAX:
-        raise invalid(f"{path} is longer than {FILE_BYTES_MAX} bytes")
+    if len(text) > bytes_max:
+        raise invalid(f"{path} is longer than {bytes_max} bytes")
     data: Any = None
     try:
         data = tomllib.loads(text.decode())
@@ -40,11 +40,14 @@ def read_toml(path: Path, kind: type[File], invalid: type[AgentError]) -> File:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise invalid(f"{path} is not valid TOML: {error}") from None
     except ValidationError as error:
-        problem = error.errors(include_url=False, include_input=False)[0]
-        keys = _keys(problem["loc"], data)
-        place = ".".join(map(str, keys))
-        told = describe_error(problem, keys_of(kind.model_json_schema()))
-        raise invalid(f"{path}{line_of(keys, text.decode())}: {place}: {told}") from None
+        keys, told = mistake(error, kind, data)
+        raise invalid(f"{path}{line_of(keys, text.decode())}: {'.'.join(map(str, keys))}: {told}") from None
+
+
+def mistake(error: ValidationError, kind: type[BaseModel], data: Any) -> tuple[Sequence[int | str], str]:
+    """The place of the first one as the data spells it, and what is wrong there."""
+    problem = error.errors(include_url=False, include_input=False)[0]
+    return _keys(problem["loc"], data), describe_error(problem, keys_of(kind.model_json_schema()))
 
 
 def _keys(place: Sequence[int | str], data: Any) -> list[int | str]:
@@ -67,10 +70,16 @@ def _keys(place: Sequence[int | str], data: Any) -> list[int | str]:
 
 def line_of(place: Sequence[int | str], text: str) -> str:
     """`:7` for the line of the file with this key, with its table, or with a table of it; empty if none is found."""
-    keys, table, best = [part for part in place if isinstance(part, str)], list[str](), (0, 0)
+    keys, table, best = list(place), list[int | str](), (0, 0)
+    counts = Counter[tuple[int | str, ...]]()  # of the tables of arrays so far
     for number, line in enumerate(text.splitlines(), 1):
         if match := TABLE.match(line):
-            table = here = _parts(match[1])
+            table, parts = [], _parts(match[2])
+            for depth, part in enumerate(parts, 1):
+                table.append(part)
+                counts[tuple(table)] += match[1] == "[[" and depth == len(parts)
+                table += [count - 1] if (count := counts[tuple(table)]) else []
+            here = table
         elif match := KEY.match(line):
             here = [*table, *_parts(match[1])]
         else:

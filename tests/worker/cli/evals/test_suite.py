@@ -83,16 +83,16 @@ def test_a_wrong_line_is_named_with_its_key(tmp_path: Path, text: str, said: str
 @pytest.mark.parametrize(
     ("before", "after", "said"),
     [
-        ('pattern = "14 days"', 'pattern = "("', ":12: expect.pattern: not a pattern"),
+        ('pattern = "14 days"', 'pattern = "("', ":12: case.0.expect.pattern: not a pattern"),
         (
             'says = ["14 days"]',
             'say = ["14 days"]',
-            ":13: expect.cites.0.say: there is no such key; did you mean says?",
+            ":13: case.0.expect.cites.0.say: there is no such key; did you mean says?",
         ),
-        ("max_tokens = 64", "max_tokens = 0", ":6: max_tokens: Input should be greater"),
-        ('instructions = "Greet."', "instructions = 1", ":17: instructions: Input should be a valid string"),
-        ('id = "refund"', 'id = "refund"\ncolour = 1', ":10: colour: there is no such key"),
-        ("[suite]", "[sweet]", "sweet: a suite has the tables"),
+        ("max_tokens = 64", "max_tokens = 0", ":6: suite.max_tokens: Input should be greater"),
+        ('instructions = "Greet."', "instructions = 1", ":17: case.1.instructions: Input should be a valid string"),
+        ('id = "refund"', 'id = "refund"\ncolour = 1', ":10: case.0.colour: there is no such key"),
+        ("[suite]", "[sweet]", ":2: sweet: there is no such key"),
         ("[[case]]", "[[case", "not valid TOML"),
     ],
 )
