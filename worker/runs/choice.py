@@ -6,7 +6,7 @@ A message is one choice, a completion has one or several.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -26,7 +26,7 @@ from worker.runs.record import FirstTokens
 from worker.runs.run_services import RunServices
 from worker.telemetry.canaries import first_question
 from worker.wire.completion import ChatCompletion, TextCompletion
-from worker.wire.options import ServiceTier, priority_of
+from worker.wire.options import TurnRequest, priority_of
 
 # Buffered for a client that reads slowly and cannot reconnect: merged, a million tokens, or 800 with all likelihoods.
 WAITING_BYTES_MAX = 4 * 2**20
@@ -34,7 +34,7 @@ EVENT_BYTES = 250  # of an event beside its text; a likelihood takes about as mu
 
 
 class Named(Protocol):
-    """The names under which an answer is recorded."""
+    """An answer with the names under which it is recorded."""
 
     @property
     def id(self) -> str: ...
@@ -43,10 +43,7 @@ class Named(Protocol):
     def model(self) -> str: ...
 
     @property
-    def metadata(self) -> Mapping[str, str] | None: ...
-
-    @property
-    def service_tier(self) -> ServiceTier | None: ...
+    def request(self) -> TurnRequest: ...
 
 
 class ChoiceEncoder(Protocol):
@@ -92,8 +89,8 @@ class Choice:
     ) -> Ledger:
         """`priority` overrides what the request asks for."""
         if priority is None:
-            priority = priority_of(answer.service_tier, watched=principal.is_watching)
-        return Ledger(services, principal, trace, answer.id, None, answer.model, answer.metadata, priority)
+            priority = priority_of(answer.request.tier, watched=principal.is_watching)
+        return Ledger(services, principal, trace, answer.id, None, answer.model, answer.request.metadata, priority)
 
     @property
     def trace(self) -> Trace:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from codecs import getincrementaldecoder
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import field, replace
 from itertools import accumulate
 from typing import Any, ClassVar, Generic, Literal, TypeAlias, TypeVar
@@ -30,7 +30,7 @@ from inference.generation import TokenLogprob
 from worker.wire.chat_request import ChatRequest
 from worker.wire.completion_request import CompletionRequest
 from worker.wire.events import HOLE, QUEUED, Template, cut, encode_data, waiting
-from worker.wire.options import ServiceTier, tier_used
+from worker.wire.options import tier_used
 
 FinishReason: TypeAlias = Literal["stop", "length", "tool_calls"]
 Choice: TypeAlias = dict[str, Any]
@@ -229,14 +229,6 @@ class _Completion(ABC, Generic[Request]):
     @abstractmethod
     def choices(self) -> Sequence[ChatChoice | TextChoice]: ...
 
-    @property
-    def metadata(self) -> Mapping[str, str] | None:
-        return self.request.metadata
-
-    @property
-    def service_tier(self) -> ServiceTier | None:
-        return None  # not part of the older API
-
     def chunk(self, choice: Choice) -> Chunk:
         """A chunk of one choice."""
         chunk = self._frame(self.CHUNK, [choice])
@@ -284,10 +276,6 @@ class ChatCompletion(_Completion[ChatRequest]):
     CHUNK: ClassVar = "chat.completion.chunk"
 
     id: str = field(default_factory=lambda: new_id("chatcmpl"))
-
-    @property
-    def service_tier(self) -> ServiceTier | None:
-        return self.request.service_tier
 
     @property
     def _tier(self) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
@@ -36,7 +36,6 @@ from worker.errors import BROKE
 from worker.wire.events import HOLE, QUEUED, Template, cut, encode, waiting
 from worker.wire.messages_request import MessagesRequest
 from worker.wire.messages_tools import ERROR
-from worker.wire.options import ServiceTier
 
 StopReason: TypeAlias = Literal["end_turn", "max_tokens", "stop_sequence", "tool_use"]
 Block: TypeAlias = dict[str, Any]
@@ -58,14 +57,6 @@ class Reply:
     diagnose: Callable[[], dict[str, Any] | None] | None = (
         None  # the diagnostics, from the first token on, if asked for
     )
-
-    @property
-    def metadata(self) -> Mapping[str, str] | None:
-        return self.request.metadata
-
-    @property
-    def service_tier(self) -> ServiceTier | None:
-        return None  # this API has none that identifies the stop string
 
     @property
     def functions(self) -> frozenset[str]:

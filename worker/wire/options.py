@@ -245,6 +245,11 @@ class TurnRequest(GenerationParameters):
         return self.model_copy(update={"metadata": pairs}) if said else self
 
     @property
+    def tier(self) -> ServiceTier | None:
+        """Not all APIs have one that says how urgent a request is."""
+        return None
+
+    @property
     def options(self) -> dict[str, str]:
         return self.metadata or {}
 
@@ -270,6 +275,10 @@ class TurnRequest(GenerationParameters):
 
 class TieredRequest(TurnRequest):
     service_tier: ServiceTier | None = None
+
+    @property
+    def tier(self) -> ServiceTier | None:
+        return self.service_tier
 
     def entitled(self, best: Priority) -> Self:
         """In the tier of its credential, whose turns have no better priority class than `best`."""
