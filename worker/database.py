@@ -70,15 +70,8 @@ async def open_database(config: Config, supervisor: Supervisor | None = None) ->
     """The migrated database, with the privileges of the worker."""
     async with open_owner_dsn(config, supervisor) as (owner_dsn, app_dsn):
         await migrate(owner_dsn)
-        database = await _connect(config, owner_dsn, app_dsn)
-        try:
+        async with _closing(await _connect(config, owner_dsn, app_dsn)) as database:
             yield database
-        finally:
-            try:
-                async with asyncio.timeout(CLOSE_TIMEOUT_S):
-                    await database.close()
-            except TimeoutError:
-                pass  # a query that hangs must not keep the worker alive; the pool was terminated
 
 
 @asynccontextmanager
@@ -95,12 +88,18 @@ async def open_replica(config: Config, database: Database) -> AsyncIterator[Data
         raise StartError(
             f"the read replica cannot be used: {why_unreachable(error)} (--database-replica-url)"
         ) from None
-    try:
+    async with _closing(replica):
         yield replica
+
+
+@asynccontextmanager
+async def _closing(database: Database) -> AsyncIterator[Database]:
+    try:
+        yield database
     finally:
-        with suppress(TimeoutError):
+        with suppress(TimeoutError):  # a query that hangs must not keep the worker alive; the pool was terminated
             async with asyncio.timeout(CLOSE_TIMEOUT_S):
-                await replica.close()
+                await database.close()
 
 
 async def _connect(config: Config, owner_dsn: str, app_dsn: str | None) -> Database:

@@ -90,15 +90,6 @@ def list_object(data: Sequence[dict[str, Any]], has_more: bool) -> dict[str, Any
     }
 
 
-def page_of(data: Sequence[dict[str, Any]], query: PageQuery) -> tuple[list[dict[str, Any]], bool]:
-    """The page of a list that is complete in memory, oldest first, and whether more follows it."""
-    ordered = list(data) if query.order == "asc" else list(reversed(data))
-    start = next((index for index, entry in enumerate(ordered, 1) if entry["id"] == query.after), 0)
-    if query.after is not None and not start:
-        raise _unknown_after()
-    return ordered[start : start + query.limit], len(ordered) > start + query.limit
-
-
 def _unknown_after() -> ApiError:
     return invalid("after", "use the id of the last entry received.")
 
@@ -176,6 +167,17 @@ PIECE_BYTES = 256 * 1024  # given to the transport at once; 16 MB take it a twen
 def json_response(content: Any, *, status: int = 200, headers: Mapping[str, str] | None = None) -> web.Response:
     """A JSON response; UUIDs and times are written as text."""
     return json_bytes(orjson.dumps(content), status=status, headers=headers)
+
+
+def page_response(request: web.Request, data: Sequence[dict[str, Any]]) -> web.Response:
+    """The page that is asked for of a list that is complete in memory, oldest first."""
+    query = PageQuery.parse(request.query)
+    ordered = list(data) if query.order == "asc" else list(reversed(data))
+    start = next((index for index, entry in enumerate(ordered, 1) if entry["id"] == query.after), 0)
+    if query.after is not None and not start:
+        raise _unknown_after()
+    end = start + query.limit
+    return json_response(list_object(ordered[start:end], len(ordered) > end))
 
 
 def json_bytes(body: bytes, *, status: int = 200, headers: Mapping[str, str] | None = None) -> web.Response:

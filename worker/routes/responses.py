@@ -31,12 +31,10 @@ from worker.http.request import (
     PAGE,
     PRINCIPAL,
     TRACE,
-    PageQuery,
     Routes,
     includes,
     json_response,
-    list_object,
-    page_of,
+    page_response,
     path_id,
 )
 from worker.runs.event_stream import COME_BACK, HEADER, Disconnect, EventStream
@@ -249,11 +247,9 @@ async def rate(request: web.Request) -> web.Response:
 async def input_items(request: web.Request) -> web.Response:
     """The items of the request itself; earlier items belong to other responses."""
     services, tenant_id = request.app[SERVICES], request[PRINCIPAL].tenant_id
-    query = PageQuery.parse(request.query)
     record = await services.responses.get(tenant_id, path_id(request, "response"))
     items = [public_item(item, includes(request, RESULTS)) for item in record.input]
-    page, has_more = page_of(items, query)
-    return json_response(list_object(page, has_more))
+    return page_response(request, items)
 
 
 @routes.post("/v1/responses/input_tokens", Scope.CHAT, takes=ResponseRequest)

@@ -30,12 +30,10 @@ from worker.http.request import (
     PAGE,
     PRINCIPAL,
     TRACE,
-    PageQuery,
     Routes,
     actor_of,
     json_response,
-    list_object,
-    page_of,
+    page_response,
     path_id,
 )
 from worker.services import SERVICES, Services
@@ -61,8 +59,7 @@ async def list_sessions(request: web.Request) -> web.Response:
     own = _own(sessions, principal)
     seen = sessions if Scope.ADMIN in principal.scopes else own
     objects = [_object(each, current=each.id == principal.subject, own=each in own) for each in seen]
-    page, has_more = page_of(objects, PageQuery.parse(request.query))
-    return json_response(list_object(page, has_more))
+    return page_response(request, objects)
 
 
 @routes.delete("/v1/sessions", Scope)

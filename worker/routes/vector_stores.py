@@ -25,12 +25,10 @@ from worker.http.request import (
     PAGE,
     PRINCIPAL,
     TRACE,
-    PageQuery,
     Routes,
     json_response,
-    list_object,
     noted,
-    page_of,
+    page_response,
     path_id,
 )
 from worker.services import SERVICES, Services
@@ -237,8 +235,7 @@ def _model(services: Services, name: str | None) -> tuple[str, int]:
 async def list_stores(request: web.Request) -> web.Response:
     services, tenant_id = request.app[SERVICES], request[PRINCIPAL].tenant_id
     stores = [vector_store_object(store) for store in await services.passages.stores(tenant_id)]
-    page, has_more = page_of(stores, PageQuery.parse(request.query))
-    return json_response(list_object(page, has_more))
+    return page_response(request, stores)
 
 
 @routes.get("/v1/vector_stores/{id}", USUAL)
@@ -308,8 +305,7 @@ async def list_files(request: web.Request) -> web.Response:
         raise invalid("filter", f"it must be {', '.join(STATUSES[:-1])} or {STATUSES[-1]}.")
     files = await services.file_queue.list(tenant_id, store_id, batch_id=batch_id)
     shown = [store_file_object(file) for file in files if status in (None, file.status)]
-    page, has_more = page_of(shown, PageQuery.parse(request.query))
-    return json_response(list_object(page, has_more))
+    return page_response(request, shown)
 
 
 @routes.get(FILES + "/{file_id}", USUAL)

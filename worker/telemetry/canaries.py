@@ -107,7 +107,7 @@ class Canaries:
 
     def note(self, record: TurnRecord) -> None:
         """Take a finished turn. Costs microseconds, and nothing without a canary."""
-        arm = told_arm(record.trace)
+        arm = arm_in(record.trace.attributes)
         canary = self._running(arm)
         if arm is None or canary is None or record.status in UNJUDGED:
             return
@@ -226,10 +226,6 @@ class Canaries:
 def note_arm(trace: Trace, arm: Arm) -> None:
     kind = "treatment" if arm.treated else "control"
     trace.attributes.update(canary=arm.canary, canary_arm=kind, canary_unit=arm.unit)
-
-
-def told_arm(trace: Trace) -> Arm | None:
-    return arm_in(trace.attributes)
 
 
 def arm_in(attributes: Mapping[str, Any]) -> Arm | None:
