@@ -158,10 +158,9 @@ class Keys:
 
     async def redeem_link(self, token: str) -> Grant | None:
         """What the link grants; None when it is unknown, used or too old."""
-        async with self._database.anonymous() as connection:
-            hashes = self._secret.digests(LINK, token)
-            row = await connection.fetchrow("select hash, tenant_id, scopes from redeem_sign_in_link($1)", hashes)
-        return Grant(_link_id(row["hash"]), row["tenant_id"], known(row["scopes"])) if row else None
+        hashes = self._secret.digests(LINK, token)
+        rows = await self._database.fetch("select hash, tenant_id, scopes from redeem_sign_in_link($1)", hashes)
+        return next((Grant(_link_id(row["hash"]), row["tenant_id"], known(row["scopes"])) for row in rows), None)
 
     async def of_other_secrets(self) -> int:
         """The number of valid keys, of all tenants, that are not hashed with the secret that signs now."""

@@ -86,9 +86,8 @@ class QueueStore:
 
     async def take(self, worker: int) -> OwnedResponse | None:
         """Take a response, which this worker owns from now on; None when the queue is empty."""
-        async with self._database.anonymous() as connection:
-            row = await connection.fetchrow("select tenant_id, id from take_queued_response($1)", worker)
-        return OwnedResponse(row["tenant_id"], row["id"], worker) if row else None
+        rows = await self._database.fetch("select tenant_id, id from take_queued_response($1)", worker)
+        return OwnedResponse(rows[0]["tenant_id"], rows[0]["id"], worker) if rows else None
 
     async def job(self, tenant_id: UUID, response_id: str) -> Job:
         """Raises NotFound."""

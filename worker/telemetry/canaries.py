@@ -298,31 +298,29 @@ class CanaryStore:
         return [_canary(row) for row in rows]
 
     async def named(self, name: str) -> Canary | None:
-        async with self._database.anonymous() as connection:
-            row = await connection.fetchrow(f"select {COLUMNS} from canaries where name = $1", name)
-        return _canary(row) if row else None
+        rows = await self._database.fetch(f"select {COLUMNS} from canaries where name = $1", name)
+        return _canary(rows[0]) if rows else None
 
     async def add(self, answers: Iterable[tuple[UUID, str, Answer]]) -> None:
         """Each with the canary's id and the digest of its conversation, whose first answer counts."""
         rows = [{"canary_id": str(canary_id), "unit": unit, **asdict(answer)} for canary_id, unit, answer in answers]
-        async with self._database.anonymous() as connection:
-            await connection.execute(
-                """
-                with full_ones as (
-                    select canary_id from canary_answers
-                     where canary_id = any($2::uuid[]) group by 1 having count(*) >= $3
-                )
-                insert into canary_answers (canary_id, unit, treated, failed, late, ttft_ms, tpot_ms, tokens,
-                                            declined, cost)
-                select canary_id, decode(unit, 'hex'), treated, failed, late, ttft_ms, tpot_ms, tokens, declined, cost
-                  from jsonb_to_recordset($1) as r(canary_id uuid, unit text, treated boolean, failed boolean,
-                                                   late boolean, ttft_ms real, tpot_ms real, tokens integer,
-                                                   declined boolean, cost real)
-                 where canary_id not in (select canary_id from full_ones)
-                    on conflict do nothing
-                """,
-                *(rows, {row["canary_id"] for row in rows}, ANSWERS_MAX),
+        await self._database.fetch(
+            """
+            with full_ones as (
+                select canary_id from canary_answers
+                 where canary_id = any($2::uuid[]) group by 1 having count(*) >= $3
             )
+            insert into canary_answers (canary_id, unit, treated, failed, late, ttft_ms, tpot_ms, tokens,
+                                        declined, cost)
+            select canary_id, decode(unit, 'hex'), treated, failed, late, ttft_ms, tpot_ms, tokens, declined, cost
+              from jsonb_to_recordset($1) as r(canary_id uuid, unit text, treated boolean, failed boolean,
+                                               late boolean, ttft_ms real, tpot_ms real, tokens integer,
+                                               declined boolean, cost real)
+             where canary_id not in (select canary_id from full_ones)
+                on conflict do nothing
+            """,
+            *(rows, {row["canary_id"] for row in rows}, ANSWERS_MAX),
+        )
 
     async def vote(self, votes: Iterable[tuple[UUID, str, Vote]]) -> None:
         """Each with the canary's id and the digest of a conversation, which is rated once per measure. One without a
@@ -332,30 +330,28 @@ class CanaryStore:
             {"canary_id": id, "unit": unit, "measure": measure, "harm": harm, "ordinal": ordinal}
             for ordinal, ((id, unit, measure), harm) in enumerate(reversed(first.items()))
         ]
-        async with self._database.anonymous() as connection:
-            await connection.execute(
-                """
-                insert into canary_votes (canary_id, unit, measure, treated, harm)
-                select a.canary_id, a.unit, r.measure, a.treated, r.harm
-                  from jsonb_to_recordset($1) as r(canary_id uuid, unit text, measure text, harm real, ordinal int)
-                  join canary_answers a on a.canary_id = r.canary_id and a.unit = decode(r.unit, 'hex')
-                 order by r.ordinal
-                    on conflict do nothing
-                """,
-                rows,
-            )
+        await self._database.fetch(
+            """
+            insert into canary_votes (canary_id, unit, measure, treated, harm)
+            select a.canary_id, a.unit, r.measure, a.treated, r.harm
+              from jsonb_to_recordset($1) as r(canary_id uuid, unit text, measure text, harm real, ordinal int)
+              join canary_answers a on a.canary_id = r.canary_id and a.unit = decode(r.unit, 'hex')
+             order by r.ordinal
+                on conflict do nothing
+            """,
+            rows,
+        )
 
     async def evidence(self, canary: Canary) -> Evidence:
         """In order of arrival, at most ANSWERS_MAX of each measure."""
-        async with self._database.anonymous() as connection:
-            answers = await connection.fetch(
-                "select treated, failed, late, ttft_ms, tpot_ms, tokens, declined, cost from canary_answers "
-                "where canary_id = $1 order by position limit $2",
-                *(canary.id, ANSWERS_MAX),
-            )
-            votes = await connection.fetch(
-                "select treated, measure, harm from canary_votes where canary_id = $1 order by position", canary.id
-            )
+        answers = await self._database.fetch(
+            "select treated, failed, late, ttft_ms, tpot_ms, tokens, declined, cost from canary_answers "
+            "where canary_id = $1 order by position limit $2",
+            *(canary.id, ANSWERS_MAX),
+        )
+        votes = await self._database.fetch(
+            "select treated, measure, harm from canary_votes where canary_id = $1 order by position", canary.id
+        )
         return Evidence([Answer(*row) for row in answers], [Vote(*row) for row in votes])
 
     async def ungraded(self, tenant_id: UUID, canary: Canary, limit: int) -> list[tuple[str, Answered]]:

@@ -68,7 +68,7 @@ class BatchStore:
             )
             await connection.execute("select pg_notify($1, $2)", CHANNEL, BATCH)
         assert row is not None
-        return _batch(row)
+        return Batch(**row)
 
     async def get(self, tenant_id: UUID, batch_id: str) -> Batch:
         """Raises NotFound."""
@@ -89,7 +89,7 @@ class BatchStore:
                      order by created_at desc, id desc limit $3""",
                 *(tenant_id, after, limit),
             )
-        return [_batch(row) for row in rows]
+        return [Batch(**row) for row in rows]
 
     async def cancel(self, tenant_id: UUID, batch_id: str) -> Batch:
         """The batch as it is now: being cancelled, unless it had already ended. Raises NotFound."""
@@ -102,13 +102,12 @@ class BatchStore:
             )
             if row is not None:
                 await _stop_lines(connection, batch_id)
-        return _batch(row) if row else await self.get(tenant_id, batch_id)
+        return Batch(**row) if row else await self.get(tenant_id, batch_id)
 
     async def claim(self, worker: int) -> BatchClaim | None:
         """A batch to check or to finish, of any tenant; None when there is none."""
-        async with self._database.anonymous() as connection:
-            row = await connection.fetchrow("select tenant_id, id from claim_batch($1)", worker)
-        return BatchClaim(row["tenant_id"], row["id"], worker) if row else None
+        rows = await self._database.fetch("select tenant_id, id from claim_batch($1)", worker)
+        return BatchClaim(rows[0]["tenant_id"], rows[0]["id"], worker) if rows else None
 
     async def begin(self, claim: BatchClaim, lines: int, model: str | None) -> None:
         """The input is valid: its lines may be answered. No effect if it was cancelled meanwhile."""
@@ -118,7 +117,7 @@ class BatchStore:
             "where status = 'validating'",
             *(lines, model),
         )
-        await self._notify_workers()
+        await self._database.fetch("select pg_notify($1, $2)", CHANNEL, BATCH)
 
     async def refuse(self, claim: BatchClaim, errors: Sequence[LineError]) -> None:
         """The input has errors: none of its lines is answered. No effect if it was cancelled meanwhile."""
@@ -164,9 +163,6 @@ class BatchStore:
         """Release the claim, so that any worker may continue."""
         await self._change(claim, "worker = null, attempts = greatest(attempts - 1, 0) where true")
 
-    async def _notify_workers(self) -> None:
-        await self._database.fetch("select pg_notify($1, $2)", CHANNEL, BATCH)
-
     async def _change(self, claim: BatchClaim, change: str, *values: Any) -> None:
         async with self._database.tenant(claim.tenant_id) as connection:
             await connection.execute(
@@ -182,14 +178,10 @@ async def _stop_lines(connection: Connection, batch_id: str) -> None:
     await connection.execute("select pg_notify($1, $2)", CHANNEL, BATCH)
 
 
-def _batch(row: asyncpg.Record) -> Batch:
-    return Batch(**row)
-
-
 def _found(row: asyncpg.Record | None, batch_id: str) -> Batch:
     if row is None:
         raise NotFound("batch", batch_id)
-    return _batch(row)
+    return Batch(**row)
 
 
 class NewLine(NamedTuple):

@@ -204,13 +204,12 @@ class LoadSampler:
             well()
 
     async def store(self, highest: Peak) -> None:
-        async with self._database.anonymous() as connection:
-            await connection.execute(
-                "insert into worker_minutes (at, worker, running, waiting, loop_lag_ms, kv_use) "
-                "values (date_trunc('minute', now()), $1, $2, $3, $4, $5) on conflict do nothing",
-                self._worker,
-                highest.running,
-                highest.waiting,
-                highest.loop_lag_ms,
-                highest.kv_use,
-            )
+        await self._database.fetch(
+            "insert into worker_minutes (at, worker, running, waiting, loop_lag_ms, kv_use) "
+            "values (date_trunc('minute', now()), $1, $2, $3, $4, $5) on conflict do nothing",
+            self._worker,
+            highest.running,
+            highest.waiting,
+            highest.loop_lag_ms,
+            highest.kv_use,
+        )
