@@ -3,7 +3,7 @@ conversation."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 from functools import cache, cached_property
@@ -265,17 +265,12 @@ class Router:
 def _last_said(turn: Turn, items: Sequence[Item]) -> tuple[int, int] | None:
     """A key for the newest item that a model wrote, and its position. Clients send texts back without their ids, calls
     with them."""
-    for at, item in _reversed(items):
+    for at, item in reversed([*enumerate(items)]):
         if isinstance(item, FunctionCall):
             return hash((turn.salt, item.call_id)), at
         if isinstance(item, Message) and item.role == "assistant":
             return hash((turn.salt, item.text)), at
     return None
-
-
-def _reversed(items: Sequence[Item]) -> Iterator[tuple[int, Item]]:
-    for at in range(len(items) - 1, -1, -1):
-        yield at, items[at]
 
 
 def _chars(item: Item) -> int:

@@ -312,10 +312,6 @@ class Prices(BaseModel):
         second = self.engine_second if engine_second is None else engine_second
         return thousands / 1000 + (usage.spent.engine_ns + usage.spent.sight_ns) / 1e9 * second
 
-    def of_time(self, tool: str, seconds: float) -> float:
-        """The cost of a call's time, in addition to its own price."""
-        return self.tool_seconds.get(tool, 0.0) * seconds
-
     def of_call(self, tool: str) -> float:
         return self.tools.get(tool, 0.0)
 
@@ -371,7 +367,7 @@ class Budget:
     def add_call(self, name: str, seconds: float) -> None:
         """Account for the time of a call that has ended."""
         self.tool_s += seconds
-        self.cost += self.prices.of_time(name, seconds)
+        self.cost += self.prices.tool_seconds.get(name, 0.0) * seconds
 
     def add_step(self, usage: Usage, engine_second: float | None = None) -> None:
         """Account for a step that has ended."""

@@ -103,7 +103,8 @@ class ActiveEngines:
     @property
     def over(self) -> str | None:
         """Why this process should end: a failure that neither a request nor an engine elsewhere can repair."""
-        return next((reason for model in self.models.values() if (reason := _end_of(model))), None)
+        here = [model for model in self.models.values() if not isinstance(model, RemoteModel)]
+        return next((model.failed for model in here if model.failed), None)
 
     @property
     def _own(self) -> dict[str, Any]:
@@ -115,10 +116,6 @@ class ActiveEngines:
 
 def _state(model: Served) -> State:
     return model.state if isinstance(model, OnDemandModel) else "loaded"
-
-
-def _end_of(model: Served) -> str | None:
-    return None if isinstance(model, RemoteModel) else model.failed
 
 
 def _share(model: Served) -> float:

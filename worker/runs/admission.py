@@ -109,9 +109,6 @@ class Bucket:
         """Until so much is there. More than a minute's worth never is: then a full bucket will do."""
         return max(0.0, min(count, self.per_minute) - self.left(now_s)) * MINUTE_S / self.per_minute
 
-    def full_in_s(self, now_s: float) -> float:
-        return self.wait_s(self.per_minute, now_s)
-
 
 @dataclass(slots=True)
 class _Key:
@@ -165,7 +162,7 @@ class RateLimits:
         for name, bucket in key.named if key else ():
             told[f"X-RateLimit-Limit-{name.capitalize()}"] = str(int(bucket.per_minute))
             told[f"X-RateLimit-Remaining-{name.capitalize()}"] = str(max(0, int(bucket.left(now_s))))
-            told[f"X-RateLimit-Reset-{name.capitalize()}"] = duration(bucket.full_in_s(now_s))
+            told[f"X-RateLimit-Reset-{name.capitalize()}"] = duration(bucket.wait_s(bucket.per_minute, now_s))
         return told
 
     def _key(self, principal: Principal, now_s: float) -> _Key | None:

@@ -72,7 +72,7 @@ class Runs:
     def __init__(self, services: RunServices, *, background: int) -> None:
         """`background`: the number of queued responses that this worker runs at once."""
         self.services = services
-        self.backlog = Backlog(services, background, self._run_queued)
+        self.backlog = Backlog(services, background, lambda owned: run_queued(services, owned, self._complete))
         self._event_log = EventLog(services.running, services.presence.worker, services.presence.is_followed)
         self._runs: dict[str, Run] = {}
         self._suspects: set[OwnedResponse] = set()
@@ -159,9 +159,6 @@ class Runs:
             held = places.pop_all()
         job = job_of(services, turn, on_disconnect.grace_s) if resumable and body.stored else None
         return await self._begin(turn, ledger, held, on_disconnect, job=job)
-
-    async def _run_queued(self, owned: OwnedResponse) -> None:
-        await run_queued(self.services, owned, self._complete)
 
     async def _complete(self, turn: ResponseTurn, ledger: Ledger, told: Sequence[WireEvent]) -> None:
         run = await self._begin(turn, ledger, ExitStack(), GO_ON, told, job_of(self.services, turn, GO_ON.grace_s))

@@ -8,16 +8,11 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from migrations.pool import DATABASE_AWAY, Database
 from worker.lifecycle.supervisor import Supervised, Supervisor, Well
 from worker.runs.running_store import CHANNEL, NEWS
-
-if TYPE_CHECKING:
-    import asyncpg
-
-    Connection = asyncpg.Connection[asyncpg.Record]
 
 CANCEL = "cancel"
 ANSWER = "answer"  # its reasoning ends
@@ -54,7 +49,7 @@ class Presence:
 
     async def start(self, supervisor: Supervisor) -> None:
         """Return when this worker holds its lock and hears the others, or when the database lets it wait too long."""
-        self._task = supervisor.start("presence", self._keep_listening, silent_s=SILENT_S)
+        self._task = supervisor.start("presence", self._listen, silent_s=SILENT_S)
         with suppress(TimeoutError):
             async with asyncio.timeout(START_S):
                 await self._listening.wait()
@@ -88,30 +83,27 @@ class Presence:
             if not self._watchers[response_id]:
                 del self._watchers[response_id], self._news[response_id]
 
-    async def _keep_listening(self, well: Well) -> None:
+    async def _listen(self, well: Well) -> None:
         """Raises what ends the connection. Reconnect quickly: other workers must not consider this one dead."""
-        async with self._database.direct() as connection:
-            await self._listen(connection, well)
-
-    async def _listen(self, connection: Connection, well: Well) -> None:
         lost = asyncio.Event()
-        connection.add_termination_listener(lambda _: lost.set())
-        await connection.execute("select pg_advisory_lock($1)", self.worker)
-        await connection.add_listener(CHANNEL, self._on_notification)
-        try:
-            self._listening.set()
-            for news in self._news.values():  # notifications in between were missed
-                news.set()
-            while True:
-                well()
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(PROBE_S):
-                        await lost.wait()
-                await connection.execute("select 1")
-        finally:
-            self._listening.clear()
-            with suppress(*DATABASE_AWAY):  # a lost connection has forgotten it already
-                await connection.remove_listener(CHANNEL, self._on_notification)
+        async with self._database.direct() as connection:
+            connection.add_termination_listener(lambda _: lost.set())
+            await connection.execute("select pg_advisory_lock($1)", self.worker)
+            await connection.add_listener(CHANNEL, self._on_notification)
+            try:
+                self._listening.set()
+                for news in self._news.values():  # notifications in between were missed
+                    news.set()
+                while True:
+                    well()
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(PROBE_S):
+                            await lost.wait()
+                    await connection.execute("select 1")
+            finally:
+                self._listening.clear()
+                with suppress(*DATABASE_AWAY):  # a lost connection has forgotten it already
+                    await connection.remove_listener(CHANNEL, self._on_notification)
 
     def _on_notification(self, _connection: Any, _pid: int, _channel: str, message: object) -> None:
         word, _, response_id = str(message).partition(" ")

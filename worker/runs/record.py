@@ -111,10 +111,6 @@ class TurnCost(NamedTuple):
     cascade_ms: float
 
 
-def turn_cost(trace: Trace) -> TurnCost:
-    return TurnCost(*(_amount(trace, name) for name in TurnCost._fields))
-
-
 def _amount(trace: Trace, name: str) -> float:
     value = trace.attributes.get(f"firsttoken.{name}")
     return float(value) if isinstance(value, (int, float)) else 0.0
@@ -156,7 +152,7 @@ class TurnRecord:
 
     @cached_property
     def taken(self) -> TurnCost:
-        return turn_cost(self.trace)
+        return TurnCost(*(_amount(self.trace, name) for name in TurnCost._fields))
 
     @property
     def id(self) -> str:

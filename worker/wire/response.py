@@ -323,7 +323,8 @@ class EventEncoder:
             case TextDelta():
                 yield from self._text(event)
             case ReasoningDelta():
-                yield from self._reasoning(event)
+                self._texts[event.output_index].append(event.text)
+                yield wire.of_text("reasoning_text.delta", event.output_index, event.item_id, delta=event.text)
             case ArgumentsDelta():
                 yield from self._arguments(event)
             case ItemFinished(item=FunctionCall() as call) if call.is_pending:
@@ -381,10 +382,6 @@ class EventEncoder:
         self._texts[event.output_index].append(event.text)
         told = logprob_payloads(event.logprobs)
         yield wire.of_text("output_text.delta", event.output_index, event.item_id, delta=event.text, logprobs=told)
-
-    def _reasoning(self, event: ReasoningDelta) -> Iterator[WireEvent]:
-        self._texts[event.output_index].append(event.text)
-        yield wire.of_text("reasoning_text.delta", event.output_index, event.item_id, delta=event.text)
 
     def _arguments(self, event: ArgumentsDelta) -> Iterator[WireEvent]:
         """Of a function or a custom tool; the calls of other tools are sent when they are whole."""

@@ -63,9 +63,10 @@ def spans_of(turn: Mapping[str, Any]) -> list[OtelSpan]:
     noted = turn["attributes"]
     root_id = str(noted.get("span_id") or _span_id(turn["id"], -1))
     start_ns = round(turn["started_at"] * 1e9)
+    name = f"{_operation(turn)} {turn['agent'] or turn['model']}".strip()
     ids = [_span_id(turn["id"], index) for index in range(len(turn["spans"]))]
     root = OtelSpan(
-        *(trace_id, root_id, noted.get("parent_id"), _root_name(turn), "server"),
+        *(trace_id, root_id, noted.get("parent_id"), name, "server"),
         *(start_ns, start_ns + _ns(turn["duration_ms"])),
         dict(_root_attributes(turn)),
         turn["status"] if turn["status"] in FAILED else None,
@@ -89,10 +90,6 @@ def _part(root: OtelSpan, ids: list[str], index: int, span: Mapping[str, Any]) -
         dict(_known({**named, **_own(noted)})),
         error,
     )
-
-
-def _root_name(turn: Mapping[str, Any]) -> str:
-    return f"{_operation(turn)} {turn['agent'] or turn['model']}".strip()
 
 
 def _operation(turn: Mapping[str, Any]) -> str:
