@@ -172,10 +172,12 @@ def load(flags: Mapping[str, str], environment: Mapping[str, str] | None = None)
 def prepare_process() -> None:
     """Set the variables that llama.cpp reads. Call this before anything imports it.
 
-    By default, OpenMP's threads spin at barriers for milliseconds, which costs a small machine most of its speed where
-    another program uses one of its cores; sleeping at once costs a small model most of its speed. A spin of 0.1 to 0.5
-    ms, depending on the processor, avoids both. A crash in native code must not attach a debugger to the process.
+    By default, OpenMP's threads spin at barriers for some 15 ms, which costs a small machine most of its speed where
+    another program uses one of its cores. Yet the event loop and clients on the same machine hold a compute thread up
+    for half a millisecond per token: who sleeps then is woken at several barriers of each step. A spin of 1 to 5 ms,
+    depending on the processor, lasts longer than they take. A crash in native code must not attach a debugger to the
+    process.
     """
     if "OMP_WAIT_POLICY" not in os.environ:
-        os.environ.setdefault("GOMP_SPINCOUNT", "10000")
+        os.environ.setdefault("GOMP_SPINCOUNT", "100000")
     os.environ.setdefault("GGML_NO_BACKTRACE", "1")
