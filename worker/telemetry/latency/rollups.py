@@ -13,7 +13,7 @@ from uuid import UUID
 from migrations.pool import Connection, Database
 from worker.lifecycle.supervisor import Supervised, Supervisor, Well
 from worker.runs.record import TurnRecord
-from worker.telemetry.latency.measures import MINUTE_S, Measures, Slice, TimeRange
+from worker.telemetry.latency.measures import MINUTE_S, Measures, Rows, Slice, TimeRange
 
 NAMES_MAX = 200  # pairs of a key and a worker: more than a selection list has room for
 TENANTS_MAX = 4096  # whose span names are remembered as stored
@@ -63,9 +63,12 @@ class Rollups:
         self._measures = Measures()
         self._named: dict[UUID, frozenset[str]] = {}
 
-    async def add(self, connection: Connection, tenant_id: UUID, records: Sequence[TurnRecord]) -> None:
+    def rows(self, records: Sequence[TurnRecord]) -> Rows:
+        """What `add` stores of them. One call at a time."""
+        return self._measures.rows(records)
+
+    async def add(self, connection: Connection, tenant_id: UUID, rows: Rows) -> None:
         """In the transaction that stores the traces."""
-        rows = self._measures.rows(records)
         if not rows.whole:
             return
         await connection.execute(ADD, tenant_id, *_columns(rows.whole))

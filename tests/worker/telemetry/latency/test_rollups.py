@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 from uuid import UUID
 
@@ -15,7 +16,7 @@ from migrations.pool import Database
 from worker.auth.principal import Principal
 from worker.auth.scope import Scope
 from worker.runs.record import TurnRecord
-from worker.telemetry.latency.measures import DAY_S, HOUR_S, OTHER_SPAN, SPAN_NAMES_MAX, Measures, Slice, Tally
+from worker.telemetry.latency.measures import DAY_S, HOUR_S, OTHER_SPAN, SPAN_NAMES_MAX, Facts, Measures, Slice, Tally
 from worker.telemetry.latency.queries import LatencyQueries, LatencyQuery
 from worker.telemetry.latency.rollups import LoadSampler, Peak
 from worker.telemetry.telemetry import Traces
@@ -202,6 +203,35 @@ async def test_what_the_workers_did_is_for_operators(database: Database, tenant_
     assert max(filter(None, seen["waiting"])) >= 9 and max(filter(None, seen["kv_use"])) >= 0.5
     hidden = await LatencyQueries(database).series(principal(tenant_id), LatencyQuery(HOUR_S, Slice()))
     assert set(hidden["waiting"]) == {None}
+
+
+def test_a_coarse_row_has_the_values_of_all_its_slices(tenant_id: UUID) -> None:
+    rows = Measures().rows(
+        [turn(tenant_id, ms=ms, status=status) for ms in (1, 9) for status in ("completed", "failed")]
+    )
+    assert (len(rows.whole), len(rows.slices)) == (1, 2)
+    assert sorted(status for *_, status, _, _, _ in rows.slices) == ["completed", "failed"]
+    for pieces, each in ((rows.whole, 4), (rows.slices, 2)):
+        assert [Tally(piece[-1]).amount("ttft") for piece in pieces] == [each] * len(pieces)
+
+
+async def test_the_rows_of_traces_are_not_made_on_the_event_loop(
+    traces: Traces, tenant_id: UUID, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: set[threading.Thread] = set()
+
+    def noting(make: Callable[[TurnRecord], Any]) -> Callable[[TurnRecord], Any]:
+        def noted(record: TurnRecord) -> Any:
+            threads.add(threading.current_thread())
+            return make(record)
+
+        return noted
+
+    monkeypatch.setattr(TurnRecord, "row", noting(TurnRecord.row))
+    monkeypatch.setattr(TurnRecord, "span_rows", noting(TurnRecord.span_rows))
+    monkeypatch.setattr(Facts, "of", noting(Facts.of))
+    await traces.write(tenant_id, [turn(tenant_id)])
+    assert threads and threading.main_thread() not in threads
 
 
 def test_made_up_span_names_share_one_measure(tenant_id: UUID) -> None:
