@@ -1,5 +1,5 @@
-"""Finished turns: recorded without delaying a response, metrics at once, Postgres in batches; and their traces there,
-with their latencies, as the operators' page reads them."""
+"""Finished turns: recorded in batches, for metrics and in Postgres, without delaying a response; and their traces
+there, with their latencies, as the operators' page reads them."""
 
 from __future__ import annotations
 
@@ -240,6 +240,7 @@ class Telemetry:
 
     async def _store_waiting(self) -> bool:
         """What arrives meanwhile gathers for the next time: under load there would be many small transactions."""
+        await asyncio.to_thread(self.metrics.catch_up)
         stored, dropped, left = 0, self.dropped, len(self._waiting)
         while left > 0 and self._waiting:
             batch = [self._waiting.popleft() for _ in range(min(BATCH_MAX, left, len(self._waiting)))]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import AsyncIterator, Sequence
 from statistics import quantiles
@@ -18,6 +19,7 @@ from worker.auth.scope import Scope
 from worker.http.middleware import join_trace
 from worker.lifecycle.supervisor import Supervisor
 from worker.runs.record import TurnRecord, mark_first_answer
+from worker.telemetry import prometheus
 from worker.telemetry.latency.answer_list import Search
 from worker.telemetry.latency.measures import Slice
 from worker.telemetry.latency.queries import LatencyQuery
@@ -220,6 +222,26 @@ async def test_the_tenants_among_the_labels_are_bounded(telemetry: Telemetry) ->
     lines = [line for line in telemetry.metrics.render().decode().splitlines() if "turn_outcomes_total{" in line]
     assert len(lines) == TENANTS_MAX + 1
     assert any('tenant="other"' in line and line.endswith(f" {TENANTS_MAX}.0") for line in lines)
+
+
+async def test_turns_are_not_counted_on_the_event_loop(
+    telemetry: Telemetry, tenant_id: UUID, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[threading.Thread] = []
+    monkeypatch.setattr(Metrics, "_count", lambda metrics, record: threads.append(threading.current_thread()))
+    record(telemetry, make_trace(edge=100), tenant_id)
+    await telemetry.flush()
+    assert len(threads) == 1 and threading.main_thread() not in threads
+
+
+async def test_turns_that_nobody_reads_or_stores_are_counted_all_the_same(
+    telemetry: Telemetry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prometheus, "UNCOUNTED_MAX", 3)
+    for _ in range(10):
+        telemetry.metrics.observe(turn(make_trace(), uuid4()))
+    [counted] = telemetry.metrics.turns.collect()
+    assert [sample.value for sample in counted.samples] == [7.0]
 
 
 async def test_embeddings_are_no_answers(telemetry: Telemetry, tenant_id: UUID) -> None:
