@@ -226,16 +226,17 @@ class Step:
             self.spans.prefilled()
         # The answer ends with the token that completes a stop string, even if the engine has not yet heard of it.
         reply = self.reply
-        parts = delta.parts if delta.parts and (reply.stops or reply.forced) else (delta,)
-        events: list[Event] = []
-        for part in parts:
-            if not reply.over:
-                events += self._feed(part)
+        if delta.parts and (reply.stops or reply.forced):
+            events = [event for part in delta.parts for event in self._feed(part)]
+        else:
+            events = self._feed(delta)
         if reply.over:
             self.generation.cancel()
         return events
 
     def _feed(self, delta: Delta) -> list[Event]:
+        if self.reply.over:
+            return []
         self.fed += delta.tokens
         if self.keep_answer is not None:
             self.heard.append(delta.text)

@@ -101,7 +101,7 @@ class Outbox:
     def _deliver(self) -> None:
         self._scheduled = False  # before taking: results published from here on schedule the next callback
         while self._steps:
-            self._due.extend(news.handle for news in self._steps.popleft() if news.handle.take(news))
+            self._due += [news.handle for news in self._steps.popleft() if news.handle.take(news)]
         for _ in range(min(SLICE, len(self._due))):
             self._due.popleft().flush()
         if self._due and not self._scheduled:
