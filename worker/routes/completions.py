@@ -13,7 +13,6 @@ import orjson
 from aiohttp import web
 
 from agents.events import TurnFinished
-from agents.turn import Turn
 from inference.errors import UnknownToken
 from inference.language_model import LanguageModel
 from inference.prompt import Part, Segment
@@ -64,7 +63,7 @@ async def complete_chat(request: web.Request) -> web.StreamResponse:
                 turns = await turns_of(ledger, completion)
                 places = entered.pop_all()
             with places:
-                return await _answer(request, completion, turns)
+                return await _answer(request, completion, choices_of(ledger, turns))
 
 
 @routes.post("/v1/completions", Scope.CHAT, takes=CompletionRequest, tells=(JSON, EVENTS))
@@ -98,7 +97,8 @@ async def _continue(request: web.Request, body: CompletionRequest, completion: T
             for turn in body.turns(principal.tenant_id, prompt, watched=principal.is_watching)
         ]
         texts = [text for text, _ in read]
-        return await _answer(request, replace(completion, texts=texts, token_bytes=reader.token_bytes), turns)
+        told = replace(completion, texts=texts, token_bytes=reader.token_bytes)
+        return await _answer(request, told, choices_of(ledger, turns))
 
 
 async def _read(
@@ -127,8 +127,7 @@ async def _text(model: LanguageModel, ids: list[int]) -> str:
         raise
 
 
-async def _answer(request: web.Request, completion: Completion, turns: Sequence[Turn]) -> web.StreamResponse:
-    choices = choices_of(request.app[SERVICES], request[PRINCIPAL], request[TRACE], completion, turns)
+async def _answer(request: web.Request, completion: Completion, choices: Sequence[Choice]) -> web.StreamResponse:
     if completion.request.stream:
         return await _stream(request, completion, choices)
     finished, headers = await whole_of(choices), {"Server-Timing": server_timing(request[TRACE])}

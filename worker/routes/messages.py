@@ -61,7 +61,7 @@ async def _create(request: web.Request, body: MessagesRequest, answer: Reply) ->
         if body.diagnostics is not None:
             diagnosis = await _diagnosis(request, turn, answer, body.diagnostics.previous_message_id)
             answer = replace(answer, diagnose=diagnosis.tell)
-        choice = Choice.of(services, principal, request[TRACE], turn, answer)
+        choice = Choice.of(ledger, turn)
         return await (_stream if body.stream else _whole)(request, answer, choice)
 
 

@@ -15,7 +15,7 @@ from agents.errors import STOPPED, Interrupted
 from agents.events import TOKENS, Event, TextDelta, TurnFinished, Usage
 from agents.turn import Turn
 from inference.errors import InferenceError
-from inference.frozen import dataclass
+from inference.frozen import changed, dataclass
 from inference.generation import Priority
 from inference.trace import Trace
 from worker.auth.principal import Principal
@@ -25,7 +25,7 @@ from worker.runs.ledger import Ledger
 from worker.runs.record import FirstTokens
 from worker.runs.run_services import RunServices
 from worker.telemetry.canaries import first_question
-from worker.wire.completion import ChatCompletion, TextCompletion
+from worker.wire.completion import ChatCompletion
 from worker.wire.options import TurnRequest, priority_of
 
 # Buffered for a client that reads slowly and cannot reconnect: merged, a million tokens, or 800 with all likelihoods.
@@ -65,23 +65,15 @@ class Choice:
     ledger: Ledger
 
     @classmethod
-    def of(
-        cls,
-        services: RunServices,
-        principal: Principal,
-        trace: Trace,
-        turn: Turn,
-        answer: Named,
-        index: int = 0,
-        priority: Priority | None = None,
-    ) -> Choice:
+    def of(cls, ledger: Ledger, turn: Turn, index: int = 0) -> Choice:
         """The first choice uses the trace of the request; each other one has a trace with the same start."""
         if index:
-            of_all = trace.attributes
-            trace = Trace(start_ns=trace.start_ns, started_at=trace.started_at, attributes={"choice": index})
-            if "background" in of_all:
+            of_all = ledger.trace
+            trace = Trace(start_ns=of_all.start_ns, started_at=of_all.started_at, attributes={"choice": index})
+            if "background" in of_all.attributes:
                 trace.attributes["background"] = True
-        return cls(services.agent, turn, cls.ledger_of(services, principal, trace, answer, priority))
+            ledger = changed(ledger, trace=trace)
+        return cls(ledger.services.agent, turn, ledger)
 
     @staticmethod
     def ledger_of(
@@ -258,15 +250,5 @@ async def turns_of(ledger: Ledger, completion: ChatCompletion) -> list[Turn]:
     return [ledger.applied(principal.bounded(agent.applied(turn))) for turn in asked]
 
 
-def choices_of(
-    services: RunServices,
-    principal: Principal,
-    trace: Trace,
-    completion: ChatCompletion | TextCompletion,
-    turns: Sequence[Turn],
-    priority: Priority | None = None,
-) -> list[Choice]:
-    """`priority` counts in place of what the request asks for."""
-    return [
-        Choice.of(services, principal, trace, turn, completion, index, priority) for index, turn in enumerate(turns)
-    ]
+def choices_of(ledger: Ledger, turns: Sequence[Turn]) -> list[Choice]:
+    return [Choice.of(ledger, turn, index) for index, turn in enumerate(turns)]

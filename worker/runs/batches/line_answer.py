@@ -56,8 +56,7 @@ async def _completion(services: Services, principal: Principal, raw: bytes, trac
     with in_param("messages"):
         ledger = Choice.ledger_of(services, principal, trace, completion, Priority.BATCH)
         turns = [_patient(turn) for turn in await turns_of(ledger, completion)]
-        choices = choices_of(services, principal, trace, completion, turns, Priority.BATCH)
-        return completion.whole(await whole_of(choices))
+        return completion.whole(await whole_of(choices_of(ledger, turns)))
 
 
 async def _response(services: Services, principal: Principal, raw: bytes, trace: Trace) -> Body:
