@@ -195,6 +195,7 @@ async def test_what_was_read_ahead_has_a_lane_below_the_bar(open_page: OpenPage,
 async def test_the_time_before_an_answer_is_no_part_of_the_work(open_page: OpenPage, scripted: ScriptedWorker) -> None:
     spans = [
         span("prefill", 0.0, 20.0, new_tokens=30, cached_tokens=70),
+        span("first_token", 20.0, 10.0, of="call"),
         span("first_answer", 0.0, 60.0, lane="answer"),
         span("decode", 60.0, 40.0, tokens=5),
     ]
@@ -209,6 +210,7 @@ async def test_the_time_before_an_answer_is_no_part_of_the_work(open_page: OpenP
     timing = page.locator(".timing")
     await timing.locator("> summary").click()
     await expect(timing).to_contain_text("Unaccounted for")
+    await expect(timing).to_contain_text("Writing the name of a tool")
     await expect(timing.locator("[data-span=other]")).to_have_count(0)
 
 

@@ -14,7 +14,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
 
-from agents.events import TOKENS, Event, TextDelta
+from agents.events import TOKENS, ArgumentsDelta, Event, TextDelta
 from inference.frozen import dataclass
 from inference.trace import Span, Trace, now_ns
 
@@ -27,11 +27,14 @@ FIRST_ANSWER = "firsttoken.first_answer_ms"  # the attribute of a trace
 HIT_SHARE = 0.9  # of a prompt: the question itself is never cached
 
 
-def mark_first_token(trace: Trace) -> None:
-    """Call this when the first delta of an answer is sent: adds the span `first_token`."""
+def mark_first_token(trace: Trace, *, of_call: bool = False) -> None:
+    """Call this when the first delta of an answer is sent: adds the span `first_token`. A call has been written up to
+    its arguments by then: nothing is sent of its marks and its name."""
     now = now_ns()
     prefilled = next((span.end_ns for span in reversed(trace.spans) if span.name == "prefill"), now)
-    trace.add("first_token", prefilled, now)
+    span = trace.add("first_token", prefilled, now)
+    if of_call:
+        span.attributes["of"] = "call"
 
 
 def mark_first_answer(trace: Trace, *, after_others: bool) -> None:
@@ -60,7 +63,8 @@ class FirstTokens:
             if not isinstance(event, TOKENS):
                 continue
             if not self._has_begun:
-                self._unsent.append((number, mark_first_token))
+                of_call = partial(mark_first_token, of_call=True)
+                self._unsent.append((number, of_call if isinstance(event, ArgumentsDelta) else mark_first_token))
             if isinstance(event, TextDelta) and not self.have_answered:
                 self.have_answered = True
                 self._unsent.append((number, partial(mark_first_answer, after_others=self._has_begun)))

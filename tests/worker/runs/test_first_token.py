@@ -14,6 +14,7 @@ from worker.runs.broadcast import EventLog
 from worker.runs.event_stream import Stream
 
 CHAT = {"messages": [{"role": "user", "content": "x"}]}
+CALL = '<tool_call>\n{"name": "look", "arguments": {}}\n</tool_call>'
 RESPONSE = {"input": "x", "include": ["firsttoken:trace"]}
 
 
@@ -49,6 +50,16 @@ async def test_the_first_token_counts_when_it_is_sent(
     assert marks == [True]
     [trace] = [event["trace"] for event in events if event["type"] == "firsttoken:trace"]
     assert trace["ttft_ms"] > 0
+
+
+@pytest.mark.parametrize(("reply", "of"), [("Hello, you.", None), (CALL, "call")])
+async def test_the_first_token_of_a_call_is_told_apart(database: Database, reply: str, of: str | None) -> None:
+    tools = [{"type": "function", "name": "look", "parameters": {"type": "object", "properties": {}}}]
+    async with answering(database, model=ScriptedModel([reply], name=MODEL)) as client:
+        events = await stream(client, "/v1/responses", {**RESPONSE, "tools": tools})
+    [trace] = [event["trace"] for event in events if event["type"] == "firsttoken:trace"]
+    [first] = [span for span in trace["spans"] if span["name"] == "first_token"]
+    assert first["attributes"].get("of") == of
 
 
 async def test_an_answer_that_is_stored_at_once_has_the_time_of_its_first_token(

@@ -3,6 +3,7 @@
 const GAP_MS_MIN = 0.05; // stamps are taken one after another; less than this is the clock, not a gap
 
 const RETRIEVAL = new Set(["open", "embed", "search", "fuse", "rerank", "read", "reread", "compress"]);
+const FIRST_CALL = "first_call"; // a first token of a call, which is written up to its arguments before anything is sent
 const AHEAD = "prefill_prefix"; // the part of the prompt that was prefilled while retrieval ran
 const KINDS = new Set([
   "edge", "auth", "hydrate", "retrieve", "assemble", "tokenize", "connect", "queue", "prefill", "first_token", "decode",
@@ -15,6 +16,7 @@ export function kindOf(name) {
   if (name === "tools" || name.startsWith("tool:")) return "tool";
   if (RETRIEVAL.has(name)) return "retrieve";
   if (name === AHEAD) return "prefill";
+  if (name === FIRST_CALL) return "first_token";
   return KINDS.has(name) ? name : "other";
 }
 
@@ -46,7 +48,7 @@ export function promptTokens(trace) {
 function topSpans(trace) {
   return trace.spans
     .filter((span) => span.parent === null || span.parent === undefined)
-    .map((span) => ({ ...span, end_ms: endOf(span, trace) }));
+    .map((span) => ({ ...span, name: span.attributes?.of === "call" ? FIRST_CALL : span.name, end_ms: endOf(span, trace) }));
 }
 
 /** A span without a duration was still open when the trace was sent: it lasts until the end. */

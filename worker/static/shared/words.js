@@ -4,6 +4,7 @@ const WORDS = {
   edge: "receiving the request", auth: "checking the credentials", hydrate: "loading the conversation",
   retrieve: "searching the documents", assemble: "assembling the prompt", tokenize: "tokenizing the prompt",
   connect: "reaching an engine", engine: "running on an engine", queue: "waiting for a free slot", prefill: "reading the prompt", first_token: "sending the first token",
+  first_call: "writing the name of a tool",
   decode: "writing the answer", tools: "waiting for tools", flush: "saving the answer and closing the stream",
   open: "opening the document stores", embed: "embedding", search: "searching", fuse: "merging what was found",
   rerank: "reranking", read: "fetching the passages", reread: "rereading the passages", compress: "shortening passages",
