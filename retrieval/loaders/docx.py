@@ -12,10 +12,6 @@ from xml.etree.ElementTree import Element, ParseError, iterparse
 from retrieval.errors import UnreadableFile
 from retrieval.loaders.document import Document, Heading, clipped, sections
 
-PART_BYTES_MAX = 64 * 1024 * 1024  # of one unpacked part: a book has three megabytes; more is a zip bomb
-CHARS_MAX = 20_000_000
-DEPTH_MAX = 500  # of nested elements: three nested tables reach 30, and the parser keeps all of them in memory
-ELEMENTS_MAX = 4_000_000  # per part: a book has a hundred thousand
 _HEADING = re.compile(r"heading ([1-9])$")
 _BREAKS = {"tab": "\t", "br": "\n", "cr": "\n", "noBreakHyphen": "-"}
 
@@ -42,17 +38,12 @@ def load(data: bytes, name: str) -> Document:
 
 
 def _part(archive: zipfile.ZipFile, name: str, *, needed: bool = False) -> bytes:
-    """The unpacked part, never more than the limit, whatever size the archive claims."""
     try:
-        with archive.open(name) as part:
-            data = part.read(PART_BYTES_MAX + 1)
+        return archive.read(name)
     except KeyError:
         if needed:
             raise UnreadableFile("is not a Word document") from None
         return b""
-    if len(data) > PART_BYTES_MAX:
-        raise UnreadableFile(f"unpacks to more than {PART_BYTES_MAX // 1024**2} MB")
-    return data
 
 
 def _elements(xml: bytes) -> Iterator[tuple[str, str, Element]]:
@@ -61,15 +52,9 @@ def _elements(xml: bytes) -> Iterator[tuple[str, str, Element]]:
     if b"<!DOCTYPE" in xml.replace(b"\0", b""):  # in any encoding that the parser knows
         raise UnreadableFile("declares a document type, which no Word document does")
     opened: list[Element] = []
-    count = 0
     for event, element in iterparse(BytesIO(xml), ("start", "end")) if xml else ():
         if event == "start":
             opened.append(element)
-            count += 1
-            if len(opened) > DEPTH_MAX:
-                raise UnreadableFile(f"nests more than {DEPTH_MAX} elements in each other")
-            if count > ELEMENTS_MAX:
-                raise UnreadableFile(f"holds more than {ELEMENTS_MAX // 1_000_000} million elements; split it")
         yield event, _local(element.tag), element
         if event == "end":
             opened.pop()
@@ -152,7 +137,5 @@ class _Body:
         start = self._length + 2 if self._blocks else 0
         self._blocks.append(block)
         self._length = start + len(block)
-        if self._length > CHARS_MAX:
-            raise UnreadableFile(f"holds more than {CHARS_MAX // 1_000_000} million characters")
         if level is not None:
             self.headings.append(Heading(level, clipped(block), start, self._length))

@@ -1,6 +1,7 @@
 """Which loader reads which file, by the suffix of its name.
 
 A loader is imported when it reads its first file: only the processes that parse files load a parser (loaders/child.py).
+Their limits bound what a file may take, however it is nested, packed or repeated.
 """
 
 from __future__ import annotations

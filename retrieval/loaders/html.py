@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterator
 
 from selectolax.lexbor import LexborHTMLParser, LexborNode
@@ -22,21 +21,12 @@ _BLOCK = re.compile(
     "address|article|blockquote|body|dd|details|div|dl|dt|fieldset|figcaption|figure|h[1-6]|header|hgroup|hr|li|main|ol|p|"
     "pre|section|summary|table|tbody|tfoot|thead|tr|ul"
 )
-_TAG = re.compile(r"<!--.*?(?:-->|\Z)|<(/?)([a-zA-Z][a-zA-Z0-9]*)", re.DOTALL)
-_END_TAG_OPTIONAL = re.compile(
-    "p|li|d[td]|t[rdh]|thead|tbody|tfoot|option|html|head|body|area|base|br|col|embed|hr|img|input|link|meta|param|source|"
-    "track|wbr"
-)
-DEPTH_MAX = 2000  # the parser's time grows with the square of the depth: a megabyte of "<div>" takes minutes
 _BREAKS = {"br": "\n", "li": "- ", "td": " | ", "th": " | "}
 
 
 def load(data: bytes, name: str) -> Document:
     """`name` is the title if the page has none. Raises UnreadableFile."""
-    source = decode(data)
-    if _depth(source) > DEPTH_MAX:
-        raise UnreadableFile(f"nests more than {DEPTH_MAX} elements in each other")
-    page = LexborHTMLParser(source)
+    page = LexborHTMLParser(decode(data))
     declared = page.css_first("title")
     page_title = declared.text() if declared else ""
     root = page.css_first("main") or page.css_first("[role=main]") or page.css_first("article") or page.body
@@ -48,27 +38,6 @@ def load(data: bytes, name: str) -> Document:
         raise UnreadableFile("contains no text (pages that scripts fill in must be saved after they ran)")
     title = clipped(page_title) or next((h.title for h in writer.headings if h.title), "") or name
     return Document(title, "text/html", text, sections(writer.headings, title=title, start=0, end=len(text)))
-
-
-def _depth(source: str) -> int:
-    """Nesting depth of elements whose end tag is required, in a page that closes only what it opened.
-
-    A page crafted to be counted wrongly only gets as far as the limits of its process.
-    """
-    opened: Counter[str] = Counter()
-    depth = deepest = 0
-    for tag in _TAG.finditer(source):
-        name = tag[2] and tag[2].lower()
-        if not name or _END_TAG_OPTIONAL.fullmatch(name):
-            continue
-        if not tag[1]:
-            opened[name] += 1
-            depth += 1
-            deepest = max(deepest, depth)
-        elif opened[name]:
-            opened[name] -= 1
-            depth -= 1
-    return deepest
 
 
 def _walk(root: LexborNode) -> Iterator[tuple[LexborNode, bool]]:

@@ -12,7 +12,6 @@ from retrieval.errors import UnreadableFile
 from retrieval.loaders.document import Document, Section, clipped
 
 PAGES_MAX = 5000
-CHARS_MAX = 20_000_000  # in total: a book has one million
 _HYPHENATED = re.compile(r"[\ufffe\u0002]\n?")  # pdfium's mark for a hyphen that only breaks a line
 
 
@@ -20,7 +19,7 @@ def load(data: bytes, name: str) -> Document:
     """`name` is the title if the file has none. Raises UnreadableFile."""
     try:
         with pypdfium2.PdfDocument(data) as document:
-            pages = _pages(document)
+            pages = [_clean(_text(document, number)) for number in range(min(len(document), PAGES_MAX))]
             declared = document.get_metadata_value("Title")
     except pypdfium2.PdfiumError as error:
         if error.err_code == raw.FPDF_ERR_PASSWORD:
@@ -31,18 +30,6 @@ def load(data: bytes, name: str) -> Document:
         raise UnreadableFile("contains no text; if it is a scan, run text recognition (OCR) on it first")
     title = clipped(str(declared or "").replace("\0", "")) or name
     return Document(title, "application/pdf", text, tuple(_sections(pages, len(text))))
-
-
-def _pages(document: pypdfium2.PdfDocument) -> list[str]:
-    pages: list[str] = []
-    chars = 0
-    for number in range(min(len(document), PAGES_MAX)):
-        page = _text(document, number)
-        chars += len(page)
-        if chars > CHARS_MAX:
-            raise UnreadableFile(f"holds more than {CHARS_MAX // 1_000_000} million characters")
-        pages.append(_clean(page))
-    return pages
 
 
 def _text(document: pypdfium2.PdfDocument, number: int) -> str:

@@ -11,7 +11,6 @@ from retrieval.loaders.source import decode
 
 COLUMNS_MAX = 200  # names are repeated in every line
 COLUMN_CHARS_MAX = 60
-CHARS_MAX = 20_000_000
 SNIFF_CHARS = 16_384
 DELIMITERS = ",;\t|"
 
@@ -24,13 +23,7 @@ def load(data: bytes, name: str) -> Document:
         columns = [clipped(column, COLUMN_CHARS_MAX) for column in next(rows)]
         if len(columns) > COLUMNS_MAX:
             raise UnreadableFile(f"has more than {COLUMNS_MAX} columns")
-        lines: list[str] = []
-        chars = 0
-        for row in filter(None, rows):
-            lines.append(_line(columns, row))
-            chars += len(lines[-1])
-            if chars > CHARS_MAX:
-                raise UnreadableFile(f"makes more than {CHARS_MAX // 1_000_000} million characters of text")
+        lines = [_line(columns, row) for row in filter(None, rows)]
     except (csv.Error, StopIteration) as error:
         raise UnreadableFile(f"is not a table that can be read: {error}") from error
     text = "\n".join(line for line in lines if line)

@@ -45,25 +45,6 @@ def test_entities_are_never_expanded() -> None:
         docx.load(make_docx(paragraph("&a;&c;"), before=bomb), "name")
 
 
-def test_a_bomb_is_unpacked_no_further_than_the_limit() -> None:
-    bomb = make_docx("<w:p/>" + " " * (docx.PART_BYTES_MAX + 1))
-    assert len(bomb) < 200_000
-    with pytest.raises(UnreadableFile, match="unpacks to more than 64 MB"):
-        docx.load(bomb, "name")
-
-
-def test_elements_are_counted_and_so_is_their_depth(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two pages of zeros unpack to millions of either, and each takes memory."""
-    with pytest.raises(UnreadableFile, match="nests more than 500 elements"):
-        docx.load(make_docx("<w:p>" * docx.DEPTH_MAX + "</w:p>" * docx.DEPTH_MAX), "name")
-    with pytest.raises(UnreadableFile, match="nests more than 500 elements"):
-        docx.load(make_docx(paragraph("text"), docProps__core="<a>" * 501 + "</a>" * 501), "name")
-    monkeypatch.setattr(docx, "ELEMENTS_MAX", 1000)
-    assert docx.load(make_docx(paragraph("text") * 300), "name").text.count("text") == 300
-    with pytest.raises(UnreadableFile, match="million elements"):
-        docx.load(make_docx(paragraph("text") * 400), "name")
-
-
 @pytest.mark.parametrize(
     ("data", "reason"),
     [

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from retrieval.errors import UnreadableFile
 from retrieval.loaders.document import Document
-from retrieval.loaders.html import DEPTH_MAX, load
+from retrieval.loaders.html import load
 
 PAGE = b"""<!doctype html><html><head><title>The  page</title><style>p { color: red }</style></head>
 <body><nav>Menu<script>track()</script></nav><main><h1>The page</h1>
@@ -80,15 +80,6 @@ def test_a_top_heading_that_the_title_contains_is_not_repeated(title: str, headi
 def test_a_page_that_only_scripts_fill_is_refused() -> None:
     with pytest.raises(UnreadableFile, match="contains no text"):
         load(b"<html><body><div id=app></div><script>render()</script></body></html>", "name")
-
-
-def test_nesting_that_would_stop_the_parser_is_refused_at_once() -> None:
-    with pytest.raises(UnreadableFile, match=f"more than {DEPTH_MAX}"):
-        load(b"<div>" * 200_000, "name")
-
-
-def test_a_long_flat_page_is_not_deep() -> None:
-    assert load(b"<p>one<br><img src=x><div>two</div>" * 5000, "name").text.count("two") == 5000
 
 
 SOUP = [
