@@ -8,8 +8,7 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-
-from pydantic import TypeAdapter
+from typing import Any
 
 from inference.bundled import ADAPTER, ADAPTER_TEMPLATE, CHAT_MODEL, DRAFT_MODEL, EMBEDDER, FOLDER
 from inference.errors import ModelNotLoaded
@@ -100,8 +99,13 @@ BUNDLED = (
     Bundled("minilm-l6-v2", EMBEDDER, "embeddings", FOLDER / "minilm-NOTICE.txt"),
 )
 
-_LISTED = tomllib.loads((FOLDER / "presets.toml").read_text("utf-8"))
-PRESETS = TypeAdapter(tuple[Preset, ...]).validate_python(_LISTED["preset"])
+
+def _listed(told: Mapping[str, Any]) -> Preset:
+    fields: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in told.items()}
+    return Preset(**fields)
+
+
+PRESETS = tuple(map(_listed, tomllib.loads((FOLDER / "presets.toml").read_text("utf-8"))["preset"]))
 
 SMOL_CHAT = Adapted(
     name="smol-chat",
