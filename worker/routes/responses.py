@@ -41,8 +41,7 @@ from worker.runs.event_stream import COME_BACK, HEADER, Disconnect, EventStream
 from worker.runs.idempotency import Earlier, Once, in_use
 from worker.runs.ledger import Ledger
 from worker.runs.manager import RUNS
-from worker.runs.reader import read_run, read_stored
-from worker.runs.run import Run
+from worker.runs.run import Run, read_stored
 from worker.runs.turn import hydrate, prompt_tokens
 from worker.services import SERVICES
 from worker.telemetry.telemetry import server_timing
@@ -134,7 +133,7 @@ async def _stream(request: web.Request, run: Run, number: int = 0) -> web.Stream
     stream = EventStream(request)
     runs, tenant_id = request.app[RUNS], request[PRINCIPAL].tenant_id
     try:
-        number = await read_run(run, stream, number)
+        number = await run.read(stream, number)
         if run.lost:  # another worker resumes it
             await read_stored(runs.services, stream, tenant_id, run.id, number - 1, runs.get)
     except ClientGone:

@@ -1,5 +1,5 @@
 """One response while this worker generates it: it runs for as long as a client reads it, or as its disconnect policy
-says.
+says. Clients read it from memory, and the responses of other workers from the store.
 
 A background response is stored before it starts, and can be restarted until one of its events is sent. From then on,
 and where its client intends to reconnect, another worker resumes it if this one is lost.
@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+import time
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import ExitStack, aclosing, suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
+from uuid import UUID
 
 from agents.errors import NotFound, TurnOver
 from agents.events import TurnFinished, Usage
@@ -28,18 +30,37 @@ from worker.http.error_mapping import refusal, to_api_error
 from worker.runs.broadcast import Broadcast, EventLog
 from worker.runs.cache_diagnostics import diagnosed
 from worker.runs.continuation import Batch, Continuation, InterruptedResponse, ResponseEnd, completed_items
-from worker.runs.event_stream import Readers
+from worker.runs.event_stream import BATCH_FRAMES, Readers, Stream
 from worker.runs.ledger import Ledger
+from worker.runs.presence import FOLLOW, FOLLOWED_S
 from worker.runs.run_services import RunServices
 from worker.runs.steering_store import Successor, check_said
 from worker.runs.turn import ResponseTurn, begin, finish, learn_turns, record_of, run_turn, settle, withdraw
-from worker.wire.events import WireEvent
+from worker.wire.events import WireEvent, encode
 
 log = logging.getLogger("firsttoken.runs")
 
 ABANDON_S = 5.0  # how long storing a partial response may take once it was stopped
 BEGIN_S = 2.0  # how long a request waits until its row is known to be stored; then it is refused
 END_S = 15.0  # how long the terminal event waits for the database: enough for a restart
+POLL_S = 2.0
+
+
+class Reader:
+    """Sends the frames of a run while its client has room for them. Nothing is buffered here: the run keeps them."""
+
+    def __init__(self, broadcast: Broadcast, stream: Stream, number: int) -> None:
+        self._broadcast = broadcast
+        self._stream = stream
+        self.sent = number  # the next frame to send
+
+    def push(self) -> None:
+        stream, frames, told = self._stream, self._broadcast.frames, self._broadcast.told
+        while self.sent < told and stream.has_room:
+            batch = frames[self.sent : min(told, self.sent + BATCH_FRAMES)]
+            stream.send(batch)
+            self.sent += len(batch)
+        self._broadcast.on_sent(self.sent)
 
 
 class Run:
@@ -177,6 +198,22 @@ class Run:
         """Return when the response has ended, in whatever way."""
         assert self._task is not None
         await asyncio.wait([self._task])
+
+    async def read(self, stream: Stream, number: int = 0) -> int:
+        """Send the frames from this number on until the response has ended; returns the number of the next frame.
+        Raises ClientGone."""
+        reader = Reader(self.broadcast, stream, number)
+        with self.readers.reading():
+            await stream.open()
+            stream.on_room.append(reader.push)
+            try:
+                with self.broadcast.followed_by(reader):
+                    await self.wait()
+                    while reader.sent < self.broadcast.told:
+                        await stream.room()
+            finally:
+                stream.on_room.remove(reader.push)
+        return reader.sent
 
     async def open(self) -> None:
         """Store that the response has begun, before any event is sent. Meanwhile the engine prefills the prompt."""
@@ -326,3 +363,59 @@ class Run:
             log.warning("the end of a response could not be stored, retrying: %r", error)
             self.broadcast.journal.end = ResponseEnd(record, kept=True)
         self.broadcast.cut()
+
+
+async def read_stored(
+    services: RunServices,
+    stream: Stream,
+    tenant_id: UUID,
+    response_id: str,
+    after: int,
+    find_run: Callable[[UUID, str], Run | None],
+) -> None:
+    """Send the events after this number until the response has ended. Raises NotFound, ApiError, ClientGone.
+
+    `find_run` finds the run of a response that this worker takes from the queue during that time.
+    """
+    async with aclosing(_follow(services, tenant_id, response_id, after)) as pages:
+        async for page in pages:
+            events = [
+                event for event in page if event["sequence_number"] > after
+            ]  # a run of this worker may have sent more
+            await stream.open()
+            await stream.write([*map(encode, events)])
+            after = events[-1]["sequence_number"] if events else after
+            if run := find_run(tenant_id, response_id):
+                after = await run.read(stream, after + 1) - 1
+                if not run.lost:
+                    return
+
+
+async def _follow(
+    services: RunServices, tenant_id: UUID, response_id: str, after: int
+) -> AsyncGenerator[list[WireEvent], None]:
+    """The stored events after this number as they are stored, [] while there are none. Ends with the response.
+
+    No database connection is held while waiting: `presence` notifies of new events, and a slow poll covers missed
+    notifications. Raises NotFound, and ApiError 404 when the events are not kept any more.
+    """
+    with services.presence.watching(response_id) as news:
+        page = await services.running.read(tenant_id, response_id, after)
+        if page.expired:
+            message = "The events of this response have expired. Read it without 'stream'."
+            raise ApiError(404, message, param="stream", code="events_expired")
+        follow_at = 0.0
+        while True:
+            yield list(page.events)
+            after = page.events[-1]["sequence_number"] if page.events else after
+            if page.sealed:
+                break
+            if time.monotonic() >= follow_at:  # then read immediately: events may have come since the last read
+                await services.presence.tell(FOLLOW, response_id)
+                follow_at = time.monotonic() + FOLLOWED_S / 3
+            else:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(POLL_S):
+                        await news.wait()
+            news.clear()
+            page = await services.running.read(tenant_id, response_id, after)

@@ -34,7 +34,6 @@ from worker.http.request import PRINCIPAL, Routes
 from worker.routes.sockets.lane import WAITING_MAX, Lane, Said, SocketStream
 from worker.runs.event_stream import HEADER, HEARTBEAT_S, Disconnect
 from worker.runs.manager import RUNS, Runs
-from worker.runs.reader import read_run
 from worker.runs.run import Run
 from worker.services import DRAINING, SERVICES
 from worker.wire import limits
@@ -372,7 +371,7 @@ class Connection:
     async def _tell(self, lane: Lane, run: Run) -> None:
         """Send every event as it happens. A client that disconnects early gives up its place as a reader."""
         lane.run = run
-        await read_run(run, lane.stream)
+        await run.read(lane.stream)
         if not run.turn.frame.request.stored and run.snapshot["status"] not in ("failed", "cancelled"):
             self._memory.put(run.id, (*run.turn.history, *run.turn.items, *run.output))
         if run.snapshot["status"] == "cancelled":  # its events just end, but a client here waits for a final one
