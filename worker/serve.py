@@ -108,9 +108,7 @@ async def _serving(
     """Serve until a stop is requested. Raises EngineStopped when the engine has failed or lost its device, so that the
     process manager starts another worker."""
 
-    def over() -> str | None:
-        return services.engines.over if services.engines else None
-
+    over = services.engines.over if services.engines else lambda: None
     stop.serving = True
     asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, services.reload)
     files = [path for path in (Home(config.home).ready_file, config.ready_file) if path]

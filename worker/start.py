@@ -130,7 +130,7 @@ async def open_services(
             exporter.start(supervisor, services.telemetry.metrics.collect)
         stack.push_async_callback(services.telemetry.close)
         services.telemetry.start(supervisor)
-        minutes = LoadSampler(database, services.presence.worker, services.engine_stats)
+        minutes = LoadSampler(database, services.presence.worker, engines.stats)
         stack.push_async_callback(minutes.start(supervisor).stop)
         stack.push_async_callback(services.canaries.close)
         services.canaries.start(supervisor)

@@ -79,14 +79,18 @@ class ActiveEngines:
     def stats(self) -> dict[str, Any]:
         """Statistics of all engines, for health and metrics: sums, and from the first engine what cannot be summed.
         "failed" says why the default model cannot answer, "over" why this process should end."""
-        told = [stats for model in self.models.values() if (stats := model.stats())]
-        first = told[0] if told else {}
+        all_stats = [stats for model in self.models.values() if (stats := model.stats())]
+        first = all_stats[0] if all_stats else {}
         sums: Counter[str] = Counter()
-        for stats in told[1:]:
+        for stats in all_stats[1:]:
             sums.update({name: value for name, value in stats.items() if _is_summed(name, value)})
         best = self.models[self.model_registry.best(None).name]
         both = {name: first.get(name, 0) + value for name, value in sums.items()}
-        return {**first, **both, **self._own, "failed": best.failed, "over": self.over}
+        told = {**first, **both, "failed": best.failed, "over": self.over()}
+        if len(self.models) == 1:
+            return told
+        loaded = sum(state == "loaded" for state in self.states.values())
+        return told | {"models": len(self.models), "models_loaded": loaded, "models_unloaded_total": self.unloads()}
 
     @property
     def each(self) -> Mapping[str, Mapping[str, Any]]:
@@ -100,18 +104,10 @@ class ActiveEngines:
         stats = [model.stats() for model in self.models.values()]
         return not any(sum(each.get(name) or 0 for name in BUSY) > (each.get("ahead") or 0) for each in stats)
 
-    @property
     def over(self) -> str | None:
         """Why this process should end: a failure that neither a request nor an engine elsewhere can repair."""
         here = [model for model in self.models.values() if not isinstance(model, RemoteModel)]
         return next((model.failed for model in here if model.failed), None)
-
-    @property
-    def _own(self) -> dict[str, Any]:
-        if len(self.models) == 1:
-            return {}
-        loaded = sum(state == "loaded" for state in self.states.values())
-        return {"models": len(self.models), "models_loaded": loaded, "models_unloaded_total": self.unloads()}
 
 
 def _state(model: Served) -> State:
