@@ -21,7 +21,7 @@ from worker.auth.principal import Principal
 from worker.edge.limit_settings import REFUSE, WAIT
 from worker.errors import ClientGone
 from worker.http.error_mapping import refusal
-from worker.runs.record import TurnRecord, tokens_of, tpot_ms, ttfa_ms, ttft_ms
+from worker.runs.record import TurnRecord, tpot_ms, ttfa_ms, ttft_ms
 from worker.runs.run_services import RunServices
 from worker.telemetry.canaries import note_arm
 from worker.wire.options import LATE, SURFACE
@@ -33,11 +33,6 @@ NO_POLICY = Surface()
 @dataclass(slots=True)
 class Outcome:
     status: str = REFUSED
-
-
-def _is_unanswered(trace: Trace) -> bool:
-    """Whether the prompt was only read, as the request wanted: then no answer was on time or late."""
-    return "firsttoken.prewarm" in trace.attributes
 
 
 @dataclass(frozen=True)
@@ -151,7 +146,7 @@ class Ledger:
         self.services.telemetry.record(record)
         self.services.canaries.note(record)
         self.services.daily_budgets.charge(self.principal, record.taken.cost)
-        self.services.rates.charge(self.principal, tokens_of(self.trace), monotonic())
+        self.services.rates.charge(self.principal, record.tokens, monotonic())
 
     @contextmanager
     def recording(self) -> Iterator[Outcome]:
@@ -184,7 +179,7 @@ class Ledger:
             self.conversation_id,
             ttft,
             tpot,
-            None if _is_unanswered(trace) else in_time,
+            None if "firsttoken.prewarm" in trace.attributes else in_time,  # only read, as the request wanted
             self.services.agent_registry.name_of(self.model),
             self.principal.subject if self.principal.via == "api_key" else "",
         )

@@ -98,12 +98,6 @@ def tpot_ms(trace: Trace) -> float | None:
     return sum(duration_ms for duration_ms, _ in steps) / gaps if gaps else None
 
 
-def tokens_of(trace: Trace) -> int:
-    """Prompt and generated tokens, over all steps."""
-    counted = {"prefill": ("cached_tokens", "new_tokens"), "decode": ("tokens",)}
-    return sum(int(span.attributes.get(name) or 0) for span in trace.spans for name in counted.get(span.name, ()))
-
-
 class TurnCost(NamedTuple):
     """The cost of a turn: its price, and milliseconds of the engine and of tools. Of the engine's time,
     `speculation_ms` went to rejected drafts, and `cascade_ms` to steps that another model took over."""
@@ -164,6 +158,16 @@ class TurnRecord:
         if "parent_id" in self.trace.attributes:
             return f"{self.trace.id}-{self.trace.attributes['span_id']}"
         return self.trace.id
+
+    @property
+    def key_id(self) -> str:
+        """Embeddings and the like record it in their trace only."""
+        return self.key or str(self.trace.attributes.get("firsttoken.key", ""))
+
+    @property
+    def tokens(self) -> int:
+        """Read and generated, over all steps."""
+        return sum(self.counted("prefill", read) for read in ("cached_tokens", "new_tokens")) + self.output_tokens
 
     def row(self) -> dict[str, Any]:
         """The columns of the table traces."""

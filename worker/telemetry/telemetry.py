@@ -23,7 +23,7 @@ from worker.lifecycle.supervisor import Supervisor
 from worker.runs.record import TurnRecord
 from worker.telemetry.latency import answer_list, spending
 from worker.telemetry.latency.answer_list import CACHE_CLASS, Search
-from worker.telemetry.latency.measures import Rows, Visibility, key_of
+from worker.telemetry.latency.measures import Rows, Visibility
 from worker.telemetry.latency.queries import LatencyQueries
 from worker.telemetry.latency.rollups import Rollups
 from worker.telemetry.latency.spending import Spending
@@ -89,7 +89,7 @@ class Traces:
     def _rows(self, records: Sequence[TurnRecord]) -> tuple[list[dict[str, Any]], list[dict[str, Any]], Rows]:
         """Of the traces, their spans and their latencies. Those of a full batch take 5 ms, in which the event loop
         could deliver no token."""
-        traces = [record.row() | {"key_id": key_of(record), "worker": self._worker} for record in records]
+        traces = [record.row() | {"key_id": record.key_id, "worker": self._worker} for record in records]
         spans = [row for record in records for row in record.span_rows()]
         return traces, spans, self._rollups.rows(records)
 

@@ -242,7 +242,7 @@ class Facts(NamedTuple):
     def of(cls, record: TurnRecord) -> Facts:
         is_late = record.status == COMPLETED and record.within_target is False
         status = LATE if is_late else record.status
-        return cls(key_of(record), status, record.cache or "", length_of(record.prompt.total) or "")
+        return cls(record.key_id, status, record.cache or "", length_of(record.prompt.total) or "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,11 +251,6 @@ class Rows:
 
     whole: Sequence[tuple[datetime, str, str, str, bytes]]
     slices: Sequence[tuple[datetime, str, str, str, str, str, str, str, bytes]]
-
-
-def key_of(record: TurnRecord) -> str:
-    """Embeddings and the like record it in their trace only."""
-    return record.key or str(record.trace.attributes.get("firsttoken.key", ""))
 
 
 class Measures:
