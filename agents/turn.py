@@ -19,9 +19,8 @@ from uuid import UUID
 from pydantic import BaseModel, ConfigDict, Field
 
 from agents.events import Usage
-from agents.function_tool import FunctionTool, qualified
 from agents.message import Item, ToolListing
-from agents.tool import ServerTool
+from agents.tool import FunctionTool, ServerTool, qualified
 from inference.frozen import changed, dataclass
 from inference.generation import NO_DEADLINE, Due, Generation, Priority, Sampling
 from inference.prompt import Segment
