@@ -33,6 +33,7 @@ from inference.language_model import LanguageModel
 from inference.trace import Trace
 
 SUM_UP = "Summarize our conversation so far in a few sentences. Keep names, numbers, decisions and open questions."
+_ASK = Message("user", SUM_UP)
 SUMMARY_TOKENS = 512  # about a page
 PARTS_MAX = 16  # each is a generation; more of them take longer than a user waits
 # Divisors of the context length: for what is kept verbatim, and for what is summarised at once. The rest is for
@@ -85,7 +86,10 @@ async def compact(
             return Compacted(before, summary, tuple(recent), usage)
         part, old = await asyncio.to_thread(_part, old, context // PART_SHARE, model.count)
         known = (Compaction("", summary),) if summary else ()
-        finished = await _answer(agent, replace(asking, history=(*before, *known, *part), input=(_ASK,)), trace)
+        step = replace(asking, history=(*before, *known, *part), input=(_ASK,))
+        finished = await agent.run(step, trace, EventList())
+        if finished.status not in ("completed", "incomplete"):
+            raise InferenceError("The model could not summarise the conversation.")
         summary = "\n".join(item.text for item in finished.output if isinstance(item, Message))
         usage += finished.usage
     raise HistoryTooLong(f"The conversation is too long to summarise (more than {PARTS_MAX} parts). Start a new one.")
@@ -152,16 +156,6 @@ async def _is_due(agent: Agent, model: LanguageModel, turn: Turn) -> bool:
         return await agent.count(turn) > (model.context_length * 3 // 4 if above is None else above)
     except TextTooLong:
         return True
-
-
-_ASK = Message("user", SUM_UP)
-
-
-async def _answer(agent: Agent, turn: Turn, trace: Trace) -> TurnFinished:
-    finished = await agent.run(turn, trace, EventList())
-    if finished.status not in ("completed", "incomplete"):
-        raise InferenceError("The model could not summarise the conversation.")
-    return finished
 
 
 def _split(

@@ -154,11 +154,17 @@ class McpServer:
         return self._transport.trouble if isinstance(self._transport, GuardedTransport) else ""
 
     async def run(self, well: Callable[[], None]) -> None:
-        """Connect and stay connected; `well` is called once it is. Always raises: ServerAway when that did not work, or
-        when the connection is lost. Then it may be run again.
+        """Connect, publish the tools and stay connected; `well` is called once it is. Always raises: ServerAway when
+        that did not work, or when the connection is lost. Then it may be run again.
         """
+        self._lost.clear()
         try:
-            await self._connected(well)
+            async with self.connected() as offered:
+                self._changed(offered)
+                log.info("MCP server %s: %d tools", self.name, len(offered))
+                self.tried.set()
+                well()
+                await self._lost.wait()
             reason = "the connection is lost"
         except Exception as error:  # top-level boundary: another process, and its client library
             reason = _reason(error)
@@ -184,16 +190,6 @@ class McpServer:
         if result.is_error:
             raise ToolError(_text(result))
         return _text(result)
-
-    async def _connected(self, well: Callable[[], None]) -> None:
-        """Connect, publish the tools, and stay until the connection is lost."""
-        self._lost.clear()
-        async with self.connected() as offered:
-            self._changed(offered)
-            log.info("MCP server %s: %d tools", self.name, len(offered))
-            self.tried.set()
-            well()
-            await self._lost.wait()
 
     @asynccontextmanager
     async def connected(self) -> AsyncIterator[list[McpTool]]:

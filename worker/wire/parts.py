@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import PurePath
 from typing import Annotated, Any, ClassVar, Literal, Protocol, TypeAlias
@@ -97,16 +97,6 @@ def as_input_image(part: Any) -> Any:
         case {"type": "image", "source": {"type": "url", "url": url}, **rest}:
             return {"type": "input_image", "image_url": url, **rest}
     return part
-
-
-def _refuse(part: Any) -> Any:
-    if isinstance(part, Mapping) and part.get("type") in ("input_image", "image_url", "image"):
-        raise PydanticCustomError(UNSUPPORTED_IMAGE, USERS_ONLY)
-    return part
-
-
-# For a part of what is no message of a user and no result.
-NoPicture = BeforeValidator(_refuse)
 
 
 def check_role(role: str, parts: Sequence[object]) -> None:
