@@ -24,6 +24,7 @@ PAIRS_MIN, PAIRS_MAX, CLEAR = 3, 8, 1.5
 FASTER = 0.97  # of the time, or less: a difference that is worth a change
 WAITS_MAX = 16  # for steps that can be compared, because they have about as many rows
 HOPELESS = 1.5  # a trial also ends at a step that takes this many times as long as usual
+STALL = 8  # who takes this many times as long was stopped by what would have stopped any number of threads
 SMOOTHING = 0.2  # weight of the newest step
 # If consecutive steps each take so many times as long as usual, and together this many steps longer, something else
 # uses a core.
@@ -163,7 +164,7 @@ class ThreadChooser:
         at = min(near, key=lambda other: size.tried[other], default=None)
         if at is None or size.steps < STEPS_BETWEEN_TRIALS:
             return None
-        excess_s = size.excess_s.get(at, size.usual_s)
+        excess_s = min(size.excess_s.get(at, size.usual_s), STALL * size.usual_s)
         steps = 1 if excess_s > (HOPELESS - 1) * size.usual_s else PAIRS_MIN
         credit_s = self._credit_s if at > size.best else size.credit_s
         return at if credit_s >= steps * rows * excess_s else None
@@ -188,10 +189,10 @@ class ThreadChooser:
         size.trial, size.steps = None, 0
         if trial.at in size.free:
             size.free.discard(trial.at)
-        elif trial.at > size.best:
-            self._credit_s -= max(0.0, trial.lost_s)
+        elif trial.at > size.best:  # all is spent: trials do not follow each other, and what a stall took is not owed
+            self._credit_s = 0.0
         else:
-            size.credit_s -= max(0.0, trial.lost_s)
+            size.credit_s = 0.0
         size.excess_s[trial.at] = trial.lost_s / trial.rows
         if not faster:
             return

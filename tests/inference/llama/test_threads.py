@@ -89,6 +89,15 @@ def test_a_core_that_becomes_free_is_noticed_within_a_few_seconds(rows: int) -> 
     assert served([1, 2], changing(TAKEN, FREE, 5), [rows], 20).loss(10) < ALLOWED
 
 
+def test_a_machine_that_stood_still_is_used_again_within_a_few_seconds() -> None:
+    """What took two seconds then says nothing about what a trial costs afterwards."""
+
+    def stalling(rows: int, threads: int, now_s: float) -> float:
+        return TAKEN(rows, threads, now_s) + 2 * (now_s < 9 and threads > 1)
+
+    assert served([1, 2], changing(stalling, FREE, 10), [1], 25).loss(18) < ALLOWED
+
+
 def test_time_without_work_counts_too() -> None:
     """What a busy minute taught is asked again by the first answer after it, not after as many steps."""
     answer_and_pause = [1] * 64 + [0] * 5
