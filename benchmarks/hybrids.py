@@ -4,8 +4,9 @@
 
 Both sides are servers on the same libraries, with two streams, random weights and their defaults: llama-server keeps
 up to 32 checkpoints per slot, and conversations in host memory. Each round has an agent of its own; the sides answer
-one prompt after the other, in alternation. Prints a Markdown table: the prompt tokens that each side computed, and the
-TTFT of ours relative to theirs (medians of the rounds), then the bytes of a checkpoint and of a conversation.
+one prompt after the other, in alternation. Prints a Markdown table: the prompt tokens that each side computed, the TTFT
+of both, what llama.cpp alone takes to compute the tokens that we did, and the ratio of ours to theirs and to that floor
+(medians of the rounds); then the bytes of a checkpoint and of a conversation.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import argparse
 import asyncio
 import json
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
@@ -24,17 +25,19 @@ from typing import Any, TypeAlias
 from benchmarks.engine.prompts import Message, words
 from benchmarks.engine.servers import Setup, firsttoken, llama_server
 from benchmarks.engine.target import Endpoint, session
-from inference.llama import LlamaModel
+from inference.backend import Chunk
+from inference.llama import LlamaContext, LlamaModel
 from tests.inference.hybrids import ARCHITECTURES, write_hybrid
 from worker.config import prepare_process
 
-CONTEXT, STREAMS = 4096, 2
+CONTEXT, STREAMS, ROWS = 4096, 2, 512
 SYSTEM_WORDS, QUESTION_WORDS, ANSWER_TOKENS = 500, 50, 60
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    computed: int  # prompt tokens
+    prompt: int  # tokens
+    computed: int
     ttft_ms: float
 
 
@@ -73,7 +76,8 @@ async def ask(side: Endpoint, messages: Sequence[Said], word: int) -> tuple[Cost
             if text := "".join(choice["delta"].get("content") or "" for choice in event.get("choices", ())):
                 first_s, said = first_s or perf_counter(), said + text
     cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
-    return Cost(usage["prompt_tokens"] - cached, 1e3 * (first_s - asked_s)), said
+    prompt: int = usage["prompt_tokens"]
+    return Cost(prompt, prompt - cached, 1e3 * (first_s - asked_s)), said
 
 
 async def round_of(side: Endpoint, seed: str, word: int) -> dict[str, Cost]:
@@ -103,9 +107,35 @@ async def round_of(side: Endpoint, seed: str, word: int) -> dict[str, Cost]:
     return costs
 
 
-async def compare(model: Path, rounds: int, word: int) -> tuple[list[tuple[dict[str, Cost], dict[str, Cost]]], str]:
-    setup = Setup(model, STREAMS, CONTEXT)
-    measured = []
+def floor_of(device: LlamaContext, ours: Mapping[str, Cost]) -> dict[str, float]:
+    """Milliseconds that llama.cpp alone takes to compute as many tokens behind as many others, in as few steps as it
+    can."""
+    floor = {}
+
+    def compute(begin: int, end: int) -> float:
+        started_s = perf_counter()
+        for at in range(begin, end, ROWS):
+            device.decode([Chunk(0, at, range(at, min(end, at + ROWS)))])
+        return 1e3 * (perf_counter() - started_s)
+
+    device.truncate(0, 0)
+    for name, cost in sorted(ours.items(), key=lambda each: each[1].prompt - each[1].computed):
+        known = cost.prompt - cost.computed
+        compute(device.length(0), known)
+        state = device.checkpoint(0) if known else None
+        floor[name] = compute(known, cost.prompt)
+        device.truncate(0, known, state)
+    return floor
+
+
+Measured: TypeAlias = tuple[dict[str, Cost], dict[str, Cost], dict[str, float]]
+
+
+async def compare(path: Path, rounds: int, word: int) -> tuple[list[Measured], str]:
+    setup = Setup(path, STREAMS, CONTEXT)
+    measured: list[Measured] = []
+    model = LlamaModel.load(path)
+    device = LlamaContext(model, slots=STREAMS, context=CONTEXT, rows_max=ROWS, threads=setup.threads)
     async with (
         session() as http,
         firsttoken(setup, http) as ours,
@@ -114,21 +144,31 @@ async def compare(model: Path, rounds: int, word: int) -> tuple[list[tuple[dict[
         for number in range(rounds + 1):  # the first one warms up
             sides = (ours, theirs) if number % 2 else (theirs, ours)
             costs = {side.name: await round_of(side, f"{number}", word) for side in sides}
-            measured.append((costs[ours.name], costs[theirs.name]))
+            floor = await asyncio.to_thread(floor_of, device, costs[ours.name])
+            measured.append((costs[ours.name], costs[theirs.name], floor))
         async with http.get(f"{ours.url}/metrics", headers=ours.headers) as answer:
             told = [line for line in (await answer.text()).splitlines() if line[0] != "#"]
             kept = [line for line in told if "checkpoint" in line or "engine_parked" in line]
+    device.close()
+    model.close()
     return measured[1:], "\n".join(kept)
 
 
-def table(measured: Sequence[tuple[dict[str, Cost], dict[str, Cost]]]) -> str:
-    rows = ["| prompt | computed: theirs, ours | TTFT, ms: theirs, ours | ratio |", "|---|---|---|---|"]
+def table(measured: Sequence[Measured]) -> str:
+    rows = [
+        "| prompt | computed: theirs, ours | TTFT, ms: theirs, ours, floor | ratio | to floor |",
+        "|---|---|---|---|---|",
+    ]
     for name in measured[0][0]:
-        ours, theirs = [[each[side][name] for each in measured] for side in (0, 1)]
+        ours, theirs, floor = zip(*((a[name], b[name], c[name]) for a, b, c in measured), strict=True)
         ratio = median(a.ttft_ms / b.ttft_ms for a, b in zip(ours, theirs, strict=True))
         tokens = [round(median(each.computed for each in side)) for side in (theirs, ours)]
         times = [median(each.ttft_ms for each in side) for side in (theirs, ours)]
-        rows.append(f"| {name} | {tokens[0]}, {tokens[1]} | {times[0]:.0f}, {times[1]:.0f} | {ratio:.2f} |")
+        least = [(a.ttft_ms, b) for a, b in zip(ours, floor, strict=True) if a.computed]
+        over = f"{median(a / b for a, b in least):.2f}" if least else ""
+        times = [*times, median(floor)]
+        shown = ", ".join(f"{each:.0f}" for each in times)
+        rows.append(f"| {name} | {tokens[0]}, {tokens[1]} | {shown} | {ratio:.2f} | {over} |")
     return "\n".join(rows)
 
 
@@ -148,7 +188,10 @@ def main() -> None:
         measured, kept = asyncio.run(compare(path, asked.rounds, word))
     print(table(measured), kept, sep="\n\n")
     if asked.json:
-        rounds = [[{name: asdict(cost) for name, cost in side.items()} for side in each] for each in measured]
+        rounds = [
+            [*({name: asdict(cost) for name, cost in side.items()} for side in sides), floor]
+            for *sides, floor in measured
+        ]
         asked.json.write_text(json.dumps(rounds))
 
 
