@@ -55,25 +55,25 @@ class StopStrings:
     """Push pieces of a text, get what is safe to show: no stop string, and no beginning of one."""
 
     def __init__(self, strings: Sequence[str] = ()) -> None:
-        self._strings = tuple(string for string in strings if string)
+        self.strings = tuple(string for string in strings if string)
         self.held = ""  # may be the start of a stop string
         self.met: str | None = None  # the one that ended the text
         self.rest = ""  # what was pushed from its beginning on
 
     def __bool__(self) -> bool:
-        return bool(self._strings)
+        return bool(self.strings)
 
     def push(self, text: str) -> str:
         """What precedes the first stop string, once one is met: nothing more is shown then."""
         if self.met is not None:
             return ""
         text = self.held + text
-        found = [(at, string) for string in self._strings if (at := text.find(string)) >= 0]
+        found = [(at, string) for string in self.strings if (at := text.find(string)) >= 0]
         if found:
             at, self.met = min(found)
             self.held, self.rest = "", text[at:]
             return text[:at]
-        keep = max((_overlap(text, string) for string in self._strings), default=0)
+        keep = max((_overlap(text, string) for string in self.strings), default=0)
         self.held = text[len(text) - keep :]
         return text[: len(text) - keep]
 
@@ -162,7 +162,7 @@ class Reply:
         if not self.calls_max:
             self._written.append(text)
         parsed = self.parser.feed(text)
-        if len(parsed) == 1 and isinstance(parsed[0], Text) and not (self.stops or self.repeats):  # nearly always
+        if len(parsed) == 1 and isinstance(parsed[0], Text) and not (self.repeats or self.stops.strings):
             return self._say(Message, parsed[0].text)
         return self._map(parsed)
 
@@ -240,10 +240,9 @@ class Reply:
         if not shown:
             self._space = text if goes_on else self._space
             return []
-        events = [] if goes_on else [*self._close("completed"), *self._start(_empty(kind))]
+        begun = [] if goes_on else [*self._close("completed"), *self._start(_empty(kind))]
         self._space = text[len(shown) :]
-        events += self._grow(shown)
-        return events
+        return begun + self._grow(shown)
 
     def _start_call(self, name: str) -> list[Event]:
         closed = self._close("completed")
@@ -302,7 +301,7 @@ class Reply:
         if isinstance(item, Message):
             if told:
                 self._logprobs += told
-            return [TextDelta(self._index, item.id, text, told)]
+            return [TextDelta(self.first_index + len(self.items), item.id, text, told)]
         kind = ReasoningDelta if isinstance(item, Reasoning) else ArgumentsDelta  # without log probabilities
         return [kind(self._index, item.id, text)]
 
