@@ -118,11 +118,12 @@ class Metrics:
         if len(self._uncounted) > UNCOUNTED_MAX:
             self.catch_up(1)
 
-    def catch_up(self, turns: int | None = None) -> None:
-        """Count as many finished turns, or all. They take up to a tenth of a millisecond each: call it in a thread."""
-        with self._counting:
-            for _ in range(min(len(self._uncounted), turns or UNCOUNTED_MAX)):
-                self._count(self._uncounted.popleft())
+    def catch_up(self, turns: int = UNCOUNTED_MAX + 1) -> None:
+        """Count as many finished turns, at most. They take up to a tenth of a millisecond each: call it in a thread."""
+        for _ in range(min(len(self._uncounted), turns)):
+            with self._counting:  # of one turn at a time, since the event loop may wait for it
+                if self._uncounted:
+                    self._count(self._uncounted.popleft())
 
     def _count(self, record: TurnRecord) -> None:
         trace, surface, model = record.trace, record.surface, record.model
