@@ -196,6 +196,16 @@ def answered_calls(items: Iterable[Item]) -> frozenset[str]:
     )
 
 
+def with_calls(items: Iterable[Item]) -> Iterator[Item]:
+    """Without the results of calls that are not there: stored items may be deleted one by one."""
+    known = set[str]()
+    for item in items:
+        if isinstance(item, FunctionCall):
+            known.add(item.call_id)
+        if not isinstance(item, FunctionCallOutput) or item.call_id in known:
+            yield item
+
+
 def pictures_in(items: Iterable[Item]) -> Iterator[Picture]:
     for item in items:
         if isinstance(item, Message | FunctionCallOutput):

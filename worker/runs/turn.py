@@ -14,7 +14,7 @@ from uuid import UUID
 from agents.compaction import run_compacted
 from agents.errors import NotFound
 from agents.events import EventSink, TurnFinished
-from agents.message import FunctionCallOutput, Item
+from agents.message import FunctionCallOutput, Item, with_calls
 from agents.progress import Marks
 from agents.prompt import since_compaction
 from agents.store import ResponseRecord
@@ -97,7 +97,7 @@ async def hydrate(
     except NotFound as error:
         code = f"{before.removesuffix('_id')}_not_found"
         raise ApiError(404, str(error), param=before, code=code) from None
-    history = tuple(opened(services.seals, tenant_id, item, before) for item in history)
+    history = tuple(opened(services.seals, tenant_id, item, before) for item in with_calls(history))
     items = await services.attachments.items(tenant_id, request.input, "input")
     servers = await services.mcp_servers.opened(principal, request.servers, trace or Trace())
     if (configured := request.configured((*history, *items))) is not request:

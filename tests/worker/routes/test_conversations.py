@@ -75,6 +75,19 @@ async def test_items_are_added_read_and_deleted(client: Client) -> None:
     await get(client, f"{URL}/{id}/items/{item['id']}", 404)
 
 
+async def test_a_conversation_goes_on_when_a_call_was_deleted_and_its_result_is_left(client: Client) -> None:
+    call = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}
+    result = {"type": "function_call_output", "call_id": "c", "output": "2"}
+    id = (await post(client, URL, {"items": [said("a"), call, result]}))["id"]
+    called = (await get(client, f"{URL}/{id}/items?order=asc"))["data"][1]["id"]
+    async with client.delete(f"{URL}/{id}/items/{called}") as answer:
+        assert answer.status == 200
+    body = {"conversation": id, "input": "b"}
+    assert (await post(client, "/v1/responses", body))["status"] == "completed"
+    refused = await post(client, "/v1/responses", {**body, "input": [result]}, 400)
+    assert refused["error"]["param"] == "input"
+
+
 async def test_a_list_tells_the_first_question_where_there_is_no_title(client: Client) -> None:
     items = [said("Be brief.", "system"), said("How high is it? " * 20)]
     titled = await post(client, URL, {"items": items, "metadata": {"title": "Heights"}})
