@@ -183,6 +183,12 @@ class Slots:
         return self.parked.index_bytes + self._seen.bytes
 
     @property
+    def end_bytes(self) -> int:
+        """Memory of the logits at the ends of prompts, which a slot may share with the one that it was forked from."""
+        ends = [slot.end for slot in self._slots]
+        return sum({id(end.logits): end.logits.nbytes for end in ends if end}.values())
+
+    @property
     def keeps_ends(self) -> bool:
         """Whether the ends of prompts are kept where the slot goes on with an answer."""
         return self._rewinds or self.checkpoints.keeps

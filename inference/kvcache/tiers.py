@@ -252,6 +252,7 @@ class Tiers:
             "checkpoints": len(self._slots.checkpoints),
             "checkpoint_bytes": self._slots.checkpoints.bytes,
             "checkpoints_used_total": self.totals["checkpoints_used"],
+            "prompt_end_bytes": self._slots.end_bytes,
             "prompt_index_bytes": self._slots.index_bytes,
             "restored_total": self.totals["restored"],
             "restored_tokens_total": self.totals["restored_tokens"],

@@ -288,7 +288,8 @@ KNOWN = {  # part -> engine's gauge
     "kv_cache": "kv_cache_bytes",
     "working": "working_bytes",
     "parked": "parked_bytes",
-    "checkpoints": "checkpoint_bytes",  # of recurrent states
+    "checkpoints": "checkpoint_bytes",  # of recurrent states, with the logits there
+    "prompt_ends": "prompt_end_bytes",  # logits of slots, from which the same prompt is answered without a step
     "prompt_index": "prompt_index_bytes",  # of parked prompts, and of those seen before
     "token_cache": "token_cache_bytes",  # token ids of prompt fragments and of generated turns
     "answer_cache": "answer_cache_bytes",  # exact-match answers

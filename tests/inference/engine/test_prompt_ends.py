@@ -220,6 +220,18 @@ def test_a_failed_step_leaves_the_ends_of_its_prompts_as_they_are() -> None:
         assert answered(machine, again) == 0
 
 
+@REWINDS
+def test_the_logits_at_the_ends_of_prompts_are_told_as_memory(rewinds: bool) -> None:
+    """A recurrent model that goes on has them among its checkpoints, whose memory is told apart."""
+    machine = Machine(rewinds=rewinds)
+    stats = machine.tiers.stats(None)
+    assert (stats["prompt_end_bytes"], stats["checkpoint_bytes"]) == (0, 0)
+    answered(machine, request(PROMPT, 80))
+    stats, row_bytes = machine.tiers.stats(None), 4 * VOCABULARY
+    assert stats["prompt_end_bytes"] == (row_bytes if rewinds else 0)
+    assert rewinds or stats["checkpoint_bytes"] > row_bytes
+
+
 def test_the_states_at_the_ends_of_prompts_stay_within_their_bytes() -> None:
     one = 4 * (len(PROMPT) + VOCABULARY) + INDEX_TOKEN_BYTES * len(PROMPT)  # of the scripted device
     limit = int(2.5 * one)

@@ -35,9 +35,10 @@ def test_the_parts_add_up_to_what_the_process_uses() -> None:
 
 
 def test_caches_are_no_growth_of_the_rest() -> None:
-    stats = {"prompt_index_bytes": 10 * 1024, "token_cache_bytes": 30 * 1024, "query_cache_bytes": 20 * 1024}
-    found = parts(STATUS, stats)
-    assert [found[part] // 1024 for part in ("prompt_index", "token_cache", "query_cache", "rest")] == [10, 30, 20, 640]
+    sizes = {"prompt_index": 10, "token_cache": 30, "query_cache": 20, "prompt_end": 40}
+    found = parts(STATUS, {f"{name}_bytes": size * 1024 for name, size in sizes.items()})
+    told = [found[part] // 1024 for part in ("prompt_index", "token_cache", "query_cache", "prompt_ends", "rest")]
+    assert told == [10, 30, 20, 40, 600]
 
 
 def test_what_was_given_back_to_malloc_alone_has_a_name() -> None:
