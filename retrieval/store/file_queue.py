@@ -62,9 +62,8 @@ class FileQueue:
 
     async def claim(self, worker: int) -> Claim | None:
         """Claim the next file to read, of any tenant; None if there is none. Tenants take turns."""
-        async with self._database.anonymous() as connection:
-            row = await connection.fetchrow("select * from claim_file($1)", worker)
-        return Claim(*row) if row else None
+        rows = await self._database.fetch("select * from claim_file($1)", worker)
+        return Claim(*rows[0]) if rows else None
 
     async def begin(self, claim: Claim) -> int:
         """Record an attempt before any of the file is read; returns its number. Raises FileNotFound."""

@@ -279,9 +279,8 @@ class PassageStore:
 
     async def refresh_lexemes(self, chunks_max: int) -> int:
         """Rewrite the words of some chunks of any tenant that an older version wrote; returns how many."""
-        async with self._database.anonymous() as connection:
-            refreshed: int = await connection.fetchval("select refresh_lexemes($1)", chunks_max)
-        return refreshed
+        [(refreshed,)] = await self._database.fetch("select refresh_lexemes($1)", chunks_max)
+        return int(refreshed)
 
     async def texts(self, tenant_id: UUID, spans: Sequence[SourceSpan]) -> dict[SourceSpan, str]:
         """The text of each span; spans of deleted files are missing."""
