@@ -17,7 +17,7 @@ from agents.turn import ANSWER_TOKENS, Turn
 from inference.generation import Generation, ThoughtLimit
 from inference.language_model import LanguageModel
 from inference.lru_cache import LruCache
-from inference.template_options import NO_OPTIONS, Value
+from inference.prompt import NO_OPTIONS, Value
 from inference.trace import Trace
 
 VERSIONS = count()

@@ -22,8 +22,7 @@ from agents.tool import Tool, ToolContext, ToolError, tool
 from agents.turn import Turn
 from inference.errors import InferenceError
 from inference.generation import Finish, Generation, Sampling, Terms
-from inference.prompt import ChatMessage
-from inference.template_options import THINKING
+from inference.prompt import THINKING, ChatMessage
 from inference.trace import Trace, now_ns
 from retrieval.errors import RetrievalError
 from retrieval.passage import Passage

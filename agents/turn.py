@@ -23,8 +23,7 @@ from agents.message import Item, ToolListing
 from agents.tool import FunctionTool, ServerTool, qualified
 from inference.frozen import changed, dataclass
 from inference.generation import NO_DEADLINE, Due, Generation, Priority, Sampling
-from inference.prompt import Segment
-from inference.template_options import TemplateOptions
+from inference.prompt import Segment, TemplateOptions
 from retrieval.filter import Filter
 
 TOKENS_MAX = 1_000_000  # of an answer without a limit: above every context, which then is the limit

@@ -8,8 +8,7 @@ from typing import Any, Protocol
 from inference.adapter import Adapter
 from inference.generation import ANY_TERMS, Due, Generation, Grammar, Priority, Sampling, Terms, UsualSampling
 from inference.message_fitting import Capabilities
-from inference.prompt import ChatMessage, PromptTokens, Rendered, Segment, Verdict
-from inference.template_options import NO_OPTIONS, Value
+from inference.prompt import NO_OPTIONS, ChatMessage, PromptTokens, Rendered, Segment, Value, Verdict
 
 
 class LanguageModel(Protocol):
@@ -38,7 +37,7 @@ class LanguageModel(Protocol):
 
     @property
     def switches(self) -> frozenset[str]:
-        """Variables of the chat template that a request may set: see `inference.template_options`."""
+        """Variables of the chat template that a request may set: see `inference.prompt`."""
 
     def render(
         self,

@@ -1,10 +1,12 @@
-"""A prompt on its way to the model: messages, the pieces that the chat template renders, their tokens; and what the
-prompt cache shares with whom, and says of a prompt that it did not have."""
+"""A prompt on its way to the model: messages, options of the chat template, the pieces that it renders, their tokens;
+and what the prompt cache shares with whom, and says of a prompt that it did not have."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import field
 from enum import StrEnum
+from typing import Literal, TypeAlias
 
 from inference.frozen import dataclass
 from inference.picture import Picture, PlacedRun, Run
@@ -167,3 +169,41 @@ class Rendered(list[Segment]):
     def __init__(self, segments: Iterable[Segment] = (), rewrites: Sequence[str] = ()) -> None:
         super().__init__(segments)
         self.rewrites = rewrites
+
+
+# Options that a request sets in the model's chat template, such as whether the model reasons before it answers.
+# Templates have variables for them, under various names. An option for which the template has none is ignored.
+Effort: TypeAlias = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
+Value: TypeAlias = bool | int | float | str
+
+EFFORT = "reasoning_effort"  # gpt-oss, Mistral
+THINKING = ("enable_thinking", "thinking")  # Qwen, GLM, SmolLM; DeepSeek, Granite
+VERBOSITY = "verbosity"
+NO_OPTIONS: Mapping[str, Value] = {}
+WITHOUT_THINKING = frozenset({"none", "minimal"})
+# Models were trained on low, medium and high.
+NEAREST: Mapping[str, str] = {"minimal": "low", "xhigh": "high", "max": "high"}
+
+
+@dataclass(frozen=True, slots=True)
+class TemplateOptions:
+    """`variables` are set by name and override what `effort` implies."""
+
+    effort: Effort | None = None
+    verbosity: str | None = None
+    variables: Mapping[str, Value] = field(default_factory=dict)
+
+    def chosen(self, known: frozenset[str]) -> dict[str, Value]:
+        """Values for the variables that the template has (`known`)."""
+        wishes: dict[str, Value] = {}
+        if self.effort is not None:
+            wishes[EFFORT] = NEAREST.get(self.effort, self.effort)
+            wishes |= dict.fromkeys(THINKING, self.effort not in WITHOUT_THINKING)
+        if self.verbosity is not None:
+            wishes[VERBOSITY] = self.verbosity
+        return {name: value for name, value in (wishes | dict(self.variables)).items() if name in known}
+
+
+def have_effort(known: frozenset[str]) -> bool:
+    """Whether one of these template variables sets the effort."""
+    return not known.isdisjoint({EFFORT, *THINKING})

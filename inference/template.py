@@ -24,8 +24,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from inference.errors import InvalidTemplate
 from inference.message_fitting import Capabilities, TemplateMessage, fit
-from inference.prompt import ChatMessage, Part, Rendered, Segment, ToolCall
-from inference.template_options import NO_OPTIONS, Value
+from inference.prompt import NO_OPTIONS, ChatMessage, Part, Rendered, Segment, ToolCall, Value
 from inference.template_probe import openings, probe
 
 # Markup needs brackets, bars or the like. Text of only these characters is harmless, and templates compare it

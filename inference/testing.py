@@ -33,8 +33,7 @@ from inference.generation import (
 )
 from inference.grammar.constraint import Constraint
 from inference.message_fitting import EVERYTHING, Capabilities
-from inference.prompt import ChatMessage, Miss, Part, PromptTokens, Rendered, Segment, Verdict
-from inference.template_options import NO_OPTIONS, Value
+from inference.prompt import NO_OPTIONS, ChatMessage, Miss, Part, PromptTokens, Rendered, Segment, Value, Verdict
 from inference.tokenizer import CHARACTER_BYTES, Room
 from inference.trace import now_ns
 

@@ -19,9 +19,8 @@ from inference.grammar.constraint import Vocabulary
 from inference.kvcache.miss_report import judge
 from inference.llama import LlamaModel
 from inference.picture import Eyes, Run
-from inference.prompt import ChatMessage, Part, PromptTokens, Rendered, Segment, Verdict
+from inference.prompt import NO_OPTIONS, ChatMessage, Part, PromptTokens, Rendered, Segment, Value, Verdict
 from inference.template import ChatTemplate
-from inference.template_options import NO_OPTIONS, Value
 from inference.tokenizer import Room, TextStream, Tokenizer
 
 

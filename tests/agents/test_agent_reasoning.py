@@ -11,8 +11,7 @@ from agents.payload import from_payload, to_payload
 from agents.prompt import assemble
 from agents.turn import Limits, Turn
 from inference.generation import Sampling
-from inference.prompt import ChatMessage, Rendered, Segment
-from inference.template_options import NO_OPTIONS, Value
+from inference.prompt import NO_OPTIONS, ChatMessage, Rendered, Segment, Value
 from inference.testing import ScriptedModel
 from tests.agents.turns import TENANT, asked, call, double, run, user
 

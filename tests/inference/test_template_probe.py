@@ -10,9 +10,8 @@ import pytest
 from agents.parser.dialect import Format, choose
 from inference.errors import InvalidTemplate
 from inference.message_fitting import EVERYTHING, Capabilities
-from inference.prompt import ChatMessage, ToolCall
+from inference.prompt import ChatMessage, ToolCall, have_effort
 from inference.template import ChatTemplate
-from inference.template_options import have_effort
 from tests.inference.families import FAMILIES
 
 DOCS = Path(__file__).resolve().parents[2] / "docs/models.md"

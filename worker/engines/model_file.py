@@ -33,7 +33,7 @@ from agents.errors import AgentError
 from agents.routing.policy import Policy, named_by, names
 from agents.toml_file import Name, Table, line_of, read_toml
 from inference.adapter import adapters_in
-from inference.template_options import Value
+from inference.prompt import Value
 from worker.config import Config
 from worker.engines.model_aliases import ALIASES_MAX, NAME
 from worker.errors import StartError

@@ -15,8 +15,7 @@ from typing import Any, Literal, TypeAlias
 from inference.errors import EngineStopped, InferenceError, ModelAway, NoRoom
 from inference.generation import ANY_TERMS, Due, Generation, Grammar, Priority, Sampling, Terms
 from inference.model import ChatModel
-from inference.prompt import ChatMessage, PromptTokens, Rendered, Segment, Verdict
-from inference.template_options import NO_OPTIONS, Value
+from inference.prompt import NO_OPTIONS, ChatMessage, PromptTokens, Rendered, Segment, Value, Verdict
 from inference.text_model import TextModel
 
 State: TypeAlias = Literal["loaded", "loading", "not_loaded"]

@@ -11,7 +11,7 @@ from aiohttp import web
 from agents.parser.dialect import Format, choose
 from inference.language_model import LanguageModel
 from inference.message_fitting import Capabilities
-from inference.template_options import have_effort
+from inference.prompt import have_effort
 from worker.auth.scope import Scope
 from worker.errors import ApiError
 from worker.http.request import Routes, json_response

@@ -20,7 +20,7 @@ from agents.tool import FunctionTool
 from agents.turn import TOKENS_MAX, Turn
 from inference.frozen import changed
 from inference.generation import Sampling
-from inference.template_options import Effort, TemplateOptions
+from inference.prompt import Effort, TemplateOptions
 from worker.wire import limits
 from worker.wire.function_tools import NO_PARAMETERS, Description, Schema, enforceable
 from worker.wire.items import Arguments

@@ -9,8 +9,7 @@ from uuid import UUID
 from pydantic import Discriminator, Field, Tag, ValidationInfo, field_validator
 
 from agents.turn import Turn
-from inference.prompt import Segment
-from inference.template_options import TemplateOptions
+from inference.prompt import Segment, TemplateOptions
 from worker.wire import limits
 from worker.wire.chat_request import ChoicesRequest, apart
 from worker.wire.options import TOP_MAX, priority_of

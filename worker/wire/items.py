@@ -20,7 +20,7 @@ from agents.message import (
 )
 from agents.payload import ADDITIONAL_TOOLS, CALLS, LISTING, OUTPUTS, UPDATE, hosted_call, parsed, written
 from agents.tool import CallShape, FunctionTool, described
-from inference.template_options import Effort
+from inference.prompt import Effort
 from worker.wire import limits
 from worker.wire.function_tools import CustomTool, FunctionToolParam, NamespaceTool
 from worker.wire.mcp import McpItem, StoredItem

@@ -20,7 +20,7 @@ from pydantic import (
 
 from agents.requested_server import RequestedServer
 from agents.turn import AnswerFormat, Turn, TurnServer
-from inference.template_options import Effort, TemplateOptions
+from inference.prompt import Effort, TemplateOptions
 from worker.wire import limits
 from worker.wire.messages_content import BILLING, GivenMessage, MessageParam, SaidMessage, SystemContent, items_of, said
 from worker.wire.messages_tools import (

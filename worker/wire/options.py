@@ -14,7 +14,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints, 
 
 from agents.turn import AnswerFormat, Caps
 from inference.generation import Priority, Sampling
-from inference.template_options import VERBOSITY, TemplateOptions, have_effort
+from inference.prompt import VERBOSITY, TemplateOptions, have_effort
 from worker.edge.limit_settings import REFUSE, WAIT
 from worker.errors import invalid
 from worker.wire import limits

@@ -22,7 +22,7 @@ from agents.requested_server import RequestedServer
 from agents.turn import TOKENS_MAX, Compacting, FileSearch, Turn
 from inference.frozen import changed
 from inference.generation import Sampling
-from inference.template_options import Effort, TemplateOptions
+from inference.prompt import Effort, TemplateOptions
 from worker.errors import ApiError
 from worker.wire import limits
 from worker.wire.items import CompactionTrigger, InputItem, MessageItem, as_items, without_triggers

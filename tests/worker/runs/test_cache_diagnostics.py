@@ -11,7 +11,7 @@ import pytest
 from agents.message import Compaction, Message
 from agents.tool import FunctionTool
 from agents.turn import AnswerFormat, Turn
-from inference.template_options import TemplateOptions
+from inference.prompt import TemplateOptions
 from inference.testing import ScriptedModel
 from inference.trace import Trace
 from migrations.pool import Database

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from inference.prompt import ChatMessage
+from inference.prompt import ChatMessage, Effort, TemplateOptions
 from inference.template import ChatTemplate
-from inference.template_options import Effort, TemplateOptions
 
 QWEN = """{%- for message in messages %}{{ message.content }}{% endfor %}
 {%- if enable_thinking is defined and enable_thinking is false %}<think></think>{% endif %}"""
