@@ -83,7 +83,7 @@ class LoaderPool:
         kills the reader. Raises UnreadableFile, ReadersUnavailable.
         """
         name = path.name.encode("utf-8", "surrogatepass").decode("utf-8", "replace")  # names need not be Unicode
-        return await self._judged(Job.of(name, len(data), limits, split=split), data, limits, owner, judged)
+        return await self._judged(Job.of(name, len(data), limits, split=split), data, limits, owner, document_in)
 
     async def pixels(self, owner: Hashable, picture: Picture) -> Pixels:
         """The pixels of a picture; otherwise as `read`. The newest are kept: each step of a conversation needs those of
@@ -91,14 +91,14 @@ class LoaderPool:
         key = owner, picture.digest
         if (pixels := self._pixels.get(key)) is None:
             job = Job.of("", len(picture.data), PICTURE_LIMITS, is_picture=True)
-            pixels = await self._judged(job, picture.data, PICTURE_LIMITS, owner, judged_pixels)
+            pixels = await self._judged(job, picture.data, PICTURE_LIMITS, owner, _pixels_in)
         if pixels.is_thin:
             raise UnreadableFile(f"is more than {ASPECT_MAX} times as long as it is wide; cut it")
         self._pixels.put(key, pixels)
         return pixels
 
     async def _judged(
-        self, job: Job, data: bytes, limits: Limits, owner: Hashable, judge: Callable[[Ended], Result]
+        self, job: Job, data: bytes, limits: Limits, owner: Hashable, parse: Callable[[bytes], Result]
     ) -> Result:
         turn = self._turns.setdefault(owner, asyncio.Lock())
         async with turn, self._places:
@@ -106,7 +106,7 @@ class LoaderPool:
             if ended.status is None:  # the server died and took the reader along, perhaps not because of this file
                 ended = await self._run(job, data, limits.wall_s)
             self._prepare()
-            return await asyncio.get_running_loop().run_in_executor(self._threads, judge, ended)
+            return await asyncio.get_running_loop().run_in_executor(self._threads, judged, ended, parse)
 
     async def _run(self, job: Job, data: bytes, wall_s: float) -> Ended:
         try:
@@ -180,17 +180,8 @@ class _Header(BaseModel):
     bug: Annotated[str, Field(max_length=200)] = ""
 
 
-def judged(ended: Ended) -> Read:
+def judged(ended: Ended, parse: Callable[[bytes], Result]) -> Result:
     """The result of a reader that has ended. Raises UnreadableFile, ReadersUnavailable."""
-    return _result(ended, _parsed)
-
-
-def judged_pixels(ended: Ended) -> Pixels:
-    """The same of a reader of a picture."""
-    return _result(ended, _parsed_pixels)
-
-
-def _result(ended: Ended, parse: Callable[[bytes], Result]) -> Result:
     if ended.status is None:
         raise ReadersUnavailable()
     if ended.status == -signal.SIGXCPU:
@@ -217,14 +208,14 @@ def _opened(answer: bytes) -> tuple[_Header, bytes]:
     return header, answer[body:]
 
 
-def _parsed_pixels(answer: bytes) -> Pixels:
+def _pixels_in(answer: bytes) -> Pixels:
     header, rgb = _opened(answer)
     if not rgb or len(rgb) != 3 * header.width * header.height:
         raise ValueError("the result is incomplete")
     return Pixels(header.width, header.height, rgb)
 
 
-def _parsed(answer: bytes) -> Read:
+def document_in(answer: bytes) -> Read:
     header, body = _opened(answer)
     if not header.media_type:
         raise ValueError("the result is incomplete")

@@ -20,7 +20,7 @@ from retrieval.loaders import fork_server, formats
 from retrieval.loaders.document import Section
 from retrieval.loaders.fork_server import Ended, ForkServer, Reader
 from retrieval.loaders.job import Job, Limits, framed
-from retrieval.loaders.pool import AT_ONCE_MAX, LoaderPool, judged
+from retrieval.loaders.pool import AT_ONCE_MAX, LoaderPool, document_in, judged
 from tests.retrieval.loaders import hostile
 from tests.retrieval.loaders.hostile import CALM, ENDLESS
 from tests.retrieval.loaders.test_docx import make_docx, paragraph
@@ -334,7 +334,7 @@ async def test_signals_that_a_draining_worker_gets_stop_no_reader() -> None:
         for number in (signal.SIGINT, signal.SIGTERM):
             os.kill(server.pid, number)
         job = Job.of(CALM[0].name, len(CALM[1]), MOST)
-        assert judged(await asyncio.to_thread(reader.run, job, CALM[1])).document == formats.load(*CALM)
+        assert judged(await asyncio.to_thread(reader.run, job, CALM[1]), document_in).document == formats.load(*CALM)
     finally:
         reader.close()
         server.close()
@@ -352,7 +352,9 @@ def answer(header: str) -> bytes:
 
 
 def test_an_answer_that_makes_sense_is_believed() -> None:
-    document, pieces = judged(Ended(answer('{"title": "a", "sections": [["b", 1, 4]], "pieces": [[0, 1, 4]]}'), 0))
+    document, pieces = judged(
+        Ended(answer('{"title": "a", "sections": [["b", 1, 4]], "pieces": [[0, 1, 4]]}'), 0), document_in
+    )
     assert (document.title, document.text, document.sections) == ("a", "text", (Section("b", 1, 4),))
     assert pieces == [Piece(0, 1, 4)]
 
@@ -378,10 +380,10 @@ def test_an_answer_that_makes_sense_is_believed() -> None:
 )
 def test_an_answer_that_makes_no_sense_is_not_believed(made: bytes) -> None:
     with pytest.raises(UnreadableFile, match="is damaged"):
-        judged(Ended(made, 0))
+        judged(Ended(made, 0), document_in)
 
 
 def test_a_bug_of_a_loader_is_told_of_without_the_files_content(caplog: pytest.LogCaptureFixture) -> None:
     with pytest.raises(UnreadableFile):
-        judged(Ended(answer('{"bug": "KeyError in docx.py:1"}'), 0))
+        judged(Ended(answer('{"bug": "KeyError in docx.py:1"}'), 0), document_in)
     assert caplog.messages == ["a loader failed on a file: KeyError in docx.py:1"]
