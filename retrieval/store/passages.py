@@ -17,14 +17,42 @@ from numpy.typing import NDArray
 from inference.embedding.windows import Windows
 from migrations.pool import DATABASE_AWAY, Also, Connection, Database, nothing
 from retrieval.candidate import Candidate, ChunkKey, Hit
-from retrieval.errors import FileNotFound
+from retrieval.errors import FileNotFound, StoreNotFound
 from retrieval.filter import Filter
 from retrieval.records import CountedStore, NewFile, SourceSpan, StoredFile, VectorStore
 from retrieval.store.chunks import locked, remove, write
 from retrieval.store.search import EXACT_CHUNKS_MAX, SearchResult, search
-from retrieval.store.stores import counted, find
 
+STORES_LISTED_MAX = 1000
 WARM_CONNECTIONS = 4  # when a worker starts: a page sends up to three requests at once
+
+_COLUMNS = "s.id, s.name, s.embedding_model, s.dimensions, s.metadata, s.created_at, s.chunks, s.likeness"
+
+_FIND = f"""
+select {_COLUMNS}
+  from vector_stores s
+ where s.tenant_id = $1
+   and (s.id = any($2)
+        or s.name = any($2) and not exists (
+           select from vector_stores o
+            where o.tenant_id = s.tenant_id and o.name = s.name and (o.created_at, o.id) < (s.created_at, s.id)))
+"""
+
+_COUNTED = f"""
+select {_COLUMNS}, counted.*
+  from vector_stores s
+ cross join lateral (
+    select count(*) filter (where v.status = 'completed') as files,
+           count(*) filter (where v.status = 'in_progress') as waiting,
+           count(*) filter (where v.status = 'failed') as failed,
+           count(*) filter (where v.status = 'cancelled') as cancelled,
+           coalesce(sum(f.bytes) filter (where v.status = 'completed'), 0)::bigint as bytes
+      from vector_store_files v join files f on f.tenant_id = v.tenant_id and f.id = v.file_id
+     where v.tenant_id = s.tenant_id and v.vector_store_id = s.id) as counted
+ where s.tenant_id = $1 and ($2::text is null or s.id = $2)
+ order by s.created_at, s.id
+ limit {STORES_LISTED_MAX}
+"""
 
 _WINDOWS = """
 select vector_store_id, file_id, ordinal, windows, window_scales
@@ -81,7 +109,7 @@ class PassageStore:
                 "where not exists (select from vector_stores where tenant_id = $1 and name = $3)",
                 *(tenant_id, _new_id("vs"), name, embedding_model, dimensions),
             )
-            return (await find(connection, tenant_id, [name]))[0]
+            return (await _find(connection, tenant_id, [name]))[0]
 
     async def create(
         self, tenant_id: UUID, name: str | None, metadata: Mapping[str, Any], *, embedding_model: str, dimensions: int
@@ -94,20 +122,20 @@ class PassageStore:
                 "values ($1, $2, $3, $4, $5, $6)",
                 *(tenant_id, store_id, name or store_id, embedding_model, dimensions, dict(metadata)),
             )
-            return (await find(connection, tenant_id, [store_id]))[0]
+            return (await _find(connection, tenant_id, [store_id]))[0]
 
     async def update(
         self, tenant_id: UUID, store: str, *, name: str | None, metadata: Mapping[str, Any] | None
     ) -> VectorStore:
         """Change a store's name or metadata; None leaves either unchanged. Raises StoreNotFound."""
         async with self._database.tenant(tenant_id) as connection:
-            [found] = await find(connection, tenant_id, [store])
+            [found] = await _find(connection, tenant_id, [store])
             await connection.execute(
                 "update vector_stores set name = coalesce($3, name), metadata = coalesce($4, metadata) "
                 "where tenant_id = $1 and id = $2",
                 *(tenant_id, found.id, name, None if metadata is None else dict(metadata)),
             )
-            return (await find(connection, tenant_id, [found.id]))[0]
+            return (await _find(connection, tenant_id, [found.id]))[0]
 
     async def get(self, tenant_id: UUID, store: str) -> VectorStore:
         """By id or by name. Raises StoreNotFound."""
@@ -116,18 +144,18 @@ class PassageStore:
     async def named(self, tenant_id: UUID, stores: Sequence[str]) -> list[VectorStore]:
         """By ids or names, each once. Raises StoreNotFound."""
         async with self._database.tenant(tenant_id) as connection:
-            return await find(connection, tenant_id, stores)
+            return await _find(connection, tenant_id, stores)
 
     async def counted(self, tenant_id: UUID, store: str) -> CountedStore:
         """Like `get`, with its files counted."""
         async with self._database.tenant(tenant_id) as connection:
-            [found] = await find(connection, tenant_id, [store])
-            return (await counted(connection, tenant_id, found.id))[0]
+            [found] = await _find(connection, tenant_id, [store])
+            return (await _counted(connection, tenant_id, found.id))[0]
 
     async def stores(self, tenant_id: UUID) -> list[CountedStore]:
         """Oldest first, at most STORES_LISTED_MAX."""
         async with self._database.tenant(tenant_id) as connection:
-            return await counted(connection, tenant_id)
+            return await _counted(connection, tenant_id)
 
     async def remember(self, tenant_id: UUID, store_id: str, likeness: bytes) -> None:
         """Record, before the first write, which model writes to a store."""
@@ -142,7 +170,7 @@ class PassageStore:
         Raises StoreNotFound.
         """
         async with self._database.tenant(tenant_id) as connection:
-            [found] = await find(connection, tenant_id, [store])
+            [found] = await _find(connection, tenant_id, [store])
             await locked(connection, tenant_id, found.id)
             files = await connection.fetch(
                 "delete from vector_store_files where tenant_id = $1 and vector_store_id = $2 returning file_id",
@@ -305,6 +333,25 @@ class PassageStore:
         async with self._database.tenant(tenant_id) as connection:
             rows = await connection.fetch(_WINDOWS, tenant_id, *map(list, columns))
         return {ChunkKey(row[0], row[1], row[2]): _windows(row["windows"], row["window_scales"]) for row in rows}
+
+
+async def _find(connection: Connection, tenant_id: UUID, stores: Sequence[str]) -> list[VectorStore]:
+    """In the order of their ids or names, each once. An id takes precedence over a name that looks like it, and of
+    stores with the same name the oldest counts: a newer one never replaces one that is in use.
+
+    Raises StoreNotFound.
+    """
+    rows = [VectorStore(**row) for row in await connection.fetch(_FIND, tenant_id, list(stores))]
+    oldest_last = sorted(rows, key=lambda store: (store.created_at, store.id), reverse=True)
+    known = {store.name: store for store in oldest_last} | {store.id: store for store in rows}
+    if missing := next((store for store in stores if store not in known), None):
+        raise StoreNotFound(missing)
+    return list({known[store].id: known[store] for store in stores}.values())
+
+
+async def _counted(connection: Connection, tenant_id: UUID, store_id: str | None = None) -> list[CountedStore]:
+    """One store, or all of them, oldest first, at most STORES_LISTED_MAX."""
+    return [CountedStore(**row) for row in await connection.fetch(_COUNTED, tenant_id, store_id)]
 
 
 async def _remove(connection: Connection, tenant_id: UUID, store_id: str, paths: Sequence[str]) -> None:
