@@ -17,6 +17,7 @@ from functools import partial
 from agents.answer_cache import AnswerCache, AnswerLookup, CachedAnswer, SemanticCache
 from agents.errors import AgentError, Interrupted
 from agents.events import ArgumentsDelta, Event, EventSink, ItemFinished, ItemStarted, TurnFinished
+from agents.function_tool import SERVER_SEARCH, Addition, CallShape
 from agents.inflight import InFlight
 from agents.message import FunctionCall, FunctionCallOutput, Message, new_id
 from agents.opener import StepStarter, TurnOpener, report_position, run_on_trial
@@ -26,7 +27,6 @@ from agents.prompt_builder import PromptBuilder, See
 from agents.router import Candidate, ModelRegistry, Router
 from agents.search import best_within, passage_tokens_max
 from agents.step import RunningCalls, add_tool, settled, takes_long
-from agents.tool import SERVER_SEARCH, Addition, CallShape
 from agents.toolbox import Toolbox, ToolResult, fit, validate
 from agents.tools.tool_search import loaded
 from agents.turn import FREE, Prices, Turn

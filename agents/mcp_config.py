@@ -7,7 +7,8 @@ from typing import Annotated, Any, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
-from agents.tool import ToolContext, ToolError, function_schema
+from agents.function_tool import function_schema
+from agents.tool import ToolContext, ToolError
 
 SERVERS_MAX, WORDS_MAX, TOOLS_MAX = 16, 64, 128
 URL_CHARS_MAX = 2000

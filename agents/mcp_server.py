@@ -24,9 +24,10 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.types import CallToolResult, TextContent
 from mcp.types import Tool as RemoteTool
 
+from agents.function_tool import NAME_CHARS_MAX, function_schema
 from agents.mcp_config import TOOLS_MAX, ServerTable
 from agents.origin import PORTS, origin_of
-from agents.tool import NAME_CHARS_MAX, ToolContext, ToolError, function_schema
+from agents.tool import ToolContext, ToolError
 from retrieval.loaders.web import is_public
 
 ANSWER_BYTES_MAX = 1_000_000  # of a response: a list of 128 tools with long schemas; it is parsed on the event loop

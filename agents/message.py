@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
 from typing import Any, Literal, NamedTuple, TypeAlias
 
-from agents.tool import INPUT, PLAIN, CallShape, FunctionTool
+from agents.function_tool import INPUT, PLAIN, CallShape, FunctionTool
 from inference.frozen import dataclass
 from inference.generation import TokenLogprob
 from inference.picture import Picture

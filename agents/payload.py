@@ -9,6 +9,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
+from agents.function_tool import (
+    INPUT,
+    CallForm,
+    CallShape,
+    FunctionTool,
+    InputGrammar,
+    bare,
+    custom_tool,
+    described,
+    qualified,
+)
 from agents.message import (
     CallResult,
     Citation,
@@ -25,17 +36,6 @@ from agents.message import (
     Status,
     ToolListing,
     storable,
-)
-from agents.tool import (
-    INPUT,
-    CallForm,
-    CallShape,
-    FunctionTool,
-    InputGrammar,
-    bare,
-    custom_tool,
-    described,
-    qualified,
 )
 from inference.generation import TokenLogprob
 from inference.picture import Picture

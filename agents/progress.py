@@ -30,6 +30,7 @@ from agents.events import (
     TurnStatus,
     Usage,
 )
+from agents.function_tool import PLAIN, Addition
 from agents.message import (
     CallResult,
     FileSearchCall,
@@ -46,7 +47,7 @@ from agents.router import Candidate
 from agents.routing.policy import DECLINED, begins_like
 from agents.search import Rewriting
 from agents.step import Step
-from agents.tool import PLAIN, Addition, ToolContext
+from agents.tool import ToolContext
 from agents.toolbox import AvailableTools, Stage
 from agents.turn import WALL_CLOCK, Budget, Owner, Turn
 from inference.errors import InferenceError

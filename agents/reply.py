@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from agents.events import ArgumentsDelta, Event, ItemFinished, ItemStarted, ReasoningDelta, TextDelta
+from agents.function_tool import PLAIN, CallShape, FunctionTool
 from agents.message import FunctionCall, Item, Message, Reasoning, Status, find_citations, storable
 from agents.parser.dialect import Parser
 from agents.parser.markup import (
@@ -19,7 +20,6 @@ from agents.parser.markup import (
     Text,
     Thought,
 )
-from agents.tool import PLAIN, CallShape, FunctionTool
 from inference.generation import TokenLogprob
 from inference.grammar.conformance import Conformance, is_enforceable
 from retrieval.passage import Passage

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 from uuid import UUID
 
+from agents.function_tool import NAME_CHARS_MAX, CallShape, FunctionTool, qualified
 from agents.mcp_config import ServerTable
 from agents.message import ToolListing, storable
 from agents.origin import origin_of
-from agents.tool import NAME_CHARS_MAX, CallShape, FunctionTool, qualified
 from inference.lru_cache import LruCache
 from inference.trace import Trace, now_ns
 

@@ -1,5 +1,4 @@
-"""Tools: those that the caller runs, what a model reads of one that is added to a conversation, and how a call is told
-to the caller. Ours are Python functions, whose schema comes from the type hints and the docstring.
+"""A tool: a Python function that the model may call. Its schema comes from the type hints and the docstring.
 
     @tool
     def dice(sides: int = 6) -> int:
@@ -21,124 +20,17 @@ import inspect
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, get_type_hints, overload
+from typing import Any, Protocol, get_type_hints, overload
 from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from pydantic_core import to_jsonable_python
 
+from agents.function_tool import function_schema
 from inference.trace import now_ns
 from retrieval.passage import Passage
-
-# Of functions. `mcp__server__tool`, as coding agents name the tools of their servers, is often longer than 64. 128 is
-# the limit of Anthropic's API.
-NAME_CHARS_MAX = 128
-
-CallForm: TypeAlias = Literal[
-    "function", "custom", "tool_search", "local_shell", "shell", "apply_patch", "mcp", "mcp_approval", "hosted"
-]
-ADDED = "These tools can be called from here on:"
-INPUT = "input"  # the argument of a custom tool
-NOTHING = "No tool was found."
-
-
-class CallShape(NamedTuple):
-    """To the model every tool is a function. Its name begins with the `namespace`, if there is one: that of a tool of
-    an MCP server with the label of its server. A call that needs approval is the caller's, who approves it. A `hosted`
-    one was run by another server, in an earlier answer."""
-
-    form: CallForm = "function"
-    namespace: str = ""
-    by_server: bool = False  # the server runs it, not the caller
-
-
-PLAIN = CallShape()
-SERVER_SEARCH = CallShape("tool_search", by_server=True)
-
-
-def qualified(namespace: str, name: str) -> str:
-    """The name by which a model calls a tool of a namespace. Those of MCP servers end with the separator already."""
-    if not namespace:
-        return name
-    return f"{namespace}{name}" if namespace.endswith("__") else f"{namespace}__{name}"
-
-
-def bare(namespace: str, name: str) -> str:
-    """The inverse of `qualified`."""
-    return name.removeprefix(qualified(namespace, "")) if namespace else name
-
-
-def function_schema(name: str, description: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        "type": "function",
-        "function": {"name": name, "description": description, "parameters": dict(parameters)},
-    }
-
-
-class InputGrammar(NamedTuple):
-    """What the input of a custom tool must match."""
-
-    syntax: Literal["lark", "regex"]
-    definition: str
-
-
-@dataclass(frozen=True, slots=True)
-class FunctionTool:
-    """The turn ends with its calls, and the caller sends the outputs."""
-
-    name: str
-    description: str
-    parameters: Mapping[str, Any]
-    strict: bool = False  # a grammar enforces that the arguments fit the parameters
-    shape: CallShape = PLAIN
-    deferred: bool = False  # not in the prompt, and not callable before an item of the conversation adds it
-    grammar: InputGrammar | None = None  # of a custom tool
-
-    @property
-    def schema(self) -> dict[str, Any]:
-        return function_schema(self.name, "\n".join((*filter(None, [self.description]), *self._rules)), self.parameters)
-
-    @property
-    def _rules(self) -> tuple[str, ...]:
-        """A model writes what a grammar allows more sensibly if it knows the grammar."""
-        rules = self.grammar
-        return (f"The input must match this {rules.syntax} grammar:", rules.definition) if rules else ()
-
-
-def custom_tool(
-    name: str, description: str, grammar: InputGrammar | None, namespace: str = "", *, deferred: bool = False
-) -> FunctionTool:
-    """A tool whose input is a text: to the model a function with one argument."""
-    text = {"type": "string"}
-    if grammar and grammar.syntax == "regex":
-        text["pattern"] = f"^(?:{grammar.definition})$"
-    parameters = {"type": "object", "properties": {INPUT: text}, "required": [INPUT], "additionalProperties": False}
-    return FunctionTool(name, description, parameters, True, CallShape("custom", namespace), deferred, grammar)
-
-
-class Addition(NamedTuple):
-    """The text that adds tools to a conversation, and these tools."""
-
-    text: str
-    tools: tuple[FunctionTool, ...]
-
-
-def described(functions: Sequence[FunctionTool]) -> str:
-    """The definitions in the form in which most templates list tools: one line of JSON each."""
-    if not functions:
-        return NOTHING
-    return "\n".join((ADDED, *(json.dumps(function.schema, ensure_ascii=False) for function in functions)))
-
-
-def addition(names: Iterable[str], given: Mapping[str, FunctionTool]) -> Addition:
-    """The tools of these names among the `given`."""
-    unique = list(dict.fromkeys(names))
-    found = tuple(given[name] for name in unique if name in given)
-    missing = [f"There is no tool {name} any more." for name in unique if name not in given]
-    return Addition("\n".join([*missing, *([described(found)] if found or not missing else [])]), found)
-
 
 # A parameter in the "Args:" part of a docstring, with the lines that continue it.
 _ARGUMENT = re.compile(r"^ {4}(\w+): (.+(?:\n {5,}.+)*)", re.MULTILINE)
@@ -251,7 +143,7 @@ def tool(
 
 def _tool(function: Callable[..., Any]) -> Tool:
     hints = get_type_hints(function, include_extras=True)
-    description, descriptions = _docstring(function)
+    described, descriptions = _docstring(function)
     fields: dict[str, Any] = {}
     context_parameter = None
     for name, parameter in inspect.signature(function).parameters.items():
@@ -263,7 +155,7 @@ def _tool(function: Callable[..., Any]) -> Tool:
         default = ... if parameter.default is parameter.empty else parameter.default
         fields[name] = (hints[name], Field(default, description=descriptions.get(name)))
     arguments = create_model(function.__name__, __config__=ConfigDict(extra="forbid"), **fields)
-    return Tool(function.__name__, description, function, arguments, context_parameter)
+    return Tool(function.__name__, described, function, arguments, context_parameter)
 
 
 def _docstring(function: Callable[..., Any]) -> tuple[str, dict[str, str]]:
@@ -272,8 +164,8 @@ def _docstring(function: Callable[..., Any]) -> tuple[str, dict[str, str]]:
     if not text:
         raise TypeError(f"{function.__name__}: a tool needs a docstring, which tells the model when to call it")
     _, _, arguments = text.partition("\nArgs:\n")
-    description = " ".join(text.split("\n\n")[0].split())
-    return description, {name: " ".join(said.split()) for name, said in _ARGUMENT.findall(arguments)}
+    described = " ".join(text.split("\n\n")[0].split())
+    return described, {name: " ".join(said.split()) for name, said in _ARGUMENT.findall(arguments)}
 
 
 def _plain(schema: Mapping[str, Any]) -> dict[str, Any]:

@@ -24,9 +24,10 @@ from typing import Any, NamedTuple, TypeVar
 from uuid import UUID
 
 from agents.errors import InvalidTurn
+from agents.function_tool import SERVER_SEARCH, CallShape, FunctionTool
 from agents.message import FunctionCallOutput, Item, Message, count_unknown, storable
 from agents.parser.dialect import HERMES, Dialect, Format
-from agents.tool import SERVER_SEARCH, CallShape, FunctionTool, ServerTool, ToolContext, ToolError, TryAgain
+from agents.tool import ServerTool, ToolContext, ToolError, TryAgain
 from agents.turn import AnswerFormat, Turn, canonical
 from inference.errors import SchemaUnmet
 from inference.grammar import calls

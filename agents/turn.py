@@ -19,8 +19,9 @@ from uuid import UUID
 from pydantic import BaseModel, ConfigDict, Field
 
 from agents.events import Usage
+from agents.function_tool import FunctionTool, qualified
 from agents.message import Item, ToolListing
-from agents.tool import FunctionTool, ServerTool, qualified
+from agents.tool import ServerTool
 from inference.frozen import changed, dataclass
 from inference.generation import NO_DEADLINE, Due, Generation, Priority, Sampling
 from inference.prompt import Segment, TemplateOptions

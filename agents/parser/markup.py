@@ -19,7 +19,7 @@ from enum import Enum
 from itertools import groupby
 from typing import Any, ClassVar, NamedTuple, NoReturn, TypeAlias
 
-from agents.tool import NAME_CHARS_MAX
+from agents.function_tool import NAME_CHARS_MAX
 from inference.frozen import dataclass
 
 # Of Hermes and Qwen.

@@ -11,7 +11,8 @@ from math import log
 from pydantic import BaseModel, Field
 from pydantic_core import SchemaError, SchemaValidator, ValidationError, core_schema
 
-from agents.tool import Addition, FunctionTool, Tool, ToolError, addition
+from agents.function_tool import Addition, FunctionTool, addition
+from agents.tool import Tool, ToolError
 from agents.turn import ToolSearch
 
 FOUND_MAX = 5  # each costs a hundred prompt tokens or more

@@ -10,10 +10,10 @@ import pytest
 
 from agents.errors import InvalidTurn
 from agents.events import ItemFinished, ItemStarted, TextDelta
+from agents.function_tool import FunctionTool
 from agents.message import FunctionCall, FunctionCallOutput, Message
 from agents.prompt import FAST_ITEMS_MAX, FAST_JSON_CHARS_MAX
 from agents.prompt_builder import ENCODE_CHARS_MAX
-from agents.tool import FunctionTool
 from agents.turn import Turn
 from inference.errors import EngineStopped, PromptTooLong, QueueFull
 from inference.generation import ANY_TERMS, Delta, Finish, Sampling, Terms

@@ -12,8 +12,8 @@ import pytest
 from agents.agent import Agent
 from agents.errors import InvalidTurn
 from agents.events import EventList
+from agents.function_tool import FunctionTool
 from agents.message import FunctionCall, FunctionCallOutput, Message
-from agents.tool import FunctionTool
 from agents.toolbox import Toolbox
 from agents.tools import builtin_toolbox
 from agents.turn import Limits, Turn

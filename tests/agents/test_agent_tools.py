@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from agents.events import ArgumentsDelta, ItemStarted
+from agents.function_tool import FunctionTool
 from agents.message import FunctionCall, FunctionCallOutput, Message
-from agents.tool import FunctionTool, tool
+from agents.tool import tool
 from agents.turn import Turn
 from inference.generation import Delta, Sampling
 from inference.prompt import ChatMessage, ToolCall

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from agents.errors import InvalidTurn
+from agents.function_tool import FunctionTool
 from agents.parser.dialect import Dialect, Format
-from agents.tool import FunctionTool
 from agents.toolbox import AvailableTools, Stage, Toolbox, constraint_of
 from inference.testing import ScriptedModel
 from tests.agents.turns import asked, call, double, run

@@ -8,9 +8,9 @@ from agents.agent import Agent
 from agents.compaction import PARTS_MAX, SUM_UP, Compacted, compact, run_compacted
 from agents.errors import HistoryTooLong, InvalidTurn
 from agents.events import Event, EventList, TurnFinished
+from agents.function_tool import FunctionTool, described
 from agents.message import Compaction, FunctionCall, FunctionCallOutput, Item, Message
 from agents.prompt import since_compaction
-from agents.tool import FunctionTool, described
 from agents.toolbox import Toolbox
 from agents.turn import Compacting, ToolSearch, Turn
 from inference.errors import PromptTooLong

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from agents.agent import Agent
 from agents.errors import InvalidTurn
 from agents.events import EventList
+from agents.function_tool import FunctionTool
 from agents.message import FunctionCall, Message
 from agents.parser.dialect import Dialect, Format, FormattedParser
 from agents.parser.markup import Text, Thought, ThoughtMarks
-from agents.tool import FunctionTool
 from agents.toolbox import SCHEMA_CHARS_MAX, Toolbox
 from agents.turn import AnswerFormat, Turn
 from inference.config import EngineConfig

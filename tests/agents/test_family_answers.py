@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from agents.function_tool import function_schema
 from agents.message import FunctionCall, FunctionCallOutput, Message, Reasoning
 from agents.parser.dialect import Dialect, Format, choose
 from agents.parser.markup import CallFinished
 from agents.prompt import assemble
-from agents.tool import function_schema
 from agents.turn import Turn
 from inference.generation import Sampling
 from inference.template import ChatTemplate

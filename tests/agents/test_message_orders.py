@@ -8,11 +8,11 @@ from itertools import pairwise, product
 
 import pytest
 
+from agents.function_tool import function_schema
 from agents.message import Compaction, FunctionCall, FunctionCallOutput, Item, Message, Role
 from agents.parser.dialect import choose
 from agents.parser.markup import CallFinished
 from agents.prompt import CONCLUDE, assemble
-from agents.tool import function_schema
 from agents.turn import Turn
 from inference.message_fitting import Capabilities
 from inference.prompt import Rendered, Segment

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agents.function_tool import CallShape
 from agents.message import (
     CallResult,
     Citation,
@@ -19,7 +20,6 @@ from agents.message import (
     ToolListing,
 )
 from agents.payload import decision, from_payload, to_payload
-from agents.tool import CallShape
 
 CITATION = Citation(1, 4, 7, "file_1", "a.md", "A", 10, 20)
 RESULT = SearchResult("file_1", "a.md", 0.5, "Yes.", {"year": 2024}, "A", 10, 20)

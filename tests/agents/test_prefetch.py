@@ -12,11 +12,12 @@ import pytest
 
 from agents.agent import ANSWERED_MAX, Agent
 from agents.events import EventList
+from agents.function_tool import FunctionTool, function_schema
 from agents.message import FunctionCall, FunctionCallOutput, Item, Message
 from agents.prompt import UNANSWERED, assemble, before_missing, before_question
 from agents.prompt_builder import ENCODE_CHARS_MAX
 from agents.step import MOMENT_S
-from agents.tool import FunctionTool, function_schema, tool
+from agents.tool import tool
 from agents.toolbox import Toolbox
 from agents.turn import FileSearch, Turn
 from inference.bundled import CHAT_MODEL

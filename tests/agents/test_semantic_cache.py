@@ -23,10 +23,10 @@ from agents.answer_cache import (
     Vector,
     particulars,
 )
+from agents.function_tool import FunctionTool
 from agents.message import Message
 from agents.router import Candidate, ModelRegistry
 from agents.routing.policy import Cascade
-from agents.tool import FunctionTool
 from agents.toolbox import Toolbox
 from agents.turn import FileSearch, Turn
 from inference.generation import Finish, Sampling

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agents.events import ReasoningDelta, TextDelta
+from agents.function_tool import FunctionTool
 from agents.reply import StopStrings
-from agents.tool import FunctionTool
 from inference.generation import Sampling
 from inference.testing import ScriptedModel
 from tests.agents.turns import Ran, asked, call, double, run

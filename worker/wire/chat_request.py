@@ -15,8 +15,8 @@ from pydantic import (
     model_validator,
 )
 
+from agents.function_tool import FunctionTool
 from agents.message import FunctionCall, FunctionCallOutput, Item, Message
-from agents.tool import FunctionTool
 from agents.turn import TOKENS_MAX, Turn
 from inference.frozen import changed
 from inference.generation import Sampling

@@ -17,7 +17,7 @@ from pydantic import (
     model_validator,
 )
 
-from agents.tool import NAME_CHARS_MAX, CallShape, FunctionTool, InputGrammar, bare, custom_tool, qualified
+from agents.function_tool import NAME_CHARS_MAX, CallShape, FunctionTool, InputGrammar, bare, custom_tool, qualified
 from inference.errors import InvalidSchema
 from inference.grammar.lark import escaped
 from inference.grammar.pattern import translated

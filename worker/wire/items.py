@@ -8,6 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 from pydantic import Discriminator, Field, StringConstraints, model_validator
 
+from agents.function_tool import CallShape, FunctionTool, described
 from agents.message import (
     ConfigurationUpdate,
     FunctionCall,
@@ -19,7 +20,6 @@ from agents.message import (
     new_id,
 )
 from agents.payload import ADDITIONAL_TOOLS, CALLS, LISTING, OUTPUTS, UPDATE, hosted_call, parsed, written
-from agents.tool import CallShape, FunctionTool, described
 from inference.prompt import Effort
 from worker.wire import limits
 from worker.wire.function_tools import CustomTool, FunctionToolParam, NamespaceTool

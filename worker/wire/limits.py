@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agents.tool import NAME_CHARS_MAX
+from agents.function_tool import NAME_CHARS_MAX
 
 ID_PATTERN = r"^[A-Za-z0-9_-]{1,128}$"  # all ids that we issue match it; nothing else reaches a query
 NAME_PATTERN = rf"^[a-zA-Z0-9_.-]{{1,{NAME_CHARS_MAX}}}$"  # of functions; dotted ones are Python's

@@ -6,12 +6,12 @@ from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 from pydantic import AfterValidator, ConfigDict, Field, StringConstraints, model_validator
 
+from agents.function_tool import FunctionTool, qualified
 from agents.mcp_config import TOOLS_MAX, URL_CHARS_MAX, WORDS_MAX
 from agents.message import Item, new_id
 from agents.origin import origin_of
 from agents.payload import CALL_ID, from_payload
 from agents.requested_server import ALL, NONE, RequestedServer, ToolFilter
-from agents.tool import FunctionTool, qualified
 from worker.wire import limits
 from worker.wire.function_tools import Description
 from worker.wire.strict import AllowedCallers, CallId, Echoed, Id, ItemStatus, Strict, Text, Unsupported, up_to

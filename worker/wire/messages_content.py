@@ -8,9 +8,9 @@ from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 from pydantic import BeforeValidator, Field, ValidationInfo, model_validator
 
+from agents.function_tool import Addition
 from agents.message import Compaction, FunctionCall, FunctionCallOutput, Item, Message, Reasoning
 from agents.prompt import since_compaction
-from agents.tool import Addition
 from worker.wire import limits
 from worker.wire.messages_tools import (
     ERROR,

@@ -20,6 +20,7 @@ from agents.events import (
     TurnStarted,
     Usage,
 )
+from agents.function_tool import CallShape, bare
 from agents.message import (
     CallResult,
     FunctionCall,
@@ -31,7 +32,6 @@ from agents.message import (
     ToolListing,
     new_id,
 )
-from agents.tool import CallShape, bare
 from worker.errors import BROKE
 from worker.wire.events import HOLE, QUEUED, Template, cut, encode, waiting
 from worker.wire.messages_request import MessagesRequest

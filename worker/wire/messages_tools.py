@@ -18,10 +18,10 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError, PydanticOmit
 
+from agents.function_tool import Addition, FunctionTool, addition, qualified
 from agents.mcp_config import SERVERS_MAX, TOOLS_MAX
 from agents.message import FunctionCall, FunctionCallOutput, ToolListing
 from agents.requested_server import ALL, NONE, Offer, RequestedServer, ToolFilter
-from agents.tool import Addition, FunctionTool, addition, qualified
 from agents.turn import ToolSearch
 from inference.grammar.calls import ANY_OBJECT
 from worker.wire import limits

@@ -17,7 +17,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticOmit
 
-from agents.tool import CallForm, CallShape, FunctionTool, qualified
+from agents.function_tool import CallForm, CallShape, FunctionTool, qualified
 from agents.turn import FileSearch, ToolSearch
 from retrieval.filter import Filter
 from worker.wire import limits

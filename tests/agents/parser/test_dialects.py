@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agents.function_tool import function_schema
 from agents.parser.dialect import Dialect, Format, choose
 from agents.parser.markup import (
     BODY_BYTES_MAX,
@@ -22,7 +23,6 @@ from agents.parser.markup import (
     ThoughtMarks,
     joined,
 )
-from agents.tool import function_schema
 
 PROPERTIES = {"city": {"type": "string"}, "days": {"type": "integer"}, "tags": {"type": "array"}}
 CODES = {

@@ -8,7 +8,8 @@ from uuid import UUID
 
 import pytest
 
-from agents.tool import FunctionTool, ToolContext, ToolError
+from agents.function_tool import FunctionTool
+from agents.tool import ToolContext, ToolError
 from agents.tools.tool_search import FOUND_MAX, loaded, tool_search
 from agents.turn import ToolSearch
 

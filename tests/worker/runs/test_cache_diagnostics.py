@@ -8,8 +8,8 @@ from uuid import UUID, uuid4
 
 import pytest
 
+from agents.function_tool import FunctionTool
 from agents.message import Compaction, Message
-from agents.tool import FunctionTool
 from agents.turn import AnswerFormat, Turn
 from inference.prompt import TemplateOptions
 from inference.testing import ScriptedModel

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from agents.function_tool import NAME_CHARS_MAX
 from agents.store.conversations import HISTORY_ITEMS_MAX
-from agents.tool import NAME_CHARS_MAX
 from inference.grammar.keywords import LENGTH_MAX
 from inference.grammar.pattern import CHARS_MAX
 from inference.grammar.schema import BRANCHES_MAX, OPTIONAL_MAX, PROPERTIES_MAX

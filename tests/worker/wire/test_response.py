@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agents.events import Event, TurnFinished, Usage
+from agents.function_tool import FunctionTool
 from agents.message import FileSearchCall, FunctionCall, FunctionCallOutput, Item, Message, Reasoning
 from agents.payload import to_payload
-from agents.tool import FunctionTool
 from agents.turn import FileSearch, Turn
 from retrieval.filter import Comparison
 from tests.compliance import specification

@@ -18,9 +18,9 @@ import orjson
 from aiohttp import WSCloseCode, WSMsgType, web
 
 from agents.errors import WaitsForCaller
+from agents.function_tool import PLAIN
 from agents.message import Compaction, ConfigurationUpdate, FileSearchCall, FunctionCall, Item, ToolListing
 from agents.payload import OUTPUT_TYPES
-from agents.tool import PLAIN
 from inference.lru_cache import LruCache
 from worker.auth.principal import Principal
 from worker.auth.scope import Scope
