@@ -16,8 +16,10 @@ import shutil
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import TextIO
 
 from deploy.backend import Backend
@@ -81,7 +83,10 @@ class Progress:
 
 
 PACKAGE = "llama-cpp-python"
-COMMON = ("-DLLAVA_BUILD=ON", "-DMTMD_VIDEO=OFF")  # the multimodal library, without video, for which it starts ffmpeg
+LOOPS = Path(__file__).with_name("ggml_loops.h")
+INCLUDE_LOOPS = f"-include {LOOPS.name}"  # without the folder, so that clones share a wheel
+# The multimodal library, without video, for which it starts ffmpeg.
+COMMON = ("-DLLAVA_BUILD=ON", "-DMTMD_VIDEO=OFF", f"-DCMAKE_CXX_FLAGS={INCLUDE_LOOPS}")
 KEEP_STORES = "-fno-tree-dse -fno-dse"
 NO_AMX = "-mno-amx-tile -mno-amx-int8 -mno-amx-bf16"
 
@@ -121,7 +126,7 @@ def pinned_version(pyproject: str) -> str:
 def cache_key(version: str, recipe: Recipe, cpu: Cpu, compiler: str) -> str:
     """A key of everything that the machine code depends on. The Python version is left out: the wheel does not depend
     on Python's ABI."""
-    facts = [version, *recipe.cmake_args, cpu.name, compiler]
+    facts = [version, *recipe.cmake_args, LOOPS.read_text("utf-8"), cpu.name, compiler]
     return f"{version}-{hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]}"
 
 
@@ -147,8 +152,7 @@ def build_wheel(python: Path, version: str, recipe: Recipe, backend: Backend, fo
     Raises SetupFailed."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     environment = {
-        **os.environ,
-        **backend.environment,
+        **including_loops(backend.environment),
         "CMAKE_ARGS": shlex.join(recipe.cmake_args),
         # make, unlike ninja, compiles one file at a time unless told otherwise.
         "CMAKE_BUILD_PARALLEL_LEVEL": os.environ.get("CMAKE_BUILD_PARALLEL_LEVEL", str(os.cpu_count() or 1)),
@@ -182,5 +186,12 @@ def _compile(command: list[str], environment: dict[str, str], log: Log, backend:
             progress.close()
 
 
+def including_loops(more: Mapping[str, str] = MappingProxyType({})) -> dict[str, str]:
+    """The environment in which a recipe compiles, since its flags name the loops without their folder."""
+    environment = {**os.environ, **more}
+    folders = filter(None, (str(LOOPS.parent), environment.get("CPLUS_INCLUDE_PATH")))
+    return environment | {"CPLUS_INCLUDE_PATH": os.pathsep.join(folders)}
+
+
 def _flags(flags: str) -> tuple[str, str]:
-    return (f"-DCMAKE_C_FLAGS={flags}", f"-DCMAKE_CXX_FLAGS={flags}")
+    return (f"-DCMAKE_C_FLAGS={flags}", f"-DCMAKE_CXX_FLAGS={flags} {INCLUDE_LOOPS}")
