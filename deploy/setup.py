@@ -51,7 +51,7 @@ class Stamp:
 
     place: str  # an environment that was moved, or whose Python is gone, is unusable
     pyproject: str
-    cpu: str
+    cpu: str  # and how llama.cpp is compiled for it
     backend: str
     cmake_args: str
     wheels: str
@@ -61,7 +61,8 @@ class Stamp:
     def of(cls, root: Path, pyproject: str, cpu: Cpu, choices: Choices, *, dev: bool) -> Stamp:
         place = f"{root} Python {sys.version_info.major}.{sys.version_info.minor}"
         chosen = (str(choices.backend), choices.cmake_args, choices.wheels)
-        return cls(place, _digest(pyproject), _digest(cpu.name), *chosen, dev)
+        compiled = " ".join(cache_key("", recipe, cpu, "") for recipe in recipes(cpu))
+        return cls(place, _digest(pyproject), _digest(compiled), *chosen, dev)
 
     @classmethod
     def read(cls, path: Path) -> Stamp | None:

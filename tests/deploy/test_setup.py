@@ -45,6 +45,13 @@ def test_whatever_matters_changes_the_stamp() -> None:
     assert len(others | {STAMP}) == 8
 
 
+def test_what_is_compiled_into_llama_cpp_changes_the_stamp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    loops = tmp_path / "loops.h"
+    loops.write_text("// another loop\n")
+    monkeypatch.setattr("deploy.wheel.LOOPS", loops)
+    assert Stamp.of(Path("/clone"), "dependencies", CPU, NO, dev=False) != STAMP
+
+
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"place": "older version"}'])
 def test_an_unreadable_stamp_is_no_stamp(tmp_path: Path, content: str) -> None:
     (tmp_path / "setup.json").write_text(content)
