@@ -106,7 +106,6 @@ def test_a_turn_that_is_used_outlives_one_that_is_not(monkeypatch: pytest.Monkey
     assert turns.get(said("one"))
     turns.put(said("six"), ids("six"))
     assert [turns.get(said(text)) is not None for text in ("one", "two", "six")] == [True, False, True]
-    assert repr(turns) == "<GeneratedTokens 2 turns | 816 of 816 bytes>"
 
 
 def test_the_tokens_of_one_tenant_stand_in_no_prompt_of_another() -> None:
