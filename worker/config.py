@@ -211,7 +211,7 @@ def load(flags: Mapping[str, str], environment: Mapping[str, str] | None = None)
 
 
 def prepare_process() -> None:
-    """Set the variables that llama.cpp reads. Call this before anything imports it.
+    """Set the variables that llama.cpp and numpy read. Call this before anything imports them.
 
     By default, OpenMP's threads spin at barriers for some 15 ms, which costs a small machine most of its speed where
     another program uses one of its cores. Yet the event loop and clients on the same machine hold a compute thread up
@@ -221,4 +221,6 @@ def prepare_process() -> None:
     """
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", "100000")
+    # Behind a product of vectors, numpy's threads spin for the 100 ms in which the engine reads the question.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     os.environ.setdefault("GGML_NO_BACKTRACE", "1")

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -125,3 +128,13 @@ def test_every_setting_can_be_given_by_its_variable() -> None:
             environment[setting.variable],
             f"{environment[setting.variable]}.0",
         )
+
+
+def test_products_of_vectors_start_no_threads_beside_those_of_the_engine() -> None:
+    multiply = (
+        "import os; from worker.config import prepare_process; prepare_process(); import numpy; "
+        "numpy.ones((512, 512)) @ numpy.ones((512, 512)); print(len(os.listdir('/proc/self/task')))"
+    )
+    unset = {name: value for name, value in os.environ.items() if name != "OPENBLAS_NUM_THREADS"}
+    done = subprocess.run([sys.executable, "-c", multiply], env=unset, capture_output=True, text=True, check=True)
+    assert done.stdout == "1\n"
