@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import ctypes
 import logging
-import mmap
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -26,6 +25,7 @@ import llama_cpp._utils
 import llama_cpp.llama_cpp
 
 from inference.errors import InferenceError, ModelNotLoaded
+from inference.pages import use_huge_pages
 
 lib = llama_cpp.llama_cpp
 log = logging.getLogger("firsttoken.llama")
@@ -108,7 +108,6 @@ _end_team = getattr(_cdll, "omp_pause_resource_all", None)  # absent where llama
 _SOFT_PAUSE = 1
 _CPU = 0  # of ggml's types of devices
 CACHE_LINE = 64  # bytes: loads of that many take twice as long where they straddle two lines
-HUGE_PAGE = 2 << 20  # bytes: what one entry of an x86 or ARM CPU's address cache covers instead of 4 KiB
 _buffer_types = ctypes.POINTER(ctypes.POINTER(_handle))
 _ALLOCATE, _ALIGNMENT = 1, 2  # places among the functions of a type of buffers, after get_name
 _Allocate = ctypes.CFUNCTYPE(_handle, _handle, ctypes.c_size_t)
@@ -134,14 +133,11 @@ def _use_huge_pages(buffers: Any) -> None:
     """Ask the kernel for pages of 2 MiB where a CPU keeps weights, caches and intermediate results. A step reads all
     weights; with pages of 4 KiB their addresses take a tenth to a sixth of its time."""
     allocate = _Allocate(buffers[_ALLOCATE])
-    advise = _typed(ctypes.CDLL(None).madvise, ctypes.c_int, _handle, ctypes.c_size_t, ctypes.c_int)
 
     def allocate_huge(kind: int, size: int) -> int | None:
         buffer: int | None = allocate(kind, size)
-        if buffer and size >= HUGE_PAGE:
-            start = _buffer_start(buffer)
-            first = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE
-            advise(first, start + size - first, mmap.MADV_HUGEPAGE)  # refused by kernels without them: no matter
+        if buffer:
+            use_huge_pages(_buffer_start(buffer), size)
         return buffer
 
     _allocators.append(_Allocate(allocate_huge))
@@ -160,7 +156,7 @@ def _repacked_buffers() -> Iterator[Any]:
 
 def _tune_buffers() -> None:
     usual = _typed(_cdll.ggml_backend_cpu_buffer_type, ctypes.POINTER(_handle))()
-    if _align_tensors(usual) and hasattr(mmap, "MADV_HUGEPAGE"):
+    if _align_tensors(usual):
         for buffers in (usual, *_repacked_buffers()):
             _use_huge_pages(buffers)
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from inference.llama.library import CACHE_LINE, HUGE_PAGE, _buffer_start, _cdll, _repacked_buffers, _typed
-from inference.pages import pages
+from inference.llama.library import CACHE_LINE, _buffer_start, _cdll, _repacked_buffers, _typed
+from inference.pages import HUGE_PAGE, pages
 
 F32, BYTES = 0, 4
 handle, size = ctypes.c_void_p, ctypes.c_size_t

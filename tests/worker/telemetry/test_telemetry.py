@@ -295,11 +295,9 @@ async def test_the_writer_stores_without_being_asked(telemetry: Telemetry, tenan
     assert telemetry.dropped == 0
 
 
-async def test_turns_that_are_being_stored_when_the_worker_stops_are_stored(
-    database: Database, tenant_id: UUID, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    telemetry, write = make_telemetry(database), Traces.write
-    writing, goes_on = asyncio.Event(), asyncio.Event()
+def slow_writes(monkeypatch: pytest.MonkeyPatch) -> tuple[asyncio.Event, asyncio.Event]:
+    """What tells that turns are being stored, and what lets that go on."""
+    write, writing, goes_on = Traces.write, asyncio.Event(), asyncio.Event()
 
     async def slow(traces: Traces, tenant_id: UUID, records: Sequence[TurnRecord]) -> None:
         writing.set()
@@ -307,6 +305,13 @@ async def test_turns_that_are_being_stored_when_the_worker_stops_are_stored(
         await write(traces, tenant_id, records)
 
     monkeypatch.setattr(Traces, "write", slow)
+    return writing, goes_on
+
+
+async def test_turns_that_are_being_stored_when_the_worker_stops_are_stored(
+    database: Database, tenant_id: UUID, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    telemetry, (writing, goes_on) = make_telemetry(database), slow_writes(monkeypatch)
     telemetry.start(Supervisor())
     record(telemetry, make_trace(prefill=1), tenant_id)
     await writing.wait()
@@ -321,15 +326,7 @@ async def test_a_reader_who_leaves_while_turns_are_being_stored_takes_none_along
     database: Database, tenant_id: UUID, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Who asks for traces has them stored first."""
-    telemetry, write = make_telemetry(database), Traces.write
-    writing, goes_on = asyncio.Event(), asyncio.Event()
-
-    async def slow(traces: Traces, tenant_id: UUID, records: Sequence[TurnRecord]) -> None:
-        writing.set()
-        await goes_on.wait()
-        await write(traces, tenant_id, records)
-
-    monkeypatch.setattr(Traces, "write", slow)
+    telemetry, (writing, goes_on) = make_telemetry(database), slow_writes(monkeypatch)
     record(telemetry, make_trace(prefill=1), tenant_id)
     reader = asyncio.create_task(telemetry.flush())
     await writing.wait()
