@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from playwright.async_api import expect
 
@@ -166,6 +167,14 @@ async def test_a_call_that_needs_approval_waits_for_the_person(open_page: OpenPa
     assert second["tools"] == first["tools"]
 
 
+def answer_with(spans: Sequence[Mapping[str, object]]) -> Callable[[Stream], Awaitable[None]]:
+    async def answer(stream: Stream) -> None:
+        await stream.send("firsttoken:trace", trace={**TRACE, "spans": spans})
+        await stream.complete()
+
+    return answer
+
+
 async def test_what_was_read_ahead_has_a_lane_below_the_bar(open_page: OpenPage, scripted: ScriptedWorker) -> None:
     spans = [
         span("retrieve", 0.0, 50.0),
@@ -173,12 +182,7 @@ async def test_what_was_read_ahead_has_a_lane_below_the_bar(open_page: OpenPage,
         span("prefill_prefix", 5.0, 40.0, lane="prefix", new_tokens=60, cached_tokens=10),
         span("decode", 60.0, 40.0, tokens=5),
     ]
-
-    async def answer(stream: Stream) -> None:
-        await stream.send("firsttoken:trace", trace={**TRACE, "spans": spans})
-        await stream.complete()
-
-    scripted.script = answer
+    scripted.script = answer_with(spans)
     page = await open_page(scripted.url)
     await ask(page, "Which?")
     lanes = page.locator(".timing .lanes .bar")
@@ -199,12 +203,7 @@ async def test_the_time_before_an_answer_is_no_part_of_the_work(open_page: OpenP
         span("first_answer", 0.0, 60.0, lane="answer"),
         span("decode", 60.0, 40.0, tokens=5),
     ]
-
-    async def answer(stream: Stream) -> None:
-        await stream.send("firsttoken:trace", trace={**TRACE, "spans": spans})
-        await stream.complete()
-
-    scripted.script = answer
+    scripted.script = answer_with(spans)
     page = await open_page(scripted.url)
     await ask(page, "Which?")
     timing = page.locator(".timing")
