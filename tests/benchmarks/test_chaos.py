@@ -25,7 +25,7 @@ ALL = [BEGUN, PIECE, END]
 
 
 def holds(report: dict[str, Any]) -> None:
-    assert not any(report["broken"].values()), report
+    assert not any(report["broken"].values()), (report["broken"], report["examples"])
     assert all(row["injections"] for row in report["faults"].values()), report
     assert report["faults"].keys() == {*FAULTS, VANISH}
     assert report["attempts"] > report["requests"]  # the faults were felt

@@ -95,14 +95,14 @@ class Runs:
         self._janitor = supervisor.start("janitor", self._run_janitor, silent_s=SILENT_S)
 
     async def close(self) -> None:
-        """Stop all runs, store their output so far. Other workers continue background responses."""
+        """Stop all runs, store their output so far as failed. Other workers continue background responses."""
         self.backlog.stop()
         if self._janitor:
             await self._janitor.stop()
         for task in (*self._resuming, *self._succeeding):
             task.cancel()
         for run in self._runs.values():
-            (run.leave if run.in_background else run.cancel)()
+            (run.leave if run.in_background else run.abort)()
         await self.idle(CLOSE_S)
         await self.backlog.close()
         await self._event_log.close()

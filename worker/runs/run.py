@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any
 from uuid import UUID
 
-from agents.errors import NotFound, TurnOver
+from agents.errors import STOPPED, NotFound, TurnOver
 from agents.events import TurnFinished, Usage
 from agents.message import FunctionCall, Item, answered_calls, new_id
 from agents.progress import Marks
@@ -108,6 +108,7 @@ class Run:
         self._accepted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._diagnosis: dict[str, Any] | None = None  # why its prompt was not cached, if the request asks for it
         self._stopping = False
+        self._aborted = False
         self._left = False
         self._task: asyncio.Task[None] | None = None
 
@@ -156,7 +157,10 @@ class Run:
         try:
             await asyncio.shield(self._accepted)
         except asyncio.CancelledError:
-            self.cancel()
+            if self.accepted:  # its client left at that moment, and may come back
+                self.readers.expect()
+            else:
+                self.cancel()
             raise
 
     def cancel(self) -> None:
@@ -171,6 +175,11 @@ class Run:
         self._held.close()
         if not self._accepted.done():
             self._accepted.cancel()
+
+    def abort(self) -> None:
+        """This worker stops: end as failed, with the output so far. Its client did not cancel it."""
+        self._aborted = not self._stopping
+        self.cancel()
 
     def leave(self) -> None:
         """Stop without a terminal event, as if this worker had died: another one restarts it, or marks it as failed."""
@@ -243,7 +252,9 @@ class Run:
             status = "cancelled"
             if not self._accepted.done():
                 await self._withdraw()
-            if not self._left:
+            if self._aborted and self.accepted:
+                status = await self._conclude(self._stopped())
+            elif not self._left:
                 await self._store_partial()
         except Exception as error:
             if self._accepted.done():
@@ -335,6 +346,10 @@ class Run:
     async def _finish(self, record: ResponseRecord, events: Batch) -> None:
         """Idempotent: its successor is taken once."""
         self.successor = await finish(self._services, self.turn, record, events) or self.successor
+
+    def _stopped(self) -> TurnFinished:
+        half = completed_items(self.output)
+        return TurnFinished("failed", half, Usage(), error_code="server_error", error_message=STOPPED)
 
     def _failed(self, finished: TurnFinished, error: Exception) -> tuple[TurnFinished, dict[str, Any]]:
         """The response as failed."""

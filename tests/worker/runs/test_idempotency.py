@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import ExitStack
 from typing import Any
 from uuid import uuid4
 
+import aiohttp
 import orjson
 import pytest
 
+from agents.errors import STOPPED
 from migrations.pool import Database
 from tests.worker.answering import MODEL, StallingModel, answering, events_of, get, services_with
 from tests.worker.harness import Client
 from tests.worker.sharing import colleagues, response_id_of, signed_in
 from worker.routes import responses
+from worker.runs.run import Run
 
 URL, CHAT = "/v1/responses", "/v1/chat/completions"
 BODY = {"input": "tell me"}
@@ -100,6 +104,45 @@ async def test_an_answer_waits_for_a_caller_whose_connection_broke(database: Dat
         async with client.post(URL, json={**BODY, "stream": True}, headers=headers) as answer:
             told = events_of(await answer.text())
     assert (told[0]["response"]["id"], told[-1]["type"]) == (id, "response.completed")
+
+
+async def test_an_answer_waits_for_a_caller_who_left_just_when_it_was_accepted(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, headers, start, accept = stalling(), key(), Run.start, Run.open
+    handlers: list[asyncio.Task[None]] = []
+
+    async def start_for_a_caller(run: Run, held: ExitStack) -> None:
+        task = asyncio.create_task(start(run, held))
+        handlers.append(task)
+        await task
+
+    async def accept_and_lose_the_caller(run: Run) -> None:
+        await accept(run)
+        handlers[0].cancel()
+
+    async with answering(database, model=model) as client:
+        monkeypatch.setattr(Run, "start", start_for_a_caller)
+        monkeypatch.setattr(Run, "open", accept_and_lose_the_caller)
+        with pytest.raises(aiohttp.ClientConnectionError):
+            await client.post(URL, json=BODY, headers=headers)
+        model.running[0].released.set()
+        assert (await ask(client, headers, BODY))["status"] == "completed"
+    assert len(model.running) == 1
+
+
+async def test_an_answer_whose_worker_stops_was_not_cancelled(database: Database) -> None:
+    """And repeating the request tells how it ended."""
+    model, headers, body = stalling(), key(), {**BODY, "stream": True}
+    async with answering(database, "Another.") as other:
+        async with signed_in(database, services_with(database, model)) as maker:
+            other.session.headers["Authorization"] = maker.session.headers["Authorization"]
+            async with maker.post(URL, json=body, headers=headers) as answer:
+                id = response_id_of(await answer.content.readuntil(LAST_PIECE))
+        async with other.post(URL, json=body, headers=headers) as answer:
+            end = events_of(await answer.text())[-1]["response"]
+    assert (end["id"], end["status"], end["error"]["message"]) == (id, "failed", STOPPED)
+    assert end["output"][0]["content"][0]["text"] == "Half an answer, and the rest."
 
 
 async def test_an_answer_in_the_background_is_queued_once(database: Database) -> None:
