@@ -75,7 +75,7 @@ class Rollups:
         await connection.execute(ADD_SLICES, tenant_id, self._worker, *_columns(rows.slices))
         names = frozenset(self._measures.span_names)
         if self._named.get(tenant_id) != names:
-            await connection.execute(ADD_NAMES, tenant_id, list(names))
+            await connection.execute(ADD_NAMES, tenant_id, sorted(names))  # in one order: no two workers deadlock
             if len(self._named) >= TENANTS_MAX:
                 self._named.clear()
             self._named[tenant_id] = names

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from collections.abc import AsyncIterator, Callable
@@ -50,6 +51,26 @@ async def owner(owner_dsn: str) -> AsyncIterator[Any]:
     connection = await asyncpg.connect(owner_dsn)
     yield connection
     await connection.close()
+
+
+async def test_workers_that_name_the_same_spans_at_once_wait_in_one_order(
+    traces: Traces, database: Database, owner: Any, tenant_id: UUID
+) -> None:
+    """Otherwise two would wait for each other, and the traces of one would be lost."""
+    blocked = "select exists (select from pg_stat_activity where $1 = any(pg_blocking_pids(pid)))"
+    name = "insert into span_names select $1, * from unnest($2::text[])"
+    finished = turn(tenant_id)
+    for number in range(50):
+        finished.trace.add(f"tool:{number:02}", finished.trace.start_ns, finished.trace.end_ns)
+    first, *others = sorted({OTHER_SPAN, *(span.name for span in finished.trace.spans)})
+    async with database.tenant(tenant_id) as another:
+        await another.execute(name, tenant_id, [first])
+        writing = asyncio.create_task(traces.write(tenant_id, [finished]))
+        while not await owner.fetchval(blocked, another.get_server_pid()):
+            pass
+        await another.execute(name, tenant_id, others)
+    await writing
+    assert (await seen(database, principal(tenant_id)))["requests"] == 1
 
 
 AGES_S = [0, 70, 2 * HOUR_S, 2 * HOUR_S + 1, 30 * HOUR_S, 9 * DAY_S, 20 * DAY_S]
