@@ -34,6 +34,7 @@ from worker.wire.response import EventEncoder
 
 log = logging.getLogger("firsttoken.runs")
 
+SETTLE_AGAIN_S = 0.25  # between two attempts to store that a response cannot be restarted: its readers wait
 WAITING_MAX = 100_000  # events of some 300 bytes, kept while the database is away; beyond it they are dropped
 REFUSED = {"code": "server_error", "message": BROKE}
 
@@ -259,6 +260,7 @@ class Broadcast:
         self._settle = settle
         self._held_back: list[Event] | None = [] if settle else None
         self._settling: asyncio.Task[None] | None = None
+        self._ending = asyncio.Event()  # what stores the end settles it as well
         self._rest: list[bytes] = []  # what was held back until the end
         self._end: list[bytes] = []
         self._over = False  # the terminal event was published
@@ -313,7 +315,7 @@ class Broadcast:
         self._tell([event for event in events if isinstance(event, TurnStarted)])
         self._held_back += [event for event in events if not isinstance(event, TurnStarted)]
         if self._held_back and self._settling is None:
-            self._settling = asyncio.create_task(self._settle_once(), name="settle")
+            self._settling = asyncio.create_task(self._keep_settling(), name="settle")
 
     def steered(self, steer_id: str) -> None:
         """What was said to the response was accepted."""
@@ -338,6 +340,7 @@ class Broadcast:
 
     async def settled(self) -> None:
         """Return when no event is about to be released."""
+        self._ending.set()
         if self._settling:
             await asyncio.wait([self._settling])
 
@@ -378,15 +381,24 @@ class Broadcast:
         if self._settling:
             self._settling.cancel()
 
-    async def _settle_once(self) -> None:
-        """An event is about to be sent: from here on the response cannot be restarted."""
+    async def _keep_settling(self) -> None:
+        """An event is about to be sent: from here on the response cannot be restarted. Until that is stored, no event
+        is sent, and no tool runs that must not run twice."""
         assert self._settle is not None
-        try:
-            await self._settle()
-        except Exception as error:  # the boundary: no event is sent until the end is stored, which retries this
-            log.warning("a queued response could not be announced, retrying later: %r", error)
-        else:
-            self.release()
+        while not self._ending.is_set():
+            try:
+                await self._settle()
+            except DATABASE_AWAY as error:
+                log.warning("a queued response could not be announced, retrying: %r", error)
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(SETTLE_AGAIN_S):
+                        await self._ending.wait()
+            except Exception as error:  # the boundary: another worker owns it, or the end says what is wrong
+                log.warning("a queued response could not be announced: %r", error)
+                return
+            else:
+                self.release()
+                return
 
     def _on_stored(self) -> None:
         if self.journal.continuation is not None:

@@ -19,6 +19,8 @@ from tests.worker.sharing import colleagues, response_id_of, signed_in
 from worker.auth.keys import Keys
 from worker.config import Config
 from worker.runs import manager, queue_store
+from worker.runs.queue_store import QueueStore
+from worker.runs.running_store import OwnedResponse
 
 URL = "/v1/responses"
 BODY = {"input": "tell me", "background": True}
@@ -75,6 +77,29 @@ async def test_a_streamed_one_goes_on_when_its_caller_leaves(database: Database)
         assert (await get(client, f"{URL}/{id}"))["status"] == "in_progress"
         model.running[0].released.set()
         assert (await ended(client, id))["status"] == "completed"
+
+
+async def test_one_whose_beginning_could_not_be_stored_at_once_is_told_while_it_is_made(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until it is stored that it cannot be begun again, nothing of it is told."""
+    model, settle, failures = stalling(), QueueStore.settle, [ConnectionResetError()]
+
+    async def settle_at_the_second_attempt(store: QueueStore, taken: OwnedResponse) -> None:
+        if failures:
+            raise failures.pop()
+        await settle(store, taken)
+
+    monkeypatch.setattr(QueueStore, "settle", settle_at_the_second_attempt)
+    async with (
+        answering(database, model=model) as client,
+        client.post(URL, json={**BODY, "stream": True}) as answer,
+    ):
+        begun = await answer.content.readuntil(LAST_PIECE)  # the model still waits
+        model.running[0].released.set()
+        told = events_of((begun + await answer.read()).decode())
+    assert [event["sequence_number"] for event in told] == list(range(len(told)))
+    assert told[-1]["type"] == "response.completed"
 
 
 async def test_it_is_followed_at_any_worker_while_it_is_made(database: Database) -> None:
