@@ -25,6 +25,7 @@ from worker.config import VERSION
 from worker.edge.body import BUDGET
 from worker.errors import ApiError
 from worker.http.request import BODY, PRINCIPAL, Routes, actor_of, json_response, path_id
+from worker.runs.manager import RUNS
 from worker.services import SERVICES, Services
 from worker.telemetry.canaries import AlreadyExists
 from worker.telemetry.latency.answer_list import Order, Search, calls_of, questions_of
@@ -249,6 +250,7 @@ async def get_trace(request: web.Request) -> web.Response:
 
     With `format=otlp`, in the format of OpenTelemetry, without any text.
     """
+    await request.app[RUNS].recorded(request[PRINCIPAL].tenant_id, request.match_info["id"])
     query, services, principal = await _asked(request, TraceQuery)
     traces = services.telemetry.traces
     trace = await traces.get(principal, request.match_info["id"])

@@ -234,6 +234,7 @@ async def rate(request: web.Request) -> web.Response:
     services, tenant_id, id = request.app[SERVICES], request[PRINCIPAL].tenant_id, path_id(request, "response")
     body = await parsed(Feedback, request[BODY])
     await services.responses.annotate(tenant_id, id, body.notes)
+    await request.app[RUNS].recorded(tenant_id, id)
     await services.telemetry.flush()  # the trace of an answer that has just ended may still wait
     attributes = await services.telemetry.traces.annotate(tenant_id, id, body.notes)
     services.canaries.rate(attributes, body.rating)

@@ -203,6 +203,13 @@ class Runs:
                         await news.wait()
                 news.clear()
 
+    async def recorded(self, tenant_id: UUID, response_id: str) -> None:
+        """Return when the turn of a response that has ended is recorded: clients may read its end from the database
+        before this worker hears that it is stored."""
+        run = self.get(tenant_id, response_id)
+        if run is not None and run.is_ending:
+            await run.wait()
+
     async def cancel(self, tenant_id: UUID, response_id: str) -> dict[str, Any]:
         """Stop a response on any worker, wait for its end and return its final state. Raises NotFound."""
         run = self.get(tenant_id, response_id)

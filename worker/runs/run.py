@@ -146,6 +146,11 @@ class Run:
         return self._left and self.ended
 
     @property
+    def is_ending(self) -> bool:
+        """Whether its end is being stored, or was."""
+        return self._stopping
+
+    @property
     def ended(self) -> bool:
         return self._task is not None and self._task.done()
 

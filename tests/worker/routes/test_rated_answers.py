@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -10,6 +11,8 @@ import pytest
 from migrations.pool import Database
 from tests.worker.answering import MODEL, StallingModel, answering, get, post
 from tests.worker.harness import Client
+from worker.runs.manager import Runs
+from worker.runs.running_store import RunningStore
 
 URL = "/v1/responses"
 
@@ -57,3 +60,30 @@ async def test_an_answer_is_rated_when_it_is_there(database: Database) -> None:
         id = (await post(client, URL, {"input": "hello", "background": True}))["id"]
         await post(client, f"{URL}/{id}/feedback", {"rating": "up"}, 400)
         await post(client, f"{URL}/{id}/cancel", {})
+
+
+async def test_who_reads_the_end_of_an_answer_finds_its_trace(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Even before the worker that made it hears that the end is stored."""
+    finish, find, asked, hears = RunningStore.finish, Runs.get, asyncio.Event(), asyncio.Event()
+
+    async def finish_unheard(store: RunningStore, *end: Any) -> Any:
+        successor = await finish(store, *end)
+        await hears.wait()
+        return successor
+
+    def noted(runs: Runs, *named: Any) -> Any:
+        asked.set()
+        return find(runs, *named)
+
+    monkeypatch.setattr(RunningStore, "finish", finish_unheard)
+    async with answering(database, "Hello.") as client:
+        id = (await post(client, URL, {"input": "hello", "background": True}))["id"]
+        while (await get(client, f"{URL}/{id}"))["status"] != "completed":
+            pass
+        monkeypatch.setattr(Runs, "get", noted)
+        reading = asyncio.create_task(get(client, f"/ops/api/traces/{id}"))
+        await asyncio.wait([reading, asyncio.ensure_future(asked.wait())], return_when=asyncio.FIRST_COMPLETED)
+        hears.set()
+        assert (await reading)["response_id"] == id
