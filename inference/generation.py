@@ -60,6 +60,10 @@ class ThoughtLimit:
 
 
 BIAS_MIN = -100.0  # the lowest bias that the API accepts; the logits of one position differ by a few dozen
+# Fields of `Sampling` that say how a token is drawn, and what servers of open models call them: so requests spell them,
+# those to this server and those to its engines.
+DRAWN = {name: name for name in ("temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty")}
+DRAWN["repeat_penalty"] = "repetition_penalty"
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from inference.generation import (
+    DRAWN,
     Finish,
     Forecast,
     Generation,
@@ -37,9 +38,6 @@ MODELS_PATH = "/v1/models"
 # allows.
 LOGPROBS_MAX = 20
 BOUNDARIES_MAX = 16  # of a prompt: more than it has parts
-# Fields of `Sampling` that are sent as they are, by vLLM's names.
-DRAWN = {name: name for name in ("temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty")}
-DRAWN["repeat_penalty"] = "repetition_penalty"
 TOP_P_MIN = 1e-6  # vLLM rejects 0, which leaves only the most likely token; so does this
 
 

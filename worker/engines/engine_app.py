@@ -25,10 +25,11 @@ from pydantic import ConfigDict, Field, StringConstraints
 
 from agents.inflight import InFlight
 from inference.errors import EngineStopped, GrammarFailed, InvalidSchema
+from inference.frozen import changed
 from inference.generation import Due, Generation, Grammar, Priority, Sampling, Terms, ThoughtLimit
 from inference.model import ChatModel
 from inference.prompt import PromptTokens
-from inference.remote.protocol import BOUNDARIES_MAX, DRAWN, MODELS_PATH, PATH, spell_nothing
+from inference.remote.protocol import BOUNDARIES_MAX, MODELS_PATH, PATH, spell_nothing
 from inference.remote.transport import PATH as CHANNEL_PATH
 from inference.remote.transport import PROTOCOL
 from inference.trace import now_ns
@@ -42,6 +43,7 @@ from worker.http.middleware import error_response, join_trace
 from worker.http.request import json_response
 from worker.telemetry.prometheus import Scraped, Stats, engine_gauges, memory_gauge
 from worker.wire import limits
+from worker.wire.options import Bias, SamplingParameters, TokenId
 from worker.wire.strict import Strict, Unsupported, only, parsed
 
 GRAMMAR_CHARS_MAX = (
@@ -53,27 +55,16 @@ SEED_MAX = 2**64 - 1
 OUT_OF_REACH_MAX = 100  # tokens that a worker adds to its client's logit biases
 DEADLINE_MS_MAX = 24 * 3600 * 1000
 
-Penalty: TypeAlias = Annotated[float, Field(ge=-2, le=2)]
-Share: TypeAlias = Annotated[float, Field(ge=0, le=1)]
 GrammarText: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=GRAMMAR_CHARS_MAX)]
-TokenId: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[0-9]{1,7}$")]
 Boundary: TypeAlias = Annotated[int, Field(ge=0, le=PROMPT_TOKENS_MAX)]
-Bias: TypeAlias = Annotated[float, Field(ge=-100, le=100)]
 
 
 class StructuredOutputs(Strict):
     grammar: GrammarText
 
 
-class SamplingParams(Strict):
+class SamplingParams(SamplingParameters):
     max_tokens: Annotated[int, Field(ge=1, le=limits.OUTPUT_TOKENS_MAX)] = 16  # the default of vLLM
-    temperature: Annotated[float, Field(ge=0, le=2)] = 1.0
-    top_p: Share = 1.0
-    top_k: Annotated[int, Field(ge=-1, le=limits.TOP_K_MAX)] = 0
-    min_p: Share = 0.0
-    presence_penalty: Penalty = 0.0
-    frequency_penalty: Penalty = 0.0
-    repetition_penalty: Annotated[float, Field(gt=0, le=2)] = 1.0
     seed: Annotated[int, Field(ge=0, le=SEED_MAX)] | None = None
     logit_bias: Annotated[dict[TokenId, Bias], Field(max_length=limits.BIAS_MAX + OUT_OF_REACH_MAX)] | None = None
     logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
@@ -159,9 +150,8 @@ class GenerateRequest(Strict):
 
     def sampling(self, grammar: Grammar | None) -> Sampling:
         params = self.sampling_params
-        drawn = {name: getattr(params, spelled) for name, spelled in DRAWN.items()}
-        return Sampling(
-            **{**drawn, "top_k": max(0, params.top_k)},
+        return changed(
+            params.drawn.completed({}),  # the worker knows the model's usual values
             max_tokens=params.max_tokens,
             seed=params.seed,
             logit_bias={int(token): bias for token, bias in (params.logit_bias or {}).items()},

@@ -25,11 +25,13 @@ from worker.wire import limits
 from worker.wire.function_tools import NO_PARAMETERS, Description, Schema, enforceable
 from worker.wire.items import Arguments
 from worker.wire.options import (
+    Bias,
     CacheRetention,
     ChatFormat,
     Obfuscation,
     PromptCacheOptions,
     TieredRequest,
+    TokenId,
     TopLogprobs,
     TurnRequest,
     Verbosity,
@@ -232,8 +234,6 @@ class ChatStreamOptions(Strict):
 
 
 Stop: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=limits.STOP_CHARS_MAX)]
-TokenId: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[0-9]{1,7}$")]
-Bias: TypeAlias = Annotated[float, Field(ge=-100, le=100)]
 OutputTokens: TypeAlias = Annotated[int, Field(ge=1, le=limits.OUTPUT_TOKENS_MAX)]
 
 

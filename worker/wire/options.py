@@ -13,7 +13,8 @@ from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias
 from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints, ValidationInfo, field_validator
 
 from agents.turn import AnswerFormat, Caps
-from inference.generation import Priority, Sampling
+from inference.frozen import changed
+from inference.generation import DRAWN, Priority, Sampling
 from inference.prompt import VERBOSITY, TemplateOptions, have_effort
 from worker.edge.limit_settings import REFUSE, WAIT
 from worker.errors import invalid
@@ -138,7 +139,12 @@ IN_METADATA = {
     "X-Firsttoken-Hints": HINTS,
 }
 
+Share: TypeAlias = Annotated[float, Field(ge=0, le=1)]
 Penalty: TypeAlias = Annotated[float, Field(ge=-2, le=2)]
+# 0 and -1: the whole vocabulary.
+TopK: TypeAlias = Annotated[int, Field(ge=-1, le=limits.TOP_K_MAX), AfterValidator(lambda count: max(0, count))]
+TokenId: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[0-9]{1,7}$")]
+Bias: TypeAlias = Annotated[float, Field(ge=-100, le=100)]
 Verbosity: TypeAlias = Literal["low", "medium", "high"]
 Variable: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,63}$")]
 ThoughtTokens: TypeAlias = Annotated[int, Field(ge=-1, le=limits.OUTPUT_TOKENS_MAX)]
@@ -151,16 +157,28 @@ def without_nulls(variables: Any) -> Any:
     return {name: value for name, value in variables.items() if value is not None}
 
 
-class GenerationParameters(Strict):
-    """Those from `top_k` on are not of OpenAI's: servers of open models have them, under these names."""
+class SamplingParameters(Strict):
+    """How tokens are drawn, in requests of all APIs and in those to engines: see DRAWN. Those from `top_k` on are not
+    of OpenAI's."""
 
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
-    top_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    top_p: Share | None = None
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
-    top_k: Annotated[int, Field(ge=-1, le=limits.TOP_K_MAX)] | None = None  # 0 and -1: the whole vocabulary
-    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    top_k: TopK | None = None
+    min_p: Share | None = None
     repetition_penalty: Annotated[float, Field(gt=0, le=2)] | None = None
+
+    @property
+    def drawn(self) -> Sampling:
+        """Those that are missing are left to the model."""
+        given = {name: value for name, spelled in DRAWN.items() if (value := getattr(self, spelled)) is not None}
+        return Sampling(**given, open=frozenset(DRAWN.keys() - given.keys()))
+
+
+class GenerationParameters(SamplingParameters):
+    """What all APIs take, under the names of servers of open models."""
+
     chat_template_kwargs: (
         Annotated[
             dict[Variable, Value], BeforeValidator(without_nulls), Field(max_length=limits.TEMPLATE_VARIABLES_MAX)
@@ -202,18 +220,7 @@ class GenerationParameters(Strict):
 
     @property
     def drawn(self) -> Sampling:
-        """The sampling parameters that both surfaces have in common. Those that are missing are left to the model."""
-        named: dict[str, Any] = {
-            "temperature": self.temperature,
-            "top_p": self.top_p,
-            "top_k": None if self.top_k is None else max(0, self.top_k),
-            "min_p": self.min_p,
-            "presence_penalty": self.presence_penalty,
-            "frequency_penalty": self.frequency_penalty,
-            "repeat_penalty": self.repetition_penalty,
-        }
-        given = {name: value for name, value in named.items() if value is not None}
-        return Sampling(**given, ignore_eos=bool(self.ignore_eos), open=frozenset(named.keys() - given.keys()))
+        return changed(super().drawn, ignore_eos=True) if self.ignore_eos else super().drawn
 
 
 class TurnRequest(GenerationParameters):

@@ -11,8 +11,11 @@ from typing import Any
 import aiohttp
 import pytest
 
+from inference.generation import DRAWN, Sampling
 from tests.engines import EngineProcess
 from tests.worker.engines.conftest import TOKEN
+from worker.engines.engine_app import GenerateRequest
+from worker.wire.options import SamplingParameters
 
 PATH = "/inference/v1/generate"
 GOOD: dict[str, Any] = {"token_ids": [5, 6, 7], "sampling_params": {"max_tokens": 3, "temperature": 0}, "stream": True}
@@ -34,6 +37,14 @@ async def refusal(http: aiohttp.ClientSession, body: Any) -> tuple[int, str | No
 
 def sampling(**params: Any) -> dict[str, Any]:
     return {**GOOD, "sampling_params": {**GOOD["sampling_params"], **params}}
+
+
+def test_an_engine_draws_by_what_the_apis_take_under_the_same_names() -> None:
+    drawn: dict[str, Any] = dict.fromkeys(DRAWN, 0.5) | {"top_k": 0}
+    given = {spelled: drawn[name] for name, spelled in DRAWN.items()} | {"top_k": -1}
+    assert given.keys() == SamplingParameters.model_fields.keys()
+    asked = GenerateRequest.model_validate(sampling(**given))
+    assert asked.sampling(None) == Sampling(**drawn, max_tokens=3)
 
 
 def own(**fields: Any) -> dict[str, Any]:
