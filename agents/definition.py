@@ -159,12 +159,11 @@ class Surface(Table):
             turn,
             model=turn.model or self.model,
             limits=limits,
-            priority=self.capped(turn.priority),
             instructions="\n\n".join(said) or None,
         )
 
     def capped(self, priority: Priority) -> Priority:
-        """The priority class that a request of this class gets."""
+        """The priority class that a turn of this class gets."""
         return max(priority, CLASSES[self.best_class]) if self.best_class else priority
 
     def __str__(self) -> str:

@@ -62,15 +62,14 @@ def test_no_surface_gives_a_turn_more_than_it_had(
     tokens: int | None, answer_s: float | None, best: Any, priority: Priority
 ) -> None:
     surface = Surface.model_validate({"tokens": tokens, "answer_s": answer_s, "class": best})
-    turn = asked(priority=priority)
-    done = surface.applied(turn)
+    done = surface.applied(asked())
     assert done.limits.tokens <= Limits().tokens
     assert done.limits.wall_clock_s <= Limits().wall_clock_s
-    assert done.priority >= priority
+    assert surface.capped(priority) >= priority
 
 
 def test_what_nobody_waits_for_goes_last_and_is_never_late() -> None:
-    assert USUAL[BATCH].applied(asked(priority=Priority.INTERACTIVE)).priority is Priority.BATCH
+    assert USUAL[BATCH].capped(Priority.INTERACTIVE) is Priority.BATCH
     assert USUAL[BATCH].first_token_ms is None
 
 

@@ -3,7 +3,7 @@ class, its rates, its cost per day."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated, Literal, TypeAlias
 from uuid import UUID
 
@@ -12,6 +12,7 @@ from pydantic import AfterValidator, Field, StringConstraints
 from agents.definition import CLASSES, Bounds, ClassName
 from agents.origin import origins_of
 from agents.turn import Owner, Turn
+from inference.frozen import changed
 from inference.generation import Priority
 from worker.auth.scope import Scope
 
@@ -46,14 +47,12 @@ class Principal:
     bounds: KeyLimits | None = None  # of every turn
 
     def bounded(self, turn: Turn) -> Turn:
-        """The turn with its limits and priority class lowered to the bounds of the credential. Call this after the
-        agent is applied, which may raise limits above the defaults.
+        """The turn with its limits lowered to the bounds of the credential. Call this after the agent is applied, which
+        may raise limits above the defaults.
         """
         if self.bounds is None:
             return turn
-        limits = turn.limits.capped(self.bounds.caps, Owner.KEY)
-        priority = max(turn.priority, self.best_class)
-        return replace(turn, limits=limits, priority=priority)
+        return changed(turn, limits=turn.limits.capped(self.bounds.caps, Owner.KEY))
 
     @property
     def best_class(self) -> Priority:

@@ -9,7 +9,6 @@ from agents.definition import USUAL, Surface
 from agents.routing.policy import described
 from agents.tools import NAMES
 from agents.turn import TOKENS_MAX, Caps, Limits, Owner, Turn
-from inference.generation import Priority
 from worker.auth.keys import ApiKey
 from worker.auth.principal import NOBODY, KeyLimits, Principal
 from worker.cli.credentials import keys_of
@@ -67,12 +66,13 @@ def policy(key: ApiKey, surface: Surface, config: Config) -> str:
     the key and the surface set nothing."""
     bounds = KeyLimits.model_validate(dict(key.bounds))
     principal = Principal(NOBODY, key.id, key.scopes, "api_key", bounds)
-    turn = surface.applied(principal.bounded(Turn(NOBODY, (), priority=Priority.INTERACTIVE)))
+    turn = surface.applied(principal.bounded(Turn(NOBODY, ())))
     caps = Caps(wall_clock_s=config.answer_s, tokens=config.answer_tokens, thought_tokens=config.thought_tokens)
     limits = turn.limits.capped(caps, Owner.SERVER)
     rates = [f"{getattr(bounds, name)} {name.replace('_', ' ')}" for name in RATES if getattr(bounds, name)]
     last = [f"late {surface.late or config.late}", *rates]
-    return ", ".join([f"class {turn.priority.name.lower()}", *_limits(limits), *last])
+    best = surface.capped(principal.best_class)
+    return ", ".join([f"class {best.name.lower()}", *_limits(limits), *last])
 
 
 def _limits(limits: Limits) -> list[str]:

@@ -33,6 +33,7 @@ from worker.http.request import (
 from worker.runs.choice import Choice, all_of, choices_of, turns_of, whole_of
 from worker.runs.event_stream import EventStream
 from worker.runs.idempotency import Once
+from worker.runs.ledger import Ledger
 from worker.services import SERVICES
 from worker.telemetry.telemetry import server_timing
 from worker.wire.chat_request import ChatRequest
@@ -58,7 +59,7 @@ async def complete_chat(request: web.Request) -> web.StreamResponse:
         once = Once.of(request, services.claims, principal.tenant_id)
     with in_param("messages"):
         async with once.unstored() if once else nullcontext():
-            ledger = Choice.ledger_of(services, principal, request[TRACE], completion)
+            ledger = Ledger(services, principal, request[TRACE], completion)
             with ledger.entering(body.choices) as entered:
                 turns = await turns_of(ledger, completion)
                 places = entered.pop_all()
@@ -84,7 +85,7 @@ async def complete_text(request: web.Request) -> web.StreamResponse:
 
 async def _continue(request: web.Request, body: CompletionRequest, completion: TextCompletion) -> web.StreamResponse:
     services, principal = request.app[SERVICES], request[PRINCIPAL]
-    ledger = Choice.ledger_of(services, principal, request[TRACE], completion)
+    ledger = Ledger(services, principal, request[TRACE], completion)
     reader = services.model_of(completion.model)
     with ledger.entering(len(body.prompts) * body.choices) as entered:
         read = [await _read(reader, body, prompt) for prompt in body.prompts]
@@ -94,7 +95,7 @@ async def _continue(request: web.Request, body: CompletionRequest, completion: T
         turns = [
             ledger.applied(principal.bounded(agent.applied(turn)))
             for _, prompt in read
-            for turn in body.turns(principal.tenant_id, prompt, watched=principal.is_watching)
+            for turn in body.turns(principal.tenant_id, prompt)
         ]
         texts = [text for text, _ in read]
         told = replace(completion, texts=texts, token_bytes=reader.token_bytes)

@@ -9,7 +9,6 @@ not help nothing is done.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from itertools import pairwise
@@ -369,20 +368,20 @@ async def _warm(request: web.Request, conversation_id: str | None) -> web.Respon
     services, principal = request.app[SERVICES], request[PRINCIPAL]
     written = await _body(request[BODY], conversation_id)
     frame = ResponseFrame(written.model_copy(update={DRAFT: []}), services.checked(written.model))
+    sent = Ledger(services, principal, Trace(), frame)  # as if it were sent now
     place, speculative_search = (principal.tenant_id, principal.subject, conversation_id), services.speculative_search
     draft: Turn | None = None
     if speculative_search is not None and written.input:
-        due = Ledger(services, principal, Trace(), "", conversation_id, frame.model).due  # as if it were sent now
-        draft = replace((await hydrate(services, principal, ResponseFrame(written, frame.model))).turn, due=due)
+        draft = sent.applied((await hydrate(services, principal, ResponseFrame(written, frame.model))).turn)
         await search(draft, speculative_search.at(place), Trace())
     elif speculative_search is not None:
         speculative_search.forget(place)  # the next key
 
     async def start() -> Generation | None:
-        asked = await hydrate(services, principal, frame)
-        if search := asked.turn.file_search:
+        turn = sent.applied((await hydrate(services, principal, frame)).turn)
+        if search := turn.file_search:
             await services.retriever.prepare(tenant_id=principal.tenant_id, stores=search.vector_store_ids)
-        return await services.agent.warm(asked.turn)
+        return await services.agent.warm(turn)
 
     reads = await services.prewarm_limits.read((principal.tenant_id, conversation_id), start)
     if draft is not None and speculative_search is not None:

@@ -26,6 +26,7 @@ from worker.runs.cache_diagnostics import MessageDiagnosis, PromptDigest
 from worker.runs.choice import Choice, whole_of
 from worker.runs.event_stream import EventStream
 from worker.runs.idempotency import Once
+from worker.runs.ledger import Ledger
 from worker.runs.turn import prompt_tokens
 from worker.services import SERVICES
 from worker.telemetry.canaries import first_question
@@ -53,7 +54,7 @@ async def create(request: web.Request) -> web.StreamResponse:
 
 async def _create(request: web.Request, body: MessagesRequest, answer: Reply) -> web.StreamResponse:
     services, principal = request.app[SERVICES], request[PRINCIPAL]
-    ledger = Choice.ledger_of(services, principal, request[TRACE], answer)
+    ledger = Ledger(services, principal, request[TRACE], answer)
     with ledger.entering() as entered:
         turn = ledger.applied(await _turn(request, body, answer.model))
         places = entered.pop_all()
@@ -90,7 +91,7 @@ async def _turn(request: web.Request, body: MessagesInput, model: str) -> Turn:
         if server.listing.error:  # this API has no other place to tell it
             message = f"The tools of the MCP server '{server.label}' are not known: {server.listing.error}."
             raise ApiError(400, message, param=param, code="mcp_server_failed")
-    asked = body.turn(principal.tenant_id, watched=principal.is_watching, servers=servers)
+    asked = body.turn(principal.tenant_id, servers)
     agent = services.choose(model, body.model, principal.tenant_id, first_question(asked.input))
     return principal.bounded(agent.applied(asked))
 

@@ -19,6 +19,7 @@ from agents.errors import NotFound
 from agents.events import Usage
 from agents.message import Compaction, Item, new_id
 from agents.payload import to_payload
+from inference.frozen import changed
 from worker.auth.scope import Scope
 from worker.auth.secret import sealed
 from worker.errors import ClientGone, invalid
@@ -304,14 +305,16 @@ async def compact_conversation(request: web.Request) -> web.Response:
     with trace.span("edge"):
         body = await parsed(CompactRequest, request[BODY])
         model = services.checked(body.model)
-    ledger = Ledger(services, principal, trace, new_id("resp"), model=model)
+    frame = ResponseFrame(body.request, model)
+    ledger = Ledger(services, principal, trace, frame)
     with ledger.recording() as outcome:
         with services.admission.turn(principal.tenant_id):
             with trace.span("hydrate"):
-                turn = await hydrate(services, principal, ResponseFrame(body.request, model))
-            compacted = await compact(services.agent, services.model_of(body.model), turn.turn, trace)
+                turn = await hydrate(services, principal, frame)
+            asked = changed(turn.turn, priority=ledger.priority)
+            compacted = await compact(services.agent, services.model_of(body.model), asked, trace)
         outcome.status = "completed"
     summary = Compaction(sealed(services.seals, principal.tenant_id, compacted.summary))
     output = (*compacted.before, summary, *compacted.recent)
-    content = compaction_object(ledger.response_id, output, compacted.usage)
+    content = compaction_object(frame.id, output, compacted.usage)
     return json_response(content, headers={"Server-Timing": server_timing(trace)})

@@ -28,7 +28,7 @@ from worker.runs.run_services import RunServices
 from worker.runs.running_store import OwnedResponse
 from worker.runs.turn import ResponseTurn, hydrate, record_of
 from worker.wire.events import WireEvent
-from worker.wire.options import priority_of, rank_of
+from worker.wire.options import rank_of
 from worker.wire.response import Dialect, EventEncoder, ResponseFrame
 from worker.wire.response_request import ResponseRequest
 
@@ -106,9 +106,7 @@ async def restored_turn(
         if len(turn.history) < history:
             raise CannotResume("the items before it were deleted")
         turn = replace(turn, history=turn.history[:history])
-    metadata, tier = frame.request.metadata, frame.request.service_tier
-    priority = priority_of(tier, watched=principal.is_watching)
-    return turn, Ledger(services, principal, trace, response_id, turn.conversation_id, model, metadata, priority)
+    return turn, Ledger(services, principal, trace, frame)
 
 
 log = logging.getLogger("firsttoken.runs")

@@ -16,34 +16,17 @@ from agents.events import TOKENS, Event, TextDelta, TurnFinished, Usage
 from agents.turn import Turn
 from inference.errors import InferenceError
 from inference.frozen import changed, dataclass
-from inference.generation import Priority
 from inference.trace import Trace
-from worker.auth.principal import Principal
 from worker.errors import BROKE, ApiError
 from worker.runs.event_stream import EventStream
 from worker.runs.ledger import Ledger
 from worker.runs.record import FirstTokens
-from worker.runs.run_services import RunServices
 from worker.telemetry.canaries import first_question
 from worker.wire.completion import ChatCompletion
-from worker.wire.options import TurnRequest, priority_of
 
 # Buffered for a client that reads slowly and cannot reconnect: merged, a million tokens, or 800 with all likelihoods.
 WAITING_BYTES_MAX = 4 * 2**20
 EVENT_BYTES = 250  # of an event beside its text; a likelihood takes about as much
-
-
-class Named(Protocol):
-    """An answer with the names under which it is recorded."""
-
-    @property
-    def id(self) -> str: ...
-
-    @property
-    def model(self) -> str: ...
-
-    @property
-    def request(self) -> TurnRequest: ...
 
 
 class ChoiceEncoder(Protocol):
@@ -74,15 +57,6 @@ class Choice:
                 trace.attributes["background"] = True
             ledger = changed(ledger, trace=trace)
         return cls(ledger.services.agent, turn, ledger)
-
-    @staticmethod
-    def ledger_of(
-        services: RunServices, principal: Principal, trace: Trace, answer: Named, priority: Priority | None = None
-    ) -> Ledger:
-        """`priority` overrides what the request asks for."""
-        if priority is None:
-            priority = priority_of(answer.request.tier, watched=principal.is_watching)
-        return Ledger(services, principal, trace, answer.id, None, answer.model, answer.request.metadata, priority)
 
     @property
     def trace(self) -> Trace:
@@ -245,7 +219,7 @@ async def turns_of(ledger: Ledger, completion: ChatCompletion) -> list[Turn]:
     """One for each choice. Raises ApiError 400 and 404 naming what cannot be read."""
     services, principal, body = ledger.services, ledger.principal, completion.request
     messages = await services.attachments.read(principal.tenant_id, body.messages, "messages")
-    asked = body.model_copy(update={"messages": messages}).turns(principal.tenant_id, watched=principal.is_watching)
+    asked = body.model_copy(update={"messages": messages}).turns(principal.tenant_id)
     agent = services.choose(completion.model, body.model, principal.tenant_id, first_question(asked[0].input))
     return [ledger.applied(principal.bounded(agent.applied(turn))) for turn in asked]
 

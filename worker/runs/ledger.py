@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import cached_property
 from math import inf
 from time import monotonic
-from typing import Any
+from typing import Any, Protocol
 
 from agents.definition import BATCH, Surface
 from agents.routing.policy import named_by
@@ -24,7 +24,7 @@ from worker.http.error_mapping import refusal
 from worker.runs.record import TurnRecord, tpot_ms, ttfa_ms, ttft_ms
 from worker.runs.run_services import RunServices
 from worker.telemetry.canaries import note_arm
-from worker.wire.options import LATE, SURFACE
+from worker.wire.options import LATE, SURFACE, TurnRequest
 
 REFUSED = "refused"
 NO_POLICY = Surface()
@@ -35,30 +35,52 @@ class Outcome:
     status: str = REFUSED
 
 
+class Named(Protocol):
+    """An answer with the names under which it is recorded."""
+
+    @property
+    def id(self) -> str: ...
+
+    @property
+    def model(self) -> str:
+        """As the request names it: an agent may have a surface of its own."""
+        ...
+
+    @property
+    def request(self) -> TurnRequest: ...
+
+
 @dataclass(frozen=True)
 class Ledger:
-    """The identity of one turn, and the two places where it is recorded."""
+    """One turn, whose answer this is, and the two places where it is recorded. `later`: nobody waits for it."""
 
     services: RunServices
     principal: Principal
     trace: Trace
-    response_id: str
-    conversation_id: str | None = None
-    model: str = ""  # as the request names it: an agent may have a surface of its own
-    metadata: Mapping[str, str] | None = None  # the request's: it may name its surface
-    priority: Priority = Priority.STANDARD  # as the request asks for it
+    answer: Named
+    later: bool = False
+
+    @property
+    def priority(self) -> Priority:
+        """The class in which its turns are served: the one that the request asks for, within those of its credential
+        and its surface."""
+        return self._policy.capped(max(self._asked, self.principal.best_class))
+
+    @property
+    def _asked(self) -> Priority:
+        return Priority.BATCH if self.later else self.answer.request.priority(watched=self.principal.is_watching)
 
     @cached_property  # a request asks for it half a dozen times
     def surface(self) -> str:
         """Where the answer is used: as the request or its agent says; otherwise `chat` for a browser and `embedded` for
         a program, or `batch` for the lowest priority class."""
-        named = (self.metadata or {}).get(SURFACE)
+        named = self.answer.request.options.get(SURFACE)
         if self.services.has_surface(named):
             return str(named)
         usual = "chat" if self.principal.is_watching else "embedded"
-        if self.priority is Priority.BATCH and BATCH in self.services.surfaces:
+        if self._asked is Priority.BATCH and BATCH in self.services.surfaces:
             usual = BATCH
-        return self.services.agent_registry.of(self.model).surface or usual
+        return self.services.agent_registry.of(self.answer.model).surface or usual
 
     @property
     def due(self) -> Due:
@@ -67,7 +89,7 @@ class Ledger:
         target = self.services.targets.by_surface.get(self.surface)
         if target is None or "background" in self.trace.attributes:
             return NO_DEADLINE
-        said = (self.metadata or {}).get(LATE)
+        said = self.answer.request.options.get(LATE)
         waits = self._waits if said not in (REFUSE, WAIT) else said == WAIT
         return Due(
             self.trace.start_ns + int(target.ttft_ms * 1e6) if target.ttft_ms < inf else None,
@@ -78,7 +100,7 @@ class Ledger:
     @property
     def _tells_place(self) -> bool:
         """Only for clients that ask to wait: other clients do not expect an event of ours."""
-        return (self.metadata or {}).get(LATE) == WAIT and "background" not in self.trace.attributes
+        return self.answer.request.options.get(LATE) == WAIT and "background" not in self.trace.attributes
 
     @property
     def _waits(self) -> bool:
@@ -90,12 +112,12 @@ class Ledger:
         return self.services.surfaces.get(self.surface, NO_POLICY)
 
     def applied(self, turn: Turn) -> Turn:
-        """The turn within the limits of its surface and of this worker. Call this last."""
+        """The turn in its class, and within the limits of its surface and of this worker. Call this last."""
         if turn.arm is not None and not turn.only_reads:  # it has no answer to judge
             note_arm(self.trace, turn.arm)
         turn = self._policy.applied(turn)
         limits = turn.limits.capped(self.services.caps, Owner.SERVER)
-        return changed(turn, limits=limits, due=self.due, tells_place=self._tells_place)
+        return changed(turn, limits=limits, priority=self.priority, due=self.due, tells_place=self._tells_place)
 
     @contextmanager
     def entering(self, turns: int = 1) -> Iterator[ExitStack]:
@@ -107,7 +129,7 @@ class Ledger:
                 services.daily_budgets.check(self.principal)
                 taken = services.rates.take(self.principal, monotonic())
                 places.callback(lambda: services.rates.give_back(self.principal, taken, monotonic()))
-                priority = max(self._policy.capped(self.priority), self.principal.best_class)
+                priority = self.priority
                 for model in self._expected:
                     model.expect(self.due, salt=str(tenant_id), priority=priority)
                 for _ in range(turns):
@@ -123,17 +145,15 @@ class Ledger:
     @property
     def _expected(self) -> list[LanguageModel]:
         """The model that will answer, where that is known before the turn is prepared."""
-        model_registry, named = (
-            self.services.model_registry,
-            self.services.agent_registry.of(self.model).model or self.model,
-        )
+        model_registry, named = self.services.model_registry, self.answer.model
+        named = self.services.agent_registry.of(named).model or named
         models = named_by(model_registry.route(named))
         return [model_registry.candidates[models[0]].model] if len(models) == 1 and self._policy.model is None else []
 
     @property
     def _answered_by(self) -> str:
         """The model of the last step; without steps, the model that was requested."""
-        return str(self.trace.attributes.get("firsttoken.model") or self.services.model_of(self.model or None).name)
+        return str(self.trace.attributes.get("firsttoken.model") or self.services.model_of(self.answer.model).name)
 
     def payload(self, status: str) -> dict[str, Any]:
         """End the trace and return its public form. Nothing is added to it afterwards."""
@@ -175,11 +195,11 @@ class Ledger:
             status,
             surface,
             self._answered_by,
-            self.response_id,
-            self.conversation_id,
+            self.answer.id,
+            self.answer.request.conversation_id,
             ttft,
             tpot,
             None if "firsttoken.prewarm" in trace.attributes else in_time,  # only read, as the request wanted
-            self.services.agent_registry.name_of(self.model),
+            self.services.agent_registry.name_of(self.answer.model),
             self.principal.subject if self.principal.via == "api_key" else "",
         )

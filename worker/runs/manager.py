@@ -35,7 +35,6 @@ from worker.runs.running_store import QUEUED, NoCapacity, OwnedResponse
 from worker.runs.steering_store import SUCCESSOR, Successor
 from worker.runs.turn import ResponseTurn, hydrate
 from worker.wire.events import WireEvent
-from worker.wire.options import priority_of
 from worker.wire.response import Dialect, ResponseFrame
 from worker.wire.response_request import ResponseRequest
 
@@ -148,9 +147,7 @@ class Runs:
         model = services.checked(body.model)
         usual = services.usual_sampling(body.model)
         frame = ResponseFrame(body, model, id or new_id("resp"), dialect=dialect, usual=usual)
-        conversation_id = body.conversation.id if body.conversation else None
-        priority = priority_of(body.service_tier, watched=principal.is_watching)
-        ledger = Ledger(services, principal, trace, frame.id, conversation_id, model, body.metadata, priority)
+        ledger = Ledger(services, principal, trace, frame)
         with ledger.entering() as places:
             with trace.span("hydrate") as span:
                 turn = await hydrate(services, principal, frame, remembered, trace)

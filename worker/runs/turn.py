@@ -53,9 +53,8 @@ class ResponseTurn:
 
     @property
     def turn(self) -> Turn:
-        watched = self.principal.is_watching
         said = since_compaction((*self.history, *self.items))
-        asked = self.frame.request.turn(self.tenant_id, said, (), watched=watched).using(self.servers)
+        asked = self.frame.request.turn(self.tenant_id, said, ()).using(self.servers)
         approvals = (item for item in self.items if isinstance(item, FunctionCallOutput) and item.approves)
         asked = changed(asked, approved=frozenset(item.call_id for item in approvals))
         return self.principal.bounded(self._agent.applied(asked))
@@ -68,8 +67,7 @@ class ResponseTurn:
 
     @property
     def conversation_id(self) -> str | None:
-        conversation = self.frame.request.conversation
-        return conversation.id if conversation else None
+        return self.frame.request.conversation_id
 
     def snapshot(self, finished: TurnFinished) -> dict[str, Any]:
         """The final response object, as the caller sees it."""

@@ -35,7 +35,6 @@ from worker.wire.options import (
     TopLogprobs,
     TurnRequest,
     Verbosity,
-    priority_of,
 )
 from worker.wire.parts import ChatContent, SaidContent, check_role, shown
 from worker.wire.response_request import ShortKey
@@ -319,12 +318,12 @@ class ChatRequest(ChoicesRequest, TieredRequest):
     def choices(self) -> int:
         return self.n or 1
 
-    def turns(self, tenant_id: UUID, *, watched: bool = False) -> list[Turn]:
-        """One for each choice, which differ only in their seed. `watched`: a person is waiting for it."""
-        turn = self.turn(tenant_id, watched=watched)
+    def turns(self, tenant_id: UUID) -> list[Turn]:
+        """One for each choice, which differ only in their seed."""
+        turn = self.turn(tenant_id)
         return [apart(turn, index) for index in range(self.choices)]
 
-    def turn(self, tenant_id: UUID, *, watched: bool = False) -> Turn:
+    def turn(self, tenant_id: UUID) -> Turn:
         """The turn of the first choice."""
         return Turn(
             tenant_id=tenant_id,
@@ -344,7 +343,6 @@ class ChatRequest(ChoicesRequest, TieredRequest):
             switches=self.switches,
             hints=self.hints,
             caps=changed(self.caps, tokens=self._tokens_max, thought_tokens=self.thought_tokens),
-            priority=priority_of(self.service_tier, watched=watched),
         )
 
     @property

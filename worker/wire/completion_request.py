@@ -12,7 +12,7 @@ from agents.turn import Turn
 from inference.prompt import Segment, TemplateOptions
 from worker.wire import limits
 from worker.wire.chat_request import ChoicesRequest, apart
-from worker.wire.options import TOP_MAX, priority_of
+from worker.wire.options import TOP_MAX
 from worker.wire.strict import Text
 from worker.wire.text_inputs import Token, each_of, form, together
 
@@ -95,7 +95,7 @@ class CompletionRequest(ChoicesRequest):
     def switches(self) -> TemplateOptions:
         return TemplateOptions(variables=self.chat_template_kwargs or {})
 
-    def turns(self, tenant_id: UUID, prompt: tuple[Segment, ...], *, watched: bool = False) -> list[Turn]:
+    def turns(self, tenant_id: UUID, prompt: tuple[Segment, ...]) -> list[Turn]:
         """One for each choice of a prompt, which differ only in their seed."""
         turn = Turn(
             tenant_id=tenant_id,
@@ -109,7 +109,6 @@ class CompletionRequest(ChoicesRequest):
             ),
             stop=tuple(self.stop or ()),
             caps=replace(self.caps, tokens=self._tokens_max),
-            priority=priority_of(None, watched=watched),
         )
         return [apart(turn, index) for index in range(self.choices)]
 

@@ -42,7 +42,6 @@ from worker.wire.options import (
     GenerationParameters,
     Metadata,
     TurnRequest,
-    priority_of,
     without_nulls,
 )
 from worker.wire.strict import Id, Lenient, Unsupported, note, up_to, without_effect
@@ -173,8 +172,8 @@ class MessagesInput(GenerationParameters, Lenient):
         listings = [block for block in said if isinstance(block, McpListingBlock)]
         return requested(self.mcp_servers or (), _toolsets(self.tools), listings)
 
-    def turn(self, tenant_id: UUID, *, watched: bool = False, servers: Sequence[TurnServer] = ()) -> Turn:
-        """`watched`: a person is waiting for it. `servers` are those that it names, with their tools."""
+    def turn(self, tenant_id: UUID, servers: Sequence[TurnServer] = ()) -> Turn:
+        """`servers` are those that it names, with their tools."""
         choice, functions = self.tool_choice, tuple(tool.definition for tool in self._customs)
         changes = ToolChanges((*functions, *(function for server in servers for function in server.functions)))
         items = items_of(self.messages, changes)
@@ -190,7 +189,6 @@ class MessagesInput(GenerationParameters, Lenient):
             answer_format=self._format,
             sampling=self.drawn,
             switches=self.switches,
-            priority=priority_of(None, watched=watched),
         ).using(servers)
 
     @property
@@ -229,8 +227,8 @@ class MessagesRequest(MessagesInput, TurnRequest):
     def shows_thoughts(self) -> bool:
         return not (self.thinking and self.thinking.display == "omitted")
 
-    def turn(self, tenant_id: UUID, *, watched: bool = False, servers: Sequence[TurnServer] = ()) -> Turn:
-        turn = super().turn(tenant_id, watched=watched, servers=servers)
+    def turn(self, tenant_id: UUID, servers: Sequence[TurnServer] = ()) -> Turn:
+        turn = super().turn(tenant_id, servers)
         caps = replace(self.caps, tokens=self.max_tokens, thought_tokens=self.thought_tokens)
         stop = tuple(self.stop_sequences or ())
         sampling = replace(turn.sampling, max_tokens=self.max_tokens, deterministic=self.deterministic)

@@ -102,13 +102,6 @@ def rank_of(requested: ServiceTier | None) -> int:
     return {"priority": 0, "flex": 2}.get(requested or "default", 1)
 
 
-def priority_of(requested: ServiceTier | None, *, watched: bool) -> Priority:
-    """The priority class of a turn. `watched`: a user is reading, which matters if the tier does not decide."""
-    if requested == "flex":
-        return Priority.BATCH
-    return Priority.INTERACTIVE if requested == "priority" or watched else Priority.STANDARD
-
-
 def _budgets_are_numbers(metadata: dict[str, str]) -> dict[str, str]:
     for key in (STEPS, SECONDS, COST):
         value = metadata.get(key)
@@ -254,6 +247,18 @@ class TurnRequest(GenerationParameters):
     @property
     def tier(self) -> ServiceTier | None:
         """Not all APIs have one that says how urgent a request is."""
+        return None
+
+    def priority(self, *, watched: bool) -> Priority:
+        """The priority class that it asks for. `watched`: a user is reading, which matters if the tier does not
+        decide."""
+        if self.tier == "flex":
+            return Priority.BATCH
+        return Priority.INTERACTIVE if self.tier == "priority" or watched else Priority.STANDARD
+
+    @property
+    def conversation_id(self) -> str | None:
+        """Only responses may be part of one."""
         return None
 
     @property

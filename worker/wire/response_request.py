@@ -39,7 +39,6 @@ from worker.wire.options import (
     TieredRequest,
     TopLogprobs,
     Verbosity,
-    priority_of,
 )
 from worker.wire.strict import Id, Strict, Text, Unsupported, only, up_to, without_effect
 from worker.wire.tools import AUTO, Choice, FileSearchTool, ServerTool, Tool, ToolSearchTool, check_given, distinct
@@ -192,6 +191,10 @@ class ResponseRequest(TieredRequest):
         return self.prompt_cache_options.comparison_response_id if self.prompt_cache_options else None
 
     @property
+    def conversation_id(self) -> str | None:
+        return self.conversation.id if self.conversation else None
+
+    @property
     def choice(self) -> Choice:
         return self.tool_choice or AUTO
 
@@ -243,10 +246,7 @@ class ResponseRequest(TieredRequest):
             changes["text"] = (self.text or told).model_copy(update={"format": told.format})
         return self.model_copy(update=changes) if changes else self
 
-    def turn(
-        self, tenant_id: UUID, items: tuple[Item, ...], history: tuple[Item, ...], *, watched: bool = False
-    ) -> Turn:
-        """`watched`: a person is waiting for it."""
+    def turn(self, tenant_id: UUID, items: tuple[Item, ...], history: tuple[Item, ...]) -> Turn:
         allowed, tools = self.choice.allowed, self.tools or ()
         return Turn(
             tenant_id=tenant_id,
@@ -270,7 +270,6 @@ class ResponseRequest(TieredRequest):
                 tokens=self.max_output_tokens,
                 thought_tokens=self.thought_tokens,
             ),
-            priority=priority_of(self.service_tier, watched=watched),
             only_reads=self.only_reads,
             compacting=self._compacting,
             truncates=self.truncation == "auto",

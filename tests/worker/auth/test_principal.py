@@ -33,11 +33,7 @@ def test_what_a_credential_does_not_bound_is_as_the_agent_has_it() -> None:
     assert guest(None).bounded(turn) == guest(KeyLimits()).bounded(turn) == turn
 
 
-@pytest.mark.parametrize("priority", list(Priority))
-def test_no_turn_has_a_better_class_than_its_credential(priority: Priority) -> None:
-    turn = asked(priority=priority)
-    assert guest(KeyLimits.model_validate({"class": "standard"})).bounded(turn).priority == max(
-        priority, Priority.STANDARD
-    )
-    assert guest(KeyLimits.model_validate({"class": "batch"})).bounded(turn).priority == max(priority, Priority.BATCH)
-    assert guest(KeyLimits(steps=1)).bounded(turn).priority == priority
+def test_a_credential_names_the_best_class_of_its_turns() -> None:
+    assert guest(KeyLimits.model_validate({"class": "standard"})).best_class is Priority.STANDARD
+    assert guest(KeyLimits.model_validate({"class": "batch"})).best_class is Priority.BATCH
+    assert guest(KeyLimits(steps=1)).best_class is guest(None).best_class is Priority.INTERACTIVE

@@ -11,6 +11,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from agents.agent import Agent
+from agents.definition import Surface
 from agents.toolbox import Toolbox
 from inference.testing import ScriptedModel
 from migrations.pool import Database
@@ -58,6 +59,18 @@ async def test_a_conversation_that_is_not_made_yet_can_be_warmed(client: Client,
     told = await post(client, f"{URL}/warm", {"instructions": "Be terse."}, 202)
     assert (told["conversation"], told["status"]) == (None, "reading")
     assert "Be terse." in model.ahead[0]
+
+
+async def test_what_is_read_has_what_its_surface_says(database: Database, model: ScriptedModel) -> None:
+    surfaces = {"embedded": Surface(instructions="Begin with the answer.")}
+    keys = Keys(database, SECRET)
+    async with serving(replace(services_with(database, model), surfaces=surfaces)) as client:
+        key = (await keys.create(await keys.tenant(f"test-{uuid4()}"), "test"))[1]
+        client.session.headers["Authorization"] = f"Bearer {key}"
+        await post(client, f"{URL}/warm", {"instructions": "Be terse."}, 202)
+        await post(client, "/v1/responses", {"instructions": "Be terse.", "input": "And now?"})
+    [ahead], [prompt] = model.ahead, model.prompts
+    assert "Begin with the answer." in ahead and prompt.startswith(ahead)
 
 
 async def test_one_conversation_is_read_once_at_a_time(client: Client, model: ScriptedModel) -> None:

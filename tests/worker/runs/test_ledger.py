@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
+import orjson
 import pytest
 
+from agents.definition import USUAL
 from inference.errors import Late
 from inference.generation import Due, Priority
 from inference.testing import ScriptedModel
+from inference.trace import Trace
 from migrations.pool import Database
 from tests.worker.answering import MODEL, StallingModel, answering
-from tests.worker.harness import Client
+from tests.worker.harness import Client, make_services
+from worker.auth.principal import NOBODY, KeyLimits, Principal
 from worker.config import Config
+from worker.runs.ledger import Ledger
+from worker.wire.chat_request import ChatRequest
+from worker.wire.completion import ChatCompletion
+from worker.wire.strict import parse
 
 READ = {"prompt_cache_options": {"prewarm": True}}
 USER = {"role": "user", "content": "hi"}
@@ -90,3 +99,25 @@ async def test_a_prompt_that_is_only_read_is_neither_late_nor_on_time_but_counts
         row = await surface(client)
     assert (read["status"], read["output"], read["usage"]["output_tokens"]) == ("completed", [], 0)
     assert (row["requests"], row["judged"]) == (1, 0)
+
+
+@pytest.mark.parametrize(
+    ("tier", "of_key", "surface", "expected"),
+    [
+        (None, "interactive", "chat", Priority.STANDARD),
+        ("priority", "interactive", "chat", Priority.INTERACTIVE),
+        ("priority", "standard", "chat", Priority.STANDARD),
+        ("priority", "batch", "chat", Priority.BATCH),
+        ("priority", "interactive", "batch", Priority.BATCH),
+        ("flex", "interactive", "chat", Priority.BATCH),
+    ],
+)
+async def test_a_turn_is_in_the_lowest_class_of_its_request_its_key_and_its_surface(
+    database: Database, tier: str | None, of_key: str, surface: str, expected: Priority
+) -> None:
+    services = replace(make_services(database), surfaces=USUAL)
+    principal = Principal(NOBODY, "key_1", frozenset(), "api_key", KeyLimits.model_validate({"class": of_key}))
+    asked = {"messages": [USER], "service_tier": tier, "metadata": {"firsttoken:surface": surface}}
+    body = parse(ChatRequest, orjson.dumps(asked))
+    ledger = Ledger(services, principal, Trace(), ChatCompletion(body, MODEL))
+    assert ledger.priority is ledger.applied(body.turn(NOBODY)).priority is expected

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from typing import Any
-from uuid import uuid4
 
 import orjson
 import pytest
@@ -36,12 +35,8 @@ def test_the_tier_and_who_asks_decide_the_class(
     tier: str | None, by_program: Priority, by_person: Priority, of_chat: bool
 ) -> None:
     for watched, expected in ((False, by_program), (True, by_person)):
-        if of_chat:
-            turn = parse(ChatRequest, orjson.dumps({**CHAT, "service_tier": tier})).turn(uuid4(), watched=watched)
-        else:
-            request = parse(ResponseRequest, orjson.dumps({"input": "x", "service_tier": tier}))
-            turn = request.turn(uuid4(), (), (), watched=watched)
-        assert turn.priority == expected
+        model, body = (ChatRequest, CHAT) if of_chat else (ResponseRequest, {"input": "x"})
+        assert parse(model, orjson.dumps({**body, "service_tier": tier})).priority(watched=watched) == expected
 
 
 @pytest.mark.parametrize(

@@ -8,13 +8,12 @@ from typing import Any, TypeAlias
 
 from agents.errors import STOPPED, Interrupted
 from agents.turn import Owner, Turn
-from inference.generation import Priority
 from inference.trace import Trace
 from worker.auth.principal import Principal
 from worker.errors import ApiError, invalid
 from worker.http.request import in_param
 from worker.lifecycle.process import TimeSlice
-from worker.runs.choice import Choice, DiscardingSink, choices_of, turns_of, whole_of
+from worker.runs.choice import DiscardingSink, choices_of, turns_of, whole_of
 from worker.runs.embed_inputs import check_inputs, embed_inputs
 from worker.runs.ledger import Ledger
 from worker.runs.turn import hydrate, run_turn
@@ -54,7 +53,7 @@ async def _completion(services: Services, principal: Principal, raw: bytes, trac
     _refuse("stream", body.stream)
     completion = ChatCompletion(body, services.checked(body.model))
     with in_param("messages"):
-        ledger = Choice.ledger_of(services, principal, trace, completion, Priority.BATCH)
+        ledger = Ledger(services, principal, trace, completion, later=True)
         turns = [_patient(turn) for turn in await turns_of(ledger, completion)]
         return completion.whole(await whole_of(choices_of(ledger, turns)))
 
@@ -67,7 +66,7 @@ async def _response(services: Services, principal: Principal, raw: bytes, trace:
     model, usual = services.checked(body.model), services.usual_sampling(body.model)
     frame = ResponseFrame(body.model_copy(update={"store": False}), model, usual=usual)
     turn = await hydrate(services, principal, frame)
-    ledger = Ledger(services, principal, trace, frame.id, None, frame.model, body.metadata, Priority.BATCH)
+    ledger = Ledger(services, principal, trace, frame, later=True)
     with ledger.recording() as outcome:
         finished = await run_turn(services, _patient(ledger.applied(turn.turn)), trace, DiscardingSink(trace))
         outcome.status = finished.status
@@ -93,8 +92,8 @@ def _refuse(name: str, value: object) -> None:
 
 
 def _patient(turn: Turn) -> Turn:
-    """Behind all interactive requests, and not shed because of that, unless a time limit was set."""
+    """Not shed because all interactive requests come first, unless a time limit was set."""
     limits = turn.limits
-    if limits.seconds_by is Owner.SERVER:
-        limits = replace(limits, wall_clock_s=ANSWER_S, answer_s=max(ANSWER_S, limits.answer_s))
-    return replace(turn, priority=Priority.BATCH, limits=limits)
+    if limits.seconds_by is not Owner.SERVER:
+        return turn
+    return replace(turn, limits=replace(limits, wall_clock_s=ANSWER_S, answer_s=max(ANSWER_S, limits.answer_s)))
