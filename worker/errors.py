@@ -47,6 +47,11 @@ class ApiError(Exception):
         param = None if self.param is None else storable(self.param)
         return {"error": {"message": storable(self.message), "type": self.type, "param": param, "code": self.code}}
 
+    @property
+    def failure(self) -> dict[str, str]:
+        """The error of a response that failed with this."""
+        return {"code": self.code or "server_error", "message": self.message}
+
 
 def invalid(param: str, reason: str) -> ApiError:
     """400, for a parameter whose value is wrong. `reason` is a sentence that follows its name."""

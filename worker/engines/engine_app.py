@@ -38,7 +38,7 @@ from worker.edge.guard import guard_of
 from worker.engines.channel import keep_alive
 from worker.engines.served_channel import HttpBody, ServedChannel, SharedReply, TokenStream
 from worker.errors import ApiError, ClientGone, invalid
-from worker.http.error_mapping import to_api_error
+from worker.http.error_mapping import explained
 from worker.http.middleware import error_response, join_trace
 from worker.http.request import json_response
 from worker.telemetry.prometheus import Scraped, Stats, engine_gauges, memory_gauge
@@ -251,11 +251,8 @@ async def answer_errors(request: web.Request, handler: Handler) -> web.StreamRes
         except Exception as error:
             if isinstance(error, ClientGone | ConnectionError) and is_gone(request):
                 raise ConnectionResetError("the worker is gone") from None
-            answer = to_api_error(error)
-            if answer is None:
-                trace = join_trace(request.headers.get("Traceparent"))
-                answer = _fault(error, f"{request.method} {request.path} of trace {trace.id}")
-            return error_response(answer)
+            trace = join_trace(request.headers.get("Traceparent"))
+            return error_response(explained(error, log, "%s %s of trace %s", request.method, request.path, trace.id))
 
 
 @web.middleware
@@ -321,7 +318,7 @@ async def _answer_on(app: web.Application, reply: SharedReply, body: bytes) -> N
             else:
                 reply.last(await TokenStream(reply, asked.request_id, generation).end())
     except Exception as error:
-        answer = to_api_error(error) or _fault(error, f"a request of trace {join_trace(reply.traceparent).id}")
+        answer = explained(error, log, "a request of trace %s", join_trace(reply.traceparent).id)
         reply.refuse(answer.status, answer.body, answer.retry_after_s)
     finally:
         if generation is not None:
@@ -335,11 +332,6 @@ def _check_open(app: web.Application) -> None:
 
 def _body_bytes_max(app: web.Application) -> int:
     return BODY_BYTES_MIN + 2 * ID_BYTES * app[MODEL].context_length
-
-
-def _fault(error: Exception, what: str) -> ApiError:
-    log.error("%s failed", what, exc_info=error)
-    return ApiError(500, "Something went wrong in the engine; see its log.")
 
 
 async def _taken(asked: GenerateRequest, model: ChatModel) -> Generation | None:

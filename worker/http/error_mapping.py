@@ -1,23 +1,23 @@
 """Maps exceptions to error responses of the public contract, and of the Messages API, whose errors have a shape
-of their own. Pure."""
+of their own. Pure, but for the log of what nobody foresaw."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable
 from difflib import get_close_matches
+from logging import Logger
 from typing import Any
 
 import asyncpg
 from aiohttp import web
-from pydantic import ValidationError
 
 from agents.errors import AgentError
 from agents.message import storable
 from inference.errors import InferenceError
 from migrations.pool import DATABASE_AWAY
 from retrieval.errors import RetrievalError
-from worker.errors import ApiError
+from worker.errors import BROKE, ApiError
 
 API = "/v1"
 COMPARED_CHARS_MAX = 80  # paths longer than any route are not compared, which would take time
@@ -59,7 +59,6 @@ def _head(path: str) -> str:
 
 
 PLAIN_WORD = re.compile(r"[a-z]+ ")
-MESSAGE_CHARS_MAX = 1000  # a validation message may quote the input, which may be large
 # Postgres stores no NUL in texts, so a value with one cannot name anything stored.
 UNSTORABLE = (asyncpg.CharacterNotInRepertoireError, asyncpg.UntranslatableCharacterError)
 
@@ -70,8 +69,6 @@ def to_api_error(error: BaseException) -> ApiError | None:
         return error
     if isinstance(error, web.HTTPException):
         return _from_http(error)
-    if isinstance(error, ValidationError):
-        return _from_validation(error)
     if isinstance(error, DOMAIN):
         return _from_domain(error)
     if isinstance(error, UNSTORABLE):
@@ -81,6 +78,16 @@ def to_api_error(error: BaseException) -> ApiError | None:
     if isinstance(error, DATABASE_AWAY):
         return ApiError(503, "The database is not responding. Try again in a moment.", retry_after_s=1.0)
     return None
+
+
+def explained(error: Exception, log: Logger, what: str, *of: object) -> ApiError:
+    """The answer to what failed with this error. Nobody but the log is told of an unexpected one; `what` failed `of`
+    these."""
+    answer = to_api_error(error)
+    if answer is None:
+        log.error(f"{what} failed", *of, exc_info=error)
+        answer = ApiError(500, BROKE, code="server_error")
+    return answer
 
 
 def refusal(error: Exception) -> str:
@@ -98,14 +105,6 @@ def _from_http(error: web.HTTPException) -> ApiError:
         413: "The request body is too large.",
     }
     return ApiError(error.status, messages.get(error.status, error.reason))
-
-
-def _from_validation(error: ValidationError) -> ApiError:
-    """The first validation error, with the field as the client writes it: input[0].content."""
-    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-    param = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"]).lstrip(".")
-    message = first["msg"].removeprefix("Value error, ")
-    return ApiError(400, f"{param}: {message}"[:MESSAGE_CHARS_MAX] if param else message, param=param or None)
 
 
 def _from_domain(error: InferenceError | AgentError | RetrievalError) -> ApiError:

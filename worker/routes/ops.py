@@ -34,7 +34,7 @@ from worker.telemetry.latency.queries import LatencyQuery, cost_summary
 from worker.telemetry.otlp.conventions import otlp_json, spans_of
 from worker.telemetry.trial import NAME_PATTERN, Proposal, State
 from worker.wire import limits
-from worker.wire.strict import Strict, parsed
+from worker.wire.strict import Strict, parse_query, parsed
 
 AUDIT_MAX = 200
 POSITION_MAX = 2**63 - 1
@@ -270,7 +270,7 @@ async def get_trace(request: web.Request) -> web.Response:
 async def _asked(request: web.Request, query: type[Asked]) -> tuple[Asked, Services, Principal]:
     """The query of a request. Who asks right after an answer finds it."""
     services = request.app[SERVICES]
-    asked = query.model_validate(dict(request.query))
+    asked = parse_query(query, request.query)
     await services.telemetry.flush()
     return asked, services, request[PRINCIPAL]
 
@@ -296,7 +296,7 @@ def _target(services: Services, surface: str) -> dict[str, float] | None:
 @routes.get("/ops/api/audit", Scope.ADMIN, query=AuditQuery.parameters())
 async def list_audit(request: web.Request) -> web.Response:
     """Newest first. `before` is the position of the last entry seen."""
-    query = AuditQuery.model_validate(dict(request.query))
+    query = parse_query(AuditQuery, request.query)
     audit = request.app[SERVICES].authenticator.audit
     notes = await audit.list(request[PRINCIPAL].tenant_id, limit=query.limit + 1, before=query.before)
     return json_response(

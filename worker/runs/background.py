@@ -19,8 +19,8 @@ from inference.trace import Trace
 from migrations.pool import DATABASE_AWAY, certain
 from worker.auth.principal import Principal, Via
 from worker.auth.secret import Seals, opened
-from worker.errors import BROKE, BUSY
-from worker.http.error_mapping import to_api_error
+from worker.errors import BUSY
+from worker.http.error_mapping import explained
 from worker.lifecycle.supervisor import Supervised, Well
 from worker.runs.ledger import Ledger
 from worker.runs.queue_store import Job
@@ -225,16 +225,12 @@ class Backlog:
         except NotFound:
             log.info("%s was deleted before it started", taken.response_id)
         except Exception as error:  # the boundary: any error that prevents the start of a response ends it, or waits
-            queue, answer = self._services.queue, to_api_error(error)
-            if answer is not None and answer.status in BUSY:
+            queue, answer = self._services.queue, explained(error, log, "the start of %s", taken.response_id)
+            if answer.status in BUSY:
                 await asyncio.sleep(RETRY_S)
                 await _try(lambda: queue.put_back(taken, died=False))
-                return
-            if answer is None:
-                log.exception("%s could not be started", taken.response_id)
-            code, message = (answer.code, answer.message) if answer else (None, BROKE)
-            failure = {"code": code or "server_error", "message": message}
-            await _try(lambda: queue.fail(taken, failure))
+            else:
+                await _try(lambda: queue.fail(taken, answer.failure))
 
 
 async def _try(store: Callable[[], Awaitable[Any]]) -> None:

@@ -20,8 +20,8 @@ from agents.progress import CannotResume
 from inference.trace import Trace
 from migrations.pool import DATABASE_AWAY
 from worker.auth.principal import Principal
-from worker.errors import BROKE, BUSY, ApiError
-from worker.http.error_mapping import to_api_error
+from worker.errors import BUSY, ApiError
+from worker.http.error_mapping import explained, to_api_error
 from worker.lifecycle.supervisor import Supervised, Well
 from worker.runs.background import RETRY_S, Backlog, job_of, restored_turn, run_queued
 from worker.runs.broadcast import EventLog
@@ -276,15 +276,11 @@ class Runs:
             )
             started.readers.expect()
         except Exception as error:  # the boundary: any error that prevents its start is its end
-            answer = to_api_error(error)
-            if answer is None:
-                log.exception("%s could not go on as %s", run.id, successor.id)
-                answer = ApiError(500, BROKE, code="server_error")
+            answer = explained(error, log, "the successor %s of %s", successor.id, run.id)
             if request.stored:
                 owned = OwnedResponse(turn.tenant_id, successor.id, self.services.presence.worker)
-                failure = {"code": answer.code or "server_error", "message": answer.message}
                 with suppress(*DATABASE_AWAY):  # this worker owns it: the next pass retries
-                    await self.services.running.give_up(owned, failure)
+                    await self.services.running.give_up(owned, answer.failure)
             answer.__cause__ = error
             return answer
         return started

@@ -209,6 +209,7 @@ PromptCacheBreakpoint: TypeAlias = Annotated[Breakpoint | None, without_effect("
 
 
 M = TypeVar("M", bound=Strict)
+Query = TypeVar("Query", bound=BaseModel)
 
 # The public contract's codes for invalid values, by the validator's error types.
 CODES = {
@@ -248,6 +249,15 @@ async def parsed(model: type[M], raw: bytes, ignored: Ignored | None = None, *, 
     if len(raw) <= SHORT_BYTES_MAX:
         return parse(model, raw, ignored, bulk=bulk)
     return await asyncio.to_thread(parse, model, raw, ignored, bulk=bulk)
+
+
+def parse_query(model: type[Query], query: Mapping[str, str]) -> Query:
+    """The parameters of a URL. Raises ApiError 400 as `parse` does."""
+    given = dict(query)
+    try:
+        return model.model_validate(given)
+    except ValidationError as error:
+        raise refusal(error, given) from None
 
 
 def _load(raw: bytes) -> dict[str, Any]:

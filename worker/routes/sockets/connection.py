@@ -27,8 +27,8 @@ from worker.auth.scope import Scope
 from worker.auth.session import require_same_origin
 from worker.edge.body import BUDGET, Reservation
 from worker.edge.guard import guard_of, remote_of
-from worker.errors import BROKE, ApiError, ClientGone, rate_limited
-from worker.http.error_mapping import to_api_error
+from worker.errors import ApiError, ClientGone, rate_limited
+from worker.http.error_mapping import explained
 from worker.http.middleware import join_trace
 from worker.http.request import PRINCIPAL, Routes
 from worker.routes.sockets.lane import WAITING_MAX, Lane, Said, SocketStream
@@ -290,7 +290,7 @@ class Connection:
             run = await self._start(body, self._memory.get(previous_id))
         except Exception as error:  # top-level boundary: the connection survives a failed request
             self._memory.pop(previous_id)  # a continuation that fails consumes it
-            await self._complain(lane.stream, _explained(error))
+            await self._complain(lane.stream, explained(error, log, "a request on a WebSocket"))
             return
         lane.pending = ("", [])
         await self._tell(lane, run)
@@ -332,7 +332,7 @@ class Connection:
             said = await self._services.attachments.items(tenant_id, body.input, "input")
             accepted = await self._runs.steer(tenant_id, run.id, said, stop_tools=body.stop_tools)
         except Exception as error:  # top-level boundary: the connection survives what is refused
-            await self._refuse_steer(lane, _explained(error), asked)
+            await self._refuse_steer(lane, explained(error, log, "a steer on a WebSocket"), asked)
             return
         lane.said.append(Said(accepted.id, asked, body.input))
         if not accepted.told:  # its last event was on its way
@@ -400,14 +400,6 @@ def _output_of(call: FunctionCall) -> dict[str, Any]:
     if kind == OUTPUT_TYPES["mcp_approval"]:
         return {"type": kind, "approval_request_id": call.call_id}
     return {"type": kind, "call_id": call.call_id, **({"name": call.name} if call.shape == PLAIN else {})}
-
-
-def _explained(error: Exception) -> ApiError:
-    answer = to_api_error(error)
-    if answer is None:
-        log.error("a request on a WebSocket failed", exc_info=error)
-        return ApiError(500, BROKE, code="server_error")
-    return answer
 
 
 OPEN_MAX = 1024  # an idle one costs some kilobytes and a ping every 15 seconds

@@ -26,8 +26,8 @@ from migrations.pool import DATABASE_AWAY, certain
 from retrieval.errors import FileNotFound
 from worker.auth.principal import Principal, Via
 from worker.edge.body import MEMORY_BYTES_MAX
-from worker.errors import BROKE, BUSY, ApiError
-from worker.http.error_mapping import to_api_error
+from worker.errors import BUSY, ApiError
+from worker.http.error_mapping import explained
 from worker.lifecycle.process import TimeSlice
 from worker.lifecycle.supervisor import Supervised, Well
 from worker.runs.batches.batch_store import BatchClaim, Line, LineStore, NewLine
@@ -233,14 +233,10 @@ class BatchWorker:
             try:
                 return answered(id, line.custom_id, 200, request_id, await self._body(line, request_id))
             except Exception as error:  # top-level boundary: any error is the answer to its own line, or temporary
-                answer = to_api_error(error)
-                if answer is not None and answer.status in BUSY and time.monotonic() < give_up_at:
-                    await asyncio.sleep(RETRY_S)
-                    continue
-                if answer is None:
-                    log.exception("line %d of %s failed", line.number, line.batch_id)
-                    answer = ApiError(500, BROKE, code="server_error")
-                return answered(id, line.custom_id, answer.status, request_id, answer.body)
+                answer = explained(error, log, "line %d of %s", line.number, line.batch_id)
+                if answer.status not in BUSY or time.monotonic() >= give_up_at:
+                    return answered(id, line.custom_id, answer.status, request_id, answer.body)
+                await asyncio.sleep(RETRY_S)
 
     async def _body(self, line: Line, request_id: str) -> dict[str, Any]:
         """Within the limits of the key, as in an interactive request."""
