@@ -27,6 +27,7 @@ from inference.trace import Trace
 from migrations.pool import DATABASE_AWAY
 from worker.auth.secret import opened
 from worker.errors import ApiError
+from worker.runs.record import Prompt, first_prompt
 from worker.runs.run_services import RunServices
 from worker.runs.turn import ResponseTurn
 from worker.wire.response_request import ResponseRequest
@@ -50,23 +51,6 @@ IN_RESPONSES = {
     "verbosity": "verbosity_changed",
     "messages": "input_changed",
 }
-
-
-class Reuse(NamedTuple):
-    """How many tokens the first prompt of a turn had, and how many of them were cached before it."""
-
-    tokens: int
-    cached: int
-
-
-def reuse_of(trace: Trace) -> Reuse | None:
-    """None if no prompt was read: its answer was known, or an engine does not say."""
-    first = next((span for span in trace.spans if span.name == "prefill"), None)
-    if first is None:
-        return None
-    cached, new = (int(first.attributes.get(name) or 0) for name in ("cached_tokens", "new_tokens"))
-    ahead = (each for each in trace.spans if each.name == "prefill_prefix" and each.start_ns < first.start_ns)
-    return Reuse(cached + new, cached - sum(int(each.attributes.get("new_tokens") or 0) for each in ahead))
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,20 +126,19 @@ class MessageDiagnosis(NamedTuple):
     def tell(self) -> dict[str, Any] | None:
         """The diagnostics, which are known from the first token on; None where nothing stood against reuse. Afterwards,
         another message may name this one."""
-        reuse = reuse_of(self.trace)
-        prompt = replace(self.prompt, tokens=reuse.tokens if reuse else 0)
-        self.recent.keep(self.tenant_id, self.message_id, prompt)
-        return self._compared(reuse)
+        read = first_prompt(self.trace)
+        self.recent.keep(self.tenant_id, self.message_id, replace(self.prompt, tokens=read.total if read else 0))
+        return self._compared(read)
 
-    def _compared(self, reuse: Reuse | None) -> dict[str, Any] | None:
+    def _compared(self, read: Prompt | None) -> dict[str, Any] | None:
         if self.previous_id is None:
             return None
         before = self.recent.get(self.tenant_id, self.previous_id)
         if before is None:
             return {"cache_miss_reason": {"type": "previous_message_not_found"}}
-        if reuse is None:
+        if read is None:
             return {"cache_miss_reason": UNAVAILABLE}
-        missed = min(before.tokens, reuse.tokens) - reuse.cached
+        missed = min(before.tokens, read.total) - read.cached
         if missed <= SLACK_TOKENS:
             return None
         kind = IN_MESSAGES.get(self.prompt.change_since(before) or "")
@@ -191,13 +174,13 @@ async def _compared(services: RunServices, turn: ResponseTurn, trace: Trace, oth
         return PromptDigest.of(before, other.body["model"]), PromptDigest.of(now, turn.frame.model)
 
     earlier, prompt = await asyncio.to_thread(compare)
-    if (reuse := reuse_of(trace)) is None:
+    if (said := first_prompt(trace)) is None:
         return UNAVAILABLE
     change = prompt.change_since(earlier)
     usage, is_one_step = other.body["usage"] or {}, not answered_calls(other.output)
     # The usage of several steps has all their prompts.
-    expected = usage.get("input_tokens", 0) if is_one_step else reuse.tokens if change else 0
-    if min(expected, reuse.tokens) - reuse.cached <= SLACK_TOKENS:
+    expected = usage.get("input_tokens", 0) if is_one_step else said.total if change else 0
+    if min(expected, said.total) - said.cached <= SLACK_TOKENS:
         return {"type": "cache_hit"}
     if change is None or change not in IN_RESPONSES:
         return UNAVAILABLE
@@ -205,6 +188,6 @@ async def _compared(services: RunServices, turn: ResponseTurn, trace: Trace, oth
     return {
         "type": "cache_miss",
         "reason": "context_compacted" if compacted else IN_RESPONSES[change],
-        "cache_missed_tokens": reuse.tokens - reuse.cached,
-        "comparison_reusable_tokens": reuse.cached,
+        "cache_missed_tokens": said.total - said.cached,
+        "comparison_reusable_tokens": said.cached,
     }

@@ -122,6 +122,17 @@ class Prompt:
     cached: int
 
 
+def first_prompt(trace: Trace) -> Prompt | None:
+    """What was cached when the turn began: later steps find what the first one has prefilled. None if no prompt was
+    read: its answer was known, or an engine does not say."""
+    first = next((span for span in trace.spans if span.name == "prefill"), None)
+    if first is None:
+        return None
+    cached, new = _number(first, "cached_tokens"), _number(first, "new_tokens")
+    ahead = (span for span in trace.spans if span.name == "prefill_prefix" and span.start_ns < first.end_ns)
+    return Prompt(cached + new, max(0, cached - sum(_number(span, "new_tokens") for span in ahead)))
+
+
 def _number(span: Span, name: str) -> int:
     value = span.attributes.get(name)
     return int(value) if isinstance(value, int) else 0
@@ -183,17 +194,7 @@ class TurnRecord:
 
     @cached_property
     def prompt(self) -> Prompt:
-        """What was cached when the turn began: later steps find what the first one has prefilled."""
-        first = next((span for span in self.trace.spans if span.name == "prefill"), None)
-        if first is None:
-            return Prompt(0, 0)
-        cached, new = _number(first, "cached_tokens"), _number(first, "new_tokens")
-        ahead = sum(
-            _number(span, "new_tokens")
-            for span in self.trace.spans
-            if span.name == "prefill_prefix" and span.start_ns < first.end_ns
-        )
-        return Prompt(cached + new, max(0, cached - ahead))
+        return first_prompt(self.trace) or Prompt(0, 0)
 
     @property
     def output_tokens(self) -> int:

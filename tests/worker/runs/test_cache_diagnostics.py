@@ -25,8 +25,8 @@ from worker.runs.cache_diagnostics import (
     MessageDiagnosis,
     PromptDigest,
     RecentPrompts,
-    reuse_of,
 )
+from worker.runs.record import Prompt, first_prompt
 
 TENANT = UUID(int=7)
 HELLO, YES, AGAIN = Message("user", "hello"), Message("assistant", "yes"), Message("user", "again")
@@ -72,8 +72,8 @@ def test_a_compaction_is_known_as_such() -> None:
 
 
 def test_what_the_turn_read_ahead_was_not_in_the_cache_before_it() -> None:
-    assert reuse_of(read(100, 90, ahead=70)) == (100, 20)
-    assert reuse_of(Trace()) is None
+    assert first_prompt(read(100, 90, ahead=70)) == Prompt(total=100, cached=20)
+    assert first_prompt(Trace()) is None
 
 
 @pytest.mark.parametrize(
