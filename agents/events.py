@@ -157,6 +157,12 @@ class TurnFinished:
     prompt: ScoredPrompt | None = None  # if the turn asks for it
     remembered: tuple[tuple[bytes, tuple[int, ...]], ...] = ()  # exact tokens of its turns, by their digests
 
+    @property
+    def failure(self) -> dict[str, str]:
+        """Code and message of the error of one that failed."""
+        message = self.error_message or "The answer could not be completed. Please try again."
+        return {"code": self.error_code or "server_error", "message": message}
+
     def open_calls(self, functions: Collection[str]) -> list[FunctionCall]:
         """Calls of these functions that wait for the caller."""
         answered = answered_calls(self.output)

@@ -17,7 +17,7 @@ from agents.turn import Turn
 from inference.errors import InferenceError
 from inference.frozen import changed, dataclass
 from inference.trace import Trace
-from worker.errors import BROKE, ApiError
+from worker.errors import ApiError
 from worker.runs.event_stream import EventStream
 from worker.runs.ledger import Ledger
 from worker.runs.record import FirstTokens
@@ -205,13 +205,16 @@ async def all_of(choices: Sequence[Coroutine[Any, Any, TurnFinished]]) -> list[T
 async def whole_of(choices: Sequence[Choice]) -> list[TurnFinished]:
     """Run them beside each other to their ends. Raises what refuses a turn, Interrupted, and ApiError for one that
     failed."""
-    finished = await all_of([choice.whole() for choice in choices])
-    for each in finished:
-        if each.error_message == STOPPED:
-            raise Interrupted
-        if each.status == "failed":
-            message, code = each.error_message or BROKE, each.error_code or "server_error"
-            raise ApiError(500, message, code=code)
+    return list(map(succeeded, await all_of([choice.whole() for choice in choices])))
+
+
+def succeeded(finished: TurnFinished) -> TurnFinished:
+    """Of an answer that nobody has seen yet. Raises Interrupted, and ApiError for one that failed."""
+    if finished.error_message == STOPPED:
+        raise Interrupted
+    if finished.status == "failed":
+        failure = finished.failure
+        raise ApiError(500, failure["message"], code=failure["code"])
     return finished
 
 

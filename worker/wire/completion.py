@@ -323,14 +323,8 @@ class ChunkEncoder:
 
     def last(self, finished: TurnFinished) -> list[bytes]:
         if finished.status == "failed":
-            return [encode_data({"error": failure(finished)})]
+            return [encode_data({"error": {**finished.failure, "type": "server_error", "param": None}})]
         return [encode_data(self._completion.chunk(self._choice.conclude(finished)))]
-
-
-def failure(finished: TurnFinished) -> dict[str, Any]:
-    """The error of a failed choice."""
-    message = finished.error_message or "The answer could not be completed. Please try again."
-    return {"message": message, "type": "server_error", "param": None, "code": finished.error_code or "server_error"}
 
 
 def usage_of(finished: Sequence[TurnFinished]) -> Usage:

@@ -32,7 +32,6 @@ from agents.message import (
     ToolListing,
     new_id,
 )
-from worker.errors import BROKE
 from worker.wire.events import HOLE, QUEUED, Template, cut, encode, waiting
 from worker.wire.messages_request import MessagesRequest
 from worker.wire.messages_tools import ERROR
@@ -40,11 +39,6 @@ from worker.wire.messages_tools import ERROR
 StopReason: TypeAlias = Literal["end_turn", "max_tokens", "stop_sequence", "tool_use"]
 Block: TypeAlias = dict[str, Any]
 PING = encode({"type": "ping"})
-
-
-def error_event(message: str) -> dict[str, Any]:
-    """Of an answer that was interrupted."""
-    return {"type": "error", "error": {"type": "api_error", "message": message}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +195,7 @@ class MessageEventEncoder:
 
     def last(self, finished: TurnFinished) -> list[bytes]:
         if finished.status == "failed":
-            return [encode(error_event(finished.error_message or BROKE))]
+            return [encode({"type": "error", "error": {"type": "api_error", "message": finished.failure["message"]}})]
         reply = self._reply
         delta = {"stop_reason": reply.stop_reason(finished), "stop_sequence": reply.stop_sequence(finished)}
         end = {"type": "message_delta", "delta": delta, "usage": usage_object(finished.usage), **cut(finished)}

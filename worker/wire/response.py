@@ -146,10 +146,7 @@ class ResponseFrame:
         if turn.budget is not None and len(snapshot["metadata"]) < limits.METADATA_PAIRS_MAX:
             snapshot["metadata"] = {**snapshot["metadata"], BUDGET: turn.budget}
         if turn.status == "failed":
-            snapshot["error"] = {
-                "code": turn.error_code or "server_error",
-                "message": turn.error_message or "The answer could not be completed. Please try again.",
-            }
+            snapshot["error"] = turn.failure
         return snapshot
 
     def snapshot(self, status: Status, output: Sequence[dict[str, Any]]) -> dict[str, Any]:

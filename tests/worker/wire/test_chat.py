@@ -14,7 +14,7 @@ from inference.generation import Predicted
 from tests.worker.turns import told
 from worker.errors import ApiError
 from worker.wire.chat_request import ChatRequest
-from worker.wire.completion import ChatCompletion, failure, usage_object, usage_of
+from worker.wire.completion import ChatCompletion, ChunkEncoder, usage_object, usage_of
 from worker.wire.strict import parse
 
 USER = {"role": "user", "content": "hello"}
@@ -177,7 +177,9 @@ def test_a_cut_answer_ends_by_length() -> None:
 def test_a_failure_in_the_middle_is_an_error_that_clients_raise() -> None:
     finished = told(status="failed")[-1]
     assert isinstance(finished, TurnFinished)
-    assert failure(finished)["type"] == "server_error"
+    completion = ChatCompletion(request_of(), "m")
+    [frame] = ChunkEncoder(completion, *completion.choices).last(finished)
+    assert orjson.loads(frame.removeprefix(b"data: "))["error"]["type"] == "server_error"
 
 
 def test_thoughts_are_told_apart_from_the_answer() -> None:

@@ -6,14 +6,13 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from typing import Any, TypeAlias
 
-from agents.errors import STOPPED, Interrupted
 from agents.turn import Owner, Turn
 from inference.trace import Trace
 from worker.auth.principal import Principal
-from worker.errors import ApiError, invalid
+from worker.errors import invalid
 from worker.http.request import in_param
 from worker.lifecycle.process import TimeSlice
-from worker.runs.choice import DiscardingSink, choices_of, turns_of, whole_of
+from worker.runs.choice import DiscardingSink, choices_of, succeeded, turns_of, whole_of
 from worker.runs.embed_inputs import check_inputs, embed_inputs
 from worker.runs.ledger import Ledger
 from worker.runs.turn import hydrate, run_turn
@@ -70,13 +69,7 @@ async def _response(services: Services, principal: Principal, raw: bytes, trace:
     with ledger.recording() as outcome:
         finished = await run_turn(services, _patient(ledger.applied(turn.turn)), trace, DiscardingSink(trace))
         outcome.status = finished.status
-    if finished.error_message == STOPPED:
-        raise Interrupted
-    snapshot = turn.snapshot(finished)
-    if finished.status == "failed":
-        error = snapshot["error"]
-        raise ApiError(500, error["message"], code=error["code"])
-    return snapshot
+    return turn.snapshot(succeeded(finished))
 
 
 CHATS: Mapping[Endpoint, Callable[[Services, Principal, bytes, Trace], Awaitable[Body]]] = {
