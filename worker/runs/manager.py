@@ -29,7 +29,7 @@ from worker.runs.continuation import InterruptedResponse
 from worker.runs.event_stream import GO_ON, Disconnect
 from worker.runs.ledger import Ledger
 from worker.runs.presence import ANSWER, CANCEL, STEER, STEER_AT_ONCE
-from worker.runs.run import Run
+from worker.runs.run import Run, RunCancelled
 from worker.runs.run_services import RunServices
 from worker.runs.running_store import QUEUED, NoCapacity, OwnedResponse
 from worker.runs.steering_store import SUCCESSOR, Successor
@@ -95,15 +95,14 @@ class Runs:
 
     async def close(self) -> None:
         """Stop all runs, store their output so far as failed. Other workers continue background responses."""
-        self.backlog.stop()
         if self._janitor:
             await self._janitor.stop()
         for task in (*self._resuming, *self._succeeding):
             task.cancel()
+        await self.backlog.close()  # from here on nothing begins
         for run in self._runs.values():
             (run.leave if run.in_background else run.abort)()
         await self.idle(CLOSE_S)
-        await self.backlog.close()
         await self._event_log.close()
         await self.services.presence.close()
 
@@ -155,11 +154,12 @@ class Runs:
                 span.attributes["items"] = len(turn.history)
             held = places.pop_all()
         job = job_of(services, turn, on_disconnect.grace_s) if resumable and body.stored else None
-        return await self._begin(turn, ledger, held, on_disconnect, job=job)
+        return await self._begin(turn, ledger, held, on_disconnect, job=job, promised=items is not None)
 
     async def _complete(self, turn: ResponseTurn, ledger: Ledger, told: Sequence[WireEvent]) -> None:
-        run = await self._begin(turn, ledger, ExitStack(), GO_ON, told, job_of(self.services, turn, GO_ON.grace_s))
-        await run.wait()
+        with suppress(RunCancelled):  # it has stored its end
+            run = await self._begin(turn, ledger, ExitStack(), GO_ON, told, job_of(self.services, turn, GO_ON.grace_s))
+            await run.wait()
 
     async def _begin(
         self,
@@ -170,10 +170,11 @@ class Runs:
         told: Sequence[WireEvent] = (),
         job: dict[str, Any] | None = None,
         interrupted: InterruptedResponse | None = None,
+        promised: bool = False,
     ) -> Run:
         """Start a response; raises the errors that refuse it. `held` is closed at its end; `told` are earlier events.
         See `Run` for the other parameters."""
-        run = Run(self.services, turn, ledger, self._event_log, told, job, interrupted)
+        run = Run(self.services, turn, ledger, self._event_log, told, job, interrupted, promised=promised)
         run.readers.policy = on_disconnect
         run.on_successor = partial(self._succeed, run)
         self._runs[run.id] = run
@@ -277,7 +278,7 @@ class Runs:
             started.readers.expect()
         except Exception as error:  # the boundary: any error that prevents its start is its end
             answer = explained(error, log, "the successor %s of %s", successor.id, run.id)
-            if request.stored:
+            if request.stored and not isinstance(error, RunCancelled):
                 owned = OwnedResponse(turn.tenant_id, successor.id, self.services.presence.worker)
                 with suppress(*DATABASE_AWAY):  # this worker owns it: the next pass retries
                     await self.services.running.give_up(owned, answer.failure)
@@ -338,6 +339,8 @@ class Runs:
     async def _resume_or_end(self, owned: OwnedResponse, interrupted: InterruptedResponse) -> None:
         try:
             run = await self._resume(owned, interrupted)
+        except RunCancelled:
+            return
         except CannotResume as reason:
             log.info("%s cannot be resumed: %s", owned.response_id, reason)
         except Exception:  # the boundary: any error that prevents resuming ends it

@@ -46,6 +46,13 @@ END_S = 15.0  # how long the terminal event waits for the database: enough for a
 POLL_S = 2.0
 
 
+class RunCancelled(ApiError):
+    """A response was stopped before it was accepted."""
+
+    def __init__(self) -> None:
+        super().__init__(409, "The response was cancelled.", code="response_cancelled")
+
+
 class Reader:
     """Sends the frames of a run while its client has room for them. Nothing is buffered here: the run keeps them."""
 
@@ -77,8 +84,11 @@ class Run:
         told: Sequence[WireEvent] = (),
         job: dict[str, Any] | None = None,
         interrupted: InterruptedResponse | None = None,
+        *,
+        promised: bool = False,
     ) -> None:
-        """`job` is what another worker needs to resume it, if one may. `interrupted`: this worker resumes it."""
+        """`job` is what another worker needs to resume it, if one may. `interrupted`: this worker resumes it.
+        `promised`: its client knows of it before it begins, as of one in the background."""
         self.turn = turn
         settles = turn.frame.request.background is True and interrupted is None
         self.broadcast = Broadcast(
@@ -103,8 +113,9 @@ class Run:
         self._services = services
         self._ledger = ledger
         self._job, self._interrupted = job, interrupted
+        self._promised = promised or self.in_background
         self._held = ExitStack()
-        self._began = False
+        self._executes = self._began = False
         self._accepted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._diagnosis: dict[str, Any] | None = None  # why its prompt was not cached, if the request asks for it
         self._stopping = False
@@ -155,7 +166,8 @@ class Run:
         return self._task is not None and self._task.done()
 
     async def start(self, held: ExitStack) -> None:
-        """Return when the turn was accepted; raises what refuses it. `held` is closed when the response has ended."""
+        """Return when the turn was accepted; raises what refuses it, and RunCancelled. `held` is closed when the
+        response has ended."""
         self._held = held
         self._task = asyncio.create_task(self._execute(), name="run")
         self._task.add_done_callback(self._release)
@@ -164,22 +176,24 @@ class Run:
         except asyncio.CancelledError:
             if self.accepted:  # its client left at that moment, and may come back
                 self.readers.expect()
+            elif self._promised or self._interrupted is not None:  # what starts it stops with this worker
+                self.leave()
             else:
                 self.cancel()
             raise
 
     def cancel(self) -> None:
-        """Stop at the next await and keep the output so far. Idempotent."""
+        """Stop at the next await, or at the first line, and keep the output so far. Idempotent."""
         if self._task and not self._stopping and not self.ended:
             self._stopping = True
-            self._task.cancel()
+            if self._executes:
+                self._task.cancel()
 
     def _release(self, _task: asyncio.Task[None]) -> None:
-        """Also called for a task that was cancelled before its first line ran."""
         self.readers.close()
         self._held.close()
         if not self._accepted.done():
-            self._accepted.cancel()
+            self._accepted.set_exception(RunCancelled())
 
     def abort(self) -> None:
         """This worker stops: end as failed, with the output so far. Its client did not cancel it."""
@@ -187,8 +201,9 @@ class Run:
         self.cancel()
 
     def leave(self) -> None:
-        """Stop without a terminal event, as if this worker had died: another one restarts it, or marks it as failed."""
-        self._left = True
+        """Stop without a terminal event, as if this worker had died: another one restarts it, or marks it as failed.
+        Too late for one whose end is being stored."""
+        self._left = self._left or not self._stopping
         self.cancel()
 
     def say(self, said: tuple[Item, ...]) -> str:
@@ -248,8 +263,10 @@ class Run:
             self.leave()
 
     async def _execute(self) -> None:
-        status = "refused"
+        status, self._executes = "refused", True
         try:
+            if self._stopping:
+                raise asyncio.CancelledError
             finished = await self._run_turn()
             status = "failed"  # unless its end can be stored
             status = await self._conclude(finished)
@@ -259,7 +276,7 @@ class Run:
                 await self._withdraw()
             if self._aborted and self.accepted:
                 status = await self._conclude(self._stopped())
-            elif not self._left:
+            elif not (self._left or self._aborted):
                 await self._store_partial()
         except Exception as error:
             if self._accepted.done():
@@ -278,7 +295,7 @@ class Run:
 
     async def _withdraw(self) -> None:
         """No event was sent, but the row may be stored: the answer of the database was lost."""
-        if not self._began:
+        if not self._began or self._promised:
             return
         try:
             async with asyncio.timeout(ABANDON_S):
@@ -369,7 +386,7 @@ class Run:
 
     async def _store_partial(self) -> None:
         """Store the output of a response that was stopped: the conversation continues from there."""
-        if not (self._accepted.done() or self.in_background):
+        if not (self._accepted.done() or self._promised):
             return
         self.broadcast.release()
         half = completed_items(self.output)

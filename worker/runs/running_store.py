@@ -36,7 +36,7 @@ from worker.runs.continuation import (
     events_after,
     rebuilt_items,
 )
-from worker.runs.steering_store import KEPT, Successor, take_successor
+from worker.runs.steering_store import KEPT, SUCCESSOR, Successor, take_successor
 from worker.wire.events import WireEvent
 
 if TYPE_CHECKING:
@@ -153,15 +153,19 @@ class RunningStore:
         return [record.id in held for record in records]
 
     async def withdraw(self, tenant_id: UUID, response_id: str, worker: int) -> None:
-        """Remove a response of which no event was sent, once it is stored or cannot be any more."""
+        """Remove a response of which no event was sent, once it is stored or cannot be any more. Not one that goes on
+        with what was said to another: its client knows it."""
         await self._new_responses.settled(tenant_id)
         async with self._database.tenant(tenant_id) as connection:
             await connection.execute(
                 """delete from responses r where tenant_id = $1 and id = $2 and worker = $3 and completed_at is null
-                   and not exists (select from response_events e where e.tenant_id = $1 and e.response_id = r.id)""",
+                   and not exists (select from response_events e where e.tenant_id = $1 and e.response_id = r.id)
+                   and not exists (select from responses b where b.tenant_id = $1 and b.body->>$4 = r.id
+                                   and (b.id = r.previous_response_id or b.conversation_id = r.conversation_id))""",
                 tenant_id,
                 response_id,
                 worker,
+                SUCCESSOR,
             )
 
     async def append_all(

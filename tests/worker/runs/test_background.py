@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import ExitStack
 from typing import Any
 from uuid import uuid4
 
@@ -19,7 +20,9 @@ from tests.worker.sharing import colleagues, response_id_of, signed_in
 from worker.auth.keys import Keys
 from worker.config import Config
 from worker.runs import manager, queue_store
+from worker.runs.manager import RUNS
 from worker.runs.queue_store import QueueStore
+from worker.runs.run import Run
 from worker.runs.running_store import OwnedResponse
 
 URL = "/v1/responses"
@@ -150,6 +153,63 @@ async def test_what_runs_is_cancelled_from_another_worker(database: Database) ->
         assert await get(asker, f"{URL}/{id}") == stopped
     assert stopped["status"] == "cancelled"
     assert model.running[0].stopped.is_set()
+
+
+async def test_what_is_cancelled_just_when_it_is_taken_is_not_begun_again(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start, stopped = Run.start, list[str]()
+
+    async def start_and_stop(run: Run, held: ExitStack) -> None:
+        if not stopped:
+            stopped.append(run.id)
+            asyncio.get_running_loop().call_soon(run.cancel)  # before the first line of its task
+        await start(run, held)
+
+    monkeypatch.setattr(manager, "PASS_EVERY_S", 0.02)
+    monkeypatch.setattr(Run, "start", start_and_stop)
+    model = ScriptedModel(["Never said."], name=MODEL)
+    async with answering(database, model=model) as client:
+        id = (await post(client, URL, BODY))["id"]
+        assert [event["type"] for event in await events(client, id)] == AT_ONCE
+        assert (await get(client, f"{URL}/{id}"))["status"] == "cancelled"
+        assert (await get(client, f"/ops/api/traces/{id}"))["status"] == "cancelled"
+    assert not model.prompts and stopped == [id]
+
+
+async def test_what_is_begun_just_when_its_worker_stops_is_left_to_another_one(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    accept, opening = Run.open, asyncio.Event()
+
+    async def stand_still(run: Run) -> None:
+        opening.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(manager, "PASS_EVERY_S", 0.02)
+    monkeypatch.setattr(Run, "open", stand_still)
+    async with answering(database, "Hello there, friend.") as client:
+        id = (await post(client, URL, BODY))["id"]
+        await opening.wait()
+        await client.app[RUNS].backlog.close()
+        assert (await get(client, f"{URL}/{id}"))["status"] == "queued"
+        monkeypatch.setattr(Run, "open", accept)
+        async with serving(services_with(database, ScriptedModel(["Hello again."], name=MODEL))):
+            await client.app[RUNS].close()
+            assert (await ended(client, id))["output"][0]["content"][0]["text"] == "Hello again."
+
+
+async def test_what_was_cancelled_is_not_left_to_another_worker(database: Database) -> None:
+    """Its worker is asked to stop in the same moment."""
+    model = stalling()
+    async with answering(database, model=model, config=Config(background=1)) as client:
+        async with client.post(URL, json={**BODY, "stream": True}) as answer:
+            id = response_id_of(await answer.content.readuntil(LAST_PIECE))
+            [run] = client.app[RUNS]._runs.values()
+            run.cancel()
+            run.leave()
+            await answer.read()
+        assert (await get(client, f"{URL}/{id}"))["status"] == "cancelled"
 
 
 async def test_a_waiting_one_is_no_ground_for_another(database: Database) -> None:

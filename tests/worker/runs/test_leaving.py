@@ -7,7 +7,6 @@ import socket
 from contextlib import ExitStack
 
 import pytest
-from aiohttp import ServerDisconnectedError
 
 from migrations.pool import Database
 from tests.worker.answering import MODEL, StallingModel, answering, get, post
@@ -105,8 +104,10 @@ async def test_the_place_of_a_turn_that_ends_in_the_moment_of_its_beginning_is_f
 
     monkeypatch.setattr(Run, "start", ended_at_once)
     async with answering(database, "Hello.") as client:
-        with pytest.raises(ServerDisconnectedError):
-            await client.session.post(client.make_url("/v1/responses"), json={"input": "x"})
+        error = (await post(client, "/v1/responses", {"input": "x"}, 409))["error"]
+        assert error["code"] == "response_cancelled"
+        [turn] = (await get(client, "/ops/api/traces"))["data"]
+        assert turn["status"] == "cancelled"
     assert not places
 
 

@@ -25,7 +25,9 @@ from tests.worker.harness import SECRET, Client
 from tests.worker.runs.test_going_on import PIECE, TEXT, pair, replay
 from tests.worker.sharing import colleagues, response_id_of, signed_in
 from worker.auth.keys import Keys
+from worker.runs import manager
 from worker.runs.continuation import Batch
+from worker.runs.run import Run
 from worker.runs.running_store import OwnedResponse, RunningStore
 from worker.runs.steering_store import SteeringStore
 from worker.wire.limits import SAID_MAX, TEXT_CHARS_MAX
@@ -205,6 +207,78 @@ async def test_whoever_stops_a_response_stops_what_was_said_to_it(database: Data
         await answer.read()
         after = await ended(client, told["response"])
     assert (after["status"], after["error"]["code"]) == ("failed", "response_already_completed")
+
+
+def standing_still(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
+    """No successor is accepted. Set once one is about to be."""
+    accept, opening = Run.open, asyncio.Event()
+
+    async def stand_still(run: Run) -> None:
+        if run.turn.frame.request.previous_response_id is not None:
+            opening.set()
+            await asyncio.Event().wait()
+        await accept(run)
+
+    monkeypatch.setattr(Run, "open", stand_still)
+    return opening
+
+
+async def test_a_successor_that_is_stopped_before_it_was_accepted_has_been_cancelled(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its client knows it since something was said to the response before it."""
+    opening = standing_still(monkeypatch)
+    async with answering(database, model=talk()) as client:
+        id, answer, _ = await begun(client)
+        told = await post(client, f"{URL}/{id}/steer", {"input": LESS}, 202)
+        await answer.read()
+        await opening.wait()
+        stopped = await post(client, f"{URL}/{told['response']}/cancel", {})
+        assert (stopped["status"], stopped["output"]) == ("cancelled", [])
+        assert await get(client, f"{URL}/{told['response']}") == stopped
+        items = (await get(client, f"{URL}/{told['response']}/input_items"))["data"]
+    assert items[0]["content"][0]["text"] == LESS
+
+
+async def test_a_socket_survives_the_successor_that_was_stopped_before_it_was_accepted(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opening = standing_still(monkeypatch)
+    async with answering(database, model=talk()) as client, client.ws_connect(URL) as socket:
+        await send(socket, "create", input="Tell me.", store=True)
+        id = (await until(socket, "created"))["response"]["id"]
+        await until(socket, "output_text.delta")
+        await send(socket, "steer", previous_response_id=id, input=LESS)
+        await opening.wait()
+        successor = (await get(client, f"{URL}/{id}"))["firsttoken_successor"]
+        await post(client, f"{URL}/{successor}/cancel", {})
+        assert (await until(socket, "steer.failed"))["steer"]["input"] == LESS
+        await send(socket, "create", input="And now?")
+        await until(socket, "completed")
+
+
+async def test_what_was_said_is_kept_when_the_database_is_away_as_its_answer_fails(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    give_up, failures = RunningStore.give_up, [ConnectionResetError()]
+
+    async def give_up_at_the_second_attempt(store: RunningStore, taken: OwnedResponse, error: Any) -> None:
+        if failures:
+            raise failures.pop()
+        await give_up(store, taken, error)
+
+    monkeypatch.setattr(manager, "PASS_EVERY_S", 0.02)
+    monkeypatch.setattr(RunningStore, "give_up", give_up_at_the_second_attempt)
+    model = Talk([CALLS_MINE], name=MODEL)
+    async with answering(database, model=model) as client:
+        answer = await client.post(URL, json={**STREAM, "tools": [MINE]})
+        id = response_id_of(await answer.content.readuntil(b"mine"))
+        told = await post(client, f"{URL}/{id}/steer", {"input": LESS}, 202)
+        model.running[0].released.set()
+        await answer.read()
+        assert (await ended(client, told["response"]))["status"] == "failed"
+        items = (await get(client, f"{URL}/{told['response']}/input_items"))["data"]
+    assert items[0]["content"][0]["text"] == LESS
 
 
 async def test_it_is_steered_from_another_worker(database: Database) -> None:
