@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Collection, Mapping
+from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from socket import gethostname
 from typing import Any, TypeVar, cast
 
@@ -23,7 +22,6 @@ from agents.tools import builtin_toolbox
 from agents.turn import Caps
 from inference.embedding.cross_encoder import CrossEncoder
 from inference.embedding.registry import Embedders
-from inference.provisioning.catalogue import names_of
 from inference.trace import Trace
 from migrations.pool import Database
 from retrieval.config import RetrievalConfig
@@ -45,11 +43,10 @@ from worker.database import open_database, open_replica
 from worker.edge.limit_settings import WAIT
 from worker.engines.active_engines import ActiveEngines, Reloader, files_of, open_engines
 from worker.engines.engine_config import open_embedders, open_reranker
-from worker.engines.model_aliases import ModelAliases
 from worker.engines.model_file import ModelFile
 from worker.engines.model_pool import phases
 from worker.home import Home
-from worker.lifecycle.agent_files import check_names, read_agents
+from worker.lifecycle.agent_files import names_at_work, read_agents
 from worker.lifecycle.prewarm import prefill_shared_prefixes, read_answered_questions
 from worker.lifecycle.process import LoadProgress
 from worker.lifecycle.supervisor import Supervisor
@@ -161,10 +158,8 @@ def _reloader(services: Services, engines: ActiveEngines) -> Reloader:
 
     def check(file: ModelFile) -> None:
         nonlocal found
-        found = ModelAliases.parse(services.config.alias or "").beside(file.aliases)
-        check_names(agent_registry, found, file.names, beside)
-        served = [*file.names, *agent_registry.models, *beside]
-        found = found.completed(served, _names_of(files_of(file, services.config)))
+        config, files = services.config, files_of(file, services.config)
+        found = names_at_work(config, agent_registry, file.aliases, file.names, beside, files=files)
 
     async def warm(candidate: Candidate) -> None:
         begins = agent_registry.beside(services.model_registry.names[1:])
@@ -176,10 +171,6 @@ def _reloader(services: Services, engines: ActiveEngines) -> Reloader:
 def _beside(embedders: Embedders, reranker: Reranker | None) -> list[str]:
     """The models that never run a turn."""
     return [*embedders.names, *([reranker.name] if reranker else [])]
-
-
-def _names_of(files: Mapping[str, Path]) -> dict[str, Collection[str]]:
-    return {model: names_of(path) for model, path in files.items()}
 
 
 def _exporter(config: Config) -> Exporter | None:
@@ -226,10 +217,11 @@ def _assemble(
     speculative_search = SpeculativeSearch(retriever, is_free=engines.is_free)
     toolbox = builtin_toolbox(retriever)
     model_registry = engines.model_registry
-    aliases = ModelAliases.parse(config.alias or "").beside(engines.aliases)
-    beside = _beside(embedders, reranker)
-    check_names(agent_registry, aliases, model_registry.names, beside, toolbox.names)
-    served = [*model_registry.names, *agent_registry.models, *beside]
+    aliases = names_at_work(
+        *(config, agent_registry, engines.aliases, model_registry.names, _beside(embedders, reranker)),
+        files=engines.files,
+        tools=toolbox.names,
+    )
     servers.attach(toolbox, agent_registry)
     mcp_servers = McpServers(
         servers.requested, origins_of(config.mcp_origins or ""), origins_of(config.mcp_private_origins or "")
@@ -295,7 +287,7 @@ def _assemble(
         waits=config.late == WAIT,
         agent_registry=agent_registry,
         canaries=Canaries(CanaryStore(database), partial(keys.tenant, LOCAL_TENANT)),
-        aliases=aliases.completed(served, _names_of(engines.files)),
+        aliases=aliases,
         supervisor=supervisor,
         mcp_servers=mcp_servers,
         reranker=reranker,

@@ -24,11 +24,10 @@ from inference.llama import model_name
 from inference.provisioning.calibration import Calibrations
 from inference.provisioning.catalogue import SMOL_CHAT, find
 from worker.config import Config
-from worker.engines.model_aliases import ModelAliases
 from worker.engines.model_file import ModelFile
 from worker.errors import StartError
 from worker.home import Home
-from worker.lifecycle.agent_files import check_names, read_agents
+from worker.lifecycle.agent_files import names_at_work, read_agents
 
 T = TypeVar("T")
 Loaded = TypeVar("Loaded")
@@ -173,5 +172,4 @@ def check_files(config: Config, models: ModelFile) -> None:
         except ModelNotLoaded as error:
             raise StartError(f"models.{name}.model: {error} (--models)") from None
     beside = [*map(model_name, embedder_files(config)), *([model_name(config.reranker)] if config.reranker else [])]
-    aliases = ModelAliases.parse(config.alias or "").beside(models.aliases)
-    check_names(read_agents(config), aliases, models.names, beside)
+    names_at_work(config, read_agents(config), models.aliases, models.names, beside, files={})
