@@ -18,6 +18,7 @@ from worker.cli.evals.eval_client import session
 from worker.cli.evals.eval_runner import Judge, eval_target
 from worker.cli.evals.stored_cases import case_of, said_in
 from worker.cli.evals.suite import Answer, Case, Suite
+from worker.cli.evals.table import aligned
 from worker.cli.tenant import command_actor, open_tenant
 from worker.config import Config
 from worker.errors import StartError
@@ -36,7 +37,7 @@ from worker.telemetry.trial import (
     judge,
 )
 
-HEAD = f"{'':12}  {'CONTROL':>10}  {'TREATMENT':>10}  {'DIFFERENCE':^16}  {'MARGIN':>6}  {'PAIRS':>5}  VERDICT"
+HEAD = ("", "CONTROL", "TREATMENT", "DIFFERENCE", "MARGIN", "PAIRS", "VERDICT")
 
 
 async def start_canary(
@@ -98,8 +99,7 @@ def report(canary: Canary, evidence: Evidence) -> list[str]:
     lines = [
         f"{canary.name}: {canary.treatment} for {canary.share:.0%} of {_of(canary.agent)}, {_state(canary)}",
         f"{control} conversations in the control group, {treated} in the treatment group",
-        HEAD,
-        *(_row(each) for each in findings(evidence, canary.margins)),
+        *aligned([HEAD, *(_cells(each) for each in findings(evidence, canary.margins))], texts=(0, 6)),
     ]
     if canary.state is State.RUNNING:
         verdict = judge(evidence, canary.margins)
@@ -107,11 +107,16 @@ def report(canary: Canary, evidence: Evidence) -> list[str]:
     return lines
 
 
-def _row(finding: Finding) -> str:
-    control, treatment = (_shown(typical, finding.unit) for typical in (finding.control, finding.treatment))
-    between = f"{finding.low:+.3f} .. {finding.high:+.3f}"
-    judged = f"{finding.margin:6.2f}  {finding.pairs:5}  {finding.verdict}"
-    return f"{finding.measure:<12}  {control:>10}  {treatment:>10}  {between:^16}  {judged}"
+def _cells(finding: Finding) -> Sequence[str]:
+    return (
+        finding.measure,
+        _shown(finding.control, finding.unit),
+        _shown(finding.treatment, finding.unit),
+        f"{finding.low:+.3f} .. {finding.high:+.3f}",
+        f"{finding.margin:.2f}",
+        str(finding.pairs),
+        finding.verdict,
+    )
 
 
 def _shown(typical: float, unit: str) -> str:

@@ -21,6 +21,7 @@ from inference.provisioning.catalogue import (
     HUB_FILE,
     PRESETS,
     SMOL_CHAT,
+    Adapted,
     Preset,
     bundled,
     files_in,
@@ -36,6 +37,7 @@ from inference.provisioning.memory import KV_BYTES, Footprint, Proportions, in_w
 from inference.provisioning.quantization import Comparison, compare
 from inference.provisioning.speed import Speed, isolated_stream_speed
 from worker.cli.download import fetch, make, shown
+from worker.cli.evals.table import aligned
 from worker.config import Config
 from worker.engines.engine_config import engine_config
 from worker.errors import StartError
@@ -71,16 +73,18 @@ async def list_models(config: Config, *, as_json: bool) -> None:
         report = {"bundled": shipped, "made": made, "presets": presets, "files": others}
         print(orjson.dumps(report, default=str, option=orjson.OPT_INDENT_2).decode())
         return
-    print(f"{'name':<24}{'size':>9}  {'context':>7}  {'state':<8} licence and use")
-    for model in BUNDLED:
-        print(f"{model.name:<24}{in_words(model.path.stat().st_size):>9}  {'':>7}  bundled  {model.purpose}")
-    state = "here" if (folder / SMOL_CHAT.file_name).is_file() else "-"
-    size = in_words(SMOL_CHAT.size)
-    print(f"{SMOL_CHAT.name:<24}{size:>9}  {SMOL_CHAT.context:>7}  {state:<8} {SMOL_CHAT.purpose}")
-    for entry in PRESETS:
-        print(_row(entry, folder))
-    for path in _others(folder):
-        print(f"{path.stem:<24}{in_words(path.stat().st_size):>9}  {'':>7}  here     {path}")
+
+    def state(model: Adapted | Preset) -> str:
+        return "here" if (folder / model.file_name).is_file() else "-"
+
+    rows = [
+        ("name", "size", "context", "state", "licence and use"),
+        *((each.name, in_words(each.path.stat().st_size), "", "bundled", each.purpose) for each in BUNDLED),
+        (SMOL_CHAT.name, in_words(SMOL_CHAT.size), str(SMOL_CHAT.context), state(SMOL_CHAT), SMOL_CHAT.purpose),
+        *((each.name, in_words(each.size), str(each.context), state(each), _use(each)) for each in PRESETS),
+        *((path.stem, in_words(path.stat().st_size), "", "here", str(path)) for path in _others(folder)),
+    ]
+    print("\n".join(aligned(rows, texts=(0, 3, 4))))
     print("\nDownload a model with `firsttoken models pull NAME`, and serve it with `firsttoken serve --model NAME`.")
 
 
@@ -168,10 +172,8 @@ def _memory(model: Proportions, engine: EngineConfig) -> Memory:
     return Memory(allowance.text, allowance.need, allowance.config)
 
 
-def _row(entry: Preset, folder: Path) -> str:
-    state = "here" if (folder / entry.file_name).is_file() else "-"
-    use = "; ".join(part for part in (entry.licence, entry.note) if part)
-    return f"{entry.name:<24}{in_words(entry.size):>9}  {entry.context:>7}  {state:<8} {use}"
+def _use(entry: Preset) -> str:
+    return "; ".join(part for part in (entry.licence, entry.note) if part)
 
 
 def _print_preset(entry: Preset, memory: Memory, *, as_json: bool) -> None:
@@ -215,8 +217,7 @@ def _print_facts(facts: GgufMetadata, memory: Memory) -> None:
 
 
 def _print_rows(rows: dict[str, str]) -> None:
-    for name, value in rows.items():
-        print(f"{name:<13}{value}")
+    print("\n".join(aligned([*rows.items()], texts=(0, 1))))
 
 
 TEXT = FOLDER / "MODEL_CARD.md"  # ordinary English with tables
@@ -301,10 +302,9 @@ def _weights_table(report: Report) -> str:
         ("prefill tokens/s", f"{slow.prefill:.0f}", f"{fast.prefill:.0f}"),
         ("decode tokens/s", f"{slow.decode:.1f}", f"{fast.decode:.1f}"),
     ]
-    lines = [f"{name:<18}{first:>12}{second:>12}" for name, first, second in rows]
     return "\n".join(
         [
-            *lines,
+            *aligned(rows),
             f"\nOver {found.tokens} tokens the most probable next token stayed the same in {found.agreement:.1%}; "
             f"mean divergence {found.divergence:.4f} nats.",
         ]
@@ -348,6 +348,5 @@ def _kv_table(bytes_per_token: dict[str, int], found: dict[str, Comparison]) -> 
     for kind, each in found.items():
         facts = (f"{each.perplexity_after:.3f}", f"{each.agreement:.1%}", f"{each.divergence:.4f}")
         rows.append((kind, str(bytes_per_token[kind]), *facts))
-    lines = [f"{name:<8}" + "".join(f"{cell:>14}" for cell in cells) for name, *cells in rows]
     note = f"Measured over {first.tokens} tokens; divergence from {F16} in nats. Choose a type with --kv-type."
-    return "\n".join([*lines, "", note])
+    return "\n".join([*aligned(rows), "", note])

@@ -7,6 +7,7 @@ from typing import Any
 
 import orjson
 
+from worker.cli.evals.table import aligned
 from worker.cli.tenant import EVERYBODY, open_home
 from worker.config import Config
 from worker.telemetry.latency.spending import By, Spending, per_thousand
@@ -25,24 +26,29 @@ async def show_cost(config: Config, *, by: By, hours: float, as_json: bool) -> N
 
 def cost_table(by: str, rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """One line for each group, after a line of headings, and a hint if no prices are configured."""
-    names = [row["name"] or "-" for row in rows]
-    width = max(map(len, [by, *names]))
-    lines = [f"{by.upper():<{width}}  ANSWERS  ENGINE S  SPECULATION  CASCADE  TOOLS S        COST    PER 1000"]
-    for name, row in zip(names, rows, strict=True):
-        each = per_thousand(row)
-        speculation, cascade = (_share(each[name]) for name in ("speculation_share", "cascade_share"))
-        thousand = each["cost_per_1000"]
-        lines.append(
-            f"{name:<{width}}  {row['answers']:7}  {row['engine_ms'] / 1e3:8.1f}  {speculation:>11}  {cascade:>7}  "
-            f"{row['tool_ms'] / 1e3:7.1f}  {row['cost']:10.4g}  {'-' if thousand is None else f'{thousand:.4g}':>10}"
-        )
+    head = (by.upper(), "ANSWERS", "ENGINE S", "SPECULATION", "CASCADE", "TOOLS S", "COST", "PER 1000")
+    lines = aligned([head, *map(_costs, rows)])
     if not any(row["cost"] for row in rows):
         lines += ["", "Nothing has a price yet: set engine_second and others under [prices] in agents.toml."]
     return lines
 
 
-def _share(value: float | None) -> str:
-    return "-" if value is None else f"{value:.1%}"
+def _costs(row: Mapping[str, Any]) -> Sequence[str]:
+    each = per_thousand(row)
+    return (
+        row["name"] or "-",
+        str(row["answers"]),
+        f"{row['engine_ms'] / 1e3:.1f}",
+        _told(each["speculation_share"], ".1%"),
+        _told(each["cascade_share"], ".1%"),
+        f"{row['tool_ms'] / 1e3:.1f}",
+        f"{row['cost']:.4g}",
+        _told(each["cost_per_1000"], ".4g"),
+    )
+
+
+def _told(value: float | None, form: str) -> str:
+    return "-" if value is None else format(value, form)
 
 
 SLICES = 24  # characters of a sparkline
@@ -63,19 +69,15 @@ async def show_goodput(config: Config, *, by: str, hours: float, as_json: bool) 
 
 def goodput_table(by: str, counted: Sequence[Mapping[str, Any]]) -> list[str]:
     """One line for each group, after a line of headings. `counted` are counts by `name` and `slice`."""
-    names = list(dict.fromkeys(row["name"] for row in counted))
-    width = max(map(len, [by, *names]))
-    lines = [f"{by.upper():<{width}}  GOODPUT  REQUESTS  LATE  REFUSED  FAILED  CANCELLED  INVALID  OLDEST TO NEWEST"]
-    for name in names:
+    shown = ("requests", "late", "refused", "failed", "cancelled", "invalid")
+    lines = [(by.upper(), "GOODPUT", *map(str.upper, shown), "OLDEST TO NEWEST")]
+    for name in dict.fromkeys(row["name"] for row in counted):
         rows = [row for row in counted if row["name"] == name]
         total = {each: sum(row[each] for row in rows) for each in COUNTS}
-        late = total["judged"] - total["in_time"] - total["refused"] - total["failed"]
-        share = f"{total['in_time'] / total['judged']:7.1%}" if total["judged"] else f"{'-':>7}"
-        lines.append(
-            f"{name:<{width}}  {share}  {total['requests']:8}  {late:4}  {total['refused']:7}  {total['failed']:6}  "
-            f"{total['cancelled']:9}  {total['invalid']:7}  {sparkline(rows)}"
-        )
-    return lines
+        total["late"] = total["judged"] - total["in_time"] - total["refused"] - total["failed"]
+        share = _told(total["in_time"] / total["judged"] if total["judged"] else None, ".1%")
+        lines.append((name, share, *(str(total[each]) for each in shown), sparkline(rows)))
+    return aligned(lines, texts=(0, len(lines[0]) - 1))
 
 
 def sparkline(rows: Sequence[Mapping[str, Any]]) -> str:

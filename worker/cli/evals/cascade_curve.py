@@ -21,8 +21,8 @@ import tomli_w
 
 from agents.routing.policy import REFUSALS, Cascade, Doubt, begins_like
 from worker.cli.evals.outcome import Interval, Result, difference
-from worker.cli.evals.report import aligned, in_markdown
 from worker.cli.evals.suite import Answer
+from worker.cli.evals.table import aligned, in_markdown
 
 NEVER_LOG, NEVER_MARGIN = -100.0, 0.0  # thresholds that no score is below
 STEPS_MAX = 12  # thresholds tried per kind: as fine as a few dozen cases can resolve

@@ -14,33 +14,8 @@ import orjson
 from worker.cli.evals.eval_runner import fingerprint
 from worker.cli.evals.outcome import MEASURES, UNITS, Cost, Outcome, Result, Row
 from worker.cli.evals.suite import Case, Usage
+from worker.cli.evals.table import aligned, in_markdown, plain
 from worker.errors import StartError
-
-CELL_CHARS_MAX = 300  # of an answer in a report
-
-
-def plain(text: str) -> str:
-    """A model's text as one line without markup."""
-    text = " ".join(text.split())
-    cut = text[:CELL_CHARS_MAX] + ("…" if len(text) > CELL_CHARS_MAX else "")
-    return "".join(f"\\{char}" if char in "\\`*_[]<>|#!&" else char for char in cut)
-
-
-def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(
-            cell.ljust(width) if not number else cell.rjust(width)
-            for number, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    ]
-
-
-def in_markdown(rows: Sequence[Sequence[str]]) -> str:
-    head, *body = (f"| {' | '.join(plain(cell) for cell in row)} |" for row in rows)
-    return "\n".join([head, "|" + "---|" * len(rows[0]), *body])
-
 
 CHANGED_SHOWN_MAX = 20
 

@@ -18,8 +18,8 @@ import orjson
 
 from agents.answer_cache import overlap
 from agents.store.responses import Answered
-from worker.cli.evals.report import aligned, in_markdown, plain
 from worker.cli.evals.suite import CALLS_MAX, TOKENS
+from worker.cli.evals.table import aligned, in_markdown, plain
 
 CHARS_MAX = 100_000  # of one text; the rest is cut off
 # Linear in the length of the text: no part of a pattern can match in two ways.
