@@ -73,9 +73,11 @@ class Journal:
         self.on_stored()
 
     def drop(self) -> None:
-        """Drop what is not stored, except for the end of a response; free the frames of one that has ended."""
+        """Drop what is not stored, except for the end of a response, so that nobody waits for it any more; free the
+        frames of one that has ended."""
         kept = 1 if self.last and self.frames else 0
         self.stored = max(self.stored, len(self.frames) - kept)
+        self.on_stored()
         if self.last:
             self.first += self.stored
             self.frames, self.stored = self.frames[self.stored :], 0

@@ -82,6 +82,18 @@ async def test_events_that_postgres_refuses_keep_no_others_from_being_stored(
     assert await numbers(running, tenant_id, good) == ([0, 1, 2], True)
 
 
+async def test_nobody_waits_for_events_that_postgres_refuses(
+    running: RunningStore, tenant_id: UUID, two: tuple[str, str]
+) -> None:
+    """Of a response that another worker may resume, nothing is told or run before that."""
+    log, stored = EventLog(running, WORKER), list[int]()
+    told = Told(log, tenant_id, two[0])
+    told.journal.on_stored = lambda: stored.append(told.journal.stored)
+    told.tell(frame(0, "\0"))
+    assert await log.flush()
+    assert stored == [1]
+
+
 class Breaking(RunningStore):
     """Raises what a connection does that breaks, as often as it was told to."""
 
