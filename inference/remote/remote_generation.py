@@ -197,6 +197,8 @@ class RemoteGeneration(DeltaStream):
             self.flush()
 
     def lost(self, reason: str, *, reached: bool) -> None:
+        if self._exchange is None:  # it has left that engine already, and waits for one
+            return
         self._release(f"lost: {reason}")
         self._losses += reached
         if not reached and self.upstream is not None:

@@ -495,6 +495,25 @@ async def test_streams_of_an_engine_that_hangs_go_on_elsewhere(model: RemoteMode
     assert hanging.closed and network.last.url != hanging.url and generation.moves == 1
 
 
+async def test_an_answer_that_waits_for_engines_that_hang_goes_on_when_they_are_back(
+    model: RemoteModel, network: Network
+) -> None:
+    generation, get = model.generate(PROMPT, GREEDY), network.get
+    network.last.receiver.received(tokens(350))
+
+    async def silent(url: str, path: str, timeout_s: float) -> Answer:
+        raise TimeoutError
+
+    network.get = silent  # type: ignore[method-assign]
+    for _ in range(remote_model.MISSES_MAX + remote_generation.LOSSES_MAX + 1):
+        await model._look()
+        assert generation.finish is None
+    network.get = get  # type: ignore[method-assign]
+    await model._look()
+    network.last.receiver.received(tokens(351, finish="stop") + END)
+    assert (generation.ids, generation.finish) == ([350, 351], Finish.STOP)
+
+
 @pytest.mark.parametrize("data", [b"data: nonsense\n\n", tokens(10**6), b"data: {}" + b"x" * 2**21])
 async def test_a_request_to_engines_that_say_what_none_says_fails(
     model: RemoteModel, network: Network, data: bytes
