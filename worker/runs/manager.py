@@ -14,7 +14,7 @@ from uuid import UUID
 
 from aiohttp import web
 
-from agents.errors import STOPPED, TurnOver, WaitsForCaller
+from agents.errors import STOPPED, NotFound, TurnOver, WaitsForCaller
 from agents.message import Item, new_id
 from agents.progress import CannotResume
 from inference.trace import Trace
@@ -369,8 +369,9 @@ class Runs:
                 await asyncio.sleep(RETRY_S)
             else:
                 run.readers.expect()
-                if SUCCESSOR in (await self.services.responses.get(*asked[:2])).body:
-                    run.steering.ask()
+                with suppress(NotFound, *DATABASE_AWAY):  # then it is not ended early for what was said to it
+                    if SUCCESSOR in (await self.services.responses.get(*asked[:2])).body:
+                        run.steering.ask()
                 return run
 
     def _makes(self, owned: OwnedResponse) -> bool:

@@ -15,7 +15,7 @@ import asyncpg
 import pytest
 
 from agents.message import new_id
-from agents.store import ResponseRecord
+from agents.store import ResponseRecord, ResponseStore
 from inference.generation import ANY_TERMS, Delta, Sampling, Terms
 from inference.testing import ScriptedGeneration, ScriptedModel
 from migrations.pool import DATABASE_AWAY, Database
@@ -26,7 +26,8 @@ from tests.worker.reader import Event, Reader
 from tests.worker.sharing import response_id_of, signed_in
 from worker.config import Config
 from worker.runs import manager
-from worker.runs.running_store import RunningStore
+from worker.runs.run import Run
+from worker.runs.running_store import OwnedResponse, RunningStore
 from worker.services import Services
 
 URL = "/v1/responses"
@@ -140,6 +141,33 @@ async def test_it_goes_on_behind_what_was_told_and_ends_once(two: Two, kind: str
     assert response["usage"]["output_tokens"] == len(two.models[1].running[0].ids)
     items = (await get(two.client, f"/v1/conversations/{conversation}/items?order=asc"))["data"]
     assert [item["content"][0]["text"] for item in items] == ["tell me", TEXT]
+
+
+async def test_it_goes_on_though_the_database_is_away_for_a_moment_just_then(
+    two: Two, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    accept, read, failures, given_up = Run.open, ResponseStore.get, list[Exception](), list[str]()
+
+    async def accept_and_lose_the_database(run: Run) -> None:
+        await accept(run)
+        failures.append(ConnectionResetError())
+
+    async def read_again(store: ResponseStore, tenant_id: UUID, id: str) -> ResponseRecord:
+        if failures:
+            raise failures.pop()
+        return await read(store, tenant_id, id)
+
+    async def give_up(store: RunningStore, taken: OwnedResponse, error: Any) -> None:
+        given_up.append(taken.response_id)
+
+    id, _, answer = await two.begin("streamed")
+    monkeypatch.setattr(Run, "open", accept_and_lose_the_database)
+    monkeypatch.setattr(ResponseStore, "get", read_again)
+    monkeypatch.setattr(RunningStore, "give_up", give_up)
+    await two.lose()
+    assert Reader.read(await replay(two.client, id)).texts == {0: TEXT}
+    answer.close()
+    assert not given_up and not failures
 
 
 @pytest.mark.parametrize("kind", NUMBERS)
