@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, TypeAlias, cast
@@ -160,7 +160,9 @@ class Backlog:
         job = Job(request, caller, rank_of(body.service_tier))
         record, events = record_of(turn, queued, ()), EventEncoder(frame).queue()
         here = self.has_room
-        await certain(lambda: services.queue.add(turn.tenant_id, record, job, events, tell=not here), STORE_S)
+        await _undisturbed(
+            certain(lambda: services.queue.add(turn.tenant_id, record, job, events, tell=not here), STORE_S)
+        )
         if here:
             self._untold = True
             self.look()
@@ -231,6 +233,17 @@ class Backlog:
                 await _try(lambda: queue.put_back(taken, died=False))
             else:
                 await _try(lambda: queue.fail(taken, answer.failure))
+
+
+async def _undisturbed(storing: Coroutine[Any, Any, None]) -> None:
+    """Also where the caller leaves: whether it is stored decides what becomes of the caller's key, and a COMMIT that is
+    under way may be carried out when nobody waits for it."""
+    task = asyncio.create_task(storing, name="enqueue")
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait([task])
+        raise
 
 
 async def _try(store: Callable[[], Awaitable[Any]]) -> None:

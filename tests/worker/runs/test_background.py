@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import ExitStack
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import asyncpg
 import pytest
@@ -18,12 +18,15 @@ from tests.worker.harness import SECRET, Client, serving
 from tests.worker.reader import Event, Reader
 from tests.worker.sharing import colleagues, response_id_of, signed_in
 from worker.auth.keys import Keys
+from worker.auth.principal import Principal
 from worker.config import Config
 from worker.runs import manager, queue_store
-from worker.runs.manager import RUNS
+from worker.runs.manager import RUNS, Runs
 from worker.runs.queue_store import QueueStore
 from worker.runs.run import Run
 from worker.runs.running_store import OwnedResponse
+from worker.wire.response import Dialect
+from worker.wire.response_request import ResponseRequest
 
 URL = "/v1/responses"
 BODY = {"input": "tell me", "background": True}
@@ -210,6 +213,33 @@ async def test_what_was_cancelled_is_not_left_to_another_worker(database: Databa
             run.leave()
             await answer.read()
         assert (await get(client, f"{URL}/{id}"))["status"] == "cancelled"
+
+
+async def test_a_caller_who_leaves_while_it_is_queued_leaves_one_that_is_queued(
+    database: Database, tenant_id: UUID, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What becomes of the key of its request depends on that."""
+    add, adding, goes_on = QueueStore.add, asyncio.Event(), asyncio.Event()
+
+    async def add_slowly(store: QueueStore, *queued: Any, tell: bool) -> None:
+        adding.set()
+        await goes_on.wait()
+        await add(store, *queued, tell=tell)
+
+    monkeypatch.setattr(QueueStore, "add", add_slowly)
+    services = services_with(database, stalling(), NOBODY_TAKES)
+    asker, body = Principal(tenant_id, "key_1", frozenset(), "api_key"), ResponseRequest.model_validate(BODY)
+    backlog = Runs(services, background=0).backlog
+    asking = asyncio.create_task(backlog.enqueue(asker, body, Dialect.OPENAI, "resp_1"))
+    await adding.wait()
+    asking.cancel()
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert not asking.done()
+    goes_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await asking
+    assert await services.responses.exists(tenant_id, "resp_1")
 
 
 async def test_a_waiting_one_is_no_ground_for_another(database: Database) -> None:
