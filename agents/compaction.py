@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from agents.agent import Agent
-from agents.errors import HistoryTooLong, InvalidTurn
+from agents.errors import STOPPED, HistoryTooLong, Interrupted, InvalidTurn
 from agents.events import (
     Event,
     EventList,
@@ -88,6 +88,8 @@ async def compact(
         known = (Compaction("", summary),) if summary else ()
         step = replace(asking, history=(*before, *known, *part), input=(_ASK,))
         finished = await agent.run(step, trace, EventList())
+        if finished.error_message == STOPPED:
+            raise Interrupted
         if finished.status not in ("completed", "incomplete"):
             raise InferenceError("The model could not summarise the conversation.")
         summary = "\n".join(item.text for item in finished.output if isinstance(item, Message))

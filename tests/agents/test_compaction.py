@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from agents.agent import Agent
 from agents.compaction import PARTS_MAX, SUM_UP, Compacted, compact, run_compacted
-from agents.errors import HistoryTooLong, InvalidTurn
+from agents.errors import HistoryTooLong, Interrupted, InvalidTurn
 from agents.events import Event, EventList, TurnFinished
 from agents.function_tool import FunctionTool, described
 from agents.message import Compaction, FunctionCall, FunctionCallOutput, Item, Message
@@ -66,6 +68,21 @@ async def test_tools_that_the_conversation_added_are_not_called_in_a_summary() -
     scripted = model()
     await compact(Agent(scripted, None, Toolbox(())), scripted, turn, Trace())
     assert scripted.grammars == [] and not scripted.prompts[0].startswith('{"type": "function"')
+
+
+async def test_a_summary_that_the_end_of_its_worker_cuts_off_may_be_asked_for_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    scripted, write = model(), EventList.write
+    agent = Agent(scripted, None, Toolbox(()))
+
+    def write_and_stop(told: EventList, events: Sequence[Event]) -> None:
+        write(told, events)
+        agent.turns.interrupt()
+
+    monkeypatch.setattr(EventList, "write", write_and_stop)
+    with pytest.raises(Interrupted):
+        await compact(agent, scripted, Turn(TENANT, (user("old"),)), Trace())
 
 
 async def test_what_does_not_fit_at_once_is_summed_up_in_parts() -> None:
