@@ -120,11 +120,24 @@ class Setting:
             value = self.kind(text)
         except ValueError:
             raise ConfigError(f"{source} must be a number, not {text!r}") from None
+        try:
+            self.within(value)
+        except ValueError as error:
+            raise ConfigError(f"{source} {error}, not {text}") from None
+        return value
+
+    def within(self, value: Any) -> None:
+        """Whether a value is within its bounds. Raises ValueError with the rest of a sentence."""
         least, most = self.about.least, self.about.most
         if (least is not None and not value >= least) or (most is not None and not value <= most):
             bounds = f"at least {least:g}" if most is None else f"between {least:g} and {most:g}"
-            raise ConfigError(f"{source} must be {bounds}, not {text}")
-        return value
+            raise ValueError(f"must be {bounds}")
+
+    def takes(self, value: Any) -> None:
+        """Whether it takes this value, from wherever. Raises ValueError with the rest of a sentence."""
+        self.within(value)
+        if self.about.check is not None:
+            self.about.check(value)
 
     def check(self, config: Group) -> None:
         """Whether its value can be used beside those of the others. Raises ConfigError."""

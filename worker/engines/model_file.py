@@ -27,18 +27,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import Field, StringConstraints
+from pydantic import Field, StringConstraints, ValidationInfo, field_validator
 
 from agents.errors import AgentError
 from agents.routing.policy import Policy, named_by, names
 from agents.toml_file import Name, Table, line_of, read_toml
-from inference.adapter import adapters_in
 from inference.prompt import Value
-from worker.config import Config
+from worker.config import Config, settings
 from worker.engines.model_aliases import ALIASES_MAX, NAME
 from worker.errors import StartError
 from worker.home import Home
-from worker.lifecycle.address import engines_in
 
 MODELS_MAX = 32  # more than fit into any machine's memory
 ROUTES_MAX = 32
@@ -65,25 +63,33 @@ class Price(Table):
 
 
 class ModelTable(Table):
-    """One configuration of an engine. None: the value of the setting of the same name."""
+    """One configuration of an engine: settings, with what each takes. None: the value of the setting."""
 
-    model: Name | None = None  # a GGUF file or a name of the catalogue
-    lora: Annotated[str, StringConstraints(min_length=1, max_length=10_000)] | None = None
-    mmproj: Name | None = None  # its projector, with which it sees images
+    model: Name | None = None
+    lora: str | None = None
+    mmproj: Name | None = None
     draft: Name | None = None
-    context: Annotated[int, Field(ge=0, le=10_000_000)] | None = None
-    streams: Annotated[int, Field(ge=1, le=128)] | None = None
-    resident: Annotated[int, Field(ge=0, le=128)] | None = None
-    kv_type: Literal["auto", "f16", "q8_0", "q4_0"] | None = None
-    kv_windows: Literal["auto", "all", "window"] | None = None
-    parked_mb: Annotated[int, Field(ge=0)] | None = None
-    kv_disk_mb: Annotated[int, Field(ge=0)] | None = None
-    gpu_layers: Annotated[int, Field(ge=-1)] | None = None
-    threads: Annotated[int, Field(ge=0, le=512)] | None = None
-    engines: Annotated[str, StringConstraints(min_length=1, max_length=10_000)] | None = None  # default: this worker
+    context: int | None = None
+    streams: int | None = None
+    resident: int | None = None
+    kv_type: str | None = None
+    kv_windows: str | None = None
+    parked_mb: int | None = None
+    kv_disk_mb: int | None = None
+    gpu_layers: int | None = None
+    threads: int | None = None
+    engines: str | None = None  # None: this worker
     load: Literal["start", "use"] = "start"
     switches: Annotated[dict[Name, Value], Field(max_length=SWITCHES_MAX)] = Field(default_factory=dict)
     price: Price = Price()
+
+    @field_validator("*")
+    @classmethod
+    def _is_what_the_setting_takes(cls, value: Any, info: ValidationInfo) -> Any:
+        for setting in settings():
+            if setting.name == info.field_name and value is not None:
+                setting.takes(value)
+        return value
 
     @property
     def engine(self) -> dict[str, Any]:
@@ -129,16 +135,8 @@ class ModelFile(Table):
                 if name not in self.models
             ]
         for name, table in self.models.items():
-            try:
-                engines_in(table.engines) if table.engines is not None else None
-            except ValueError as error:
-                found.append((("models", name, "engines"), f"{error}."))
             if table.engines is not None and table.mmproj is not None:
                 found.append((("models", name, "mmproj"), "engines in other processes do not see images."))
-            try:
-                adapters_in(table.lora or "")
-            except ValueError as error:
-                found.append((("models", name, "lora"), f"{error}."))
         return found
 
     def elsewhere(self) -> Mapping[str, ModelTable]:

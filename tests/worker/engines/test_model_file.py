@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from pathlib import Path
+from typing import get_type_hints
 
 import pytest
 
 from agents.routing.policy import Cascade, Steps
 from tests.worker.cli.test_main import complaint, firsttoken
-from worker.config import Config, load
+from worker.config import Config, load, settings
 from worker.engines.model_file import OF_WORKERS, InvalidModels, ModelFile, ModelTable, read_models
 from worker.errors import StartError
 
@@ -79,8 +79,13 @@ def test_what_a_table_says_of_its_engine_is_apart_from_what_workers_do(tmp_path:
     models = read(tmp_path, FILE).models
     assert models["small"].engine == {"model": "demo-draft", "context": 1024, "kv_type": "q8_0"}
     assert models["large"].engine == {"draft": "lookup"}
+
+
+def test_a_key_of_an_engine_is_a_setting_of_the_same_kind() -> None:
+    kinds = {setting.name: str if setting.kind is Path else setting.kind for setting in settings()}
+    hints = get_type_hints(ModelTable)
     of_engines = ModelTable.model_fields.keys() - OF_WORKERS
-    assert of_engines <= {setting.name for setting in fields(Config)}
+    assert {name: hints[name] for name in of_engines} == {name: kinds[name] | None for name in of_engines}
 
 
 def test_no_file_means_one_model(tmp_path: Path) -> None:
@@ -93,8 +98,9 @@ def test_no_file_means_one_model(tmp_path: Path) -> None:
     ("text", "message"),
     [
         ("[models.a]\ncontxt = 5", r"models.toml:2: models.a.contxt: there is no such key; did you mean context"),
-        ('[models.a]\n\nkv_type = "q2"', r"models.toml:3: models.a.kv_type: Input should be 'auto'"),
-        ("[models.a]\nstreams = 0", r"models.toml:2: models.a.streams: .* greater than or equal to 1"),
+        ('[models.a]\n\nkv_type = "q2"', r"models.toml:3: models.a.kv_type: must be auto, .* or q4_0, not 'q2'"),
+        ("[models.a]\nlora = 'a.gguf,a.gguf'", r"models.toml:2: models.a.lora: names an adapter twice"),
+        ("[models.a]\nstreams = 0", r"models.toml:2: models.a.streams: must be between 1 and 128"),
         ("[models.a]\nprice = { engine_second = -1 }", r"models.toml:2: models.a.price.engine_second: "),
         ('[models."a/b"]\n', r"models.toml:1: models.a/b: String should match pattern"),
         ("", r"models.toml: models: is missing"),
