@@ -133,6 +133,24 @@ def first_prompt(trace: Trace) -> Prompt | None:
     return Prompt(cached + new, max(0, cached - sum(_number(span, "new_tokens") for span in ahead)))
 
 
+SPAN_NAMES_MAX = 64  # tools name their spans
+OTHER_SPAN = "other"
+
+
+class SpanNames:
+    """Those that are told apart: the first ones that were met. All others share one name, so that made-up ones fill
+    neither tables nor metrics."""
+
+    def __init__(self) -> None:
+        self.met: set[str] = {OTHER_SPAN}
+
+    def known(self, name: str) -> str:
+        if name not in self.met and len(self.met) > SPAN_NAMES_MAX:
+            return OTHER_SPAN
+        self.met.add(name)
+        return name
+
+
 def _number(span: Span, name: str) -> int:
     value = span.attributes.get(name)
     return int(value) if isinstance(value, int) else 0

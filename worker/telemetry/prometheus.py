@@ -28,11 +28,10 @@ from prometheus_client.utils import floatToGoString
 
 from inference.trace import Attribute, Trace
 from worker.lifecycle.supervisor import Supervisor
-from worker.runs.record import OBJECTIVE, TurnRecord
+from worker.runs.record import OBJECTIVE, SpanNames, TurnRecord
 
 Stats: TypeAlias = Callable[[], Mapping[str, Any]]  # of an engine
 
-SPAN_NAMES_MAX = 64  # tools name their spans; beyond this number they share one label
 UNCOUNTED_MAX = 4096  # traces of a few kilobytes, while nobody stores or reads
 TENANTS_MAX = 50  # labels: each is multiplied by surfaces, cache classes and outcomes
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
@@ -53,7 +52,7 @@ class Metrics:
         self._registry.register(Scraped(partial(_background_gauges, supervisor)))
         self._uncounted: deque[TurnRecord] = deque()
         self._counting = Lock()
-        self._span_names: set[str] = set()
+        self._span_names = SpanNames()
         self._tenants: dict[UUID, str] = {}
         self.ttft = self._histogram("gen_ai_server_time_to_first_token_seconds", "Arrival to first token", SECONDS)
         self.ttfa = self._histogram("firsttoken_first_answer_seconds", "Arrival to first token of the answer", SECONDS)
@@ -148,7 +147,7 @@ class Metrics:
             if isinstance(cited, int) and cited:
                 self.citations.add(kind, amount=cited)
         for span in trace.spans:
-            self.spans.add(span.duration_ms / 1e3, self._span_label(span.name))
+            self.spans.add(span.duration_ms / 1e3, self._span_names.known(span.name))
             if span.name in ("prefill", "decode"):
                 self._count_tokens(span.attributes)
             elif span.name == "queue":
@@ -192,12 +191,6 @@ class Metrics:
         """The text format of Prometheus. Takes milliseconds: call it in a thread."""
         self.catch_up()
         return generate_latest(self._registry)
-
-    def _span_label(self, name: str) -> str:
-        if name not in self._span_names and len(self._span_names) >= SPAN_NAMES_MAX:
-            return "other"
-        self._span_names.add(name)
-        return name
 
     def _tenant_label(self, tenant_id: UUID) -> str:
         if tenant_id not in self._tenants and len(self._tenants) >= TENANTS_MAX:

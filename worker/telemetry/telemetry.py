@@ -23,7 +23,7 @@ from worker.lifecycle.supervisor import Supervisor
 from worker.runs.record import TurnRecord
 from worker.telemetry.latency import answer_list, spending
 from worker.telemetry.latency.answer_list import CACHE_CLASS, Search
-from worker.telemetry.latency.measures import Rows, Visibility
+from worker.telemetry.latency.measures import Measures, Rows, Visibility
 from worker.telemetry.latency.queries import LatencyQueries
 from worker.telemetry.latency.rollups import Rollups
 from worker.telemetry.latency.spending import Spending
@@ -59,7 +59,7 @@ class Traces:
         self._database = database
         self._replica = replica or database
         self._worker = worker
-        self._rollups = Rollups(worker)
+        self._measures, self._rollups = Measures(), Rollups(worker)
         self.views = LatencyQueries(self._replica)
         self.spending = Spending(database)
 
@@ -91,7 +91,7 @@ class Traces:
         could deliver no token."""
         traces = [record.row() | {"key_id": record.key_id, "worker": self._worker} for record in records]
         spans = [row for record in records for row in record.span_rows()]
-        return traces, spans, self._rollups.rows(records)
+        return traces, spans, self._measures.rows(records)
 
     async def roll_up(self) -> None:
         """Aggregate minutes into hours, and hours into days. For all tenants; several workers may call it at once."""

@@ -18,12 +18,12 @@ from worker.auth.principal import Principal
 from worker.auth.scope import Scope
 from worker.http.middleware import join_trace
 from worker.lifecycle.supervisor import Supervisor
-from worker.runs.record import TurnRecord, mark_first_answer
+from worker.runs.record import SPAN_NAMES_MAX, TurnRecord, mark_first_answer
 from worker.telemetry import prometheus
 from worker.telemetry.latency.answer_list import Search
 from worker.telemetry.latency.measures import Slice
 from worker.telemetry.latency.queries import LatencyQuery
-from worker.telemetry.prometheus import SPAN_NAMES_MAX, TENANTS_MAX, Metrics
+from worker.telemetry.prometheus import TENANTS_MAX, Metrics
 from worker.telemetry.telemetry import Telemetry, Traces, server_timing
 
 HOUR_S = 3600.0

@@ -29,7 +29,7 @@ import numpy.typing as npt
 
 from migrations.pool import Connection, Database
 from worker.auth.principal import Principal
-from worker.runs.record import TurnRecord
+from worker.runs.record import SpanNames, TurnRecord
 
 MINUTE_S, HOUR_S, DAY_S = 60, 3600, 86400
 MINUTES_KEPT_S = 48 * HOUR_S  # by forget_latency, with an hour to spare
@@ -217,8 +217,6 @@ class Tally:
 SPAN = "span:"
 STATUS = "status:"
 MISS = "miss:"
-SPAN_NAMES_MAX = 64  # tools name their spans; beyond this number they share one
-OTHER_SPAN = "other"
 
 Counts: TypeAlias = defaultdict[tuple[str, int], int]  # the input of `encode`
 
@@ -247,21 +245,23 @@ class Facts(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Rows of the tables latency and latency_slices, without tenant, resolution and worker."""
+    """Rows of the tables latency and latency_slices, without tenant, resolution and worker; and the names of spans in
+    the table span_names."""
 
     whole: Sequence[tuple[datetime, str, str, str, bytes]]
     slices: Sequence[tuple[datetime, str, str, str, str, str, str, str, bytes]]
+    span_names: frozenset[str]
 
 
 class Measures:
-    """Remembers the names of spans, so that made-up ones cannot fill the tables."""
+    """What the tables store of finished turns."""
 
     def __init__(self) -> None:
-        self.span_names: set[str] = {OTHER_SPAN}
+        self._span_names = SpanNames()
 
     def rows(self, records: Iterable[TurnRecord]) -> Rows:
         """One row for each cell; coarse rows in the order in which every worker writes them, so that no two
-        deadlock."""
+        deadlock. One call at a time."""
         counted: defaultdict[tuple[Cell, Facts], Counts] = defaultdict(lambda: defaultdict(int))
         for record in records:
             at = datetime.fromtimestamp(record.trace.started_at // MINUTE_S * MINUTE_S, UTC)
@@ -278,25 +278,20 @@ class Measures:
         return Rows(
             [(*cell, measures) for cell, measures in sorted(whole.items())],
             [(*cell, *facts, measures) for cell, facts, measures in slices],
+            frozenset(self._span_names.met),
         )
 
     def _times(self, record: TurnRecord) -> Iterator[tuple[str, float]]:
         """(measure, milliseconds). Spans of one name are summed within a turn."""
         totals: dict[str, float] = {}
         for span in record.trace.spans:
-            name = self._known(span.name)
+            name = self._span_names.known(span.name)
             totals[name] = totals.get(name, 0.0) + span.duration_ms
         yield from ((SPAN + name, total_ms) for name, total_ms in totals.items())
         yield _whole(record), record.trace.duration_ms
         if record.response_id is not None:
             times = (("ttft", record.ttft_ms), ("ttfa", record.ttfa_ms), ("tpot", record.tpot_ms))
             yield from ((name, ms) for name, ms in times if ms is not None)
-
-    def _known(self, name: str) -> str:
-        if name not in self.span_names and len(self.span_names) > SPAN_NAMES_MAX:
-            return OTHER_SPAN
-        self.span_names.add(name)
-        return name
 
 
 def _whole(record: TurnRecord) -> str:

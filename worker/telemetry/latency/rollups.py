@@ -12,8 +12,7 @@ from uuid import UUID
 
 from migrations.pool import Connection, Database
 from worker.lifecycle.supervisor import Supervised, Supervisor, Well
-from worker.runs.record import TurnRecord
-from worker.telemetry.latency.measures import MINUTE_S, Measures, Rows, Slice, TimeRange
+from worker.telemetry.latency.measures import MINUTE_S, Rows, Slice, TimeRange
 
 NAMES_MAX = 200  # pairs of a key and a worker: more than a selection list has room for
 TENANTS_MAX = 4096  # whose span names are remembered as stored
@@ -60,12 +59,7 @@ class Rollups:
 
     def __init__(self, worker: str = "") -> None:
         self._worker = worker
-        self._measures = Measures()
         self._named: dict[UUID, frozenset[str]] = {}
-
-    def rows(self, records: Sequence[TurnRecord]) -> Rows:
-        """What `add` stores of them. One call at a time."""
-        return self._measures.rows(records)
 
     async def add(self, connection: Connection, tenant_id: UUID, rows: Rows) -> None:
         """In the transaction that stores the traces."""
@@ -73,12 +67,11 @@ class Rollups:
             return
         await connection.execute(ADD, tenant_id, *_columns(rows.whole))
         await connection.execute(ADD_SLICES, tenant_id, self._worker, *_columns(rows.slices))
-        names = frozenset(self._measures.span_names)
-        if self._named.get(tenant_id) != names:
-            await connection.execute(ADD_NAMES, tenant_id, sorted(names))  # in one order: no two workers deadlock
+        if self._named.get(tenant_id) != rows.span_names:
+            await connection.execute(ADD_NAMES, tenant_id, sorted(rows.span_names))  # in one order: no two deadlock
             if len(self._named) >= TENANTS_MAX:
                 self._named.clear()
-            self._named[tenant_id] = names
+            self._named[tenant_id] = rows.span_names
 
 
 async def groups(connection: Connection, time_range: TimeRange, slice: Slice) -> list[Row]:

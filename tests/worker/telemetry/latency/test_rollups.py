@@ -16,8 +16,8 @@ from inference.trace import Trace
 from migrations.pool import Database
 from worker.auth.principal import Principal
 from worker.auth.scope import Scope
-from worker.runs.record import TurnRecord
-from worker.telemetry.latency.measures import DAY_S, HOUR_S, OTHER_SPAN, SPAN_NAMES_MAX, Facts, Measures, Slice, Tally
+from worker.runs.record import OTHER_SPAN, SPAN_NAMES_MAX, TurnRecord
+from worker.telemetry.latency.measures import DAY_S, HOUR_S, Facts, Measures, Slice, Tally
 from worker.telemetry.latency.queries import LatencyQueries, LatencyQuery
 from worker.telemetry.latency.rollups import LoadSampler, Peak
 from worker.telemetry.telemetry import Traces
@@ -259,10 +259,9 @@ def test_made_up_span_names_share_one_measure(tenant_id: UUID) -> None:
     trace = Trace()
     for number in range(SPAN_NAMES_MAX + 5):
         trace.add(f"tool:{number}", 0, 1_000_000)
-    measures = Measures()
-    rows = measures.rows([TurnRecord(trace, tenant_id, "completed", "chat", "demo")])
+    rows = Measures().rows([TurnRecord(trace, tenant_id, "completed", "chat", "demo")])
     assert rows.whole[0][-1] == rows.slices[0][-1]
     tally = Tally(rows.whole[0][-1])
-    assert len(measures.span_names) == SPAN_NAMES_MAX + 1
+    assert len(rows.span_names) == SPAN_NAMES_MAX + 1
     assert tally.amount("span:tool:3") == tally.amount(f"span:{OTHER_SPAN}") == tally.amount("call") == 1
     assert tally.amount(f"span:tool:{SPAN_NAMES_MAX + 1}") == 0
