@@ -20,13 +20,14 @@ from agents.events import ArgumentsDelta, Event, EventSink, ItemFinished, ItemSt
 from agents.function_tool import SERVER_SEARCH, Addition, CallShape
 from agents.inflight import InFlight
 from agents.message import FunctionCall, FunctionCallOutput, Message, new_id
-from agents.opener import StepStarter, TurnOpener, report_position, run_on_trial
+from agents.opener import StepStarter, TurnOpener
 from agents.progress import CannotResume, Checkpoint, Marks, Progress, replay
 from agents.prompt import Prefetch, answer_message, assemble, before_missing
 from agents.prompt_builder import PromptBuilder, See
 from agents.router import Candidate, ModelRegistry, Router
 from agents.search import best_within, passage_tokens_max
-from agents.step import RunningCalls, add_tool, settled, takes_long
+from agents.step import RunningCalls, add_tool, report_position, settled, takes_long
+from agents.step_on_trial import StepOnTrial, run_on_trial
 from agents.toolbox import Toolbox, ToolResult, fit, validate
 from agents.tools.tool_search import loaded
 from agents.turn import FREE, Prices, Turn
@@ -197,10 +198,10 @@ class Agent:
             return await progress.read()
         while True:
             if not progress.step.ended:
-                if progress.step.trial is None:
-                    await progress.step.run(sink)
+                if isinstance(progress.step, StepOnTrial):
+                    await run_on_trial(progress, progress.step, self._prompts.unshortened, self._starter.start, sink)
                 else:
-                    await run_on_trial(progress, progress.step, self._prompts, self._starter, sink)
+                    await progress.step.run(sink)
             step = progress.step
             self._end(progress, sink)
             with Prefetch(step.candidate.model, progress.trace) as progress.ahead:

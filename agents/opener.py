@@ -1,21 +1,15 @@
 """Opens a turn and each of its steps. A turn is checked, and passages are searched while the model reads what precedes
 them. At a step, a prompt, a grammar and limits become a generation, or a known answer.
-
-On trial, a cheaper model begins a step, and another model takes it over if what it says is not good enough. What the
-first model writes is held back meanwhile, and the other one may read the prompt in advance (a hedge).
-
-While a request waits for the model, clients that ask for it get its position in the queue.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
 
 from agents.answer_cache import AnswerLookup, CachedAnswer, CachedGeneration, LookupQuery
-from agents.errors import InvalidTurn
-from agents.events import EventSink, Queued
 from agents.message import FileSearchCall, FunctionCall, Item, Message, ToolListing
 from agents.parser.dialect import Format, FormattedParser, Parser, PlainParser
 from agents.progress import CannotResume, Checkpoint, Progress
@@ -27,6 +21,7 @@ from agents.routing.policy import Decision
 from agents.routing.trial import Trial, judged
 from agents.search import Rewriting, best_within, found, passage_tokens_max, rewritten, search
 from agents.step import RunningCalls, Step, StepSpans
+from agents.step_on_trial import StepOnTrial
 from agents.tool import ToolContext
 from agents.toolbox import AvailableTools, Extent, Stage, constraint_of, defect_of
 from agents.turn import TOKENS_MAX, Budget, Prices, Turn
@@ -140,11 +135,6 @@ def _same(one: ToolListing, other: ToolListing) -> bool:
     return (one.tools, one.error) == (other.tools, other.error)
 
 
-# Most requests are admitted by the next step: a position that is outdated when it arrives is not reported.
-POSITION_AFTER_S = 0.1
-POSITION_EVERY_S = 0.5  # at most this often: a position changes whenever a response ends
-
-
 class StepStarter:
     """`names_models`: spans name the model, because there are several."""
 
@@ -163,8 +153,7 @@ class StepStarter:
         thinking = candidate.dialect.opens_thought(end)
         if turn.file_search and not any(isinstance(item, FileSearchCall) for item in progress.output):
             progress.output.append(found(progress.query, progress.passages))
-        judge = decision if trial else None
-        sampling = await self.sampling(progress, candidate, thinking, judge)
+        sampling = await self.sampling(progress, candidate, thinking, decision if trial else None)
         known = keep_answer = None
         if self._known is not None:
             query = LookupQuery(
@@ -185,8 +174,8 @@ class StepStarter:
         generation = known or candidate.model.generate(
             prompt, sampling, changed(_terms(progress, due), prediction=predicted)
         )
-        step = self.step(progress, candidate, generation, prompt, thinking, segments)
-        step.trial, step.keep_answer = trial, keep_answer
+        step = self.step(progress, candidate, generation, prompt, thinking, segments, trial=trial)
+        step.keep_answer = keep_answer
         return step
 
     async def start_reading(self, progress: Progress, candidate: Candidate) -> Step:
@@ -238,45 +227,43 @@ class StepStarter:
         thinking: bool,
         segments: Sequence[Segment] = (),
         known: Sequence[tuple[str, str]] = (),
+        trial: Trial | None = None,
     ) -> Step:
         """The step that a generation computes. `known`: the ids and names of calls that were sent before."""
         turn, model = progress.turn, candidate.model
         if turn.answer_now:
             turn.answer_now.follow(generation)
-        step = Step(
-            candidate,
-            generation,
-            Reply(
-                len(progress.output),
-                _parser(progress, candidate, thinking),
-                progress.context.sources,
-                _calls_max(progress, candidate),
-                shapes=progress.offer.shapes,
-                exact=candidate.dialect.keeps_tokens and not turn.prompt,
-                verbatim=bool(turn.prompt),
-                known=known,
-                stops=StopStrings(turn.stop),
-                forced=_is_forced(progress),
-                strict=StrictArguments(progress.offer.definitions, enforced=candidate.dialect.format is Format.HERMES),
-            ),
-            RunningCalls(
-                *(self._prompts.tools_of(turn), progress.offer.server, progress.context, progress.budget),
-                stored=progress.marks.stored if progress.marks else None,
-            ),
-            StepSpans(
-                progress.trace,
-                generation,
-                lambda: model.verdict(segments, generation, salt=turn.salt) if segments else None,
-                candidate.name if self._names_models else "",
-                turn.priority,
-                image_tokens=image_tokens(prompt),
-            ),
-            progress.offer,
-            flaw=lambda said, is_whole: defect_of(turn, progress.context.sources, said, is_whole=is_whole),
-            top_logprobs=turn.sampling.top_logprobs,
-            prompt=prompt,
-            thinking=thinking,
+        reply = Reply(
+            len(progress.output),
+            _parser(progress, candidate, thinking),
+            progress.context.sources,
+            _calls_max(progress, candidate),
+            shapes=progress.offer.shapes,
+            exact=candidate.dialect.keeps_tokens and not turn.prompt,
+            verbatim=bool(turn.prompt),
+            known=known,
+            stops=StopStrings(turn.stop),
+            forced=_is_forced(progress),
+            strict=StrictArguments(progress.offer.definitions, enforced=candidate.dialect.format is Format.HERMES),
         )
+        calls = RunningCalls(
+            *(self._prompts.tools_of(turn), progress.offer.server, progress.context, progress.budget),
+            stored=progress.marks.stored if progress.marks else None,
+        )
+        spans = StepSpans(
+            progress.trace,
+            generation,
+            lambda: model.verdict(segments, generation, salt=turn.salt) if segments else None,
+            candidate.name if self._names_models else "",
+            turn.priority,
+            image_tokens=image_tokens(prompt),
+        )
+        parts = candidate, generation, reply, calls, spans, progress.offer, prompt, thinking
+        if trial is None:
+            step = Step(*parts)
+        else:
+            flaw = partial(defect_of, turn, progress.context.sources)
+            step = StepOnTrial(*parts, trial=trial, flaw=flaw, top_logprobs=turn.sampling.top_logprobs)
         if turn.steering:
             turn.steering.follow(step)
         return step
@@ -361,91 +348,3 @@ def _thought_of(progress: Progress, candidate: Candidate, begun: bool) -> Though
     if progress.turn.answer_now and progress.turn.answer_now.wanted:
         left = 0
     return changed(limit, begun=begun, tokens=left)
-
-
-async def run_on_trial(
-    progress: Progress, step: Step, prompts: PromptBuilder, starter: StepStarter, sink: EventSink
-) -> None:
-    """Run the turn's step to its end: by its own model if it is kept, otherwise by the one that takes it over, which
-    then is the turn's step."""
-    assert step.trial is not None
-    decision = step.trial.decision
-    other = progress.models[decision.fallback]
-    running = asyncio.create_task(step.run(sink), name="trial")
-    try:
-        with Prefetch(other.model, progress.trace) as hedge:
-            if decision.hedge and other.is_loaded:
-                await _hedge(progress, other, prompts, hedge)
-            await step.decided.wait()
-            takes_over = not step.is_kept and await _take_over(progress, step, other, starter, sink)
-        progress.add_hedge(hedge.spent, other, took_over=takes_over)
-        _record(progress, step, takes_over)
-        await (progress.step.run(sink) if takes_over else running)
-    finally:
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
-
-
-async def _hedge(progress: Progress, other: Candidate, prompts: PromptBuilder, hedge: Prefetch) -> None:
-    """Prefill the prompt unchanged on the other model. It is not shortened to fit there: the answer would lack what the
-    first model had."""
-    with suppress(InferenceError):
-        prompt = await prompts.encode(await prompts.segments(progress, other), other, progress.turn.salt)
-        if len(prompt) + other.answer_tokens <= other.model.context_length:
-            hedge.read(prompt, salt=progress.turn.salt, exact=progress.turn.sampling.deterministic)
-
-
-async def _take_over(progress: Progress, step: Step, other: Candidate, starter: StepStarter, sink: EventSink) -> bool:
-    """Whether the other model takes the step over. If it cannot, the first one continues."""
-    taken = None
-    try:
-        taken = await starter.start(progress, other)
-        await taken.generation.admitted()
-    except BaseException as error:
-        if taken is not None:
-            taken.generation.cancel()
-        if not isinstance(error, InferenceError | InvalidTurn):
-            raise
-        step.keep(f"no {other.name}: {type(error).__name__}", sink)
-        return False
-    step.cancel()
-    progress.give_up(step)
-    progress.step, progress.ahead = taken, Prefetch(other.model, progress.trace)
-    progress.mark()
-    return True
-
-
-def _record(progress: Progress, step: Step, took_over: bool) -> None:
-    span = next((span for span in reversed(progress.trace.spans) if span.name == "route"), None)
-    if span is not None and step.trial is not None:
-        span.attributes |= {**step.trial.attributes, "model": progress.step.candidate.name, "took_over": took_over}
-
-
-@contextmanager
-def report_position(step: Step, sink: EventSink) -> Iterator[None]:
-    """Report the position, and each change of it, until the generation begins or the block ends."""
-    telling = asyncio.create_task(_report(step, sink), name="place in the queue")
-    try:
-        yield
-    finally:
-        telling.cancel()
-
-
-async def _report(step: Step, sink: EventSink) -> None:
-    generation, last = step.generation, None
-    await asyncio.sleep(POSITION_AFTER_S)
-    while (place := generation.place) is not None and not generation.ids and generation.finish is None:
-        if place != last:
-            step.spans.place = step.spans.place or place
-            sink.write([Queued(place, _left_ms(step))])
-            last = place
-        await asyncio.sleep(POSITION_EVERY_S)
-
-
-def _left_ms(step: Step) -> float | None:
-    """The time left until the first token, as it was forecast when the request arrived."""
-    generation = step.generation
-    if generation.facts.forecast is None:
-        return None
-    passed_s = (now_ns() - generation.facts.stamps.submitted_ns) / 1e9
-    return round(max(0.0, generation.facts.forecast.total_s - passed_s) * 1e3, 1)

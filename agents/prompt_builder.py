@@ -73,6 +73,10 @@ class PromptBuilder:
         conclude = progress.concluding is not None
         return await self.render(turn, candidate, progress.output, progress.passages, conclude=conclude)
 
+    async def unshortened(self, progress: Progress, candidate: Candidate) -> PromptTokens:
+        """Its token ids. Raises InvalidTurn, InvalidTemplate, TextTooLong."""
+        return await self.encode(await self.segments(progress, candidate), candidate, progress.turn.salt)
+
     async def prefix(self, turn: Turn, candidate: Candidate) -> PromptTokens:
         """What precedes the question."""
         return await self.encode(before_question(await self.render(turn, candidate)), candidate, turn.salt)

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from agents.answer_cache import Keep
-from agents.events import Event, EventSink, ItemFinished, ItemStarted, TextDelta
+from agents.events import Event, EventSink, ItemFinished, Queued
 from agents.message import FunctionCall
 from agents.reply import Reply
 from agents.router import Candidate
-from agents.routing.trial import Trial, wanted
 from agents.tool import ToolContext
 from agents.toolbox import AvailableTools, Toolbox, ToolResult
 from agents.turn import Budget
@@ -172,29 +172,21 @@ class StepSpans:
 
 @dataclass(slots=True)
 class Step:
-    """A step on `trial` is held back until it is kept or another model takes it over; then `decided` is set."""
-
     candidate: Candidate
     generation: Generation
     reply: Reply
     calls: RunningCalls
     spans: StepSpans
     offer: AvailableTools
-    trial: Trial | None = None
-    top_logprobs: int | None = None  # as many as the request asks for
+    prompt: Sequence[int] = ()  # for another model or worker that continues it
+    thinking: bool = False  # the prompt ends within a thought
     keep_answer: Keep | None = None  # caches its answer, if there is a cache
     heard: list[str] = field(default_factory=list)  # the generated text, if it is cached
-    flaw: Callable[[str, bool], str] = lambda said, is_whole: ""  # the defect of an answer on trial, or ""
     is_whole: bool = False  # all of the generation was received
     ended: bool = False
     fed: int = 0  # tokens of the generation that were processed
     outside: int = 0  # those that precede the newest call or mark
     reasoning_tokens: int = 0
-    decided: asyncio.Event = field(default_factory=asyncio.Event)
-    prompt: Sequence[int] = ()  # for another model or worker that continues it
-    thinking: bool = False  # the prompt ends within a thought
-    _waiting: list[Event] = field(default_factory=list)
-    _timer: asyncio.TimerHandle | None = None
 
     @property
     def image_tokens(self) -> int:
@@ -207,19 +199,9 @@ class Step:
         def receive(delta: Delta) -> None:
             if events := self.feed(delta):
                 sink.write(events)
-            if self._waiting and self._timer is None and self.trial is not None:
-                left_s = max(0, self.trial.ends_ns - now_ns()) / 1e9
-                self._timer = asyncio.get_running_loop().call_later(left_s, self._expire, sink)
 
-        try:
-            await self.generation.stream(receive)
-            self.is_whole = True
-            self._judge_whole()
-            self._expire(sink)
-        finally:
-            if self._timer is not None:
-                self._timer.cancel()
-            self.decided.set()
+        await self.generation.stream(receive)
+        self.is_whole = True
 
     def feed(self, delta: Delta) -> list[Event]:
         if not self.spans.told_prefill:
@@ -240,15 +222,20 @@ class Step:
         self.fed += delta.tokens
         if self.keep_answer is not None:
             self.heard.append(delta.text)
-        if self.trial is None:
-            events = self._started(self.reply.feed(delta.text, delta.logprobs))
-        else:
-            events = self._tried(delta, self.trial)
+        events = self._read(delta)
         if self.reply.thinking:
             self.reasoning_tokens += delta.tokens
         if self.reply.forced and self.reply.is_outside:
             self.outside = self.fed
         return events
+
+    def _read(self, delta: Delta) -> list[Event]:
+        return self._started(self.reply.feed(delta.text, delta.logprobs))
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether what it says is sent: see `StepOnTrial`."""
+        return True
 
     @property
     def finish(self) -> Finish | None:
@@ -274,69 +261,6 @@ class Step:
             self.reasoning_tokens += self.reply.thinking
         self.fed = len(self.generation.ids)
         return events
-
-    def keep(self, reason: str, sink: EventSink) -> None:
-        """Keep the step although its trial failed: no other model can take it over."""
-        if self.trial is not None:
-            self.trial.keep(reason, now_ns())
-        if events := self._released():
-            sink.write(events)
-
-    @property
-    def is_kept(self) -> bool:
-        """Whether it is not, or no longer, on trial."""
-        return self.trial is None or (self.trial.verdict is not None and self.trial.verdict.keeps)
-
-    def _tried(self, delta: Delta, trial: Trial) -> list[Event]:
-        events = self.reply.feed(delta.text, wanted(delta.logprobs, self.top_logprobs))
-        if self.is_kept:
-            return self._started(events)
-        self._waiting += events
-        if trial.verdict is None and self._judge(delta, events, trial):
-            self.decided.set()
-        return self._released()
-
-    def _judge(self, delta: Delta, events: Sequence[Event], trial: Trial) -> bool:
-        """Whether the trial is decided by this delta."""
-        now = now_ns()
-        for event in events:
-            match event:
-                case ItemStarted(item=FunctionCall()):
-                    trial.called(now)
-                case TextDelta():
-                    trial.said(now)
-                case ItemFinished(item=FunctionCall(status="failed")):
-                    trial.broke(now)
-        self._check_defects(trial, now, is_whole=False)
-        return (trial.verdict or trial.feed(delta.text, delta.tokens, delta.logprobs, now)) is not None
-
-    def _judge_whole(self) -> None:
-        """An answer that ended during its trial is judged as a whole."""
-        if self.trial is not None and self.trial.verdict is None and self.finish is Finish.STOP:
-            self._check_defects(self.trial, now_ns(), is_whole=True)
-
-    def _check_defects(self, trial: Trial, now: int, *, is_whole: bool) -> None:
-        if trial.decision.doubt is None or trial.verdict is not None:
-            return
-        said = "".join(event.text for event in self._waiting if isinstance(event, TextDelta))
-        if reason := self.flaw(said, is_whole):
-            trial.broke(now, reason)
-
-    def _released(self) -> list[Event]:
-        """The events that were held back, if they may be sent."""
-        if not self.is_kept or not self._waiting:
-            return []
-        waiting, self._waiting = self._waiting, []
-        return self._started(waiting)
-
-    def _expire(self, sink: EventSink) -> None:
-        """The trial has no more time, or the generation has ended."""
-        if self.trial is None or self.trial.verdict is not None:
-            return
-        self.trial.over(now_ns())
-        self.decided.set()
-        if events := self._released():
-            sink.write(events)
 
     def end(self, *, fallback: str | None = "") -> list[Event]:
         """The last events of the step. Idempotent: none the second time."""
@@ -426,3 +350,38 @@ def add_tool(trace: Trace, parent: Span, call: FunctionCall, result: ToolResult)
         cached=result.cached,
         output_chars=len(result.output),
     )
+
+
+# Most requests are admitted by the next step: a position that is outdated when it arrives is not reported.
+POSITION_AFTER_S = 0.1
+POSITION_EVERY_S = 0.5  # at most this often: a position changes whenever a response ends
+
+
+@contextmanager
+def report_position(step: Step, sink: EventSink) -> Iterator[None]:
+    """Report the position, and each change of it, until the generation begins or the block ends."""
+    telling = asyncio.create_task(_report(step, sink), name="place in the queue")
+    try:
+        yield
+    finally:
+        telling.cancel()
+
+
+async def _report(step: Step, sink: EventSink) -> None:
+    generation, last = step.generation, None
+    await asyncio.sleep(POSITION_AFTER_S)
+    while (place := generation.place) is not None and not generation.ids and generation.finish is None:
+        if place != last:
+            step.spans.place = step.spans.place or place
+            sink.write([Queued(place, _left_ms(step))])
+            last = place
+        await asyncio.sleep(POSITION_EVERY_S)
+
+
+def _left_ms(step: Step) -> float | None:
+    """The time left until the first token, as it was forecast when the request arrived."""
+    generation = step.generation
+    if generation.facts.forecast is None:
+        return None
+    passed_s = (now_ns() - generation.facts.stamps.submitted_ns) / 1e9
+    return round(max(0.0, generation.facts.forecast.total_s - passed_s) * 1e3, 1)
