@@ -26,7 +26,7 @@ from agents.prompt import Prefetch, answer_message, assemble, before_missing
 from agents.prompt_builder import PromptBuilder, See
 from agents.router import Candidate, ModelRegistry, Router
 from agents.search import best_within, passage_tokens_max
-from agents.step import RunningCalls, add_tool, report_position, settled, takes_long
+from agents.step import Pending, RunningCalls, add_tool, report_position, settled, takes_long
 from agents.step_on_trial import StepOnTrial, run_on_trial
 from agents.toolbox import Toolbox, ToolResult, fit, validate
 from agents.tools.tool_search import loaded
@@ -36,7 +36,7 @@ from inference.generation import Finish, Generation, Priority
 from inference.language_model import LanguageModel
 from inference.prompt import Segment
 from inference.tokenizer import count_all
-from inference.trace import Trace, now_ns
+from inference.trace import Span, Trace, now_ns
 from retrieval.passage import Passage
 from retrieval.query import Searcher
 from retrieval.speculative_search import ReadDraft
@@ -357,11 +357,17 @@ async def take_results(progress: Progress, prompts: PromptBuilder, sink: EventSi
                 continue
             if number and step.needs_another_step and await takes_long(pending):
                 await _read_ahead(progress, prompts, missing=len(calls) - number)
-            result = await settled(pending)
-            add_tool(progress.trace, span, call, result)
-            progress.budget.add_call(call.name, max(0, result.end_ns - result.start_ns) / 1e9)
+            result = await _settled(progress, span, call, pending)
             read = await _read_by_model(progress, call, result)
             sink.write(progress.add_result(call, read, failed=result.failed))
+
+
+async def _settled(progress: Progress, span: Span, call: FunctionCall, pending: Pending) -> ToolResult:
+    """The result of a call, as soon as there is one. Its time is told within the span, and paid for."""
+    result = await settled(pending)
+    add_tool(progress.trace, span, call, result)
+    progress.budget.add_call(call.name, max(0, result.end_ns - result.start_ns) / 1e9)
+    return result
 
 
 def approved_calls(turn: Turn) -> list[FunctionCall]:
@@ -400,9 +406,7 @@ async def run_approved(
                 progress.output.append(call)
             progress.told = len(progress.output)
             for call, pending in running.pending:
-                result = await settled(pending)
-                add_tool(progress.trace, span, call, result)
-                progress.budget.add_call(call.name, max(0, result.end_ns - result.start_ns) / 1e9)
+                result = await _settled(progress, span, call, pending)
                 read = Addition(fit_in(result.output, count=count), ())
                 sink.write(progress.add_result(call, read, failed=result.failed))
     finally:

@@ -307,48 +307,48 @@ class Progress:
     def add(self, step: Step) -> None:
         """Account for a step that has ended."""
         self.output += step.reply.items
-        usage = self._usage(step)
-        self.budget.add_step(usage, step.candidate.own_price)
-        self.usage += usage
+        self._charge(self._usage(step), step.candidate)
 
     async def read(self) -> None:
         """Wait until the prompt of a turn that is only read has been prefilled, and account for it."""
         step = self.step
         await step.generation.stream(lambda _: None)
         step.ended = True
-        usage = replace(self._usage(step), output_tokens=0)
-        self.budget.add_step(usage, step.candidate.own_price)
-        self.usage += usage
+        self._charge(replace(self._usage(step), output_tokens=0), step.candidate)
         self.trace.attributes["firsttoken.prewarm"] = True
 
     def give_up(self, step: Step) -> None:
-        """Account for a step that another model has taken over: its tokens cost, but are not sent."""
+        """Account for a step that another model has taken over."""
         spent = step.generation.facts.spent + self.ahead.spent
         tokens = step.generation.prompt_tokens, step.generation.facts.cached_tokens, len(step.ids)
-        self.budget.add_unused(Usage(*tokens, spent=spent), step.candidate.own_price)
-        self.usage += Usage(spent=spent)
+        self._charge_unsent(Usage(*tokens, spent=spent), step.candidate)
         self.cascade_ns += spent.engine_ns
         self.escalations += 1
 
     def add_hedge(self, spent: Spent, candidate: Candidate, *, took_over: bool) -> None:
         """Account for what a model prefilled in case it had to take over."""
-        self.budget.add_unused(Usage(spent=spent), candidate.own_price)
-        self.usage += Usage(spent=spent)
+        self._charge_unsent(Usage(spent=spent), candidate)
         self.cascade_ns += 0 if took_over else spent.engine_ns
 
     def add_rewriting(self, rewriting: Rewriting) -> None:
-        """Account for a rewritten query: its tokens cost, but are not sent."""
+        """Account for a rewritten query."""
         self.query = rewriting.query
         if rewriting.candidate is not None:
-            self.budget.add_unused(rewriting.usage, rewriting.candidate.own_price)
-            self.usage += Usage(spent=rewriting.usage.spent)
+            self._charge_unsent(rewriting.usage, rewriting.candidate)
+
+    def _charge(self, usage: Usage, candidate: Candidate) -> None:
+        self.budget.add_step(usage, candidate.own_price)
+        self.usage += usage
+
+    def _charge_unsent(self, usage: Usage, candidate: Candidate) -> None:
+        """What a model computed beside the steps: its tokens cost, but are not sent."""
+        self.budget.add_unused(usage, candidate.own_price)
+        self.usage += Usage(spent=usage.spent)
 
     def tell_cost(self) -> None:
         """Record in the trace what the turn cost, including an abandoned step. Call this once, at its end."""
         if not self.step.ended:
-            usage = self._usage(self.step)
-            self.budget.add_step(usage, self.step.candidate.own_price)
-            self.usage += usage
+            self._charge(self._usage(self.step), self.step.candidate)
         spent, attributes = self.usage.spent, self.trace.attributes
         for name, amount in (
             ("cost", self.budget.cost),

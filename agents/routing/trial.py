@@ -147,4 +147,4 @@ def wanted(logprobs: tuple[TokenLogprob, ...], top: int | None) -> tuple[TokenLo
     """Only the log probabilities that the request asks for."""
     if top is None or not logprobs:
         return ()
-    return tuple(TokenLogprob(each.token, each.logprob, each.top[:top]) for each in logprobs)
+    return tuple(each.with_top(top) for each in logprobs)
