@@ -323,9 +323,9 @@ def written(value: Any) -> str:
 
 
 def _named(call: FunctionCall) -> dict[str, str]:
-    namespace = call.shape.namespace
-    named = {"name": bare(namespace, call.name)}
-    return named | {"namespace": namespace} if namespace else named
+    if not (namespace := call.shape.namespace):
+        return {"name": call.name}
+    return {"name": bare(namespace, call.name), "namespace": namespace}
 
 
 def _execution(shape: CallShape) -> str:

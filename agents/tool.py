@@ -22,6 +22,7 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Protocol, get_type_hints, overload
 from uuid import UUID
 
@@ -84,7 +85,7 @@ class ServerTool(Protocol):
         """The result as text. Raises ToolError, or anything at all."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Tool:
     name: str
     description: str
@@ -94,7 +95,7 @@ class Tool:
     idempotent: bool = False  # running it twice does what running it once does
     cache_s: float = 0.0  # how long a result is cached for the same arguments
 
-    @property
+    @cached_property
     def schema(self) -> dict[str, Any]:
         """The tool in the shape of the OpenAI convention, keys in the order that models are trained on."""
         parameters = _plain(self.arguments.model_json_schema())

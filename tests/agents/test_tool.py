@@ -93,6 +93,10 @@ def test_hints_and_docstring_make_the_schema() -> None:
     }
 
 
+def test_the_schema_is_made_once_as_every_step_reads_it_several_times() -> None:
+    assert book.schema is book.schema
+
+
 def test_the_schema_has_its_keys_in_the_order_that_models_know() -> None:
     parameters = json.dumps(book.schema["function"]["parameters"])
     assert parameters.startswith('{"type": "object", "properties": {"room": {"type": "string", "description"')
