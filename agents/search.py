@@ -184,7 +184,7 @@ def _result(passage: Passage) -> SearchResult:
     )
 
 
-def search_documents(searcher: Searcher, default_stores: tuple[str, ...]) -> Tool:
+def search_documents(searcher: Searcher) -> Tool:
     async def search_documents(query: str, context: ToolContext) -> str:
         """Search the user's documents and return passages.
 
@@ -192,7 +192,7 @@ def search_documents(searcher: Searcher, default_stores: tuple[str, ...]) -> Too
             query: What to search for
         """
         try:
-            wanted = Query(context.tenant_id, query, context.stores or default_stores, PASSAGES_MAX)
+            wanted = Query(context.tenant_id, query, context.stores or DEFAULT_STORES, PASSAGES_MAX)
             passages = await searcher.retrieve(wanted, Trace())
         except RetrievalError as error:
             raise ToolError(str(error)) from None

@@ -200,8 +200,8 @@ class HarmonyParser(MarkupParser):
 
     marks = (START, CHANNEL, MESSAGE, CONSTRAIN, END, CALL, RETURN)
 
-    def __init__(self, thoughts: ThoughtMarks | None = None, *, thinking: bool = False) -> None:
-        super().__init__(None)
+    def __init__(self) -> None:
+        super().__init__()
         self._mode = Mode.HIDDEN  # the prompt has begun a header
         self._header = ""
         self._marked = False  # until then an answer may be plain text

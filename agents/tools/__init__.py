@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from agents.search import DEFAULT_STORES, search_documents
+from agents.search import search_documents
 from agents.toolbox import Toolbox
 from agents.tools.calculator import calculator
 from agents.tools.convert_units import convert_units
@@ -14,7 +12,7 @@ from retrieval.query import Searcher
 NAMES = ("calculator", "current_time", "convert_units", "search_documents")
 
 
-def builtin_toolbox(retriever: Searcher | None, default_stores: Sequence[str] = DEFAULT_STORES) -> Toolbox:
+def builtin_toolbox(retriever: Searcher | None) -> Toolbox:
     """All built-in tools; without a retriever there is no search."""
-    searching = [search_documents(retriever, tuple(default_stores))] if retriever else []
+    searching = [search_documents(retriever)] if retriever else []
     return Toolbox([calculator, current_time, convert_units, *searching])

@@ -169,7 +169,7 @@ async def test_of_the_passages_for_a_draft_those_are_read_for_which_a_turn_has_t
 async def test_passages_that_a_tool_found_can_be_cited_too() -> None:
     shelf = ShelfSearcher([passage(1), passage(2)])
     model = ScriptedModel([call("search_documents", query="facts"), "Fact 2 [2]."])
-    tools = [search_documents(shelf, ("docs",))]
+    tools = [search_documents(shelf)]
     ran = await run(model, asked(server_tools=("search_documents",)), tools)
     answer = ran.output[-1]
     assert isinstance(answer, Message)
@@ -180,5 +180,5 @@ async def test_the_passages_stay_in_the_prompt_while_tools_run() -> None:
     shelf = ShelfSearcher([passage(1)])
     model = ScriptedModel([call("search_documents", query="more"), "Fact 1 [1]."])
     turn = asked("Which?", file_search=DOCS, server_tools=("search_documents",))
-    await run(model, turn, [search_documents(shelf, ("docs",))], shelf)
+    await run(model, turn, [search_documents(shelf)], shelf)
     assert model.prompts[1].startswith(model.prompts[0])

@@ -200,18 +200,18 @@ def test_a_value_beyond_all_numbers_is_refused(value: float) -> None:
 
 async def test_a_search_returns_numbered_passages_that_can_be_cited() -> None:
     context = ToolContext(TENANT, sources=[passage(9)])
-    found = await search_documents(ShelfSearcher([passage(1), passage(2)]), ("docs",)).run('{"query": "x"}', context)
+    found = await search_documents(ShelfSearcher([passage(1), passage(2)])).run('{"query": "x"}', context)
     assert found == "[2] Title 1: Fact 1.\n[3] Title 2: Fact 2."
     assert context.sources == [passage(9), passage(1), passage(2)]
 
 
 async def test_a_search_without_success_says_so() -> None:
-    tool = search_documents(ShelfSearcher([]), ("docs",))
+    tool = search_documents(ShelfSearcher([]))
     assert await tool.run('{"query": "x"}', ToolContext(TENANT)) == "No passages found."
 
 
 async def test_a_search_uses_the_stores_of_the_request() -> None:
-    tool = search_documents(ShelfSearcher([], store="mine"), ("docs",))
+    tool = search_documents(ShelfSearcher([], store="mine"))
     assert await tool.run('{"query": "x"}', ToolContext(TENANT, stores=("mine",))) == "No passages found."
     with pytest.raises(ToolError, match="no vector store 'docs'"):
         await tool.run('{"query": "x"}', ToolContext(TENANT))
