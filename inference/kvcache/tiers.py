@@ -1,7 +1,7 @@
 """The tiers of the KV cache: moves states between the device, host memory and disk. Owned by the engine's thread.
 
 A conversation moves from its slot to host memory, and from there to disk; it returns the same way when its next prompt
-arrives, before that is scheduled. Prefixes that several conversations share are written to disk at once.
+arrives, before that is scheduled. A prefix that several conversations share is written to disk at once.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ log = logging.getLogger("firsttoken.engine")
 # Seconds per token of prefill until it has been measured: that of a mid-sized model on a CPU.
 PREFILL_S = 0.005
 WAIT_S_MAX = 2.0  # however much prefill a read would save: a disk slower than this does not help
-ROOT_BRANCHES = 2  # different continuations of a prefix, besides its first one, that make it a root
+BRANCHES = 2  # different continuations of a prefix, besides its first one, that show that it is common
 BRANCH_TOKENS = 8  # tokens that distinguish continuations: the same question again does not count
 PREFIXES_MAX = 1000  # prefixes observed at a time, a few hundred bytes each
 
 
-class Roots:
+class CommonPrefixes:
     """Finds prefixes that several conversations share, such as a system prompt with its tools. Pure.
 
     A prompt that diverges from a cached one in its middle shows that they share a prefix. When different prompts
@@ -47,7 +47,8 @@ class Roots:
         self._branches: LruCache[tuple[CacheScope, bytes], set[tuple[int, ...]]] = LruCache(PREFIXES_MAX)
 
     def diverged(self, prompt: Sequence[int], at: int, scope: CacheScope) -> bool:
-        """Record that a prompt differs from the cached one after `at` tokens. True if these just became a root."""
+        """Record that a prompt differs from the cached one after `at` tokens. True if these just turned out to be
+        common."""
         blocks = chain(prompt[:at], b"")
         if not blocks:
             return False
@@ -55,10 +56,10 @@ class Roots:
         branches = self._branches.get(prefix) or set()
         self._branches.put(prefix, branches)
         branch = tuple(prompt[at : at + BRANCH_TOKENS])
-        if branch in branches or len(branches) == ROOT_BRANCHES:
+        if branch in branches or len(branches) == BRANCHES:
             return False
         branches.add(branch)
-        return len(branches) == ROOT_BRANCHES
+        return len(branches) == BRANCHES
 
 
 class Disk(Protocol):
@@ -132,7 +133,7 @@ class Tiers:
     def __init__(self, backend: Backend, slots: Slots, disk: DiskTier | None, wake: Callable[[], None]) -> None:
         self._backend, self._slots, self._disk, self._wake = backend, slots, disk, wake
         self._arrivals = Arrivals(disk) if disk else None
-        self._roots = Roots()
+        self._common = CommonPrefixes()
         self.totals: Counter[str] = Counter()  # restored, restored_tokens, restore_ns
 
     @property
@@ -196,7 +197,7 @@ class Tiers:
         else:
             self._backend.fork(placement.source, placement.slot, placement.reused, placement.state)
         self.totals["checkpoints_used"] += placement.checkpoint is not None
-        self._keep_root(request, placement)
+        self._keep_common(request, placement)
         self.keep_checkpoint(placement.slot)
 
     def keep_checkpoint(self, number: int) -> None:
@@ -294,12 +295,13 @@ class Tiers:
         self.totals["restored_tokens"] += placement.reused
         self.totals["restore_ns"] += now_ns() - started
 
-    def _keep_root(self, request: Request, placement: Placement) -> None:
-        """Save a root while the slot holds the prefix and nothing else."""
+    def _keep_common(self, request: Request, placement: Placement) -> None:
+        """Write a common prefix to disk while the slot holds it and nothing else: a crash then costs no conversation
+        that begins with it a prefill."""
         diverges = placement.miss is not None and bool(placement.miss.held)
         if self._disk is None or not diverges or placement.reused < PARK_TOKENS_MIN:
             return
         tokens, scope = request.tokens, request.scope
         beginning = tuple(tokens[: placement.reused])
-        if self._roots.diverged(tokens, placement.reused, scope) and not self._disk.holds(beginning, scope, root=True):
-            self._disk.write(Entry(beginning, scope, self._backend.save(placement.slot)), root=True)
+        if self._common.diverged(tokens, placement.reused, scope) and not self._disk.holds(beginning, scope):
+            self._disk.write(Entry(beginning, scope, self._backend.save(placement.slot)))

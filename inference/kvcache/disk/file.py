@@ -32,7 +32,7 @@ MAGIC = b"FTKV\x03\r\n\x00"  # a new layout gets a new number
 FINGERPRINT_BYTES = CHECKSUM_BYTES = 32
 SCOPE_BYTES = 16
 TOKENS_MAX = 2**24  # a header with more is damaged
-KV, ROOT, TEMPORARY = ".kv", ".root", ".tmp"
+KV, TEMPORARY = ".kv", ".tmp"
 FILE_MODE = 0o600
 
 _START = struct.Struct(f"<{len(MAGIC)}s{FINGERPRINT_BYTES}s{SCOPE_BYTES}sIQIQ")
@@ -77,9 +77,9 @@ class KvFile:
     def _checkpoint_bytes(self) -> int:
         return sum(_PLACE.itemsize + kept.bytes for kept in self.checkpoints)
 
-    def write(self, folder: Path, suffix: str) -> str:
+    def write(self, folder: Path) -> str:
         """Returns the name. Raises OSError and then leaves nothing behind."""
-        name = f"{secrets.token_hex(16)}{suffix}"
+        name = f"{secrets.token_hex(16)}{KV}"
         start = _START.pack(
             MAGIC,
             self.fingerprint,

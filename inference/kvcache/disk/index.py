@@ -38,7 +38,6 @@ def chain(tokens: Sequence[int], scope: bytes) -> tuple[bytes, ...]:
 
 
 FILES_MAX = 10_000  # usually of a few megabytes; each costs a name, blocks and look-ups
-ROOTS_MAX = 64  # shared prefixes that outlive conversations: more than there are agents and pages
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +47,6 @@ class IndexedState:
     name: str
     size: int  # bytes
     blocks: tuple[bytes, ...]
-    root: bool = False  # a prefix that several conversations share
 
 
 class DiskIndex:
@@ -76,10 +74,9 @@ class DiskIndex:
         files = (self._files[name] for name in self._by_block[blocks[deepest - 1]])
         return min(files, key=lambda file: file.size), deepest * BLOCK
 
-    def holds(self, blocks: Sequence[bytes], *, root: bool = False) -> bool:
-        """Whether a file has all these blocks already; a root has to end with them."""
-        files = [self._files[name] for name in self._by_block.get(blocks[-1], ())] if blocks else []
-        return any(file.root and file.blocks[-1] == blocks[-1] for file in files) if root else bool(files)
+    def holds(self, blocks: Sequence[bytes]) -> bool:
+        """Whether a file has all these blocks already."""
+        return bool(blocks) and blocks[-1] in self._by_block
 
     def use(self, name: str) -> None:
         if name in self._files:
@@ -87,8 +84,8 @@ class DiskIndex:
 
     def add(self, file: IndexedState, *, oldest: bool = False) -> list[str]:
         """Add a file; returns the names of those to delete: files that the new one covers, except for tokens of a last
-        partial block, then the least recently used, roots last."""
-        gone = [] if file.root else self._superseded(file)
+        partial block, then the least recently used."""
+        gone = self._superseded(file)
         for name in gone:
             self.remove(name)
         self._files[file.name] = file
@@ -113,16 +110,12 @@ class DiskIndex:
     def _superseded(self, file: IndexedState) -> list[str]:
         blocks = set(file.blocks)
         names = {name for block in blocks for name in self._by_block.get(block, ())}
-        return [name for name in names if not self._files[name].root and self._files[name].blocks[-1] in blocks]
+        return [name for name in names if self._files[name].blocks[-1] in blocks]
 
     def _overflow(self) -> list[str]:
         gone = []
-        roots = [file.name for file in self._files.values() if file.root]
-        for name in roots[: max(0, len(roots) - ROOTS_MAX)]:
-            gone.append(name)
-            self.remove(name)
         while self.size > self._bytes_max or len(self._files) > FILES_MAX:
-            oldest = next((file.name for file in self._files.values() if not file.root), next(iter(self._files)))
+            oldest = next(iter(self._files))
             gone.append(oldest)
             self.remove(oldest)
         return gone

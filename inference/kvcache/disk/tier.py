@@ -22,7 +22,7 @@ from time import monotonic
 import numpy as np
 
 from inference.generated_tokens import GeneratedTokens
-from inference.kvcache.disk.file import KV, ROOT, TEMPORARY, TURNS, KvFile, UnreadableFile, read_tokens, write_tokens
+from inference.kvcache.disk.file import KV, TEMPORARY, TURNS, KvFile, UnreadableFile, read_tokens, write_tokens
 from inference.kvcache.disk.index import DiskIndex, IndexedState, chain, digest_of
 from inference.kvcache.host_cache import Entry
 from inference.prompt import CacheScope
@@ -30,7 +30,7 @@ from inference.prompt import CacheScope
 log = logging.getLogger("firsttoken.disk")
 
 UNWRITTEN_BYTES_MAX = 256 * 2**20  # states queued for a slow disk take memory; beyond this they are dropped
-WARM_BYTES_MAX = 64 * 2**20  # roots read at start, before they are requested
+FORMERLY = ".root"  # where earlier versions wrote common prefixes
 SPARE_BYTES = 512 * 2**20  # left free on the disk: a database may live there
 TAKE_S = 1.0  # between two attempts to take a folder over from a predecessor that is still draining
 CLOSE_S = 5.0  # to write what is in memory when the worker stops
@@ -64,8 +64,7 @@ class DiskTier:
         self._folder, self._fingerprint, self._spare_bytes = folder, fingerprint, spare_bytes
         self._turns, self._turns_written = turns, 0
         self._index = DiskIndex(bytes_max)
-        self._warm: dict[str, KvFile] = {}
-        self._lock = threading.Lock()  # guards the index and the warm roots
+        self._lock = threading.Lock()  # guards the index
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="kv-write")
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="kv-read")
         self._unwritten_bytes = 0
@@ -109,15 +108,9 @@ class DiskTier:
 
     def read(self, found: Found) -> Future[Entry | None]:
         """Start reading; the result is None if the file is deleted or damaged."""
-        with self._lock:
-            warm = self._warm.pop(found.name, None)
-        if warm is not None:
-            future: Future[Entry | None] = Future()
-            future.set_result(_entry(warm, found.scope))
-            return future
         return self._reader.submit(self._read, found)
 
-    def write(self, entry: Entry, *, root: bool = False, patient: bool = False) -> None:
+    def write(self, entry: Entry, *, patient: bool = False) -> None:
         """Queue a state for writing, unless a file has it already. `patient`: the caller keeps the state in memory
         anyway, so any number may wait for the disk."""
         digest = digest_of(entry.scope, self._fingerprint)
@@ -125,19 +118,19 @@ class DiskTier:
         if not self.writes or not blocks:
             return
         with self._lock:
-            if self._index.holds(blocks, root=root):
+            if self._index.holds(blocks):
                 return
             if not patient and self._unwritten_bytes + entry.written_bytes > UNWRITTEN_BYTES_MAX:
                 self.totals["dropped"] += 1
                 return
             self._unwritten_bytes += entry.written_bytes
-        self._writer.submit(self._write, entry, digest, blocks, root)
+        self._writer.submit(self._write, entry, digest, blocks)
 
-    def holds(self, tokens: Sequence[int], scope: CacheScope, *, root: bool = False) -> bool:
+    def holds(self, tokens: Sequence[int], scope: CacheScope) -> bool:
         """Whether a file has these tokens, except for those of a last partial block."""
         blocks = chain(tokens, digest_of(scope, self._fingerprint))
         with self._lock:
-            return self._index.holds(blocks, root=root)
+            return self._index.holds(blocks)
 
     def close(self) -> None:
         """Finish writing; takes a few seconds at most."""
@@ -180,12 +173,12 @@ class DiskTier:
                 break
 
     def _scan(self) -> None:
-        """Index the folder, roots first; these are also loaded, so that the first turn after a restart finds them."""
+        """Index the folder, the newest files first."""
         try:
-            for path in sorted(self._folder.iterdir(), key=lambda path: (path.suffix != ROOT, -_used_ns(path))):
-                if path.suffix == TEMPORARY:
+            for path in sorted(self._folder.iterdir(), key=lambda path: -_used_ns(path)):
+                if path.suffix in (TEMPORARY, FORMERLY):
                     path.unlink(missing_ok=True)
-                elif path.suffix in (KV, ROOT):
+                elif path.suffix == KV:
                     self._take(path)
         except OSError as error:
             log.warning("conversations on disk cannot be read: %s", error)
@@ -193,21 +186,15 @@ class DiskTier:
             self.ready.set()
 
     def _take(self, path: Path) -> None:
-        root = path.suffix == ROOT
         try:
-            size = path.stat().st_size
-            with self._lock:  # the engine pops warm roots meanwhile
-                warm = root and sum(file.size for file in self._warm.values()) + size <= WARM_BYTES_MAX
-            file = KvFile.read(path) if warm else KvFile.peek(path)
+            size, file = path.stat().st_size, KvFile.peek(path)
         except (UnreadableFile, OSError) as error:
             self._discard(path.name, error)
             return
         ours = file.fingerprint == self._fingerprint
         blocks = chain(file.tokens.tolist(), file.scope) if ours else ()
         with self._lock:
-            if warm and ours:
-                self._warm[path.name] = file
-            gone = self._index.add(IndexedState(path.name, size, blocks, root and ours), oldest=True)
+            gone = self._index.add(IndexedState(path.name, size, blocks), oldest=True)
         self._remove(gone)
 
     def _read(self, found: Found) -> Entry | None:
@@ -226,9 +213,9 @@ class DiskTier:
         with self._lock:
             self._index.use(found.name)
         self.totals["read"] += 1
-        return _entry(file, found.scope)
+        return Entry(tuple(file.tokens.tolist()), found.scope, file.state, file.checkpoints)
 
-    def _write(self, entry: Entry, digest: bytes, blocks: tuple[bytes, ...], root: bool) -> None:
+    def _write(self, entry: Entry, digest: bytes, blocks: tuple[bytes, ...]) -> None:
         try:
             if not self.writes or monotonic() > self._writes_until:
                 self.totals["dropped"] += 1
@@ -237,9 +224,9 @@ class DiskTier:
                 raise OSError(0, "the disk is nearly full")
             file = KvFile(self._fingerprint, digest, np.array(entry.tokens, "<i4"), entry.state, entry.checkpoints)
             self._write_turns()
-            name = file.write(self._folder, ROOT if root else KV)
+            name = file.write(self._folder)
             with self._lock:
-                gone = self._index.add(IndexedState(name, file.size, blocks, root))
+                gone = self._index.add(IndexedState(name, file.size, blocks))
             self.totals["written"] += 1
             self._remove(gone)
         except OSError as error:
@@ -283,10 +270,6 @@ class DiskTier:
         for name in names:
             with suppress(OSError):
                 (self._folder / name).unlink(missing_ok=True)
-
-
-def _entry(file: KvFile, scope: CacheScope) -> Entry:
-    return Entry(tuple(file.tokens.tolist()), scope, file.state, file.checkpoints)
 
 
 def _used_ns(path: Path) -> int:

@@ -20,7 +20,7 @@ from inference.engine.sampler import Sampler
 from inference.generation import Finish, Generation, Sampling, Terms, TokenLogprob
 from inference.kvcache.disk import Found
 from inference.kvcache.host_cache import PARK_TOKENS_MIN, Entry
-from inference.kvcache.tiers import WAIT_S_MAX, Arrivals, Roots
+from inference.kvcache.tiers import WAIT_S_MAX, Arrivals, CommonPrefixes
 from inference.llama import has_gpu
 from inference.model import ChatModel
 from inference.prompt import CacheScope, Cause, ChatMessage, ToolCall
@@ -123,7 +123,7 @@ async def test_after_a_crash_the_first_turn_computes_only_its_question(tmp_path:
     config = replace(SMALL, parked_bytes_max=0)  # nothing is left to be written at the close, like in a crash
     async with running(tmp_path, config) as model:
         cold, *_ = [await ask(model, conversation(number)) for number in (1, 2, 3)]
-        assert not conversations_in(tmp_path)
+    assert len(conversations_in(tmp_path)) == 1, "only what they share was written, as soon as that was known"
     async with running(tmp_path) as model:
         first = await ask(model, [SYSTEM, ChatMessage("user", "hello")])
         again = await ask(model, conversation(1))
@@ -288,24 +288,24 @@ def test_who_leaves_is_forgotten() -> None:
     assert (arrivals.requests, arrivals.wait_s(0)) == ([], None)
 
 
-def test_the_second_way_to_go_on_makes_a_root_once() -> None:
-    roots = Roots()
-    told = [roots.diverged([*PREFIX, question], len(PREFIX), ANYONE) for question in (1, 2, 3)]
+def test_the_second_way_to_go_on_makes_a_prefix_common_once() -> None:
+    prefixes = CommonPrefixes()
+    told = [prefixes.diverged([*PREFIX, question], len(PREFIX), ANYONE) for question in (1, 2, 3)]
     assert told == [False, True, False]
 
 
 def test_the_same_question_again_is_no_second_way() -> None:
-    roots = Roots()
-    assert not any(roots.diverged([*PREFIX, 1], len(PREFIX), ANYONE) for _ in range(3))
+    prefixes = CommonPrefixes()
+    assert not any(prefixes.diverged([*PREFIX, 1], len(PREFIX), ANYONE) for _ in range(3))
 
 
 def test_places_within_one_block_are_one() -> None:
-    roots = Roots()
-    assert not roots.diverged([*PREFIX, 1, 2], len(PREFIX), ANYONE)
-    assert roots.diverged([*PREFIX, 1, 3], len(PREFIX) + 1, ANYONE)
+    prefixes = CommonPrefixes()
+    assert not prefixes.diverged([*PREFIX, 1, 2], len(PREFIX), ANYONE)
+    assert prefixes.diverged([*PREFIX, 1, 3], len(PREFIX) + 1, ANYONE)
 
 
 def test_tenants_and_short_beginnings_do_not_add_up() -> None:
-    roots = Roots()
-    assert not any(roots.diverged([*PREFIX, n], len(PREFIX), CacheScope(str(n))) for n in range(3))
-    assert not any(roots.diverged([1, 2, n], 2, ANYONE) for n in range(3))
+    prefixes = CommonPrefixes()
+    assert not any(prefixes.diverged([*PREFIX, n], len(PREFIX), CacheScope(str(n))) for n in range(3))
+    assert not any(prefixes.diverged([1, 2, n], 2, ANYONE) for n in range(3))

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from threading import Thread
 
 import numpy as np
 import pytest
@@ -18,7 +17,7 @@ from hypothesis import strategies as st
 
 from inference.generated_tokens import GeneratedTokens
 from inference.kvcache.disk import BLOCK, DiskIndex, DiskTier, IndexedState, chain
-from inference.kvcache.disk.file import KV, ROOT, KvFile
+from inference.kvcache.disk.file import KV, KvFile
 from inference.kvcache.disk.file import TURNS as TURNS_FILE
 from inference.kvcache.host_cache import Entry, Kept
 from inference.prompt import CacheScope, ChatMessage
@@ -53,10 +52,10 @@ def disk(
     tier.close()
 
 
-def fill(folder: Path, *entries: Entry, root: bool = False) -> None:
+def fill(folder: Path, *entries: Entry) -> None:
     with disk(folder) as tier:
         for each in entries:
-            tier.write(each, root=root)
+            tier.write(each)
 
 
 def fetch(tier: DiskTier, tokens: tuple[int, ...] = TOKENS, scope: CacheScope = TENANT) -> Entry | None:
@@ -65,12 +64,11 @@ def fetch(tier: DiskTier, tokens: tuple[int, ...] = TOKENS, scope: CacheScope = 
 
 
 def files(folder: Path) -> list[Path]:
-    return sorted([*folder.glob(f"*{KV}"), *folder.glob(f"*{ROOT}")])
+    return sorted(folder.glob(f"*{KV}"))
 
 
-@pytest.mark.parametrize("root", [False, True])
-def test_a_conversation_outlives_the_worker(tmp_path: Path, root: bool) -> None:
-    fill(tmp_path, entry(), root=root)
+def test_a_conversation_outlives_the_worker(tmp_path: Path) -> None:
+    fill(tmp_path, entry())
     with disk(tmp_path) as tier:
         found = tier.match([*TOKENS, 7, 8], TENANT)
         assert found is not None and found.tokens == len(TOKENS)
@@ -152,9 +150,8 @@ def of_another_kind(content: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("damage", [cut, grown, beginning, nothing, of_another_kind])
-@pytest.mark.parametrize("root", [False, True])
-def test_a_torn_file_is_removed_at_start(tmp_path: Path, damage: Callable[[bytes], bytes], root: bool) -> None:
-    fill(tmp_path, entry(), root=root)
+def test_a_torn_file_is_removed_at_start(tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
+    fill(tmp_path, entry())
     (path,) = files(tmp_path)
     path.write_bytes(damage(path.read_bytes()))
     with disk(tmp_path) as tier:
@@ -196,37 +193,9 @@ def test_a_state_for_which_there_is_no_memory_is_computed_and_its_file_stays(
         assert fetch(tier) is not None
 
 
-def test_a_root_that_is_wanted_while_the_folder_is_looked_through_leaves_no_file_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    beginnings = [tuple(range(begin, begin + 2 * BLOCK)) for begin in (0, 1000, 2000)]
-    fill(tmp_path, *map(entry, beginnings), root=True)
-    tier = DiskTier(tmp_path, FINGERPRINT, PLENTY, spare_bytes=0)
-    engines: list[Thread] = []
-
-    def want() -> None:
-        for found in [tier.match(beginning, TENANT) for beginning in beginnings]:
-            if found:
-                tier.read(found)
-
-    def wanted_meanwhile(file: KvFile) -> int:
-        engines.append(Thread(target=want))
-        engines[-1].start()
-        engines[-1].join(0.2)
-        return file.state.nbytes
-
-    monkeypatch.setattr(KvFile, "size", property(wanted_meanwhile))
-    tier.start()
-    assert tier.ready.wait(60)
-    monkeypatch.undo()
-    for engine in engines:
-        engine.join(60)
-    assert tier.files == 3
-    tier.close()
-
-
 def test_what_was_half_written_is_swept_up_and_strangers_are_left_alone(tmp_path: Path) -> None:
     (tmp_path / "half.tmp").write_bytes(b"x")
+    (tmp_path / "earlier.root").write_bytes(b"x")
     (tmp_path / "notes.txt").write_bytes(b"x")
     with disk(tmp_path):
         assert sorted(path.name for path in tmp_path.iterdir()) == ["lock", "notes.txt"]
@@ -339,32 +308,24 @@ def block(text: str) -> tuple[bytes, ...]:
     return tuple(text[:end].encode() for end in range(1, len(text) + 1))
 
 
-def test_the_longer_state_of_a_conversation_replaces_the_shorter_one_but_no_root() -> None:
+def test_the_longer_state_of_a_conversation_replaces_the_shorter_one_and_what_they_share_is_held() -> None:
     index = DiskIndex(100)
-    index.add(IndexedState("root", 1, block("ab"), root=True))
+    index.add(IndexedState("common", 1, block("ab")))
     index.add(IndexedState("short", 1, block("abc")))
     index.add(IndexedState("branch", 1, block("abx")))
     assert index.add(IndexedState("long", 1, block("abcd"))) == ["short"]
-    assert repr(index) == "<DiskIndex 3 files | 3 of 100 bytes>"
-
-
-def test_roots_go_last() -> None:
-    index = DiskIndex(3)
-    for name, root in (("a", True), ("b", False), ("c", True)):
-        index.add(IndexedState(name, 1, block(name), root=root))
-    assert index.add(IndexedState("d", 1, block("d"))) == ["b"]
-    assert index.add(IndexedState("e", 1, block("e"), root=True)) == ["d"]
-    assert index.add(IndexedState("f", 1, block("f"), root=True)) == ["a"]
+    assert repr(index) == "<DiskIndex 2 files | 2 of 100 bytes>"
+    assert index.holds(block("ab")) and not index.holds(block("b"))
 
 
 texts = st.text("ab", min_size=1, max_size=5)
 
 
-@given(st.lists(st.tuples(texts, st.integers(1, 9), st.booleans()), max_size=20), texts)
-def test_the_shelf_adds_up_and_a_match_is_the_longest(puts: list[tuple[str, int, bool]], wanted: str) -> None:
+@given(st.lists(st.tuples(texts, st.integers(1, 9)), max_size=20), texts)
+def test_the_shelf_adds_up_and_a_match_is_the_longest(puts: list[tuple[str, int]], wanted: str) -> None:
     index, kept = DiskIndex(20), dict[str, IndexedState]()
-    for number, (text, size, root) in enumerate(puts):
-        file = kept[str(number)] = IndexedState(str(number), size, block(text), root)
+    for number, (text, size) in enumerate(puts):
+        file = kept[str(number)] = IndexedState(str(number), size, block(text))
         for name in index.add(file):
             del kept[name]
     assert index.size == sum(file.size for file in kept.values()) <= 20
