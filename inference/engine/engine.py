@@ -379,7 +379,7 @@ class Engine:
             self._wake.wait(wait_s)
         elif self._wake.wait(REST_AFTER_S):
             return
-        elif saved := self._scheduler.slots.unsaved():
+        elif saved := self._scheduler.slots.offer():
             self.tiers.park(saved)
         else:
             self._backend.rest()

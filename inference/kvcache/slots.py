@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,14 +32,6 @@ SHARED_PREFILL_MIN = 32
 UNUSED_SCOPE = CacheScope("")  # of a slot that was never used
 
 
-class Parking(StrEnum):
-    """Whether the state of an idle slot was copied to host memory, which may evict the copy later."""
-
-    DUE = "due"
-    DONE = "done"
-    FAILED = "failed"  # not retried in a pause, as it may fail again and again; only once more when the slot is taken
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class PromptEnd:
     """What the first token of an answer is drawn from: the `logits` [vocabulary] behind the first `tokens` of a slot.
@@ -62,7 +53,7 @@ class Slot:
     scope: CacheScope = UNUSED_SCOPE
     live: bool = False
     ahead: bool = False  # used by a prefill ahead of its request
-    parking: Parking = Parking.DUE
+    offered: bool = False  # its state, to host memory: nobody copies it twice, even if the copy failed or was evicted
     boundaries: tuple[int, ...] = ()  # where its state is to be kept, if the model cannot rewind
     end: PromptEnd | None = None  # of the prompt that was answered last
     used: int = 0  # order of last use
@@ -256,7 +247,7 @@ class Slots:
         if prefix.checkpoint:
             self.checkpoints.use(prefix.checkpoint)
         target.tokens, target.computed, target.scope = list(prompt), prefix.tokens, scope
-        target.live, target.ahead, target.parking = True, ahead, Parking.DUE
+        target.live, target.ahead, target.offered = True, ahead, False
         target.boundaries = self._boundaries(beginning, scope, prefix, boundaries)
         target.end = None if prefix.logits is None or prefix.checkpoint else PromptEnd(len(prompt), prefix.logits)
         self._index.insert(target.number, target.tokens, scope)
@@ -304,16 +295,16 @@ class Slots:
         """Length of the longest prefix that a slot holds or is computing, or host memory holds. Thread-safe."""
         return max(self._index.match(prompt, scope)[1], self.parked.longest(prompt, scope))
 
-    def unsaved(self) -> Saved | None:
-        """The most recently used resident slot whose state host memory wants and has not been offered yet."""
-        idle = (slot for slot in self._slots if not slot.live and slot.parking is Parking.DUE)
+    def offer(self) -> Saved | None:
+        """The most recently used resident slot whose state host memory wants and has not been offered yet: now it
+        is."""
+        idle = (slot for slot in self._slots if not (slot.live or slot.offered))
         wanted = (slot for slot in idle if self.parked.wants(slot.tokens, slot.scope))
         slot = max(wanted, key=lambda slot: slot.used, default=None)
-        return Saved(slot.number, tuple(slot.tokens), slot.scope) if slot else None
-
-    def parking_ended(self, number: int, *, copied: bool) -> None:
-        """Record whether the state of an idle slot could be copied to host memory."""
-        self._slots[number].parking = Parking.DONE if copied else Parking.FAILED
+        if slot is None:
+            return None
+        slot.offered = True
+        return Saved(slot.number, tuple(slot.tokens), slot.scope)
 
     def _prefix(self, beginning: Sequence[int], scope: CacheScope, holders: list[Slot], matched: int) -> _Prefix:
         """The longest computed prefix; of equal ones an idle slot is preferred, then a live one, then host memory."""
@@ -427,7 +418,7 @@ class Slots:
     def _saves(self, target: Slot, prefix: _Prefix) -> Saved | None:
         """What would be lost in the slot, if host memory wants it."""
         kept = prefix.tokens if target is prefix.slot else 0
-        if target.parking is Parking.DONE or target.computed - kept <= TAIL_LOSS_MAX:
+        if target.offered or target.computed - kept <= TAIL_LOSS_MAX:
             return None
         if not self.parked.wants(target.tokens, target.scope):
             return None

@@ -168,7 +168,7 @@ class Tiers:
             for kept in entry.checkpoints:
                 self._slots.checkpoints.put(entry.tokens[: kept.tokens], entry.scope, kept.state, kept.logits)
             if self.parked.wants(entry.tokens, entry.scope):
-                self._park(replace(entry, checkpoints=()))
+                self._keep(replace(entry, checkpoints=()))
         return ready
 
     def leave(self, request: Request) -> bool:
@@ -183,13 +183,16 @@ class Tiers:
         return self._arrivals.wait_s(now_ns()) if self._arrivals else None
 
     def park(self, saved: Saved) -> None:
-        """Copy the state of an idle slot to host memory, if possible."""
-        self._slots.parking_ended(saved.slot, copied=self._save(saved))
+        """Copy a slot's state to host memory."""
+        try:
+            self._keep(Entry(saved.tokens, saved.scope, self._backend.save(saved.slot)))
+        except (InferenceError, MemoryError) as error:  # a missing copy may cost a prefill, but no answer
+            log.error("a conversation could not be parked: %s", error)
 
     def place(self, request: Request, placement: Placement) -> None:
         """Prepare a slot for its new request: save, then restore, truncate or fork. Raises InferenceError."""
         if placement.saves:
-            self._save(placement.saves)
+            self.park(placement.saves)
         if placement.restored is not None:
             self._restore(placement, placement.restored)
         elif placement.source == placement.slot:
@@ -230,7 +233,7 @@ class Tiers:
         """Write what is worth keeping to disk, most recently used first. Takes a few seconds at most."""
         if self._disk is None:
             return
-        while (saved := self._slots.unsaved()) is not None:
+        while (saved := self._slots.offer()) is not None:
             self.park(saved)
         for entry in self.parked.entries:
             self._write(entry, patient=True)
@@ -264,16 +267,7 @@ class Tiers:
             "disk_damaged_total": disk.totals["damaged"] if disk else 0,
         }
 
-    def _save(self, saved: Saved) -> bool:
-        """Offer a copy of a slot's state to host memory; returns whether it could be copied."""
-        try:
-            self._park(Entry(saved.tokens, saved.scope, self._backend.save(saved.slot)))
-        except (InferenceError, MemoryError) as error:  # a missing copy may cost a prefill, but no answer
-            log.error("a conversation could not be parked: %s", error)
-            return False
-        return True
-
-    def _park(self, entry: Entry) -> None:
+    def _keep(self, entry: Entry) -> None:
         for gone in self.parked.put(entry, self._backend.regions):
             self._write(gone)
 

@@ -136,7 +136,7 @@ def test_the_end_of_a_turn_is_kept_when_the_next_one_goes_on_from_it() -> None:
 def test_a_parked_conversation_comes_back_to_a_checkpoint_of_it() -> None:
     slots = hybrid(1, parked=10**6)
     compute(slots, [*HISTORY, 7], [8, 9], 100, 300)
-    saved = slots.unsaved()
+    saved = slots.offer()
     assert saved is not None
     slots.release(0, [])
     slots.parked.put(Entry(saved.tokens, saved.scope, STATE))

@@ -174,25 +174,15 @@ def test_a_conversation_is_saved_before_its_slot_is_taken_and_restored_when_it_r
     assert slots.place([*SYSTEM, 9], ANYONE) == Placement(0, 0, reused=100, restored=entry)
 
 
-def test_what_host_memory_holds_already_is_not_saved_again() -> None:
+def test_what_host_memory_was_offered_in_a_pause_is_not_saved_again() -> None:
     slots = Slots(1, parked=HostCache(100))
     slots.place(SYSTEM, ANYONE)
     finish(slots, 0, SYSTEM)
-    assert slots.unsaved() == Saved(0, tuple(SYSTEM), ANYONE)
-    slots.parking_ended(0, copied=True)
-    assert slots.unsaved() is None
+    assert slots.offer() == Saved(0, tuple(SYSTEM), ANYONE)
+    assert slots.offer() is None
     assert slots.place([7, 8], ANYONE) == Placement(0, 0, 0)
-
-
-def test_what_could_not_be_saved_in_a_pause_is_not_tried_again_until_its_slot_is_taken() -> None:
-    slots = Slots(1, parked=HostCache(100))
-    slots.place(SYSTEM, ANYONE)
-    finish(slots, 0, SYSTEM)
-    slots.parking_ended(0, copied=False)
-    assert slots.unsaved() is None
-    assert slots.place([7, 8], ANYONE) == Placement(0, 0, 0, saves=Saved(0, tuple(SYSTEM), ANYONE))
     finish(slots, 0, [7] * 100)
-    assert slots.unsaved() == Saved(0, (7,) * 100, ANYONE), "another conversation may be saved"
+    assert slots.offer() == Saved(0, (7,) * 100, ANYONE), "another conversation may be saved"
 
 
 def test_a_slot_that_holds_nearly_as_much_is_preferred_to_host_memory() -> None:
