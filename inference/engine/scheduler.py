@@ -92,6 +92,7 @@ class Scheduler:
         )
         self.cost = StepCost()
         self._streams = streams
+        self._outputs_max, self._running_max = config.outputs_max, config.parallel + config.guests
         alone = config.prefill_tokens_alone
         self._chunks = [chunk for chunk in PREFILL_CHUNKS if chunk <= alone] or [alone]
         self._shares = Shares()
@@ -176,7 +177,7 @@ class Scheduler:
             patience_s = self._patience_s(streams, prefilling, now_ns)
             within_s = min(within_s, patience_s, self._batch_step_s(computing, now_ns))
             chunk = self.prefill_chunk(len(streams), new, within_s)
-            outputs = self._config.outputs_max - len(computing)
+            outputs = self._outputs_max - len(computing)
             if self._streams and not streams and len(prefilling) == 1:
                 chunk = within_cells(chunk, prefilling[0])
             for request, tokens in divide(chunk, prefilling):
@@ -329,7 +330,7 @@ class Scheduler:
             if full and not lower:
                 over_share = self._over_share(request)
                 if over_share and not self._rows_are_cheap:
-                    full = self.running >= self._config.parallel + self._config.guests
+                    full = self.running >= self._running_max
                 else:
                     lower = [r for r in over_share if not (r.preempted or r.keeps_slot)]
             if full and not lower:
@@ -353,7 +354,7 @@ class Scheduler:
         if own >= share or not any(self._shares.gives_way(other, to=tenant) for other in over_share):
             return False
         ahead = self.load.running + self.load.held_by(tenant).waiting
-        return self._rows_are_cheap or ahead < self._config.parallel + self._config.guests
+        return self._rows_are_cheap or ahead < self._running_max
 
     def _over_share(self, request: Request) -> list[Request]:
         """The running requests of the same class whose tenants hold more than their share of slots, if this request's

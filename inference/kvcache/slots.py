@@ -333,7 +333,7 @@ class Slots:
         for slot in holders:
             if slot.end and slot.end.tokens == tokens and (self._rewinds or slot.ends_at(tokens)):
                 return _Prefix(tokens, slot=slot, logits=slot.end.logits, cached=tokens)
-        if (kept := self.checkpoints.ending(prompt, scope)) is None:
+        if self._rewinds or (kept := self.checkpoints.ending(prompt, scope)) is None:
             return None
         whole = _Prefix(tokens, checkpoint=kept, logits=kept.logits, cached=tokens)
         if holders:

@@ -97,6 +97,8 @@ class Arrivals:
 
         `held` tokens of its prompt are in memory; prefill takes `token_s` seconds per token.
         """
+        if len(request.prompt) - held <= PARK_TOKENS_MIN:
+            return None
         found = self._disk.match(request.prompt[:-1], request.scope)
         if found is None or found.tokens < held + PARK_TOKENS_MIN:
             return None
@@ -220,7 +222,7 @@ class Tiers:
         all that the slot has. `goes_on`: it is about to get more of them. Of a prompt that was prefilled `ahead` there
         is no checkpoint: nobody has asked it yet, and of a text that is being written comes one with every pause."""
         stays = self._backend.rewinds or not goes_on
-        apart = self._slots.checkpoints.keeps and not (self._backend.rewinds or ahead)
+        apart = not (self._backend.rewinds or ahead) and self._slots.checkpoints.keeps
         try:
             end = PromptEnd(tokens, logits.copy()) if stays or apart else None
             self._slots.keep_end(number, end if stays else None)

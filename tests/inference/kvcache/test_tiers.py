@@ -230,8 +230,10 @@ class SlowDisk:
 
     def __init__(self) -> None:
         self.readings: list[Future[Entry | None]] = []
+        self.looks = 0
 
     def match(self, tokens: list[int], scope: CacheScope) -> Found | None:
+        self.looks += 1
         return Found("name", 192, scope)
 
     def read(self, found: Found) -> Future[Entry | None]:
@@ -269,6 +271,12 @@ def test_what_memory_holds_is_not_read() -> None:
     disk = SlowDisk()
     assert Arrivals(disk).hold(request(), held=192 - PARK_TOKENS_MIN + 1, token_s=0.01, now_ns=0) is None
     assert disk.readings == []
+
+
+def test_what_memory_hardly_lacks_is_not_even_looked_for() -> None:
+    disk, one = SlowDisk(), request()
+    assert Arrivals(disk).hold(one, held=len(one.prompt) - PARK_TOKENS_MIN, token_s=0.01, now_ns=0) is None
+    assert disk.looks == 0
 
 
 def test_one_reading_serves_all_who_want_it() -> None:
