@@ -32,9 +32,7 @@ class Drafting(Protocol):
 
     cost: StepCost  # of drafting one more token for each stream in a step
     watches: bool  # whether it knows its acceptance without drafting, from the tokens that the model writes
-
-    def drafts_for(self, request: Request) -> bool:
-        """Whether this request may get a draft at all."""
+    predicted_only: bool  # whether requests that predict nothing get no drafts
 
     def look(self, wanted: Sequence[tuple[Request, int]]) -> list[Stream]:
         """Requests, and the room for their drafts -> expected acceptance and possible length of a draft for each."""
@@ -97,10 +95,10 @@ class SpeculationController:
     ) -> tuple[dict[int, list[int]], frozenset[int]]:
         """Drafts of the drafter for the streams without a forced one, and the slots of those that a request predicted.
         None for those that speak of pictures, which the drafter cannot see. A failure costs speed, never an answer."""
-        if self._drafter is None or self.length.rests():
+        if self._drafter is None:
             return NO_DRAFTS
         rooms = [self._room_of(work, forced, self._drafter) for work in rows]
-        if not any(rooms):
+        if not any(rooms) or self.length.rests():
             return NO_DRAFTS
         streams = self._drafter.look([(work.request, room) for work, room in zip(rows, rooms, strict=True)])
         pace_s = min((work.request.pace_s for work in rows if work.request.pace_s is not None), default=inf)
@@ -122,7 +120,7 @@ class SpeculationController:
 
     def _room_of(self, work: Work, forced: Collection[int], drafter: Drafting) -> int:
         request = work.request
-        if work.slot in forced or request.runs or not drafter.drafts_for(request):
+        if work.slot in forced or request.runs or (drafter.predicted_only and not request.prediction):
             return 0
         return self._room(request, self.length.longest)
 

@@ -35,7 +35,7 @@ class DraftModel:
     called when its context is closed.
     """
 
-    watches = False
+    watches = predicted_only = False
 
     def __init__(
         self, backend: Backend, vocabulary: int = sys.maxsize, free: Callable[[], None] = lambda: None
@@ -44,9 +44,6 @@ class DraftModel:
         self._vocabulary = vocabulary
         self._held: dict[int, list[int]] = {}
         self.cost = StepCost()
-
-    def drafts_for(self, request: Request) -> bool:
-        return True
 
     def look(self, wanted: Sequence[tuple[Request, int]]) -> list[Stream]:
         """What must be prefilled for each request, and how long its draft may be: within its room and the own slot."""

@@ -172,18 +172,15 @@ class _Texts:
 class PromptLookup:
     """Drafts from the requests' own texts, or from those that they predict, instead of a draft model.
 
-    `predicted_only`: requests that predict nothing get no drafts, and no text is indexed.
+    If `predicted_only`, no text is indexed.
     """
 
     watches = True
 
     def __init__(self, *, predicted_only: bool = False) -> None:
-        self._predicted_only = predicted_only
+        self.predicted_only = predicted_only
         self._read: dict[Request, _Texts] = {}  # the requests of the last step
         self.cost = StepCost()  # nothing is observed: a guess takes microseconds
-
-    def drafts_for(self, request: Request) -> bool:
-        return bool(request.prediction) or not self._predicted_only
 
     def look(self, wanted: Sequence[tuple[Request, int]]) -> list[Stream]:
         """Index new tokens, and find how many can be guessed for each request, within its room."""
@@ -207,7 +204,7 @@ class PromptLookup:
             return known
         length = len(request.prompt) + len(request.generated)
         prediction = known.prediction if known else Prediction(request.prediction) if request.prediction else None
-        return _Texts(prediction, None if self._predicted_only else Ngrams(max(0, length - KEPT_TOKENS_MAX)))
+        return _Texts(prediction, None if self.predicted_only else Ngrams(max(0, length - KEPT_TOKENS_MAX)))
 
     def _stream(self, request: Request, room: int) -> Stream:
         texts = self._read.get(request)

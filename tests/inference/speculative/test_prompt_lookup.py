@@ -137,7 +137,7 @@ def test_a_prediction_goes_before_what_the_text_has_and_alone_where_nothing_else
     neither = request([1, 2, 3, 4, 1, 2], 1, [3])
     for predicted_only in (False, True):
         lookup = PromptLookup(predicted_only=predicted_only)
-        wanted = [(each, 4 * lookup.drafts_for(each)) for each in (both, neither)]
+        wanted = [(both, 4), (neither, 0 if predicted_only else 4)]
         lookup.look(wanted)  # reads the prompts
         one, other = lookup.look(wanted)
         assert (one.predicted, one.room, other.room) == (True, 1, 0 if predicted_only else 4)
