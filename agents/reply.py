@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from agents.events import ArgumentsDelta, Event, ItemFinished, ItemStarted, ReasoningDelta, TextDelta
 from agents.function_tool import PLAIN, CallShape, FunctionTool
@@ -20,6 +20,7 @@ from agents.parser.markup import (
     Text,
     Thought,
 )
+from inference.frozen import changed
 from inference.generation import TokenLogprob
 from inference.grammar.conformance import Conformance, is_enforceable
 from retrieval.passage import Passage
@@ -107,6 +108,8 @@ class Reply:
     forced: bool = False  # nothing but calls may be written
     repeats: bool = False  # a forced call was written twice: nothing that follows counts
     stops: StopStrings = field(default_factory=StopStrings)  # once one is met, whatever follows is dropped
+    over: bool = False  # the answer has ended, although the model may go on
+    thinking: bool = False  # the open item is reasoning
     _open: Message | Reasoning | FunctionCall | None = None  # without its text
     _texts: list[str] = field(default_factory=list)  # of the open item
     _logprobs: list[TokenLogprob] = field(default_factory=list)
@@ -132,15 +135,6 @@ class Reply:
         return sum(map(len, self._texts)) if self._open else 0
 
     @property
-    def thinking(self) -> bool:
-        return isinstance(self._open, Reasoning)
-
-    @property
-    def over(self) -> bool:
-        """Whether the answer has ended, although the model may go on."""
-        return self.repeats or self.stops.met is not None
-
-    @property
     def is_outside(self) -> bool:
         """Whether the text so far ends outside of calls, reasoning and marks."""
         return isinstance(self.parser, MarkupParser) and self.parser.is_outside
@@ -161,10 +155,9 @@ class Reply:
         text = storable(text)
         if not self.calls_max:
             self._written.append(text)
-        parsed = self.parser.feed(text)
-        if len(parsed) == 1 and isinstance(parsed[0], Text) and not (self.repeats or self.stops.strings):
-            return self._say(Message, parsed[0].text)
-        return self._map(parsed)
+        if self.parser.passes(text) and not (self.over or self.stops.strings):
+            return self._say(Message, text)
+        return self._map(self.parser.feed(text))
 
     def finish(self, *, cut_off: bool, fallback: str | None = "") -> list[Event]:
         """End the step. An open item is incomplete if it was cut off. An empty answer becomes `fallback`; None: no
@@ -183,6 +176,7 @@ class Reply:
             self.exact = False
             events += self._start(_empty(Message))
             shown = self.stops.push(fallback) + self.stops.flush()
+            self.over |= self.stops.met is not None
             events += self._grow(shown) if shown else []
             events += self._close(status)
         return events
@@ -204,6 +198,7 @@ class Reply:
         begins = not (self.verbatim or self.stops.held or isinstance(self._open, Message))
         shown = self.stops.push(text.lstrip() if begins else text)
         if self.stops.met is not None:
+            self.over = True
             self._told = _before(self.stops.rest, self._told)
         return self._say(Message, shown)
 
@@ -269,7 +264,7 @@ class Reply:
         if isinstance(self._open, FunctionCall):
             return self._close("completed")
         if arguments in self._calls_of(name):
-            self.repeats = True
+            self.repeats = self.over = True
             return []
         if not (self._twins or self.strict.may_break(name)):  # it was dropped
             return []
@@ -288,8 +283,8 @@ class Reply:
     def _start(self, item: Message | Reasoning | FunctionCall) -> list[Event]:
         if len(self.items) < len(self.known):
             id, call_id = self.known[len(self.items)]
-            item = replace(item, id=id, call_id=call_id) if isinstance(item, FunctionCall) else replace(item, id=id)
-        self._open = item
+            item = changed(item, id=id, call_id=call_id) if isinstance(item, FunctionCall) else changed(item, id=id)
+        self._open, self.thinking = item, isinstance(item, Reasoning)
         self._texts, self._logprobs = [], []
         return [ItemStarted(self._index, item)]
 
@@ -313,13 +308,13 @@ class Reply:
         text = "".join(self._texts)
         if isinstance(item, Message):
             citations = find_citations(text, self.sources)
-            item = replace(item, text=text, status=status, citations=citations, logprobs=tuple(self._logprobs))
+            item = changed(item, text=text, status=status, citations=citations, logprobs=tuple(self._logprobs))
         elif isinstance(item, Reasoning):
-            item = replace(item, text=text, status=status)
+            item = changed(item, text=text, status=status)
         else:
-            item = replace(item, arguments=text, status=status)
+            item = changed(item, arguments=text, status=status)
         self.items.append(item)
-        self._open = None
+        self._open, self.thinking = None, False
         return [ItemFinished(index, item)]
 
     @property

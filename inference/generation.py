@@ -245,11 +245,9 @@ class TokenLogprob:
 Likelihoods: TypeAlias = Sequence[tuple[int, float]]  # a token with its log probability, then the most likely ones
 
 
-class Delta(NamedTuple):
-    """A piece of generated text (never half a character) and its token count.
-
-    A tuple, because one is created per token: that takes a third of the time of a frozen dataclass.
-    """
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """A piece of generated text (never half a character) and its token count."""
 
     text: str
     tokens: int

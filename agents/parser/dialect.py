@@ -121,8 +121,8 @@ class LlamaParser(MarkupParser):
     _candidate: CallReader | None = None
     _seen: list[str]  # of the candidate
 
-    def _passes(self, text: str) -> bool:
-        return not self._fresh and self._candidate is None and super()._passes(text)
+    def passes(self, text: str) -> bool:
+        return not self._fresh and self._candidate is None and super().passes(text)
 
     def _step(self, character: str) -> Iterator[ParserEvent]:
         if self._candidate is not None:
@@ -251,6 +251,9 @@ class HarmonyParser(MarkupParser):
 class PlainParser:
     """Everything is text, whatever it looks like."""
 
+    def passes(self, text: str) -> bool:
+        return True
+
     def feed(self, text: str) -> list[ParserEvent]:
         return [Text(text)] if text else []
 
@@ -260,6 +263,10 @@ class PlainParser:
 
 class Parser(Protocol):
     """Parses one answer incrementally; the joined events do not depend on how the text is chunked."""
+
+    def passes(self, text: str) -> bool:
+        """Whether the chunk is text for the user and nothing else, as nearly all are: it need not be fed then."""
+        ...
 
     def feed(self, text: str) -> list[ParserEvent]: ...
 
@@ -372,6 +379,9 @@ class FormattedParser:
     def __init__(self, dialect: Parser) -> None:
         self._dialect = dialect
         self._answering = False
+
+    def passes(self, text: str) -> bool:
+        return self._answering
 
     def feed(self, text: str) -> list[ParserEvent]:
         events: list[ParserEvent] = []

@@ -6,9 +6,9 @@ import asyncio
 import threading
 from collections import deque
 from collections.abc import Callable
-from typing import NamedTuple
 
 from inference.errors import InferenceError
+from inference.frozen import dataclass
 from inference.generation import Delta, DeltaStream, Finish, TokenLogprob
 from inference.request import Request
 
@@ -19,7 +19,8 @@ SLICE = 64
 DELIVERY_S = 1e-4
 
 
-class TokenUpdate(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class TokenUpdate:
     """The result of one step for one request, on its way to the event loop."""
 
     handle: Handle

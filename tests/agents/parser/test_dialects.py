@@ -248,6 +248,17 @@ def test_any_cutting_gives_the_same_events(given_answer: tuple[Dialect, str], da
     assert parse(dialect, *pieces) == parse(dialect, answer) == parse(dialect, *answer)
 
 
+@given(dialects_with_answers(), st.data())
+def test_text_that_passes_need_not_be_fed(given_answer: tuple[Dialect, str], data: st.DataObject) -> None:
+    dialect, answer = given_answer
+    cuts = data.draw(st.lists(st.integers(0, len(answer)), max_size=8).map(sorted))
+    pieces = [answer[start:end] for start, end in zip([0, *cuts], [*cuts, len(answer)], strict=True)]
+    parser = dialect.parser(SCHEMAS)
+    events = [event for each in pieces for event in ([Text(each)] if parser.passes(each) else parser.feed(each))]
+    told = [event for event in [*events, *parser.finish()] if event != Text("")]
+    assert joined(told) == parse(dialect, answer)
+
+
 @given(dialects_with_answers())
 def test_no_markup_reaches_the_text(given_answer: tuple[Dialect, str]) -> None:
     dialect, answer = given_answer
