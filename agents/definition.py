@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Literal, TypeAlias
 
@@ -98,15 +99,18 @@ class Definition(Table):
         limits: its budget, or the defaults if that is not set, lowered by the request's own limits.
         """
         said = [text for text in (self.instructions, turn.instructions) if text]
-        limits = Limits().replaced(self.budget.caps, Owner.AGENT).capped(turn.caps, Owner.REQUEST)
         return changed(
             turn,
             model=turn.model or self.model,
             instructions="\n\n".join(said) or None,
             server_tools=tuple(dict.fromkeys((*self.tools, *turn.server_tools))),
             file_search=turn.file_search or self._search,
-            limits=limits,
+            limits=self._limits.capped(turn.caps, Owner.REQUEST),
         )
+
+    @cached_property
+    def _limits(self) -> Limits:
+        return Limits().replaced(self.budget.caps, Owner.AGENT)
 
     @property
     def _search(self) -> FileSearch | None:
@@ -145,20 +149,22 @@ class Surface(Table):
     instructions: Annotated[str, StringConstraints(max_length=INSTRUCTIONS_CHARS_MAX)] = ""
     model: Name | None = None  # a model or a route, for requests and agents that name none
 
-    def applied(self, turn: Turn) -> Turn:
-        caps = Caps(
+    @cached_property
+    def _caps(self) -> Caps:
+        return Caps(
             wall_clock_s=self.answer_s,
             tokens=self.tokens,
             thought_tokens=self.thought_tokens,
             tool_timeout_s=self.tool_s,
             retrieval_ms=self.retrieval_ms,
         )
-        limits = turn.limits.capped(caps, Owner.SURFACE)
+
+    def applied(self, turn: Turn) -> Turn:
         said = [text for text in (turn.instructions, self.instructions) if text]
         return changed(
             turn,
             model=turn.model or self.model,
-            limits=limits,
+            limits=turn.limits.capped(self._caps, Owner.SURFACE),
             instructions="\n\n".join(said) or None,
         )
 

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import field
 from enum import StrEnum
+from functools import cached_property
 from math import inf, isfinite
 from operator import attrgetter
 from typing import Annotated, Any, Literal, Protocol, TypeAlias
@@ -89,7 +90,7 @@ class Compacting:
     alone: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Caps:
     """Upper bounds of a turn's limits that a request, an agent or a credential sets. None: not set."""
 
@@ -102,17 +103,20 @@ class Caps:
     retrieval_ms: float | None = None
     cost: float | None = None
 
-    @property
-    def given(self) -> dict[str, Any]:
+    @cached_property  # those of agents, surfaces and the worker hold for every turn
+    def given(self) -> Mapping[str, Any]:
         """The bounds that are set, by the names of the limits: time and tokens bound the answer as well as the loop."""
         bounds = zip(NAMES_OF_CAPS, VALUES_OF_CAPS(self), strict=True)
         return {name: bound for name, bound in bounds if bound is not None}
 
 
-# Fields of `Caps`, and the limits that they bound. A request asks for them four times.
+# Fields of `Caps`, and the limits that they bound.
 BOUNDED = ("steps", "calls", "wall_clock_s", "tokens", "thought_tokens", "tool_timeout_s", "retrieval_ms", "cost")
 NAMES_OF_CAPS = (*BOUNDED, "answer_s", "answer_tokens")
 VALUES_OF_CAPS = attrgetter(*BOUNDED, "wall_clock_s", "tokens")
+
+
+OWNERS = {"answer_s": "seconds_by", "answer_tokens": "tokens_by"}  # the fields of `Limits` that name them
 
 
 class Owner(StrEnum):
@@ -153,12 +157,11 @@ class Limits:
         """The minimum of these limits and `caps`."""
         return self._with({name: cap for name, cap in caps.given.items() if cap < getattr(self, name)}, by)
 
-    def _with(self, bounds: dict[str, Any], by: Owner) -> Limits:
-        if "answer_s" in bounds:
-            bounds["seconds_by"] = by
-        if "answer_tokens" in bounds:
-            bounds["tokens_by"] = by
-        return changed(self, **bounds) if bounds else self
+    def _with(self, bounds: Mapping[str, Any], by: Owner) -> Limits:
+        if not bounds:
+            return self
+        owners: dict[str, Any] = {owner: by for bound, owner in OWNERS.items() if bound in bounds}
+        return changed(self, **bounds, **owners)
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,7 +58,7 @@ class Principal:
     def best_class(self) -> Priority:
         """The best priority class that its turns may have."""
         named = self.bounds.best_class if self.bounds else None
-        return CLASSES[named] if named else min(Priority)
+        return CLASSES[named] if named else Priority.INTERACTIVE
 
     @property
     def is_watching(self) -> bool:

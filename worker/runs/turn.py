@@ -55,8 +55,9 @@ class ResponseTurn:
     def turn(self) -> Turn:
         said = since_compaction((*self.history, *self.items))
         asked = self.frame.request.turn(self.tenant_id, said, ()).using(self.servers)
-        approvals = (item for item in self.items if isinstance(item, FunctionCallOutput) and item.approves)
-        asked = changed(asked, approved=frozenset(item.call_id for item in approvals))
+        approvals = [item for item in self.items if isinstance(item, FunctionCallOutput) and item.approves]
+        if approvals:
+            asked = changed(asked, approved=frozenset(item.call_id for item in approvals))
         return self.principal.bounded(self._agent.applied(asked))
 
     @property

@@ -61,7 +61,8 @@ class Chosen:
     arm: Arm | None = None
 
     def applied(self, turn: Turn) -> Turn:
-        return changed(self.definition.applied(turn), arm=self.arm)
+        applied = self.definition.applied(turn)
+        return changed(applied, arm=self.arm) if self.arm else applied
 
 
 class Canaries:
