@@ -3,10 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 from agents.errors import Interrupted
+
+
+class Block:
+    """As with `asyncio.timeout`, it is left by a cancellation, which is converted at its end."""
+
+    __slots__ = ("_in_flight", "_task")
+
+    def __init__(self, in_flight: InFlight) -> None:
+        self._in_flight = in_flight
+
+    def __enter__(self) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._task = task
+        self._in_flight.begin(task)
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        interrupted = self._in_flight.end(self._task)
+        if interrupted and kind is asyncio.CancelledError and self._task.uncancel() == 0:  # not from elsewhere too
+            raise Interrupted from None
 
 
 class InFlight:
@@ -25,27 +43,22 @@ class InFlight:
     def busy(self) -> bool:
         return bool(self._tasks)
 
-    @contextmanager
-    def track(self) -> Iterator[None]:
-        """Raises Interrupted inside the block, and in each that begins later, once `interrupt` was called.
+    def track(self) -> Block:
+        """Raises Interrupted inside the block, and in each that begins later, once `interrupt` was called."""
+        return Block(self)
 
-        As with `asyncio.timeout`, the block is left by a cancellation, which is converted here.
-        """
+    def begin(self, task: asyncio.Task[object]) -> None:
         if self._over:
             raise Interrupted
-        task = asyncio.current_task()
-        assert task is not None
         self._tasks.add(task)
-        try:
-            yield
-        except asyncio.CancelledError:
-            if task not in self._interrupted or task.uncancel() > 0:  # also cancelled from elsewhere
-                raise
-            raise Interrupted from None
-        finally:
-            self._tasks.discard(task)
-            self._interrupted.discard(task)
-            self._changed.set()
+
+    def end(self, task: asyncio.Task[object]) -> bool:
+        """Whether it was interrupted."""
+        interrupted = task in self._interrupted
+        self._tasks.discard(task)
+        self._interrupted.discard(task)
+        self._changed.set()
+        return interrupted
 
     async def idle(self) -> None:
         """Return when nothing is in progress."""

@@ -60,10 +60,7 @@ TIDY_PATHS = web.normalize_path_middleware(append_slash=False, remove_slash=True
 
 def build_app(services: Services, runs: Runs, batch_worker: BatchWorker) -> web.Application:
     config = services.config
-    cors = CorsMiddleware(Cors.parse(config.cors_origins))
-    app = web.Application(
-        middlewares=[trace_request, cors.preflight, sign_in, identify, end_with_credential, TIDY_PATHS]
-    )
+    app = web.Application(middlewares=[trace_request, sign_in, identify, end_with_credential, TIDY_PATHS])
     app[SERVICES] = services
     app[RUNS] = runs
     app[BATCHES] = batch_worker
@@ -76,5 +73,9 @@ def build_app(services: Services, runs: Runs, batch_worker: BatchWorker) -> web.
     app[BUDGET] = Budget(config.request_mb * 2**20, config.request_mb * 2**19)  # half: no tenant keeps out the others
     app[SOCKETS] = Sockets()
     app[PULSE] = Heartbeat()
-    app.on_response_prepare.extend([add_headers, cors.add_headers])
+    app.on_response_prepare.append(add_headers)
+    cors = CorsMiddleware(Cors.parse(config.cors_origins))
+    if cors.cors.origins:
+        app.middlewares.insert(1, cors.preflight)  # which has no credentials
+        app.on_response_prepare.append(cors.add_headers)
     return app

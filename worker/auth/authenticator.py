@@ -10,8 +10,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from uuid import UUID
 
@@ -51,6 +51,24 @@ class _Entry:
         return now < self.checked_at + CACHE_S and time.time() < self.expires_at
 
 
+@dataclass(slots=True)
+class _Work(AbstractContextManager[None]):
+    """A block of work for a subject."""
+
+    going_on: defaultdict[str, set[End]]
+    subject: str
+    end: End
+
+    def __enter__(self) -> None:
+        self.going_on[self.subject].add(self.end)
+
+    def __exit__(self, *_: object) -> None:
+        ends = self.going_on[self.subject]
+        ends.discard(self.end)
+        if not ends:
+            del self.going_on[self.subject]
+
+
 class AuthCache:
     """Principals by a hash of their credential, and their work in progress by their subject."""
 
@@ -73,20 +91,9 @@ class AuthCache:
         now = time.monotonic()
         self._entries.put(mark, _Entry(principal, expires_at, now, now))
 
-    @contextmanager
-    def revocable(self, principal: Principal, end: End) -> Iterator[None]:
+    def revocable(self, principal: Principal, end: End) -> AbstractContextManager[None]:
         """Wraps work for a principal: `end` is called if its credential is revoked before the block ends."""
-        if not principal.is_revocable:
-            yield
-            return
-        subject = principal.subject
-        self._going_on[subject].add(end)
-        try:
-            yield
-        finally:
-            self._going_on[subject].discard(end)
-            if not self._going_on[subject]:
-                del self._going_on[subject]
+        return _Work(self._going_on, principal.subject, end) if principal.is_revocable else nullcontext()
 
     def to_check(self) -> tuple[set[str], set[str]]:
         """Subjects to check again, and those of them that were used since the last check. Unused entries are

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import zlib
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Self
 from uuid import UUID
 
 from aiohttp import web
@@ -31,14 +32,9 @@ class Budget:
     def held_bytes(self) -> int:
         return self._held.total()
 
-    @contextmanager
-    def reserve(self, tenant_id: UUID) -> Iterator[Reservation]:
-        """What is added to the reservation counts until the end of the block."""
-        holding = Reservation(self, tenant_id)
-        try:
-            yield holding
-        finally:
-            holding.resize(0)
+    def reserve(self, tenant_id: UUID) -> Reservation:
+        """What is added to the reservation counts until the end of its block."""
+        return Reservation(self, tenant_id)
 
     def change(self, tenant_id: UUID, by: int) -> None:
         """Raises ApiError(429) if the tenant, or all of them together, would exceed the limit."""
@@ -60,6 +56,12 @@ class Reservation:
         self._budget = budget
         self._tenant_id = tenant_id
         self.bytes = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.resize(0)
 
     def resize(self, size: int) -> None:
         """Hold this many bytes from now on. Raises ApiError(429), which leaves the reservation unchanged."""

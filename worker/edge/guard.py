@@ -7,8 +7,7 @@ import asyncio
 import ipaddress
 import resource
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Protocol, cast
 
 import orjson
@@ -136,7 +135,7 @@ class Guard(asyncio.Protocol):
     """Passes everything on to the protocol that `make` creates, once the connection is admitted.
 
     A request's line and headers have `header_s` seconds to arrive, from the connection or their first byte on. From
-    then on the handlers are responsible for the request: they report it by `serving`.
+    then on the handlers are responsible for the request: they report it.
     """
 
     def __init__(self, make: Callable[[], asyncio.Protocol], connections: Connections, header_s: float) -> None:
@@ -217,16 +216,15 @@ class Guard(asyncio.Protocol):
         if self._frames and self._passing is None:
             self._pass_frames()
 
-    @contextmanager
-    def serving(self, request: web.BaseRequest) -> Iterator[None]:
-        """From the arrival of the request's headers until its response is sent."""
+    def begin_serving(self) -> None:
+        """The headers of a request have arrived."""
         self._stop_head_timer()
         self._awaits_head = False
         self._connections.serve(self)
-        try:
-            yield
-        finally:
-            self._await_head(0 if request.content.is_eof() else -LINGER_BYTES_MAX)
+
+    def end_serving(self, request: web.BaseRequest) -> None:
+        """Its response is sent."""
+        self._await_head(0 if request.content.is_eof() else -LINGER_BYTES_MAX)
 
     def hand_over(self, protocol: asyncio.Protocol) -> None:
         """Pass what arrives from now on to this protocol, while its request is being served. The previous protocol only

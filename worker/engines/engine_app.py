@@ -244,15 +244,19 @@ def build_engine_app(model: ChatModel, token: str | None) -> web.Application:
 async def answer_errors(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Outermost: whatever happens inside, the client gets a well-formed error."""
     guard = guard_of(request)
-    with guard.serving(request) if guard else nullcontext():
-        try:
-            with nullcontext() if request.path == CHANNEL_PATH else request.app[WORK].track():
-                return await handler(request)
-        except Exception as error:
-            if isinstance(error, ClientGone | ConnectionError) and is_gone(request):
-                raise ConnectionResetError("the worker is gone") from None
-            trace = join_trace(request.headers.get("Traceparent"))
-            return error_response(explained(error, log, "%s %s of trace %s", request.method, request.path, trace.id))
+    if guard:
+        guard.begin_serving()
+    try:
+        with nullcontext() if request.path == CHANNEL_PATH else request.app[WORK].track():
+            return await handler(request)
+    except Exception as error:
+        if isinstance(error, ClientGone | ConnectionError) and is_gone(request):
+            raise ConnectionResetError("the worker is gone") from None
+        trace = join_trace(request.headers.get("Traceparent"))
+        return error_response(explained(error, log, "%s %s of trace %s", request.method, request.path, trace.id))
+    finally:
+        if guard:
+            guard.end_serving(request)
 
 
 @web.middleware

@@ -10,7 +10,6 @@ import asyncio
 import logging
 import re
 from collections.abc import Awaitable, Callable
-from contextlib import nullcontext
 from dataclasses import dataclass
 from time import monotonic
 from typing import TypeAlias
@@ -90,12 +89,15 @@ async def trace_request(request: web.Request, handler: Handler) -> web.StreamRes
     trace.start_ns = arrived_ns
     status = LEFT
     guard = guard_of(request)
+    if guard:
+        guard.begin_serving()
     try:
-        with guard.serving(request) if guard else nullcontext():
-            response = await _respond(request, handler)
+        response = await _respond(request, handler)
         status = response.status
         return response
     finally:
+        if guard:
+            guard.end_serving(request)
         resource = request.match_info.route.resource
         route = resource.canonical if resource else "none"
         request.app[SERVICES].telemetry.metrics.count_request(request.method, route, status)
@@ -289,8 +291,6 @@ class CorsMiddleware:
 
     async def add_headers(self, request: web.Request, response: web.StreamResponse) -> None:
         """On every response, including errors and streams, right before its headers are sent."""
-        if not self.cors.origins:
-            return
         response.headers.add(hdrs.VARY, hdrs.ORIGIN)
         if origin := self._allowed(request):
             response.headers[hdrs.ACCESS_CONTROL_ALLOW_ORIGIN] = origin
