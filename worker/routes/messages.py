@@ -85,7 +85,8 @@ async def count_tokens(request: web.Request) -> web.Response:
 async def _turn(request: web.Request, body: MessagesInput, model: str) -> Turn:
     services, principal = request.app[SERVICES], request[PRINCIPAL]
     messages = await services.attachments.read(principal.tenant_id, body.messages, "messages")
-    body = body.model_copy(update={"messages": messages})
+    if messages is not body.messages:
+        body = body.model_copy(update={"messages": messages})
     servers = await services.mcp_servers.opened(principal, body.servers, request[TRACE])
     for param, server in zip(body.servers, servers, strict=True):
         if server.listing.error:  # this API has no other place to tell it

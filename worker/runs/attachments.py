@@ -37,6 +37,7 @@ BLIND = (  # a test compares the models with the catalogue
     "No model of this worker sees images, and an answer that ignored one would be about something else. Describe it in "
     "words, or start the worker with a model that sees, such as gemma-3-4b, and its projector (--mmproj)."
 )
+ATTACHED = (FilePart, ImagePart, ToolResultBlock)  # the last one may contain the others
 # In the result of a tool, which the model itself called. All later requests contain it: a refusal would end the
 # conversation.
 SHOWN = "Error: the tool returned an image, which this model cannot see."
@@ -67,21 +68,23 @@ class Attachments:
         places = (f"{param}[{i}].encrypted_content" for i in range(len(items)))
         return tuple(opened(self.seals, tenant_id, item, place) for item, place in zip(items, places, strict=True))
 
-    async def read(self, tenant_id: UUID, entries: Sequence[Entry], param: str) -> list[Entry]:
-        """The entries, with each file replaced by its text.
+    async def read(self, tenant_id: UUID, entries: Sequence[Entry], param: str) -> Sequence[Entry]:
+        """The entries, with each file replaced by its text. Where there is none, the same object.
 
         `param` is the field in which the client sent them. Raises ApiError 400 and 404 naming the part, and
         ReadersUnavailable.
         """
-        files = sum(isinstance(part, FilePart | ImagePart) for entry in entries for part in _parts(entry))
-        if files > limits.FILES_MAX:
+        attached = [part for entry in entries for part in _parts(entry) if isinstance(part, ATTACHED)]
+        if not attached:
+            return entries
+        if sum(isinstance(part, FilePart | ImagePart) for part in attached) > limits.FILES_MAX:
             message = f"A request may contain at most {limits.FILES_MAX} files and images."
             raise ApiError(400, message, param=param, code="too_many_files")
         return [await self._read(tenant_id, entry, f"{param}[{i}]") for i, entry in enumerate(entries)]
 
     async def _read(self, tenant_id: UUID, entry: Entry, param: str) -> Entry:
         parts = _parts(entry)
-        if not any(isinstance(part, FilePart | ImagePart | ToolResultBlock) for part in parts):
+        if not any(isinstance(part, ATTACHED) for part in parts):
             return entry
         name = "output" if isinstance(entry, FunctionCallOutputItem) else "content"
         by_tool = isinstance(entry, FunctionCallOutputItem | ToolMessage)

@@ -110,8 +110,12 @@ class ChoiceSink:
     def write(self, events: Sequence[Event]) -> None:
         if self._waiting or not self._stream.has_room:
             self._hold(events)
-        else:
-            self._send(events)
+            return
+        if frames := [frame for event in events for frame in self._encoder.frames(event)]:
+            self._stream.send(frames)
+        if not self._first.have_answered:
+            self._first.made(events)
+            self._first.sent()
 
     async def drain(self) -> None:
         await self._stream.room()
@@ -134,13 +138,6 @@ class ChoiceSink:
             self._waiting_bytes = bytes_of(self._waiting)
             if self._waiting_bytes > WAITING_BYTES_MAX:
                 self._stream.cut()
-
-    def _send(self, events: Sequence[Event]) -> None:
-        if frames := [frame for event in events for frame in self._encoder.frames(event)]:
-            self._stream.send(frames)
-        if not self._first.have_answered:
-            self._first.made(events)
-            self._first.sent()
 
 
 class DiscardingSink:
@@ -222,7 +219,9 @@ async def turns_of(ledger: Ledger, completion: ChatCompletion) -> list[Turn]:
     """One for each choice. Raises ApiError 400 and 404 naming what cannot be read."""
     services, principal, body = ledger.services, ledger.principal, completion.request
     messages = await services.attachments.read(principal.tenant_id, body.messages, "messages")
-    asked = body.model_copy(update={"messages": messages}).turns(principal.tenant_id)
+    if messages is not body.messages:
+        body = body.model_copy(update={"messages": messages})
+    asked = body.turns(principal.tenant_id)
     agent = services.choose(completion.model, body.model, principal.tenant_id, first_question(asked[0].input))
     return [ledger.applied(principal.bounded(agent.applied(turn))) for turn in asked]
 

@@ -249,10 +249,11 @@ class ChoicesRequest(TurnRequest):
     def with_usage(self) -> bool:
         return bool(self.stream_options and self.stream_options.include_usage)
 
-    @property
-    def _sampling(self) -> Sampling:
+    def _sampling(self, *, max_tokens: int, top_logprobs: int | None) -> Sampling:
         return changed(
             self.drawn,
+            max_tokens=max_tokens,
+            top_logprobs=top_logprobs,
             deterministic=self.deterministic,
             seed=None if self.seed is None else self.seed % SEED_MODULUS,
             logit_bias={int(token): bias for token, bias in (self.logit_bias or {}).items()},
@@ -333,8 +334,7 @@ class ChatRequest(ChoicesRequest, TieredRequest):
             allowed_tools=self.tool_choice.allowed if self.tool_choice else None,
             parallel_tool_calls=self.parallel_tool_calls is not False,
             answer_format=self.response_format.answer("response_format") if self.response_format else None,
-            sampling=changed(
-                self._sampling,
+            sampling=self._sampling(
                 max_tokens=self._tokens_max or TOKENS_MAX,
                 top_logprobs=(self.top_logprobs or 0) if self.logprobs else None,
             ),

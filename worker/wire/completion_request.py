@@ -102,9 +102,7 @@ class CompletionRequest(ChoicesRequest):
             input=(),
             prompt=prompt,
             sampling=replace(
-                self._sampling,
-                max_tokens=self._tokens_max,
-                top_logprobs=self.logprobs,
+                self._sampling(max_tokens=self._tokens_max, top_logprobs=self.logprobs),
                 scores_prompt=self.scores_prompt,
             ),
             stop=tuple(self.stop or ()),
