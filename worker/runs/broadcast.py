@@ -114,8 +114,9 @@ class EventLog:
 
     def note(self, journal: Journal, *, waited_for: bool = False) -> None:
         """The journal has new events. `waited_for`: a reader waits until they are stored."""
-        self._waiting[journal.response_id] = journal
-        self._writer.notify(hurry=waited_for)
+        if waited_for or self._waiting.get(journal.response_id) is not journal:  # else the writer knows of it
+            self._waiting[journal.response_id] = journal
+            self._writer.notify(hurry=waited_for)
 
     def knows(self, response_id: str) -> bool:
         """Whether events of this response wait to be stored."""

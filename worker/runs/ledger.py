@@ -107,7 +107,7 @@ class Ledger:
         late = self._policy.late
         return self.services.waits if late is None else late == WAIT
 
-    @property
+    @cached_property
     def _policy(self) -> Surface:
         return self.services.surfaces.get(self.surface, NO_POLICY)
 
@@ -165,8 +165,9 @@ class Ledger:
         record = self._record(status)
         self.services.telemetry.record(record)
         self.services.canaries.note(record)
-        self.services.daily_budgets.charge(self.principal, record.taken.cost)
-        self.services.rates.charge(self.principal, record.tokens, monotonic())
+        if self.principal.bounds is not None:  # else nothing is charged
+            self.services.daily_budgets.charge(self.principal, record.taken.cost)
+            self.services.rates.charge(self.principal, record.tokens, monotonic())
 
     @contextmanager
     def recording(self) -> Iterator[Outcome]:

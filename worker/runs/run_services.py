@@ -120,8 +120,9 @@ class RunServices:
     def checked(self, name: str | None) -> str:
         """The name of what serves a request: a model of this worker, or one of its routes or agents; the default is the
         first. Raises ApiError 404 for anything else."""
-        served = [*self.model_registry.names, *self.agent_registry.models]
-        model = self.model_registry.default if name is None else self.aliases.model_of(name)
+        if name is None:
+            return self.model_registry.default
+        served, model = [*self.model_registry.names, *self.agent_registry.models], self.aliases.model_of(name)
         if model not in served:
             available = ", ".join([*served, *self.aliases.of(served)])
             message = f"The model '{name}' is not available on this worker. Available: {available}."
