@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
+from os import urandom
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from agents.function_tool import INPUT, PLAIN, CallShape, FunctionTool
@@ -22,7 +22,7 @@ Status: TypeAlias = Literal["in_progress", "completed", "incomplete", "failed"]
 
 def new_id(prefix: str) -> str:
     """An unguessable id such as "msg_3f…": 24 random bytes, so that ids of tenants never collide."""
-    return f"{prefix}_{secrets.token_hex(24)}"
+    return f"{prefix}_{urandom(24).hex()}"
 
 
 def storable(text: str) -> str:
@@ -221,6 +221,8 @@ _CODE = re.compile(r"```.*?(?:```|\Z)|`[^`\n]*`", re.DOTALL)  # in code, [1] is 
 
 def find_citations(text: str, sources: Sequence[Passage]) -> tuple[Citation, ...]:
     """Citations in order; `sources[i]` is cited as `[i + 1]`. Numbers without a source are left out."""
+    if not sources:
+        return ()
     found = [
         _citation(number, mark.span(), sources[number - 1])
         for number, mark in _marks(text)

@@ -36,6 +36,8 @@ class PromptBuilder:
         self._toolbox, self._see = toolbox, see
 
     def tools_of(self, turn: Turn) -> Toolbox:
+        if not (turn.tool_searches or turn.servers):
+            return self._toolbox
         searches = [tool_search(search, turn.functions) for search in turn.tool_searches]
         return self._toolbox.including([*searches, *(tool for server in turn.servers for tool in server.tools)])
 
@@ -124,7 +126,7 @@ class PromptBuilder:
     @staticmethod
     async def encode(segments: Sequence[Segment], candidate: Candidate, salt: str) -> PromptTokens:
         """Raises TextTooLong."""
-        if sum(len(segment.text) for segment in segments) < ENCODE_CHARS_MAX:
+        if sum([len(segment.text) for segment in segments]) < ENCODE_CHARS_MAX:
             return candidate.model.encode(segments, salt=salt)
         return await asyncio.to_thread(candidate.model.encode, segments, salt=salt)
 

@@ -236,7 +236,7 @@ class ChatTemplate:
         _number_calls(messages, shown, marks)
         variables = {
             "messages": shown,
-            "tools": marks.shield(list(tools), Part.TOOLS) or None,  # some templates introduce even an empty list
+            "tools": marks.shield(list(tools), Part.TOOLS) if tools else None,  # some introduce even an empty list
             "__marks": marks,
             COUNTED: _Iterations(iterations_max or ITERATIONS_MAX),
         }

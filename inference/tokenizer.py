@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from encodings import utf_8
 from itertools import accumulate, chain
-from typing import NamedTuple, Protocol
+from typing import Protocol, TypeAlias
 
 from inference.errors import TextTooLong
 from inference.lru_cache import LruCache
@@ -22,6 +22,8 @@ from inference.picture import PlacedRun
 from inference.prompt import Extent, Part, PromptTokens, Segment
 
 CACHE_BYTES_MAX = 32 * 2**20  # some hundred long conversations with their tools
+# The cache key of ids: the tenant, as in `LanguageModel.generate`, the text, and whether it is trusted.
+Piece: TypeAlias = tuple[str, str, bool]
 PIECE_BYTES = 400  # per cached piece, besides its text and ids: two tuples, a string, an entry of the index
 CHARACTER_BYTES, ID_BYTES = 4, 36  # upper bounds; an id is a pointer and a number
 
@@ -33,14 +35,6 @@ class Vocabulary(Protocol):
     def bos(self) -> int | None: ...
 
     def tokenize(self, text: str, *, parse_special: bool) -> list[int]: ...
-
-
-class Piece(NamedTuple):
-    """The cache key of ids. `salt` names the tenant, as in `LanguageModel.generate`."""
-
-    salt: str
-    text: str
-    trusted: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +135,7 @@ class Tokenizer:
     def _ids(self, segment: Segment, salt: str) -> tuple[int, ...]:
         if segment.ids is not None:
             return segment.ids
-        piece = Piece(salt, segment.text, segment.trusted)
+        piece = salt, segment.text, segment.trusted
         with self._lock:
             if (ids := self._kept.get(piece)) is not None:
                 self.hits += 1
@@ -186,7 +180,7 @@ def count_all(segments: Sequence[Segment], tokenize: Tokenize, bos: Sequence[int
 
 def _bytes(piece: Piece, ids: tuple[int, ...]) -> int:
     """Upper bound for the size of a cached piece."""
-    return PIECE_BYTES + CHARACTER_BYTES * len(piece.text) + ID_BYTES * len(ids)
+    return PIECE_BYTES + CHARACTER_BYTES * len(piece[1]) + ID_BYTES * len(ids)
 
 
 class TextStream:

@@ -24,7 +24,7 @@ SEEN_BLOCK_BYTES = 130  # a hash, and an entry of an ordered dictionary
 
 def judge(outline: Sequence[Extent], miss: Miss, pieces: Sequence[bytes]) -> Verdict:
     """`outline` covers the prompt in order; `pieces` are the bytes of every token."""
-    tokens = sum(extent.tokens for extent in outline)
+    tokens = sum([extent.tokens for extent in outline])
     if miss.stateless >= CHECKPOINT_TOKENS_MIN:
         return Verdict(miss.cached, tokens, _place(outline, miss.cached)[0], Cause.NO_CHECKPOINT)
     if miss.known >= tokens - 1:
@@ -61,7 +61,8 @@ def _place(outline: Sequence[Extent], position: int) -> tuple[Part, int]:
 
 def _same_text(held: Sequence[int], wanted: Sequence[int], pieces: Sequence[bytes]) -> bool:
     """Whether both start with the same text. Their first tokens differ."""
-    a, b = (b"".join(pieces[token] for token in tokens if token < len(pieces)) for tokens in (held, wanted))
+    known = len(pieces)
+    a, b = [b"".join([pieces[token] for token in tokens if token < known]) for tokens in (held, wanted)]
     length = min(len(a), len(b))
     return length >= SAME_TEXT_BYTES_MIN and a[:length] == b[:length]
 
