@@ -9,7 +9,7 @@ the pages `request.get(PRINCIPAL)` is the signed-in user or None. BODY is decomp
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -31,6 +31,7 @@ from worker.auth.principal import Principal
 from worker.auth.scope import Scope
 from worker.errors import ApiError, invalid
 from worker.wire import limits
+from worker.wire.options import INCLUDABLE
 from worker.wire.strict import Ignored
 
 ID = re.compile(limits.ID_PATTERN)
@@ -121,8 +122,6 @@ REQUEST_ID: web.RequestKey[str] = web.RequestKey("request_id", str)
 PRINCIPAL: web.RequestKey[Principal] = web.RequestKey("principal", Principal)
 IGNORED: web.RequestKey[Ignored] = web.RequestKey("ignored", Ignored)
 BODY: web.RequestKey[bytes] = web.RequestKey("body", bytes)
-# As in the OpenAPI description.
-INCLUDE: dict[str, dict[str, Any]] = {"include": {"type": "array", "items": {"type": "string"}}}
 
 
 def actor_of(request: web.Request) -> Actor:
@@ -156,9 +155,26 @@ def path_id(request: web.Request, kind: str, name: str = "id") -> str:
     return id
 
 
-def includes(request: web.Request, value: str) -> bool:
-    """Whether the query string asks for this too. Clients send `include` or `include[]`."""
-    return value in (*request.query.getall("include", ()), *request.query.getall("include[]", ()))
+def included_from(known: Collection[str] = INCLUDABLE) -> dict[str, dict[str, Any]]:
+    """As in the OpenAPI description: what may be included."""
+    return {"include": {"type": "array", "items": {"enum": sorted(known)}}}
+
+
+def is_asked(request: web.Request, name: str) -> bool:
+    """The value of a switch in the query string. Raises ApiError 400."""
+    value = request.query.get(name, "false")
+    if value not in ("true", "false"):
+        raise invalid(name, "it must be true or false.")
+    return value == "true"
+
+
+def included(request: web.Request, known: Collection[str] = INCLUDABLE) -> frozenset[str]:
+    """What the query string asks for too. Clients send `include` or `include[]`. Raises ApiError 400 for values that
+    are not `known`."""
+    values = (*request.query.getall("include", ()), *request.query.getall("include[]", ()))
+    if any(value not in known for value in values):
+        raise invalid("include", f"it must be one of {', '.join(sorted(known))}.")
+    return frozenset(values)
 
 
 PIECE_BYTES = 256 * 1024  # given to the transport at once; 16 MB take it a twentieth of a second

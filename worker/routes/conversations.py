@@ -31,13 +31,14 @@ from worker.errors import ApiError, invalid
 from worker.http.request import (
     BODY,
     EVERYBODY,
-    INCLUDE,
     JSON,
     PAGE,
     PRINCIPAL,
     PageQuery,
     Routes,
-    includes,
+    included,
+    included_from,
+    is_asked,
     json_response,
     list_object,
     noted,
@@ -49,7 +50,14 @@ from worker.runs.turn import hydrate, learn_turns
 from worker.services import SERVICES
 from worker.wire import limits
 from worker.wire.items import InputItem, without_triggers
-from worker.wire.options import FEEDBACK, RESPONSE_ID, RESULTS, VERSIONS, Metadata
+from worker.wire.options import (
+    FEEDBACK,
+    INCLUDABLE_OF_ITEMS,
+    RESPONSE_ID,
+    RESULTS,
+    VERSIONS,
+    Metadata,
+)
 from worker.wire.response import COMMENT, RATING, ResponseFrame, feedback_object, public_item
 from worker.wire.response_request import ConversationReference, ResponseRequest
 from worker.wire.strict import Id, Strict, parsed
@@ -157,11 +165,11 @@ async def create(request: web.Request) -> web.Response:
     return json_response(conversation_object(await store.create(tenant_id, body.metadata or {}, items)))
 
 
-@routes.get("/v1/conversations", Scope.CHAT, query=PAGE)
+@routes.get("/v1/conversations", Scope.CHAT, query=PAGE | {"pinned": {"type": "boolean"}})
 async def list_conversations(request: web.Request) -> web.Response:
     store, tenant_id = _store(request)
     query = PageQuery.parse(request.query)
-    pinned = request.query.get("pinned") == "true"
+    pinned = is_asked(request, "pinned")
     page = await store.list(tenant_id, after=query.after, limit=query.limit, pinned=pinned)
     await query.check(page.data, partial(store.get, tenant_id))
     return json_response(list_object([conversation_object(conversation) for conversation in page.data], page.has_more))
@@ -225,24 +233,24 @@ async def add_items(request: web.Request) -> web.Response:
     return json_response(list_object([public_item(item) for item in items], has_more=False))
 
 
-@routes.get("/v1/conversations/{id}/items", Scope.CHAT, query=PAGE | INCLUDE)
+@routes.get("/v1/conversations/{id}/items", Scope.CHAT, query=PAGE | included_from(INCLUDABLE_OF_ITEMS))
 async def list_items(request: web.Request) -> web.Response:
     store, tenant_id = _store(request)
-    query, with_results = PageQuery.parse(request.query), includes(request, RESULTS)
+    query, wanted = PageQuery.parse(request.query), included(request, INCLUDABLE_OF_ITEMS)
     page = await store.list_items(
         tenant_id, _conversation_id(request), after=query.after, limit=query.limit, order=query.order
     )
     await query.check(page.data, partial(store.get_item, tenant_id, _conversation_id(request)))
-    items = [public_item(item, with_results) for item in page.data]
-    if includes(request, RESPONSE_ID) or includes(request, FEEDBACK):
+    items = [public_item(item, RESULTS in wanted) for item in page.data]
+    if wanted & {RESPONSE_ID, FEEDBACK}:
         responses = await store.responses_of(tenant_id, [item["id"] for item in items])
         items = [{**item, "firsttoken_response_id": responses.get(item["id"])} for item in items]
-    if includes(request, FEEDBACK):
+    if FEEDBACK in wanted:
         rated = await request.app[SERVICES].responses.notes(tenant_id, list(set(responses.values())), (RATING, COMMENT))
         items = [
             {**item, "firsttoken_feedback": feedback_object(rated.get(responses.get(item["id"], "")))} for item in items
         ]
-    if includes(request, VERSIONS):
+    if VERSIONS in wanted:
         versions = await store.versions.of(tenant_id, [item["id"] for item in items])
         items = [{**item, "firsttoken_versions": versions.get(item["id"], [item["id"]])} for item in items]
     return json_response(list_object(items, page.has_more))
@@ -261,11 +269,12 @@ async def branch(request: web.Request) -> web.Response:
     return json_response(conversation_object(await store.get(tenant_id, conversation_id)))
 
 
-@routes.get("/v1/conversations/{id}/items/{item_id}", Scope.CHAT, query=INCLUDE)
+@routes.get("/v1/conversations/{id}/items/{item_id}", Scope.CHAT, query=included_from())
 async def retrieve_item(request: web.Request) -> web.Response:
     store, tenant_id = _store(request)
+    with_results = RESULTS in included(request)
     item = await store.get_item(tenant_id, _conversation_id(request), path_id(request, "item", "item_id"))
-    return json_response(public_item(item, includes(request, RESULTS)))
+    return json_response(public_item(item, with_results))
 
 
 @routes.delete("/v1/conversations/{id}/items/{item_id}", Scope.CHAT)

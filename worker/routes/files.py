@@ -19,7 +19,7 @@ from retrieval.records import Upload
 from worker.auth.audit import Act
 from worker.auth.scope import USUAL, Scope
 from worker.edge.body import BUDGET, MEMORY_BYTES_MAX, Reservation, arriving, coding_of
-from worker.errors import ApiError
+from worker.errors import ApiError, invalid
 from worker.http.request import (
     BYTES,
     PAGE,
@@ -103,9 +103,11 @@ async def retrieve(request: web.Request) -> web.Response:
 async def content(request: web.Request) -> web.StreamResponse:
     """The file as it was uploaded. With `form=text`, and for files ingested from disk, its extracted text."""
     services, tenant_id = request.app[SERVICES], request[PRINCIPAL].tenant_id
-    file_id = path_id(request, "file")
+    file_id, form = path_id(request, "file"), request.query.get("form")
+    if form not in (None, "text"):
+        raise invalid("form", "it must be text, or be left out.")
     file = await services.uploads.get(tenant_id, file_id)
-    if file.uploaded and request.query.get("form") != "text":
+    if file.uploaded and form is None:
         name = quote(file.filename, safe="")
         response = web.StreamResponse(headers={"Content-Disposition": f"attachment; filename*=UTF-8''{name}"})
         response.content_type, response.content_length = "application/octet-stream", file.bytes

@@ -27,13 +27,14 @@ from worker.http.request import (
     BODY,
     EVENTS,
     IGNORED,
-    INCLUDE,
     JSON,
     PAGE,
     PRINCIPAL,
     TRACE,
     Routes,
-    includes,
+    included,
+    included_from,
+    is_asked,
     json_response,
     page_response,
     path_id,
@@ -155,14 +156,15 @@ async def _whole(request: web.Request, run: Run) -> web.Response:
     return json_response(run.snapshot, headers={"Server-Timing": server_timing(request[TRACE])})
 
 
-@routes.get("/v1/responses/{id}", Scope.CHAT, query=INCLUDE | FOLLOW, tells=(JSON, EVENTS))
+@routes.get("/v1/responses/{id}", Scope.CHAT, query=included_from() | FOLLOW, tells=(JSON, EVENTS))
 async def retrieve(request: web.Request) -> web.StreamResponse:
     services, tenant_id = request.app[SERVICES], request[PRINCIPAL].tenant_id
     response_id = path_id(request, "response")
-    if request.query.get("stream") == "true":
+    with_results = RESULTS in included(request)
+    if is_asked(request, "stream"):
         return await _follow(request, response_id, _starting_after(request))
     record = await services.responses.get(tenant_id, response_id)
-    return json_response(public_response(record.body, includes(request, RESULTS)))
+    return json_response(public_response(record.body, with_results))
 
 
 async def _follow(request: web.Request, response_id: str, after: int) -> web.StreamResponse:
@@ -244,12 +246,13 @@ async def rate(request: web.Request) -> web.Response:
     )
 
 
-@routes.get("/v1/responses/{id}/input_items", Scope.CHAT, query=PAGE | INCLUDE)
+@routes.get("/v1/responses/{id}/input_items", Scope.CHAT, query=PAGE | included_from())
 async def input_items(request: web.Request) -> web.Response:
     """The items of the request itself; earlier items belong to other responses."""
     services, tenant_id = request.app[SERVICES], request[PRINCIPAL].tenant_id
+    with_results = RESULTS in included(request)
     record = await services.responses.get(tenant_id, path_id(request, "response"))
-    items = [public_item(item, includes(request, RESULTS)) for item in record.input]
+    items = [public_item(item, with_results) for item in record.input]
     return page_response(request, items)
 
 

@@ -43,6 +43,9 @@ WITHOUT_EFFECT = frozenset(
     }
 )
 
+INCLUDABLE = frozenset({RESULTS, LOGPROBS, SOURCES, TRACE}) | WITHOUT_EFFECT
+INCLUDABLE_OF_ITEMS = INCLUDABLE | {RESPONSE_ID, VERSIONS, FEEDBACK}
+
 # Keys of `metadata` that are options of our own.
 DETERMINISTIC = "deterministic"  # "true": the same prompt and seed give the same bytes
 SURFACE = "firsttoken:surface"  # where the answer is used, from a header
