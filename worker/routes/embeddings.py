@@ -21,7 +21,7 @@ from worker.http.request import BODY, IGNORED, PRINCIPAL, TRACE, Routes, json_re
 from worker.runs.embed_inputs import check_inputs, embed_inputs
 from worker.runs.record import TurnRecord
 from worker.services import SERVICES, Services
-from worker.wire.strict import Strict, parsed
+from worker.wire.strict import ModelName, Strict, parsed
 from worker.wire.text_inputs import EmbeddingsRequest
 
 DOCUMENTS_MAX = 256  # about ten seconds of embedding on one core
@@ -51,7 +51,7 @@ class Document(Strict):
 
 
 class RerankRequest(Strict):
-    model: Annotated[str, StringConstraints(min_length=1, max_length=200)]
+    model: ModelName
     query: Text
     documents: Annotated[
         list[Annotated[Document, BeforeValidator(_as_document)]], Field(min_length=1, max_length=DOCUMENTS_MAX)

@@ -12,7 +12,7 @@ from time import monotonic
 from typing import Annotated, Any
 
 from aiohttp import web
-from pydantic import BeforeValidator, StringConstraints
+from pydantic import BeforeValidator
 
 from agents.compaction import compact
 from agents.errors import NotFound
@@ -53,7 +53,7 @@ from worker.wire.items import InputItem, as_items
 from worker.wire.options import RESULTS, CacheRetention, PromptCacheOptions, ServiceTier
 from worker.wire.response import Dialect, Feedback, ResponseFrame, public_item, public_response, usage_object
 from worker.wire.response_request import ResponseRequest, ShortKey, SteerRequest
-from worker.wire.strict import Id, Strict, Text, Unsupported, parsed, up_to
+from worker.wire.strict import Id, ModelName, Strict, Text, Unsupported, parsed, up_to
 
 NUMBER_DIGITS_MAX = 9  # events are counted in 32 bits
 BEGIN_S = 5.0  # the longest time until a first request is accepted or refused, with a prompt of a megabyte
@@ -268,7 +268,7 @@ async def input_tokens(request: web.Request) -> web.Response:
 
 
 class CompactRequest(Strict):
-    model: Annotated[str, StringConstraints(min_length=1, max_length=200)]
+    model: ModelName
     input: Annotated[list[InputItem], up_to(limits.ITEMS_MAX), BeforeValidator(as_items)] | None = None
     instructions: Text | None = None
     previous_response_id: Id | None = None

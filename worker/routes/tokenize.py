@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import orjson
 from aiohttp import web
-from pydantic import AfterValidator, Field, StringConstraints, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from inference.errors import UnknownToken
 from inference.language_model import LanguageModel
@@ -22,17 +22,15 @@ from worker.services import SERVICES
 from worker.wire import limits
 from worker.wire.chat_request import ChatMessage, ChatRequest, ChatTool
 from worker.wire.completion_request import TokenIds
-from worker.wire.strict import Strict, Text, only, parsed, up_to
+from worker.wire.strict import ModelName, Strict, Text, only, parsed, up_to
 from worker.wire.tools import distinct
-
-Model = Annotated[str, StringConstraints(min_length=1, max_length=200)]
 
 
 class TokenizeRequest(Strict):
     """`content` is llama-server's name for the text and adds no special tokens. `prompt` is vLLM's name and adds the
     special tokens that the model expects at both ends; vLLM also takes `messages`."""
 
-    model: Model | None = None
+    model: ModelName | None = None
     content: Text | None = None
     prompt: Text | None = None
     messages: Annotated[list[ChatMessage], up_to(limits.ITEMS_MAX, least=1)] | None = None
@@ -67,7 +65,7 @@ class TokenizeRequest(Strict):
 
 
 class DetokenizeRequest(Strict):
-    model: Model | None = None
+    model: ModelName | None = None
     tokens: TokenIds | Annotated[list[int], Field(max_length=0)]
 
 

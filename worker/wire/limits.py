@@ -19,6 +19,7 @@ SEALED_CHARS_MAX = 4 * TEXT_CHARS_MAX  # of a summary that comes back with its r
 FILES_MAX = 16  # of one request; each is read before the first token
 IMAGE_BYTES_MAX = 20_000_000  # it is stored with its message, which is read with each turn
 IMAGE_URL_CHARS_MAX = 28_000_000  # the same in base64; the limit of bodies is usually below it
+MODEL_CHARS_MAX = 200  # of the name of a model: an error says it
 FILENAME_CHARS_MAX = 255  # the limit of file systems
 
 TOOLS_MAX = 10_000  # as in catalogues of Anthropic; OpenAI allows 128. The context of a model takes far fewer

@@ -44,7 +44,7 @@ from worker.wire.options import (
     TurnRequest,
     without_nulls,
 )
-from worker.wire.strict import Id, Lenient, Unsupported, note, up_to, without_effect
+from worker.wire.strict import Id, Lenient, ModelName, Unsupported, note, up_to, without_effect
 from worker.wire.tools import check_given, distinct
 
 StopSequence: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=limits.STOP_CHARS_MAX)]
@@ -90,7 +90,7 @@ class MessagesInput(GenerationParameters, Lenient):
     EFFORT_PARAM: ClassVar = "output_config.effort"
     VERBOSITY_PARAM: ClassVar = "verbosity"
 
-    model: Annotated[str, StringConstraints(min_length=1, max_length=200)] | None = None
+    model: ModelName | None = None
     messages: Annotated[list[MessageParam], up_to(limits.ITEMS_MAX, least=1)]
     system: SystemContent | None = None
     tools: Annotated[list[MessagesTool], up_to(limits.TOOLS_MAX), AfterValidator(distinct)] | None = None

@@ -20,7 +20,7 @@ from worker.edge.limit_settings import REFUSE, WAIT
 from worker.errors import invalid
 from worker.wire import limits
 from worker.wire.function_tools import Description, bounded, constrainable
-from worker.wire.strict import Id, Ignored, Name, Strict, Tagged, Ttl, note, only, without_effect
+from worker.wire.strict import Id, Ignored, ModelName, Name, Strict, Tagged, Ttl, note, only, without_effect
 
 USUAL_MODE, USUAL_TTL = "implicit", "30m"  # of the public contract
 RESULTS = "file_search_call.results"
@@ -222,7 +222,7 @@ class GenerationParameters(SamplingParameters):
 class TurnRequest(GenerationParameters):
     """A request whose turns have options in its metadata, or in headers."""
 
-    model: Annotated[str, StringConstraints(min_length=1, max_length=200)] | None = None
+    model: ModelName | None = None
     metadata: Metadata | None = None
 
     def with_headers(self, headers: Mapping[str, str], surfaces: Collection[str]) -> Self:

@@ -165,6 +165,7 @@ Name: TypeAlias = Annotated[str, StringConstraints(pattern=limits.NAME_PATTERN)]
 CallId: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=128)]
 ItemStatus: TypeAlias = Literal["in_progress", "completed", "incomplete", "failed"] | None
 Id: TypeAlias = Annotated[str, StringConstraints(pattern=limits.ID_PATTERN)]
+ModelName: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=limits.MODEL_CHARS_MAX)]
 Text: TypeAlias = Annotated[str, StringConstraints(max_length=limits.TEXT_CHARS_MAX)]
 
 
@@ -226,6 +227,7 @@ CODES = {
 }
 SHORT_BYTES_MAX = 16 * 1024  # parsed in 5 ms, whatever is in it
 CONTAINERS = (dict, list)
+OBJECT_TYPES = ("dict_type", "model_type")  # whose messages name types of Python, one of them ours
 TYPE_CODE = "invalid_type"
 VALUE_CODE = "invalid_value"
 
@@ -305,7 +307,7 @@ def _has_nul(param: str | None) -> ApiError:
 
 def refusal(error: ValidationError, body: Mapping[str, Any]) -> ApiError:
     """The first error, in the public contract's words."""
-    details = error.errors(include_url=False, include_input=False)[0]
+    details = error.errors(include_url=False)[0]
     param = _param(details["loc"], body, missing=details["type"] == "missing")
     code = _code(details["type"])
     if code == "unknown_parameter":
@@ -314,9 +316,16 @@ def refusal(error: ValidationError, body: Mapping[str, Any]) -> ApiError:
         message = f"Missing required parameter: '{param}'."
     elif code == UNSUPPORTED:
         message = f"Unsupported parameter: '{param}'. {details['msg']}"
+    elif details["type"] == "int_type" and _is_vast(details["input"]):
+        message, code = f"Invalid '{param}': the number has more than 64 bits.", VALUE_CODE
     else:
         message = f"Invalid '{param}': {_sentence(details)}" if param else _sentence(details)
     return ApiError(400, message, param=param, code=code)
+
+
+def _is_vast(value: Any) -> bool:
+    """The JSON parser returns integers beyond 64 bits as floats."""
+    return isinstance(value, float) and abs(value) >= 2**63
 
 
 def _code(kind: str) -> str:
@@ -324,6 +333,8 @@ def _code(kind: str) -> str:
 
 
 def _sentence(details: ErrorDetails) -> str:
+    if details["type"] in OBJECT_TYPES:
+        return "Input should be an object."
     message = details["msg"].removeprefix("Value error, ").replace(" after validation", "")
     return message if message.endswith(".") else message + "."
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import AfterValidator, Discriminator, Field, StringConstraints, Tag
 
 from worker.wire import limits
-from worker.wire.strict import Strict
+from worker.wire.strict import ModelName, Strict
 
 Token: TypeAlias = Annotated[int, Field(ge=0, lt=2**31)]
 
@@ -60,7 +60,7 @@ class EmbeddingsRequest(Strict):
         | Annotated[list[TokenIds], SEVERAL, together(TOKENS_MAX), Tag("arrays")],
         Discriminator(form),
     ]
-    model: str
+    model: ModelName
     encoding_format: Literal["float", "base64"] | None = None
     dimensions: int | None = None
     user: Annotated[str, StringConstraints(max_length=limits.USER_CHARS_MAX)] | None = None

@@ -31,6 +31,7 @@ OF_REQUESTS = {
     "files of a request": "FILES_MAX",
     "bytes of an image": "IMAGE_BYTES_MAX",
     "characters of the data URL of an image": "IMAGE_URL_CHARS_MAX",
+    "characters of the name of a model": "MODEL_CHARS_MAX",
     "characters of the name of a file": "FILENAME_CHARS_MAX",
     "tools": "TOOLS_MAX",
     "characters of the grammar of a custom tool": "GRAMMAR_CHARS_MAX",

@@ -21,6 +21,7 @@ from worker.wire.items import ItemReference, MessageItem
 from worker.wire.messages_request import MessagesRequest
 from worker.wire.response_request import ResponseRequest
 from worker.wire.strict import SHORT_BYTES_MAX, Strict, parse, parsed
+from worker.wire.text_inputs import EmbeddingsRequest
 
 FUNCTION = {"type": "function", "name": "f"}
 ODD = {"type": "object", "properties": {"a": {"type": "array", "contains": {}}}}
@@ -64,6 +65,7 @@ def test_many_small_messages_are_taken_and_many_wrong_ones_cost_one_error() -> N
         ({"temperature": True}, "temperature", "invalid_type"),
         ({"temperature": 2.5}, "temperature", "above_max_value"),
         ({"max_output_tokens": 0}, "max_output_tokens", "below_min_value"),
+        ({"max_output_tokens": 0.5}, "max_output_tokens", "invalid_type"),
         ({"stream": 1}, "stream", "invalid_type"),
         ({"top_logprobs": 21}, "top_logprobs", "above_max_value"),
         ({"tools": [FUNCTION, FUNCTION]}, "tools", "invalid_value"),
@@ -107,6 +109,24 @@ def test_a_response_request_is_refused_by_the_name_of_its_field(body: Any, param
     error = refused(ResponseRequest, body)
     assert error.param == param
     assert code in (None, error.code)
+
+
+@pytest.mark.parametrize("number", ["1" + "0" * 30, "-1" + "0" * 30])
+def test_a_number_beyond_64_bits_is_not_told_to_be_none(number: str) -> None:
+    error = refused(ResponseRequest, f'{{"input": "x", "max_output_tokens": {number}}}'.encode())
+    assert (error.param, error.code) == ("max_output_tokens", "invalid_value")
+    assert "64 bits" in error.message
+
+
+@pytest.mark.parametrize("body", [{"metadata": 5}, {"reasoning": []}, {"text": "x"}])
+def test_what_must_be_an_object_is_told_in_words_of_json(body: Any) -> None:
+    assert "object" in refused(ResponseRequest, {"input": "x", **body}).message
+
+
+@pytest.mark.parametrize("model", ["x" * 201, ""])
+def test_a_name_that_no_model_has_is_not_said_again(model: str) -> None:
+    error = refused(EmbeddingsRequest, {"input": "x", "model": model})
+    assert error.param == "model" and len(error.message) < 100
 
 
 MCP: dict[str, Any] = {"type": "mcp", "server_label": "far", "server_url": "https://tools.example/mcp"}
