@@ -145,7 +145,11 @@ async def search(
         asked.score_threshold,
         asked.filters,
     )
-    return await searcher.retrieve(wanted, trace, turn.limits.retrieval_ms - after_ms)
+    try:
+        return await searcher.retrieve(wanted, trace, turn.limits.retrieval_ms - after_ms)
+    except RetrievalError as error:
+        error.param = asked.param
+        raise
 
 
 def passage_tokens_max(turn: Turn, began_ns: int, token_s: float | None) -> int | None:

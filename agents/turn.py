@@ -68,6 +68,7 @@ class FileSearch:
     max_num_results: int = 5
     score_threshold: float = 0.0
     filters: Filter | None = None  # by attributes of the files
+    param: str = field(default="vector_store_ids", compare=False)  # the part of the request that named them
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from pydantic import (
     Field,
     StringConstraints,
     ValidationInfo,
+    WrapValidator,
     field_validator,
 )
 
@@ -41,7 +42,17 @@ from worker.wire.options import (
     Verbosity,
 )
 from worker.wire.strict import Id, Strict, Text, Unsupported, only, up_to, without_effect
-from worker.wire.tools import AUTO, Choice, FileSearchTool, ServerTool, Tool, ToolSearchTool, check_given, distinct
+from worker.wire.tools import (
+    AUTO,
+    Choice,
+    FileSearchTool,
+    ServerTool,
+    Tool,
+    ToolSearchTool,
+    check_given,
+    distinct,
+    placed,
+)
 
 Summary: TypeAlias = Literal["auto", "concise", "detailed"]
 ShortKey: TypeAlias = Annotated[str, StringConstraints(max_length=limits.KEY_CHARS_MAX)]
@@ -106,7 +117,7 @@ class ResponseRequest(TieredRequest):
     store: bool | None = None
     include: Include | None = None
 
-    tools: Annotated[list[Tool], up_to(limits.TOOLS_MAX), AfterValidator(distinct)] | None = None
+    tools: Annotated[list[Tool], up_to(limits.TOOLS_MAX), AfterValidator(distinct), WrapValidator(placed)] | None = None
     tool_choice: Choice | None = None
     parallel_tool_calls: bool | None = None
     max_tool_calls: Annotated[int, Field(ge=1)] | None = None

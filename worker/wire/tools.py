@@ -13,6 +13,7 @@ from pydantic import (
     Field,
     StringConstraints,
     ValidationInfo,
+    ValidatorFunctionWrapHandler,
     model_validator,
 )
 from pydantic_core import PydanticOmit
@@ -161,6 +162,8 @@ class FileSearchTool(_Builtin):
     ranking_options: RankingOptions | None = None
     filters: Filter | None = None
 
+    _place: int = 0  # among the tools of the request
+
     @property
     def score_threshold(self) -> float:
         return self.ranking_options.score_threshold if self.ranking_options else 0.0
@@ -173,6 +176,7 @@ class FileSearchTool(_Builtin):
             self.max_num_results or usual.max_num_results,
             self.score_threshold,
             self.filters,
+            param=f"tools[{self._place}].vector_store_ids",
         )
 
     def echo(self) -> dict[str, Any]:
@@ -225,6 +229,14 @@ Tool: TypeAlias = Annotated[
     Tagged(f"A tool must have one of the types {', '.join(KINDS)} or firsttoken:<name>.", _tag_of),
     BeforeValidator(_present),
 ]
+
+
+def placed(given: Any, validate: ValidatorFunctionWrapHandler) -> Any:
+    """A search knows its place in the request, for what is found out later: stores are looked up as it runs."""
+    tools = validate(given)
+    if search := next((tool for tool in tools if isinstance(tool, FileSearchTool)), None):
+        search._place = list(map(type_of, given)).index(search.type)
+    return tools
 
 
 class Named(Protocol):

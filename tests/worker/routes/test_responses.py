@@ -23,6 +23,7 @@ WEATHER = {
 }
 WEATHER_CALL = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Oslo"}}\n</tool_call>'
 SEARCH = {"type": "file_search", "vector_store_ids": ["docs"]}
+NOWHERE = {"type": "file_search", "vector_store_ids": ["nowhere"]}
 
 
 @pytest.fixture
@@ -114,7 +115,8 @@ async def test_a_conversation_grows_with_every_turn(database: Database) -> None:
         ({"previous_response_id": "resp_0"}, "previous_response_id", "previous_response_not_found"),
         ({"conversation": "conv_0"}, "conversation", "conversation_not_found"),
         ({"model": "gpt-9"}, "model", "model_not_found"),
-        ({"tools": [{"type": "file_search", "vector_store_ids": ["nowhere"]}]}, "vector_store_ids", "not_found"),
+        ({"tools": [NOWHERE]}, "tools[0].vector_store_ids", "not_found"),
+        ({"tools": [{"type": "web_search"}, NOWHERE]}, "tools[1].vector_store_ids", "not_found"),
     ],
 )
 @pytest.mark.parametrize("streamed", [False, True])
