@@ -13,7 +13,7 @@ from inference.prompt import Segment, TemplateOptions
 from worker.wire import limits
 from worker.wire.chat_request import ChoicesRequest, apart
 from worker.wire.options import TOP_MAX
-from worker.wire.strict import Text
+from worker.wire.strict import Ignored, Text
 from worker.wire.text_inputs import Token, each_of, form, together
 
 TOKENS_USUAL = 16  # the default of the public contract
@@ -90,6 +90,12 @@ class CompletionRequest(ChoicesRequest):
     def choices(self) -> int:
         """Of each prompt."""
         return self.n or 1
+
+    def note_ignored(self, known: frozenset[str], ignored: Ignored) -> None:
+        """Text that goes on as it is has no reasoning that could be told from an answer."""
+        super().note_ignored(known, ignored)
+        budgets = ("reasoning_budget", "thinking_token_budget")
+        ignored.add(*(name for name in budgets if getattr(self, name) is not None))
 
     @property
     def switches(self) -> TemplateOptions:

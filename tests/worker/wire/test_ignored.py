@@ -11,6 +11,7 @@ import pytest
 from agents.message import FunctionCall, Message
 from tests.worker.wire.test_parse import refused
 from worker.wire.chat_request import ChatRequest
+from worker.wire.completion_request import CompletionRequest
 from worker.wire.response_request import ResponseRequest
 from worker.wire.strict import Ignored, parse
 
@@ -20,7 +21,7 @@ MARK: dict[str, Any] = {"prompt_cache_breakpoint": {"mode": "explicit", "ttl": "
 FUNCTION: dict[str, Any] = {"type": "function", "name": "f", "parameters": {"type": "object"}}
 
 
-def named(request: type[ResponseRequest | ChatRequest], body: Any, *switches: str) -> str:
+def named(request: type[ResponseRequest | ChatRequest | CompletionRequest], body: Any, *switches: str) -> str:
     """The header of an answer by a model whose template has these switches."""
     ignored = Ignored()
     parse(request, orjson.dumps(body), ignored).note_ignored(frozenset(switches), ignored)
@@ -164,3 +165,9 @@ def test_what_may_mean_something_is_refused_by_its_name(
     request_type: type[ResponseRequest | ChatRequest], body: Any, param: str
 ) -> None:
     assert refused(request_type, body).param == param
+
+
+def test_a_text_that_goes_on_names_the_budgets_of_a_thought_that_it_has_not() -> None:
+    assert named(CompletionRequest, {"prompt": "x", "reasoning_budget": 5}) == "reasoning_budget"
+    assert named(CompletionRequest, {"prompt": "x", "thinking_token_budget": None}) == ""
+    assert named(ChatRequest, {**QUESTION, "reasoning_budget": 5}) == ""
