@@ -132,6 +132,10 @@ class ModelNotLoaded(InferenceError):
     """The model file could not be loaded."""
 
 
+class AdapterNotLoaded(ModelNotLoaded):
+    """One of its LoRA adapters could not be loaded."""
+
+
 class NoRoom(InferenceError):
     """No memory for a model while others are in use: retry after `retry_after_s`."""
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from inference.adapter import Adapter
-from inference.errors import ModelNotLoaded
+from inference.errors import AdapterNotLoaded
 from inference.llama.library import complaints, lib
 from inference.llama.weights import LlamaModel
 
@@ -19,7 +19,7 @@ class LoadedAdapters:
     """The adapters of one context, whose model may have other contexts without them. Load them before the context:
     llama.cpp sizes its graphs by the adapters that its model has by then.
 
-    Raises ModelNotLoaded, in a line that says what is wrong with which file.
+    Raises AdapterNotLoaded, in a line that says what is wrong with which file.
     """
 
     def __init__(self, model: LlamaModel, adapters: Sequence[Adapter]) -> None:
@@ -28,18 +28,18 @@ class LoadedAdapters:
         try:
             for adapter in adapters:
                 self._handles.append(_loaded(model, adapter))
-        except ModelNotLoaded:
+        except AdapterNotLoaded:
             self.close()
             raise
 
     def apply(self, context: Any) -> None:
-        """From the context's next step on. Raises ModelNotLoaded."""
+        """From the context's next step on. Raises AdapterNotLoaded."""
         count = len(self._handles)
         if not count:
             return
         handles = (lib.llama_adapter_lora_p_ctypes * count)(*self._handles)
         if lib.llama_set_adapters_lora(context, handles, count, (ctypes.c_float * count)(*self._scales)):
-            raise ModelNotLoaded("llama.cpp refused the adapters")
+            raise AdapterNotLoaded("llama.cpp refused the adapters")
 
     def close(self) -> None:
         """Once the context is closed, and before the model is: it would free them as well."""
@@ -49,15 +49,15 @@ class LoadedAdapters:
 
 def _loaded(model: LlamaModel, adapter: Adapter) -> Any:
     if not adapter.path.is_file():
-        raise ModelNotLoaded(f"no adapter file at {adapter.path}")
+        raise AdapterNotLoaded(f"no adapter file at {adapter.path}")
     with complaints() as said:
         handle = lib.llama_adapter_lora_init(model.handle, str(adapter.path).encode())
     if not handle:
         reasons = [line.partition(_REASON)[2].removesuffix(_HINT) for line in said if _REASON in line]
         reason = reasons[0] if reasons else "it cannot be read"
-        raise ModelNotLoaded(f"the adapter {adapter.path.name} does not fit {model.path.name}: {reason}")
+        raise AdapterNotLoaded(f"the adapter {adapter.path.name} does not fit {model.path.name}: {reason}")
     if lib.llama_adapter_get_alora_n_invocation_tokens(handle):
         # It must not be applied before its invocation tokens, and the cells of a prompt are shared whatever follows.
         lib.llama_adapter_lora_free(handle)
-        raise ModelNotLoaded(f"{adapter.path.name} is an activated adapter (aLoRA), which is not supported")
+        raise AdapterNotLoaded(f"{adapter.path.name} is an activated adapter (aLoRA), which is not supported")
     return handle

@@ -19,7 +19,7 @@ from inference.bundled import EMBEDDER
 from inference.config import EngineConfig
 from inference.embedding.cross_encoder import CrossEncoder
 from inference.embedding.registry import Embedders
-from inference.errors import InvalidTemplate, ModelNotLoaded
+from inference.errors import AdapterNotLoaded, InvalidTemplate, ModelNotLoaded
 from inference.llama import model_name
 from inference.provisioning.calibration import Calibrations
 from inference.provisioning.catalogue import SMOL_CHAT, find
@@ -78,13 +78,13 @@ def engine_config(config: Config) -> EngineConfig:
 
 
 def _adapters(setting: str | None, models: Path) -> tuple[Adapter, ...]:
-    """Raises ModelNotLoaded when there is no such file, there or in the folder of models."""
+    """Raises AdapterNotLoaded when there is no such file, there or in the folder of models."""
     found = []
     for adapter in adapters_in(setting or ""):
         path = adapter.path.expanduser()
         file = next((each for each in (path, models / path) if each.is_file()), None)
         if file is None:
-            raise ModelNotLoaded(f"no adapter file at {path}: give a GGUF file or one of {models}")
+            raise AdapterNotLoaded(f"no adapter file at {path}: give a GGUF file or one of {models}")
         found.append(replace(adapter, path=file, file_bytes=file.stat().st_size))
     return tuple(found)
 
@@ -93,6 +93,8 @@ def load_for(setting: str, load: Callable[[Loaded], T], what: Loaded) -> T:
     """Load what a setting names. Raises StartError, which names the setting."""
     try:
         return load(what)
+    except AdapterNotLoaded as error:
+        raise StartError(f"{error} (--lora)") from error
     except (ModelNotLoaded, InvalidTemplate) as error:
         raise StartError(f"{error} ({setting})") from error
 

@@ -16,7 +16,7 @@ from inference.adapter import ADAPTERS_MAX, Adapter, adapters_in
 from inference.backend import Chunk
 from inference.bundled import CHAT_MODEL, DRAFT_MODEL
 from inference.config import EngineConfig
-from inference.errors import ModelNotLoaded
+from inference.errors import AdapterNotLoaded
 from inference.generation import Sampling
 from inference.llama import LlamaContext, LlamaModel, are_loaded
 from inference.model import ChatModel
@@ -180,7 +180,7 @@ def test_a_wrong_adapter_is_refused_in_one_line(files: Path, base: LlamaModel, n
     write_adapter(files / "larger.gguf", random_changes(CHAT_MODEL))
     write_adapter(files / "deeper.gguf", {"blk.99.attn_q.weight": next(iter(changes.values()))})
     write_adapter(files / "activated.gguf", changes, more=_activated)
-    with pytest.raises(ModelNotLoaded, match=reason) as refused:
+    with pytest.raises(AdapterNotLoaded, match=reason) as refused:
         logits(base, Adapter(files / name))
     assert "\n" not in str(refused.value)
     assert (logits(base) == logits(base)).all()  # and the model goes on

@@ -10,7 +10,8 @@ from inference.bundled import DRAFT_MODEL
 from inference.config import FORCED_TOKENS_MAX
 from inference.provisioning.catalogue import SMOL_CHAT
 from worker.config import Config
-from worker.engines.engine_config import engine_config
+from worker.engines.engine_config import engine_config, load_for
+from worker.errors import StartError
 
 
 def test_a_draft_model_is_found_by_its_name(tmp_path: Path) -> None:
@@ -49,3 +50,10 @@ def test_what_requests_predict_is_drafted_unless_nothing_may_be(
     tmp_path: Path, asked: Path | None, allowed: bool
 ) -> None:
     assert engine_config(Config(home=tmp_path, draft=asked)).predictions is allowed
+
+
+def test_an_adapter_is_refused_by_its_own_setting(tmp_path: Path) -> None:
+    with pytest.raises(StartError, match=r"no adapter file at .*absent\.gguf.* \(--lora\)$"):
+        load_for("--model", engine_config, Config(home=tmp_path, lora=f"{tmp_path}/absent.gguf"))
+    with pytest.raises(StartError, match=r"no model absent: .* \(--model\)$"):
+        load_for("--model", engine_config, Config(home=tmp_path, model=Path("absent")))
