@@ -282,6 +282,25 @@ async def test_whoever_waits_may_have_the_answer_now(open_page: OpenPage, script
     await expect(button).to_be_hidden()
 
 
+async def test_a_turn_that_ends_behind_its_thought_says_so_and_can_be_asked_again(
+    open_page: OpenPage, scripted: ScriptedWorker
+) -> None:
+    async def nothing(stream: Stream) -> None:
+        await stream.think("Hm.")
+        await stream.begin_text()
+        await stream.end_text("")
+        await stream.complete()
+
+    scripted.script = nothing
+    page = await open_page(scripted.url)
+    await ask(page, "Is it?")
+    await expect(page.get_by_role("alert")).to_contain_text("was not answered")
+    scripted.script = hello
+    await page.get_by_role("button", name="Try again").click()
+    await expect(page.locator(".prose")).to_have_text("Hello.")
+    await expect(page.locator(".question")).to_have_count(1)
+
+
 async def test_what_is_said_while_an_answer_is_written_ends_it_and_is_answered_next(
     open_page: OpenPage, scripted: ScriptedWorker
 ) -> None:

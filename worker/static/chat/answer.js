@@ -152,6 +152,10 @@ export class Answer {
     return [...this.approvals.values()].some(({ approve }) => approve === null);
   }
 
+  get says() {
+    return [...this.texts.values()].some(({ text }) => text.trim() !== "");
+  }
+
   finishText(itemId) {
     const text = this.texts.get(itemId);
     text?.finish();

@@ -50,7 +50,7 @@ export class Exchange {
     const answer = this.begin({ announce: () => {} });
     replay(items, answer);
     this.settle();
-    if (!this.answer.asks && !items.some(({ type, role }) => type === "message" && role === "assistant")) this.unanswered();
+    if (this.isSilent) this.unanswered();
   }
 
   /** The answer is over, for whatever reason. */
@@ -72,7 +72,12 @@ export class Exchange {
   }
 
   get answered() {
-    return this.answer !== null && this.answer.texts.size > 0;
+    return this.answer !== null && this.answer.says;
+  }
+
+  /** Whether the model ended its turn without a word, perhaps behind a thought. */
+  get isSilent() {
+    return !this.answered && !this.answer.asks;
   }
 
   /** For who leafs through the versions by the keyboard. */

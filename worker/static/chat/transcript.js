@@ -168,6 +168,7 @@ export class Transcript {
       };
       await run({ question, signal: this.abort.signal, begun: taken }, answer);
       this.host.announce("Answer complete.");
+      if (exchange.isSilent && this.next === null) exchange.unanswered();
     } catch (error) {
       this.failed(error, exchange);
       this.giveUp();
