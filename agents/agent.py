@@ -244,6 +244,8 @@ class Agent:
         sink.write(step.end(fallback=progress.fallback))
         progress.add(step)
         hurried = progress.turn.answer_now is not None and progress.turn.answer_now.wanted
+        if hurried:
+            progress.trace.attributes["firsttoken.answer_now"] = True
         if step.keep_answer and step.is_whole and step.finish not in (None, Finish.CANCELLED) and not hurried:
             step.keep_answer(CachedAnswer("".join(step.heard), tuple(step.ids), step.finish))
         self._router.learn(step.candidate, progress.turn, step.reply.items, step.generation)

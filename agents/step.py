@@ -136,7 +136,7 @@ class StepSpans:
             connect.attributes["retry_reason"] = lost[-1]
         return arrived_ns
 
-    def decoded(self) -> None:
+    def decoded(self, reasoning_tokens: int = 0) -> None:
         """Also for a step that was abandoned: a phase that never started gets no span."""
         if self._decoded:
             return
@@ -158,6 +158,8 @@ class StepSpans:
                 accepted=generation.facts.acceptance.accepted,
             )
             decode.attributes |= _batch("steps", generation.facts.writing)
+            if reasoning_tokens:
+                decode.attributes["reasoning_tokens"] = reasoning_tokens
             self._name(decode)
 
     def _name(self, span: Span) -> None:
@@ -267,14 +269,14 @@ class Step:
         if self.ended:
             return []
         self.ended = True
-        self.spans.decoded()
+        self.spans.decoded(self.reasoning_tokens)
         return self._started(self.reply.finish(cut_off=self.finish is not Finish.STOP, fallback=fallback))
 
     def cancel(self) -> None:
         """Free the sequence and cancel the tools. Idempotent, and never waits."""
         self.generation.cancel()
         self.calls.cancel()
-        self.spans.decoded()
+        self.spans.decoded(self.reasoning_tokens)
 
     def steer(self, *, stop_tools: bool) -> None:
         """End early: at once, or once the calls that it has begun have their results."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any
 
 from playwright.async_api import expect
 
@@ -263,6 +264,25 @@ async def test_thoughts_are_folded_away_above_the_answer(open_page: OpenPage, sc
     await expect(page.locator(".thought pre")).to_be_hidden()
     await page.get_by_text("Reasoning").click()
     await expect(page.locator(".thought pre")).to_have_text("Hm, easy.")
+
+
+async def test_a_timing_tells_when_the_answer_began_behind_a_thought(
+    open_page: OpenPage, scripted: ScriptedWorker
+) -> None:
+    async def answer(stream: Stream) -> None:
+        await stream.think("Hm.")
+        await stream.begin_text()
+        await stream.text("Yes.")
+        await stream.end_text("Yes.")
+        before: Any = TRACE["spans"]
+        spans = [*before, span("first_answer", 0.0, 75.0, lane="answer")]
+        await stream.send("firsttoken:trace", trace={**TRACE, "spans": spans})
+        await stream.complete()
+
+    scripted.script = answer
+    page = await open_page(scripted.url)
+    await ask(page, "Is it?")
+    await expect(page.locator(".timing-numbers")).to_contain_text("Answer after 75.0 ms")
 
 
 async def test_whoever_waits_may_have_the_answer_now(open_page: OpenPage, scripted: ScriptedWorker) -> None:

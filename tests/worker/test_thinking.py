@@ -53,6 +53,11 @@ def thinker() -> ScriptedModel:
     return ScriptedModel([REPLY], name=MODEL, chat_template=THINKS)
 
 
+async def trace_of(client: Client, response_id: str) -> Any:
+    (found,) = (await get(client, f"/ops/api/traces?q={response_id}"))["data"]
+    return await get(client, f"/ops/api/traces/{found['id']}")
+
+
 @asynccontextmanager
 async def clients(client: Client) -> AsyncIterator[tuple[AsyncOpenAI, AsyncAnthropic]]:
     url, key = str(client.make_url("/")).rstrip("/"), client.session.headers["Authorization"].split()[-1]
@@ -149,7 +154,17 @@ async def test_whoever_waits_may_have_the_answer_now(database: Database) -> None
         assert THOUGHT not in rest and "Yes." in rest
         await post(client, f"/v1/responses/{id}/answer_now", {}, 202)  # without effect
         assert (await get(client, f"/v1/responses/{id}"))["status"] == "completed"
+        assert (await trace_of(client, id))["attributes"]["firsttoken.answer_now"] is True
         await post(client, "/v1/responses/resp_0/answer_now", {}, 404)
+
+
+async def test_a_trace_tells_how_long_the_thought_of_a_step_was(database: Database) -> None:
+    async with answering(database, model=thinker()) as client:
+        told = await post(client, "/v1/responses", {"input": "x", "reasoning_budget": 2})
+        trace = await trace_of(client, told["id"])
+    (decode,) = [span for span in trace["spans"] if span["name"] == "decode"]
+    assert decode["attributes"]["reasoning_tokens"] == told["usage"]["output_tokens_details"]["reasoning_tokens"] > 0
+    assert "firsttoken.answer_now" not in trace["attributes"]
 
 
 @pytest.mark.parametrize("path", BODIES)

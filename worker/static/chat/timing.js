@@ -59,9 +59,12 @@ function legend(pieces, totalMs) {
   return [rows(large, true), el("details", { class: "legend-rest" }, el("summary", {}, told), rows(small, false))];
 }
 
+/** Behind reasoning and calls, the answer has a first token of its own. */
 function numbers(trace) {
+  const answered = trace.spans.find(({ name }) => name === "first_answer");
   const parts = [
     ["First token", trace.ttft_ms === null ? null : duration(trace.ttft_ms)],
+    ["Answer after", answered ? duration(answered.duration_ms) : null],
     ["", pace(trace.tpot_ms)],
     ["Total", duration(trace.duration_ms)],
   ];
