@@ -45,6 +45,7 @@ class RunningCalls:
     stored: Callable[[], Awaitable[None]] | None = None
     answered: int = 0  # the results of this many leading calls were sent before
     lost: bool = False  # the calls that follow were started by a lost worker
+    stopped: bool = False  # no further call starts
 
     def start(self, call: FunctionCall) -> None:
         """Start a complete call. If it may not run, its result is the reason."""
@@ -55,6 +56,8 @@ class RunningCalls:
             self.refuse(call, "not run, the tool budget is exhausted")
         elif len(self.pending) < self.answered or (self.lost and not self.toolbox.repeats(call.name)):
             self.refuse(call, LOST)
+        elif self.stopped:
+            self.refuse(call, STOPPED)
         else:
             running = self._run(call, min(limits.tool_timeout_s, remaining_s))
             self.pending.append((call, asyncio.create_task(running, name=f"tool:{call.name}")))
@@ -69,7 +72,8 @@ class RunningCalls:
         self.pending.append((call, ToolResult.error(reason)))
 
     def cancel(self) -> None:
-        """Cancel the calls that still run; their results say so."""
+        """Cancel the calls that still run, and those that are still being written; their results say so."""
+        self.stopped = True
         for _, result in self.pending:
             if isinstance(result, asyncio.Task):
                 result.cancel()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -17,6 +18,7 @@ from agents.message import new_id
 from agents.store import ResponseRecord
 from agents.tool import tool
 from agents.toolbox import Toolbox
+from inference.generation import Delta
 from inference.testing import ScriptedModel
 from migrations.pool import Database
 from tests.agents.turns import user
@@ -158,6 +160,53 @@ async def test_a_tool_that_runs_is_waited_for_unless_it_is_to_be_stopped(databas
     assert call["type"] == "function_call" and ("stopped" in result["output"]) is stop_tools
     assert after["output"][0]["content"][0]["text"] == "I see."
     assert len(model.prompts) == 2 and result["output"] in model.prompts[1] and LESS in model.prompts[1]
+
+
+class Hesitant(ScriptedModel):
+    """Stands still within the arguments of its call, until `goes_on`."""
+
+    goes_on: asyncio.Event
+
+    def generate(self, *args: Any, **options: Any) -> Any:
+        generation = super().generate(*args, **options)
+
+        async def stream(receive: Callable[[Delta], None]) -> None:
+            said = ""
+            async for delta in generation:
+                receive(delta)
+                said += delta.text
+                if "a long" in said:
+                    await self.goes_on.wait()
+
+        generation.stream = stream  # type: ignore[method-assign]
+        return generation
+
+
+async def test_a_call_that_is_being_written_does_not_run_where_tools_are_to_be_stopped(database: Database) -> None:
+    ran = False
+
+    @tool
+    async def sail(to: str) -> str:
+        """Goes there."""
+        nonlocal ran
+        ran = True
+        return "It is done."
+
+    call = '<tool_call>\n{"name": "sail", "arguments": {"to": "a long way off, behind the sea"}}\n</tool_call>'
+    model = Hesitant([call, "I see."], name=MODEL)
+    model.goes_on = asyncio.Event()
+    services = services_with(database, model)
+    services = replace(services, agent=Agent(model, None, Toolbox([sail])))
+    async with signed_in(database, services) as client:
+        answer = await client.post(URL, json={**STREAM, "tools": [{"type": "firsttoken:sail"}]})
+        id = response_id_of(await answer.content.readuntil(b"function_call"))
+        told = await post(client, f"{URL}/{id}/steer", {"input": LESS, "stop_tools": True}, 202)
+        model.goes_on.set()
+        await answer.read()
+        before, after = await get(client, f"{URL}/{id}"), await ended(client, told["response"])
+    assert not ran and "stopped" in before["output"][1]["output"]
+    assert before["incomplete_details"]["reason"] == "steered"
+    assert after["output"][0]["content"][0]["text"] == "I see."
 
 
 async def test_an_answer_that_was_complete_stays_complete_and_another_follows(database: Database) -> None:
