@@ -139,7 +139,7 @@ class Engine:
             pace_s=terms.due.pace_s,
             forecast=self._forecasts.check(uncached, terms.due, terms.salt, terms.priority, now_ns()),
             deadline_ns=terms.deadline_ns,
-            thought=Thought(sampling.thought, self._pieces) if sampling.thought else None,
+            thought=Thought(sampling.thought, self._pieces, self._end_tokens) if sampling.thought else None,
             boundaries=PromptTokens.boundaries_of(prompt),
             runs=runs,
         )

@@ -187,10 +187,11 @@ class Executor:
 
     def _draw(self, request: Request, logits: NDArray[np.float32]) -> None:
         try:
-            due = request.thought.due(request.generated) if request.thought else None
-            token = request.sampler.draw(logits, due)
-            if request.thought and due is not None and token != due:
-                request.thought.refuse()
+            thought, written = request.thought, request.generated
+            due = thought.due(written) if thought else None
+            token = request.sampler.draw(logits, due, thought.banned(written) if thought else ())
+            if thought and due is not None and token != due:
+                thought.refuse()
         except InferenceError as error:
             self._finish(request, Finish.ERROR, error)
         except Exception as error:  # isolation: one request's settings must not end the others

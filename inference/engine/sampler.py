@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import secrets
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import cached_property
 from math import log
 from typing import Any
@@ -147,9 +147,10 @@ class Sampler:
         stretch["state"]["counter"] = np.array([0, self._place, 0, 0], np.uint64)
         self._random.bit_generator.state = stretch
 
-    def draw(self, logits: NDArray[np.float32], due: int | None = None) -> int:
-        """Sample from logits [vocabulary], left unchanged -> token id: that which is `due`, if the grammar allows it.
-        Raises GrammarFailed if no token fits the grammar."""
+    def draw(self, logits: NDArray[np.float32], due: int | None = None, banned: Collection[int] = ()) -> int:
+        """Sample from logits [vocabulary], left unchanged -> token id: that which is `due`, if the grammar allows it;
+        none that is `banned` here, unless the grammar allows no other. Raises GrammarFailed if no token fits the
+        grammar."""
         if self._repeats:
             self._turn_to_place()
         self._place += 1
@@ -157,6 +158,10 @@ class Sampler:
         token = self._pick(row) if due is None else due
         if self._adjusts_seldom and token in self.never:
             token = self._pick(self._adjusted(logits))
+        if token in banned:
+            row = self._adjusted(logits).copy()
+            row[[*banned]] += BIAS_MIN
+            token = self._pick(row)
         if self._constraint:
             if not self._constraint.allows(token):
                 fitting = self._fitting(row, self._constraint, token)
@@ -246,8 +251,8 @@ class Thought:
     Marks are found in the text of the tokens, as they may be spelled in
     several; the text after the last mark is all that is kept of it."""
 
-    def __init__(self, limit: ThoughtLimit, pieces: Sequence[bytes]) -> None:
-        self._limit = limit
+    def __init__(self, limit: ThoughtLimit, pieces: Sequence[bytes], end_tokens: frozenset[int] = frozenset()) -> None:
+        self._limit, self._end_tokens = limit, end_tokens
         self._open, self._close = limit.open.encode(), limit.close.encode()
         self._pieces = pieces
         self._within = limit.begun
@@ -256,6 +261,7 @@ class Thought:
         self._read = 0  # tokens of the answer that were looked at
         self._tail = b""  # the newest text, as long as a mark could begin in it
         self._next: list[int] = []  # of the closing mark
+        self._answer_at: int | None = None  # the place of the first token behind a mark that was not drawn
         self._refused = False
         self.ending = False  # an answer is wanted: every thought ends at once
 
@@ -273,20 +279,27 @@ class Thought:
             self._take(self._pieces[token])
         self._read = len(generated)
         if not self._next and self._is_over and (self._within or begun_elsewhere):
-            self._next = self._rest_of_mark(generated)
+            rest = self._rest_of_mark(generated)
+            if rest is not None:
+                self._next, self._answer_at = rest, len(generated) + len(rest)
         return self._next.pop(0) if self._next else None
 
-    def _rest_of_mark(self, generated: Sequence[int]) -> list[int]:
-        """Without the tokens that are there already, of an answer that was begun elsewhere."""
+    def banned(self, generated: Sequence[int]) -> frozenset[int]:
+        """The tokens that must not come behind the `generated` ones: whoever was interrupted in a thought often ends
+        the turn there, and the answer would be empty."""
+        return self._end_tokens if len(generated) == self._answer_at else frozenset()
+
+    def _rest_of_mark(self, generated: Sequence[int]) -> list[int] | None:
+        """Without the tokens that are there already, of an answer that was begun elsewhere; None: none is due."""
         ends = self._limit.ends
         begun = 0 if self._limit.tokens is None else self._spent + self._since - self._limit.tokens
         if 0 < begun <= len(ends) and tuple(generated[-begun:]) == ends[:begun]:
             return list(ends[begun:])
-        return list(ends) if self._within else []
+        return list(ends) if self._within else None
 
     def refuse(self) -> None:
         """A grammar does not allow the mark: the thought goes on."""
-        self._refused = True
+        self._refused, self._answer_at = True, None
 
     @property
     def _is_over(self) -> bool:

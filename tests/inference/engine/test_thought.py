@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
+from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import numpy as np
@@ -20,18 +21,25 @@ from inference.testing import ScriptedBackend, scripted_token
 
 PIECES = [bytes([65 + token]) for token in range(26)]
 PROMPT = [1, 2, 3]
+OTHER = [5, 2, 3]
 CLOSE = (25, 24, 25)  # ZYZ: no answer of the scripted device happens to contain it
 OPENED = ThoughtLimit("QXQ", "ZYZ", CLOSE, begun=True)
 
 
-@pytest.fixture
-async def engine() -> AsyncIterator[Engine]:
+@asynccontextmanager
+async def engine_with(end_tokens: Collection[int]) -> AsyncIterator[Engine]:
     config = EngineConfig(parallel=2, resident=2)
     backend = ScriptedBackend(slots=config.slots, context=100_000, rows_max=1024, vocabulary=26)
-    engine = Engine(backend, PIECES, frozenset(), config)
+    engine = Engine(backend, PIECES, frozenset(end_tokens), config)
     engine.start()
     yield engine
     await asyncio.to_thread(engine.close)
+
+
+@pytest.fixture
+async def engine() -> AsyncIterator[Engine]:
+    async with engine_with(()) as engine:
+        yield engine
 
 
 def greedy(thought: ThoughtLimit | None, tokens: int = 9) -> Sampling:
@@ -90,6 +98,24 @@ async def test_an_answer_that_goes_on_elsewhere_knows_what_was_thought(engine: E
     assert tuple(whole[4 : 4 + len(ends)]) == ends
     for written in range(1, len(whole)):
         assert await ids_of(engine.submit(PROMPT, sampling, Terms(written=whole[:written]))) == whole
+
+
+async def test_an_answer_begins_behind_a_thought_that_was_ended() -> None:
+    thought = drawn(OTHER, [], 4)
+    end = scripted_token([*OTHER, *thought, *CLOSE], 26)
+    assert end not in thought
+    async with engine_with({end}) as engine:
+        whole = await ids_of(engine.submit(OTHER, greedy(limited(4), 12)))
+        assert whole[:7] == [*thought, *CLOSE] and len(whole) > 7 and whole[7] != end
+        for written in range(1, len(whole)):
+            assert await ids_of(engine.submit(OTHER, greedy(limited(4), 12), Terms(written=whole[:written]))) == whole
+
+
+def test_a_model_that_ends_its_thought_may_end_its_turn() -> None:
+    thought = Thought(limited(4), PIECES, frozenset({1}))
+    for written in range(6):
+        thought.due(spell("AZYZBC")[:written])
+        assert not thought.banned(spell("AZYZBC")[:written])
 
 
 async def test_a_mark_of_another_vocabulary_is_refused(engine: Engine) -> None:
