@@ -235,6 +235,8 @@ class Reply:
         if not shown:
             self._space = text if goes_on else self._space
             return []
+        if self._told and not (goes_on or self.verbatim):
+            self._told = _within(shown, self._told)
         begun = [] if goes_on else [*self._close("completed"), *self._start(_empty(kind))]
         self._space = text[len(shown) :]
         return begun + self._grow(shown)
@@ -328,6 +330,15 @@ def _before(text: str, told: tuple[TokenLogprob, ...]) -> tuple[TokenLogprob, ..
     while told and len(told[-1].token) <= left:
         left -= len(told[-1].token)
         told = told[:-1]
+    return told
+
+
+def _within(text: str, told: tuple[TokenLogprob, ...]) -> tuple[TokenLogprob, ...]:
+    """The tokens from the first one of the text on: those before it are marks, or white space that is not shown."""
+    at = b"".join(each.token for each in told).rfind(text.encode("utf-8", "replace"))
+    while told and at >= len(told[0].token):
+        at -= len(told[0].token)
+        told = told[1:]
     return told
 
 

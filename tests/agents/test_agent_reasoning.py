@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import pytest
+
 from agents.events import ReasoningDelta
 from agents.message import FunctionCall, FunctionCallOutput, Message, Reasoning
 from agents.payload import from_payload, to_payload
@@ -33,6 +35,18 @@ async def test_thoughts_come_before_the_answer_and_are_no_part_of_it() -> None:
 async def test_the_tokens_of_thoughts_are_counted() -> None:
     usage = (await run(thinker("<think>Hm, easy.</think>Yes."), asked())).finished.usage
     assert 3 <= usage.reasoning_tokens < usage.output_tokens
+
+
+@pytest.mark.parametrize("piece_chars", range(1, 9))
+@pytest.mark.parametrize("thought", ["<think>Hm, easy.</think>\n\n", "<think>\n\n</think>\n\n", "\n\n"])
+async def test_only_tokens_of_the_answer_have_probabilities(thought: str, piece_chars: int) -> None:
+    model = thinker(f"{thought}Yes, it is <b>so</b>.")
+    model.piece_chars = piece_chars
+    ran = await run(model, asked(sampling=Sampling(top_logprobs=1)))
+    answer = ran.output[-1]
+    assert isinstance(answer, Message) and answer.text == "Yes, it is <b>so</b>."
+    told = b"".join(each.token for each in answer.logprobs).decode()
+    assert told.endswith(answer.text) and len(told) - len(answer.text) < piece_chars
 
 
 async def test_a_call_nobody_offered_is_told_without_the_thoughts_before_it() -> None:
