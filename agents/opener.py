@@ -107,7 +107,7 @@ class TurnOpener:
 
     async def _find(self, turn: Turn, trace: Trace) -> tuple[Rewriting, list[Passage]]:
         asked = await rewritten(turn, self._router.rewriter(turn), trace)
-        return asked, await search(turn, self._retriever, trace, asked.query, after_ms=asked.took_ms)
+        return asked, await search(turn, self._retriever, trace, asked)
 
 
 def _affordable(turn: Turn, trace: Trace, candidate: Candidate, passages: list[Passage]) -> list[Passage]:

@@ -124,29 +124,33 @@ def _usage(generation: Generation | None) -> Usage:
     )
 
 
-async def search(
-    turn: Turn, searcher: Searcher | None, trace: Trace, query: str | None = None, *, after_ms: float = 0.0
-) -> list[Passage]:
-    """Passages for a query, by default the newest user message; none without a question, or if nothing is relevant
-    enough. `after_ms` of the time budget have passed.
-
-    Raises InvalidTurn without a searcher, StoreNotFound for an unknown store.
-    """
-    query, asked = question(turn) if query is None else query, turn.file_search
-    if asked is None or not query:
-        return []
-    if searcher is None:
-        raise InvalidTurn("file_search is not available here.", param="tools")
-    wanted = Query(
+def query_of(turn: Turn, text: str) -> Query | None:
+    """The search of a turn for this text; None if there is nothing to search, or to search for."""
+    asked = turn.file_search
+    if asked is None or not text:
+        return None
+    return Query(
         turn.tenant_id,
-        query,
+        text,
         asked.vector_store_ids,
         asked.max_num_results,
         asked.score_threshold,
         asked.filters,
     )
+
+
+async def search(turn: Turn, searcher: Searcher | None, trace: Trace, rewriting: Rewriting) -> list[Passage]:
+    """Passages for the question of a turn; none without one, or if nothing is relevant enough.
+
+    Raises InvalidTurn without a searcher, StoreNotFound for an unknown store.
+    """
+    asked, query = turn.file_search, query_of(turn, rewriting.query)
+    if asked is None or query is None:
+        return []
+    if searcher is None:
+        raise InvalidTurn("file_search is not available here.", param="tools")
     try:
-        return await searcher.retrieve(wanted, trace, turn.limits.retrieval_ms - after_ms)
+        return await searcher.retrieve(query, trace, turn.limits.retrieval_ms - rewriting.took_ms)
     except RetrievalError as error:
         error.param = asked.param
         raise

@@ -96,12 +96,8 @@ class SpeculativeSearch:
                 self.counts[USED] += 1
                 self._account(kept, USED)  # the prompt continues from it, and ends it if it still runs
 
-    def at(self, place: Hashable) -> Searcher:
-        """A searcher that only starts a speculative search for the user at `place`, and returns no passages."""
-        return _Beginning(self, place)
-
     def begin(self, place: Hashable, query: Query) -> None:
-        """Start a search, replacing an earlier one at the same place that was not requested."""
+        """Start a search for the user at a place, replacing an earlier one there that was not requested."""
         query = _plain(query)
         if (before := self._kept.get(place)) is not None and before.query == query and not before.task.done():
             return
@@ -168,16 +164,6 @@ class SpeculativeSearch:
             if reading.finish is not None:
                 self._engine_ns[came] += reading.facts.spent.engine_ns
         self._ending = [each for each in self._ending if each[1].finish is None]
-
-
-@dataclass(frozen=True, slots=True)
-class _Beginning:
-    speculative_search: SpeculativeSearch
-    place: Hashable
-
-    async def retrieve(self, query: Query, trace: Trace, budget_ms: float = inf) -> list[Passage]:
-        self.speculative_search.begin(self.place, query)
-        return []
 
 
 def _plain(query: Query) -> Query:

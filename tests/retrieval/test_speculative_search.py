@@ -61,10 +61,11 @@ async def ask(
 ) -> list[Passage]:
     """With a place, it is only written there."""
     query = Query(**{"tenant_id": TENANT, "text": text, "stores": ("docs",), "limit": 5, **other})
-    searcher = speculative_search if place is None else speculative_search.at(place)
-    found = await searcher.retrieve(query, trace or Trace(), budget_ms)
+    if place is None:
+        return await speculative_search.retrieve(query, trace or Trace(), budget_ms)
+    speculative_search.begin(place, query)
     await asyncio.sleep(0)  # what was begun begins
-    return found
+    return []
 
 
 async def test_who_asks_what_was_written_gets_what_was_found(

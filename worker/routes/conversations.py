@@ -19,7 +19,8 @@ from aiohttp import web
 from pydantic import AfterValidator, Field, model_validator
 
 from agents.message import FunctionCall, FunctionCallOutput, Item, Message
-from agents.search import search
+from agents.prompt import question
+from agents.search import query_of
 from agents.store import Conversation, ConversationStore, Found, SharedConversation
 from agents.turn import Turn
 from inference.generation import Generation
@@ -382,7 +383,8 @@ async def _warm(request: web.Request, conversation_id: str | None) -> web.Respon
     draft: Turn | None = None
     if speculative_search is not None and written.input:
         draft = sent.applied((await hydrate(services, principal, ResponseFrame(written, frame.model))).turn)
-        await search(draft, speculative_search.at(place), Trace())
+        if (query := query_of(draft, question(draft))) is not None:
+            speculative_search.begin(place, query)
     elif speculative_search is not None:
         speculative_search.forget(place)  # the next key
 
