@@ -109,24 +109,18 @@ _SOFT_PAUSE = 1
 _CPU = 0  # of ggml's types of devices
 CACHE_LINE = 64  # bytes: loads of that many take twice as long where they straddle two lines
 _buffer_types = ctypes.POINTER(ctypes.POINTER(_handle))
-_ALLOCATE, _ALIGNMENT = 1, 2  # places among the functions of a type of buffers, after get_name
+_ALLOCATE, _ALIGNMENT = 1, 2  # places among the functions of a type of buffers, after get_name, in this version
 _Allocate = ctypes.CFUNCTYPE(_handle, _handle, ctypes.c_size_t)
 _cache_line = ctypes.CFUNCTYPE(ctypes.c_size_t, _handle)(lambda _: CACHE_LINE)
 _allocators: list[Any] = []  # called by the library, which does not keep them alive
 _buffer_start = _typed(_cdll.ggml_backend_buffer_get_base, _handle, _handle)
 
 
-def _align_tensors(buffers: Any) -> bool:
+def _align_tensors(buffers: Any) -> None:
     """Begin every tensor in a CPU's caches and intermediate results at a cache line. llama.cpp aligns to 32 bytes, as
     files of weights do: behind an odd number of tensors that small, such as the list of a step's recurrent states, all
-    others straddle lines, and a prompt takes 1.3 times as long. Returns whether this build lets us."""
-    alignment = _typed(_cdll.ggml_backend_buft_get_alignment, ctypes.c_size_t, _handle)
-    usual = buffers[_ALIGNMENT]
+    others straddle lines, and a prompt takes 1.3 times as long."""
     buffers[_ALIGNMENT] = ctypes.cast(_cache_line, _handle).value
-    if alignment(buffers) == CACHE_LINE:
-        return True
-    buffers[_ALIGNMENT] = usual  # the functions stand in another order
-    return False
 
 
 def _use_huge_pages(buffers: Any) -> None:
@@ -156,9 +150,9 @@ def _repacked_buffers() -> Iterator[Any]:
 
 def _tune_buffers() -> None:
     usual = _typed(_cdll.ggml_backend_cpu_buffer_type, ctypes.POINTER(_handle))()
-    if _align_tensors(usual):
-        for buffers in (usual, *_repacked_buffers()):
-            _use_huge_pages(buffers)
+    _align_tensors(usual)
+    for buffers in (usual, *_repacked_buffers()):
+        _use_huge_pages(buffers)
 
 
 _tune_buffers()
