@@ -55,6 +55,9 @@ LONGER_MAX = 4.0
 # Prompts of different lengths are computed in parts: their common length together, then the rest of the longer ones. A
 # part with few rows costs two or three times as much per row, so no prompt gets a part of fewer tokens than this.
 MIN_CHUNK = 16
+# A chunk beside streams grows by up to this share of itself if that completes one more prompt: the rest would be a step
+# of its own, for which every stream would wait again.
+COMPLETING_SHARE = 0.25
 # With a stream per slot, all rows of a step read a multiple of so many cells, and mask those that they must not see. A
 # chunk of a prompt that runs into further cells makes all of its rows read them, so it ends before them if it then
 # still has so many rows that another step costs less than what is saved.
@@ -180,7 +183,8 @@ class Scheduler:
             outputs = self._outputs_max - len(computing)
             if self._streams and not streams and len(prefilling) == 1:
                 chunk = within_cells(chunk, prefilling[0])
-            for request, tokens in divide(chunk, prefilling):
+            spare = min(int(COMPLETING_SHARE * chunk), self._config.prefill_tokens_alone - chunk) if streams else 0
+            for request, tokens in divide(chunk, prefilling, spare):
                 if request.is_unscored:
                     tokens = _whole(request, min(tokens, max(0, outputs)))
                     outputs -= tokens
@@ -453,12 +457,12 @@ def within_cells(chunk: int, request: Request) -> int:
     return within if chunk < request.batchable and within >= WITHIN_CELLS_MIN else chunk
 
 
-def divide(budget: int, prefilling: Sequence[Request]) -> list[tuple[Request, int]]:
+def divide(budget: int, prefilling: Sequence[Request], spare: int = 0) -> list[tuple[Request, int]]:
     """Divide a step's prompt tokens: half to the request that has been running longest, so that it always progresses;
     the rest to the shortest first, so that no request queues behind another's long prompt. Higher classes come first.
 
     Tokens left over go to the oldest request too. A remainder below MIN_CHUNK is given to no other request, unless it
-    completes its prompt."""
+    completes its prompt. Up to `spare` more tokens complete the first prompt that the budget would cut."""
     if not prefilling:
         return []
     first = min(prefilling, key=lambda r: r.priority)  # in order of admission: the oldest of the highest class
@@ -466,6 +470,8 @@ def divide(budget: int, prefilling: Sequence[Request]) -> list[tuple[Request, in
     left = budget - given[first]
     for request in sorted(prefilling, key=lambda r: (r.priority, r.batchable)):
         wanted = request.batchable - given.get(request, 0)
+        if left < wanted <= left + spare:
+            left, spare = wanted, 0
         more = min(wanted, left)
         if more == wanted or more >= MIN_CHUNK or request is first:
             given[request] = given.get(request, 0) + more

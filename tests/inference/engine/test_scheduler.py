@@ -407,6 +407,25 @@ def test_prompts_of_one_length_are_computed_whole_and_none_is_begun_with_a_crumb
     assert [tokens for _, tokens in divide(140, prefilling)] == [60, 60, 20]
 
 
+def test_a_prompt_that_the_budget_nearly_completes_is_completed() -> None:
+    prefilling = [request([n] * 60) for n in range(4)]
+    for r in prefilling:
+        r.slot = 0
+    assert [tokens for _, tokens in divide(140, prefilling, spare=40)] == [60, 60, 60], "but only one"
+    assert [tokens for _, tokens in divide(140, prefilling, spare=39)] == [60, 60, 20]
+    assert [tokens for _, tokens in divide(120, prefilling, spare=60)] == [60, 60, 60], "also one that gets none"
+
+
+def test_streams_do_not_wait_again_for_the_rest_of_a_prompt() -> None:
+    machine = Machine(EngineConfig(parallel=3, resident=2, prefill_tokens_alone=256))
+    machine.scheduler.add(request([1], max_tokens=20))
+    machine.step()
+    for rows in (1, 16, 32, 64):
+        machine.scheduler.cost.observe(rows, rows * CONFIG.inter_token_target_s / 70)
+    machine.scheduler.add(request([2, 3] * 40))
+    assert machine.step() == [1, 80], "64 are within the target"
+
+
 def test_what_no_other_prompt_wants_is_the_long_ones() -> None:
     prefilling = [request([n] * size) for n, size in enumerate([500, 20, 300])]
     for r in prefilling:
