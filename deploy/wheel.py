@@ -83,8 +83,8 @@ class Progress:
 
 
 PACKAGE = "llama-cpp-python"
-LOOPS = Path(__file__).with_name("ggml_loops.h")
-INCLUDE_LOOPS = f"-include {LOOPS.name}"  # without the folder, so that clones share a wheel
+HEADERS = tuple(Path(__file__).with_name(f"ggml_{what}.h") for what in ("loops", "attention", "products"))
+INCLUDE_LOOPS = " ".join(f"-include {header.name}" for header in HEADERS)  # no folder, so that clones share a wheel
 # The multimodal library, without video, for which it starts ffmpeg.
 COMMON = ("-DLLAVA_BUILD=ON", "-DMTMD_VIDEO=OFF", f"-DCMAKE_CXX_FLAGS={INCLUDE_LOOPS}")
 KEEP_STORES = "-fno-tree-dse -fno-dse"
@@ -126,7 +126,7 @@ def pinned_version(pyproject: str) -> str:
 def cache_key(version: str, recipe: Recipe, cpu: Cpu, compiler: str) -> str:
     """A key of everything that the machine code depends on. The Python version is left out: the wheel does not depend
     on Python's ABI."""
-    facts = [version, *recipe.cmake_args, LOOPS.read_text("utf-8"), cpu.name, compiler]
+    facts = [version, *recipe.cmake_args, *(header.read_text("utf-8") for header in HEADERS), cpu.name, compiler]
     return f"{version}-{hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]}"
 
 
@@ -189,7 +189,7 @@ def _compile(command: list[str], environment: dict[str, str], log: Log, backend:
 def including_loops(more: Mapping[str, str] = MappingProxyType({})) -> dict[str, str]:
     """The environment in which a recipe compiles, since its flags name the loops without their folder."""
     environment = {**os.environ, **more}
-    folders = filter(None, (str(LOOPS.parent), environment.get("CPLUS_INCLUDE_PATH")))
+    folders = filter(None, (str(HEADERS[0].parent), environment.get("CPLUS_INCLUDE_PATH")))
     return environment | {"CPLUS_INCLUDE_PATH": os.pathsep.join(folders)}
 
 

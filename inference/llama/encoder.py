@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from inference.errors import ModelNotLoaded
 from inference.llama.context import Batch
-from inference.llama.library import DecodeFailed, get_embeddings, lib
+from inference.llama.library import DecodeFailed, encoding, get_embeddings, lib
 from inference.llama.weights import LlamaModel
 
 
@@ -72,7 +72,8 @@ class _Encoder:
             batch.positions[rows] = np.arange(len(sequence))
             batch.slots[rows] = slot
         batch.raw.n_tokens = int(bounds[-1])
-        code = lib.llama_encode(self._context, batch.raw)
+        with encoding():
+            code = lib.llama_encode(self._context, batch.raw)
         if code:
             raise DecodeFailed(f"llama_encode returned {code}")
         return bounds

@@ -106,6 +106,7 @@ _cdll = ctypes.CDLL(lib._lib._name)
 set_abort_callback = _typed(_cdll.ggml_set_abort_callback, _handle, _handle)
 _end_team = getattr(_cdll, "omp_pause_resource_all", None)  # absent where llama.cpp is built without OpenMP
 _SOFT_PAUSE = 1
+_say_encoding = getattr(_pydll, "firsttoken_encoding", lambda _: None)  # absent without `deploy/ggml_products.h`
 _CPU = 0  # of ggml's types of devices
 CACHE_LINE = 64  # bytes: loads of that many take twice as long where they straddle two lines
 _buffer_types = ctypes.POINTER(ctypes.POINTER(_handle))
@@ -170,6 +171,16 @@ def mtmd() -> Any:
     library = llama_cpp.mtmd_cpp
     library.mtmd_log_set(_forward_log, ctypes.c_void_p(0))
     return library
+
+
+@contextmanager
+def encoding() -> Iterator[None]:
+    """Within the block, what this thread computes is an encoder, whose rounding may depend on the size of a batch."""
+    _say_encoding(True)
+    try:
+        yield
+    finally:
+        _say_encoding(False)
 
 
 def end_compute_threads() -> None:

@@ -48,7 +48,7 @@ def test_whatever_matters_changes_the_stamp() -> None:
 def test_what_is_compiled_into_llama_cpp_changes_the_stamp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     loops = tmp_path / "loops.h"
     loops.write_text("// another loop\n")
-    monkeypatch.setattr("deploy.wheel.LOOPS", loops)
+    monkeypatch.setattr("deploy.wheel.HEADERS", (loops,))
     assert Stamp.of(Path("/clone"), "dependencies", CPU, NO, dev=False) != STAMP
 
 

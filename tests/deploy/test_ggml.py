@@ -1,0 +1,179 @@
+"""The headers that builds of llama.cpp include, compiled against plain versions of what they use of it."""
+
+from __future__ import annotations
+
+import ctypes
+import platform
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from deploy.wheel import including_loops
+
+PLAIN = Path(__file__).with_name("ggml")
+AVX2 = ("-mavx2", "-mfma", "-mf16c") if platform.machine() == "x86_64" else ()
+Compile = Callable[..., ctypes.CDLL]
+Floats = NDArray[np.float32]
+
+
+@pytest.fixture
+def compiled(tmp_path: Path) -> Compile:
+    def compile_(what: str, *features: str) -> ctypes.CDLL:
+        """A program with the header of the same name."""
+        library = tmp_path / f"{what}{len(features)}.so"
+        command = ["c++", "-shared", "-fPIC", "-O2", "-std=c++17", "-Dggml_cpu_EXPORTS", "-I", str(PLAIN), *features]
+        files = ["-include", f"ggml_{what}.h", str(PLAIN / f"{what}.cpp"), "-o", str(library)]
+        subprocess.run([*command, *files], check=True, env=including_loops())
+        return ctypes.CDLL(str(library))
+
+    return compile_
+
+
+@pytest.mark.parametrize("features", [(), ("-march=native",)])
+def test_our_loops_give_the_numbers_of_those_they_replace(features: tuple[str, ...], compiled: Compile) -> None:
+    values = np.concatenate([np.linspace(-20, 20, 997), [-1e30, 1e30, 0.0]]).astype(np.float32)
+    loops = compiled("loops", *features)
+    loops.maximum.restype = ctypes.c_float
+    gelu = np.full_like(values, np.nan)
+    for n in (*range(1, 80), len(values)):
+        row = values[-n:].copy()
+        assert loops.maximum(n, row.ctypes) == row.max()
+        assert loops.maximum(n, (row - np.inf).ctypes) == -np.inf
+        loops.gelu(n, gelu.ctypes, row.ctypes)
+        assert np.abs(gelu[:n] - _gelu(row)).max() < 1e-6
+    assert loops.replaced()
+
+
+def _gelu(x: Floats) -> NDArray[np.float64]:
+    wide = x.astype(np.float64)
+    return np.asarray(wide / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (wide + 0.044715 * wide**3))))
+
+
+ROWS_MAX = 100
+
+
+class Product:
+    """`rows` x `columns` of numbers in Q8_0, multiplied by the threads one after the other."""
+
+    def __init__(self, products: ctypes.CDLL, *, rows: int, columns: int, blocks: int = 3, threads: int = 1) -> None:
+        random = np.random.default_rng(7)
+        kind = np.dtype([("d", np.float16), ("q", np.int8, 32)])
+        weights, activations = np.zeros((columns, blocks), kind), np.zeros((ROWS_MAX, blocks), kind)
+        for each in (weights, activations):
+            each["d"] = random.uniform(0.001, 1, each.shape)
+            each["q"] = random.integers(-127, 128, (*each.shape, 32))
+        weights["q"][0, 0] = activations["q"][0, 0] = -127  # the largest sum
+        activations = activations[:rows]
+        self.result = np.full((rows, columns), np.nan, np.float32)
+        for thread in range(threads):
+            products.multiply(
+                *map(ctypes.c_int64, (columns, rows, blocks)),
+                *(each.ctypes for each in (weights, activations, self.result)),
+                *(thread, threads),
+            )
+        w, x = (
+            (each["d"].astype(np.float64)[..., None] * each["q"]).reshape(len(each), -1)
+            for each in (weights, activations)
+        )
+        self.exact = x @ w.T
+        self.scale = np.abs(x) @ np.abs(w).T
+
+    @property
+    def is_right(self) -> bool:
+        return bool((np.abs(self.result - self.exact) <= 1e-6 * self.scale).all())
+
+
+def test_products_of_an_encoder_are_right_for_any_number_of_rows(compiled: Compile) -> None:
+    products = compiled("products", *AVX2)
+    if not AVX2:
+        assert not hasattr(products, "firsttoken_encoding")
+        return
+    products.firsttoken_encoding(True)
+    for rows in range(32, 45):
+        assert Product(products, rows=rows, columns=48).is_right, rows
+    assert Product(products, rows=100, columns=80, blocks=12, threads=3).is_right
+    assert products.usual() == 0
+
+
+def test_a_row_has_the_same_product_to_the_bit_beside_any_others(compiled: Compile) -> None:
+    if AVX2:
+        products = compiled("products", *AVX2)
+        products.firsttoken_encoding(True)
+        few, many = (Product(products, rows=rows, columns=16, threads=threads) for rows, threads in ((32, 1), (71, 2)))
+        assert (few.result[:1] == many.result[:1]).all()
+
+
+def test_products_of_language_models_are_left_to_llama_cpp(compiled: Compile) -> None:
+    products = compiled("products", *AVX2)
+    Product(products, rows=100, columns=48)
+    assert products.usual() == 1
+    if AVX2:
+        products.firsttoken_encoding(True)
+        Product(products, rows=31, columns=48)
+        Product(products, rows=100, columns=40)
+        assert products.usual() == 3
+        products.firsttoken_encoding(False)
+        Product(products, rows=100, columns=48)
+        assert products.usual() == 4
+
+
+HEADS, SIZE = 3, 32
+
+
+class Attention:
+    """Rows with a mask, computed in parts of so many rows of all heads."""
+
+    def __init__(self, attention: ctypes.CDLL, mask: NDArray[np.float16], part: int | None = None) -> None:
+        random = np.random.default_rng(7)
+        rows = len(mask)
+        q = random.normal(0, 2, (rows, HEADS, SIZE)).astype(np.float32)
+        k, v = (random.normal(0, 2, (rows, HEADS, SIZE)).astype(np.float16) for _ in range(2))
+        self.result = np.full((rows, HEADS, SIZE), np.nan, np.float32)
+        for begin in range(0, rows * HEADS, part or rows * HEADS):
+            attention.attend(
+                *map(ctypes.c_int64, (rows, HEADS, SIZE)),
+                *(each.ctypes for each in (q, k, v, mask)),
+                ctypes.c_float(0.2),
+                self.result.ctypes,
+                *map(ctypes.c_int64, (begin, min(begin + (part or rows * HEADS), rows * HEADS))),
+            )
+        self._scores = np.einsum("qhd,khd->hqk", q, k.astype(np.float64)) * 0.2 + mask
+        self._values = v.astype(np.float64)
+
+    @property
+    def is_right(self) -> bool:
+        weights = np.exp(self._scores - self._scores.max(axis=-1, keepdims=True))
+        exact = np.einsum("hqk,khd->qhd", weights / weights.sum(axis=-1, keepdims=True), self._values)
+        return bool((np.abs(self.result - exact) < 1e-5).all())
+
+
+def mask_of(lengths: list[int]) -> NDArray[np.float16]:
+    """Of texts side by side."""
+    texts = np.repeat(np.arange(len(lengths)), lengths)
+    return np.where(texts[:, None] == texts, 0, -np.inf).astype(np.float16)
+
+
+def test_texts_side_by_side_attend_to_themselves_alone(compiled: Compile) -> None:
+    if not AVX2:
+        return
+    attention = compiled("attention", *AVX2)
+    for lengths in ([64], [1, 63], [30, 1, 40], [24, 24, 24], [100, 12, 37, 107]):
+        assert Attention(attention, mask_of(lengths)).is_right, lengths
+        assert Attention(attention, mask_of(lengths), part=50).is_right, lengths
+    assert attention.usual() == 0
+
+
+def test_attention_with_any_other_mask_is_left_to_llama_cpp(compiled: Compile) -> None:
+    if not AVX2:
+        return
+    attention = compiled("attention", *AVX2)
+    causal = np.triu(np.full((70, 70), -np.inf), 1).astype(np.float16)
+    biased, beyond, scattered = (mask_of([30, 40]) for _ in range(3))
+    biased[35, 40], beyond[5, 50], scattered[0, 40] = -0.5, 0, 0
+    for number, mask in enumerate((causal, biased, beyond, scattered, np.full_like(causal, -np.inf)), 1):
+        Attention(attention, mask)
+        assert attention.usual() == number
