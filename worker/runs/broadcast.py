@@ -312,13 +312,13 @@ class Broadcast:
 
     def write(self, events: Sequence[Event]) -> None:
         """Take events that happened together. Never waits."""
-        if self._held_back is None:
-            self._tell(events)
-            return
-        self._tell([event for event in events if isinstance(event, TurnStarted)])
-        self._held_back += [event for event in events if not isinstance(event, TurnStarted)]
-        if self._held_back and self._settling is None:
-            self._settling = asyncio.create_task(self._keep_settling(), name="settle")
+        if self._held_back is not None:
+            self._held_back += [event for event in events if not isinstance(event, TurnStarted)]
+            if self._held_back and self._settling is None:
+                self._settling = asyncio.create_task(self._keep_settling(), name="settle")
+            events = [event for event in events if isinstance(event, TurnStarted)]
+        if frames := self._encoded(events):
+            self._publish(frames)
 
     def steered(self, steer_id: str) -> None:
         """What was said to the response was accepted."""
@@ -413,10 +413,6 @@ class Broadcast:
         """The frames of the events that were held back until now."""
         held, self._held_back = self._held_back or (), None
         return self._encoded(held)
-
-    def _tell(self, events: Sequence[Event]) -> None:
-        if frames := self._encoded(events):
-            self._publish(frames)
 
     def _encoded(self, events: Sequence[Event]) -> list[bytes]:
         frames: list[bytes] = []

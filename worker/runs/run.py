@@ -64,9 +64,9 @@ class Reader:
     def push(self) -> None:
         stream, frames, told = self._stream, self._broadcast.frames, self._broadcast.told
         while self.sent < told and stream.has_room:
-            batch = frames[self.sent : min(told, self.sent + BATCH_FRAMES)]
-            stream.send(batch)
-            self.sent += len(batch)
+            end = min(told, self.sent + BATCH_FRAMES)
+            stream.send(frames[self.sent : end])
+            self.sent = end
         self._broadcast.on_sent(self.sent)
 
 

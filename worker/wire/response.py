@@ -238,7 +238,7 @@ class EventEncoder:
 
     def frames(self, event: Event) -> list[bytes]:
         """`events_of`, encoded. Nearly all events are deltas of text: only their text and number differ."""
-        if isinstance(event, ReasoningDelta) or (isinstance(event, TextDelta) and not event.logprobs):
+        if (isinstance(event, TextDelta) and not event.logprobs) or isinstance(event, ReasoningDelta):
             self._texts[event.output_index].append(event.text)
             number, self._next_number = self._next_number, self._next_number + 1
             template = self._templates.get(event.item_id) or self._template(event)
