@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from inference.embedding.embedder import QUERY_CHARS_MAX
 from inference.errors import ModelNotLoaded
 from inference.llama import LlamaModel, RankContext
-from inference.provisioning.isolated_process import RunFailed, run_isolated
+from inference.provisioning.isolated_process import Isolated, RunFailed
 
 PAIR_TOKENS_MAX = 512  # what most of them were trained on; the rest of a longer text is ignored
 QUERY_TOKENS_MAX = 128  # longer questions are truncated, so that space for the text remains
@@ -50,7 +50,7 @@ class CrossEncoder:
         """Raises ModelNotLoaded, saying what the model lacks for ranking."""
         model = _checked(path)
         try:
-            run_isolated(_try, path, timeout_s=TRIAL_S)
+            Isolated(_try, timeout_s=TRIAL_S)(path)
         except RunFailed as error:
             model.close()
             raise ModelNotLoaded(f"{path.name} cannot rank: {error}") from error

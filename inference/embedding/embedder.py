@@ -32,7 +32,7 @@ from inference.embedding.windows import (
 from inference.errors import EngineStopped, ForeignTokens, ModelNotLoaded, UnknownToken
 from inference.llama import EmbeddingContext, LlamaModel
 from inference.lru_cache import LruCache
-from inference.provisioning.isolated_process import RunFailed, run_isolated
+from inference.provisioning.isolated_process import Isolated, RunFailed
 
 TOKENS_MAX = 256  # what MiniLM was trained on, or less if a model has less; the rest of a longer text is ignored
 ROWS_MAX = 256  # attention scans the mask of the whole batch: in 512 rows a text takes a sixth longer
@@ -243,7 +243,7 @@ def try_isolated(path: Path) -> None:
     if path == EMBEDDER:
         return
     try:
-        run_isolated(_try, path, timeout_s=TRIAL_S)
+        Isolated(_try, timeout_s=TRIAL_S)(path)
     except RunFailed as error:
         raise ModelNotLoaded(f"{path.name} cannot embed: {error}") from error
 

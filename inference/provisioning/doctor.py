@@ -20,7 +20,7 @@ from inference.provisioning.calibration import SLOWDOWN_MIN, Calibrations
 from inference.provisioning.catalogue import preset_of
 from inference.provisioning.fit import CannotServe, allow
 from inference.provisioning.gpus import gpus
-from inference.provisioning.isolated_process import RunFailed, run_isolated
+from inference.provisioning.isolated_process import Isolated, RunFailed
 from inference.provisioning.machine import Room, room_of
 from inference.provisioning.memory import Footprint, Proportions, in_words
 from inference.provisioning.speed import (
@@ -248,10 +248,13 @@ def _numbers(need: Footprint, room: Room) -> dict[str, float]:
     return numbers if room.host_free is None else {**numbers, "available_bytes": room.host_free}
 
 
+isolated_self_test = Isolated(selftest.self_test, timeout_s=SELF_TEST_TIMEOUT_S)
+
+
 def self_test(model: Path, adapters: Sequence[Adapter] = ()) -> Finding:
     """Decode 1, 5 and 64 rows in a process where a crash does no harm."""
     try:
-        told = run_isolated(selftest.self_test, model, adapters, timeout_s=SELF_TEST_TIMEOUT_S)
+        told = isolated_self_test(model, adapters)
     except RunFailed as failure:
         if "adapter" in str(failure):
             return Finding("self-test", Level.PROBLEM, str(failure), "correct or leave out --lora")

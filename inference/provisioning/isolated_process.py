@@ -8,13 +8,16 @@ import subprocess
 import sys
 from collections.abc import Callable
 from importlib import import_module
-from typing import Any
+from typing import Generic, ParamSpec, TypeVar, get_type_hints
 
 import orjson
 
 from inference.errors import InferenceError
 
 MODULE = "inference.provisioning.isolated_process"
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 class RunFailed(InferenceError):
@@ -25,30 +28,38 @@ class RunFailed(InferenceError):
         self.crashed = crashed
 
 
-def run_isolated(function: Callable[..., Any], *arguments: Any, timeout_s: float, **options: Any) -> Any:
-    """What a function of a module returns, as JSON has it: it comes from a process that may have read anything. Keys
-    are strings, and records mappings. Blocks. Raises RunFailed."""
-    command, given = call(function, *arguments, **options)
-    try:
-        done = subprocess.run(command, input=given, capture_output=True, timeout=timeout_s)
-    except subprocess.TimeoutExpired:
-        raise RunFailed(f"did not finish within {timeout_s:.0f} s") from None
-    if done.returncode < 0:
-        raise RunFailed(f"killed by {signal.Signals(-done.returncode).name}", crashed=True)
-    if done.returncode:
-        said = done.stderr.decode(errors="replace").strip().splitlines()
-        raise RunFailed((said or [f"exit code {done.returncode}"])[-1])
-    return result_in(done.stdout)
+class Isolated(Generic[P, R]):
+    """A function of a module, in a process of its own. What it returns comes back as JSON, and must be of the type that
+    it declares: the process may have read anything."""
 
+    def __init__(self, function: Callable[P, R], *, timeout_s: float) -> None:
+        self._function, self._timeout_s = function, timeout_s
 
-def call(function: Callable[..., Any], *arguments: Any, **options: Any) -> tuple[list[str], bytes]:
-    """The command that calls the function, and its standard input."""
-    return [sys.executable, "-m", MODULE, function.__module__, function.__name__], pickle.dumps((arguments, options))
+    def __call__(self, *arguments: P.args, **options: P.kwargs) -> R:
+        """Blocks. Raises RunFailed."""
+        command, given = self.command(*arguments, **options)
+        try:
+            done = subprocess.run(command, input=given, capture_output=True, timeout=self._timeout_s)
+        except subprocess.TimeoutExpired:
+            raise RunFailed(f"did not finish within {self._timeout_s:.0f} s") from None
+        if done.returncode < 0:
+            raise RunFailed(f"killed by {signal.Signals(-done.returncode).name}", crashed=True)
+        if done.returncode:
+            said = done.stderr.decode(errors="replace").strip().splitlines()
+            raise RunFailed((said or [f"exit code {done.returncode}"])[-1])
+        return self.result_in(done.stdout)
 
+    def command(self, *arguments: P.args, **options: P.kwargs) -> tuple[list[str], bytes]:
+        """The command that calls the function, and its standard input."""
+        place = self._function.__module__, self._function.__name__
+        return [sys.executable, "-m", MODULE, *place], pickle.dumps((arguments, options))
 
-def result_in(printed: bytes) -> Any:
-    """What the function returned: the last line, as native code may print too. Raises ValueError."""
-    return orjson.loads(printed.rpartition(b"\n")[2])
+    def result_in(self, printed: bytes) -> R:
+        """What the function returned: the last line, as native code may print too. Raises ValueError."""
+        from pydantic import TypeAdapter  # slow to import, and few commands call this
+
+        result: R = TypeAdapter(get_type_hints(self._function)["return"]).validate_json(printed.rpartition(b"\n")[2])
+        return result
 
 
 if __name__ == "__main__":

@@ -12,18 +12,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from statistics import geometric_mean
 from time import perf_counter
-from typing import Any
 
 from inference.attention import ALL, Attention
 from inference.backend import Chunk
 from inference.bundled import CHAT_MODEL
 from inference.config import default_threads
 from inference.llama import LlamaContext, LlamaModel
-from inference.provisioning.isolated_process import RunFailed, run_isolated
+from inference.provisioning.isolated_process import Isolated, RunFailed
 
 TIMEOUT_S = 300.0  # all budgets, and loading a large file from a slow disk
 
@@ -124,10 +122,6 @@ def stream_speed(path: Path, *, threads: int, gpu_layers: int) -> Speed:
         return Speed(prefill, 1 / _fastest_s(lambda: step(1), range(DECODE_STEPS)))
 
 
-def isolated_stream_speed(path: Path, *, threads: int, gpu_layers: int) -> Speed:
-    return Speed(**run_isolated(stream_speed, path, threads=threads, gpu_layers=gpu_layers, timeout_s=TIMEOUT_S))
-
-
 def attention_paces(path: Path, kinds: Sequence[Attention], *, threads: int, gpu_layers: int) -> list[Pace]:
     """The kinds take turns, so that other load slows them alike. Blocks for seconds, or for a minute with a large
     model."""
@@ -162,28 +156,21 @@ def attention_paces(path: Path, kinds: Sequence[Attention], *, threads: int, gpu
     return [Pace(attention, steps_ms) for attention, steps_ms in best.items()]
 
 
-def paces_in(found: Sequence[Mapping[str, Any]]) -> list[Pace]:
-    """The result of `attention_paces` in a process of its own."""
-    return [Pace(Attention(**each["attention"]), each["steps_ms"]) for each in found]
+isolated_attention_paces = Isolated(attention_paces, timeout_s=TIMEOUT_S)
 
 
 def isolated_paces(path: Path, *, threads: int, gpu_layers: int) -> list[Pace]:
     """If the process crashes, each kind is measured in a process of its own; one that crashes there gets no pace, and
     no worker should use it. Raises RunFailed if none can be measured."""
-
-    def measured(kinds: Sequence[Attention]) -> list[Pace]:
-        measure = partial(run_isolated, attention_paces, path, kinds, timeout_s=TIMEOUT_S)
-        return paces_in(measure(threads=threads, gpu_layers=gpu_layers))
-
     try:
-        return measured(ALL)
+        return isolated_attention_paces(path, ALL, threads=threads, gpu_layers=gpu_layers)
     except RunFailed as failure:
         if not failure.crashed:
             raise
         paces: list[Pace] = []
         for kind in ALL:
             with suppress(RunFailed):
-                paces += measured([kind])
+                paces += isolated_attention_paces(path, [kind], threads=threads, gpu_layers=gpu_layers)
         if not paces:
             raise
         return paces
@@ -217,19 +204,13 @@ def prefill_steps_ms(path: Path, *, attention: Attention, gpu_layers: int) -> di
         return found
 
 
-def isolated_prefill_steps_ms(path: Path, *, attention: Attention, gpu_layers: int) -> dict[int, float]:
-    measure = partial(run_isolated, prefill_steps_ms, path, timeout_s=TIMEOUT_S)
-    found = measure(attention=attention, gpu_layers=gpu_layers)
-    return {int(size): ms for size, ms in found.items()}
-
-
-def barriers(path: Path, *, threads: int) -> Barriers:
-    """Computes as a worker does, on another thread than the one that loaded the model. Blocks for up to
-    UNDISTURBED_S."""
-    before = _tasks()
+def barriers() -> Barriers:
+    """Of the bundled model. Computes as a worker does, on another thread than the one that loaded the model. Blocks for
+    up to UNDISTURBED_S."""
+    before, threads = _tasks(), default_threads()
     with ThreadPoolExecutor(1) as engine:
         engine.submit(_tasks).result()
-        with closing(LlamaModel.load(path)) as model:
+        with closing(LlamaModel.load(CHAT_MODEL)) as model:
             context = LlamaContext(
                 model, slots=1, context=BARRIERS_CONTEXT, rows_max=1, threads=threads, threads_min=threads
             )
@@ -240,9 +221,9 @@ def barriers(path: Path, *, threads: int) -> Barriers:
                 return Barriers(threads, busy, _tasks() - before - 1, sleeps)
 
 
-def isolated_barriers() -> Barriers:
-    """Of the bundled model."""
-    return Barriers(**run_isolated(barriers, CHAT_MODEL, threads=default_threads(), timeout_s=TIMEOUT_S))
+isolated_stream_speed = Isolated(stream_speed, timeout_s=TIMEOUT_S)
+isolated_prefill_steps_ms = Isolated(prefill_steps_ms, timeout_s=TIMEOUT_S)
+isolated_barriers = Isolated(barriers, timeout_s=TIMEOUT_S)
 
 
 def _fewest_sleeps(context: LlamaContext) -> int:

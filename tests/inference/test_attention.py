@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -131,12 +130,12 @@ def test_a_mode_that_is_clearly_slower_than_another_is_a_warning_with_the_flags_
 def test_a_kind_that_crashes_is_left_out_and_the_others_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     crashing = ALL[3]
 
-    def run(_measure: object, _path: Path, kinds: Sequence[Attention], **_: object) -> list[dict[str, Any]]:
+    def run(_path: Path, kinds: Sequence[Attention], **_: object) -> list[Pace]:
         if crashing in kinds:
             raise RunFailed("killed by SIGSEGV", crashed=True)
-        return [asdict(pace(kind, 5, 10)) for kind in kinds]
+        return [pace(kind, 5, 10) for kind in kinds]
 
-    monkeypatch.setattr(speed, "run_isolated", run)
+    monkeypatch.setattr(speed, "isolated_attention_paces", run)
     paces = speed.isolated_paces(CHAT_MODEL, threads=1, gpu_layers=-1)
     assert [each.attention for each in paces] == ALL[:3]
     told = attention_finding(paces, STREAMS)
@@ -151,11 +150,11 @@ def test_where_nothing_can_be_measured_the_first_reason_is_told(
 ) -> None:
     tried: list[Sequence[Attention]] = []
 
-    def run(_measure: object, _path: Path, kinds: Sequence[Attention], **_: object) -> None:
+    def run(_path: Path, kinds: Sequence[Attention], **_: object) -> None:
         tried.append(kinds)
         raise RunFailed(f"reason {len(tried)}", crashed=crashed)
 
-    monkeypatch.setattr(speed, "run_isolated", run)
+    monkeypatch.setattr(speed, "isolated_attention_paces", run)
     with pytest.raises(RunFailed, match="reason 1"):
         speed.isolated_paces(CHAT_MODEL, threads=1, gpu_layers=-1)
     assert len(tried) == tries

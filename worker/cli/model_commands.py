@@ -7,7 +7,6 @@ import asyncio
 import re
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from pathlib import Path
 
 import orjson
@@ -31,7 +30,7 @@ from inference.provisioning.catalogue import (
 )
 from inference.provisioning.fit import CannotServe, allow
 from inference.provisioning.gguf_metadata import GgufMetadata, read_metadata
-from inference.provisioning.isolated_process import RunFailed, run_isolated
+from inference.provisioning.isolated_process import Isolated, RunFailed
 from inference.provisioning.machine import disk_free, room_of
 from inference.provisioning.memory import KV_BYTES, Footprint, Proportions, in_words
 from inference.provisioning.quantization import Comparison, compare
@@ -276,7 +275,7 @@ def _quantize(source: Path, target: Path, kind: str, config: Config) -> None:
     part = target.with_name(f"{target.name}.part")
     try:
         threads = config.threads or default_threads()
-        run_isolated(quantize, source, part, kind, threads=threads, timeout_s=QUANTIZE_TIMEOUT_S)
+        Isolated(quantize, timeout_s=QUANTIZE_TIMEOUT_S)(source, part, kind, threads=threads)
         part.replace(target)
     finally:
         part.unlink(missing_ok=True)
@@ -284,13 +283,13 @@ def _quantize(source: Path, target: Path, kind: str, config: Config) -> None:
 
 def _report(before: Path, after: Path, text: Path, config: Config) -> Report:
     threads = config.threads or default_threads()
-    measure = partial(run_isolated, compare, before, after, _text_of(text), timeout_s=COMPARE_TIMEOUT_S)
-    compared = measure(threads=threads, gpu_layers=config.gpu_layers)
+    measure = Isolated(compare, timeout_s=COMPARE_TIMEOUT_S)
+    compared = measure(before, after, _text_of(text), threads=threads, gpu_layers=config.gpu_layers)
     sizes = before.stat().st_size, after.stat().st_size
     first, second = (
         isolated_stream_speed(path, threads=threads, gpu_layers=config.gpu_layers) for path in (before, after)
     )
-    return Report(sizes, Comparison(**compared), (first, second))
+    return Report(sizes, compared, (first, second))
 
 
 def _weights_table(report: Report) -> str:
@@ -334,9 +333,9 @@ async def compare_kv(config: Config, *, name: str, text: str | None, as_json: bo
 
 def _compared(path: Path, text: Path, kind: str, config: Config) -> Comparison:
     threads = config.threads or default_threads()
-    measure = partial(run_isolated, compare, path, path, _text_of(text), timeout_s=TIMEOUT_S)
+    measure = Isolated(compare, timeout_s=TIMEOUT_S)
     try:
-        return Comparison(**measure(threads=threads, gpu_layers=config.gpu_layers, kv_type=kind))
+        return measure(path, path, _text_of(text), threads=threads, gpu_layers=config.gpu_layers, kv_type=kind)
     except RunFailed as failure:
         raise StartError(f"{kind} could not be compared: {failure}") from failure
 

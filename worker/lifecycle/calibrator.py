@@ -13,8 +13,8 @@ from inference.attention import ALL
 from inference.config import EngineConfig, default_threads
 from inference.errors import InferenceError
 from inference.provisioning.calibration import Calibrations, affordable
-from inference.provisioning.isolated_process import call, result_in
-from inference.provisioning.speed import Pace, attention_paces, paces_in
+from inference.provisioning.speed import Pace
+from inference.provisioning.speed import isolated_attention_paces as measure
 from worker.lifecycle.supervisor import Supervised, Supervisor, Well
 
 PAUSE_S = 60.0  # without a token: the worker is idle
@@ -64,7 +64,7 @@ class Calibrator:
         """The result of the measurement; None if requests arrived meanwhile."""
         config, before = self._config, self._steps()
         threads = config.threads or default_threads()
-        command, given = call(attention_paces, config.model_path, ALL, threads=threads, gpu_layers=config.gpu_layers)
+        command, given = measure.command(config.model_path, ALL, threads=threads, gpu_layers=config.gpu_layers)
         process = await asyncio.create_subprocess_exec(*command, stdin=PIPE, stdout=PIPE, stderr=DEVNULL)
         reading = asyncio.create_task(process.communicate(given))
         try:
@@ -72,7 +72,7 @@ class Calibrator:
                 await asyncio.wait([reading], timeout=LOOK_S)
                 if self._steps() != before:
                     return None
-            return paces_in(result_in(reading.result()[0]))
+            return measure.result_in(reading.result()[0])
         finally:
             if process.returncode is None:
                 process.kill()

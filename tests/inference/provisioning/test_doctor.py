@@ -34,7 +34,7 @@ from inference.provisioning.doctor import (
     speed_finding,
     threads_finding,
 )
-from inference.provisioning.isolated_process import RunFailed, run_isolated
+from inference.provisioning.isolated_process import Isolated, RunFailed
 from inference.provisioning.machine import Room
 from inference.provisioning.memory import Footprint, Proportions
 from inference.provisioning.speed import SIZES, Barriers
@@ -233,7 +233,7 @@ def test_a_build_that_fails_the_self_test_is_not_measured(monkeypatch: pytest.Mo
     def crashed(*_: object, **__: object) -> str:
         raise RunFailed("killed by SIGILL", crashed=True)
 
-    monkeypatch.setattr(doctor, "run_isolated", crashed)
+    monkeypatch.setattr(doctor, "isolated_self_test", crashed)
     last = _last(EngineConfig(threads=1))
     assert (last.name, last.level, last.text) == ("self-test", Level.PROBLEM, "killed by SIGILL")
     assert "deploy.setup --force" in last.todo
@@ -246,7 +246,7 @@ def test_a_self_test_that_fails_becomes_a_finding() -> None:
 
 def test_a_native_crash_is_named_by_its_signal() -> None:
     with pytest.raises(RunFailed, match="killed by SIGABRT"):
-        run_isolated(abort, timeout_s=20)
+        Isolated(abort, timeout_s=20)()
 
 
 def gone() -> None:
@@ -258,9 +258,9 @@ gone.__module__ = "inference.no_such_module"
 
 def test_a_module_that_fails_or_hangs_says_why() -> None:
     with pytest.raises(RunFailed, match="No module named"):
-        run_isolated(gone, timeout_s=20)
+        Isolated(gone, timeout_s=20)()
     with pytest.raises(RunFailed, match="did not finish within"):
-        run_isolated(self_test, CHAT_MODEL, timeout_s=0.001)
+        Isolated(self_test, timeout_s=0.001)(CHAT_MODEL)
 
 
 def _findings(config: EngineConfig) -> dict[str, Finding]:

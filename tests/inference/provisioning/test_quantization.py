@@ -12,7 +12,7 @@ from inference.bundled import CHAT_MODEL, DRAFT_MODEL, EMBEDDER, FOLDER
 from inference.errors import InferenceError
 from inference.llama import LlamaModel, quantize
 from inference.provisioning import quantization
-from inference.provisioning.isolated_process import RunFailed, run_isolated
+from inference.provisioning.isolated_process import Isolated, RunFailed
 from inference.provisioning.quantization import (
     LEAD_TOKENS,
     WINDOW_TOKENS,
@@ -103,4 +103,4 @@ def test_a_quantised_model_is_smaller_and_of_its_kind(tmp_path: Path) -> None:
 def test_what_cannot_be_quantised_ends_with_a_reason(tmp_path: Path) -> None:
     (tmp_path / "cut.gguf").write_bytes(CHAT_MODEL.read_bytes()[:100_000])
     with pytest.raises(RunFailed, match="could not quantise"):
-        run_isolated(quantize, tmp_path / "cut.gguf", tmp_path / "out.gguf", "q4_0", threads=1, timeout_s=60)
+        Isolated(quantize, timeout_s=60)(tmp_path / "cut.gguf", tmp_path / "out.gguf", "q4_0", threads=1)
