@@ -42,11 +42,11 @@ from worker.config import VERSION, Config
 from worker.database import open_database, open_replica
 from worker.edge.limit_settings import WAIT
 from worker.engines.active_engines import ActiveEngines, Reloader, files_of, open_engines
-from worker.engines.engine_config import open_embedders, open_reranker
+from worker.engines.engine_config import names_at_work, open_embedders, open_reranker
 from worker.engines.model_file import ModelFile
 from worker.engines.model_pool import phases
 from worker.home import Home
-from worker.lifecycle.agent_files import names_at_work, read_agents
+from worker.lifecycle.agent_files import read_agents
 from worker.lifecycle.prewarm import prefill_shared_prefixes, read_answered_questions
 from worker.lifecycle.process import LoadProgress
 from worker.lifecycle.supervisor import Supervisor

@@ -1,18 +1,19 @@
 """Derives from the settings how the engine should run, what may be reduced when memory is short, the token that an
-engine on a network shares with its workers, and the models of retrieval: embedders and reranker.
+engine on a network shares with its workers, the models of retrieval: embedders and reranker, and the names of all.
 """
 
 from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+from agents.definition import AgentRegistry
 from inference.adapter import Adapter, adapters_in
 from inference.attention import AUTO, WINDOW
 from inference.bundled import EMBEDDER
@@ -22,12 +23,13 @@ from inference.embedding.registry import Embedders
 from inference.errors import AdapterNotLoaded, InvalidTemplate, ModelNotLoaded
 from inference.llama import model_name
 from inference.provisioning.calibration import Calibrations
-from inference.provisioning.catalogue import SMOL_CHAT, find
+from inference.provisioning.catalogue import SMOL_CHAT, find, names_of
 from worker.config import Config
+from worker.engines.model_aliases import ModelAliases
 from worker.engines.model_file import ModelFile
 from worker.errors import StartError
 from worker.home import Home
-from worker.lifecycle.agent_files import names_at_work, read_agents
+from worker.lifecycle.agent_files import read_agents
 
 T = TypeVar("T")
 Loaded = TypeVar("Loaded")
@@ -175,3 +177,27 @@ def check_files(config: Config, models: ModelFile) -> None:
             raise StartError(f"models.{name}.model: {error} (--models)") from None
     beside = [*map(model_name, embedder_files(config)), *([model_name(config.reranker)] if config.reranker else [])]
     names_at_work(config, read_agents(config), models.aliases, models.names, beside, files={})
+
+
+def names_at_work(
+    config: Config,
+    agent_registry: AgentRegistry,
+    aliases: Mapping[str, str],
+    models: Collection[str],
+    beside: Collection[str],
+    *,
+    files: Mapping[str, Path],
+    tools: Collection[str] | None = None,
+) -> ModelAliases:
+    """The further names of models: of --alias, the `aliases` of models.toml, and those of the models' `files`.
+
+    `models` may include routes; `beside` are the embedders and the reranker; `tools` is None when they are not known
+    here. Raises StartError if agents, surfaces or aliases refer to something that does not exist.
+    """
+    if tools is None:
+        tools = {tool for agent in agent_registry.agents.values() for tool in agent.tools}
+    given = ModelAliases.parse(config.alias or "").beside(aliases)
+    served = [*models, *agent_registry.models, *beside]
+    if problems := [*agent_registry.problems(tools, models), *given.problems(served)]:
+        raise StartError(" ".join(problems))
+    return given.completed(served, {model: names_of(path) for model, path in files.items()})
