@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from agents.errors import NotFound
 from inference.errors import PromptTooLong, QueueFull
@@ -21,11 +21,12 @@ from worker.config import Config
 from worker.errors import ApiError
 from worker.http.middleware import join_trace
 from worker.http.request import BODY, IGNORED, TRACE
+from worker.wire.strict import Strict, parse
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
-class Body(BaseModel):
+class Body(Strict):
     input: list[dict[str, int]]
     size: int = Field(ge=1, default=1)
 
@@ -38,7 +39,7 @@ def raising(error: Exception) -> Any:
 
 
 async def echo(request: web.Request) -> web.Response:
-    Body.model_validate_json(request[BODY])
+    parse(Body, request[BODY])
     return web.Response()
 
 
