@@ -15,6 +15,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints, 
 from agents.turn import AnswerFormat, Caps
 from inference.frozen import changed
 from inference.generation import DRAWN, Priority, Sampling
+from inference.grammar.calls import ANY_OBJECT
 from inference.prompt import VERBOSITY, TemplateOptions, have_effort
 from worker.edge.limit_settings import REFUSE, WAIT
 from worker.errors import invalid
@@ -305,7 +306,6 @@ class TieredRequest(TurnRequest):
         return self if tier == self.service_tier else self.model_copy(update={"service_tier": tier})
 
 
-ANY_OBJECT = {"type": "object"}
 BoundedSchema: TypeAlias = Annotated[dict[str, Any], AfterValidator(bounded)]
 AnswerSchema: TypeAlias = Annotated[BoundedSchema, AfterValidator(constrainable)]
 
