@@ -37,7 +37,7 @@ from inference.provisioning.doctor import (
 from inference.provisioning.isolated_process import Isolated, RunFailed
 from inference.provisioning.machine import Room
 from inference.provisioning.memory import Footprint, Proportions
-from inference.provisioning.speed import SIZES, Barriers
+from inference.provisioning.speed import SIZES, Barriers, Speed, isolated_stream_speed
 from tests.inference.adapters import random_changes, write_adapter
 
 AVX2_CPU = frozenset(["sse3", "avx2", "fma", "f16c"])
@@ -261,6 +261,13 @@ def test_a_module_that_fails_or_hangs_says_why() -> None:
         Isolated(gone, timeout_s=20)()
     with pytest.raises(RunFailed, match="did not finish within"):
         Isolated(self_test, timeout_s=0.001)(CHAT_MODEL)
+
+
+def test_what_comes_back_is_of_the_type_that_the_function_declares() -> None:
+    said = b'a line of the library\n{"prefill": 3, "decode": 2.5}'
+    assert isolated_stream_speed.result_in(said) == Speed(3.0, 2.5)
+    with pytest.raises(ValueError, match="prefill"):
+        isolated_stream_speed.result_in(b'{"prefill": "fast", "decode": 2.5}')
 
 
 def _findings(config: EngineConfig) -> dict[str, Finding]:
