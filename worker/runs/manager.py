@@ -18,7 +18,7 @@ from agents.errors import STOPPED, NotFound, TurnOver, WaitsForCaller
 from agents.message import Item, new_id
 from agents.progress import CannotResume
 from inference.trace import Trace
-from migrations.pool import DATABASE_AWAY
+from migrations.pool import DATABASE_AWAY, certain
 from worker.auth.principal import Principal
 from worker.errors import BUSY, ApiError
 from worker.http.error_mapping import explained, to_api_error
@@ -40,6 +40,7 @@ from worker.wire.response_request import ResponseRequest
 
 log = logging.getLogger("firsttoken.runs")
 
+SAY_S = 5.0  # how long a client waits until what it says is known to be stored
 SUCCESSOR_S = 30.0  # how long a successor waits for a reader: clients read the response before it to its end first
 PASS_EVERY_S = 2.0  # a response is abandoned when two passes find it so: its worker may just be reconnecting
 FORGET_EVERY_S = 3600.0
@@ -241,9 +242,10 @@ class Runs:
         if run is not None and not run.turn.frame.request.stored:
             successor = run.say(said)
         else:
-            successor = await self.services.steering.say(tenant_id, response_id, said)
+            successor = await certain(lambda: self.services.steering.say(tenant_id, response_id, said), SAY_S)
         if run is None:
-            await self.services.presence.tell(STEER_AT_ONCE if stop_tools else STEER, response_id)
+            with suppress(*DATABASE_AWAY):  # it is stored: the response ends by itself, only later
+                await self.services.presence.tell(STEER_AT_ONCE if stop_tools else STEER, response_id)
         told = run is not None and run.steer(steer_id, stop_tools=stop_tools)
         return Steer(steer_id, successor, told)
 

@@ -45,8 +45,8 @@ class SteeringStore:
         self._database = database
 
     async def say(self, tenant_id: UUID, response_id: str, said: tuple[Item, ...]) -> str:
-        """Store what is said to an unfinished response; returns the id of its successor. Raises NotFound, TurnOver,
-        TooMuchSaid."""
+        """Store what is said to an unfinished response, once; returns the id of its successor. Raises NotFound,
+        TurnOver, TooMuchSaid."""
         check_said(said)
         async with self._database.tenant(tenant_id) as connection:
             row = await connection.fetchrow(
@@ -72,9 +72,11 @@ class SteeringStore:
                 """insert into responses as r (tenant_id, id, conversation_id, previous_response_id, status, input,
                                                body)
                    values ($1, $2, $3, $4, 'queued', $5, $6)
-                   on conflict (tenant_id, id) do update set input = r.input || excluded.input
-                   where r.status = 'queued' and jsonb_array_length(r.input || excluded.input) <= $7
-                         and octet_length((r.input || excluded.input)::text) <= $8
+                   on conflict (tenant_id, id) do update
+                      set input = case when r.input @> excluded.input then r.input else r.input || excluded.input end
+                   where r.status = 'queued' and (r.input @> excluded.input
+                         or jsonb_array_length(r.input || excluded.input) <= $7
+                            and octet_length((r.input || excluded.input)::text) <= $8)
                    returning true""",
                 tenant_id,
                 successor_id,

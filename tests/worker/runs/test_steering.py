@@ -20,7 +20,7 @@ from agents.tool import tool
 from agents.toolbox import Toolbox
 from inference.generation import Delta
 from inference.testing import ScriptedModel
-from migrations.pool import Database
+from migrations.pool import CommitUnknown, Database
 from tests.agents.turns import user
 from tests.worker.answering import MODEL, StallingModel, answering, events_of, get, post, services_with
 from tests.worker.harness import SECRET, Client
@@ -29,6 +29,7 @@ from tests.worker.sharing import colleagues, response_id_of, signed_in
 from worker.auth.keys import Keys
 from worker.runs import manager
 from worker.runs.continuation import Batch
+from worker.runs.presence import STEER, Presence
 from worker.runs.run import Run
 from worker.runs.running_store import OwnedResponse, RunningStore
 from worker.runs.steering_store import SteeringStore
@@ -338,6 +339,49 @@ async def test_it_is_steered_from_another_worker(database: Database) -> None:
         await answer.read()
         assert (await ended(other, told["response"]))["status"] == "completed"
         assert (await get(other, f"{URL}/{id}"))["incomplete_details"]["reason"] == "steered"
+
+
+async def test_what_is_stored_was_said_though_its_worker_cannot_be_told(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise its client would say it again."""
+    tell, model = Presence.tell, talk()
+
+    async def tell_all_but_that(presence: Presence, word: str, response_id: str) -> None:
+        if word == STEER:
+            raise ConnectionResetError
+        await tell(presence, word, response_id)
+
+    monkeypatch.setattr(Presence, "tell", tell_all_but_that)
+    async with colleagues(database, model) as (client, other):
+        id, answer, _ = await begun(client)
+        told = await post(other, f"{URL}/{id}/steer", {"input": LESS}, 202)
+        model.running[0].released.set()
+        await answer.read()
+        assert (await ended(other, told["response"]))["status"] == "completed"
+    assert LESS in model.prompts[1]
+
+
+async def test_what_is_said_is_said_once_when_the_answer_of_the_database_is_lost(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    say, unheard = SteeringStore.say, [CommitUnknown("lost")]
+
+    async def say_unheard(store: SteeringStore, *told: Any) -> str:
+        successor = await say(store, *told)
+        if unheard:
+            raise unheard.pop()
+        return successor
+
+    monkeypatch.setattr(SteeringStore, "say", say_unheard)
+    model = talk()
+    async with answering(database, model=model) as client:
+        id, answer, _ = await begun(client)
+        told = await post(client, f"{URL}/{id}/steer", {"input": LESS}, 202)
+        await answer.read()
+        await ended(client, told["response"])
+        items = (await get(client, f"{URL}/{told['response']}/input_items"))["data"]
+    assert [item["content"][0]["text"] for item in items] == [LESS]
 
 
 async def test_what_cannot_be_said_is_refused_by_its_name(database: Database) -> None:
