@@ -85,6 +85,7 @@ class Traces:
             )
             await self._rollups.add(connection, tenant_id, latencies)
             await spending.add(connection, tenant_id, records)
+        self._rollups.added(tenant_id, latencies)
 
     def _rows(self, records: Sequence[TurnRecord]) -> tuple[list[dict[str, Any]], list[dict[str, Any]], Rows]:
         """Of the traces, their spans and their latencies. Those of a full batch take 5 ms, in which the event loop

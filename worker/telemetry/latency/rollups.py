@@ -69,6 +69,10 @@ class Rollups:
         await connection.execute(ADD_SLICES, tenant_id, self._worker, *_columns(rows.slices))
         if self._named.get(tenant_id) != rows.span_names:
             await connection.execute(ADD_NAMES, tenant_id, sorted(rows.span_names))  # in one order: no two deadlock
+
+    def added(self, tenant_id: UUID, rows: Rows) -> None:
+        """That transaction is committed."""
+        if rows.whole:
             if len(self._named) >= TENANTS_MAX:
                 self._named.clear()
             self._named[tenant_id] = rows.span_names

@@ -17,6 +17,7 @@ from migrations.pool import Database
 from worker.auth.principal import Principal
 from worker.auth.scope import Scope
 from worker.runs.record import OTHER_SPAN, SPAN_NAMES_MAX, TurnRecord
+from worker.telemetry.latency import spending
 from worker.telemetry.latency.measures import DAY_S, HOUR_S, Facts, Measures, Slice, Tally
 from worker.telemetry.latency.queries import LatencyQueries, LatencyQuery
 from worker.telemetry.latency.rollups import LoadSampler, Peak
@@ -71,6 +72,23 @@ async def test_workers_that_name_the_same_spans_at_once_wait_in_one_order(
         await another.execute(name, tenant_id, others)
     await writing
     assert (await seen(database, principal(tenant_id)))["requests"] == 1
+
+
+async def test_the_names_of_spans_are_stored_with_the_next_turn_when_that_failed(
+    traces: Traces, database: Database, tenant_id: UUID, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add, failures = spending.add, [ConnectionResetError()]
+
+    async def add_at_the_second_attempt(*turns: Any) -> None:
+        if failures:
+            raise failures.pop()
+        await add(*turns)
+
+    monkeypatch.setattr(spending, "add", add_at_the_second_attempt)
+    with pytest.raises(ConnectionResetError):
+        await traces.write(tenant_id, [turn(tenant_id)])
+    await traces.write(tenant_id, [turn(tenant_id)])
+    assert [span["name"] for span in (await seen(database, principal(tenant_id)))["spans"]] == ["prefill"]
 
 
 AGES_S = [0, 70, 2 * HOUR_S, 2 * HOUR_S + 1, 30 * HOUR_S, 9 * DAY_S, 20 * DAY_S]
