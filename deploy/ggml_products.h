@@ -118,10 +118,10 @@ __attribute__((noinline)) void firsttoken_tile(const int32_t * x, const float * 
 #pragma GCC unroll 6
             for (int row = 0; row < ROWS; ++row) {
                 const __m256i value = _mm256_set1_epi32(x[row * blocks * FIRSTTOKEN_PAIRS + pair]);
-                dots[row][0] = _mm256_add_epi32(dots[row][0], _mm256_madd_epi16(value, left));
-                dots[row][1] = _mm256_add_epi32(dots[row][1], _mm256_madd_epi16(value, right));
-                // Row by row: otherwise GCC loads all values first, and has no registers left for the sums.
-                __asm__ volatile("" : "+x"(dots[row][0]), "+x"(dots[row][1]));
+                const __m256i to_left = _mm256_madd_epi16(value, left), to_right = _mm256_madd_epi16(value, right);
+                // Row by row and in place: otherwise GCC loads all values first, and has no registers left for sums.
+                __asm__ volatile("vpaddd %1, %0, %0" : "+x"(dots[row][0]) : "x"(to_left));
+                __asm__ volatile("vpaddd %1, %0, %0" : "+x"(dots[row][1]) : "x"(to_right));
             }
         }
 #pragma GCC unroll 6
