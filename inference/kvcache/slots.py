@@ -53,7 +53,7 @@ class Slot:
     scope: CacheScope = UNUSED_SCOPE
     live: bool = False
     ahead: bool = False  # used by a prefill ahead of its request
-    offered: bool = False  # its state, to host memory: nobody copies it twice, even if the copy failed or was evicted
+    offered: bool = False  # to host memory in a pause: not in the next one again, even if it could not be copied
     boundaries: tuple[int, ...] = ()  # where its state is to be kept, if the model cannot rewind
     end: PromptEnd | None = None  # of the prompt that was answered last
     used: int = 0  # order of last use
@@ -418,7 +418,7 @@ class Slots:
     def _saves(self, target: Slot, prefix: _Prefix) -> Saved | None:
         """What would be lost in the slot, if host memory wants it."""
         kept = prefix.tokens if target is prefix.slot else 0
-        if target.offered or target.computed - kept <= TAIL_LOSS_MAX:
+        if target.computed - kept <= TAIL_LOSS_MAX:
             return None
         if not self.parked.wants(target.tokens, target.scope):
             return None

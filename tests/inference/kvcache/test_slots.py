@@ -180,7 +180,17 @@ def test_what_host_memory_was_offered_in_a_pause_is_not_saved_again() -> None:
     finish(slots, 0, SYSTEM)
     assert slots.offer() == Saved(0, tuple(SYSTEM), ANYONE)
     assert slots.offer() is None
+    slots.parked.put(Entry(tuple(SYSTEM), ANYONE, np.zeros(1, np.uint8)))
     assert slots.place([7, 8], ANYONE) == Placement(0, 0, 0)
+
+
+def test_what_could_not_be_saved_in_a_pause_is_not_tried_again_until_its_slot_is_taken() -> None:
+    slots = Slots(1, parked=HostCache(100))
+    slots.place(SYSTEM, ANYONE)
+    finish(slots, 0, SYSTEM)
+    assert slots.offer() is not None
+    assert slots.offer() is None
+    assert slots.place([7, 8], ANYONE) == Placement(0, 0, 0, saves=Saved(0, tuple(SYSTEM), ANYONE))
     finish(slots, 0, [7] * 100)
     assert slots.offer() == Saved(0, (7,) * 100, ANYONE), "another conversation may be saved"
 
