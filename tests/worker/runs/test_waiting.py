@@ -11,7 +11,7 @@ import pytest
 from anthropic import AsyncAnthropic
 from openai import AsyncOpenAI
 
-from agents import opener
+from agents import step
 from inference.generation import ANY_TERMS, Delta, Forecast, Sampling, Terms
 from inference.testing import ScriptedGeneration, ScriptedModel
 from migrations.pool import Database
@@ -50,8 +50,8 @@ class QueuedModel(ScriptedModel):
 
 @pytest.fixture(autouse=True)
 def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(opener, "POSITION_AFTER_S", 0.0)
-    monkeypatch.setattr(opener, "POSITION_EVERY_S", 0.0)
+    monkeypatch.setattr(step, "POSITION_AFTER_S", 0.0)
+    monkeypatch.setattr(step, "POSITION_EVERY_S", 0.0)
 
 
 async def told(client: Client, path: str, headers: Mapping[str, str]) -> list[dict[str, Any]]:
