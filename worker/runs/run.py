@@ -13,6 +13,7 @@ import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import ExitStack, aclosing, suppress
 from dataclasses import replace
+from enum import Enum
 from functools import partial
 from typing import Any
 from uuid import UUID
@@ -51,6 +52,15 @@ class RunCancelled(ApiError):
 
     def __init__(self) -> None:
         super().__init__(409, "The response was cancelled.", code="response_cancelled")
+
+
+class Stop(Enum):
+    """What a run does in place of going on."""
+
+    CANCELLED = "keeps its output so far"
+    ABORTED = "fails, with its output so far"
+    LEFT = "is left to another worker"
+    ENDED = "stores its end"
 
 
 class Reader:
@@ -118,9 +128,7 @@ class Run:
         self._executes = self._began = False
         self._accepted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._diagnosis: dict[str, Any] | None = None  # why its prompt was not cached, if the request asks for it
-        self._stopping = False
-        self._aborted = False
-        self._left = False
+        self._stop: Stop | None = None
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -154,12 +162,12 @@ class Run:
     @property
     def left(self) -> bool:
         """Whether it stopped without a terminal event, so that another worker continues it."""
-        return self._left and self.ended
+        return self._stop is Stop.LEFT and self.ended
 
     @property
     def is_ending(self) -> bool:
         """Whether its end is being stored, or was."""
-        return self._stopping
+        return self._stop is not None
 
     @property
     def ended(self) -> bool:
@@ -184,8 +192,20 @@ class Run:
 
     def cancel(self) -> None:
         """Stop at the next await, or at the first line, and keep the output so far. Idempotent."""
-        if self._task and not self._stopping and not self.ended:
-            self._stopping = True
+        self._stop_as(Stop.CANCELLED)
+
+    def abort(self) -> None:
+        """This worker stops: end as failed, with the output so far. Its client did not cancel it."""
+        self._stop_as(Stop.ABORTED)
+
+    def leave(self) -> None:
+        """Stop without a terminal event, as if this worker had died: another one restarts it, or marks it as failed.
+        Too late for one whose end is being stored."""
+        self._stop_as(Stop.LEFT)
+
+    def _stop_as(self, stop: Stop) -> None:
+        if self._task and self._stop is None and not self.ended:
+            self._stop = stop
             if self._executes:
                 self._task.cancel()
 
@@ -195,21 +215,10 @@ class Run:
         if not self._accepted.done():
             self._accepted.set_exception(RunCancelled())
 
-    def abort(self) -> None:
-        """This worker stops: end as failed, with the output so far. Its client did not cancel it."""
-        self._aborted = not self._stopping
-        self.cancel()
-
-    def leave(self) -> None:
-        """Stop without a terminal event, as if this worker had died: another one restarts it, or marks it as failed.
-        Too late for one whose end is being stored."""
-        self._left = self._left or not self._stopping
-        self.cancel()
-
     def say(self, said: tuple[Item, ...]) -> str:
         """Keep what is said to a response that is not stored; returns the id of its successor. Raises TurnOver,
         TooMuchSaid."""
-        if self._stopping:
+        if self._stop is not None:
             raise TurnOver(self.id)
         before = self.successor or Successor(new_id("resp"), ())
         self.successor = replace(before, said=check_said((*before.said, *said)))
@@ -217,7 +226,7 @@ class Run:
 
     def steer(self, steer_id: str | None, *, stop_tools: bool) -> bool:
         """Its successor waits: end at the next safe place. Returns whether its readers are told."""
-        told = steer_id is not None and not self._stopping and not self.broadcast.is_held_back
+        told = steer_id is not None and self._stop is None and not self.broadcast.is_held_back
         if told:
             self.broadcast.steered(steer_id or "")
         self.steering.ask(stop_tools=stop_tools)
@@ -265,7 +274,7 @@ class Run:
     async def _execute(self) -> None:
         status, self._executes = "refused", True
         try:
-            if self._stopping:
+            if self._stop is not None:
                 raise asyncio.CancelledError
             finished = await self._run_turn()
             status = "failed"  # unless its end can be stored
@@ -274,9 +283,9 @@ class Run:
             status = "cancelled"
             if not self._accepted.done():
                 await self._withdraw()
-            if self._aborted and self.accepted:
+            if self._stop is Stop.ABORTED and self.accepted:
                 status = await self._conclude(self._stopped())
-            elif not (self._left or self._aborted):
+            elif self._stop not in (Stop.ABORTED, Stop.LEFT):
                 await self._store_partial()
         except Exception as error:
             if self._accepted.done():
@@ -288,7 +297,7 @@ class Run:
             self.broadcast.close()
             self._held.close()
             self._ledger.record(status)
-            if self.successor is not None and not self._left:
+            if self.successor is not None and self._stop is not Stop.LEFT:
                 self.on_successor(self.successor)
         if self.error is not None:
             await self.broadcast.flush(ABANDON_S)
@@ -343,7 +352,7 @@ class Run:
     async def _conclude(self, finished: TurnFinished) -> str:
         """Store the end before it is sent, so that what was acknowledged survives. If that fails, the response
         fails. Nothing is awaited between its end and its record: a client that has read the one finds the other."""
-        self._stopping = True  # too late to cancel: two ends would be stored
+        self._stop = self._stop or Stop.ENDED  # too late to cancel: two ends would be stored
         await self.broadcast.settled()
         with self._ledger.trace.span("flush"):
             snapshot = self.turn.snapshot(finished)
@@ -355,7 +364,7 @@ class Run:
                 await certain(lambda: self._finish(record, events), END_S)
             except Exception as error:  # the boundary: events were sent, so the last one must say what happened
                 if isinstance(error, NotFound) and self.broadcast.journal.continuation is not None:
-                    self._left = self.lost = True
+                    self._stop, self.lost = Stop.LEFT, True
                     return "cancelled"
                 log.warning("a response could not be stored: %r", error)
                 finished, snapshot = self._failed(finished, error)
