@@ -106,6 +106,7 @@ class ThreadChooser:
         self._options = sorted(set(options))
         self._start = max((at for at, option in enumerate(self._options) if option <= start), default=-1)
         self._sizes: dict[int, _Size] = {}
+        self._most = len(self._options) - 1  # the option that no size exceeds while more threads wait for a core
         self._trials = 0
         self._now_s = self._longest_s = 0.0
         # What trying more threads may cost. It grows with time, not with steps: what made them slow may have passed.
@@ -146,6 +147,8 @@ class ThreadChooser:
         last = len(self._options) - 1
         if known is not None and not self._sizes[known].free and self._sizes[known].best == last:
             size = _Size(last)
+        elif self._most < last:
+            size = _Size(self._most)
         else:
             size = _Size(self._start if self._start >= 0 else last)
             size.free = self._neighbours(size.best)
@@ -200,7 +203,11 @@ class ThreadChooser:
         size.excess_s[size.best] = -size.excess_s[trial.at]
         size.best = trial.at
         size.free = {onwards} & self._neighbours(size.best)
+        waits = trial.ratio * STALL < 1  # threads wait for a core at each barrier, whatever the size of the step
+        self._most = size.best if waits else max(self._most, size.best)
         if trial.ratio * SLOW < 1:  # the machine has changed, not only for steps of this size
-            for other in self._sizes.values():
-                if other.best != size.best:
+            for number, other in self._sizes.items():
+                if other.best > self._most:
+                    self._sizes[number] = _Size(self._most)
+                elif other.best != size.best:
                     other.free = self._neighbours(other.best)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import inf
@@ -108,6 +109,22 @@ def test_what_changes_for_one_size_of_step_is_asked_again_for_all() -> None:
     """Prompts are rare among steps of streams: by their own share of the time, they would learn it after minutes."""
     after = served([1, 2], changing(TAKEN, FREE, 5), [16] * 49 + [256], 40)
     assert after.loss(15, rows=256) < 0.1
+
+
+@pytest.mark.parametrize("at_s", [0, 5])
+def test_threads_that_wait_for_a_core_at_each_barrier_are_given_up_by_all_sizes_at_once(at_s: float) -> None:
+    """Beside a program whose own threads spin, a step takes seconds with more than one, be it that of a short prompt.
+    When that program has ended, all sizes get their threads back."""
+
+    def crowded(rows: int, threads: int, now_s: float) -> float:
+        return FREE(rows, threads, now_s) + 2 * (threads > 1)
+
+    turns = [8] + [1] * 13 + [64] + [1] * 13 + [16] + [1] * 13
+    busy = changing(changing(FREE, crowded, at_s), FREE, 60)
+    steps = served([1, 2], busy, turns, 160)
+    late = Counter(step.rows for step in steps if at_s <= step.began_s < 60 and step.seconds > 2)
+    assert late[8] + late[16] + late[64] <= 3
+    assert steps.loss(120) < 0.1
 
 
 def test_each_size_of_step_gets_the_threads_that_are_fastest_for_it() -> None:
