@@ -84,9 +84,9 @@ class Progress:
 
 PACKAGE = "llama-cpp-python"
 HEADERS = tuple(Path(__file__).with_name(f"ggml_{what}.h") for what in ("loops", "attention", "products"))
-INCLUDE_LOOPS = " ".join(f"-include {header.name}" for header in HEADERS)  # no folder, so that clones share a wheel
+INCLUDE_HEADERS = " ".join(f"-include {header.name}" for header in HEADERS)  # no folder, so that clones share a wheel
 # The multimodal library, without video, for which it starts ffmpeg.
-COMMON = ("-DLLAVA_BUILD=ON", "-DMTMD_VIDEO=OFF", f"-DCMAKE_CXX_FLAGS={INCLUDE_LOOPS}")
+COMMON = ("-DLLAVA_BUILD=ON", "-DMTMD_VIDEO=OFF", f"-DCMAKE_CXX_FLAGS={INCLUDE_HEADERS}")
 KEEP_STORES = "-fno-tree-dse -fno-dse"
 NO_AMX = "-mno-amx-tile -mno-amx-int8 -mno-amx-bf16"
 
@@ -152,7 +152,7 @@ def build_wheel(python: Path, version: str, recipe: Recipe, backend: Backend, fo
     Raises SetupFailed."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     environment = {
-        **including_loops(backend.environment),
+        **including_headers(backend.environment),
         "CMAKE_ARGS": shlex.join(recipe.cmake_args),
         # make, unlike ninja, compiles one file at a time unless told otherwise.
         "CMAKE_BUILD_PARALLEL_LEVEL": os.environ.get("CMAKE_BUILD_PARALLEL_LEVEL", str(os.cpu_count() or 1)),
@@ -186,12 +186,12 @@ def _compile(command: list[str], environment: dict[str, str], log: Log, backend:
             progress.close()
 
 
-def including_loops(more: Mapping[str, str] = MappingProxyType({})) -> dict[str, str]:
-    """The environment in which a recipe compiles, since its flags name the loops without their folder."""
+def including_headers(more: Mapping[str, str] = MappingProxyType({})) -> dict[str, str]:
+    """The environment in which a recipe compiles, since its flags name the headers without their folder."""
     environment = {**os.environ, **more}
     folders = filter(None, (str(HEADERS[0].parent), environment.get("CPLUS_INCLUDE_PATH")))
     return environment | {"CPLUS_INCLUDE_PATH": os.pathsep.join(folders)}
 
 
 def _flags(flags: str) -> tuple[str, str]:
-    return (f"-DCMAKE_C_FLAGS={flags}", f"-DCMAKE_CXX_FLAGS={flags} {INCLUDE_LOOPS}")
+    return (f"-DCMAKE_C_FLAGS={flags}", f"-DCMAKE_CXX_FLAGS={flags} {INCLUDE_HEADERS}")

@@ -25,7 +25,7 @@ from benchmarks.engine.target import Bare, Endpoint
 from benchmarks.served import serve
 from deploy.setup import ROOT, cache_folder
 from deploy.toolchain import compiler_version, this_cpu
-from deploy.wheel import PACKAGE, Recipe, cache_key, cached_wheel, including_loops, pinned_version, recipes
+from deploy.wheel import PACKAGE, Recipe, cache_key, cached_wheel, including_headers, pinned_version, recipes
 from inference.config import EngineConfig, default_threads
 from inference.model import ChatModel
 
@@ -72,7 +72,7 @@ def _build(source: Path, recipe: Recipe, folder: Path) -> None:
             ["-S", str(source), "-B", str(folder), *options],
             ["--build", str(folder), "--target", "llama-server", "--parallel", str(JOBS)],
         ):
-            subprocess.run([*gently, *step], check=True, env=including_loops(), stdout=log, stderr=subprocess.STDOUT)
+            subprocess.run([*gently, *step], check=True, env=including_headers(), stdout=log, stderr=subprocess.STDOUT)
 
 
 START_MAX_S = 120.0

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from deploy.wheel import including_loops
+from deploy.wheel import including_headers
 
 PLAIN = Path(__file__).with_name("ggml")
 AVX2 = ("-mavx2", "-mfma", "-mf16c") if platform.machine() == "x86_64" else ()
@@ -27,7 +27,7 @@ def compiled(tmp_path: Path) -> Compile:
         library = tmp_path / f"{what}{len(features)}.so"
         command = ["c++", "-shared", "-fPIC", "-O2", "-std=c++17", "-Dggml_cpu_EXPORTS", "-I", str(PLAIN), *features]
         files = ["-include", f"ggml_{what}.h", str(PLAIN / f"{what}.cpp"), "-o", str(library)]
-        subprocess.run([*command, *files], check=True, env=including_loops())
+        subprocess.run([*command, *files], check=True, env=including_headers())
         return ctypes.CDLL(str(library))
 
     return compile_

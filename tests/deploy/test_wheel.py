@@ -13,11 +13,11 @@ import pytest
 from deploy.commands import Log, SetupFailed
 from deploy.toolchain import Cpu, features_in, this_cpu
 from deploy.wheel import (
-    INCLUDE_LOOPS,
+    INCLUDE_HEADERS,
     cache_key,
     cached_wheel,
     download_wheel,
-    including_loops,
+    including_headers,
     pinned_version,
     recipes,
 )
@@ -49,10 +49,10 @@ def test_a_cpu_without_amx_needs_no_special_flags() -> None:
 def test_every_build_includes_our_headers_wherever_the_clone_lies() -> None:
     for recipe in (recipe for cpu in (PLAIN, AMX) for recipe in recipes(cpu)):
         flags = [word for word in recipe.cmake_args if word.startswith("-DCMAKE_CXX_FLAGS=")]
-        assert flags[-1].endswith(INCLUDE_LOOPS), recipe.name
-    folders = including_loops({"CPLUS_INCLUDE_PATH": "/usr/include/vulkan"})["CPLUS_INCLUDE_PATH"].split(os.pathsep)
+        assert flags[-1].endswith(INCLUDE_HEADERS), recipe.name
+    folders = including_headers({"CPLUS_INCLUDE_PATH": "/usr/include/vulkan"})["CPLUS_INCLUDE_PATH"].split(os.pathsep)
     assert folders[-1] == "/usr/include/vulkan"
-    for header in INCLUDE_LOOPS.removeprefix("-include ").split(" -include "):
+    for header in INCLUDE_HEADERS.removeprefix("-include ").split(" -include "):
         assert (Path(folders[0]) / header).exists()
         assert f"-include /src/{header}" in (ROOT / "Containerfile").read_text()
 

@@ -388,11 +388,13 @@ class Broadcast:
         """An event is about to be sent: from here on the response cannot be restarted. Until that is stored, no event
         is sent, and no tool runs that must not run twice."""
         assert self._settle is not None
+        level = logging.WARNING  # once: the database may be away for long
         while not self._ending.is_set():
             try:
                 await self._settle()
             except DATABASE_AWAY as error:
-                log.warning("a queued response could not be announced, retrying: %r", error)
+                log.log(level, "a queued response could not be announced, retrying: %r", error)
+                level = logging.DEBUG
                 with suppress(TimeoutError):
                     async with asyncio.timeout(SETTLE_AGAIN_S):
                         await self._ending.wait()
