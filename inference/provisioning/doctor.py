@@ -45,6 +45,7 @@ DRIVERS = {
     "Vulkan": "check whether `vulkaninfo --summary` lists a GPU, and install its driver (Debian: mesa-vulkan-drivers "
     "for AMD and Intel); a user needs the group render, a container --device /dev/dri",
 }
+NOT_MEASURED = "run it on an idle machine, or choose a smaller model or quantisation"
 SLEEPS_MAX = 20  # of compute threads in one step of the bundled model, which has ten times as many barriers
 WAIT_VARIABLES = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")  # change how OpenMP's threads wait
 READING_TOKENS_PER_S = 5.0  # slower than reading speed
@@ -85,7 +86,7 @@ def examine(config: EngineConfig, calibrations: Calibrations) -> Iterator[Findin
     of attention are kept for the next start."""
     yield cpu_finding(machine.cpu_name(), machine.cpu_features(), build_features())
     yield backend_finding(devices(), backends(), gpus(), config)
-    yield threads_finding(config.threads or default_threads(), usable_cores())
+    yield threads_finding(config.threads or default_threads(), usable_cores(), machine.idle_cores())
     yield _barriers()
     files = list(_files(config))
     yield from files
@@ -174,14 +175,18 @@ def _described(gpu: Device) -> str:
     return f"{gpu.description} by {gpu.backend} ({room})"
 
 
-def threads_finding(threads: int, cores: int) -> Finding:
-    text = f"{threads} of {cores} cores compute"
-    numbers = {"threads": threads, "cores": cores}
+def threads_finding(threads: int, cores: int, idle: float) -> Finding:
+    """`idle`: the processors that no program used in the last minute."""
+    numbers = {"threads": threads, "cores": cores, "idle_cores": idle}
     if threads > cores:
+        text = f"{threads} threads on {cores} cores slow each other down"
         todo = f"set --threads {default_threads()} or leave it out"
-        return Finding(
-            "threads", Level.WARNING, f"{threads} threads on {cores} cores slow each other down", todo, numbers
-        )
+        return Finding("threads", Level.WARNING, text, todo, numbers)
+    text = f"{threads} of {cores} cores compute"
+    if idle < threads / 2:
+        text = f"{text}, and other programs keep {'them' if idle < 1 else 'most of them'} busy"
+        todo = "run this again when they have ended: all speeds below are too low, and measuring takes long"
+        return Finding("threads", Level.WARNING, text, todo, numbers)
     return Finding("threads", Level.OK, text, numbers=numbers)
 
 
@@ -291,7 +296,7 @@ def attention(config: EngineConfig, calibrations: Calibrations) -> Finding:
     try:
         paces = isolated_paces(config.model_path, threads=threads, gpu_layers=config.gpu_layers)
     except RunFailed as failure:
-        return Finding("attention", Level.WARNING, f"not measured: {failure}", "choose a smaller model or quantisation")
+        return Finding("attention", Level.WARNING, f"not measured: {failure}", NOT_MEASURED)
     measured = config.with_measured(calibrations.put(config, paces))
     return attention_finding(paces, measured.attention(gpu=_on_gpu(config)))
 
@@ -303,7 +308,7 @@ def prefill(config: EngineConfig, calibrations: Calibrations) -> Finding:
             config.model_path, attention=config.attention(gpu=True), gpu_layers=config.gpu_layers
         )
     except RunFailed as failure:
-        return Finding("prefill", Level.WARNING, f"not measured: {failure}", "choose a smaller model or quantisation")
+        return Finding("prefill", Level.WARNING, f"not measured: {failure}", NOT_MEASURED)
     size = calibrations.put_prefill(config, steps_ms)
     told = ", ".join(f"{each}: {each / ms * 1e3:.0f}" for each, ms in steps_ms.items())
     numbers = {f"{each}_tokens_ms": ms for each, ms in steps_ms.items()}

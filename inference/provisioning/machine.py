@@ -4,6 +4,7 @@ models and conversations may use. Complete on Linux; elsewhere as far as Python 
 
 from __future__ import annotations
 
+import os
 import platform
 import shutil
 from collections.abc import Sequence
@@ -38,6 +39,11 @@ def cpu_features() -> frozenset[str]:
         if name in ("flags", "Features"):
             return frozenset(value.split())
     return frozenset()
+
+
+def idle_cores() -> float:
+    """Processors of the machine, not of a container, that no program used in the last minute, by the load average."""
+    return max(0.0, (os.cpu_count() or 1) - os.getloadavg()[0])
 
 
 def memory_available() -> int | None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from hashlib import sha256
 from importlib.util import find_spec
-from os import abort
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from inference.backend import Chunk
 from inference.bundled import CHAT_MODEL, DRAFT_MODEL, EMBEDDER
 from inference.config import ADJUSTABLE, EngineConfig
 from inference.llama import Device, LlamaContext, LlamaModel
-from inference.provisioning import catalogue, doctor
+from inference.provisioning import catalogue, doctor, machine
 from inference.provisioning.calibration import Calibrations
 from inference.provisioning.catalogue import PRESETS
 from inference.provisioning.doctor import (
@@ -142,8 +142,16 @@ def test_gpus_that_share_a_model_are_told_apart_from_those_that_wait() -> None:
 
 
 def test_more_threads_than_cores_are_too_many() -> None:
-    assert threads_finding(4, 4).level is Level.OK
-    assert threads_finding(5, 4).level is Level.WARNING
+    assert threads_finding(4, 4, idle=4).level is Level.OK
+    assert threads_finding(5, 4, idle=4).level is Level.WARNING
+
+
+def test_cores_that_other_programs_keep_busy_are_a_warning_that_explains_the_speeds_below() -> None:
+    assert threads_finding(2, 2, idle=1.4).level is Level.OK
+    assert threads_finding(2, 2, idle=24.0).level is Level.OK  # of a host with more processors
+    finding = threads_finding(2, 2, idle=0.0)
+    assert finding.level is Level.WARNING and "busy" in finding.text and "again" in finding.todo
+    assert 0 <= machine.idle_cores() <= (os.cpu_count() or 1)
 
 
 def test_threads_that_sleep_at_barriers_are_a_warning_with_the_settings_that_cause_it() -> None:
@@ -246,7 +254,7 @@ def test_a_self_test_that_fails_becomes_a_finding() -> None:
 
 def test_a_native_crash_is_named_by_its_signal() -> None:
     with pytest.raises(RunFailed, match="killed by SIGABRT"):
-        Isolated(abort, timeout_s=20)()
+        Isolated(os.abort, timeout_s=20)()
 
 
 def gone() -> None:
