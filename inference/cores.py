@@ -46,26 +46,26 @@ PROCESSORS = Path("/sys/devices/system/cpu")
 
 def usable_cores() -> int:
     """Processors, or halves of one, that this process may keep busy; a fraction counts as one."""
-    return max(1, min(len(_affinity()), ceil(min(cpu_quota(), 2**16))))
+    return max(1, min(len(affinity()), ceil(min(cpu_quota(), 2**16))))
 
 
 def physical_cores(processors: Path = PROCESSORS) -> int:
     """Of the usable ones: two threads on the halves of a core are hardly faster than one."""
-    siblings = {text_of(processors / f"cpu{number}/topology/thread_siblings_list") or number for number in _affinity()}
+    siblings = {text_of(processors / f"cpu{number}/topology/thread_siblings_list") or number for number in affinity()}
     return min(len(siblings), usable_cores())
 
 
 def cpu_quota(mount: Path = MOUNT, own: Path = OWN) -> float:
     """Cores' worth of time that the control groups of this process grant, those of parents included."""
-    return min((_quota(group) for group in control_groups("cpu", mount, own)), default=inf)
+    return min((quota_of(group) for group in control_groups("cpu", mount, own)), default=inf)
 
 
-def _quota(group: Path) -> float:
+def quota_of(group: Path) -> float:
     if fields := text_of(group / "cpu.max").split():
         return inf if fields[0] == "max" else int(fields[0]) / int(fields[1])
     quota, period = number_in(group / "cpu.cfs_quota_us"), number_in(group / "cpu.cfs_period_us")
     return quota / period if quota and period else inf
 
 
-def _affinity() -> set[int]:
+def affinity() -> set[int]:
     return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))

@@ -16,6 +16,7 @@ from inference.adapter import Adapter
 from inference.attention import AUTO, F16, Q4_0, Q8_0, Attention
 from inference.attention import attention as usual
 from inference.backend import Chunk, Region
+from inference.core_meter import CoreMeter
 from inference.cores import physical_cores, usable_cores
 from inference.errors import ModelNotLoaded, OutOfDeviceMemory
 from inference.llama.abort_handler import aborts_reported_to
@@ -189,6 +190,7 @@ class LlamaContext:
         self._threads = _chooser(threads_min if not gpu else threads, threads)
         self._threads_now = 0
         self._cores = usable_cores()
+        self._meter = CoreMeter()
         self.streams = not mode.unified
         self.exact = mode.exact and not gpu
         self.slots = slots
@@ -258,6 +260,8 @@ class LlamaContext:
             self._steps_from[chunk.slot] = chunk.position
         rows = self._batch.raw.n_tokens
         started = perf_counter()
+        if not self._on_gpu and (cores := self._meter.left(started)) is not None:
+            self._threads.notice(cores, started)
         if (threads := self._threads.choose(rows, started)) != self._threads_now:
             self._threads_now = threads
             set_threads(self._context, threads, threads)

@@ -24,12 +24,17 @@ PAIRS_MIN, PAIRS_MAX, CLEAR = 3, 8, 1.5
 FASTER = 0.97  # of the time, or less: a difference that is worth a change
 WAITS_MAX = 16  # for steps that can be compared, because they have about as many rows
 HOPELESS = 1.5  # a trial also ends at a step that takes this many times as long as usual
-STALL = 8  # who takes this many times as long was stopped by what would have stopped any number of threads
+# Who takes this many times as long was stopped by what would have stopped any number of threads. Where cores that
+# become free are noticed, nothing is lost by taking the times of trials for what they are, up to the second number.
+STALL, STALL_NOTICED = 8, 64
 SMOOTHING = 0.2  # weight of the newest step
 # If consecutive steps each take so many times as long as usual, and together this many steps longer, something else
 # uses a core.
 SLOW, SLOW_BY, SLOW_STEPS_MIN = 1.3, 1.5, 2
 SLOW_AGAIN_S = 3.0  # on a machine whose speed keeps changing, it is noticed only once in so many seconds
+# If other programs leave so many more cores than they did, one has become free: more threads are tried at once,
+# whatever it cost when it was taken. If they lose again, the next such trial waits twice as long.
+FREED_CORES, FREED_AGAIN_S, FREED_AGAIN_MAX_S = 0.6, 1.0, 64.0
 
 
 def thread_options(fewest: int, most: int, physical: int) -> list[int]:
@@ -111,6 +116,20 @@ class ThreadChooser:
         self._now_s = self._longest_s = 0.0
         # What trying more threads may cost. It grows with time, not with steps: what made them slow may have passed.
         self._credit_s = 0.0
+        # The fewest cores that others have left since a core that became free was last noticed.
+        self._cores_min = inf
+        self._freed_s, self._freed_again_s = -inf, FREED_AGAIN_S
+
+    def notice(self, cores: float, now_s: float) -> None:
+        """So many cores' worth of time were left to this process of late."""
+        self._cores_min = min(self._cores_min, cores)
+        fewer = [size for size in self._sizes.values() if size.best + 1 < len(self._options)]
+        if not fewer or cores < self._cores_min + FREED_CORES or now_s < self._freed_s + self._freed_again_s:
+            return
+        self._cores_min, self._freed_s = cores, now_s
+        self._freed_again_s = min(2 * self._freed_again_s, FREED_AGAIN_MAX_S)
+        for size in fewer:
+            size.free.add(size.best + 1)
 
     def choose(self, rows: int, now_s: float) -> int:
         """Threads for the next step of that many rows."""
@@ -167,7 +186,8 @@ class ThreadChooser:
         at = min(near, key=lambda other: size.tried[other], default=None)
         if at is None or size.steps < STEPS_BETWEEN_TRIALS:
             return None
-        excess_s = min(size.excess_s.get(at, size.usual_s), STALL * size.usual_s)
+        stall = STALL if self._cores_min == inf else STALL_NOTICED
+        excess_s = min(size.excess_s.get(at, size.usual_s), stall * size.usual_s)
         steps = 1 if excess_s > (HOPELESS - 1) * size.usual_s else PAIRS_MIN
         credit_s = self._credit_s if at > size.best else size.credit_s
         return at if credit_s >= steps * rows * excess_s else None
@@ -198,7 +218,12 @@ class ThreadChooser:
             size.credit_s = 0.0
         size.excess_s[trial.at] = trial.lost_s / trial.rows
         if not faster:
+            if trial.at > size.best and size.excess_s[trial.at] > STALL * size.usual_s:  # nor is any core free
+                for other in self._sizes.values():
+                    other.free.discard(other.best + 1)
             return
+        if trial.at > size.best:
+            self._freed_again_s = FREED_AGAIN_S
         onwards = 2 * trial.at - size.best
         size.excess_s[size.best] = -size.excess_s[trial.at]
         size.best = trial.at

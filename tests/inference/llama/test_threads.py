@@ -34,10 +34,22 @@ class Served(list[Step]):
         return sum(step.seconds for step in steps) / sum(step.fastest_s for step in steps) - 1
 
 
-def served(options: Sequence[int], seconds: Seconds, rows: Sequence[int], until_s: float, start: int = 0) -> Served:
-    """`rows` of the steps in turn; 0 is a second without work."""
+def served(
+    options: Sequence[int],
+    seconds: Seconds,
+    rows: Sequence[int],
+    until_s: float,
+    start: int = 0,
+    cores: Callable[[float], float] | None = None,
+) -> Served:
+    """`rows` of the steps in turn; 0 is a second without work. `cores`: left by others in the window of half a second
+    that ends at that time, if it is known."""
     chooser, draw, now_s, turn, done = ThreadChooser(options, start), random.Random(1), 0.0, 0, Served()
+    window_s = 0.0
     while now_s < until_s:
+        if cores and now_s - window_s >= 0.5:
+            window_s = now_s
+            chooser.notice(cores(now_s), now_s)
         count = rows[turn % len(rows)]
         turn += 1
         if not count:
@@ -88,6 +100,36 @@ def test_a_core_that_is_taken_is_noticed_within_a_second(rows: int) -> None:
 @pytest.mark.parametrize("rows", [1, 16])
 def test_a_core_that_becomes_free_is_noticed_within_a_few_seconds(rows: int) -> None:
     assert served([1, 2], changing(TAKEN, FREE, 5), [rows], 20).loss(10) < ALLOWED
+
+
+def crowded(rows: int, threads: int, now_s: float) -> float:
+    """Beside a program whose threads spin: who has more than one waits for a core at each barrier."""
+    return FREE(rows, threads, now_s) * (1 if threads > 1 else 1.6) + 2 * (threads > 1)
+
+
+def test_a_core_that_others_leave_is_used_within_a_second_whatever_it_cost_before() -> None:
+    def left(now_s: float) -> float:
+        return 1.0 if now_s < 20.5 else 2.0
+
+    after = served([1, 2], changing(crowded, FREE, 20), [16] * 15 + [64], 30, cores=left)
+    assert after.loss(21.2) < ALLOWED
+    assert after.loss(21.2, rows=64) < ALLOWED
+
+
+def test_more_threads_are_seldom_tried_beside_a_program_that_is_known_to_go_on() -> None:
+    steps = served([1, 2], crowded, [1] * 15 + [64], 300, cores=lambda _now: 1.0)
+    assert sum(step.seconds for step in steps if step.seconds > 2) < 0.1 * 300
+
+
+def test_a_program_that_rests_now_and_then_makes_more_threads_no_temptation() -> None:
+    """Whenever they are tried, it has woken up again."""
+
+    def left(now_s: float) -> float:
+        return 1.0 + now_s // 0.5 % 2
+
+    often, once = (served([1, 2], crowded, [1] * 15 + [64], 300, cores=cores) for cores in (left, None))
+    tried = [sum(step.seconds > 2 for step in steps) for steps in (often, once)]
+    assert tried[0] <= tried[1] + 8
 
 
 def test_a_machine_that_stood_still_is_used_again_within_a_few_seconds() -> None:
