@@ -120,37 +120,10 @@ class RunningStore:
         try:
             await self._database.carry_out([act], durable=False)
         except NoDataFoundError:
-            return await self._begin_each(tenant_id, beginnings)
+            if len(beginnings) == 1:
+                return [False]
+            return [begun for each in beginnings for begun in await self._begin_all(tenant_id, [each])]
         return [True] * len(beginnings)
-
-    async def _begin_each(self, tenant_id: UUID, beginnings: Sequence[NewResponse]) -> list[bool]:
-        records = [beginning.record for beginning in beginnings]
-        async with self._database.tenant(tenant_id, durable=False) as connection:
-            rows = await connection.fetch(
-                """with new as (
-                       select * from unnest($2::text[], $3::text[], $4::text[], $5::text[], $6::timestamptz[],
-                                            $7::text[], $8::text[], $9::bigint[])
-                           as new (id, conversation_id, previous_response_id, status, created_at, input, body, worker)),
-                   begun as (
-                       insert into responses (tenant_id, id, conversation_id, previous_response_id, status, created_at,
-                                              input, body, worker)
-                       select $1, id, conversation_id, previous_response_id, status, created_at, input::jsonb,
-                              body::jsonb, worker
-                       from new on conflict do nothing returning id)
-                   select id from begun
-                   union all select r.id from responses r join new using (id, worker) where r.tenant_id = $1""",
-                tenant_id,
-                [record.id for record in records],
-                [record.conversation_id for record in records],
-                [record.previous_response_id for record in records],
-                [record.status for record in records],
-                [record.created_at for record in records],
-                [orjson.dumps([to_payload(item) for item in record.input]).decode() for record in records],
-                [orjson.dumps(record.body).decode() for record in records],
-                [beginning.worker for beginning in beginnings],
-            )
-        held = {row["id"] for row in rows}
-        return [record.id in held for record in records]
 
     async def withdraw(self, tenant_id: UUID, response_id: str, worker: int) -> None:
         """Remove a response of which no event was sent, once it is stored or cannot be any more. Not one that goes on
