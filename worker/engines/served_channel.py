@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 from aiohttp import web
 
@@ -36,18 +36,10 @@ BUSY = {"error": {"message": "This worker has reached its limit of requests here
 WAITING_BYTES_MAX = 64 * 2**20
 
 
-class TokenSink(Protocol):
-    """The destination of a response."""
-
-    def tokens(self, ids: Sequence[int]) -> None: ...
-
-    def event(self, data: bytes) -> None: ...
-
-
 class TokenStream:
-    """Sends the events of a response, step by step, to a sink."""
+    """Sends the events of a response, step by step, to its destination."""
 
-    def __init__(self, outlet: TokenSink, id: str, generation: Generation) -> None:
+    def __init__(self, outlet: HttpBody | SharedReply, id: str, generation: Generation) -> None:
         self._outlet = outlet
         self._generation = generation
         self._id = id
@@ -109,7 +101,7 @@ class HttpBody:
 
 
 class SharedReply:
-    """The destination of the response to one request. A `worker.engines.served_channel.TokenSink`."""
+    """The destination of the response to one request."""
 
     __slots__ = ("_channel", "_number", "traceparent")
 

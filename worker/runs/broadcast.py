@@ -13,7 +13,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 from uuid import UUID
 
 from agents.errors import NotFound
@@ -26,6 +26,7 @@ from worker.database import BatchWriter, NotStored
 from worker.errors import BROKE
 from worker.lifecycle.supervisor import Supervisor
 from worker.runs.continuation import Batch, Continuation, ResponseEnd
+from worker.runs.event_stream import BATCH_FRAMES, Stream
 from worker.runs.record import FirstTokens
 from worker.runs.running_store import OwnedResponse, RunningStore
 from worker.runs.turn import ResponseTurn, begun
@@ -223,17 +224,22 @@ class EventLog:
             journal.drop()
 
 
-class Follower(Protocol):
-    """A connection that reads the frames of a run as they come."""
+class Reader:
+    """Sends the frames of a run while its client has room for them. Nothing is buffered here: the broadcast keeps
+    them."""
 
-    @property
-    def sent(self) -> int:
-        """The number of the next frame to send."""
-        ...
+    def __init__(self, broadcast: Broadcast, stream: Stream, number: int) -> None:
+        self._broadcast = broadcast
+        self._stream = stream
+        self.sent = number  # the next frame to send
 
     def push(self) -> None:
-        """Send the frames for which there is room."""
-        ...
+        stream, frames, told = self._stream, self._broadcast.frames, self._broadcast.told
+        while self.sent < told and stream.has_room:
+            end = min(told, self.sent + BATCH_FRAMES)
+            stream.send(frames[self.sent : end])
+            self.sent = end
+        self._broadcast.on_sent(self.sent)
 
 
 class Broadcast:
@@ -268,7 +274,7 @@ class Broadcast:
         self._end: list[bytes] = []
         self._over = False  # the terminal event was published
         self._kept = asyncio.Event()  # more events are stored
-        self._followers: list[Follower] = []
+        self._followers: list[Reader] = []
         self._moved = asyncio.Event()  # a follower has sent something, or left
 
     @property
@@ -289,7 +295,7 @@ class Broadcast:
         return self._held_back is not None
 
     @contextmanager
-    def followed_by(self, follower: Follower) -> Iterator[None]:
+    def followed_by(self, follower: Reader) -> Iterator[None]:
         """In the block, the follower is called for each new frame."""
         self._followers.append(follower)
         try:

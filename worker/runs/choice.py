@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 from agents.agent import Agent
 from agents.errors import STOPPED, Interrupted
@@ -22,21 +22,16 @@ from worker.runs.event_stream import EventStream
 from worker.runs.ledger import Ledger
 from worker.runs.record import FirstTokens
 from worker.telemetry.canaries import first_question
-from worker.wire.completion import ChatCompletion
+from worker.wire.completion import ChatCompletion, ChunkEncoder
+from worker.wire.messages_reply import MessageEventEncoder
 
 # Buffered for a client that reads slowly and cannot reconnect: merged, a million tokens, or 800 with all likelihoods.
 WAITING_BYTES_MAX = 4 * 2**20
 EVENT_BYTES = 250  # of an event beside its text; a likelihood takes about as much
 
 
-class ChoiceEncoder(Protocol):
-    """Encodes the events of a turn as the frames of a stream."""
-
-    def frames(self, event: Event) -> list[bytes]: ...
-
-    def last(self, finished: TurnFinished) -> list[bytes]:
-        """The end of the turn, also of one that failed."""
-        ...
+# Encodes the events of a turn as the frames of a stream, and its end, also that of one that failed.
+ChoiceEncoder: TypeAlias = ChunkEncoder | MessageEventEncoder
 
 
 @dataclass(frozen=True, slots=True)

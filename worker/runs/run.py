@@ -28,10 +28,10 @@ from inference.frozen import changed
 from migrations.pool import DATABASE_AWAY, certain
 from worker.errors import BROKE, ApiError
 from worker.http.error_mapping import refusal, to_api_error
-from worker.runs.broadcast import Broadcast, EventLog
+from worker.runs.broadcast import Broadcast, EventLog, Reader
 from worker.runs.cache_diagnostics import diagnosed
 from worker.runs.continuation import Batch, Continuation, InterruptedResponse, ResponseEnd, completed_items
-from worker.runs.event_stream import BATCH_FRAMES, Readers, Stream
+from worker.runs.event_stream import Readers, Stream
 from worker.runs.ledger import Ledger
 from worker.runs.presence import FOLLOW, FOLLOWED_S
 from worker.runs.run_services import RunServices
@@ -61,23 +61,6 @@ class Stop(Enum):
     ABORTED = "fails, with its output so far"
     LEFT = "is left to another worker"
     ENDED = "stores its end"
-
-
-class Reader:
-    """Sends the frames of a run while its client has room for them. Nothing is buffered here: the run keeps them."""
-
-    def __init__(self, broadcast: Broadcast, stream: Stream, number: int) -> None:
-        self._broadcast = broadcast
-        self._stream = stream
-        self.sent = number  # the next frame to send
-
-    def push(self) -> None:
-        stream, frames, told = self._stream, self._broadcast.frames, self._broadcast.told
-        while self.sent < told and stream.has_room:
-            end = min(told, self.sent + BATCH_FRAMES)
-            stream.send(frames[self.sent : end])
-            self.sent = end
-        self._broadcast.on_sent(self.sent)
 
 
 class Run:
