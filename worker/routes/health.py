@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_args
 
@@ -19,7 +18,6 @@ from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.core import Metric
 from prometheus_client.parser import text_string_to_metric_families
-from prometheus_client.registry import Collector
 
 from inference.remote.transport import Transport
 from migrations.pool import DATABASE_AWAY
@@ -32,6 +30,7 @@ from worker.http.request import EVERYBODY, PLAIN, Routes, json_response
 from worker.lifecycle.crew.member import SUFFIX, Member
 from worker.lifecycle.supervisor import VITAL
 from worker.services import CHECKERS, CREW, DRAINING, SERVICES, Services
+from worker.telemetry.prometheus import Scraped
 
 DATABASE_TIMEOUT_S = 1.5  # half a second more where its connection does not even take a reset: 2 s in all
 
@@ -132,15 +131,7 @@ def merged(told: dict[str, bytes]) -> bytes:
             kept = families.setdefault(family.name, Metric(family.name, family.documentation, family.type))
             for sample in family.samples:
                 kept.samples.append(sample._replace(labels={**sample.labels, "process": process}))
-    return generate_latest(_Told(families))
-
-
-class _Told(Collector):
-    def __init__(self, families: dict[str, Metric]) -> None:
-        self._families = families
-
-    def collect(self) -> Iterator[Metric]:
-        yield from self._families.values()
+    return generate_latest(Scraped(lambda: list(families.values())))
 
 
 async def numbers(app: web.Application) -> bytes:

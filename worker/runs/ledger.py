@@ -75,8 +75,8 @@ class Ledger:
         """Where the answer is used: as the request or its agent says; otherwise `chat` for a browser and `embedded` for
         a program, or `batch` for the lowest priority class."""
         named = self.answer.request.options.get(SURFACE)
-        if self.services.has_surface(named):
-            return str(named)
+        if named in self.services.surface_names:
+            return named
         usual = "chat" if self.principal.is_watching else "embedded"
         if self._asked is Priority.BATCH and BATCH in self.services.surfaces:
             usual = BATCH

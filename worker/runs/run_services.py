@@ -144,7 +144,3 @@ class RunServices:
     def surface_names(self) -> list[str]:
         """Those that a request may name."""
         return list(dict.fromkeys([*self.targets.by_surface, *self.surfaces]))
-
-    def has_surface(self, name: str | None) -> bool:
-        """Whether it is one of `surface_names`."""
-        return name in self.targets.by_surface or name in self.surfaces
