@@ -136,17 +136,17 @@ async def _stream(request: web.Request, run: Run, number: int = 0) -> web.Stream
     runs, tenant_id = request.app[RUNS], request[PRINCIPAL].tenant_id
     try:
         number = await run.read(stream, number)
-        if run.lost:  # another worker resumes it
+        if run.left:  # another worker resumes it
             await read_stored(runs.services, stream, tenant_id, run.id, number - 1, runs.get)
     except ClientGone:
         return stream.response
-    return await stream.close(*(() if run.left and not run.lost else (DONE,)))
+    return await stream.close(DONE)
 
 
 async def _whole(request: web.Request, run: Run) -> web.Response:
     with run.readers.reading():
         await run.wait()
-    if run.lost:
+    if run.left:
         tenant_id = request[PRINCIPAL].tenant_id
         await request.app[RUNS].ended(tenant_id, run.id)
         record = await request.app[SERVICES].responses.get(tenant_id, run.id)

@@ -95,22 +95,22 @@ class Runs:
         self._janitor = supervisor.start("janitor", self._run_janitor, silent_s=SILENT_S)
 
     async def close(self) -> None:
-        """Stop all runs, store their output so far as failed. Other workers continue background responses."""
+        """Stop all runs. Other workers continue those that can move, the others fail with their output so far."""
         if self._janitor:
             await self._janitor.stop()
         for task in (*self._resuming, *self._succeeding):
             task.cancel()
         await self.backlog.close()  # from here on nothing begins
         for run in self._runs.values():
-            (run.leave if run.in_background else run.abort)()
+            (run.leave if run.can_move else run.abort)()
         await self.idle(CLOSE_S)
         await self._event_log.close()
         await self.services.presence.close()
 
     async def end_all(self) -> None:
-        """End all runs, each with a terminal event. Those that another worker can restart are left to it."""
+        """End all runs, each with a terminal event. Those that another worker can continue are left to it."""
         for run in tuple(self._runs.values()):
-            if run.broadcast.is_held_back:
+            if run.can_move:
                 run.leave()
         self.services.agent.turns.interrupt()
         await self.idle()

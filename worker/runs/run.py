@@ -95,7 +95,6 @@ class Run:
         self.write, self.drain = self.broadcast.write, self.broadcast.drain  # it is the sink of its turn
         self.broadcast.journal.on_lost = self._on_lost
         self.readers = Readers(self.cancel)
-        self.lost = False  # another worker owns it
         self.snapshot: dict[str, Any] = turn.frame.started()
         self.error: Exception | None = None
         self.answer_now = AnswerNow()
@@ -133,6 +132,11 @@ class Run:
         return self._job is not None
 
     @property
+    def can_move(self) -> bool:
+        """Whether another worker restarts it, or resumes it behind what was told, once this one has left it."""
+        return self.broadcast.is_held_back or self.broadcast.journal.continuation is not None
+
+    @property
     def open_calls(self) -> list[FunctionCall]:
         """The calls with which it has ended, for the caller to run or approve: those of tools have their results."""
         calls, known = [item for item in self.output if isinstance(item, FunctionCall)], answered_calls(self.output)
@@ -144,7 +148,7 @@ class Run:
 
     @property
     def left(self) -> bool:
-        """Whether it stopped without a terminal event, so that another worker continues it."""
+        """Whether it stopped without a terminal event: another worker continues it, or already owns it."""
         return self._stop is Stop.LEFT and self.ended
 
     @property
@@ -251,7 +255,6 @@ class Run:
 
     def _on_lost(self) -> None:
         if self.broadcast.journal.continuation is not None:
-            self.lost = True
             self.leave()
 
     async def _execute(self) -> None:
@@ -347,7 +350,7 @@ class Run:
                 await certain(lambda: self._finish(record, events), END_S)
             except Exception as error:  # the boundary: events were sent, so the last one must say what happened
                 if isinstance(error, NotFound) and self.broadcast.journal.continuation is not None:
-                    self._stop, self.lost = Stop.LEFT, True
+                    self._stop = Stop.LEFT
                     return "cancelled"
                 log.warning("a response could not be stored: %r", error)
                 finished, snapshot = self._failed(finished, error)
@@ -416,7 +419,7 @@ async def read_stored(
             after = events[-1]["sequence_number"] if events else after
             if run := find_run(tenant_id, response_id):
                 after = await run.read(stream, after + 1) - 1
-                if not run.lost:
+                if not run.left:
                     return
 
 

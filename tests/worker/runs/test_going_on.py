@@ -13,6 +13,7 @@ from uuid import UUID
 
 import asyncpg
 import pytest
+from aiohttp import ClientPayloadError, ClientResponse
 
 from agents.message import new_id
 from agents.store import ResponseRecord, ResponseStore
@@ -25,6 +26,7 @@ from tests.worker.harness import Client, serving
 from tests.worker.reader import Event, Reader
 from tests.worker.sharing import response_id_of, signed_in
 from worker.config import Config
+from worker.lifecycle.drain import drain
 from worker.runs import manager
 from worker.runs.run import Run
 from worker.runs.running_store import OwnedResponse, RunningStore
@@ -75,7 +77,7 @@ class Two:
     client: Client
     models: tuple[PausingModel, PausingModel]
 
-    async def begin(self, kind: str, **body: Any) -> tuple[str, bytes, Any]:
+    async def begin(self, kind: str, **body: Any) -> tuple[str, bytes, ClientResponse]:
         """The response that the first worker makes, and what it has told of it so far."""
         headers = {} if kind == "background" else GOES_ON
         asked = {"input": "tell me", "stream": True, "background": kind == "background", **body}
@@ -141,6 +143,43 @@ async def test_it_goes_on_behind_what_was_told_and_ends_once(two: Two, kind: str
     assert response["usage"]["output_tokens"] == len(two.models[1].running[0].ids)
     items = (await get(two.client, f"/v1/conversations/{conversation}/items?order=asc"))["data"]
     assert [item["content"][0]["text"] for item in items] == ["tell me", TEXT]
+
+
+async def cut_off(answer: ClientResponse) -> bytes:
+    """What still came of a stream until its connection was lost."""
+    told = b""
+    with pytest.raises(ClientPayloadError):
+        while piece := await answer.content.readany():
+            told += piece
+    return told
+
+
+@pytest.mark.parametrize("kind", NUMBERS)
+async def test_a_worker_that_stops_leaves_it_to_the_other_instead_of_ending_it(two: Two, kind: str) -> None:
+    id, beginning, answer = await two.begin(kind)
+    assert two.maker.app is not None
+    await drain(two.maker.app, 0.1, asyncio.Event())
+    told = events_in(beginning + await cut_off(answer))
+    await two.lose()
+    rest = await replay(two.client, id, f"&starting_after={told[-1]['sequence_number']}")
+    assert numbers([*told, *rest]) == list(range(len(told) + len(rest)))
+    assert Reader.read([*told, *rest]).texts == {0: TEXT}
+    assert rest[-1]["type"] == "response.completed"
+
+
+async def test_who_waits_for_a_whole_answer_that_is_left_to_another_worker_gets_it_at_the_next_try(two: Two) -> None:
+    asked, headers = {"input": "tell me"}, {**GOES_ON, "Idempotency-Key": new_id("key")}
+    asking = asyncio.create_task(two.maker.post(URL, json=asked, headers=headers).__aenter__())
+    while not two.models[0].running or len(two.models[0].running[0].ids) < STALLS_AT:  # noqa: ASYNC110  # it tells nobody
+        await asyncio.sleep(0.01)
+    assert two.maker.app is not None
+    await drain(two.maker.app, 0.1, asyncio.Event())
+    async with await asking as refused:
+        assert refused.status == 503 and "stopped" in (await refused.json())["error"]["message"]
+    await two.lose()
+    async with two.client.post(URL, json=asked, headers=headers) as answer:
+        response = await answer.json()
+    assert response["output"][0]["content"][0]["text"] == TEXT
 
 
 async def test_it_goes_on_though_the_database_is_away_for_a_moment_just_then(
