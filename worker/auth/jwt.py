@@ -197,28 +197,7 @@ class Tokens:
 
     async def verify(self, token: str, trace: Trace) -> Bearer:
         """Raises InvalidToken, or KeysUnavailable when the issuer cannot be reached."""
-        header = header_of(token)
-        algorithm = str(header.get("alg"))
-        key = await self._key(algorithm, header.get("kid"), trace)
-        registry = JWSRegistry(algorithms=[algorithm], strict_check_header=False)  # issuers add headers of their own
-        try:
-            claims = jwt.decode(token, key, algorithms=[algorithm], registry=registry).claims
-            self._claims.validate(claims)
-        except JoseError as error:
-            raise InvalidToken(error.description or error.error.replace("_", " ")) from error
-        except (ValueError, RecursionError) as error:  # claims may nest deeper than the parser allows
-            raise InvalidToken("the token is damaged") from error
-        return self._bearer(claims)
-
-    async def _key(self, algorithm: str, kid: object, trace: Trace) -> OctKey | RSAKey | ECKey:
-        if algorithm in SYMMETRIC and self._secret is not None:
-            return self._secret
-        if algorithm in ASYMMETRIC and self.jwks is not None:
-            key = await self.jwks.find(kid if isinstance(kid, str) else None, algorithm, trace)
-            if key is None:
-                raise InvalidToken("no key of the issuer matches this token")
-            return key
-        raise InvalidToken("tokens with this algorithm are not accepted")
+        return self._bearer(await verified(token, self._claims, trace, self.jwks, self._secret))
 
     def _bearer(self, claims: Mapping[str, Any]) -> Bearer:
         tenant, subject, scope = claims.get(self._tenant_claim), claims.get("sub", ""), claims.get("scope", "")
@@ -245,7 +224,33 @@ def _scopes(claim: object) -> frozenset[Scope]:
     return granted | {Scope.OPS} if OPERATOR in named else granted
 
 
-def header_of(token: str) -> dict[str, Any]:
+async def verified(
+    token: str, required: jwt.JWTClaimsRegistry, trace: Trace, jwks: Jwks | None, secret: OctKey | None = None
+) -> dict[str, Any]:
+    """The claims of a token that was signed with one of these keys. Raises InvalidToken, KeysUnavailable."""
+    header = _header_of(token)
+    algorithm, kid = str(header.get("alg")), header.get("kid")
+    key: OctKey | RSAKey | ECKey | None
+    if algorithm in SYMMETRIC and secret is not None:
+        key = secret
+    elif algorithm in ASYMMETRIC and jwks is not None:
+        key = await jwks.find(kid if isinstance(kid, str) else None, algorithm, trace)
+    else:
+        raise InvalidToken("tokens with this algorithm are not accepted")
+    if key is None:
+        raise InvalidToken("no key of the issuer matches this token")
+    registry = JWSRegistry(algorithms=[algorithm], strict_check_header=False)  # issuers add headers of their own
+    try:
+        claims = jwt.decode(token, key, algorithms=[algorithm], registry=registry).claims
+        required.validate(claims)
+    except JoseError as error:
+        raise InvalidToken(error.description or error.error.replace("_", " ")) from error
+    except (ValueError, RecursionError) as error:  # claims may nest deeper than the parser allows
+        raise InvalidToken("the token is damaged") from error
+    return claims
+
+
+def _header_of(token: str) -> dict[str, Any]:
     encoded = token.split(".", 1)[0]
     try:
         header = orjson.loads(base64.urlsafe_b64decode(encoded + "=" * (-len(encoded) % 4)))

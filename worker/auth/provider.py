@@ -20,8 +20,6 @@ from urllib.parse import urlencode, urlsplit
 import aiohttp
 import orjson
 from joserfc import jwt
-from joserfc.errors import JoseError
-from joserfc.jws import JWSRegistry
 
 from inference.trace import Trace
 from worker.auth.jwt import (
@@ -30,9 +28,9 @@ from worker.auth.jwt import (
     InvalidToken,
     Jwks,
     KeysUnavailable,
-    header_of,
     is_storable,
     read_document,
+    verified,
 )
 from worker.auth.scope import USUAL, Scope
 from worker.auth.secret import Secret
@@ -45,7 +43,6 @@ DISCOVERED_S = 3600.0
 RETRY_S = 5.0  # during an outage, visitors fail fast instead of turning into a stream of requests to the provider
 TIMEOUT_S = 10.0
 RANDOM_BYTES = 32
-ALGORITHMS = ("RS256", "ES256")
 SCOPE = "openid profile email"
 
 
@@ -166,20 +163,11 @@ class Provider:
             "nonce": {"essential": True, "value": nonce},
         }
         try:
-            header = header_of(token)
-            algorithm, kid = str(header.get("alg")), header.get("kid")
-            if algorithm not in ALGORITHMS:
-                raise SignInRefused("the provider signs with an algorithm that is not accepted")
-            key = await jwks.find(kid if isinstance(kid, str) else None, algorithm, trace)
-            if key is None:
-                raise SignInRefused("no key of the provider matches its token")
-            registry = JWSRegistry(algorithms=[algorithm], strict_check_header=False)
-            claims = jwt.decode(token, key, algorithms=[algorithm], registry=registry).claims
-            jwt.JWTClaimsRegistry(leeway=LEEWAY_S, **required).validate(claims)
+            claims = await verified(token, jwt.JWTClaimsRegistry(leeway=LEEWAY_S, **required), trace, jwks)
         except KeysUnavailable as error:
             raise ProviderUnavailable(str(error)) from error
-        except (JoseError, InvalidToken, ValueError, RecursionError) as error:
-            raise SignInRefused("the token of the provider is not valid") from error
+        except InvalidToken as error:
+            raise SignInRefused(f"the token of the provider is not valid: {error}") from error
         if isinstance(claims["aud"], list) and len(claims["aud"]) > 1 and claims.get("azp") != self._client_id:
             raise SignInRefused("the token of the provider was issued for another client")
         return claims
