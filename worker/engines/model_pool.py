@@ -23,7 +23,6 @@ from inference.generation import Generation
 from inference.llama import LlamaModel
 from inference.model import ChatModel
 from inference.provisioning.fit import Allowance, CannotServe, here
-from inference.text_model import TextModel
 from inference.trace import Trace
 from worker.config import Config
 from worker.engines.engine_config import engine_config
@@ -105,9 +104,10 @@ class ModelPool:
         """Raises as `prepare` does."""
         wanted = self._wanted(name, table)
         weights = LlamaModel.load(wanted.model_path, weights=False)
-        text = TextModel(weights, b"", wanted.context_of(weights.context_length))
-        text.adapters = wanted.adapters
-        return OnDemandModel(name, text, partial(self._open, table), sees=wanted.projector_path is not None)
+        context, sees = wanted.context_of(weights.context_length), wanted.projector_path is not None
+        model = OnDemandModel(name, weights, context, partial(self._open, table), sees=sees)
+        model.adapters = wanted.adapters
+        return model
 
     async def start(self) -> None:
         """Load the models that should be loaded at start, in the order of the file. Raises InferenceError."""

@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from time import monotonic
 from typing import Any, Literal, TypeAlias
 
 from inference.errors import EngineStopped, InferenceError, ModelAway, NoRoom
-from inference.generation import ANY_TERMS, Due, Generation, Grammar, Priority, Sampling, Terms
+from inference.generation import ANY_TERMS, Due, Generation, Priority, Sampling, Terms
+from inference.llama import LlamaModel
 from inference.model import ChatModel
-from inference.prompt import NO_OPTIONS, ChatMessage, PromptTokens, Rendered, Segment, Value, Verdict
+from inference.prompt import NO_OPTIONS, ChatMessage, Rendered, Value
 from inference.text_model import TextModel
 
 State: TypeAlias = Literal["loaded", "loading", "not_loaded"]
@@ -28,33 +29,29 @@ AWAY_S = 30.0
 BEGINNINGS_MAX = 512  # shared prefixes that are recomputed after a load: those of the configuration
 
 
-class OnDemandModel:
-    """A `LanguageModel`, and its own `OnDemand`. `text` was loaded without weights; `opened` opens the engine, after
-    making room for it, and is never called concurrently."""
+class OnDemandModel(TextModel):
+    """A `LanguageModel`, and its own `OnDemand`. `weights` were loaded without tensors; `opened` opens the engine,
+    after making room for it, and is never called concurrently.
+
+    Tokenization uses the vocabulary, which stays loaded: a thread may be tokenizing while the engine is unloaded.
+    """
 
     def __init__(
         self,
         name: str,
-        text: TextModel,
+        weights: LlamaModel,
+        context: int,
         opened: Callable[[OnDemandModel], Awaitable[ChatModel]],
         *,
         sees: bool = False,
     ) -> None:
         """`sees`: whether its engine has a projector."""
-        self.name = name
-        self.sees = sees
-        self.context_length = text.context_length
-        self.chat_template = text.chat_template
-        self.ends = text.ends
-        self.capabilities = text.capabilities
-        self.usual_sampling = text.usual_sampling
-        self.adapters = text.adapters
-        self.measures: Mapping[str, int] = text.measures
-        self.shares_turns = False
+        super().__init__(weights, b"", context)
+        self.name, self._sees = name, sees
         self.share_loaded = 0.0  # from 0 to 1, while it is loading
         self.used_at = float("-inf")  # on the monotonic clock
         self._left_at = float("-inf")  # on the monotonic clock
-        self._text, self._opened = text, opened
+        self._opened = opened
         self._model: ChatModel | None = None
         self._loading: asyncio.Task[None] | None = None
         self._users = 0
@@ -132,7 +129,7 @@ class OnDemandModel:
             with suppress(asyncio.CancelledError, Exception):
                 await self._loading
         await self.unload()
-        await self._text.close()
+        await super().close()
 
     async def _load(self) -> None:
         await self.unload()  # of an engine that failed
@@ -159,15 +156,9 @@ class OnDemandModel:
 
     # --- as a LanguageModel ---
 
-    # Tokenization uses the vocabulary, which stays loaded: a thread may be tokenizing while the engine is unloaded.
-
     @property
-    def switches(self) -> frozenset[str]:
-        return self._text.switches
-
-    @property
-    def parameters(self) -> int:
-        return self._text.parameters
+    def sees(self) -> bool:
+        return self._sees
 
     def render(
         self,
@@ -178,34 +169,9 @@ class OnDemandModel:
         salt: str = "",
     ) -> Rendered:
         """If it is loaded, the exact tokens of generated turns are available as well."""
-        return (self._model or self._text).render(messages, tools, switches, salt=salt)
-
-    def default_system(self) -> str:
-        return self._text.default_system()
-
-    def encode(self, segments: Sequence[Segment], *, salt: str = "") -> PromptTokens:
-        return self._text.encode(segments, salt=salt)
-
-    def count(self, text: str, *, salt: str = "") -> int:
-        return self._text.count(text, salt=salt)
-
-    def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
-        return self._text.tokenize(text, add_special=add_special, parse_special=parse_special)
-
-    def token_bytes(self, ids: Sequence[int]) -> list[bytes]:
-        return self._text.token_bytes(ids)
-
-    def text_pieces(self, ids: Sequence[int], *, over: bool = False) -> list[str]:
-        return self._text.text_pieces(ids, over=over)
-
-    def infill(self, before: str, behind: str) -> list[Segment] | None:
-        return self._text.infill(before, behind)
-
-    def verdict(self, segments: Sequence[Segment], generation: Generation, *, salt: str = "") -> Verdict | None:
-        return self._text.verdict(segments, generation, salt=salt)
-
-    def prepare(self, grammar: str, begins: str = "") -> Grammar:
-        return self._text.prepare(grammar, begins)
+        if self._model is not None:
+            return self._model.render(messages, tools, switches, salt=salt)
+        return super().render(messages, tools, switches, salt=salt)
 
     def generate(self, prompt: Sequence[int], sampling: Sampling, terms: Terms = ANY_TERMS) -> Generation:
         if self._model is None:
@@ -232,13 +198,6 @@ class OnDemandModel:
 
     def remember(self, message: ChatMessage, ids: Sequence[int], *, salt: str = "") -> bytes | None:
         return self._model.remember(message, ids, salt=salt) if self._model else None
-
-    def unknown(self, messages: Sequence[ChatMessage], *, salt: str = "") -> list[bytes]:
-        return []
-
-    def learn(self, turns: Iterable[tuple[bytes, tuple[int, ...]]]) -> None:
-        if self._model is not None:
-            self._model.learn(turns)
 
     @property
     def failed(self) -> str | None:

@@ -18,7 +18,6 @@ from inference.generation import Sampling
 from inference.llama import LlamaModel
 from inference.model import ChatModel
 from inference.prompt import ChatMessage
-from inference.text_model import TextModel
 from worker.engines import on_demand
 from worker.engines.on_demand import OnDemandModel
 
@@ -39,7 +38,7 @@ async def opened(_: OnDemandModel, folder: Path | None = None) -> ChatModel:
 
 @pytest_asyncio.fixture
 async def model() -> AsyncIterator[OnDemandModel]:
-    model = OnDemandModel("small", TextModel(LlamaModel.load(DRAFT_MODEL, weights=False), b"", 256), opened)
+    model = OnDemandModel("small", LlamaModel.load(DRAFT_MODEL, weights=False), 256, opened)
     yield model
     await model.close()
 
@@ -74,8 +73,8 @@ async def test_a_model_whose_engine_failed_is_opened_anew_and_gets_its_folder_ba
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
-    text = TextModel(LlamaModel.load(DRAFT_MODEL, weights=False), b"", 256)
-    model = OnDemandModel("small", text, partial(opened, folder=tmp_path))
+    weights = LlamaModel.load(DRAFT_MODEL, weights=False)
+    model = OnDemandModel("small", weights, 256, partial(opened, folder=tmp_path))
     try:
         await model.load()
         with monkeypatch.context() as broken:
