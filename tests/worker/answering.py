@@ -95,6 +95,10 @@ class StallingModel(ScriptedModel):
         return self.running[-1]
 
 
+def stalling(text: str = "Half an answer, and the rest.") -> StallingModel:
+    return StallingModel([text], name=MODEL)
+
+
 def services_with(database: Database, model: ScriptedModel | ModelRegistry, config: Config | None = None) -> Services:
     services, passages = make_services(database, config), PassageStore(database)
     model_registry = model if isinstance(model, ModelRegistry) else ModelRegistry.of(model)
@@ -161,3 +165,11 @@ def events_of(text: str) -> list[Event]:
         events.append(orjson.loads(lines["data"]))
         assert lines.get("event", events[-1].get("type")) == events[-1].get("type")
     return events
+
+
+async def replay(client: Client, id: str, query: str = "") -> list[Event]:
+    """The events of a stored response, told again."""
+    async with client.get(f"/v1/responses/{id}?stream=true{query}") as answer:
+        text = await answer.text()
+        assert answer.status == 200, text
+    return events_of(text)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -21,12 +20,6 @@ TALK = [{"role": "user", "content": "Launch on Tuesday?"}, {"role": "assistant",
 @pytest.fixture
 def model() -> ScriptedModel:
     return ScriptedModel(["The launch is on Tuesday.", "On Tuesday."], name=MODEL)
-
-
-@pytest.fixture
-async def client(database: Database, model: ScriptedModel) -> AsyncIterator[Client]:
-    async with answering(database, model=model) as client:
-        yield client
 
 
 async def compacted(client: Client, **body: Any) -> dict[str, Any]:

@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 from yarl import URL as Url
 
 from agents.store.conversations import BEGINNING_CHARS_MAX
-from migrations.pool import Database
-from tests.worker.answering import answering, get, post
+from tests.worker.answering import get, post
 from tests.worker.harness import Client
 
 URL = "/v1/conversations"
-
-
-@pytest.fixture
-async def client(database: Database) -> AsyncIterator[Client]:
-    async with answering(database, "Hello.") as client:
-        yield client
 
 
 def said(text: str, role: str = "user") -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -25,12 +24,6 @@ def reference(id: str) -> dict[str, Any]:
 @pytest.fixture
 def model() -> ScriptedModel:
     return ScriptedModel(["My name is Ada."], name=MODEL)
-
-
-@pytest.fixture
-async def client(database: Database, model: ScriptedModel) -> AsyncIterator[Client]:
-    async with answering(database, model=model) as client:
-        yield client
 
 
 async def test_an_item_of_a_response_is_read_by_its_id(client: Client, model: ScriptedModel) -> None:

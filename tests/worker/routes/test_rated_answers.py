@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -15,12 +14,6 @@ from worker.runs.manager import Runs
 from worker.runs.running_store import RunningStore
 
 URL = "/v1/responses"
-
-
-@pytest.fixture
-async def client(database: Database) -> AsyncIterator[Client]:
-    async with answering(database, "Hello.") as client:
-        yield client
 
 
 async def test_feedback_is_part_of_the_response_until_it_is_taken_back(client: Client) -> None:

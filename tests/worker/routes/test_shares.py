@@ -2,21 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from typing import Any
 
-import pytest
-
-from migrations.pool import Database
-from tests.worker.answering import answering, get, post
+from tests.worker.answering import get, post
 from tests.worker.harness import Client
 from tests.worker.routes.test_conversations import URL, said
-
-
-@pytest.fixture
-async def client(database: Database) -> AsyncIterator[Client]:
-    async with answering(database, "Hello.") as client:
-        yield client
 
 
 async def opened(client: Client, path: str, status: int = 200) -> Any:

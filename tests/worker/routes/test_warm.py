@@ -33,12 +33,6 @@ def model() -> ScriptedModel:
     return ScriptedModel(["Yes."], name=MODEL)
 
 
-@pytest.fixture
-async def client(database: Database, model: ScriptedModel) -> AsyncIterator[Client]:
-    async with answering(database, model=model) as client:
-        yield client
-
-
 async def made(client: Client) -> str:
     return str((await post(client, URL, {"items": ITEMS}))["id"])
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from io import BytesIO
 from typing import Any
@@ -15,13 +15,12 @@ import pytest
 
 from inference.provisioning.catalogue import PRESETS
 from inference.testing import ScriptedModel
-from migrations.pool import Database
 from retrieval.errors import UnreadableFile
 from retrieval.loaders.job import Limits
 from retrieval.loaders.pool import LoaderPool
 from tests.retrieval.loaders.hostile import ENDLESS
 from tests.retrieval.loaders.test_pdf import make_pdf
-from tests.worker.answering import MODEL, answering, get, post
+from tests.worker.answering import MODEL, get, post
 from tests.worker.harness import Client
 from worker.runs import attachments
 from worker.runs.attachments import text_of
@@ -50,12 +49,6 @@ def model() -> ScriptedModel:
 def loaders() -> Iterator[LoaderPool]:
     with closing(LoaderPool()) as pool:
         yield pool
-
-
-@pytest.fixture
-async def client(database: Database, model: ScriptedModel) -> AsyncIterator[Client]:
-    async with answering(database, model=model) as client:
-        yield client
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,19 @@ import pytest
 
 from inference.testing import ScriptedModel
 from migrations.pool import Database
-from tests.worker.answering import MODEL, StallingModel, answering, events_of, get, post, services_with
+from tests.worker.answering import (
+    MODEL,
+    StallingModel,
+    answering,
+    events_of,
+    get,
+    post,
+    replay,
+    services_with,
+    stalling,
+)
 from tests.worker.harness import SECRET, Client, serving
-from tests.worker.reader import Event, Reader
+from tests.worker.reader import Reader
 from tests.worker.sharing import colleagues, response_id_of, signed_in
 from worker.auth.keys import Keys
 from worker.auth.principal import Principal
@@ -44,19 +54,8 @@ async def empty_queue(owner_dsn: str) -> AsyncIterator[None]:
     await connection.close()
 
 
-def stalling() -> StallingModel:
-    return StallingModel(["Half an answer, and the rest."], name=MODEL)
-
-
-async def events(client: Client, id: str, query: str = "") -> list[Event]:
-    async with client.get(f"{URL}/{id}?stream=true{query}") as answer:
-        text = await answer.text()
-        assert answer.status == 200, text
-    return events_of(text)
-
-
 async def ended(client: Client, id: str) -> dict[str, Any]:
-    await events(client, id)
+    await replay(client, id)
     return dict(await get(client, f"{URL}/{id}"))
 
 
@@ -64,10 +63,10 @@ async def test_an_answer_is_promised_at_once_and_made_without_its_caller(databas
     async with answering(database, "Hello there, friend.") as client:
         promised = await post(client, URL, BODY)
         assert (promised["status"], promised["background"], promised["output"]) == ("queued", True, [])
-        told = await events(client, promised["id"])
+        told = await replay(client, promised["id"])
         response = await get(client, f"{URL}/{promised['id']}")
         assert Reader.read(told).final == response
-        assert await events(client, promised["id"], "&starting_after=3") == told[4:]
+        assert await replay(client, promised["id"], "&starting_after=3") == told[4:]
     assert [event["type"] for event in told[:3]] == [*AT_ONCE, "response.in_progress"]
     assert [event["response"]["status"] for event in told[:3]] == ["queued", "queued", "in_progress"]
     assert response["output"][0]["content"][0]["text"] == "Hello there, friend."
@@ -112,7 +111,7 @@ async def test_it_is_followed_at_any_worker_while_it_is_made(database: Database)
     model = stalling()
     async with colleagues(database, model) as workers:
         id = (await post(workers[0], URL, BODY))["id"]
-        readers = [asyncio.create_task(events(client, id)) for client in workers]
+        readers = [asyncio.create_task(replay(client, id)) for client in workers]
         await model.started.wait()
         model.running[0].released.set()
         first, second = await asyncio.gather(*readers)
@@ -139,7 +138,7 @@ async def test_what_waits_is_read_cancelled_and_deleted(database: Database) -> N
         ids = [(await post(client, URL, BODY))["id"] for _ in range(2)]
         assert (await get(client, f"{URL}/{ids[0]}"))["status"] == "queued"
         assert (await post(client, f"{URL}/{ids[0]}/cancel", {}))["status"] == "cancelled"
-        assert [event["type"] for event in await events(client, ids[0])] == AT_ONCE
+        assert [event["type"] for event in await replay(client, ids[0])] == AT_ONCE
         assert (await post(client, f"{URL}/{ids[0]}/cancel", {}))["status"] == "cancelled"
         async with client.delete(f"{URL}/{ids[1]}") as deleted:
             assert deleted.status == 200
@@ -174,7 +173,7 @@ async def test_what_is_cancelled_just_when_it_is_taken_is_not_begun_again(
     model = ScriptedModel(["Never said."], name=MODEL)
     async with answering(database, model=model) as client:
         id = (await post(client, URL, BODY))["id"]
-        assert [event["type"] for event in await events(client, id)] == AT_ONCE
+        assert [event["type"] for event in await replay(client, id)] == AT_ONCE
         assert (await get(client, f"{URL}/{id}"))["status"] == "cancelled"
         assert (await get(client, f"/ops/api/traces/{id}"))["status"] == "cancelled"
     assert not model.prompts and stopped == [id]
@@ -299,7 +298,7 @@ async def test_what_refuses_a_turn_refuses_it_at_once_or_is_told_as_its_end(data
         await post(client, URL, {**BODY, "conversation": "conv_0"}, 404)
         await post(client, URL, {**BODY, "model": "gpt-9"}, 404)
         long = (await post(client, URL, {**BODY, "input": "word " * 50_000}))["id"]
-        told = await events(client, long)
+        told = await replay(client, long)
         response = await get(client, f"{URL}/{long}")
     assert response["error"]["code"] == "context_length_exceeded"
     assert told[-1]["type"] == "response.failed"
@@ -317,7 +316,7 @@ async def test_another_worker_begins_what_a_dead_one_had_said_nothing_of(
         await silent.started.wait()
         async with serving(heir) as other:
             other.session.headers["Authorization"] = client.session.headers["Authorization"]
-            reading = asyncio.create_task(events(other, id))
+            reading = asyncio.create_task(replay(other, id))
             await lost.presence.close()  # all that other workers see of a worker's death
             await model.started.wait()
             model.running[0].released.set()

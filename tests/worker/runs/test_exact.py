@@ -23,7 +23,7 @@ from migrations.embedded.postmaster import PidFile
 from migrations.pool import Database
 from migrations.runner import migrate
 from tests.proxy import Proxy, proxied
-from tests.worker.answering import MODEL, StallingModel, answering, events_of, get, post, services_with, stream
+from tests.worker.answering import MODEL, StallingModel, answering, events_of, get, post, replay, services_with, stream
 from tests.worker.harness import Client
 from tests.worker.reader import Event, Reader
 from tests.worker.sharing import response_id_of, signed_in
@@ -99,13 +99,6 @@ async def is_there(client: Client, id: str) -> bool:
 async def is_ready(client: Client) -> bool:
     async with client.get("/readyz") as answer:
         return answer.status == 200
-
-
-async def replay(client: Client, id: str, query: str = "") -> list[Event]:
-    async with client.get(f"{URL}/{id}?stream=true{query}") as answer:
-        text = await answer.text()
-        assert answer.status == 200, text
-    return events_of(text)
 
 
 @pytest.mark.parametrize("after", [0, 1, 2, 3], ids=["claim", "begin", "finish", "event log"])

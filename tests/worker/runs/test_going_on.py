@@ -21,7 +21,7 @@ from inference.generation import ANY_TERMS, Delta, Sampling, Terms
 from inference.testing import ScriptedGeneration, ScriptedModel
 from migrations.pool import DATABASE_AWAY, Database
 from tests.agents.turns import user
-from tests.worker.answering import MODEL, events_of, get, post, services_with
+from tests.worker.answering import MODEL, events_of, get, post, replay, services_with
 from tests.worker.harness import Client, serving
 from tests.worker.reader import Event, Reader
 from tests.worker.sharing import response_id_of, signed_in
@@ -112,13 +112,6 @@ async def pair(database: Database, monkeypatch: pytest.MonkeyPatch, *replies: st
 
 def events_in(told: bytes) -> list[Event]:
     return events_of(told.decode() + "data: [DONE]\n\n")
-
-
-async def replay(client: Client, id: str, query: str = "") -> list[Event]:
-    async with client.get(f"{URL}/{id}?stream=true{query}") as answer:
-        text = await answer.text()
-        assert answer.status == 200, text
-    return events_of(text)
 
 
 def numbers(events: Sequence[Event]) -> list[int]:

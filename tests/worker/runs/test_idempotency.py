@@ -13,7 +13,7 @@ import pytest
 
 from agents.errors import STOPPED
 from migrations.pool import Database
-from tests.worker.answering import MODEL, StallingModel, answering, events_of, get, services_with
+from tests.worker.answering import answering, events_of, get, services_with, stalling
 from tests.worker.harness import Client
 from tests.worker.sharing import colleagues, response_id_of, signed_in
 from worker.routes import responses
@@ -26,10 +26,6 @@ UNSTORED: list[tuple[str, dict[str, Any]]] = [
     (CHAT, {"messages": [{"role": "user", "content": "x"}]}),
 ]
 LAST_PIECE = b'"t."'
-
-
-def stalling() -> StallingModel:
-    return StallingModel(["Half an answer, and the rest."], name=MODEL)
 
 
 def key() -> dict[str, str]:

@@ -8,7 +8,15 @@ from typing import Any
 import pytest
 
 from migrations.pool import Database
-from tests.worker.answering import MODEL, StallingModel, answering, events_of, get, post, services_with, stream
+from tests.worker.answering import (
+    answering,
+    events_of,
+    get,
+    post,
+    services_with,
+    stalling,
+    stream,
+)
 from tests.worker.harness import Client
 from tests.worker.reader import Reader
 from tests.worker.sharing import colleagues, response_id_of, signed_in
@@ -18,10 +26,6 @@ from worker.runs.event_stream import Disconnect, Readers
 URL = "/v1/responses"
 LAST_PIECE = b'"t."'
 STREAM = {"input": "tell me", "stream": True}
-
-
-def stalling() -> StallingModel:
-    return StallingModel(["Half an answer, and the rest."], name=MODEL)
 
 
 async def read(client: Client, id: str, query: str = "") -> list[dict[str, Any]]:

@@ -22,9 +22,9 @@ from inference.generation import Delta
 from inference.testing import ScriptedModel
 from migrations.pool import CommitUnknown, Database
 from tests.agents.turns import user
-from tests.worker.answering import MODEL, StallingModel, answering, events_of, get, post, services_with
+from tests.worker.answering import MODEL, StallingModel, answering, events_of, get, post, replay, services_with
 from tests.worker.harness import SECRET, Client
-from tests.worker.runs.test_going_on import PIECE, TEXT, pair, replay
+from tests.worker.runs.test_going_on import PIECE, TEXT, pair
 from tests.worker.sharing import colleagues, response_id_of, signed_in
 from worker.auth.keys import Keys
 from worker.runs import manager
