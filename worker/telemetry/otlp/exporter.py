@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any, TypeAlias
 
 from prometheus_client import Metric
@@ -18,52 +18,13 @@ from prometheus_client import Metric
 from worker.database import BatchWriter, NotStored
 from worker.lifecycle.supervisor import Supervised, Supervisor, Well
 from worker.runs.record import TurnRecord
-from worker.telemetry.otlp.conventions import OtelMetric, metrics_of, spans_of
+from worker.telemetry.otlp.conventions import metrics_of, spans_of
 
 log = logging.getLogger("firsttoken.otlp")
 
 Collect: TypeAlias = Callable[[], Iterable[Metric]]
-Send: TypeAlias = Callable[[Sequence[OtelMetric]], bool]
 
 EVERY_S = 60.0  # the default of OpenTelemetry's own readers
-
-
-class Meter:
-    """`collect` takes milliseconds and `send` waits for the network: both run in a thread. A failed export is made up
-    for by the next one, since all counters are cumulative.
-    """
-
-    def __init__(self, collect: Collect, send: Send) -> None:
-        self._collect = collect
-        self._send = send
-        self._task: Supervised | None = None
-
-    def start(self, supervisor: Supervisor) -> None:
-        self._task = supervisor.start("otlp", self._run, expected=(NotStored,))
-
-    async def close(self) -> None:
-        """Export the metrics once more, then stop."""
-        if self._task:
-            await self._task.stop()
-        try:
-            await self.tell()
-        except NotStored:
-            log.warning("the last metrics could not be sent to the collector")
-
-    async def tell(self) -> None:
-        """Raises NotStored if the collector does not accept them."""
-        if not await asyncio.to_thread(lambda: self._send(metrics_of(self._collect()))):
-            raise NotStored("metrics at the collector")
-
-    async def _run(self, well: Well) -> None:
-        while True:
-            await asyncio.sleep(EVERY_S)
-            await self.tell()
-            well()
-
-
-log = logging.getLogger("firsttoken.otlp")
-
 WAITING_MAX = 2048  # turns while the collector is unavailable; beyond that the oldest are dropped
 BATCH_MAX = 64  # turns per request: some hundred kilobytes
 SEND_S_MAX = 10
@@ -83,25 +44,27 @@ class Exporter:
         except ImportError as error:
             raise SdkMissing(error.name) from error
         self._sdk = Sdk(endpoint.rstrip("/"), headers, version, SEND_S_MAX)
-        self._meter: Meter | None = None
+        self._collect: Collect = tuple
+        self._task: Supervised | None = None
         self._waiting: deque[dict[str, Any]] = deque()
         self._writer = BatchWriter("otlp", self._send_waiting)
         self.dropped = 0
 
     def start(self, supervisor: Supervisor, collect: Collect) -> None:
-        """`collect` returns the metrics of the worker."""
+        """`collect` returns the metrics of the worker. It takes milliseconds, and runs in a thread."""
+        self._collect = collect
         self._writer.start(supervisor)
-        self._meter = Meter(collect, self._sdk.send_metrics)
-        self._meter.start(supervisor)
+        self._task = supervisor.start("otlp", self._run, expected=(NotStored,))
 
     async def close(self) -> None:
-        """Send what is pending, once, then stop."""
-        try:
-            await self._writer.close()
-        except NotStored:
-            log.warning("the last traces could not be sent to the collector")
-        if self._meter:
-            await self._meter.close()
+        """Send what is pending and the metrics, once, then stop."""
+        if self._task:
+            await self._task.stop()
+        for what, send in (("traces", self._writer.close), ("metrics", self.send_metrics)):
+            try:
+                await send()
+            except NotStored:
+                log.warning("the last %s could not be sent to the collector", what)
         await asyncio.to_thread(self._sdk.close)
 
     def offer(self, record: TurnRecord) -> None:
@@ -120,3 +83,14 @@ class Exporter:
                 raise NotStored(f"{len(batch)} traces at the collector")
             sent = True
         return sent
+
+    async def send_metrics(self) -> None:
+        """Raises NotStored if the collector refuses them: the next ones make up for it, as counters are cumulative."""
+        if not await asyncio.to_thread(lambda: self._sdk.send_metrics(metrics_of(self._collect()))):
+            raise NotStored("metrics at the collector")
+
+    async def _run(self, well: Well) -> None:
+        while True:
+            await asyncio.sleep(EVERY_S)
+            await self.send_metrics()
+            well()

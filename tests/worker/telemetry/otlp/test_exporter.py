@@ -21,7 +21,7 @@ from worker.database import NotStored
 from worker.lifecycle.supervisor import Supervisor
 from worker.runs.record import TurnRecord
 from worker.telemetry.otlp.conventions import spans_of
-from worker.telemetry.otlp.exporter import WAITING_MAX, Exporter, Meter
+from worker.telemetry.otlp.exporter import WAITING_MAX, Exporter
 from worker.telemetry.prometheus import Metrics
 
 
@@ -114,13 +114,13 @@ async def test_what_is_counted_reaches_the_collector_under_the_names_of_the_conv
 
 async def test_metrics_that_a_collector_refuses_are_made_up_for_by_the_next(collector: Collector) -> None:
     exporter, metrics = Exporter(collector.url, {}, "1"), counted(answer(uuid4(), age_s=60))
-    meter = Meter(metrics.collect, exporter._sdk.send_metrics)
+    exporter.start(Supervisor(), metrics.collect)
     collector.status = 400
     with pytest.raises(NotStored):
-        await meter.tell()
+        await exporter.send_metrics()
     collector.status = 200
     metrics.observe(answer(uuid4(), age_s=60))
-    await meter.tell()
+    await exporter.send_metrics()
     assert collector.metrics["firsttoken.turns"].sum.data_points[0].as_double == 2
     await exporter.close()
 
