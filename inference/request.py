@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
 
 from inference.engine.sampler import Sampler, Thought
 from inference.errors import EmptyPrompt, TooManyTokens, UnknownToken
@@ -30,13 +29,6 @@ def room_for(prompt: Sequence[int], sampling: Sampling, terms: Terms, *, context
     if unknown is not None:
         raise UnknownToken(f"the request names token {unknown}; this model has {vocabulary} tokens")
     return room
-
-
-class Phase(StrEnum):
-    WAITING = "waiting"  # no slot yet
-    PREFILL = "prefill"
-    DECODE = "decode"
-    FINISHED = "finished"
 
 
 @dataclass(slots=True, eq=False)
@@ -95,14 +87,6 @@ class Request(Facts):
     def exact(self) -> bool:
         """Deterministic: see `batchable` and `reusable`."""
         return self.scope.exact
-
-    @property
-    def phase(self) -> Phase:
-        if self.finish is not None:
-            return Phase.FINISHED
-        if self.slot is None:
-            return Phase.WAITING
-        return Phase.DECODE if self.decodes else Phase.PREFILL
 
     @property
     def decodes(self) -> bool:

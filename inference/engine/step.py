@@ -11,7 +11,7 @@ from operator import attrgetter
 
 from inference.backend import Chunk
 from inference.kvcache.slots import Placement
-from inference.request import Phase, Request
+from inference.request import Request
 
 
 @dataclass(slots=True, kw_only=True)
@@ -55,7 +55,7 @@ class Plan:
     @property
     def decodes_only(self) -> bool:
         """Whether the step has no prompt tokens."""
-        return all(work.request.phase is Phase.DECODE for work in self.work)
+        return all(work.request.decodes for work in self.work)
 
     @property
     def rows(self) -> int:

@@ -7,10 +7,8 @@ prompts and up to four turns of lognormal lengths, with think times between them
 turn is on time if its TTFT, measured from when it was due, and its TPOT meet their targets. Late, refused and failed
 turns are not on time; neither are the remaining turns of a session that ended early.
 
-Both sides replay the same traces in alternation. A rate is good if 95 % of the turns are on time, in the median over
-the rounds. Without --rates, the highest good rate of each side is searched: from --first by a factor of two, then by
-bisection; rounds that cannot change the verdict are skipped. Prints a Markdown table, and progress on stderr. Needs the
-development dependencies; the first call compiles llama-server. Takes some 40 minutes per model; for a first look:
+Both sides replay the same traces in alternation. Prints a Markdown table of medians over the rounds, and progress on
+stderr. Needs the development dependencies; the first call compiles llama-server. For a first look:
 
     python -m benchmarks.engine.open_loop --models 0.1B --rates 0.6 1.2 --rounds 1
 """
@@ -28,7 +26,7 @@ from typing import Any
 
 from benchmarks.engine.measures import THROUGHPUT
 from benchmarks.engine.open_loop.goodput import Goodput, Targets, judge
-from benchmarks.engine.open_loop.report import Row, Search, good, head, verdict
+from benchmarks.engine.open_loop.report import Row, head
 from benchmarks.engine.open_loop.sessions import CONTEXT, SYSTEM_TOKENS, WINDOW_S_MAX, WINDOW_S_MIN, Plan, Texts, replay
 from benchmarks.engine.prompts import Message
 from benchmarks.engine.servers import Setup, firsttoken, llama_server
@@ -38,7 +36,6 @@ from benchmarks.engine.workloads import warm
 from deploy.setup import cache_folder
 from worker.config import prepare_process
 
-RATE_MIN, RATE_MAX = 1 / 32, 32.0
 STREAMS = 16
 QUIET_TRIES, QUIET_PAUSE_S = 20, 0.5  # a server notices a closed connection within a step or two
 
@@ -97,44 +94,21 @@ async def at(rate: float, ours: Endpoint, theirs: Endpoint, plan: Plan) -> Row:
     for number in range(plan.rounds):
         row.ours.append(await play(ours, rate, number, plan))
         row.theirs.append(await play(theirs, rate, number, plan))
-        if row.is_settled(plan.rounds, plan.share):
-            break
     return row
-
-
-async def searched(ours: Endpoint, theirs: Endpoint, plan: Plan, search: Search) -> list[Row]:
-    """All rates that the search of either side needs, in ascending order, each measured on both sides."""
-    rows: dict[float, Row] = {}
-    while True:
-        wanted = [
-            search.next(good({rate: row.ours for rate, row in rows.items()}, plan.share)),
-            search.next(good({rate: row.theirs for rate, row in rows.items()}, plan.share)),
-        ]
-        rates = [rate for rate in wanted if rate is not None]
-        if not rates:
-            return sorted(rows.values(), key=lambda row: row.rate)
-        rows[min(rates)] = await at(min(rates), ours, theirs, plan)
 
 
 async def measure(options: argparse.Namespace) -> None:
     targets = Targets(options.ttft_ms / 1e3, options.tpot_ms / 1e3)
-    plan = Plan(targets, options.share, options.rounds, options.sessions, options.seed)
-    search = Search(options.first, RATE_MIN, RATE_MAX, precision=options.precision)
+    plan = Plan(targets, options.rounds, options.sessions, options.seed)
     report: dict[str, Any] = {"options": {**vars(options), "json": str(options.json)}, "models": {}}
-    verdicts = []
     print(head(), flush=True)
     for name in options.models:
         setup = Setup(synthetic(SHAPES[name], cache_folder() / "models"), options.streams, CONTEXT)
         async with sides(setup, plan) as (ours, theirs):
-            if options.rates:
-                rows = [await at(rate, ours, theirs, plan) for rate in sorted(set(options.rates))]
-            else:
-                rows = await searched(ours, theirs, plan, search)
+            rows = [await at(rate, ours, theirs, plan) for rate in options.rates]
         print(*(row.line(name) for row in rows), sep="\n", flush=True)
-        verdicts.append(verdict(name, theirs.name, rows, plan.share))
         report["models"][name] = {
             "peer": theirs.name,
-            "verdict": verdicts[-1],
             "rates": [
                 {
                     "sessions_per_s": row.rate,
@@ -147,7 +121,6 @@ async def measure(options: argparse.Namespace) -> None:
         }
         if options.json:
             options.json.write_text(json.dumps(report, indent=2))
-    print("", *verdicts, sep="\n")
 
 
 def _ms(value: float | None) -> str:
@@ -159,13 +132,8 @@ def main() -> None:
     parser.add_argument("--models", nargs="+", default=list(SHAPES), choices=SHAPES, help="synthetic models")
     parser.add_argument("--ttft-ms", type=float, default=500, help="TTFT target (default 500)")
     parser.add_argument("--tpot-ms", type=float, default=50, help="TPOT target (default 50)")
-    parser.add_argument("--share", type=float, default=0.95, help="turns on time at a good rate (default 0.95)")
-    parser.add_argument("--rates", nargs="+", type=float, help="measure these sessions per second, without a search")
-    parser.add_argument("--first", type=float, default=0.5, help="sessions per second to start with (default 0.5)")
-    parser.add_argument(
-        "--precision", type=float, default=1.2, help="the search ends if a rate this many times as high is bad (1.2)"
-    )
-    parser.add_argument("--rounds", type=int, default=3, help="maximum rounds per rate (default 3)")
+    parser.add_argument("--rates", nargs="+", type=float, default=[0.3, 0.6, 1.2], help="sessions per second")
+    parser.add_argument("--rounds", type=int, default=3, help="rounds per rate (default 3)")
     parser.add_argument(
         "--sessions",
         type=int,

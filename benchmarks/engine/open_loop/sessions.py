@@ -106,7 +106,6 @@ class Plan:
     """How a rate is measured."""
 
     targets: Targets
-    share: float
     rounds: int
     sessions: int  # judged per round, on average
     seed: str

@@ -24,7 +24,7 @@ from inference.engine.scheduler import Scheduler
 from inference.engine.step import Plan as Step
 from inference.generation import Finish, Sampling
 from inference.prompt import CacheScope
-from inference.request import Phase, Request
+from inference.request import Request
 from inference.tokenizer import TextStream
 
 CONFIG = EngineConfig(Path("simulated"), parallel=16, resident=200, context=CONTEXT, parked_bytes_max=0)
@@ -43,8 +43,8 @@ class Device:
     slower: float = 1.0  # all of it, by this factor
 
     def takes_s(self, step: Step) -> float:
-        answers = sum(work.request.phase is Phase.DECODE for work in step.work)
-        chunks = [len(work.tokens) for work in step.work if work.request.phase is not Phase.DECODE]
+        answers = sum(work.request.decodes for work in step.work)
+        chunks = [len(work.tokens) for work in step.work if not work.request.decodes]
         seconds = self.step_s + self.row_s * answers if answers else 0.0
         return self.slower * (seconds + self.part_s * len(set(chunks)) + self.prompt_row_s * sum(chunks))
 
@@ -166,7 +166,7 @@ def main() -> None:
     parser.add_argument("--tpot-ms", type=float, default=50, help="TPOT target (default 50)")
     options = parser.parse_args()
     targets = Targets(options.ttft_ms / 1e3, options.tpot_ms / 1e3)
-    plan = Plan(targets, 0.95, options.rounds, options.sessions, "open loop")
+    plan = Plan(targets, options.rounds, options.sessions, "open loop")
     for line in lines(options.rates, plan, Device(slower=options.slower)):
         print(line, flush=True)
 

@@ -24,7 +24,7 @@ from inference.engine.scheduler import YIELDS_MAX
 from inference.engine.step import Plan
 from inference.generation import Finish, Priority
 from inference.kvcache.host_cache import Entry
-from inference.request import Phase, Request
+from inference.request import Request
 from inference.testing import ScriptedBackend
 from tests.inference.machine import CONFIG, CONTEXT, DRAFTING, VOCABULARY, Machine, expected, request
 
@@ -136,7 +136,7 @@ class Watched(Machine):
         served = {work.request for work in plan.work} | {r for r, _ in plan.placements if r.finish}
         best = min((r.priority for r in before), default=None)
         assert best is None or any(r.priority is best for r in served), "the highest class does not get on"
-        self._check_rows(served, [r for r in before if r.phase is Phase.DECODE])
+        self._check_rows(served, [r for r in before if r.decodes])
         self._newcomers = [r for r, _ in plan.placements if r in new]
         self._plan = plan
         return plan

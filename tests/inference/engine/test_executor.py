@@ -18,7 +18,7 @@ from inference.kvcache.host_cache import Entry
 from inference.llama import LlamaContext
 from inference.model import ChatModel
 from inference.prompt import CacheScope, ChatMessage
-from inference.request import Phase, Request
+from inference.request import Request
 from tests.inference.machine import GREEDY, VOCABULARY, Machine, expected, request
 
 POISON = VOCABULARY + 1
@@ -38,7 +38,7 @@ def streaming(machine: Machine, count: int) -> list[Request]:
     """So many requests that get a token in each step."""
     requests = [request([n % VOCABULARY, n], 50) for n in range(count)]
     machine.add(*requests)
-    while any(r.phase is not Phase.DECODE for r in requests):
+    while any(not r.decodes for r in requests):
         machine.step()
     return requests
 

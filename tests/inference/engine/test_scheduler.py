@@ -26,7 +26,6 @@ from inference.engine.scheduler import (
 from inference.engine.step import Plan, Work
 from inference.generation import Finish, Priority
 from inference.kvcache.slots import SHARED_PREFILL_MIN
-from inference.request import Phase
 from tests.inference.machine import CONFIG, VOCABULARY, Machine, expected, request
 
 
@@ -37,7 +36,7 @@ def test_a_long_prompt_is_computed_in_bites_beside_running_streams() -> None:
     machine.scheduler.add(long := request([2, 3] * 20))
     rows = [machine.step() for _ in range(3)]
     assert rows == [[1, 4], [1, 4], [1, 4]]
-    assert long.phase is Phase.PREFILL
+    assert long.slot is not None and not long.decodes
 
 
 def test_a_prompt_has_the_machine_to_itself_when_nobody_streams() -> None:
@@ -52,7 +51,7 @@ def test_a_prompt_that_is_read_alone_is_parted_where_attention_reads_more_cells(
     machine.finish(short)
     machine.scheduler.add(long := request([2] * 50 + [3] * 300, max_tokens=1))
     assert [machine.step() for _ in range(2)] == [[206], [94]]
-    assert long.phase is Phase.FINISHED
+    assert long.finish
 
 
 @pytest.mark.parametrize(("computed", "tokens"), [(0, 256), (50, 206), (224, 32), (225, 256), (400, 112)])
@@ -172,7 +171,7 @@ def test_a_higher_class_takes_the_place_of_a_lower_one_which_loses_nothing() -> 
     machine.step()
     machine.scheduler.add(urgent := request([4, 4], max_tokens=2, priority=Priority.INTERACTIVE))
     machine.step()
-    assert urgent.generated and batch[2].phase is Phase.WAITING
+    assert urgent.generated and batch[2].slot is None
     while not machine.scheduler.idle:
         machine.step()
     assert all(r.generated == expected(r) for r in [*batch, urgent])
@@ -257,7 +256,7 @@ def test_nobody_loses_a_place_to_somebody_who_cannot_take_it() -> None:
     machine.add(*followers)
     while leader.computed < 200 - SHARED_PREFILL_MIN:
         machine.step()
-        assert all(r.phase is Phase.DECODE for r in batch), "a follower that waits took a place"
+        assert all(r.decodes for r in batch), "a follower that waits took a place"
     machine.finish(*followers)
     assert all(r.cached_tokens > 200 - SHARED_PREFILL_MIN for r in followers)
 
@@ -276,7 +275,7 @@ def test_nobody_waits_for_what_a_lower_class_computes() -> None:
         machine.step()
         steps += 1
     assert steps <= 200 / 8  # half of each step is its own
-    assert (leader.phase, follower.cached_tokens) == (Phase.WAITING, 16)
+    assert (leader.slot, follower.cached_tokens) == (None, 16)
     machine.finish(leader)
     assert leader.generated == expected(leader)
 
@@ -323,7 +322,7 @@ def test_of_one_class_a_deterministic_request_keeps_its_place_longest() -> None:
     machine.step()
     machine.add(request([4] * 5, priority=Priority.INTERACTIVE))
     machine.step()
-    assert [r.phase is Phase.WAITING for r in batch] == [True, False, False]
+    assert [r.slot is None for r in batch] == [True, False, False]
 
 
 def test_tenants_get_fair_shares() -> None:
