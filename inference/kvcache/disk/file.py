@@ -22,9 +22,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import orjson
 from numpy.typing import NDArray
 
-from inference.generated_tokens import BYTES_MAX, DIGEST_BYTES, GeneratedTokens
+from inference.generated_tokens import BYTES_MAX, GeneratedTokens
 from inference.kvcache.host_cache import Kept
 from inference.pages import pages
 
@@ -161,21 +162,16 @@ def _checksum(*parts: bytes | memoryview) -> bytes:
 
 # The file of generated turns beside the saved states, which hardly ever match prompts that are tokenised anew:
 #
-#     magic 8 | checksum 32 | number of turns 4
-#     digests of messages, 16 bytes each | numbers of tokens, 4 bytes each | tokens, 4 bytes each
+#     magic 8 | checksum 32 | JSON of the tokens by the digests of messages, which are hexadecimal
 TURNS = "turns"
-TURNS_MAGIC = b"FTTURN\x01\n"  # a new layout gets a new number
+TURNS_MAGIC = b"FTTURN\x02\n"  # a new layout gets a new number
 
 _TURNS_HEADER = struct.Struct(f"<{len(TURNS_MAGIC)}s{CHECKSUM_BYTES}s")
-_COUNT = struct.Struct("<I")
 
 
 def write_tokens(folder: Path, turns: GeneratedTokens) -> None:
     """Raises OSError and then leaves the previous file in place."""
-    kept = turns.dump()
-    counts = np.array([len(ids) for _, ids in kept], "<u4")
-    tokens = np.fromiter(chain.from_iterable(ids for _, ids in kept), "<i4", int(counts.sum()))
-    content = _COUNT.pack(len(kept)) + b"".join(key for key, _ in kept) + counts.tobytes() + tokens.tobytes()
+    content = orjson.dumps({key.hex(): ids for key, ids in turns.dump()})
     write_whole(folder / TURNS, _TURNS_HEADER.pack(TURNS_MAGIC, _checksum(content)), content)
 
 
@@ -191,15 +187,9 @@ def read_tokens(folder: Path) -> list[tuple[bytes, tuple[int, ...]]]:
         raw = path.read_bytes()
     except FileNotFoundError:
         return []
-    if len(raw) < _TURNS_HEADER.size + _COUNT.size:
+    if len(raw) < _TURNS_HEADER.size:
         raise UnreadableFile("too short")
     (magic, checksum), content = _TURNS_HEADER.unpack_from(raw), raw[_TURNS_HEADER.size :]
     if magic != TURNS_MAGIC or checksum != _checksum(content):
         raise UnreadableFile("not a file of turns, or damaged")
-    (turns,) = _COUNT.unpack_from(content)
-    counts_at = _COUNT.size + turns * DIGEST_BYTES
-    counts = np.frombuffer(content, "<u4", turns, counts_at)
-    tokens = np.frombuffer(content, "<i4", offset=counts_at + 4 * turns).tolist()
-    ends = np.cumsum(counts, dtype=np.int64).tolist()
-    keys = (content[at : at + DIGEST_BYTES] for at in range(_COUNT.size, counts_at, DIGEST_BYTES))
-    return [(key, tuple(tokens[start:end])) for key, start, end in zip(keys, [0, *ends[:-1]], ends, strict=True)]
+    return [(bytes.fromhex(key), tuple(ids)) for key, ids in orjson.loads(content).items()]
