@@ -61,11 +61,6 @@ class AnswerLengths:
         """Recent answers in the estimate."""
         return len(self._newest)
 
-    def reach_their_limit(self, max_tokens: int) -> bool:
-        """Whether all answers with limits up to `max_tokens` are expected to reach them: no recent answer ended before
-        its own limit, and one got that far."""
-        return not len(self._curve.tokens) and max_tokens <= self._curve.longest
-
     def add(self, tokens: int, *, limited: bool) -> None:
         """Record an answer that has ended; `limited`: at its token limit."""
         self._newest.append((tokens, limited))
@@ -169,7 +164,7 @@ def simulate(prompt: int, ahead: Ahead, speed: Speed, lengths: AnswerLengths) ->
         others = [each.unread for each in (*ahead.running, *ahead.waiting)]
         return SimulatedWait([0.0], speed.rest_s + speed.read_s(prompt, others))
     generated, max_tokens, unread = np.array([*zip(*ahead.running, *ahead.waiting, strict=True)], np.int64)
-    samples = 1 if lengths.reach_their_limit(int(max_tokens.max())) else min(SAMPLES, max(1, LOOKUPS_MAX // requests))
+    samples = min(SAMPLES, max(1, LOOKUPS_MAX // requests))
     draws = DRAWS[np.arange(requests) % len(DRAWS), :samples]
     steps = _steps(lengths.left(generated, max_tokens, draws), unread, speed)
     free = speed.places - ahead.held - len(ahead.running)
