@@ -21,7 +21,7 @@ from pathlib import Path
 
 from deploy.backend import Backend
 from deploy.commands import Log, SetupFailed
-from deploy.setup import ENVIRONMENT, PYTHON, ROOT, Choices, Stamp, alone, cache_folder, wheel_of
+from deploy.setup import ENVIRONMENT, PIP_INSTALL, PYTHON, ROOT, Choices, Stamp, alone, cache_folder, wheel_of
 from deploy.toolchain import Cpu, this_cpu
 from deploy.wheel import COMMON, Recipe, pinned_version, recipes
 
@@ -110,18 +110,8 @@ def unpacked(name: str, recipe: Recipe, cpu: Cpu, backend: Backend) -> Path:
     print(f"the {name} build: ", end="", flush=True)
     with alone(cache_folder()):
         wheel = wheel_of(version, recipe, cpu, Choices(backend), log)
-    pip = [
-        str(PYTHON),
-        "-m",
-        "pip",
-        "install",
-        "--quiet",
-        "--disable-pip-version-check",
-        "--root-user-action",
-        "ignore",
-    ]
     target = ["--no-index", "--no-deps", "--upgrade", "--target", str(place), str(wheel)]
-    log.run([*pip, *target], "The build could not be unpacked")
+    log.run([*PIP_INSTALL, *target], "The build could not be unpacked")
     features = log.lines_of([str(PYTHON), "-c", FEATURES], "The build cannot be loaded", environment_of(place))
     print("".join(features).strip(), flush=True)
     return place

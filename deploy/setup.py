@@ -99,6 +99,7 @@ def _digest(text: str) -> str:
 ROOT = Path(__file__).resolve().parent.parent
 ENVIRONMENT = ROOT / ".venv"
 PYTHON = ENVIRONMENT / "bin" / "python"
+PIP_INSTALL = [str(PYTHON), "-m", "pip", "install", "-q", "--disable-pip-version-check", "--root-user-action=ignore"]
 PYTHON_MIN = (3, 11)
 PREBUILT = "prebuilt"  # the name of a wheel that was not compiled here
 # The command that lists a backend's devices, for a user whose device was not found.
@@ -211,19 +212,9 @@ def wheel_of(version: str, recipe: Recipe, cpu: Cpu, choices: Choices, log: Log)
 
 def _install(wheel: Path, log: Log, *, dev: bool) -> None:
     print("installing the dependencies", flush=True)
-    pip = [
-        str(PYTHON),
-        "-m",
-        "pip",
-        "install",
-        "--quiet",
-        "--disable-pip-version-check",
-        "--root-user-action",
-        "ignore",
-    ]
     failure = "The dependencies could not be installed (is the package index reachable?)"
-    log.run([*pip, "--force-reinstall", "--no-deps", str(wheel)], failure)
-    log.run([*pip, "--editable", f"{ROOT}[dev]" if dev else str(ROOT)], failure)
+    log.run([*PIP_INSTALL, "--force-reinstall", "--no-deps", str(wheel)], failure)
+    log.run([*PIP_INSTALL, "--editable", f"{ROOT}[dev]" if dev else str(ROOT)], failure)
 
 
 def _self_test() -> tuple[str | None, str]:
