@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
 from operator import itemgetter
 from threading import Lock
+from typing import NamedTuple
 
 from inference.engine.fairness import Shares
-from inference.engine.queue_simulation import Ahead, RequestAhead
+from inference.frozen import dataclass
 from inference.generation import Priority
 from inference.request import Request
 
@@ -20,6 +20,25 @@ PATIENCE_NS = 10 * 10**9
 # A batch request that has waited this long gets a slot ahead of the higher classes, one such request at a time: of
 # eight slots, that costs them an eighth.
 FLOOR_NS = 30 * 10**9
+
+
+class RequestAhead(NamedTuple):
+    """A request that holds a slot or waits for one. `unread`: prompt tokens that are neither cached nor prefilled by
+    the current step."""
+
+    generated: int  # tokens
+    max_tokens: int
+    unread: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ahead:
+    """The requests that are computed before a new one, or beside it. `waiting` is in order of admission."""
+
+    running: Sequence[RequestAhead] = ()
+    waiting: Sequence[RequestAhead] = ()
+    own: int = 0  # how many of both belong to the new request's tenant
+    held: int = 0  # slots that pass from one starved request to the next, so the new request cannot get them
 
 
 @dataclass(slots=True)

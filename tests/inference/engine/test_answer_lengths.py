@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inference.engine.queue_simulation import NEWEST, AnswerLengths
+from inference.engine.forecast import NEWEST, AnswerLengths
 
 
 def of(*tokens: int, limited: bool = False) -> AnswerLengths:

@@ -26,13 +26,14 @@ from inference.engine.forecast import (
     REUSE_S,
     SHARED_REQUESTS,
     SHARED_S,
+    AnswerLengths,
     Factor,
     Forecasts,
     RetrySchedule,
     late_by_s,
     retry_after_s,
 )
-from inference.engine.queue_simulation import Ahead, AnswerLengths
+from inference.engine.load import Ahead
 from inference.engine.sampler import Sampler
 from inference.engine.scheduler import Scheduler
 from inference.engine.step import Plan

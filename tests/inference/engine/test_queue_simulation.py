@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from inference.engine.queue_simulation import LOOKUPS_MAX, SAMPLES, Ahead, AnswerLengths, RequestAhead, Speed, simulate
+from inference.engine.forecast import LOOKUPS_MAX, SAMPLES, AnswerLengths, Speed, simulate
+from inference.engine.load import Ahead, RequestAhead
 from inference.engine.step import StepCost
 
 STEP_S, ROW_S = 0.01, 0.0005
