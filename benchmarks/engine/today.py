@@ -20,7 +20,7 @@ from datetime import date
 from functools import partial
 from pathlib import Path
 
-from benchmarks.engine.curve import CPU, THEIRS, drawn, measured_beside
+from benchmarks.engine.curve import drawn, measured
 from benchmarks.engine.measures import THROUGHPUT, TTFT, medians, ratios
 from benchmarks.engine.rounds import Result, compare
 from benchmarks.engine.servers import OURS, Setup, firsttoken, llama_server
@@ -68,11 +68,10 @@ async def measure(options: argparse.Namespace) -> None:
             await warm(8, 1).run(side, "nothing is measured yet")
         results = [await compare(SHAPE, workload, ours, peers, ROUNDS) for workload in WORKLOADS]
         best = next(peer for peer in peers if peer.name == results[-1].peer)
-        pair = [(OURS, ours), (THEIRS, best)]
-        device = next((gpu.description for gpu in computing(devices(), Split())), CPU)
-        points = await measured_beside(pair, device, CURVE, CURVE_ROUNDS, CURVE_TOKENS)
+        points = await measured([(OURS, ours), ("llama-server", best)], CURVE, CURVE_ROUNDS, CURVE_TOKENS)
+        device = next((gpu.description for gpu in computing(devices(), Split())), cpu_name())
     print(conditions(setup), *table(results), sep="\n")
-    options.svg.write_text(drawn(points, f"{SHAPE}, {cpu_name()}, {date.today()}"), "utf-8")
+    options.svg.write_text(drawn(points, f"{SHAPE}, {device}, {date.today()}"), "utf-8")
     if options.json:
         whole = {
             "conditions": conditions(setup),

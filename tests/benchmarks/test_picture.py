@@ -10,21 +10,19 @@ from benchmarks.engine.curve import Point, drawn
 
 NAMESPACE = "{http://www.w3.org/2000/svg}"
 POINTS = [
-    Point(device, side, streams, 30.0 * streams**0.7 * speed, 33.0 * streams**0.3 / speed)
-    for device, speed in (("CPU", 1.0), ("a <GPU>", 8.0))
-    for side in ("firsttoken", "llama-server")
+    Point(side, streams, 30.0 * streams**0.7 * speed, 33.0 * streams**0.3 / speed)
+    for side, speed in (("firsttoken", 1.0), ("a <server>", 8.0))
     for streams in (1, 4, 64)
 ]
 
 
-def test_each_side_has_a_line_on_each_device_in_both_panels() -> None:
+def test_each_side_has_a_line_in_both_panels() -> None:
     root = ElementTree.fromstring(drawn(POINTS, "0.1B"))
     lines = root.findall(f"{NAMESPACE}polyline")
-    assert len(lines) == 2 * 4
-    assert sum("stroke-dasharray" in line.attrib for line in lines) == 4
-    assert len({line.get("stroke") for line in lines}) == 2
+    assert len(lines) == 2 * 2
+    assert sum("stroke-dasharray" in line.attrib for line in lines) == 2
     texts = {text.text for text in root.iter(f"{NAMESPACE}text")}
-    assert {"firsttoken, a <GPU>", "llama-server, CPU", "1", "4", "64"} <= texts
+    assert {"firsttoken", "a <server>", "1", "4", "64"} <= texts
 
 
 def test_more_is_higher_and_everything_is_inside() -> None:
