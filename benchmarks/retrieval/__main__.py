@@ -1,6 +1,6 @@
 """The quality and speed of retrieval, by stage and in total.
 
-    python -m benchmarks.retrieval [--beir FOLDER ...] [--pods FOLDER] [--home FOLDER] [--json FILE]
+    python -m benchmarks.retrieval [--pods FOLDER] [--home FOLDER] [--json FILE]
 
 Ingests documents found on this machine as a user would, asks questions with known answers, and prints a table per
 collection. Every question runs once through all stages, so other load on the machine affects all rankings of a table
@@ -24,7 +24,7 @@ from uuid import UUID
 from tqdm import tqdm
 
 from benchmarks.retrieval.bench import TENANT, Bench, opened, sides
-from benchmarks.retrieval.corpora import PODS, Corpus, beir, corpora
+from benchmarks.retrieval.corpora import PODS, Corpus, corpora
 from benchmarks.retrieval.large import LARGE, build, table
 from retrieval.config import SCORE_THRESHOLD
 from retrieval.quality.evaluate import Evaluation, evaluate
@@ -58,7 +58,6 @@ async def ask(bench: Bench, corpus: Corpus, tenant_id: UUID, store: CountedStore
             store=store.id,
             limit=PASSAGES,
             score_threshold=0.0,
-            by_file=corpus.by_file,
             progress=bar.update,
         )
     show(evaluation, questions)
@@ -92,7 +91,7 @@ def above_threshold(evaluation: Evaluation, questions: Sequence[Question]) -> tu
 async def run(options: argparse.Namespace) -> dict[str, Any]:
     found: dict[str, Any] = {}
     async with opened(options.home) as bench:
-        measured = [*map(beir, options.beir), *corpora(options.pods)]
+        measured = [*corpora(options.pods)]
         for corpus in measured:
             found[corpus.name] = as_dict(await measure(bench, corpus))
         if options.chunks:
@@ -105,9 +104,6 @@ async def run(options: argparse.Namespace) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--beir", type=Path, nargs="*", default=[], metavar="FOLDER", help="collections in BEIR's format"
-    )
     parser.add_argument("--pods", type=Path, default=PODS, help=f"folder of Perl's documentation (default {PODS})")
     parser.add_argument("--chunks", type=int, default=0, help="also ask in a store of this many chunks (default: no)")
     parser.add_argument("--home", type=Path, help="keep the database in this folder (default: delete it)")

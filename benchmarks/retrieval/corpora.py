@@ -7,14 +7,11 @@ No model wrote these questions. They are of three kinds:
 - headings: the heading of a section in the description of an installed package; the answer is the section.
 
 The text of a question is removed from the documents, so that no answer is found by the wording of its question.
-Collections in the format of BEIR (Thakur et al., 2021) are read from their folders.
 """
 
 from __future__ import annotations
 
 import ast
-import csv
-import json
 import re
 import sysconfig
 from collections.abc import Callable, Iterator
@@ -22,10 +19,9 @@ from dataclasses import dataclass, field, replace
 from importlib import metadata
 from pathlib import Path
 from random import Random
-from typing import Any
 
 from retrieval.loaders import formats
-from retrieval.quality.questions import QUESTION_CHARS_MAX, Line
+from retrieval.quality.questions import Line
 
 CHARS_MAX = 800_000  # per collection: some 1,500 chunks, which one core embeds in a minute and a half
 QUESTIONS_MAX = 300
@@ -42,7 +38,6 @@ class Corpus:
     name: str
     files: dict[str, str] = field(default_factory=dict)  # Markdown, by file name
     lines: list[Line] = field(default_factory=list)
-    by_file: bool = False  # whether an answer is a whole file
 
     @property
     def chars(self) -> int:
@@ -166,37 +161,3 @@ def _markdown(pod: str) -> str:
     while (stripped := _POD_MARK.sub(r"\1\2", text)) != text:
         text = stripped
     return text
-
-
-SPLITS = ("test", "dev", "train")  # the first that exists
-
-
-def beir(folder: Path) -> Corpus:
-    """Read a collection; each text of the corpus becomes a file. Raises OSError, ValueError (invalid JSON) or KeyError
-    (a missing field)."""
-    names = {}
-    files = {}
-    for number, text in enumerate(_objects(folder / "corpus.jsonl")):
-        names[text["_id"]] = name = f"{number}.md"
-        title = text.get("title", "")
-        files[name] = f"# {title}\n\n{text['text']}" if title else text["text"]
-    queries = {query["_id"]: query["text"][:QUESTION_CHARS_MAX] for query in _objects(folder / "queries.jsonl")}
-    lines = [
-        Line(question=queries[query], file=names[text], grade=float(grade))
-        for query, text, grade in _judgements(folder / "qrels")
-        if query in queries and text in names and float(grade) > 0
-    ]
-    return Corpus(folder.name, files, lines, by_file=True)
-
-
-def _judgements(folder: Path) -> Iterator[tuple[str, str, str]]:
-    path = next(path for split in SPLITS if (path := folder / f"{split}.tsv").exists())
-    with path.open(encoding="utf-8", newline="") as lines:
-        rows = csv.reader(lines, delimiter="\t")
-        next(rows)  # the header
-        yield from ((query, text, grade) for query, text, grade in rows)
-
-
-def _objects(path: Path) -> Iterator[dict[str, Any]]:
-    with path.open(encoding="utf-8") as lines:
-        yield from (json.loads(line) for line in lines if line.strip())

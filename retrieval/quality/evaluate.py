@@ -11,10 +11,9 @@ import numpy as np
 
 from inference.trace import Trace
 from retrieval.candidate import Hit, Scored
-from retrieval.passage import Passage
 from retrieval.quality.measures import Judgement, Quality, judge, mrr_gain, quality
 from retrieval.quality.questions import Question
-from retrieval.query import Query
+from retrieval.query import Passage, Query
 from retrieval.records import SourceSpan
 from retrieval.retriever import Retriever, Stages
 
@@ -38,9 +37,9 @@ class Evaluation:
     stage_ms: dict[str, list[float]] = field(default_factory=lambda: {stage: [] for stage in STAGES})
     skipped: int = 0  # stages over their budget: the results of these questions are incomplete
 
-    def add(self, stages: Stages, question: Question, trace: Trace, *, by_file: bool) -> None:
+    def add(self, stages: Stages, question: Question, trace: Trace) -> None:
         for ranking, spans in _rankings(stages):
-            self.judgements[ranking].append(judge(_files(spans) if by_file else spans, question.targets))
+            self.judgements[ranking].append(judge(spans, question.targets))
         self.passages.append(stages.passages)
         for span in trace.spans:
             if span.name in self.stage_ms:
@@ -78,19 +77,17 @@ async def evaluate(
     store: str,
     limit: int,
     score_threshold: float,
-    by_file: bool = False,
     progress: Callable[[int], object] = lambda _: None,
 ) -> Evaluation:
     """Run one question after another, as a turn would with this limit and threshold; `progress` is called after each.
 
-    `by_file` judges the order of files, for test collections with one text per file.
     Raises StoreNotFound, EmbeddingModelMissing.
     """
     evaluation = Evaluation()
     for question in questions:
         trace = Trace()
         stages = await retriever.stages(Query(tenant_id, question.text, (store,), limit, score_threshold), trace)
-        evaluation.add(stages, question, trace, by_file=by_file)
+        evaluation.add(stages, question, trace)
         progress(1)
     return evaluation
 
@@ -120,11 +117,3 @@ def _candidates(ranked: Iterable[Scored[Hit]]) -> list[Hit]:
 
 def _spans(candidates: Iterable[Hit]) -> list[SourceSpan]:
     return [SourceSpan(candidate.key.file_id, candidate.start, candidate.end) for candidate in candidates]
-
-
-def _files(spans: Iterable[SourceSpan]) -> list[SourceSpan]:
-    """The first span of each file."""
-    first: dict[str, SourceSpan] = {}
-    for span in spans:
-        first.setdefault(span.file_id, span)
-    return list(first.values())

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
-import pytest
-
-from benchmarks.retrieval.corpora import Corpus, beir, docstrings, faq, headings
+from benchmarks.retrieval.corpora import Corpus, docstrings, faq, headings
 
 LONG = "There are several ways to do that, and the first of them is the one that people forget. " * 3
 POD = f"""=head1 NAME
@@ -87,29 +84,3 @@ def test_the_same_questions_are_left_every_time() -> None:
     assert corpus.thinned(3).lines == corpus.thinned(3).lines
     assert len(corpus.thinned(3).lines) == 3
     assert corpus.thinned(100_000) == corpus
-
-
-def write_lines(path: Path, *objects: dict[str, str]) -> None:
-    path.write_text("\n".join(json.dumps(one) for one in objects))
-
-
-def test_a_collection_in_beirs_format_is_read(tmp_path: Path) -> None:
-    write_lines(
-        tmp_path / "corpus.jsonl",
-        {"_id": "d/1", "title": "Tea", "text": "Green."},
-        {"_id": "d2", "text": "Black."},
-    )
-    write_lines(tmp_path / "queries.jsonl", {"_id": "q1", "text": "Which tea?"}, {"_id": "q2", "text": "Unjudged?"})
-    (tmp_path / "qrels").mkdir()
-    (tmp_path / "qrels" / "dev.tsv").write_text("nothing")
-    rows = ["query-id\tcorpus-id\tscore", "q1\td/1\t2", "q1\td2\t0", "q1\tgone\t1", ""]
-    (tmp_path / "qrels" / "test.tsv").write_text("\n".join(rows))
-    corpus = beir(tmp_path)
-    assert corpus.by_file
-    assert corpus.files == {"0.md": "# Tea\n\nGreen.", "1.md": "Black."}
-    assert [(line.question, line.file, line.grade) for line in corpus.lines] == [("Which tea?", "0.md", 2.0)]
-
-
-def test_a_folder_that_is_no_collection_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(OSError, match=r"corpus\.jsonl"):
-        beir(tmp_path)

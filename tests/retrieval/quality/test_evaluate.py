@@ -112,30 +112,5 @@ async def test_a_stage_that_was_skipped_is_counted_and_its_times_are_not_summed(
     assert [cell.strip() for cell in fused.split("|")][-3:] == ["", "", ""]
 
 
-async def test_a_collection_of_one_text_a_file_is_judged_by_files(
-    tmp_path: Path, store: PassageStore, embedders: Embedders, tenant_id: UUID
-) -> None:
-    """The right file comes second, behind one whose every section is as good."""
-    rivals = "\n\n".join(f"## Part {n}\n\nGreen tea is steeped at 70 degrees, says sailor {n}." for n in range(4))
-    (tmp_path / "rival.md").write_text(f"# Tea\n\n{rivals}")
-    (tmp_path / "right.md").write_text("# Drinks\n\nWater for tea is warm.")
-    report = await ingest([tmp_path], store_name="shelf", tenant_id=tenant_id, store=store, embedders=embedders)
-    line = Line(question="How hot is green tea steeped, says the sailor?", file="right.md")
-    found = await resolve([line], tenant_id=tenant_id, store=store, store_id=report.store.id)
-    ranks = {}
-    for by_file in (False, True):
-        evaluation = await evaluate(
-            found.questions,
-            Retriever(store, embedders, patient()),
-            tenant_id=tenant_id,
-            store="shelf",
-            limit=5,
-            score_threshold=0.0,
-            by_file=by_file,
-        )
-        ranks[by_file] = evaluation.qualities["reranked"].mrr
-    assert ranks == {False: pytest.approx(1 / 5), True: pytest.approx(1 / 2)}
-
-
 def test_a_table_has_columns_of_equal_width() -> None:
     assert markdown([["", "n"], ["words", "1"]]) == "|       | n |\n|-------|---|\n| words | 1 |"
