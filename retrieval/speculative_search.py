@@ -16,8 +16,7 @@ from math import inf
 
 from inference.generation import Generation
 from inference.trace import Trace
-from retrieval.passage import Passage
-from retrieval.query import Query, Searcher
+from retrieval.query import Passage, Query, Searcher
 
 # From the last key to sending: people reread what they have written. Documents may have changed after that.
 KEPT_S = 20.0

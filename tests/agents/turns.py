@@ -30,8 +30,7 @@ from agents.turn import FREE, Prices, Turn
 from inference.testing import ScriptedModel
 from inference.trace import Trace
 from retrieval.errors import StoreNotFound
-from retrieval.passage import Passage
-from retrieval.query import Query, Searcher
+from retrieval.query import Passage, Query, Searcher
 
 TENANT = UUID(int=7)
 

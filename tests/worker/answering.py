@@ -22,8 +22,7 @@ from inference.testing import ScriptedGeneration, ScriptedModel
 from inference.trace import Trace
 from migrations.pool import Database
 from retrieval.errors import StoreNotFound
-from retrieval.passage import Passage
-from retrieval.query import Query
+from retrieval.query import Passage, Query
 from retrieval.store import PassageStore
 from tests.worker.harness import SECRET, Client, make_services, serving
 from tests.worker.reader import Event

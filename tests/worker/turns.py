@@ -34,7 +34,7 @@ from agents.message import (
     SearchResult,
     ToolListing,
 )
-from retrieval.passage import Passage
+from retrieval.query import Passage
 from worker.wire.response import ResponseFrame
 from worker.wire.response_request import ResponseRequest
 from worker.wire.strict import parse
