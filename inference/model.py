@@ -10,7 +10,6 @@ from typing import Any
 
 from inference.config import EngineConfig, default_threads
 from inference.engine.engine import Engine
-from inference.engine.handle import Handle
 from inference.errors import ModelNotLoaded, OutOfDeviceMemory
 from inference.generation import ANY_TERMS, Due, Priority, Sampling, Terms
 from inference.kvcache.disk import DiskTier
@@ -19,6 +18,7 @@ from inference.picture import Eyes
 from inference.prompt import ChatMessage
 from inference.provisioning.fit import are_all, fewer_layers, gpu_layers
 from inference.provisioning.memory import Footprint, Proportions
+from inference.request import Handle
 from inference.speculative.controller import Drafting
 from inference.speculative.draft_model import CATCH_UP_TOKENS_MAX, DraftModel, same_vocabulary
 from inference.speculative.prompt_lookup import PromptLookup

@@ -23,11 +23,10 @@ import uvloop
 from asyncpg.connection import LoggedQuery
 
 from inference.engine.engine import SWITCH_INTERVAL_S
-from inference.engine.handle import Handle, Outbox, TokenUpdate
 from inference.engine.sampler import Sampler
 from inference.generation import ANY_TERMS, Finish, Generation, Sampling, Terms
 from inference.prompt import CacheScope, PromptTokens, Segment
-from inference.request import Request
+from inference.request import Handle, Outbox, Request, TokenUpdate
 from inference.testing import ScriptedModel
 from inference.tokenizer import TextStream
 from inference.trace import now_ns

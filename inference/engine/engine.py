@@ -19,7 +19,6 @@ from inference.config import EngineConfig
 from inference.engine.executor import Executor
 from inference.engine.fairness import within_share
 from inference.engine.forecast import Forecasts
-from inference.engine.handle import Handle, Outbox, TokenUpdate
 from inference.engine.sampler import Sampler, Thought
 from inference.engine.scheduler import AHEAD_TOKENS_MIN, Scheduler
 from inference.engine.sight import Sight
@@ -36,7 +35,7 @@ from inference.kvcache.disk import DiskTier
 from inference.kvcache.tiers import Tiers
 from inference.picture import Eyes, PlacedRun
 from inference.prompt import CacheScope, PromptTokens
-from inference.request import Request, room_for
+from inference.request import Handle, Outbox, Request, TokenUpdate, room_for
 from inference.speculative.controller import Drafting, SpeculationController
 from inference.tokenizer import TextStream
 from inference.trace import now_ns

@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 from inference.backend import Chunk
 from inference.config import EngineConfig
 from inference.engine.engine import Engine
-from inference.engine.handle import Handle
 from inference.errors import NotDeterministic
 from inference.generation import Priority, Sampling, Terms
 from inference.llama import LlamaContext, LlamaModel
 from inference.model import ChatModel
 from inference.prompt import ChatMessage
+from inference.request import Handle
 from inference.testing import ScriptedBackend
 
 RUNS = 30

@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 from inference.backend import Chunk
 from inference.config import EngineConfig
 from inference.engine.engine import Engine
-from inference.engine.handle import Handle
 from inference.engine.scheduler import AHEAD_TOKENS_MIN
 from inference.errors import EmptyPrompt, EngineStopped, InferenceError, PromptTooLong, QueueFull, UnknownToken
 from inference.generation import Finish, Sampling, Terms
+from inference.request import Handle
 from inference.testing import ScriptedBackend, scripted_token
 from inference.trace import now_ns
 
@@ -90,7 +90,7 @@ async def test_concurrent_requests_get_their_own_text(engine: Engine) -> None:
 async def test_where_a_step_takes_all_cores_the_tokens_of_the_last_one_are_delivered_before_it(
     engine: Engine, backend: ScriptedBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("inference.engine.handle.DELIVERY_S", 60.0)
+    monkeypatch.setattr("inference.request.DELIVERY_S", 60.0)
     backend.crowded, decode = True, backend.decode
     delivered = list[bool]()
 

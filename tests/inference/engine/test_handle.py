@@ -9,11 +9,10 @@ from typing import Any, cast
 
 import pytest
 
-from inference.engine.handle import SLICE, Handle, Outbox, TokenUpdate
 from inference.engine.sampler import Sampler
 from inference.generation import Delta, Sampling
 from inference.prompt import CacheScope
-from inference.request import Request
+from inference.request import SLICE, Handle, Outbox, Request, TokenUpdate
 from inference.tokenizer import TextStream
 
 
@@ -76,7 +75,7 @@ def test_many_requests_are_served_in_slices_between_which_the_loop_does_other_wo
 
 
 def test_the_engine_waits_until_all_slices_are_delivered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("inference.engine.handle.DELIVERY_S", 60.0)
+    monkeypatch.setattr("inference.request.DELIVERY_S", 60.0)
     (loop, outgoing), (handles, heard), counts = outbox(), followed(SLICE + 1), list[int]()
     outgoing.publish([TokenUpdate(handle, 0, "x") for handle in handles])
     with ThreadPoolExecutor(1) as engine:
@@ -89,7 +88,7 @@ def test_the_engine_waits_until_all_slices_are_delivered(monkeypatch: pytest.Mon
 def test_a_loop_that_is_held_up_holds_up_the_engine_for_the_time_of_the_tokens_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("inference.engine.handle.DELIVERY_S", 1e-6)
+    monkeypatch.setattr("inference.request.DELIVERY_S", 1e-6)
     (_, outgoing), (handles, heard) = outbox(), followed(2)
     outgoing.publish([TokenUpdate(handle, 0, "x") for handle in handles])
     outgoing.await_delivery(2)

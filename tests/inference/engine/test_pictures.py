@@ -16,12 +16,12 @@ from numpy.typing import NDArray
 from inference.bundled import DRAFT_MODEL
 from inference.config import EngineConfig
 from inference.engine.engine import Engine
-from inference.engine.handle import Handle
 from inference.errors import InferenceError, NotDeterministic, UnseenPicture
 from inference.generation import Delta, Finish, Sampling, Terms
 from inference.model import ChatModel
 from inference.picture import Layout, Picture, PlacedRun, Run
 from inference.prompt import ChatMessage, PlacedPicture, PromptTokens, image_tokens
+from inference.request import Handle
 from inference.speculative.draft_model import CATCH_UP_TOKENS_MAX, DraftModel
 from inference.testing import ScriptedBackend
 from tests.inference.projectors import Kind, picture, write_projector

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from inference.backend import Chunk
 from inference.config import EngineConfig
 from inference.engine.engine import Engine
-from inference.engine.handle import Handle
 from inference.generation import Finish, Priority, Sampling, Terms
+from inference.request import Handle
 from inference.testing import ScriptedBackend, scripted_token
 from inference.trace import now_ns
 

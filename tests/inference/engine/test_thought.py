@@ -12,11 +12,11 @@ import pytest
 
 from inference.config import EngineConfig
 from inference.engine.engine import Engine
-from inference.engine.handle import Handle
 from inference.engine.sampler import Sampler, Thought
 from inference.errors import UnknownToken
 from inference.generation import Sampling, Terms, ThoughtLimit
 from inference.grammar.constraint import Vocabulary
+from inference.request import Handle
 from inference.testing import ScriptedBackend, scripted_token
 
 PIECES = [bytes([65 + token]) for token in range(26)]

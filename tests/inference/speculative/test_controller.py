@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 from inference.bundled import DRAFT_MODEL
 from inference.config import EngineConfig
 from inference.engine.engine import Engine
-from inference.engine.handle import Handle
 from inference.errors import InferenceError
 from inference.generation import Finish, Sampling
 from inference.grammar.schema import json_grammar
 from inference.model import ChatModel
 from inference.prompt import ChatMessage
+from inference.request import Handle
 from inference.speculative.draft_model import CATCH_UP_TOKENS_MAX, DraftModel
 from inference.testing import ScriptedBackend, scripted_token
 

@@ -15,12 +15,11 @@ from numpy.typing import NDArray
 from inference.backend import Chunk
 from inference.config import EngineConfig
 from inference.engine.engine import Engine
-from inference.engine.handle import Handle
 from inference.engine.sampler import Sampler
 from inference.generation import Predicted, Sampling, Terms
 from inference.model import ChatModel
 from inference.prompt import CacheScope, ChatMessage
-from inference.request import Request
+from inference.request import Handle, Request
 from inference.speculative.prompt_lookup import (
     KEPT_TOKENS_MAX,
     ORDERS,

@@ -14,7 +14,6 @@ import pytest
 
 from inference.bundled import CHAT_MODEL
 from inference.config import EngineConfig
-from inference.engine.handle import Handle
 from inference.errors import InvalidSchema, NotDeterministic, PromptTooLong, QueueFull, Refused, UnknownToken
 from inference.generation import Delta, Finish, Sampling, Terms, ThoughtLimit
 from inference.grammar.calls import CallableFunction, tool_grammar
@@ -24,6 +23,7 @@ from inference.model import ChatModel
 from inference.prompt import Cause, ChatMessage, Segment
 from inference.remote.remote_generation import RemoteGeneration
 from inference.remote.remote_model import RemoteModel
+from inference.request import Handle
 from inference.trace import now_ns
 from tests.engines import reaching
 from tests.vllm.recorded import replaying
