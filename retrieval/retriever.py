@@ -104,7 +104,8 @@ class _Search:
 
     async def run(self, names: Sequence[str], limit: int, score_threshold: float) -> Stages:
         groups = by_model(await self._open(names))
-        found = await asyncio.gather(*(self._branch(stores).run() for stores in groups))
+        branches = [Branch(self.question, stores, self.store, self.embedders, self.config) for stores in groups]
+        found = await asyncio.gather(*(branch.run() for branch in branches))
         reranked = in_turns([each.reranked for each in found])
         read = await self._read(reranked, limit)
         if self.reranker is not None and read:
@@ -126,9 +127,6 @@ class _Search:
             for store in found or ():
                 check_model(store, self.embedders)
             return found or []
-
-    def _branch(self, stores: Sequence[VectorStore]) -> Branch:
-        return Branch(self.question, stores, self.store, self.embedders, self.config)
 
     async def _read(self, ranked: list[Scored[Hit]], limit: int) -> list[Scored[Candidate]]:
         """The best hits with their texts: as many as may become passages, or all if a cross-encoder follows."""

@@ -107,7 +107,7 @@ class SpeculativeSearch:
         of_tenant = sum(kept.query.tenant_id == query.tenant_id for kept in self._kept.values())
         if not self.is_free() or len(self._kept) >= KEPT_MAX or of_tenant >= TENANT_MAX:
             return
-        task = asyncio.create_task(self._retrieve(query), name="retrieval ahead")
+        task = asyncio.create_task(self._retriever.retrieve(query, Trace()), name="retrieval ahead")
         kept = self._kept[place] = _Kept(query, task, now_s + KEPT_S)
         task.add_done_callback(lambda _: kept.came())  # retrieves an exception, which asyncio would log otherwise
 
@@ -132,9 +132,6 @@ class SpeculativeSearch:
 
     def _is_current(self, place: Hashable, kept: _Kept) -> bool:
         return self._kept.get(place) is kept and self.is_free()
-
-    async def _retrieve(self, query: Query) -> list[Passage]:
-        return await self._retriever.retrieve(query, Trace())
 
     def forget(self, place: Hashable) -> None:
         if (kept := self._kept.pop(place, None)) is not None:
