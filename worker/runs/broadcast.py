@@ -30,7 +30,7 @@ from worker.runs.event_stream import BATCH_FRAMES, Stream
 from worker.runs.record import FirstTokens
 from worker.runs.running_store import OwnedResponse, RunningStore
 from worker.runs.turn import ResponseTurn, begun
-from worker.wire.events import WireEvent, data_of, encode
+from worker.wire.events import WireEvent, encode
 from worker.wire.response import EventEncoder
 
 log = logging.getLogger("firsttoken.runs")
@@ -64,7 +64,7 @@ class Journal:
         frames = [*self.late, *self.frames[self.stored :], *further]
         number = self.first + len(self.frames) + len(further) + skipped - 1 - len(self.late)
         marks = self.continuation.marks_up_to(number) if self.continuation and not further else ()
-        return Batch(self.response_id, list(map(data_of, frames)), number, self.last, self.end, marks)
+        return Batch(self.response_id, frames, number, self.last, self.end, marks)
 
     def keep(self, batch: Batch) -> None:
         """The batch is stored."""

@@ -20,7 +20,7 @@ from agents.progress import CannotResume, Checkpoint, Marks
 from agents.store.responses import ResponseRecord
 from inference.frozen import dataclass
 from worker.wire import events as wire
-from worker.wire.events import WireEvent
+from worker.wire.events import WireEvent, data_of
 from worker.wire.response import public_response
 
 
@@ -37,7 +37,7 @@ class Batch:
     """Events of one response. `last`: no events follow, and no worker owns the response any more."""
 
     response_id: str
-    events: Sequence[bytes]  # JSON, as it was sent
+    frames: Sequence[bytes]  # of its events, as they were sent
     number: int  # of the last one
     last: bool = False
     end: ResponseEnd | None = None
@@ -46,7 +46,7 @@ class Batch:
     @property
     def payload(self) -> bytes:
         marks = b',"marks":%b' % orjson.dumps(self.marks) if self.marks else b""
-        return b'{"events":[%b]%b}' % (b",".join(self.events), marks)
+        return b'{"events":[%b]%b}' % (b",".join(map(data_of, self.frames)), marks)
 
 
 def beginning_row(record: ResponseRecord) -> dict[str, Any]:

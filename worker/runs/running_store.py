@@ -360,7 +360,7 @@ async def add_events(connection: Connection, tenant_id: UUID, response_id: str, 
 
 
 async def _insert_events(connection: Connection, tenant_id: UUID, batches: Sequence[Batch]) -> None:
-    written = [batch for batch in batches if batch.events]
+    written = [batch for batch in batches if batch.frames]
     if not written:
         return
     await connection.execute(
@@ -432,7 +432,7 @@ async def _end_otherwise(connection: Connection, tenant_id: UUID, batch: Batch, 
         "delete from response_events where tenant_id = $1 and response_id = $2 and sequence_number > $3",
         tenant_id,
         record.id,
-        batch.number - len(batch.events),
+        batch.number - len(batch.frames),
     )
     await connection.execute(
         "delete from queued_responses where tenant_id = $1 and response_id = $2", tenant_id, record.id

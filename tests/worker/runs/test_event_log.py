@@ -21,7 +21,7 @@ from worker.runs import broadcast
 from worker.runs.broadcast import EventLog, Journal
 from worker.runs.continuation import GAP, UNSTORED_EVENTS_MAX, Batch
 from worker.runs.running_store import RunningStore
-from worker.wire.events import encode
+from worker.wire.events import data_of, encode
 
 WORKER = 21  # no session holds its lock
 
@@ -161,7 +161,7 @@ async def test_what_was_stored_with_the_end_of_an_answer_is_not_written_again(
         await over.wait()
         id = told[0]["response"]["id"]
         [last] = [batch for batch in written if batch.last]
-        types = [orjson.loads(event)["type"] for event in last.events]
+        types = [orjson.loads(data_of(sent))["type"] for sent in last.frames]
         assert types == include  # the trace was complete only then
         async with client.get(f"/v1/responses/{id}?stream=true") as answer:
             assert events_of(await answer.text()) == told
@@ -173,7 +173,7 @@ def test_a_batch_that_is_stored_late_takes_back_nothing() -> None:
     journal.keep(whole)
     journal.frames.append(frame(2))
     journal.keep(late)
-    assert journal.batch().events == []
+    assert journal.batch().frames == []
 
 
 async def test_what_waits_too_long_is_dropped_and_what_follows_is_marked(

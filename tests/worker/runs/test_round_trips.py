@@ -22,9 +22,10 @@ from tests.agents.turns import user
 from tests.far_postgres import Answers, FarPostgres
 from worker.runs.continuation import Batch, batch_rows, ending_row
 from worker.runs.running_store import RunningStore
+from worker.wire.events import encode
 
 WORKER, ANOTHER = 31, 32  # no session holds their locks
-EVENT = b'{"type":"x","sequence_number":0}'
+EVENT = encode({"type": "x", "sequence_number": 0})
 
 
 class Far:
