@@ -10,7 +10,7 @@ from agents.inflight import InFlight
 from worker.auth.auth_settings import Cors
 from worker.edge.body import BUDGET, Budget
 from worker.edge.health_probes import HealthProbes
-from worker.http.middleware import CorsMiddleware, add_headers, end_with_credential, identify, sign_in, trace_request
+from worker.http.middleware import CorsMiddleware, Middlewares
 from worker.routes import (
     batches,
     completions,
@@ -60,20 +60,23 @@ TIDY_PATHS = web.normalize_path_middleware(append_slash=False, remove_slash=True
 
 def build_app(services: Services, runs: Runs, batch_worker: BatchWorker) -> web.Application:
     config = services.config
-    app = web.Application(middlewares=[trace_request, sign_in, identify, end_with_credential, TIDY_PATHS])
+    # Half of the bytes: no tenant keeps out the others.
+    budget = Budget(config.request_mb * 2**20, config.request_mb * 2**19)
+    passed = Middlewares(services, budget, InFlight(), draining=asyncio.Event(), leaving=asyncio.Event())
+    app = web.Application(middlewares=[*passed.all, TIDY_PATHS])
     app[SERVICES] = services
     app[RUNS] = runs
     app[BATCHES] = batch_worker
     for resource in RESOURCES:
         app.add_routes(resource.routes)
-    app[DRAINING] = asyncio.Event()
-    app[LEAVING] = asyncio.Event()
-    app[REQUESTS] = InFlight()
+    app[DRAINING] = passed.draining
+    app[LEAVING] = passed.leaving
+    app[REQUESTS] = passed.requests
     app[CHECKERS] = HealthProbes()
-    app[BUDGET] = Budget(config.request_mb * 2**20, config.request_mb * 2**19)  # half: no tenant keeps out the others
+    app[BUDGET] = budget
     app[SOCKETS] = Sockets()
     app[PULSE] = Heartbeat()
-    app.on_response_prepare.append(add_headers)
+    app.on_response_prepare.append(passed.add_headers)
     cors = CorsMiddleware(Cors.parse(config.cors_origins))
     if cors.cors.origins:
         app.middlewares.insert(1, cors.preflight)  # which has no credentials

@@ -15,13 +15,15 @@ from time import monotonic
 from typing import TypeAlias
 
 from aiohttp import hdrs, web
+from aiohttp.typedefs import Middleware
 
 from agents.errors import Interrupted, Leaving
+from agents.inflight import InFlight
 from inference.errors import OVERLOADED
 from inference.trace import Trace, now_ns, random_id
 from worker.auth.audit import Actor
 from worker.auth.auth_settings import Cors
-from worker.edge.body import BUDGET, is_gone, read_body
+from worker.edge.body import Budget, is_gone, read_body
 from worker.edge.guard import guard_of, remote_of
 from worker.errors import ApiError, ClientGone
 from worker.http.error_mapping import error_body, to_api_error, unknown_path
@@ -36,7 +38,7 @@ from worker.http.request import (
     access_of,
     json_response,
 )
-from worker.services import DRAINING, LEAVING, REQUESTS, SERVICES
+from worker.services import Services
 from worker.wire.strict import IGNORED_HEADER, Ignored
 
 log = logging.getLogger("firsttoken.http")
@@ -78,49 +80,166 @@ def join_trace(traceparent: str | None) -> Trace:
     return trace
 
 
-@web.middleware
-async def trace_request(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Outermost: sets the id and the trace of the request, sends its response, and counts it."""
-    arrived_ns = now_ns()
-    given = request.headers.get("X-Request-Id", "")
-    request[REQUEST_ID] = given if REQUEST_ID_SHAPE.fullmatch(given) else f"req_{random_id(128)}"
-    request[IGNORED] = Ignored()
-    trace = request[TRACE] = join_trace(request.headers.get("Traceparent"))
-    trace.start_ns = arrived_ns
-    status = LEFT
-    guard = guard_of(request)
-    if guard:
-        guard.begin_serving()
-    try:
-        response = await _respond(request, handler)
-        status = response.status
-        return response
-    finally:
+@dataclass(frozen=True, slots=True)
+class Middlewares:
+    """What every request passes, with what it needs of the worker. `draining`: the worker is to stop; `leaving`: other
+    processes take new requests."""
+
+    services: Services
+    budget: Budget
+    requests: InFlight
+    draining: asyncio.Event
+    leaving: asyncio.Event
+
+    @property
+    def all(self) -> list[Middleware]:
+        """The outermost first."""
+        return [self.trace_request, self.sign_in, self.identify, self.end_with_credential]
+
+    @web.middleware
+    async def trace_request(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Outermost: sets the id and the trace of the request, sends its response, and counts it."""
+        arrived_ns = now_ns()
+        given = request.headers.get("X-Request-Id", "")
+        request[REQUEST_ID] = given if REQUEST_ID_SHAPE.fullmatch(given) else f"req_{random_id(128)}"
+        request[IGNORED] = Ignored()
+        trace = request[TRACE] = join_trace(request.headers.get("Traceparent"))
+        trace.start_ns = arrived_ns
+        status = LEFT
+        guard = guard_of(request)
         if guard:
-            guard.end_serving(request)
-        resource = request.match_info.route.resource
-        route = resource.canonical if resource else "none"
-        request.app[SERVICES].telemetry.metrics.count_request(request.method, route, status)
-
-
-async def _respond(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """The response of the handler, which has been sent, or that for the error it raised. A worker that is stopping
-    refuses new requests.
-    """
-    if request.app[DRAINING].is_set() and access_of(request.match_info.handler) != EVERYBODY:
-        response: web.StreamResponse = _answer(request, Leaving())
-        response.force_close()  # the client's next request goes to another worker
-        return response
-    try:
-        with request.app[REQUESTS].track():
-            response = await handler(request)
-            await response.prepare(request)
-            await response.write_eof()
+            guard.begin_serving()
+        try:
+            response = await self._respond(request, handler)
+            status = response.status
             return response
-    except web.HTTPRedirection as error:
-        return web.Response(status=error.status, headers={"Location": error.headers["Location"]})
-    except Exception as error:  # the boundary: every error becomes an error response
-        return _answer(request, error)
+        finally:
+            if guard:
+                guard.end_serving(request)
+            resource = request.match_info.route.resource
+            route = resource.canonical if resource else "none"
+            self.services.telemetry.metrics.count_request(request.method, route, status)
+
+    async def _respond(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """The response of the handler, which has been sent, or that for the error it raised. A worker that is stopping
+        refuses new requests.
+        """
+        if self.draining.is_set() and access_of(request.match_info.handler) != EVERYBODY:
+            response: web.StreamResponse = _answer(request, Leaving())
+            response.force_close()  # the client's next request goes to another worker
+            return response
+        try:
+            with self.requests.track():
+                response = await handler(request)
+                await response.prepare(request)
+                await response.write_eof()
+                return response
+        except web.HTTPRedirection as error:
+            return web.Response(status=error.status, headers={"Location": error.headers["Location"]})
+        except Exception as error:  # the boundary: every error becomes an error response
+            return _answer(request, error)
+
+    @web.middleware
+    async def sign_in(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """An invalid link leads to `/` as well: to the chat if the user is signed in, else to the section of the page
+        that says how to get another link.
+        """
+        token = request.query.get("token") if request.path == "/" and request.method == "GET" else None
+        if token is None:
+            return await handler(request)
+        authenticator = self.services.authenticator
+        response = web.Response(status=303, headers={"Location": "/", "Cache-Control": "no-store"})
+        try:
+            grant = await authenticator.redeem_link(token, remote_of(request))
+        except ApiError as error:
+            if error.status != 401:
+                raise
+            response.headers["Location"] = LINK_REFUSED
+        else:
+            browser, agent = Actor("link", grant.id, request.remote), request.headers.get("User-Agent", "")
+            await authenticator.sessions.start(response, grant, browser, agent, secure=request.secure)
+        return response
+
+    @web.middleware
+    async def identify(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Authenticates and authorises the request, then reads its body. Adds the spans edge (arrival until here),
+        auth, and edge again while the body arrives.
+        """
+        access = access_of(request.match_info.handler)
+        if request.match_info.http_exception is not None or access == EVERYBODY:
+            return await handler(request)  # also for unknown paths: the same response for everybody
+        services, trace = self.services, request[TRACE]
+        trace.add("edge", trace.start_ns, now_ns())
+        with trace.span("auth") as span:
+            principal = await services.authenticator.identify(
+                request.headers, request.cookies, request.method, trace, remote_of(request)
+            )
+            if principal is not None:
+                request[PRINCIPAL] = principal
+                span.attributes["via"] = principal.via
+                if principal.via == "api_key":  # so that the answers of a key can be found
+                    trace.attributes["firsttoken.key"] = principal.subject
+            elif access != VISITORS:
+                message = "No credentials were given. Send `Authorization: Bearer <api key>`."
+                raise ApiError(401, message, code="missing_api_key")
+            if principal is not None and principal.bounds is not None:
+                await services.daily_budgets.know(principal)
+        if access is None:
+            raise web.HTTPForbidden
+        if principal is not None:
+            access.check(principal)
+        if principal is None or not request.body_exists or request.path == UPLOADS:
+            request[BODY] = b""
+            return await handler(request)
+        with self.budget.reserve(principal.tenant_id) as holding:
+            with trace.span("edge"):
+                request[BODY] = await read_body(request, holding, bytes_max=services.config.body_bytes)
+            return await handler(request)
+
+    @web.middleware
+    async def end_with_credential(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """A response that has begun is aborted, as if its client had disconnected; one that has not becomes a 401."""
+        principal, task, ended = request.get(PRINCIPAL), asyncio.current_task(), False
+        if principal is None or task is None:
+            return await handler(request)
+
+        def end() -> None:
+            nonlocal ended
+            if task is not asyncio.current_task():  # a session that ends itself gets its response
+                ended = True
+                task.cancel()
+
+        with self.services.authenticator.revocable(principal, end):
+            try:
+                return await handler(request)
+            except asyncio.CancelledError:
+                if not ended or request.get(PREPARED):
+                    raise
+                task.uncancel()
+                message = "The credentials were revoked while this was being answered."
+                raise ApiError(401, message, code="invalid_api_key") from None
+
+    async def add_headers(self, request: web.Request, response: web.StreamResponse) -> None:
+        """Called for every response, streams included, just before its headers are sent."""
+        request[PREPARED] = True
+        headers, id, trace = response.headers, request[REQUEST_ID], request[TRACE]
+        headers["Server"] = SERVER
+        headers["X-Request-Id"] = id
+        headers["Openai-Processing-Ms"] = str(round((now_ns() - trace.start_ns) / 1e6))
+        if is_for_messages(request.path):
+            headers["Request-Id"] = id  # where Anthropic's clients look for it
+        headers["Traceparent"] = f"00-{trace.id}-{trace.attributes['span_id']}-01"
+        if cut := trace.attributes.get("firsttoken.cut"):
+            headers["X-Firsttoken-Cut"] = str(cut)
+        if ignored := request[IGNORED]:
+            headers[IGNORED_HEADER] = ignored.header
+        if principal := request.get(PRINCIPAL):
+            headers.update(self.services.rates.headers(principal, monotonic()))
+        for name, value in SECURITY_HEADERS.items():
+            headers.setdefault(name, value)
+        if (self.leaving.is_set() or self.draining.is_set()) and response.status != SWITCHING_PROTOCOLS:
+            response.force_close()  # the next request of this client goes to another worker
+            headers["Connection"] = "close"  # aiohttp set the header before this
 
 
 def _answer(request: web.Request, error: Exception) -> web.Response:
@@ -163,112 +282,6 @@ def error_response(error: ApiError, path: str = "") -> web.Response:
 
 def is_for_messages(path: str) -> bool:
     return path == MESSAGES or path.startswith(f"{MESSAGES}/")
-
-
-@web.middleware
-async def identify(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Authenticates and authorises the request, then reads its body. Adds the spans edge (arrival until here), auth,
-    and edge again while the body arrives.
-    """
-    access = access_of(request.match_info.handler)
-    if request.match_info.http_exception is not None or access == EVERYBODY:
-        return await handler(request)  # also for unknown paths: the same response for everybody
-    services, trace = request.app[SERVICES], request[TRACE]
-    trace.add("edge", trace.start_ns, now_ns())
-    with trace.span("auth") as span:
-        principal = await services.authenticator.identify(
-            request.headers, request.cookies, request.method, trace, remote_of(request)
-        )
-        if principal is not None:
-            request[PRINCIPAL] = principal
-            span.attributes["via"] = principal.via
-            if principal.via == "api_key":  # so that the answers of a key can be found
-                trace.attributes["firsttoken.key"] = principal.subject
-        elif access != VISITORS:
-            message = "No credentials were given. Send `Authorization: Bearer <api key>`."
-            raise ApiError(401, message, code="missing_api_key")
-        if principal is not None and principal.bounds is not None:
-            await services.daily_budgets.know(principal)
-    if access is None:
-        raise web.HTTPForbidden
-    if principal is not None:
-        access.check(principal)
-    if principal is None or not request.body_exists or request.path == UPLOADS:
-        request[BODY] = b""
-        return await handler(request)
-    with request.app[BUDGET].reserve(principal.tenant_id) as holding:
-        with trace.span("edge"):
-            request[BODY] = await read_body(request, holding, bytes_max=services.config.body_bytes)
-        return await handler(request)
-
-
-async def add_headers(request: web.Request, response: web.StreamResponse) -> None:
-    """Called for every response, streams included, just before its headers are sent."""
-    request[PREPARED] = True
-    app, headers, id, trace = request.app, response.headers, request[REQUEST_ID], request[TRACE]
-    headers["Server"] = SERVER
-    headers["X-Request-Id"] = id
-    headers["Openai-Processing-Ms"] = str(round((now_ns() - trace.start_ns) / 1e6))
-    if is_for_messages(request.path):
-        headers["Request-Id"] = id  # where Anthropic's clients look for it
-    headers["Traceparent"] = f"00-{trace.id}-{trace.attributes['span_id']}-01"
-    if cut := trace.attributes.get("firsttoken.cut"):
-        headers["X-Firsttoken-Cut"] = str(cut)
-    if ignored := request[IGNORED]:
-        headers[IGNORED_HEADER] = ignored.header
-    if principal := request.get(PRINCIPAL):
-        headers.update(app[SERVICES].rates.headers(principal, monotonic()))
-    for name, value in SECURITY_HEADERS.items():
-        headers.setdefault(name, value)
-    if (app[LEAVING].is_set() or app[DRAINING].is_set()) and response.status != SWITCHING_PROTOCOLS:
-        response.force_close()  # the next request of this client goes to another worker
-        headers["Connection"] = "close"  # aiohttp set the header before this
-
-
-@web.middleware
-async def sign_in(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """An invalid link leads to `/` as well: to the chat if the user is signed in, else to the section of the page that
-    says how to get another link.
-    """
-    token = request.query.get("token") if request.path == "/" and request.method == "GET" else None
-    if token is None:
-        return await handler(request)
-    authenticator = request.app[SERVICES].authenticator
-    response = web.Response(status=303, headers={"Location": "/", "Cache-Control": "no-store"})
-    try:
-        grant = await authenticator.redeem_link(token, remote_of(request))
-    except ApiError as error:
-        if error.status != 401:
-            raise
-        response.headers["Location"] = LINK_REFUSED
-    else:
-        browser, agent = Actor("link", grant.id, request.remote), request.headers.get("User-Agent", "")
-        await authenticator.sessions.start(response, grant, browser, agent, secure=request.secure)
-    return response
-
-
-@web.middleware
-async def end_with_credential(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """A response that has begun is aborted, as if its client had disconnected; one that has not becomes a 401."""
-    principal, task, ended = request.get(PRINCIPAL), asyncio.current_task(), False
-    if principal is None or task is None:
-        return await handler(request)
-
-    def end() -> None:
-        nonlocal ended
-        if task is not asyncio.current_task():  # a session that ends itself gets its response
-            ended = True
-            task.cancel()
-
-    with request.app[SERVICES].authenticator.revocable(principal, end):
-        try:
-            return await handler(request)
-        except asyncio.CancelledError:
-            if not ended or request.get(PREPARED):
-                raise
-            task.uncancel()
-            message = "The credentials were revoked while this was being answered."
-            raise ApiError(401, message, code="invalid_api_key") from None
 
 
 @dataclass(frozen=True, slots=True)
