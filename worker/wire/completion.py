@@ -229,8 +229,8 @@ class _Completion(ABC, Generic[Request]):
     @abstractmethod
     def choices(self) -> Sequence[ChatChoice | TextChoice]: ...
 
-    def chunk(self, choice: Choice) -> Chunk:
-        """A chunk of one choice."""
+    def chunk(self, choice: Choice | str) -> Chunk:
+        """A chunk of one choice, or of what stands for it."""
         chunk = self._frame(self.CHUNK, [choice])
         return {**chunk, "usage": None} if self.request.with_usage else chunk
 
@@ -254,7 +254,7 @@ class _Completion(ABC, Generic[Request]):
         n = self.request.choices
         return sum((usage_of(finished[at : at + n]) for at in range(0, len(finished), n)), Usage())
 
-    def _frame(self, kind: str, choices: Sequence[Choice]) -> dict[str, Any]:
+    def _frame(self, kind: str, choices: Sequence[Choice | str]) -> dict[str, Any]:
         return {
             "id": self.id,
             "object": kind,
@@ -312,19 +312,20 @@ class ChunkEncoder:
     def __init__(self, completion: ChatCompletion | TextCompletion, choice: ChatChoice | TextChoice) -> None:
         self._completion = completion
         self._choice = choice
-        self._text = Template(encode_data(completion.chunk(choice.text(HOLE))))
+        self._chunk = Template(encode_data(completion.chunk(HOLE)))
+        self._text = Template(self._chunk.filled(choice.text(HOLE)))
 
     def frames(self, event: Event) -> list[bytes]:
         if isinstance(event, TextDelta) and not event.logprobs:  # nearly all events
             return [self._text.filled(event.text)]
         if isinstance(event, Queued):  # the choices are queued together: one of them reports
             return [] if self._choice.index else [encode_data(self._completion.waiting(event))]
-        return [encode_data(self._completion.chunk(piece)) for piece in self._choice.events_of(event)]
+        return [self._chunk.filled(piece) for piece in self._choice.events_of(event)]
 
     def last(self, finished: TurnFinished) -> list[bytes]:
         if finished.status == "failed":
             return [encode_data({"error": {**finished.failure, "type": "server_error", "param": None}})]
-        return [encode_data(self._completion.chunk(self._choice.conclude(finished)))]
+        return [self._chunk.filled(self._choice.conclude(finished))]
 
 
 def usage_of(finished: Sequence[TurnFinished]) -> Usage:

@@ -125,17 +125,17 @@ HOLE = "\ue000"  # the placeholder for the text in a template's event; nothing e
 
 
 class Template:
-    """An event in which only the text, and possibly the number, differs from one token to the next: the rest is encoded
-    once."""
+    """An event in which one value differs from one token to the next, mostly a text, and possibly the number: the rest
+    is encoded once."""
 
     __slots__ = ("_after", "_before")
 
     def __init__(self, frame: bytes) -> None:
-        """`frame` is an encoded event whose text is HOLE."""
+        """`frame` is an encoded event with HOLE in place of the value."""
         self._before, self._after = frame.split(orjson.dumps(HOLE))
 
-    def filled(self, text: str) -> bytes:
-        return b"%b%b%b" % (self._before, orjson.dumps(text), self._after)
+    def filled(self, value: str | Mapping[str, Any]) -> bytes:
+        return b"%b%b%b" % (self._before, orjson.dumps(value), self._after)
 
     def numbered(self, text: str, number: int) -> bytes:
         """With the last key `sequence_number`, for a frame that was encoded without it."""
