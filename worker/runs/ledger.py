@@ -30,11 +30,6 @@ REFUSED = "refused"
 NO_POLICY = Surface()
 
 
-@dataclass(slots=True)
-class Outcome:
-    status: str = REFUSED
-
-
 class Named(Protocol):
     """An answer with the names under which it is recorded."""
 
@@ -50,6 +45,25 @@ class Named(Protocol):
     def request(self) -> TurnRequest: ...
 
 
+@dataclass(slots=True)
+class Outcome:
+    """Records a turn at the end of its block, in whatever way that ends. Until its status is known it counts as
+    refused, by the server or because the request is invalid."""
+
+    ledger: Ledger
+    status: str = REFUSED
+
+    def __enter__(self) -> Outcome:
+        return self
+
+    def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
+        if isinstance(error, ClientGone | asyncio.CancelledError):
+            self.status = "cancelled"
+        elif isinstance(error, Exception) and self.status == REFUSED:
+            self.status = refusal(error)
+        self.ledger.record(self.status)
+
+
 @dataclass(frozen=True)
 class Ledger:
     """One turn, whose answer this is, and the two places where it is recorded. `later`: nobody waits for it."""
@@ -60,7 +74,7 @@ class Ledger:
     answer: Named
     later: bool = False
 
-    @property
+    @cached_property
     def priority(self) -> Priority:
         """The class in which its turns are served: the one that the request asks for, within those of its credential
         and its surface."""
@@ -82,7 +96,7 @@ class Ledger:
             usual = BATCH
         return self.services.agent_registry.of(self.answer.model).surface or usual
 
-    @property
+    @cached_property
     def due(self) -> Due:
         """When the first token is due by the target of the surface, and the time per token after it; none in the
         background."""
@@ -169,22 +183,9 @@ class Ledger:
             self.services.daily_budgets.charge(self.principal, record.taken.cost)
             self.services.rates.charge(self.principal, record.tokens, monotonic())
 
-    @contextmanager
-    def recording(self) -> Iterator[Outcome]:
-        """Record the turn at the end of the block, in whatever way that ends. Until its status is known it counts as
-        refused, by the server or because the request is invalid."""
-        outcome = Outcome()
-        try:
-            yield outcome
-        except (ClientGone, asyncio.CancelledError):
-            outcome.status = "cancelled"
-            raise
-        except Exception as error:
-            if outcome.status == REFUSED:
-                outcome.status = refusal(error)
-            raise
-        finally:
-            self.record(outcome.status)
+    def recording(self) -> Outcome:
+        """Record the turn at the end of the block."""
+        return Outcome(self)
 
     def _record(self, status: str) -> TurnRecord:
         trace, surface = self.trace, self.surface
