@@ -34,7 +34,7 @@ class InFlight:
         self._tasks: set[asyncio.Task[object]] = set()
         self._interrupted: set[asyncio.Task[object]] = set()
         self._over = False
-        self._changed = asyncio.Event()
+        self._idle = asyncio.Event()
 
     def __repr__(self) -> str:
         return f"<InFlight {len(self._tasks)} in progress>"
@@ -57,14 +57,15 @@ class InFlight:
         interrupted = task in self._interrupted
         self._tasks.discard(task)
         self._interrupted.discard(task)
-        self._changed.set()
+        if not self._tasks:
+            self._idle.set()
         return interrupted
 
     async def idle(self) -> None:
         """Return when nothing is in progress."""
         while self._tasks:
-            self._changed.clear()
-            await self._changed.wait()
+            self._idle.clear()
+            await self._idle.wait()
 
     def interrupt(self) -> None:
         self._over = True
