@@ -295,6 +295,14 @@ def test_json_nested_beyond_reason_is_refused() -> None:
     assert refused(ResponseRequest, {"tools": [{**FUNCTION, "parameters": deep}]}).param == "tools[0].parameters"
 
 
+@pytest.mark.parametrize(("lists", "deep"), [(limits.LEVELS_MAX - 1, False), (limits.LEVELS_MAX, True)])
+def test_the_brackets_of_a_short_body_count_as_levels_from_the_limit_on(lists: int, deep: bool) -> None:
+    body = b'{"metadata":%b1%b}' % (b"[" * lists, b"]" * lists)
+    with pytest.raises(ApiError) as caught:
+        parse(ResponseRequest, body)
+    assert ("levels deep" in caught.value.message) is deep
+
+
 @pytest.mark.parametrize(
     "body",
     [
