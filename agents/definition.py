@@ -159,7 +159,13 @@ class Surface(Table):
             retrieval_ms=self.retrieval_ms,
         )
 
+    @cached_property
+    def _changes_turns(self) -> bool:
+        return bool(self.instructions or self.model or self._caps.given)
+
     def applied(self, turn: Turn) -> Turn:
+        if not self._changes_turns:
+            return turn
         said = [text for text in (turn.instructions, self.instructions) if text]
         return changed(
             turn,

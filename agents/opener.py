@@ -170,9 +170,7 @@ class StepStarter:
             known, keep_answer = await self._known.find(query, progress.trace)
         predicted = () if known else await self._prompts.prediction(turn, candidate)
         due = turn.due.begun if budget.steps or decision is None else turn.due
-        generation = known or candidate.model.generate(
-            prompt, sampling, changed(_terms(progress, due), prediction=predicted)
-        )
+        generation = known or candidate.model.generate(prompt, sampling, _terms(progress, due, prediction=predicted))
         step = self.step(progress, candidate, generation, prompt, thinking, segments, trial=trial)
         step.keep_answer = keep_answer
         return step
@@ -276,7 +274,8 @@ class StepStarter:
         turn, calls_max = progress.turn, _calls_max(progress, candidate)
         asked = turn.sampling.at_most(progress.budget.remaining_tokens)
         asked = asked.completed(candidate.model.usual_sampling.values)
-        asked = changed(asked, thought=_thought_of(progress, candidate, thinking))
+        if (thought := _thought_of(progress, candidate, thinking)) is not None:
+            asked = changed(asked, thought=thought)
         if judge is not None:
             asked = judged(asked, judge)
         if not calls_max and turn.answer_format is None:
@@ -311,10 +310,10 @@ def _grammar(
         raise
 
 
-def _terms(progress: Progress, due: Due, written: Sequence[int] = ()) -> Terms:
+def _terms(progress: Progress, due: Due, written: Sequence[int] = (), prediction: Sequence[int] = ()) -> Terms:
     turn = progress.turn
     deadline_ns = progress.budget.deadline_ns(concluding=progress.concluding is not None)
-    return Terms(turn.salt, turn.priority, due, deadline_ns, progress.trace.traceparent, written)
+    return Terms(turn.salt, turn.priority, due, deadline_ns, progress.trace.traceparent, written, prediction)
 
 
 def _parser(progress: Progress, candidate: Candidate, thinking: bool) -> Parser:

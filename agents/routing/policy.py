@@ -314,6 +314,8 @@ def names(models: Models) -> tuple[str, ...]:
 def named_by(policy: Policy) -> tuple[str, ...]:
     """All models that it may choose. The last one is its best: it answers if there is no choice."""
     match policy:
+        case Fixed(model=str() as model):  # nearly always
+            return (model,)
         case Fixed():
             found = names(policy.model)
         case Steps():
