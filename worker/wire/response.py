@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from enum import Enum
+from itertools import chain
 from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import StringConstraints
@@ -59,18 +60,24 @@ class Dialect(Enum):
     def of(cls, headers: Mapping[str, str]) -> Dialect:
         return cls.OPEN_RESPONSES if DIALECT_HEADER in headers else cls.OPENAI
 
-    def spelled(self, event: WireEvent) -> list[WireEvent]:
-        """An event of the first dialect in this one."""
-        if self is Dialect.OPENAI:
-            return [event]
-        renamed = {**event, "type": RENAMED.get(event["type"], event["type"])}
-        return [error(_complaint(event["response"])), renamed] if event["type"] == "response.failed" else [renamed]
+    def spelled(self, events: Iterable[WireEvent]) -> Iterable[WireEvent]:
+        """Events of the first dialect in this one."""
+        return events if self is Dialect.OPENAI else map(_renamed, chain.from_iterable(map(_with_error, events)))
 
     def cited(self, item: dict[str, Any]) -> dict[str, Any]:
         """An item of the first dialect, with its citations in this one."""
         if self is Dialect.OPENAI or item["type"] != "message":
             return item
         return {**item, "content": [_with_urls(part) for part in item["content"]]}
+
+
+def _with_error(event: WireEvent) -> list[WireEvent]:
+    failed = event["type"] == "response.failed"
+    return [error(_complaint(event["response"])), event] if failed else [event]
+
+
+def _renamed(event: WireEvent) -> WireEvent:
+    return {**event, "type": RENAMED.get(event["type"], event["type"])}
 
 
 def _with_urls(part: dict[str, Any]) -> dict[str, Any]:
@@ -250,7 +257,7 @@ class EventEncoder:
             delta = wire.of_text("output_text.delta", event.output_index, event.item_id, delta=wire.HOLE, logprobs=[])
         else:
             delta = wire.of_text("reasoning_text.delta", event.output_index, event.item_id, delta=wire.HOLE)
-        [spelled] = self._frame.dialect.spelled(delta)
+        [spelled] = self._frame.dialect.spelled([delta])
         return self._templates.setdefault(event.item_id, wire.Template(wire.encode(spelled)))
 
     def replay(self, event: Event) -> None:
@@ -302,7 +309,7 @@ class EventEncoder:
         return numbered
 
     def _last(self, events: Iterable[WireEvent], number: int) -> list[WireEvent]:
-        spelled = (each for event in events for each in self._frame.dialect.spelled(event))
+        spelled = self._frame.dialect.spelled(events)
         return [{**event, "sequence_number": n} for n, event in enumerate(spelled, number)]
 
     def _narrate(self, event: Event) -> Iterator[WireEvent]:
