@@ -112,6 +112,7 @@ class Run:
         self._diagnosis: dict[str, Any] | None = None  # why its prompt was not cached, if the request asks for it
         self._stop: Stop | None = None
         self._task: asyncio.Task[None] | None = None
+        self._over = asyncio.Event()
 
     @property
     def id(self) -> str:
@@ -197,6 +198,7 @@ class Run:
                 self._task.cancel()
 
     def _release(self, _task: asyncio.Task[None]) -> None:
+        self._over.set()
         self.readers.close()
         self._held.close()
         if not self._accepted.done():
@@ -221,8 +223,7 @@ class Run:
 
     async def wait(self) -> None:
         """Return when the response has ended, in whatever way."""
-        assert self._task is not None
-        await asyncio.wait([self._task])
+        await self._over.wait()
 
     async def read(self, stream: Stream, number: int = 0) -> int:
         """Send the frames from this number on until the response has ended; returns the number of the next frame.
