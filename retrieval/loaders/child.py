@@ -29,7 +29,7 @@ from typing import Any, BinaryIO, NoReturn
 from retrieval.chunking import pieces
 from retrieval.errors import UnreadableFile
 from retrieval.loaders import formats
-from retrieval.loaders.job import STATUS, Job, framed
+from retrieval.loaders.job import STATUS, Job, Limits, framed
 from retrieval.loaders.source import decode
 
 SERVER_FILES_MAX = 256  # open files: a lease per reader
@@ -124,7 +124,7 @@ def _become_reader(link: socket.socket, server: int) -> NoReturn:
         _die_with(server)
         with open(0, "rb", closefd=False) as given, open(0, "wb", closefd=False) as answer:
             job = Job.receive(given)
-            _limit(job)
+            _limit(job.limits)
             answer.write(_answer(job, given))
         code = 0
     finally:
@@ -140,11 +140,11 @@ def _die_with(server: int) -> None:
         os._exit(1)
 
 
-def _limit(job: Job) -> None:
-    os.nice(job.niceness)
+def _limit(limits: Limits) -> None:
+    os.nice(limits.niceness)
     for limit, soft, hard in (
-        (resource.RLIMIT_AS, job.memory_bytes, job.memory_bytes),
-        (resource.RLIMIT_CPU, job.cpu_s, job.cpu_s + 1),
+        (resource.RLIMIT_AS, limits.memory_bytes, limits.memory_bytes),
+        (resource.RLIMIT_CPU, limits.cpu_s, limits.cpu_s + 1),
         (resource.RLIMIT_NOFILE, READER_FILES_MAX, READER_FILES_MAX),
         (resource.RLIMIT_FSIZE, 0, 0),  # does not apply to sockets
         (resource.RLIMIT_NPROC, 0, 0),
@@ -167,16 +167,11 @@ def _answer(job: Job, given: BinaryIO) -> bytes:
             "sections": [(part.heading, part.start, part.end) for part in document.sections],
             "pieces": pieces(document) if job.split else [],
         }
-        answer = _encoded(header) + document.text.encode("utf-8", "replace")
-        if len(answer) <= job.answer_bytes:
-            return answer
-        header = {
-            "unreadable": f"makes more than {job.answer_bytes // 1024**2} MB of text; split it into smaller files"
-        }
+        return _encoded(header) + document.text.encode("utf-8", "replace")
     except UnreadableFile as error:
         header = {"unreadable": str(error)}
     except MemoryError:
-        header = {"unreadable": f"needs more than {job.memory_bytes // 1024**2} MB of memory to read; split it"}
+        header = {"unreadable": f"needs more than {job.limits.memory_bytes // 1024**2} MB of memory to read; split it"}
     except Exception as error:  # isolation: a loader that a file confuses has a bug, which the worker logs
         place = traceback.extract_tb(error.__traceback__)[-1]
         header = {"bug": f"{type(error).__name__} in {Path(place.filename).name}:{place.lineno}"}

@@ -104,7 +104,7 @@ class Reader:
         with suppress(BrokenPipeError, ConnectionResetError):  # it ended before reading everything: its status says why
             self._link.sendall(job.header())
             self._link.sendall(data)
-        answer = self._answer(job.answer_bytes)
+        answer = self._answer(job.limits.answer_bytes)
         with suppress(ConnectionResetError):
             if status := self._lease.recv(STATUS.size):
                 return Ended(answer, *STATUS.unpack(status))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import BinaryIO
 
 LENGTH = struct.Struct("!I")  # of the JSON header at the start of a job or an answer, in bytes
@@ -35,15 +35,12 @@ class Job:
     size: int
     split: bool
     is_picture: bool  # then it comes back as pixels instead of text
-    cpu_s: int
-    memory_bytes: int
-    answer_bytes: int
-    niceness: int
+    limits: Limits
 
     @classmethod
     def of(cls, name: str, size: int, limits: Limits, *, split: bool = False, is_picture: bool = False) -> Job:
         cpu_s = min(limits.cpu_s, CPU_S_MIN + CPU_S_PER_MB * size // 1024**2)
-        return cls(name, size, split, is_picture, cpu_s, limits.memory_bytes, limits.answer_bytes, limits.niceness)
+        return cls(name, size, split, is_picture, replace(limits, cpu_s=cpu_s))
 
     def header(self) -> bytes:
         return framed(json.dumps(asdict(self)).encode())
@@ -51,7 +48,8 @@ class Job:
     @classmethod
     def receive(cls, stream: BinaryIO) -> Job:
         (length,) = LENGTH.unpack(stream.read(LENGTH.size))
-        return cls(**json.loads(stream.read(length)))
+        told = json.loads(stream.read(length))
+        return cls(**{**told, "limits": Limits(**told["limits"])})
 
 
 def framed(header: bytes) -> bytes:

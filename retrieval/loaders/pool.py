@@ -83,7 +83,7 @@ class LoaderPool:
         kills the reader. Raises UnreadableFile, ReadersUnavailable.
         """
         name = path.name.encode("utf-8", "surrogatepass").decode("utf-8", "replace")  # names need not be Unicode
-        return await self._judged(Job.of(name, len(data), limits, split=split), data, limits, owner, document_in)
+        return await self._judged(Job.of(name, len(data), limits, split=split), data, owner, document_in)
 
     async def pixels(self, owner: Hashable, picture: Picture) -> Pixels:
         """The pixels of a picture; otherwise as `read`. The newest are kept: each step of a conversation needs those of
@@ -91,24 +91,22 @@ class LoaderPool:
         key = owner, picture.digest
         if (pixels := self._pixels.get(key)) is None:
             job = Job.of("", len(picture.data), PICTURE_LIMITS, is_picture=True)
-            pixels = await self._judged(job, picture.data, PICTURE_LIMITS, owner, _pixels_in)
+            pixels = await self._judged(job, picture.data, owner, _pixels_in)
         if pixels.is_thin:
             raise UnreadableFile(f"is more than {ASPECT_MAX} times as long as it is wide; cut it")
         self._pixels.put(key, pixels)
         return pixels
 
-    async def _judged(
-        self, job: Job, data: bytes, limits: Limits, owner: Hashable, parse: Callable[[bytes], Result]
-    ) -> Result:
+    async def _judged(self, job: Job, data: bytes, owner: Hashable, parse: Callable[[bytes], Result]) -> Result:
         turn = self._turns.setdefault(owner, asyncio.Lock())
         async with turn, self._places:
-            ended = await self._run(job, data, limits.wall_s)
+            ended = await self._run(job, data)
             if ended.status is None:  # the server died and took the reader along, perhaps not because of this file
-                ended = await self._run(job, data, limits.wall_s)
+                ended = await self._run(job, data)
             self._prepare()
             return await asyncio.get_running_loop().run_in_executor(self._threads, judged, ended, parse)
 
-    async def _run(self, job: Job, data: bytes, wall_s: float) -> Ended:
+    async def _run(self, job: Job, data: bytes) -> Ended:
         try:
             reader = self._begun()
         except OSError as error:
@@ -117,12 +115,12 @@ class LoaderPool:
         running = asyncio.get_running_loop().run_in_executor(self._threads, reader.run, job, data)
         running.add_done_callback(partial(self._let_go, reader, self._server))
         try:
-            done, _ = await asyncio.wait([running], timeout=wall_s)
+            done, _ = await asyncio.wait([running], timeout=job.limits.wall_s)
         finally:
             reader.abandon()
             await asyncio.wait([running])  # ends at once now; the place is free only when nothing runs there
         if not done:
-            raise UnreadableFile(f"takes longer than {wall_s:g} s to read; split it into smaller files")
+            raise UnreadableFile(f"takes longer than {job.limits.wall_s:g} s to read; split it into smaller files")
         try:
             return running.result()
         except TimeoutError:

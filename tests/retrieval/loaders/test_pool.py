@@ -171,8 +171,8 @@ async def test_a_file_that_keeps_its_reader_busy_keeps_nobody_else_waiting(pool:
 async def test_the_work_on_a_file_is_limited_by_its_size(pool: LoaderPool) -> None:
     with pytest.raises(UnreadableFile, match="far more work to read than files of its size do; save it again"):
         await pool.read(*ENDLESS, Limits(wall_s=60, cpu_s=1), owner=ME)
-    assert Job.of("a.html", 1000, LONG).cpu_s < Job.of("a.html", 2**20, LONG).cpu_s < LONG.cpu_s
-    assert Job.of("a.pdf", 2**26, LONG).cpu_s == LONG.cpu_s
+    assert Job.of("a.html", 1000, LONG).limits.cpu_s < Job.of("a.html", 2**20, LONG).limits.cpu_s < LONG.cpu_s
+    assert Job.of("a.pdf", 2**26, LONG).limits.cpu_s == LONG.cpu_s
 
 
 async def test_a_reader_ends_with_its_time(pool: LoaderPool) -> None:
