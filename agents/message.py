@@ -125,25 +125,11 @@ class FunctionCallOutput:
 
 
 @dataclass(frozen=True, slots=True)
-class SearchResult:
-    """A passage that a search found: text[start_char:end_char] of the extracted text of a file."""
-
-    file_id: str
-    filename: str
-    score: float
-    text: str
-    attributes: Mapping[str, Any] = field(default_factory=dict)  # of the file
-    title: str = ""
-    start_char: int = 0
-    end_char: int = 0
-
-
-@dataclass(frozen=True, slots=True)
 class FileSearchCall:
     """Retrieval that the server did before the answer."""
 
     queries: tuple[str, ...] = ()
-    results: tuple[SearchResult, ...] = ()
+    results: tuple[Passage, ...] = ()
     status: Status = "completed"
     id: str = field(default_factory=lambda: new_id("fs"))
 

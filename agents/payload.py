@@ -32,7 +32,6 @@ from agents.message import (
     Item,
     Message,
     Reasoning,
-    SearchResult,
     Status,
     ToolListing,
     storable,
@@ -40,6 +39,7 @@ from agents.message import (
 from inference.generation import TokenLogprob
 from inference.picture import Picture
 from inference.prompt import PlacedPicture
+from retrieval.query import Passage
 
 
 def content_payload(text: str, pictures: Sequence[PlacedPicture]) -> list[dict[str, Any]]:
@@ -444,7 +444,7 @@ def _item(payload: Mapping[str, Any]) -> Item:
     raise ValueError(f"there is no item type {payload['type']!r}")
 
 
-def _result_payload(result: SearchResult) -> dict[str, Any]:
+def _result_payload(result: Passage) -> dict[str, Any]:
     return {
         "file_id": result.file_id,
         "filename": result.filename,
@@ -457,9 +457,11 @@ def _result_payload(result: SearchResult) -> dict[str, Any]:
     }
 
 
-def _result(payload: Mapping[str, Any]) -> SearchResult:
-    """Our own keys may be missing: the first versions stored none."""
-    return SearchResult(
+def _result(payload: Mapping[str, Any]) -> Passage:
+    """Our own keys may be missing: the first versions stored none. Its store and its tokens are not kept."""
+    return Passage(
+        vector_store_id="",
+        tokens=0,
         file_id=payload["file_id"],
         filename=payload["filename"],
         score=payload["score"],

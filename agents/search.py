@@ -15,7 +15,7 @@ from itertools import accumulate
 
 from agents.errors import InvalidTurn
 from agents.events import Usage
-from agents.message import FileSearchCall, Item, Message, SearchResult
+from agents.message import FileSearchCall, Item, Message
 from agents.prompt import numbered, question
 from agents.router import Candidate
 from agents.tool import Tool, ToolContext, ToolError, tool
@@ -175,20 +175,7 @@ def best_within(passages: Sequence[Passage], tokens_max: int | None) -> list[Pas
 
 def found(query: str, passages: Sequence[Passage]) -> FileSearchCall:
     """The search as an item."""
-    return FileSearchCall((query,) if query else (), tuple(map(_result, passages)))
-
-
-def _result(passage: Passage) -> SearchResult:
-    return SearchResult(
-        passage.file_id,
-        passage.filename,
-        passage.score,
-        passage.text,
-        passage.attributes,
-        passage.title,
-        passage.start_char,
-        passage.end_char,
-    )
+    return FileSearchCall((query,) if query else (), tuple(passages))
 
 
 def search_documents(searcher: Searcher) -> Tool:

@@ -16,13 +16,13 @@ from agents.message import (
     FunctionCallOutput,
     Item,
     Message,
-    SearchResult,
     ToolListing,
 )
 from agents.payload import decision, from_payload, to_payload
+from retrieval.query import Passage
 
 CITATION = Citation(1, 4, 7, "file_1", "a.md", "A", 10, 20)
-RESULT = SearchResult("file_1", "a.md", 0.5, "Yes.", {"year": 2024}, "A", 10, 20)
+RESULT = Passage("", "file_1", "a.md", "A", "Yes.", 10, 20, 0, 0.5, {"year": 2024})
 ASKED, ASKED_FOR = CallShape("mcp_approval", "far"), CallShape("mcp_approval")
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 results = st.none() | st.builds(CallResult, texts, st.booleans())
@@ -90,7 +90,7 @@ def test_a_search_that_was_stored_without_places_is_read() -> None:
     stored = {**to_payload(FileSearchCall(("why?",))), "results": [result]}
     item = from_payload(stored)
     assert isinstance(item, FileSearchCall)
-    assert item.results == (SearchResult("file_1", "a.md", 0.5, "Yes."),)
+    assert item.results == (Passage("", "file_1", "a.md", "", "Yes.", 0, 0, 0, 0.5),)
 
 
 def test_a_question_has_input_text() -> None:

@@ -31,7 +31,6 @@ from agents.message import (
     Item,
     Message,
     Reasoning,
-    SearchResult,
     ToolListing,
 )
 from retrieval.query import Passage
@@ -41,7 +40,7 @@ from worker.wire.strict import parse
 
 PASSAGE = Passage("vs_1", "file_1", "docs/a.md", "A: one", "The port is 8080.", 10, 27, 6, 0.75)
 CITATION = Citation(1, 17, 20, "file_1", "docs/a.md", "A: one", 10, 27)
-SOURCE = SearchResult("file_1", "docs/a.md", 0.75, PASSAGE.text)
+SOURCE = Passage("", "file_1", "docs/a.md", "", PASSAGE.text, 0, 0, 0, 0.75)
 
 
 def frame(**body: Any) -> ResponseFrame:
