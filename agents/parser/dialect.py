@@ -14,10 +14,6 @@ from enum import Enum
 from typing import Any, Protocol
 
 from agents.parser.markup import (
-    CLOSE,
-    OPEN,
-    RESULT_CLOSE,
-    RESULT_OPEN,
     SEAM,
     BrokenCall,
     CallBroken,
@@ -30,12 +26,14 @@ from agents.parser.markup import (
     ThoughtMarks,
 )
 from agents.parser.typed_calls import FunctionGemmaParser, GemmaParser, QwenCoderParser
-from inference.message_fitting import EVERYTHING, Capabilities
+from inference.grammar.calls import CHANNEL, CLOSE, FUNCTION, FUNCTION_GEMMA, GEMMA, OPEN, PYTHON_TAG, TOOL_CALLS
+from inference.message_fitting import EVERYTHING, RESULT_CLOSE, RESULT_OPEN, Capabilities
 
 
 class HermesParser(MarkupParser):
     """Hermes and Qwen: `<tool_call>{"name": ..., "arguments": {...}}</tool_call>` amid text. Behind a broken call,
-    parsing continues after its closing tag."""
+    parsing continues after its closing tag. Behind a call, a tool result that the model makes up is not text for the
+    user. Without one, it is the answer."""
 
     marks = (OPEN, CLOSE, RESULT_OPEN, RESULT_CLOSE)
     _until = ""  # the mark after which text continues
@@ -52,7 +50,7 @@ class HermesParser(MarkupParser):
                 self._mode, self._until = Mode.HIDDEN, RESULT_CLOSE
 
 
-TOOL_CALLS, ARGS, CALL_ID = "[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"
+ARGS, CALL_ID = "[ARGS]", "[CALL_ID]"
 NAME_CHARS_MAX = 256  # a longer name is rejected by `CallReader`; this only limits the buffer
 
 
@@ -103,7 +101,6 @@ class MistralParser(MarkupParser):
         return [CallBroken(self._calls, "it was cut off")] if self._owes_call else []
 
 
-PYTHON_TAG = "<|python_tag|>"
 ARGUMENTS = ("parameters", "arguments")
 KEYS = frozenset({*ARGUMENTS, "name", "type", "id"})
 BETWEEN_CALLS = "; \t\r\n"
@@ -174,7 +171,7 @@ class LlamaParser(MarkupParser):
         return [*seen, *super().finish(in_call=in_call)]
 
 
-START, CHANNEL, MESSAGE, CONSTRAIN = "<|start|>", "<|channel|>", "<|message|>", "<|constrain|>"
+START, MESSAGE, CONSTRAIN = "<|start|>", "<|message|>", "<|constrain|>"
 END, CALL, RETURN = "<|end|>", "<|call|>", "<|return|>"
 HEADER_CHARS_MAX = 512  # role, channel, recipient and type are shorter; anything longer is text without a header
 
@@ -287,13 +284,13 @@ class Format(Enum):
 
 # The first mark that the template contains decides; the order matters where it contains several.
 FORMATS = (
-    ("<|channel|>", Format.HARMONY),
-    ("[TOOL_CALLS]", Format.MISTRAL),
-    ("<function=", Format.QWEN_CODER),
-    ("<|tool_call>", Format.GEMMA),
-    ("<start_function_call>", Format.FUNCTION_GEMMA),
-    ("<tool_call>", Format.HERMES),
-    ("<|python_tag|>", Format.LLAMA),
+    (CHANNEL, Format.HARMONY),
+    (TOOL_CALLS, Format.MISTRAL),
+    (FUNCTION, Format.QWEN_CODER),
+    (GEMMA[0], Format.GEMMA),
+    (FUNCTION_GEMMA[0], Format.FUNCTION_GEMMA),
+    (OPEN, Format.HERMES),
+    (PYTHON_TAG, Format.LLAMA),
     ("<|start_header_id|>", Format.LLAMA),
 )
 # Marks that no answer without tools contains: they open a call, or a result that the model makes up. In Harmony,
@@ -303,8 +300,8 @@ CALL_MARKS: Mapping[Format, tuple[str, ...]] = {
     Format.QWEN_CODER: (OPEN, RESULT_OPEN),
     Format.LLAMA: (PYTHON_TAG,),
     Format.MISTRAL: (TOOL_CALLS,),
-    Format.GEMMA: (GemmaParser.open,),
-    Format.FUNCTION_GEMMA: (FunctionGemmaParser.open,),
+    Format.GEMMA: (GEMMA[0],),
+    Format.FUNCTION_GEMMA: (FUNCTION_GEMMA[0],),
 }
 THOUGHTS = (
     ThoughtMarks("<think>", "</think>"),

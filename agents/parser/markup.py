@@ -22,10 +22,6 @@ from typing import Any, ClassVar, NamedTuple, NoReturn, TypeAlias
 from agents.function_tool import NAME_CHARS_MAX
 from inference.frozen import dataclass
 
-# Of Hermes and Qwen.
-OPEN, CLOSE = "<tool_call>", "</tool_call>"
-# Behind a call, a tool result that the model makes up is not text for the user. Without one, it is the answer.
-RESULT_OPEN, RESULT_CLOSE = "<tool_response>", "</tool_response>"
 # A megabyte of arguments, such as a file that an agent writes, and what surrounds them: parsing that much at the end
 # takes about 20 ms. It also limits a model that repeats itself.
 BODY_BYTES_MAX = 2**20 + 2**10

@@ -6,14 +6,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
-from typing import Any, ClassVar
+from typing import Any
 
 from agents.parser.markup import (
     BODY_BYTES_MAX,
-    CLOSE,
-    OPEN,
-    RESULT_CLOSE,
-    RESULT_OPEN,
     SEAM,
     TOO_LONG,
     MarkupParser,
@@ -23,9 +19,11 @@ from agents.parser.markup import (
     ThoughtMarks,
     before_marks,
 )
+from inference.grammar.calls import CLOSE, FUNCTION, FUNCTION_GEMMA, GEMMA, OPEN
 from inference.grammar.declared import Declared
+from inference.message_fitting import RESULT_CLOSE, RESULT_OPEN
 
-FUNCTION, FUNCTION_END = "<function=", "</function>"
+FUNCTION_END = "</function>"
 PARAMETER, PARAMETER_END = "<parameter=", "</parameter>"
 
 
@@ -153,10 +151,7 @@ class GemmaParser(MarkupParser):
     """`<|tool_call>call:name{key:<|"|>text<|"|>,other:3}<tool_call|>`: JSON except for its strings, which have
     delimiters of their own, and its keys, which are bare. FunctionGemma has other marks and the same grammar."""
 
-    open: ClassVar[str] = "<|tool_call>"
-    close: ClassVar[str] = "<tool_call|>"
-    quote: ClassVar[str] = '<|"|>'
-    marks = (open, close, quote)
+    open, close, quote = marks = GEMMA
 
     def __init__(
         self, thoughts: ThoughtMarks | None = None, *, thinking: bool = False, schemas: Sequence[Mapping[str, Any]] = ()
@@ -265,7 +260,4 @@ class GemmaParser(MarkupParser):
 
 
 class FunctionGemmaParser(GemmaParser):
-    open = "<start_function_call>"
-    close = "<end_function_call>"
-    quote = "<escape>"
-    marks = (open, close, quote)
+    open, close, quote = marks = FUNCTION_GEMMA
