@@ -13,8 +13,7 @@ import jsonschema_rs
 import orjson
 
 from inference.errors import SchemaUnmet
-from inference.grammar.declared import References, Target, as_list, base_of
-from inference.grammar.keywords import KEYWORDS, UNENFORCED, asserted
+from inference.grammar.keywords import KEYWORDS, UNENFORCED, References, Target, as_list, asserted, base_of
 
 AUTOMATON_BYTES_MAX = 4 * 2**20  # compiled: patterns of about a hundred characters take a few kilobytes
 _LINEAR = jsonschema_rs.RegexOptions(size_limit=AUTOMATON_BYTES_MAX, dfa_size_limit=AUTOMATON_BYTES_MAX)

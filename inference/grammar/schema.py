@@ -20,12 +20,14 @@ from contextlib import suppress
 from typing import Any
 
 from inference.errors import InvalidSchema
-from inference.grammar.declared import References, Target, base_of
 from inference.grammar.keywords import (
     FORMATS,
     KEYWORDS,
+    References,
+    Target,
     asserted,
     at,
+    base_of,
     decimal,
     integer,
     is_a,

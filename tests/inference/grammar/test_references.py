@@ -10,7 +10,7 @@ from jsonschema import Draft202012Validator
 
 from inference.errors import InvalidSchema
 from inference.grammar.conformance import Conformance
-from inference.grammar.declared import URI_CHARS_MAX, References
+from inference.grammar.keywords import URI_CHARS_MAX, References
 from inference.grammar.schema import json_grammar, restated
 from tests.inference.grammar.test_grammar import fits
 
