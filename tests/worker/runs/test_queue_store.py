@@ -18,12 +18,13 @@ from tests.agents.turns import user
 from worker.runs.continuation import Batch
 from worker.runs.queue_store import Job, QueueStore
 from worker.runs.running_store import OwnedResponse, RunningStore
+from worker.wire.events import encode
 
 GONE, NEXT = 11, 12  # no session holds the locks of either
 BODY: dict[str, Any] = {"output": []}
 ERROR = {"code": "server_error", "message": "gone"}
 EVENTS = [{"type": "response.created", "sequence_number": 0}]
-LATER = b'{"type":"response.output_text.delta","sequence_number":1}'
+LATER = encode({"type": "response.output_text.delta", "sequence_number": 1})
 
 
 @pytest.fixture
