@@ -23,7 +23,7 @@ from worker.lifecycle.supervisor import Supervisor
 from worker.runs.record import TurnRecord
 from worker.telemetry.latency import answer_list, spending
 from worker.telemetry.latency.answer_list import CACHE_CLASS, Search
-from worker.telemetry.latency.measures import Measures, Rows, Visibility
+from worker.telemetry.latency.measures import Measures, Rows, visible
 from worker.telemetry.latency.queries import LatencyQueries
 from worker.telemetry.latency.rollups import Rollups
 from worker.telemetry.latency.spending import Spending
@@ -118,7 +118,7 @@ class Traces:
 
     async def list(self, principal: Principal, search: Search) -> list[dict[str, Any]]:
         """Turns without their spans, except for the names and times of the top-level ones."""
-        async with Visibility.of(principal).open(self._replica) as connection:
+        async with visible(self._replica, principal) as connection:
             return [_public(row, principal) for row in await answer_list.rows(connection, search)]
 
     async def get(self, principal: Principal, id: str) -> dict[str, Any] | None:
@@ -131,7 +131,7 @@ class Traces:
         return found
 
     async def _get(self, principal: Principal, id: str, database: Database) -> dict[str, Any] | None:
-        async with Visibility.of(principal).open(database) as connection:
+        async with visible(database, principal) as connection:
             row = await connection.fetchrow(
                 f"select {FACTS} from traces where response_id = $1 limit 1"
                 if id.startswith("resp_")
@@ -155,7 +155,7 @@ class Traces:
     ) -> Sequence[dict[str, Any]]:
         """Counts of the last `window_s` seconds by group and slice of the window, the oldest slice being 0."""
         column = CACHE_CLASS if by == "cache" else by
-        async with Visibility.of(principal).open(self._replica) as connection:
+        async with visible(self._replica, principal) as connection:
             rows = await connection.fetch(
                 f"select coalesce(({column})::text, 'none') as name, "
                 "least($2 - 1, floor($2 * (1 - extract(epoch from now() - started_at) / $3)))::int as slice, "

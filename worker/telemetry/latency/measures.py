@@ -16,8 +16,8 @@ import hashlib
 import math
 import struct
 from collections import defaultdict
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -70,19 +70,9 @@ def _floor(at: float, unit_s: int) -> int:
     return int(at // unit_s) * unit_s
 
 
-@dataclass(frozen=True, slots=True)
-class Visibility:
-    tenant_id: UUID | None  # None: all tenants
-
-    @classmethod
-    def of(cls, principal: Principal) -> Visibility:
-        return cls(None if principal.is_operator else principal.tenant_id)
-
-    @asynccontextmanager
-    async def open(self, database: Database) -> AsyncIterator[Connection]:
-        view = database.operator() if self.tenant_id is None else database.tenant(self.tenant_id)
-        async with view as connection:
-            yield connection
+def visible(database: Database, principal: Principal) -> AbstractAsyncContextManager[Connection]:
+    """Operators see all tenants; others see their own."""
+    return database.operator() if principal.is_operator else database.tenant(principal.tenant_id)
 
 
 Status: TypeAlias = Literal["completed", "late", "incomplete", "failed", "cancelled", "refused", "invalid"]

@@ -22,39 +22,12 @@ from inference.prompt import Cause
 from migrations.pool import Database
 from worker.auth.principal import Principal
 from worker.telemetry.latency import rollups
-from worker.telemetry.latency.measures import DAY_S, MISS, SPAN, STATUS, Slice, Tally, TimeRange, Visibility
+from worker.telemetry.latency.measures import DAY_S, MISS, SPAN, STATUS, Slice, Tally, TimeRange, visible
 from worker.telemetry.latency.rollups import Row
 from worker.telemetry.latency.spending import Spending, per_thousand
 
 KEPT_S = 2.0  # shorter than the polling interval of the pages
 KEPT_MAX = 64  # results of some kilobytes; beyond it the oldest are evicted
-
-
-@dataclass(frozen=True, slots=True)
-class CachedResult:
-    asked_at: float
-    answer: asyncio.Task[Any]
-
-
-class SingleFlight:
-    def __init__(self, kept_s: float = KEPT_S) -> None:
-        self._kept_s = kept_s
-        self._kept = LruCache[Hashable, CachedResult](KEPT_MAX)
-
-    async def get(self, key: Hashable, compute: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
-        """A caller that is cancelled does not cancel the query for the others. Failures are not cached."""
-        now = time.monotonic()
-        kept = self._kept.get(key)
-        if kept is None or now - kept.asked_at >= self._kept_s or _failed(kept.answer):
-            kept = CachedResult(now, asyncio.create_task(compute(), name="latency view"))
-            self._kept.put(key, kept)
-        return await asyncio.shield(kept.answer)
-
-
-def _failed(answer: asyncio.Task[Any]) -> bool:
-    return answer.done() and (answer.cancelled() or answer.exception() is not None)
-
-
 USUAL_S = DAY_S  # the usual values are those of the last day
 USUAL_KEPT_S = 30.0
 OFFERED_KEPT_S = 30.0  # a new name may appear in the lists this much later
@@ -82,16 +55,14 @@ class LatencyQueries:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._shared = SingleFlight()
-        self._usual = SingleFlight(USUAL_KEPT_S)
-        self._offered = SingleFlight(OFFERED_KEPT_S)
+        self._kept = LruCache[Hashable, tuple[float, asyncio.Task[View]]](KEPT_MAX)  # and when each was asked for
 
     async def summary(self, principal: Principal, asked: LatencyQuery) -> View:
         """Goodput and percentiles: of all responses, by surface, by span; and the values to filter by."""
 
         async def compute() -> View:
             time_range = asked.time_range(time.time())
-            async with Visibility.of(principal).open(self._database) as connection:
+            async with visible(self._database, principal) as connection:
                 groups = await rollups.groups(connection, time_range, asked.slice)
                 spans = await rollups.span_names(connection)
             found = await asyncio.to_thread(summary, groups, spans)
@@ -109,21 +80,20 @@ class LatencyQueries:
     async def _offer(self, principal: Principal, time_range: TimeRange) -> dict[str, list[str]]:
         """The values to filter by, independent of the current filter."""
 
-        async def compute() -> Any:
-            async with Visibility.of(principal).open(self._database) as connection:
+        async def compute() -> View:
+            async with visible(self._database, principal) as connection:
                 return facets(
                     await rollups.choices(connection, time_range), await rollups.names(connection, time_range)
                 )
 
-        found: dict[str, list[str]] = await self._offered.get((Visibility.of(principal), time_range), compute)
-        return found
+        return await self._share("offered", principal, time_range, compute, OFFERED_KEPT_S)
 
     async def series(self, principal: Principal, asked: LatencyQuery) -> View:
         """The same over time; for operators also the load of the workers."""
 
         async def compute() -> View:
             time_range = asked.time_range(time.time())
-            async with Visibility.of(principal).open(self._database) as connection:
+            async with visible(self._database, principal) as connection:
                 points = await rollups.points(connection, time_range, asked.slice)
                 workers = await rollups.worker_points(connection, time_range) if principal.is_operator else []
             found = await asyncio.to_thread(series, time_range, points)
@@ -137,11 +107,11 @@ class LatencyQueries:
         async def compute() -> View:
             now = time.time()
             time_ranges = [each.time_range(now) for each in (asked, against)]
-            async with Visibility.of(principal).open(self._database) as connection:
+            async with visible(self._database, principal) as connection:
                 one = await rollups.groups(connection, time_ranges[0], asked.slice)
                 other = await rollups.groups(connection, time_ranges[1], against.slice)
                 names = await rollups.span_names(connection)
-            rows = await asyncio.to_thread(_compare, one, other, names)
+            rows = await asyncio.to_thread(lambda: compared(_tally(one), _tally(other), names))
             told = [{"start": time_range.start, "end": time_range.end} for time_range in time_ranges]
             return {"now": told[0], "then": told[1], "rows": rows}
 
@@ -150,26 +120,34 @@ class LatencyQueries:
     async def usual(self, principal: Principal, surface: str) -> dict[str, dict[str, float]]:
         """Median and 95th percentile of each span on a surface, and of `tpot`, if enough turns had it."""
 
-        async def compute() -> Any:
+        async def compute() -> View:
             time_range = LatencyQuery(USUAL_S, Slice()).time_range(time.time())
-            async with Visibility.of(principal).open(self._database) as connection:
+            async with visible(self._database, principal) as connection:
                 groups = await rollups.groups(connection, time_range, Slice(surface=surface))
                 names = await rollups.span_names(connection)
             return await asyncio.to_thread(usual, groups, names, USUAL_TURNS_MIN)
 
-        found: dict[str, dict[str, float]] = await self._usual.get((Visibility.of(principal), surface), compute)
-        return found
+        return await self._share("usual", principal, surface, compute, USUAL_KEPT_S)
 
     async def _share(
-        self, what: str, principal: Principal, asked: LatencyQuery, compute: Callable[[], Coroutine[Any, Any, View]]
+        self,
+        what: str,
+        principal: Principal,
+        asked: Hashable,
+        compute: Callable[[], Coroutine[Any, Any, View]],
+        kept_s: float = KEPT_S,
     ) -> View:
-        found: View = await self._shared.get((what, Visibility.of(principal), asked), compute)
-        return dict(found)
+        """A caller that is cancelled does not cancel the query for the others. Failures are not cached."""
+        key, now = (what, None if principal.is_operator else principal.tenant_id, asked), time.monotonic()
+        asked_at, answer = self._kept.get(key) or (-math.inf, None)
+        if answer is None or now - asked_at >= kept_s or _failed(answer):
+            answer = asyncio.create_task(compute(), name="latency view")
+            self._kept.put(key, (now, answer))
+        return dict(await asyncio.shield(answer))
 
 
-def _compare(one: Sequence[Row], other: Sequence[Row], names: list[str]) -> list[dict[str, Any]]:
-    now, then = map(_tally, (one, other))
-    return compared(now, then, names)
+def _failed(answer: asyncio.Task[View]) -> bool:
+    return answer.done() and (answer.cancelled() or answer.exception() is not None)
 
 
 def _columns(workers: list[dict[str, Any]], at: list[int]) -> Mapping[str, Any]:
@@ -186,7 +164,7 @@ async def cost_summary(database: Database, principal: Principal, asked: LatencyQ
     if not asked.slice.has_costs:
         return []
     time_range = asked.time_range(time.time())
-    async with Visibility.of(principal).open(database) as connection:
+    async with visible(database, principal) as connection:
         groups = await rollups.groups(connection, time_range, asked.slice)
     spent = await Spending(database).board(principal, asked.slice, start=time_range.start, end=time_range.end)
     return await asyncio.to_thread(board, spent, groups)

@@ -10,7 +10,7 @@ from uuid import UUID
 from migrations.pool import Connection, Database
 from worker.auth.principal import Principal
 from worker.runs.record import TurnCost, TurnRecord
-from worker.telemetry.latency.measures import HOUR_S, NOT_ANSWERED, Slice, Visibility
+from worker.telemetry.latency.measures import HOUR_S, NOT_ANSWERED, Slice, visible
 
 By: TypeAlias = Literal["surface", "model", "agent", "tenant", "key", "conversation", "day", "all"]
 ROWS_MAX = 200  # of a result: the most expensive
@@ -84,7 +84,7 @@ class Spending:
         name = "conversation_id"
         if by != "conversation":
             source, name = "spending where at > now() - $1::interval - interval '1 hour'", COLUMNS[by]
-        async with Visibility.of(principal).open(self._database) as connection:
+        async with visible(self._database, principal) as connection:
             rows = await connection.fetch(
                 f"select coalesce({name}, '') as name, {SUMS} from {source} "
                 f"group by 1 order by sum(cost) desc, sum(engine_ms) desc, 1 limit {ROWS_MAX}",
@@ -95,7 +95,7 @@ class Spending:
     async def board(self, principal: Principal, slice: Slice, *, start: float, end: float) -> list[dict[str, Any]]:
         """Sums by surface, model and agent of the hours that contain these moments; `slice.has_costs`."""
         sliced, values = slice.conditions(3)
-        async with Visibility.of(principal).open(self._database) as connection:
+        async with visible(self._database, principal) as connection:
             rows = await connection.fetch(
                 f"select surface, model, agent, {SUMS} from spending where at > $1 and at < $2{sliced} "
                 f"group by 1, 2, 3 order by sum(answers) desc, 1, 2, 3 limit {ROWS_MAX}",
