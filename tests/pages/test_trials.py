@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from unittest.mock import AsyncMock
 from uuid import UUID
 
 from playwright.async_api import expect
@@ -30,7 +31,7 @@ async def test_an_operator_sees_both_kinds_of_answers_side_by_side(
     try:
         answers = [Answer(bool(i % 2), False, i % 20 == 0, 200.0 + 150 * (i % 2), 20.0, 300) for i in range(60)]
         await store.add((canary.id, f"{number:016x}", each) for number, each in enumerate(answers))
-        services = replace(make_services(database), agent_registry=ROSTER, canaries=Canaries(store))
+        services = replace(make_services(database), agent_registry=ROSTER, canaries=Canaries(store, AsyncMock()))
         await services.canaries.sync()
         keys = Keys(database, SECRET)
         _, operator = await keys.create(tenant_id, "operator", scopes=ALL)

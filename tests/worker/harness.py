@@ -7,6 +7,7 @@ import socket
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, cast
 
 from aiohttp import web
@@ -26,7 +27,7 @@ from worker.app import build_app
 from worker.auth.audit import AuditLog
 from worker.auth.authenticator import Authenticator
 from worker.auth.jwt import Tokens
-from worker.auth.keys import Keys
+from worker.auth.keys import LOCAL_TENANT, Keys
 from worker.auth.provider import Provider
 from worker.auth.scope import Scope
 from worker.auth.secret import Seals, Secret
@@ -36,7 +37,7 @@ from worker.edge.limit_settings import WAIT
 from worker.edge.listener import Listener
 from worker.http.request import Access, Granted
 from worker.lifecycle.supervisor import Supervisor
-from worker.runs.admission import Admission
+from worker.runs.admission import Admission, DailyBudgets
 from worker.runs.attachments import Attachments
 from worker.runs.batches.batch_store import BatchStore
 from worker.runs.batches.batch_worker import BatchWorker
@@ -49,6 +50,7 @@ from worker.runs.record import Targets
 from worker.runs.running_store import RunningStore
 from worker.runs.steering_store import SteeringStore
 from worker.services import Services
+from worker.telemetry.canaries import Canaries, CanaryStore
 from worker.telemetry.prometheus import Metrics
 from worker.telemetry.telemetry import Telemetry, Traces
 
@@ -81,10 +83,11 @@ class Engine:
 
 def make_services(database: Database, config: Config | None = None) -> Services:
     config = config or Config()
-    loaders, seals = LoaderPool(), Seals(SECRET)
+    loaders, seals, keys = LoaderPool(), Seals(SECRET), Keys(database, SECRET)
     uploads = UploadStore(database, tenant_bytes_max=config.tenant_files_mb * 2**20)
     supervisor, presence = Supervisor(), Presence(database)
     engine = Engine({"running": 2, "steps_total": 7, "device": "cpu", "failed": None})
+    telemetry = Telemetry(Traces(database), Metrics(engine, supervisor), trace_days=config.trace_days)
     return Services(
         config=config,
         database=database,
@@ -109,17 +112,16 @@ def make_services(database: Database, config: Config | None = None) -> Services:
         presence=presence,
         attachments=Attachments(ConversationStore(database), uploads, UNUSED, loaders, seals),
         authenticator=Authenticator(
-            *(Keys(database, SECRET), Sessions(database, SECRET), Tokens(config), SECRET, AuditLog(database)),
+            *(keys, Sessions(database, SECRET), Tokens(config), SECRET, AuditLog(database)),
             audit_days=config.audit_days,
             provider=Provider.of(config),
         ),
         seals=seals,
         loaders=loaders,
         admission=Admission(config.turns, config.tenant_turns),
-        telemetry=Telemetry(
-            *(Traces(database), Metrics(engine, supervisor)),
-            trace_days=config.trace_days,
-        ),
+        telemetry=telemetry,
+        daily_budgets=DailyBudgets(telemetry.traces.spending.of_key, telemetry.flush),
+        canaries=Canaries(CanaryStore(database), partial(keys.tenant, LOCAL_TENANT)),
         targets=Targets.parse(config.targets),
         caps=Caps(wall_clock_s=config.answer_s, tokens=config.answer_tokens, thought_tokens=config.thought_tokens),
         waits=config.late == WAIT,

@@ -221,7 +221,7 @@ class _Spending:
 class DailyBudgets:
     """For the event loop only; keys without a budget cost one lookup of their limits."""
 
-    def __init__(self, read: Read | None = None, flush: Callable[[], Awaitable[None]] | None = None) -> None:
+    def __init__(self, read: Read, flush: Callable[[], Awaitable[None]]) -> None:
         """`flush` returns when everything charged so far is stored, as far as possible."""
         self._read = read
         self._flush = flush
@@ -258,8 +258,6 @@ class DailyBudgets:
             key.charged += cost
 
     async def _look(self, principal: Principal, key: _Spending) -> None:
-        if self._read is None or self._flush is None:
-            return
         key.read_at = time.monotonic()
         counted = key.charged
         try:

@@ -89,16 +89,16 @@ class RunServices:
     authenticator: Authenticator
     admission: Admission
     telemetry: Telemetry
+    daily_budgets: DailyBudgets
+    canaries: Canaries
     targets: Targets
     surfaces: Mapping[str, Surface] = field(default_factory=dict)
     caps: Caps = field(default_factory=Caps)  # of every turn
     waits: bool = False  # whether requests wait that do not say what to do if they will be late
     agent_registry: AgentRegistry = field(default_factory=AgentRegistry)
-    canaries: Canaries = field(default_factory=Canaries)
     aliases: ModelAliases = field(default_factory=ModelAliases)
     rates: RateLimits = field(default_factory=RateLimits)
     mcp_servers: McpServers = field(default_factory=McpServers)
-    daily_budgets: DailyBudgets = field(default_factory=DailyBudgets)
     supervisor: Supervisor = field(default_factory=Supervisor)
 
     def choose(self, model: str, asked: str | None, tenant_id: UUID, conversation: str) -> Chosen:

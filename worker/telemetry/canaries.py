@@ -66,9 +66,9 @@ class Chosen:
 
 
 class Canaries:
-    """Without a store there are no canaries. `auditor` returns the tenant whose audit log records the changes."""
+    """`auditor` returns the tenant whose audit log records the changes."""
 
-    def __init__(self, store: CanaryStore | None = None, auditor: Callable[[], Awaitable[UUID]] | None = None) -> None:
+    def __init__(self, store: CanaryStore, auditor: Callable[[], Awaitable[UUID]]) -> None:
         self._store = store
         self._auditor = auditor
         self._live: Mapping[str, Canary] = {}
@@ -136,14 +136,12 @@ class Canaries:
 
     async def begin(self, proposal: Proposal, by: Actor) -> dict[str, Any]:
         """Start it on its share of conversations, here at once and elsewhere within seconds. Raises AlreadyExists."""
-        assert self._store is not None and self._auditor is not None
         canary = await self._store.start(proposal, by, await self._auditor())
         await self._learn()
         return await self._account(canary)
 
     async def decide(self, name: str, after: State, by: Actor) -> bool | None:
         """Whether a person's decision was valid in the canary's state; None if there is no such canary."""
-        assert self._store is not None and self._auditor is not None
         canary = await self._store.named(name)
         if canary is None:
             return None
@@ -159,13 +157,11 @@ class Canaries:
         return next((each for each in running if arm and each.name == arm.canary), None)
 
     async def _learn(self) -> None:
-        assert self._store is not None
         self._live = {each.agent: each for each in await self._store.live()}
         names = {each.name for each in self._live.values()}
         self._judged_again_at = {name: at for name, at in self._judged_again_at.items() if name in names}
 
     async def _account(self, canary: Canary) -> dict[str, Any]:
-        assert self._store is not None
         known = self._accounts.get(canary.id)
         if known is None or known[0].state is not canary.state or monotonic() >= known[1]:
             evidence = await self._store.evidence(canary)
@@ -185,7 +181,6 @@ class Canaries:
 
     async def _store_waiting(self) -> set[UUID]:
         """Returns the canaries that had something to store."""
-        assert self._store is not None
         answers, self._waiting = self._waiting, deque(maxlen=WAITING_MAX)
         votes, self._voted = self._voted, deque(maxlen=WAITING_MAX)
         try:
@@ -205,7 +200,6 @@ class Canaries:
             log.warning("canary %s: this worker has no agent %s and does not take part", canary.name, canary.treatment)
 
     async def _judge(self, canary: Canary) -> None:
-        assert self._store is not None and self._auditor is not None
         if canary.state is not State.RUNNING or monotonic() < self._judged_again_at.get(canary.name, 0.0):
             return
         evidence = await self._store.evidence(canary)

@@ -168,7 +168,7 @@ async def test_answers_that_could_not_be_stored_are_stored_later_and_none_that_c
     store: CanaryStore, start: Callable[..., object], tenant_id: UUID, end: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     canary: Canary = await start()  # type: ignore[misc]
-    canaries = Canaries(store)
+    canaries = Canaries(store, AsyncMock())
     await canaries.sync()
     note = partial(record_of, canary, tenant_id)
 
