@@ -124,7 +124,7 @@ def _is_summed(name: str, value: object) -> bool:
 
 @asynccontextmanager
 async def open_engines(
-    config: Config, secret: Secret, supervisor: Supervisor, tell: Told | None = None
+    config: Config, secret: Secret, supervisor: Supervisor, tell: Told
 ) -> AsyncIterator[ActiveEngines]:
     """Raises StartError, InvalidModels."""
     file = read_models(config)
@@ -146,14 +146,14 @@ async def open_engines(
 
 @asynccontextmanager
 async def _open_several(
-    config: Config, file: ModelFile, secret: Secret, supervisor: Supervisor, tell: Told | None
+    config: Config, file: ModelFile, secret: Secret, supervisor: Supervisor, tell: Told
 ) -> AsyncIterator[ActiveEngines]:
     elsewhere = file.elsewhere()
     here_ = {name: table for name, table in file.models.items() if name not in elsewhere}
     at_start = [name for name, table in here_.items() if table.load == "start"]
 
     def told(name: str, share: float) -> None:
-        if tell is not None and name in at_start:
+        if name in at_start:
             tell((at_start.index(name) + share) / len(at_start))
 
     async with AsyncExitStack() as stack:

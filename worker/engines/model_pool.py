@@ -73,12 +73,10 @@ def is_much_less(allowance: Allowance) -> bool:
 class ModelPool:
     """`told` is called with the name of a model and its progress, from the loading thread."""
 
-    def __init__(
-        self, config: Config, tables: Mapping[str, ModelTable], told: Callable[[str, float], None] | None = None
-    ) -> None:
+    def __init__(self, config: Config, tables: Mapping[str, ModelTable], told: Callable[[str, float], None]) -> None:
         self._config = config
         self.tables = dict(tables)
-        self._told = told or (lambda name, share: None)
+        self._told = told
         self._loaded: dict[OnDemandModel, Loaded] = {}
         self._beside: set[OnDemandModel] = set()  # loaded while those that they replace still answer
         self._retiring: dict[str, asyncio.Task[None]] = {}  # by their previous name

@@ -59,7 +59,7 @@ def settings(home: Path, text: str = TWO, **flags: str) -> Config:
 
 
 def opened(config: Config) -> AbstractAsyncContextManager[ActiveEngines]:
-    return open_engines(config, SECRET, Supervisor())
+    return open_engines(config, SECRET, Supervisor(), lambda share: None)
 
 
 async def say(model: OnDemandModel, tokens: int = 4) -> Finish | None:

@@ -59,4 +59,4 @@ def test_another_model_rather_goes_than_that_one_loses_context_or_streams(
 
 
 def test_a_pool_says_what_it_holds(tmp_path: Path) -> None:
-    assert repr(ModelPool(load({"home": str(tmp_path)}, {}), {})) == "<ModelPool 0 of 0 loaded: none>"
+    assert repr(ModelPool(load({"home": str(tmp_path)}, {}), {}, print)) == "<ModelPool 0 of 0 loaded: none>"
