@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import isfinite
 
-from agents.definition import USUAL, Surface
+from agents.definition import USUAL, AgentRegistry, Surface
 from agents.routing.policy import described
 from agents.tools import NAMES
 from agents.turn import TOKENS_MAX, Caps, Limits, Owner, Turn
@@ -18,7 +18,7 @@ from worker.engines.model_file import ModelFile, read_models
 from worker.errors import StartError
 from worker.home import Home
 from worker.lifecycle.agent_files import read_agents
-from worker.runs.record import NO_TARGET, Targets
+from worker.runs.record import Targets
 
 # The names in the settings of keys and surfaces.
 LIMITS = {
@@ -46,19 +46,20 @@ async def show_policies(config: Config, *, with_keys: bool, tenant: str) -> None
 
 def print_policies(config: Config, tenant: str, keys: Sequence[ApiKey]) -> None:
     """What the keys of a tenant get on each surface."""
-    surfaces = {**USUAL, **read_agents(config).surfaces}
-    targets = Targets.parse(config.targets).with_those_of(surfaces)
+    surfaces = _surfaces(config, read_agents(config))
     active = [key for key in keys if key.state == "active"]
     for key in active:
-        for name, surface in surfaces.items():
-            print(f"key {key.hint}… on {name:<12} {policy(key, surface, config)}; {told(targets, name)}")
+        for name, surface, target in surfaces:
+            print(f"key {key.hint}… on {name:<12} {policy(key, surface, config)}; {target}")
     if not active:
         print(f"tenant {tenant} has no keys that are active")
 
 
-def told(targets: Targets, surface: str) -> str:
-    target = targets.by_surface.get(surface, NO_TARGET)
-    return "no targets" if target == NO_TARGET else str(target)
+def _surfaces(config: Config, agent_registry: AgentRegistry) -> list[tuple[str, Surface, str]]:
+    """The name of each surface, its policy and its targets."""
+    surfaces = {**USUAL, **agent_registry.surfaces}
+    targets = Targets.parse(config.targets).with_those_of(surfaces).by_surface
+    return [(name, surface, str(targets.get(name, "no targets"))) for name, surface in surfaces.items()]
 
 
 def policy(key: ApiKey, surface: Surface, config: Config) -> str:
@@ -105,10 +106,7 @@ async def list_agents(config: Config) -> None:
         searched = f"searches {', '.join(agent.search.stores)}" if agent.search else "searches nothing"
         tools = ", ".join(agent.tools) or "no tools"
         print(f"{model:<24} {tools}; {searched}; {_model_of(agent.model, models)}  {agent.description}".rstrip())
-    surfaces = {**USUAL, **agent_registry.surfaces}
-    targets = Targets.parse(config.targets).with_those_of(surfaces).by_surface
-    for name, surface in surfaces.items():
-        target = targets.get(name, "no targets")
+    for name, surface, target in _surfaces(config, agent_registry):
         print(f"{'surface ' + name:<24} {target}; {str(surface) or 'no limits of its own'}")
     if not agent_registry.agents:
         print(f"no agents: define them in {config.agents or Home(config.home).agents_file}")
