@@ -9,6 +9,7 @@ import asyncio
 import socket
 import ssl
 from collections.abc import Callable
+from functools import cache
 from typing import cast
 
 from inference.remote.protocol import MalformedStream
@@ -29,7 +30,6 @@ from inference.remote.transport import (
     read_refusal,
     read_step,
 )
-from worker.engines.http_response import HEAD_BYTES_MAX, BadResponse
 from worker.lifecycle.address import Address
 
 # If the machine vanishes without closing the connection, that is detected within 20 s: by keep-alive probes, or, while
@@ -38,13 +38,9 @@ KEEPALIVE_S, KEEPALIVE_PROBES = 5, 3
 UNACKNOWLEDGED_MS = 1000 * KEEPALIVE_S * (KEEPALIVE_PROBES + 1)
 
 
-async def dial(address: Address, make: Callable[[], asyncio.Protocol], tls: ssl.SSLContext | None) -> None:
-    """Raises OSError."""
-    loop = asyncio.get_running_loop()
-    if address.path is not None:
-        await loop.create_unix_connection(make, str(address.path))
-    else:
-        await loop.create_connection(make, address.host, address.port, ssl=tls if address.tls else None)
+@cache
+def _tls() -> ssl.SSLContext:
+    return ssl.create_default_context()
 
 
 def keep_alive(transport: asyncio.BaseTransport) -> None:
@@ -64,6 +60,7 @@ def keep_alive(transport: asyncio.BaseTransport) -> None:
 
 
 SWITCHING = b" 101 "
+HEAD_BYTES_MAX = 32 * 1024
 NUMBER_MAX = 2**32 - 1  # of a request; after that, a new connection is opened
 # Until an engine has accepted a request: it may compile a grammar first. If its machine vanished without closing the
 # connection, nothing would ever arrive.
@@ -112,7 +109,6 @@ class Channel(asyncio.Protocol):
         self,
         address: Address,
         request: bytes,
-        tls: ssl.SSLContext | None,
         plain: Callable[[bytes, Receiver, str], Exchange],
     ) -> None:
         self.closed = False
@@ -125,7 +121,7 @@ class Channel(asyncio.Protocol):
         self.is_open = False
         self._frames_out: list[bytes] = []  # of this iteration of the event loop, sent in one write
         self._transport: asyncio.Transport | None = None
-        self._connecting = asyncio.get_running_loop().create_task(self._connect(address, tls), name="engine channel")
+        self._connecting = asyncio.get_running_loop().create_task(self._connect(address), name="engine channel")
 
     def __repr__(self) -> str:
         state = "closed" if self.closed else "open" if self.is_open else "opening"
@@ -163,9 +159,14 @@ class Channel(asyncio.Protocol):
 
     # --- called by the event loop ---
 
-    async def _connect(self, address: Address, tls: ssl.SSLContext | None) -> None:
+    async def _connect(self, address: Address) -> None:
+        loop = asyncio.get_running_loop()
         try:
-            await dial(address, lambda: self, tls)
+            if address.path is not None:
+                await loop.create_unix_connection(lambda: self, str(address.path))
+            else:
+                tls = _tls() if address.tls else None
+                await loop.create_connection(lambda: self, address.host, address.port, ssl=tls)
         except OSError as error:
             self.close(f"there is no connection to it: {error.strerror or error}")
 
@@ -186,18 +187,18 @@ class Channel(asyncio.Protocol):
                 data = self._opened(data)
             for told in self._frames.feed(data) if data else ():
                 self._take(told)
-        except (BadResponse, MalformedStream) as error:
+        except MalformedStream as error:
             self.close(f"it sent malformed data: {error}")
 
     # --- internal ---
 
     def _opened(self, data: bytes) -> bytes:
-        """What follows the head. Raises BadAnswer."""
+        """What follows the head. Raises MalformedStream."""
         head, end, behind = (self._head + data).partition(b"\r\n\r\n")
         if not end:
             self._head = head
             if len(head) > HEAD_BYTES_MAX:
-                raise BadResponse("its head is too large")
+                raise MalformedStream("its head is too large")
         elif SWITCHING in head.partition(b"\r\n")[0] + b" ":
             self.is_open = True
             for shared in tuple(self._going.values()):

@@ -5,15 +5,25 @@ its own, whose closing tells the engine that the request was cancelled.
 from __future__ import annotations
 
 import asyncio
-import ssl
-from collections.abc import Sequence
-from typing import cast
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any
+
+from aiohttp import (
+    ClientConnectorError,
+    ClientError,
+    ClientPayloadError,
+    ClientResponse,
+    ClientSession,
+    ClientTimeout,
+    TCPConnector,
+    UnixConnector,
+)
 
 from inference.remote.protocol import PATH
 from inference.remote.transport import PATH as CHANNEL_PATH
 from inference.remote.transport import PROTOCOL, Answer, Exchange, Receiver
-from worker.engines.channel import Channel, dial, keep_alive
-from worker.engines.http_response import BadResponse, HttpResponseParser
+from worker.engines.channel import Channel, keep_alive
 from worker.lifecycle.address import Address
 
 ANSWER_BYTES_MAX = 16 * 2**20  # of one that is forwarded in full: metrics have labels of many tenants
@@ -24,122 +34,62 @@ HEAD_S = 30.0
 PLAIN_S = 60.0  # how long an engine, or a proxy in front of it, is not asked again for a shared connection
 
 
-class Connection(asyncio.Protocol):
-    """An `inference.remote.transport.Exchange`."""
+class PlainExchange:
+    """An `inference.remote.transport.Exchange` on a connection of its own."""
 
-    def __init__(self, address: Address, request: bytes, receiver: Receiver, tls: ssl.SSLContext | None) -> None:
-        self._request = request
-        self._receiver: Receiver | None = receiver
-        self._answer = HttpResponseParser()
-        self._body = bytearray()  # of an error response
-        self._transport: asyncio.Transport | None = None
-        loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(HEAD_S, self._lose, "it did not respond in time")
-        self._connecting = loop.create_task(self._connect(address, tls), name="engine")
-
-    async def _connect(self, address: Address, tls: ssl.SSLContext | None) -> None:
-        try:
-            await dial(address, lambda: self, tls)
-        except OSError as error:
-            self._lose(f"there is no connection to it: {error.strerror or error}")
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)
-        keep_alive(transport)
-        self._transport.write(self._request)
-
-    def data_received(self, data: bytes) -> None:
-        answer, had_head = self._answer, self._answer.status
-        try:
-            pieces = answer.feed(data)
-        except BadResponse as error:
-            self._lose(f"its response is not HTTP: {error}")
-            return
-        if self._receiver is None or not answer.status:
-            return
-        if answer.status != 200:
-            self._refuse(pieces)
-            return
-        if not had_head:
-            self._timer.cancel()
-            self._receiver.begun()
-        if pieces and self._receiver is not None:
-            self._receiver.received(pieces[0] if len(pieces) == 1 else b"".join(pieces))
-        if answer.whole:
-            self._lose("the answer ended")
-
-    def connection_lost(self, error: Exception | None) -> None:
-        if self._answer.ends_with_connection and self._answer.status != 200:
-            self._answer.whole = True
-            self._refuse(())
-        self._lose(str(error) if error else "it closed the connection")
-
-    @property
-    def is_whole(self) -> bool:
-        """The response is complete; for one without a length, that is not known."""
-        return self._answer.whole or self._answer.ends_with_connection
+    def __init__(self, asked: AbstractAsyncContextManager[ClientResponse], receiver: Receiver) -> None:
+        self._receiver = receiver
+        self._task = asyncio.get_running_loop().create_task(self._run(asked), name="engine")
 
     def close(self) -> None:
-        self._receiver = None
-        self._timer.cancel()
-        if self._transport is not None:
-            self._transport.abort()
-        elif not self._connecting.done() and asyncio.current_task() is not self._connecting:
-            self._connecting.cancel()
+        self._task.cancel()
 
-    def _refuse(self, pieces: list[bytes] | tuple[bytes, ...]) -> None:
-        """Deliver an error response, once it is complete or long enough."""
-        self._body += b"".join(pieces)
-        receiver, answer = self._receiver, self._answer
-        if receiver is not None and (answer.whole or len(self._body) > REFUSAL_BYTES_MAX):
-            self.close()
-            receiver.refused(Answer(answer.status, bytes(self._body), _seconds(answer.headers)))
-
-    def _lose(self, reason: str) -> None:
-        receiver, reached = self._receiver, self._answer.status > 0
-        self.close()
-        if receiver is not None:
+    async def _run(self, asked: AbstractAsyncContextManager[ClientResponse]) -> None:
+        receiver, reached = self._receiver, False
+        try:
+            async with asyncio.timeout(HEAD_S) as limit, asked as answer:
+                reached = True
+                if answer.status != 200:
+                    receiver.refused(await _whole(answer, REFUSAL_BYTES_MAX))
+                    return
+                limit.reschedule(None)
+                if answer.connection is not None and answer.connection.transport is not None:
+                    keep_alive(answer.connection.transport)
+                receiver.begun()
+                while not self._task.cancelling() and (piece := await answer.content.readany()):
+                    receiver.received(piece)
+            reason = "the answer ended"
+        except (ClientError, OSError) as error:
+            reason = _reason(error)
+        if not self._task.cancelling():
             receiver.lost(reason, reached=reached)
 
 
-class _Whole:
-    """Waits for a complete response."""
+async def _whole(answer: ClientResponse, bytes_max: int) -> Answer:
+    """Cut off beyond that size."""
+    body = bytearray()
+    async for piece in answer.content.iter_any():
+        body += piece
+        if len(body) > bytes_max:
+            break
+    return Answer(answer.status, bytes(body), _retry_after_s(answer.headers))
 
-    def __init__(self) -> None:
-        self.answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        self._body = bytearray()
 
-    def begun(self) -> None:
-        pass
-
-    def refused(self, answer: Answer) -> None:
-        if not self.answer.done():
-            self.answer.set_result(answer)
-
-    def told(self, ids: Sequence[int]) -> None:
-        pass
-
-    def received(self, data: bytes) -> None:
-        self._body += data
-        if len(self._body) > ANSWER_BYTES_MAX:
-            self.lost("its response does not end", reached=False)
-
-    def lost(self, reason: str, *, reached: bool) -> None:
-        if self.answer.done():
-            return
-        if reached:
-            self.answer.set_result(Answer(200, bytes(self._body)))
-        else:
-            self.answer.set_exception(ConnectionError(reason))
+def _reason(error: Exception) -> str:
+    if isinstance(error, TimeoutError):
+        return "it did not respond in time"
+    if isinstance(error, ClientConnectorError):
+        return f"there is no connection to it: {error.strerror or error}"
+    if isinstance(error, ClientPayloadError):
+        return "its response was cut off"
+    return str(error) or "it closed the connection"
 
 
 class EngineTransport:
     """An `inference.remote.transport.Transport`. `token` is the one that engines on a network require."""
 
     def __init__(self, token: str | None = None) -> None:
-        self._credentials = f"Authorization: Bearer {token}\r\n" if token else ""
-        self._addresses: dict[str, Address] = {}
-        self._tls: ssl.SSLContext | None = None
+        self._credentials = {"Authorization": f"Bearer {token}"} if token else {}
         self._channels: dict[str, Channel] = {}
         self._plain_until: dict[str, float] = {}  # on the event loop's clock
 
@@ -163,47 +113,44 @@ class EngineTransport:
             self._plain_until[url] = asyncio.get_running_loop().time() + PLAIN_S
             return self._post(url, PATH, body, receiver, traceparent)
 
-        address = self._address(url)
-        head = f"Connection: Upgrade\r\nUpgrade: {PROTOCOL}\r\n"
-        return Channel(address, self._request(address, "GET", CHANNEL_PATH, head), self._tls, plain)
+        address = Address.of_engine(url)
+        headers = {"Host": address.host_header, **self._credentials, "Connection": "Upgrade", "Upgrade": PROTOCOL}
+        lines = (f"GET {CHANNEL_PATH} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items()))
+        return Channel(address, "\r\n".join((*lines, "", "")).encode(), plain)
 
-    def _post(self, url: str, path: str, body: bytes, receiver: Receiver, traceparent: str) -> Connection:
-        head = f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n"
-        if traceparent:
-            head += f"Traceparent: {traceparent}\r\n"
-        return self._send(url, "POST", path, head, body, receiver)
+    def _post(self, url: str, path: str, body: bytes, receiver: Receiver, traceparent: str) -> Exchange:
+        headers = {"Content-Type": "application/json", **({"Traceparent": traceparent} if traceparent else {})}
+        return PlainExchange(self._asked("POST", url, path, data=body, headers=headers), receiver)
 
     async def get(self, url: str, path: str, timeout_s: float) -> Answer:
-        whole = _Whole()
-        connection = self._send(url, "GET", path, "", b"", whole)
         try:
-            async with asyncio.timeout(timeout_s):
-                answer = await whole.answer
-        finally:
-            connection.close()
-        if answer.status == 200 and not connection.is_whole:
-            raise ConnectionError("its response was cut off")
+            async with asyncio.timeout(timeout_s), self._asked("GET", url, path) as response:
+                answer = await _whole(response, ANSWER_BYTES_MAX)
+        except ClientError as error:
+            raise ConnectionError(_reason(error)) from error
+        if len(answer.body) > ANSWER_BYTES_MAX:
+            raise ConnectionError("its response does not end")
         return answer
 
-    def _send(self, url: str, method: str, path: str, head: str, body: bytes, receiver: Receiver) -> Connection:
-        address = self._address(url)
-        request = self._request(address, method, path, f"Connection: close\r\n{head}") + body
-        return Connection(address, request, receiver, self._tls)
+    @asynccontextmanager
+    async def _asked(self, method: str, url: str, path: str, **options: Any) -> AsyncIterator[ClientResponse]:
+        """The connection is closed with it, which tells an engine that the request was cancelled."""
+        address = Address.of_engine(url)
+        origin = f"http://{address.host_header}" if address.path else url
+        async with (
+            ClientSession(
+                connector=UnixConnector(str(address.path)) if address.path else TCPConnector(),
+                headers={**self._credentials, "Connection": "close"},
+                skip_auto_headers=("Accept-Encoding", "User-Agent"),
+                auto_decompress=False,
+                timeout=ClientTimeout(),
+            ) as session,
+            session.request(method, origin.rstrip("/") + path, allow_redirects=False, **options) as response,
+        ):
+            yield response
 
-    def _address(self, url: str) -> Address:
-        address = self._addresses.get(url)
-        if address is None:
-            address = self._addresses[url] = Address.of_engine(url)
-        if address.tls and self._tls is None:
-            self._tls = ssl.create_default_context()
-        return address
 
-    def _request(self, address: Address, method: str, path: str, head: str) -> bytes:
-        begin = f"{method} {path} HTTP/1.1\r\nHost: {address.host_header}\r\n"
-        return f"{begin}{self._credentials}{head}\r\n".encode()
-
-
-def _seconds(headers: dict[str, str]) -> float | None:
+def _retry_after_s(headers: Mapping[str, str]) -> float | None:
     """The delay that the response headers ask for before a retry."""
     for name, scale in (("retry-after-ms", 1e3), ("retry-after", 1.0)):
         value = headers.get(name, "")

@@ -24,6 +24,7 @@ ASKED = Sampling(temperature=0, max_tokens=10)
 HONEST = list(range(350, 360))
 MODELS = json.dumps({"data": [{"id": "demo", "max_model_len": 512}]}).encode()
 OK = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n"
+CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 END_S = 60.0  # of the slowest of these, on a busy machine
 
 
@@ -54,6 +55,8 @@ AT_ONCE = {
     "not utf-8": OK + b'data: {"choices":"\xff\xfe"}\n\n',
     "an endless line": OK + b"data: " + b"x" * (EVENT_BYTES_MAX + 2**17),
     "endless comments": OK + b": no news\n\n" * (EVENT_BYTES_MAX // 8),
+    "another protocol": b"SSH-2.0-server\r\n\r\n",
+    "an endless head": b"HTTP/1.1 200 OK\r\nX: " + b"x" * 2**17,
     "a page": b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: 26\r\n\r\n<html>\n\n<p>Hi</p>\n\n</html>",
     "an empty body": b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n",
     "no content": b"HTTP/1.1 204 No Content\r\n\r\n",
@@ -61,7 +64,8 @@ AT_ONCE = {
     "another kind of server": b"HTTP/1.1 405 Method Not Allowed\r\nContent-Length: 0\r\n\r\n",
     "a bomb": OK.replace(b"\r\n\r\n", b"\r\nContent-Encoding: gzip\r\n\r\n") + gzip.compress(b"\0" * 2**26),
     "an endless refusal": b"HTTP/1.1 500 No\r\n\r\n" + b"x" * (REFUSAL_BYTES_MAX + 2**17),
-    "a chunk of 2**40 bytes": b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n10000000000\r\n",
+    "a chunk of 2**40 bytes": CHUNKED + b"10000000000\r\n" + b"x" * (EVENT_BYTES_MAX + 2**17),
+    "a chunk of no number": CHUNKED + b"many\r\n",
     "no token": OK + tokens([10**6]),
     "a token below zero": OK + tokens([-1]),
     "a true token": OK + tokens([True]),
