@@ -29,7 +29,9 @@ from worker.wire.options import (
     CacheRetention,
     ChatFormat,
     Obfuscation,
+    OutputTokens,
     PromptCacheOptions,
+    StopSequence,
     TieredRequest,
     TokenId,
     TopLogprobs,
@@ -51,7 +53,7 @@ from worker.wire.strict import (
     up_to,
     without_effect,
 )
-from worker.wire.tools import as_choice, check_given, distinct
+from worker.wire.tools import as_choice, distinct, given
 
 SEED_MODULUS = 2**64  # the sampler takes unsigned seeds; clients may send any integer
 
@@ -232,16 +234,12 @@ class ChatStreamOptions(Strict):
     include_obfuscation: Obfuscation = None
 
 
-Stop: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=limits.STOP_CHARS_MAX)]
-OutputTokens: TypeAlias = Annotated[int, Field(ge=1, le=limits.OUTPUT_TOKENS_MAX)]
-
-
 class ChoicesRequest(TurnRequest):
     """What completions of chats and of texts have in common: several choices, which differ only in their seed."""
 
     seed: int | None = None
     logit_bias: Annotated[dict[TokenId, Bias], Field(max_length=limits.BIAS_MAX)] | None = None
-    stop: Annotated[list[Stop], BeforeValidator(as_list), Field(max_length=limits.STOPS_MAX)] | None = None
+    stop: Annotated[list[StopSequence], BeforeValidator(as_list), Field(max_length=limits.STOPS_MAX)] | None = None
     stream_options: ChatStreamOptions | None = None
     user: Annotated[str, StringConstraints(max_length=limits.USER_CHARS_MAX)] | None = None
 
@@ -266,7 +264,7 @@ class ChatRequest(ChoicesRequest, TieredRequest):
 
     messages: Annotated[list[ChatMessage], up_to(limits.ITEMS_MAX, least=1)]
     tools: Annotated[list[ChatTool], up_to(limits.TOOLS_MAX), AfterValidator(distinct)] | None = None
-    tool_choice: Annotated[ChatToolChoice, BeforeValidator(as_choice)] | None = None
+    tool_choice: Annotated[ChatToolChoice, BeforeValidator(as_choice), AfterValidator(given)] | None = None
     parallel_tool_calls: bool | None = None
 
     max_completion_tokens: OutputTokens | None = None
@@ -299,12 +297,6 @@ class ChatRequest(ChoicesRequest, TieredRequest):
     def _comes_with_logprobs(cls, value: int | None, info: ValidationInfo) -> int | None:
         if value and not info.data.get("logprobs"):
             raise ValueError("it requires logprobs to be true")
-        return value
-
-    @field_validator("tool_choice")
-    @classmethod
-    def _names_given_tools(cls, value: ChatToolChoice | None, info: ValidationInfo) -> ChatToolChoice | None:
-        check_given(value.names if value else (), info)
         return value
 
     @property

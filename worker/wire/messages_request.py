@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Annotated, Any, ClassVar, Literal, TypeAlias
+from typing import Annotated, Any, ClassVar, Literal
 from uuid import UUID
 
 from pydantic import (
@@ -13,7 +13,6 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
-    StringConstraints,
     ValidationInfo,
     field_validator,
 )
@@ -41,14 +40,13 @@ from worker.wire.options import (
     AnswerSchema,
     GenerationParameters,
     Metadata,
+    OutputTokens,
+    StopSequence,
     TurnRequest,
     without_nulls,
 )
 from worker.wire.strict import Id, Lenient, ModelName, Unsupported, note, up_to, without_effect
-from worker.wire.tools import check_given, distinct
-
-StopSequence: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=limits.STOP_CHARS_MAX)]
-OutputTokens: TypeAlias = Annotated[int, Field(ge=1, le=limits.OUTPUT_TOKENS_MAX)]
+from worker.wire.tools import distinct, given
 
 
 class Thinking(Lenient):
@@ -95,7 +93,7 @@ class MessagesInput(GenerationParameters, Lenient):
     system: SystemContent | None = None
     tools: Annotated[list[MessagesTool], up_to(limits.TOOLS_MAX), AfterValidator(distinct)] | None = None
     mcp_servers: Annotated[McpServerParams | None, AfterValidator(_distinct), Field(validate_default=True)] = None
-    tool_choice: MessagesToolChoice | None = None
+    tool_choice: Annotated[MessagesToolChoice, AfterValidator(given)] | None = None
     thinking: Thinking | None = None
     output_config: OutputConfig | None = None
     output_format: OutputFormat | None = None  # the name before `output_config`
@@ -122,12 +120,6 @@ class MessagesInput(GenerationParameters, Lenient):
         cls, value: McpServerParams | None, info: ValidationInfo
     ) -> McpServerParams | None:
         requested(value or (), _toolsets(info.data.get("tools")))
-        return value
-
-    @field_validator("tool_choice")
-    @classmethod
-    def _names_a_given_tool(cls, value: MessagesToolChoice | None, info: ValidationInfo) -> MessagesToolChoice | None:
-        check_given((value.name,) if value and value.name is not None else (), info)
         return value
 
     @property

@@ -260,6 +260,10 @@ class MessagesToolChoice(Lenient):
         return self
 
     @property
+    def names(self) -> tuple[str, ...]:
+        return (self.name,) if self.name else ()
+
+    @property
     def wanted(self) -> str:
         """auto, none or required, or the name of a tool."""
         return self.name or {"any": "required"}.get(self.type, self.type)

@@ -64,6 +64,8 @@ Obfuscation: TypeAlias = Annotated[bool | None, without_effect("stream_options.i
 CacheRetention: TypeAlias = Annotated[
     Literal["in_memory", "24h"] | None, without_effect("prompt_cache_retention", "in_memory")
 ]
+StopSequence: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=limits.STOP_CHARS_MAX)]
+OutputTokens: TypeAlias = Annotated[int, Field(ge=1, le=limits.OUTPUT_TOKENS_MAX)]
 TopLogprobs: TypeAlias = Annotated[int, Field(ge=0, le=TOP_MAX)]
 # Names of the public contract for tiers that are one here. The answer names the tier that it got.
 SAME_TIER = {"fast": "priority", "ultrafast": "priority", "scale": "default"}

@@ -34,6 +34,7 @@ from worker.wire.options import (
     CacheRetention,
     Include,
     Obfuscation,
+    OutputTokens,
     PlainText,
     ResponseCacheOptions,
     TextFormat,
@@ -49,8 +50,8 @@ from worker.wire.tools import (
     ServerTool,
     Tool,
     ToolSearchTool,
-    check_given,
     distinct,
+    given,
     placed,
 )
 
@@ -101,7 +102,7 @@ class ContextManagement(Strict):
     """The conversation is compacted first if its prompt is longer than this number of tokens."""
 
     type: Literal["compaction"]
-    compact_threshold: Annotated[int, Field(ge=1, le=limits.OUTPUT_TOKENS_MAX)] | None = None
+    compact_threshold: OutputTokens | None = None
 
 
 class ResponseRequest(TieredRequest):
@@ -118,11 +119,11 @@ class ResponseRequest(TieredRequest):
     include: Include | None = None
 
     tools: Annotated[list[Tool], up_to(limits.TOOLS_MAX), AfterValidator(distinct), WrapValidator(placed)] | None = None
-    tool_choice: Choice | None = None
+    tool_choice: Annotated[Choice, AfterValidator(given)] | None = None
     parallel_tool_calls: bool | None = None
     max_tool_calls: Annotated[int, Field(ge=1)] | None = None
 
-    max_output_tokens: Annotated[int, Field(ge=1, le=limits.OUTPUT_TOKENS_MAX)] | None = None
+    max_output_tokens: OutputTokens | None = None
 
     stream: bool | None = None
     stream_options: StreamOptions | None = None
@@ -178,12 +179,6 @@ class ResponseRequest(TieredRequest):
     def _keeps_what_is_made_later(cls, value: bool | None, info: ValidationInfo) -> bool | None:
         if value is False and info.data.get("background"):
             raise ValueError("a background response must be stored")
-        return value
-
-    @field_validator("tool_choice")
-    @classmethod
-    def _names_given_tools(cls, value: Choice | None, info: ValidationInfo) -> Choice | None:
-        check_given(value.names if value else (), info)
         return value
 
     @property

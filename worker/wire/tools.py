@@ -241,7 +241,7 @@ def placed(given: Any, validate: ValidatorFunctionWrapHandler) -> Any:
 
 class Named(Protocol):
     @property
-    def names(self) -> tuple[str, ...]:
+    def names(self) -> Iterable[str]:
         """By which a model knows it: a namespace has several."""
         ...
 
@@ -257,14 +257,15 @@ def distinct(tools: list[N]) -> list[N]:
     return tools
 
 
-def check_given(names: Iterable[str], info: ValidationInfo) -> None:
+def given(choice: N, info: ValidationInfo) -> N:
     """Raises ValueError for a name that none of the request's tools has. `tools` is validated before the fields that
     refer to it. The tools of an MCP server are not known yet.
     """
-    given = {name for tool in info.data.get("tools") or () for name in tool.names}
-    servers = tuple(name for name in given if qualified(name, "") == name)
-    if missing := sorted(name for name in set(names) - given if not name.startswith(servers)):
+    known = {name for tool in info.data.get("tools") or () for name in tool.names}
+    servers = tuple(name for name in known if qualified(name, "") == name)
+    if missing := sorted(name for name in set(choice.names) - known if not name.startswith(servers)):
         raise ValueError(f"'{missing[0]}' is not among the tools of this request")
+    return choice
 
 
 class ToolReference(Strict):
