@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from contextlib import nullcontext
 from dataclasses import replace
 from typing import TypeAlias
 
@@ -32,7 +31,7 @@ from worker.http.request import (
 )
 from worker.runs.choice import Choice, all_of, choices_of, turns_of, whole_of
 from worker.runs.event_stream import EventStream
-from worker.runs.idempotency import Once
+from worker.runs.idempotency import Once, unstored
 from worker.runs.ledger import Ledger
 from worker.services import SERVICES
 from worker.telemetry.telemetry import server_timing
@@ -58,7 +57,7 @@ async def complete_chat(request: web.Request) -> web.StreamResponse:
         completion = ChatCompletion(body, services.checked(body.model))
         once = Once.of(request, services.claims, principal.tenant_id)
     with in_param("messages"):
-        async with once.unstored() if once else nullcontext():
+        async with unstored(once):
             ledger = Ledger(services, principal, request[TRACE], completion)
             with ledger.entering(body.choices) as entered:
                 turns = await turns_of(ledger, completion)
@@ -79,7 +78,7 @@ async def complete_text(request: web.Request) -> web.StreamResponse:
             raise ApiError(400, "An agent answers messages: ask for a model.", param="model", code="unsupported_value")
         once = Once.of(request, services.claims, principal.tenant_id)
     with in_param("prompt"):
-        async with once.unstored() if once else nullcontext():
+        async with unstored(once):
             return await _continue(request, body, completion)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import nullcontext
 from dataclasses import replace
 
 from aiohttp import web
@@ -25,7 +24,7 @@ from worker.http.request import (
 from worker.runs.cache_diagnostics import MessageDiagnosis, PromptDigest
 from worker.runs.choice import Choice, whole_of
 from worker.runs.event_stream import EventStream
-from worker.runs.idempotency import Once
+from worker.runs.idempotency import Once, unstored
 from worker.runs.ledger import Ledger
 from worker.runs.turn import prompt_tokens
 from worker.services import SERVICES
@@ -48,7 +47,7 @@ async def create(request: web.Request) -> web.StreamResponse:
         answer = Reply(body, services.checked(body.model))
         once = Once.of(request, services.claims, principal.tenant_id)
     with in_param("messages"):
-        async with once.unstored() if once else nullcontext():
+        async with unstored(once):
             return await _create(request, body, answer)
 
 

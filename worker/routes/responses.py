@@ -40,7 +40,7 @@ from worker.http.request import (
     path_id,
 )
 from worker.runs.event_stream import COME_BACK, HEADER, Disconnect, EventStream
-from worker.runs.idempotency import Earlier, Once, in_use
+from worker.runs.idempotency import Earlier, Once, in_use, unstored
 from worker.runs.ledger import Ledger
 from worker.runs.manager import RUNS
 from worker.runs.run import Run, read_stored
@@ -78,10 +78,8 @@ async def create(request: web.Request) -> web.StreamResponse:
         body.note_ignored(services.model_of(body.model).switches, request[IGNORED])
         once = Once.of(request, services.claims, request[PRINCIPAL].tenant_id)
     id = new_id("resp")
-    if once is None:
-        return await _respond_with(request, body, await _start(request, body, id), id)
-    if not body.stored:
-        async with once.unstored():
+    if once is None or not body.stored:
+        async with unstored(once):
             return await _respond_with(request, body, await _start(request, body, id), id)
     async with once.first(id) as earlier:
         if earlier is None:

@@ -202,7 +202,7 @@ class Once:
             yield earlier
         except BaseException:  # also when the caller leaves, be it before we know whether the key is ours
             if earlier is None:
-                await self._settle(answered=False)
+                await self.settle(answered=False)
             raise
 
     async def _earlier(self, response_id: str | None) -> Earlier | None:
@@ -212,25 +212,25 @@ class Once:
             raise ApiError(422, message, param=HEADER, code="idempotency_key_reused")
         return earlier
 
-    @asynccontextmanager
-    async def unstored(self) -> AsyncIterator[None]:
-        """The whole of an answer that is not stored. Raises ApiError 409 for a repetition."""
-        async with self.first(None) as earlier:
-            if earlier is not None:
-                raise _known(earlier)
-            yield
-        transport = self.request.transport
-        await self._settle(answered=transport is not None and not transport.is_closing())  # or it reached nobody
-
-    async def _settle(self, *, answered: bool) -> None:
+    async def settle(self, *, answered: bool) -> None:
         await self.claims.settle(self.tenant_id, self.key, self.claim, answered=answered)
 
 
-def _known(earlier: Earlier) -> ApiError:
-    if not earlier.answered:
-        return in_use()
-    message = f"The request with this '{HEADER}' was answered, and its answer was not stored: use a new key."
-    return ApiError(409, message, param=HEADER, code="idempotency_key_used")
+@asynccontextmanager
+async def unstored(once: Once | None) -> AsyncIterator[None]:
+    """The whole of an answer that is not stored. Raises ApiError 409 for a repetition."""
+    if once is None:
+        yield
+        return
+    async with once.first(None) as earlier:
+        if earlier is not None and earlier.answered:
+            message = f"The request with this '{HEADER}' was answered, and its answer was not stored: use a new key."
+            raise ApiError(409, message, param=HEADER, code="idempotency_key_used")
+        if earlier is not None:
+            raise in_use()
+        yield
+    transport = once.request.transport
+    await once.settle(answered=transport is not None and not transport.is_closing())  # or it reached nobody
 
 
 def in_use() -> ApiError:
