@@ -9,16 +9,12 @@ from contextlib import ExitStack
 import pytest
 
 from migrations.pool import Database
-from tests.worker.answering import MODEL, StallingModel, answering, get, post
+from tests.worker.answering import answering, get, post, stalling
 from worker.config import Config
 from worker.runs import event_stream
 from worker.runs.run import Run
 
 CHAT = {"messages": [{"role": "user", "content": "x"}]}
-
-
-def stalling(text: str = "Half an answer, ") -> StallingModel:
-    return StallingModel([text], name=MODEL)
 
 
 @pytest.mark.parametrize(("path", "body"), [("/v1/responses", {"input": "x"}), ("/v1/chat/completions", CHAT)])
