@@ -30,7 +30,7 @@ from worker.auth.principal import Principal
 from worker.auth.scope import Scope
 from worker.telemetry.latency import answer_list, rollups
 from worker.telemetry.latency.answer_list import Search
-from worker.telemetry.latency.measures import DAY_S, HOUR_S, Slice, TimeRange, Visibility
+from worker.telemetry.latency.measures import DAY_S, HOUR_S, Slice, TimeRange, visible
 from worker.telemetry.latency.queries import facets, series, summary
 
 GOAL_MS = 100.0  # of the server's CPU time, for any view
@@ -185,7 +185,7 @@ async def measure(database: Database, principal: Principal, view: View, rounds: 
     """Median milliseconds of the database's CPU time, and as reported by EXPLAIN."""
     cpu, told = [], []
     for _ in range(rounds):
-        async with Visibility.of(principal).open(database) as connection:
+        async with visible(database, principal) as connection:
             pid = await connection.fetchval("select pg_backend_pid()")
             before = cpu_ms(pid)
             await view(connection)
