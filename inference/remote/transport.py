@@ -20,8 +20,7 @@ class Answer(NamedTuple):
 
 
 class Receiver(Protocol):
-    """The sender of a request. Called in the iteration of the event loop in which data arrives; nothing is called after
-    `refused` or `lost`."""
+    """The sender of a request. Called as data arrives; nothing is called after `refused` or `lost`."""
 
     def begun(self) -> None:
         """The engine has accepted the request: status 200."""
