@@ -13,7 +13,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Generic, TypeVar
@@ -26,7 +26,7 @@ from migrations.pool import DATABASE_AWAY, Database, Login
 from migrations.runner import migrate, why_unreachable
 from worker.config import Config
 from worker.errors import StartError
-from worker.lifecycle.supervisor import Part, Supervised, Supervisor, Well
+from worker.lifecycle.supervisor import Part, Supervised, Supervisor, Well, at_most
 
 APP_ROLE = "firsttoken_app"  # the role to assume when a DATABASE_URL has more privileges
 CLOSE_TIMEOUT_S = 5.0
@@ -97,9 +97,10 @@ async def _closing(database: Database) -> AsyncIterator[Database]:
     try:
         yield database
     finally:
-        with suppress(TimeoutError):  # a query that hangs must not keep the worker alive; the pool was terminated
-            async with asyncio.timeout(CLOSE_TIMEOUT_S):
-                await database.close()
+        async with at_most(
+            CLOSE_TIMEOUT_S
+        ):  # a query that hangs must not keep the worker alive; the pool was terminated
+            await database.close()
 
 
 async def _connect(config: Config, owner_dsn: str, app_dsn: str | None) -> Database:
@@ -151,9 +152,8 @@ class BatchWriter:
 
     async def close(self) -> None:
         """Stop after storing what is pending: once, after the batch in progress. Raises what `store` raises."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(UNDER_WAY_S), self._writing:
-                pass
+        async with at_most(UNDER_WAY_S), self._writing:
+            pass
         if self._task:
             await self._task.stop()
         await self.flush()
@@ -173,10 +173,9 @@ class BatchWriter:
                 well()
 
     async def _gather(self) -> None:
-        with suppress(TimeoutError):
-            async with asyncio.timeout(GATHER_S if self._gather_s is None else self._gather_s):
-                await self._hurried.wait()
-                await asyncio.sleep(HURRY_S)
+        async with at_most(GATHER_S if self._gather_s is None else self._gather_s):
+            await self._hurried.wait()
+            await asyncio.sleep(HURRY_S)
 
 
 BATCH_MAX = 128  # of some kilobytes each: one transaction of a few milliseconds

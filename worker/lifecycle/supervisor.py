@@ -10,7 +10,8 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
@@ -48,6 +49,14 @@ DOWN_FAILURES = 3  # consecutive failures: a single lost connection is not worth
 
 Well: TypeAlias = Callable[[], None]  # a task calls it whenever it has made progress
 Run: TypeAlias = Callable[[Well], Awaitable[None]]
+
+
+@asynccontextmanager
+async def at_most(seconds: float) -> AsyncIterator[None]:
+    """What is not over by then is given up, silently."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            yield
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from agents.requested_server import RequestedServers
 from agents.tool import ServerTool
 from agents.toolbox import Toolbox
 from worker.errors import StartError
-from worker.lifecycle.supervisor import Supervisor
+from worker.lifecycle.supervisor import Supervisor, at_most
 from worker.wire.function_tools import fits
 
 log = logging.getLogger("firsttoken.mcp")
@@ -77,7 +77,9 @@ async def open_tool_servers(
                     "tool_servers", server.run, retry_max_s=RETRY_MAX_S, expected=(library.ServerAway,)
                 )
                 stack.push_async_callback(task.stop)
-            await _all_tried([server.tried for server in servers])
+            async with at_most(START_S):  # they keep trying
+                for server in servers:
+                    await server.tried.wait()
         yield known
 
 
@@ -87,12 +89,3 @@ async def _library() -> Any:
         return await asyncio.to_thread(importlib.import_module, "agents.mcp_server")
     except ModuleNotFoundError as error:
         raise StartError(f"MCP servers need `pip install 'firsttoken[mcp]'` ({error})") from None
-
-
-async def _all_tried(tried: Sequence[asyncio.Event]) -> None:
-    try:
-        async with asyncio.timeout(START_S):
-            for event in tried:
-                await event.wait()
-    except TimeoutError:
-        pass  # they keep trying

@@ -7,7 +7,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from time import monotonic
 from typing import Annotated, Any
 
@@ -39,6 +38,7 @@ from worker.http.request import (
     page_response,
     path_id,
 )
+from worker.lifecycle.supervisor import at_most
 from worker.runs.event_stream import COME_BACK, HEADER, Disconnect, EventStream
 from worker.runs.idempotency import Earlier, Once, in_use, unstored
 from worker.runs.ledger import Ledger
@@ -185,9 +185,8 @@ async def delete(request: web.Request) -> web.Response:
     services, tenant_id = request.app[SERVICES], request[PRINCIPAL].tenant_id
     response_id = path_id(request, "response")
     await request.app[RUNS].cancel(tenant_id, response_id)
-    with suppress(TimeoutError):
-        async with asyncio.timeout(END_S):
-            await request.app[RUNS].ended(tenant_id, response_id)
+    async with at_most(END_S):
+        await request.app[RUNS].ended(tenant_id, response_id)
     await services.responses.delete(tenant_id, response_id)
     return json_response({"id": response_id, "object": "response", "deleted": True})
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from typing import Any, TypeAlias, cast
 from uuid import UUID
@@ -21,7 +20,7 @@ from worker.auth.principal import Principal, Via
 from worker.auth.secret import Seals, opened
 from worker.errors import BUSY
 from worker.http.error_mapping import explained
-from worker.lifecycle.supervisor import Supervised, Well
+from worker.lifecycle.supervisor import Supervised, Well, at_most
 from worker.runs.ledger import Ledger
 from worker.runs.queue_store import Job
 from worker.runs.run_services import RunServices
@@ -200,9 +199,8 @@ class Backlog:
             self._queued.clear()
             await self._take_all()
             well()
-            with suppress(TimeoutError):
-                async with asyncio.timeout(POLL_S):
-                    await self._queued.wait()
+            async with at_most(POLL_S):
+                await self._queued.wait()
 
     async def _take_all(self) -> None:
         while self.has_room:

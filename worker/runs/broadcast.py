@@ -24,7 +24,7 @@ from inference.trace import Trace
 from migrations.pool import DATABASE_AWAY
 from worker.database import BatchWriter, NotStored
 from worker.errors import BROKE
-from worker.lifecycle.supervisor import Supervisor
+from worker.lifecycle.supervisor import Supervisor, at_most
 from worker.runs.continuation import Batch, Continuation, ResponseEnd
 from worker.runs.event_stream import BATCH_FRAMES, Stream
 from worker.runs.record import FirstTokens
@@ -378,9 +378,8 @@ class Broadcast:
 
     async def flush(self, give_up_s: float) -> None:
         """Store the end that could not be stored before: a client that reads the response now should find it."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(give_up_s):
-                await self._event_log.flush()
+        async with at_most(give_up_s):
+            await self._event_log.flush()
 
     def cut(self) -> None:
         """The response was stopped: nothing follows."""
@@ -401,9 +400,8 @@ class Broadcast:
             except DATABASE_AWAY as error:
                 log.log(level, "a queued response could not be announced, retrying: %r", error)
                 level = logging.DEBUG
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(SETTLE_AGAIN_S):
-                        await self._ending.wait()
+                async with at_most(SETTLE_AGAIN_S):
+                    await self._ending.wait()
             except Exception as error:  # the boundary: another worker owns it, or the end says what is wrong
                 log.warning("a queued response could not be announced: %r", error)
                 return

@@ -22,7 +22,7 @@ from migrations.pool import DATABASE_AWAY, certain
 from worker.auth.principal import Principal
 from worker.errors import BUSY, ApiError
 from worker.http.error_mapping import explained, to_api_error
-from worker.lifecycle.supervisor import Supervised, Well
+from worker.lifecycle.supervisor import Supervised, Well, at_most
 from worker.runs.background import RETRY_S, Backlog, job_of, restored_turn, run_queued
 from worker.runs.broadcast import EventLog
 from worker.runs.continuation import InterruptedResponse
@@ -197,9 +197,8 @@ class Runs:
                 await run.wait()
         with self.services.presence.watching(response_id) as news:
             while not (await self.services.running.read(tenant_id, response_id, NO_EVENTS)).sealed:
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(POLL_S):
-                        await news.wait()
+                async with at_most(POLL_S):
+                    await news.wait()
                 news.clear()
 
     async def recorded(self, tenant_id: UUID, response_id: str) -> None:
@@ -218,11 +217,10 @@ class Runs:
             return run.snapshot
         with self.services.presence.watching(response_id) as news:
             page = await self.services.running.read(tenant_id, response_id, NO_EVENTS)
-            with suppress(TimeoutError):
-                async with asyncio.timeout(CANCEL_S):
-                    while not page.sealed:
-                        await self._request_cancel(tenant_id, response_id, news)
-                        page = await self.services.running.read(tenant_id, response_id, NO_EVENTS)
+            async with at_most(CANCEL_S):
+                while not page.sealed:
+                    await self._request_cancel(tenant_id, response_id, news)
+                    page = await self.services.running.read(tenant_id, response_id, NO_EVENTS)
         return page.body
 
     async def answer_now(self, tenant_id: UUID, response_id: str) -> None:
@@ -293,9 +291,8 @@ class Runs:
         if await self.services.queue.cancel(tenant_id, response_id):
             return
         await self.services.presence.tell(CANCEL, response_id)
-        with suppress(TimeoutError):
-            async with asyncio.timeout(ASK_AGAIN_S):
-                await news.wait()
+        async with at_most(ASK_AGAIN_S):
+            await news.wait()
         news.clear()
 
     def _here(self, act: Callable[[Run], object]) -> Callable[[str], None]:

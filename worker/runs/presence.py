@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from migrations.pool import DATABASE_AWAY, Database
-from worker.lifecycle.supervisor import Supervised, Supervisor, Well
+from worker.lifecycle.supervisor import Supervised, Supervisor, Well, at_most
 from worker.runs.running_store import CHANNEL, NEWS
 
 CANCEL = "cancel"
@@ -50,9 +50,8 @@ class Presence:
     async def start(self, supervisor: Supervisor) -> None:
         """Return when this worker holds its lock and hears the others, or when the database lets it wait too long."""
         self._task = supervisor.start("presence", self._listen, silent_s=SILENT_S)
-        with suppress(TimeoutError):
-            async with asyncio.timeout(START_S):
-                await self._listening.wait()
+        async with at_most(START_S):
+            await self._listening.wait()
 
     async def close(self) -> None:
         if self._task:
@@ -96,9 +95,8 @@ class Presence:
                     news.set()
                 while True:
                     well()
-                    with suppress(TimeoutError):
-                        async with asyncio.timeout(PROBE_S):
-                            await lost.wait()
+                    async with at_most(PROBE_S):
+                        await lost.wait()
                     await connection.execute("select 1")
             finally:
                 self._listening.clear()

@@ -11,7 +11,7 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import ExitStack, aclosing, suppress
+from contextlib import ExitStack, aclosing
 from dataclasses import replace
 from enum import Enum
 from functools import partial
@@ -28,6 +28,7 @@ from inference.frozen import changed
 from migrations.pool import DATABASE_AWAY, certain
 from worker.errors import BROKE, ApiError
 from worker.http.error_mapping import refusal, to_api_error
+from worker.lifecycle.supervisor import at_most
 from worker.runs.broadcast import Broadcast, EventLog, Reader
 from worker.runs.cache_diagnostics import diagnosed
 from worker.runs.continuation import Batch, Continuation, InterruptedResponse, ResponseEnd, completed_items
@@ -447,8 +448,7 @@ async def _follow(
                 await services.presence.tell(FOLLOW, response_id)
                 follow_at = time.monotonic() + FOLLOWED_S / 3
             else:
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(POLL_S):
-                        await news.wait()
+                async with at_most(POLL_S):
+                    await news.wait()
             news.clear()
             page = await services.running.read(tenant_id, response_id, after)

@@ -17,7 +17,7 @@ import orjson
 from inference.remote.transport import Transport
 from worker.errors import StartError
 from worker.lifecycle.crew.member import LEAVE, LINE_BYTES_MAX
-from worker.lifecycle.supervisor import Vitals, retry_s
+from worker.lifecycle.supervisor import Vitals, at_most, retry_s
 
 LOOK_S, LOOK_STARTING_S = 1.0, 0.1  # between two checks; shorter while a start is awaited
 LOOK_TIMEOUT_S = 5.0
@@ -91,9 +91,8 @@ class Child:
         pause_s = retry_s(self._vitals.failures, random.random(), RESTART_MAX_S)
         why = f": {self._failure}" if self._failure else ""
         log.warning("%s %s%s; it restarts in %.1f s", self.name, end, why, pause_s)
-        with suppress(TimeoutError):
-            async with asyncio.timeout(pause_s):
-                await self._stopping.wait()
+        async with at_most(pause_s):
+            await self._stopping.wait()
 
     async def _run_once(self) -> str:
         """Run the process once; returns how it ended."""

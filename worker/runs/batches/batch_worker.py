@@ -29,7 +29,7 @@ from worker.edge.body import MEMORY_BYTES_MAX
 from worker.errors import BUSY, ApiError
 from worker.http.error_mapping import explained
 from worker.lifecycle.process import TimeSlice
-from worker.lifecycle.supervisor import Supervised, Well
+from worker.lifecycle.supervisor import Supervised, Well, at_most
 from worker.runs.batches.batch_store import BatchClaim, Line, LineStore, NewLine
 from worker.runs.presence import BATCH, CANCEL
 from worker.services import Services
@@ -395,9 +395,8 @@ class BatchWorker:
         return TimeSlice(lambda: int(self._services.engine_stats()["running"]) > 0)
 
     async def _wait(self, arrived: asyncio.Event) -> None:
-        with suppress(TimeoutError):
-            async with asyncio.timeout(POLL_S):
-                await arrived.wait()
+        async with at_most(POLL_S):
+            await arrived.wait()
 
     async def _try(self, transaction: Callable[[], Awaitable[None]]) -> None:
         with suppress(*DATABASE_AWAY):  # then it counts as an attempt
