@@ -13,7 +13,6 @@ from dataclasses import field
 from enum import StrEnum
 from functools import cached_property
 from math import inf, isfinite
-from operator import attrgetter
 from typing import Annotated, Any, Literal, Protocol, TypeAlias
 from uuid import UUID
 
@@ -107,14 +106,8 @@ class Caps:
     @cached_property  # those of agents, surfaces and the worker hold for every turn
     def given(self) -> Mapping[str, Any]:
         """The bounds that are set, by the names of the limits: time and tokens bound the answer as well as the loop."""
-        bounds = zip(NAMES_OF_CAPS, VALUES_OF_CAPS(self), strict=True)
-        return {name: bound for name, bound in bounds if bound is not None}
-
-
-# Fields of `Caps`, and the limits that they bound.
-BOUNDED = ("steps", "calls", "wall_clock_s", "tokens", "thought_tokens", "tool_timeout_s", "retrieval_ms", "cost")
-NAMES_OF_CAPS = (*BOUNDED, "answer_s", "answer_tokens")
-VALUES_OF_CAPS = attrgetter(*BOUNDED, "wall_clock_s", "tokens")
+        bounds = {**vars(self), "answer_s": self.wall_clock_s, "answer_tokens": self.tokens}
+        return {name: bound for name, bound in bounds.items() if bound is not None}
 
 
 OWNERS = {"answer_s": "seconds_by", "answer_tokens": "tokens_by"}  # the fields of `Limits` that name them
