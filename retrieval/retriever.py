@@ -86,77 +86,66 @@ class Retriever:
             if text and query.stores:
                 until_ns = span.start_ns + budget_ms * 1e6
                 question = Question(query.tenant_id, text, query.filters, trace, trace.index(span), until_ns)
-                search = _Search(question, self._store, self._embedders, self._reranker, self._config)
-                found = await search.run(query.stores, min(query.limit, PASSAGES_MAX), query.score_threshold)
+                limit = min(query.limit, PASSAGES_MAX)
+                found = await self._run(question, query.stores, limit, query.score_threshold)
             span.attributes["passages"] = len(found.passages)
             return found
 
-
-@dataclass(frozen=True, slots=True)
-class _Search:
-    """One question in progress."""
-
-    question: Question
-    store: PassageStore
-    embedders: Embedders
-    reranker: Reranker | None
-    config: RetrievalConfig
-
-    async def run(self, names: Sequence[str], limit: int, score_threshold: float) -> Stages:
-        groups = by_model(await self._open(names))
-        branches = [Branch(self.question, stores, self.store, self.embedders, self.config) for stores in groups]
+    async def _run(self, question: Question, names: Sequence[str], limit: int, score_threshold: float) -> Stages:
+        groups = by_model(await self._open(question, names))
+        branches = [Branch(question, stores, self._store, self._embedders, self._config) for stores in groups]
         found = await asyncio.gather(*(branch.run() for branch in branches))
         reranked = in_turns([each.reranked for each in found])
-        read = await self._read(reranked, limit)
-        if self.reranker is not None and read:
-            read = await self._reread(self.reranker, read)
+        read = await self._read(question, reranked, limit)
+        if self._reranker is not None and read:
+            read = await self._reread(question, self._reranker, read)
         return Stages(
             [candidate for each in found for candidate in each.candidates],
             in_turns([each.fused for each in found]),
             [*read, *reranked[len(read) :]],
-            await self._compress(read, limit, score_threshold, _cut(groups, found)),
+            await self._compress(question, read, limit, score_threshold, _cut(groups, found)),
         )
 
-    async def _open(self, names: Sequence[str]) -> list[VectorStore]:
+    async def _open(self, question: Question, names: Sequence[str]) -> list[VectorStore]:
         """Look up the stores and check their models. Raises StoreNotFound, EmbeddingModelMissing."""
-        question = self.question
         with question.trace.span("open", lane=LANE, parent=question.parent) as span:
             found = await within(
-                question.allowed_ms(self.config.open_ms), self.store.named(question.tenant_id, names), span
+                question.allowed_ms(self._config.open_ms), self._store.named(question.tenant_id, names), span
             )
             for store in found or ():
-                check_model(store, self.embedders)
+                check_model(store, self._embedders)
             return found or []
 
-    async def _read(self, ranked: list[Scored[Hit]], limit: int) -> list[Scored[Candidate]]:
+    async def _read(self, question: Question, ranked: list[Scored[Hit]], limit: int) -> list[Scored[Candidate]]:
         """The best hits with their texts: as many as may become passages, or all if a cross-encoder follows."""
-        question, config = self.question, self.config
+        config = self._config
         with question.trace.span("read", lane=LANE, parent=question.parent, candidates=len(ranked)) as span:
-            count = len(ranked) if self.reranker else max(config.read_share * limit, config.read_min)
+            count = len(ranked) if self._reranker else max(config.read_share * limit, config.read_min)
             hits = [hit for _, hit in ranked[:count]]
             found = (
                 await within(
-                    question.allowed_ms(config.read_ms, last=True), self.store.read(question.tenant_id, hits), span
+                    question.allowed_ms(config.read_ms, last=True), self._store.read(question.tenant_id, hits), span
                 )
                 or {}
             )
             span.attributes["read"] = len(found)
             return [Scored(score, found[hit.key]) for score, hit in ranked[:count] if hit.key in found]
 
-    async def _reread(self, reranker: Reranker, ranked: list[Scored[Candidate]]) -> list[Scored[Candidate]]:
+    async def _reread(
+        self, question: Question, reranker: Reranker, ranked: list[Scored[Candidate]]
+    ) -> list[Scored[Candidate]]:
         """Rescore the best ones with the cross-encoder, as many as fit the budget."""
-        question = self.question
         with question.trace.span("reread", lane=LANE, parent=question.parent, candidates=len(ranked)) as span:
             texts = [candidate.text for _, candidate in ranked]
-            budget_ms = question.allowed_ms(self.config.reread_ms)
+            budget_ms = question.allowed_ms(self._config.reread_ms)
             scores = await within(budget_ms, reranker.score(question.text, texts, PLANNED_SHARE * budget_ms), span)
             span.attributes |= {"model": reranker.name, "read": 0 if scores is None else len(scores)}
             return ranked if scores is None else reordered(ranked, scores)
 
     async def _compress(
-        self, ranked: list[Scored[Candidate]], limit: int, score_threshold: float, cut: Cut
+        self, question: Question, ranked: list[Scored[Candidate]], limit: int, score_threshold: float, cut: Cut
     ) -> list[Passage]:
-        config, question = self.config, self.question
+        config = self._config
         with question.trace.span("compress", lane=LANE, parent=question.parent) as span:
             selection = compress(
                 ranked,
@@ -174,15 +163,15 @@ class _Search:
                 "repeated": selection.repeated,
                 "over_tokens": selection.over_tokens,
             }
-            passages = await self._passages(neighbours(selection.chosen), span)
+            passages = await self._passages(question, neighbours(selection.chosen), span)
             span.attributes |= {"passages": len(passages), "joined": len(selection.chosen) - len(passages)}
             return passages
 
-    async def _passages(self, groups: list[list[Scored[Candidate]]], span: Span) -> list[Passage]:
+    async def _passages(self, question: Question, groups: list[list[Scored[Candidate]]], span: Span) -> list[Passage]:
         """Joined groups are read from the source, for the white space between them; if that fails, they are split."""
         wide = [_source(group) for group in groups if len(group) > 1]
-        tenant_id, join_ms = self.question.tenant_id, self.question.allowed_ms(self.config.join_ms, last=True)
-        texts = await within(join_ms, self.store.texts(tenant_id, wide), span) if wide else {}
+        tenant_id, join_ms = question.tenant_id, question.allowed_ms(self._config.join_ms, last=True)
+        texts = await within(join_ms, self._store.texts(tenant_id, wide), span) if wide else {}
         passages = []
         for group in groups:
             if len(group) > 1 and texts and _source(group) in texts:
