@@ -15,8 +15,7 @@ import asyncio
 import json
 import statistics
 import threading
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from time import thread_time_ns
@@ -24,11 +23,12 @@ from time import thread_time_ns
 import numpy as np
 from numpy.typing import NDArray
 
-from inference.backend import Chunk, Region
+from inference.backend import Chunk
 from inference.config import EngineConfig
 from inference.engine.engine import Engine
 from inference.generation import Sampling
 from inference.llama.context import Batch
+from inference.testing import ScriptedBackend
 
 CONTEXT = 8192
 PROMPT_TOKENS = 16
@@ -41,20 +41,16 @@ SAMPLINGS = {
 }
 
 
-class IdleDevice:
+class IdleDevice(ScriptedBackend):
     """A device that computes nothing. `own_ns`: the engine thread's CPU time before each step in which every stream
     gets a token. `done` is set after `steps` of them."""
 
-    context = CONTEXT
-    exact = streams = rewinds = drops = True
-    crowded = False
-
     def __init__(self, streams: int, config: EngineConfig, logits: NDArray[np.float32], steps: int) -> None:
-        self.slots, self.rows_max = config.slots, config.rows_max
+        super().__init__(config.slots, CONTEXT, config.rows_max, logits.shape[1])
         self.own_ns: list[int] = []
         self.done = asyncio.Event()
         self._steps = steps
-        self._streams, self._logits = streams, logits
+        self._rows, self._prepared = streams, logits
         self._batch = Batch(self.rows_max)
         self._loop = asyncio.get_running_loop()
         self._delivered = threading.Event()
@@ -62,13 +58,13 @@ class IdleDevice:
 
     def decode(self, chunks: Sequence[Chunk]) -> NDArray[np.float32]:
         outputs = self._batch.fill(chunks, self.slots, self.context)
-        if self._left_ns and outputs == len(chunks) == self._streams:
+        if self._left_ns and outputs == len(chunks) == self._rows:
             self.own_ns.append(thread_time_ns() - self._left_ns)
             if len(self.own_ns) == self._steps:
                 self._loop.call_soon_threadsafe(self.done.set)
         self._wait_for_delivery()
         self._left_ns = thread_time_ns()
-        return self._logits[:outputs]
+        return self._prepared[:outputs]
 
     def _wait_for_delivery(self) -> None:
         """Wait for the event loop: a device that takes no time must not run ahead of it."""
@@ -79,24 +75,6 @@ class IdleDevice:
     def fork(self, source: int, target: int, length: int, checkpoint: NDArray[np.uint8] | None = None) -> None: ...
 
     def truncate(self, slot: int, length: int, checkpoint: NDArray[np.uint8] | None = None) -> None: ...
-
-    def checkpoint(self, slot: int) -> NDArray[np.uint8]:
-        return np.zeros(0, np.uint8)
-
-    def save(self, slot: int) -> NDArray[np.uint8]:
-        return np.zeros(1, np.uint8)
-
-    def restore(self, slot: int, state: NDArray[np.uint8]) -> None: ...
-
-    def regions(self, state: NDArray[np.uint8], tokens: int) -> Sequence[Region]:
-        return []
-
-    def surviving(self, tell: Callable[[str], None]) -> AbstractContextManager[None]:
-        return nullcontext()
-
-    def rest(self) -> None: ...
-
-    def close(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
