@@ -10,7 +10,7 @@ import asyncio
 import time
 from collections.abc import Callable, Collection, Hashable, Sequence
 from contextlib import closing, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from uuid import UUID
 
@@ -33,7 +33,7 @@ LIMITS = Limits(wall_s=120, cpu_s=60, niceness=10)  # no client waits for it, an
 EMBED_CHUNKS = 32  # between two progress reports: two to three seconds on one core
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Progress:
     files_done: int
     files_total: int
@@ -99,8 +99,9 @@ async def ingest(
     known = await store.sources(tenant_id, opened.id)
     files: list[Source] = [*listing.sources, *(WebSource(url, url, allow_private) for url in dict.fromkeys(urls))]
     sizes = await asyncio.to_thread(lambda: [source.size for source in files])
+    so_far = Progress(0, len(files), 0, sum(sizes), 0, 0.0)
     with nullcontext(loaders) if loaders else closing(LoaderPool()) as pool:
-        run = _Run(tenant_id, opened, store, embedders, pool, listing, attributes, progress, len(files), sum(sizes))
+        run = _Run(tenant_id, opened, store, embedders, pool, listing, attributes, progress, so_far)
         for source, size in zip(files, sizes, strict=True):
             await run.take(source, known.get(source.place))
             run.step(size)
@@ -115,7 +116,7 @@ async def ingest(
         unchanged=run.unchanged,
         removed=len(gone),
         skipped=listing.skipped,
-        chunks=run.chunks,
+        chunks=run.so_far.chunks,
         seconds=run.seconds,
         errors=tuple(listing.errors),
     )
@@ -133,14 +134,10 @@ class _Run:
     listing: Listing
     attributes: Attributes | None
     progress: Callable[[Progress], None]
-    files: int
-    bytes_total: int
+    so_far: Progress
     started: float = field(default_factory=time.monotonic)
-    done: int = 0
-    bytes_done: int = 0
     written: int = 0
     unchanged: int = 0
-    chunks: int = 0
 
     @property
     def seconds(self) -> float:
@@ -157,8 +154,8 @@ class _Run:
             self.listing.errors.append(FileError(source.place, str(error)))
 
     def step(self, size: int) -> None:
-        self.done += 1
-        self.bytes_done += size
+        self.so_far.files_done += 1
+        self.so_far.bytes_done += size
         self._report()
 
     async def _write(self, source: Source, content: Content, sha256: bytes) -> bool:
@@ -182,12 +179,12 @@ class _Run:
         for start in range(0, len(chunks), EMBED_CHUNKS):
             part = chunks[start : start + EMBED_CHUNKS]
             vectors += await embedder.embed_windows([embedded_text(title, chunk) for chunk in part])
-            self.chunks += len(part)
+            self.so_far.chunks += len(part)
             self._report()
         return vectors
 
     def _report(self) -> None:
-        self.progress(Progress(self.done, self.files, self.bytes_done, self.bytes_total, self.chunks, self.seconds))
+        self.progress(replace(self.so_far, seconds=self.seconds))
 
 
 async def read_document(
