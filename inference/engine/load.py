@@ -203,8 +203,7 @@ def _floor_slot(
 ) -> tuple[Request | None, int]:
     """The state of the slot for starved batch requests (see FLOOR_NS): the request that gets it next, if it is free;
     and the number of requests, 0 or 1, that will take it over from the one that has it."""
-    batch = Priority.BATCH
-    starved = [request for request, _ in waiting if request.priority is batch and is_starved(request, now_ns)]
+    starved = [request for request, _ in waiting if is_starved(request, now_ns)]
     if any(request.keeps_slot for request, _ in running):
         return None, int(bool(starved))
     return min(starved, key=lambda request: request.stamps.submitted_ns, default=None), 0
