@@ -241,7 +241,8 @@ class ScriptedModel:
         self.salts.add(salt)
         return None
 
-    def prepare(self, grammar: str, begins: str = "") -> ScriptedGrammar:
+    def prepare(self, grammar: str, begins: str = "", *, salt: str = "") -> ScriptedGrammar:
+        self.salts.add(salt)
         self.grammars.append(ScriptedGrammar(grammar, begins))
         return self.grammars[-1]
 
