@@ -37,9 +37,12 @@ QUERY_TOKENS_MAX = 64
 QUERY_CHARS_MAX = 400  # more text is not a question, but an answer to it
 REWRITING_MS_MAX = 500.0
 RETRIEVAL_SHARE = 0.5  # of the time for the search, at most
-# Of the time from the request to its first token; the search, the question and what is not cached take the rest.
-# Who asks again waits less patiently, and the answer before it says much of what passages would.
-PASSAGE_SHARE, LATER_PASSAGE_SHARE = 0.5, 0.4
+# Of the time from the request to its first token, when the prompt is to be read; the rest is a margin for what nobody
+# foresees. Who asks again waits less patiently, and the answer before it says much of what passages would.
+READ_BY, LATER_READ_BY = 0.9, 0.6
+# New tokens beside the text of passages, by estimate: the words and marks around the question, those around each
+# passage, and one for so many characters of a question or a title.
+FRAME_TOKENS, PASSAGE_FRAME_TOKENS, TOKEN_CHARS = 14, 8, 4
 DEFAULT_STORES = ("docs",)  # for requests without a store; filled at the first start
 PASSAGES_MAX = 5
 
@@ -156,21 +159,27 @@ async def search(turn: Turn, searcher: Searcher | None, trace: Trace, rewriting:
 
 
 def passage_tokens_max(turn: Turn, began_ns: int, token_s: float | None) -> int | None:
-    """Tokens of passages that a model which reads one in `token_s` has read in time for the first token; None: no
-    limit. A deterministic turn has none, as its passages must not depend on how fast the machine was."""
+    """Tokens of passages, with their titles, that a model which reads one in `token_s` reads from now on in time for
+    the first token; None: no limit. A deterministic turn has none, as its passages must not depend on how fast the
+    machine was."""
     due_ns = turn.due.at_ns
     if due_ns is None or not token_s or turn.sampling.deterministic:
         return None
-    share = LATER_PASSAGE_SHARE if turn.history else PASSAGE_SHARE
-    return max(0, int(share * (due_ns - began_ns) / 1e9 / token_s))
+    share = LATER_READ_BY if turn.history else READ_BY
+    left_s = (share * (due_ns - began_ns) - (now_ns() - began_ns)) / 1e9
+    return max(0, int(left_s / token_s) - FRAME_TOKENS - len(question(turn)) // TOKEN_CHARS)
 
 
 def best_within(passages: Sequence[Passage], tokens_max: int | None) -> list[Passage]:
     """The best passages of at most so many tokens, and always the very best one: without it, the search was in vain."""
     if tokens_max is None:
         return list(passages)
-    fitting = sum(tokens <= tokens_max for tokens in accumulate(passage.tokens for passage in passages))
+    fitting = sum(tokens <= tokens_max for tokens in accumulate(map(_prompt_tokens, passages)))
     return list(passages[: max(1, fitting)])
+
+
+def _prompt_tokens(passage: Passage) -> int:
+    return passage.tokens + PASSAGE_FRAME_TOKENS + len(passage.title) // TOKEN_CHARS
 
 
 def found(query: str, passages: Sequence[Passage]) -> FileSearchCall:

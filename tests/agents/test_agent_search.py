@@ -11,7 +11,7 @@ from agents.agent import Agent
 from agents.errors import InvalidTurn
 from agents.events import RetrievalStarted, SourcesFound
 from agents.message import FileSearchCall, Message
-from agents.search import search_documents
+from agents.search import passage_tokens_max, search_documents
 from agents.toolbox import Toolbox
 from agents.turn import FileSearch, Turn
 from inference.generation import NO_DEADLINE, Due, Sampling
@@ -97,7 +97,8 @@ async def test_passages_that_leave_no_room_for_the_answer_are_left_out() -> None
 @pytest.mark.parametrize(
     ("token_s", "due_s", "deterministic", "kept"),
     [
-        (1.0, 500.0, False, 2),  # 250 tokens
+        (1.0, 310.0, False, 2),  # 264 tokens beside the question
+        (1.0, 290.0, False, 1),  # 246: two have 240, and titles
         (1.0, 5000.0, False, 3),
         (10.0, 500.0, False, 1),  # too slow for the best one as well
         (None, 500.0, False, 3),  # not measured yet
@@ -118,10 +119,17 @@ async def test_no_more_passages_are_read_than_the_model_can_read_in_time(
     assert model.prompts[0].count("Title") == kept
 
 
+def test_passages_may_take_what_the_search_has_left_of_the_time_and_the_question_needs_not() -> None:
+    began_ns = now_ns() - 100 * 10**9
+    turn = asked("Which of the four?", due=Due(began_ns + 500 * 10**9))
+    assert passage_tokens_max(turn, began_ns, 1.0) in (331, 332)  # 450 less 100, the question's 4 and 14 of its frame
+    assert passage_tokens_max(turn, began_ns - 500 * 10**9, 1.0) in (281, 282)  # a longer target, most of which is over
+
+
 async def test_a_later_question_gets_fewer_passages() -> None:
     shelf = ShelfSearcher([replace(passage(number), tokens=120) for number in (1, 2, 3)])
     model = ScriptedModel(["Fact 1 [1]."], prefill_token_s=1.0)
-    due = Due(now_ns() + int(590 * 1e9))  # of which half is read in 295 tokens, 0.4 in 236
+    due = Due(now_ns() + int(440 * 1e9))  # 0.9 of it are 396 tokens, 0.6 are 264, of which the question has 15
     await run(model, asked("Which?", file_search=DOCS, due=due, history=(user("Hi"), user("Hello"))), searcher=shelf)
     assert model.prompts[0].count("Title") == 1
 
