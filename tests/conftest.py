@@ -44,8 +44,8 @@ STARTS = {
 }
 
 # Each run tries the same examples, so that one that fails tells of the last change; and no time limit, as machines are
-# shared. New ones: `make test ARGS="--hypothesis-profile explore"`.
-settings.register_profile("same", derandomize=True, deadline=None)
+# shared. More and new ones: `make test ARGS="--hypothesis-profile explore"`.
+settings.register_profile("same", derandomize=True, deadline=None, max_examples=40)
 settings.register_profile("explore", deadline=None)
 settings.load_profile("same")
 

@@ -25,7 +25,7 @@ from tests.retrieval.conftest import patient
 
 DOCS = Path(__file__).parents[2] / "docs"
 # Those that are asked about, and as many others; all of them are asked in tests/worker/cli/test_suite_command.py.
-READ = ("api.md", "documents.md", "hardware.md", "models.md", "operations.md", "quick-start.md", "tools.md")
+READ = ("clients.md", "documents.md", "hardware.md", "operations.md", "quick-start.md", "tools.md")
 STAGES = ["open", "embed", "search", "fuse", "rerank", "read", "compress"]
 
 RELEVANT = {

@@ -203,7 +203,7 @@ def check(r: Request, machine: Watched) -> None:
             assert r.cancelled or r.deadline_ns is not None or r.ahead
 
 
-@settings(max_examples=100, deadline=None, phases=STAGES)
+@settings(deadline=None, phases=STAGES)
 @given(st.sampled_from(CONFIGS), arrivals, st.booleans(), st.booleans())
 def test_every_answer_is_that_of_an_undisturbed_run(
     config: EngineConfig, plan: list[Arrival], rewinds: bool, dear: bool

@@ -98,7 +98,7 @@ def walk(schema: dict[str, Any], seed: int) -> None:
         pass
 
 
-@settings(max_examples=150, deadline=None)
+@settings(deadline=None)
 @given(schema=SCHEMAS, seed=SEEDS)
 def test_a_walk_that_comes_to_its_end_is_an_instance_of_the_schema(schema: dict[str, Any], seed: int) -> None:
     walk(schema, seed)
