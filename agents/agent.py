@@ -15,7 +15,7 @@ from dataclasses import replace
 from functools import partial
 
 from agents.answer_cache import AnswerCache, AnswerLookup, CachedAnswer, SemanticCache
-from agents.errors import AgentError, Interrupted, InvalidTurn
+from agents.errors import AgentError, Interrupted
 from agents.events import ArgumentsDelta, Event, EventSink, ItemFinished, ItemStarted, TurnFinished
 from agents.function_tool import SERVER_SEARCH, Addition, CallShape
 from agents.inflight import InFlight
@@ -31,7 +31,7 @@ from agents.step_on_trial import StepOnTrial, run_on_trial
 from agents.toolbox import Toolbox, ToolResult, fit, validate
 from agents.tools.tool_search import loaded
 from agents.turn import FREE, Prices, Turn
-from inference.errors import InferenceError, InvalidSchema, TextTooLong
+from inference.errors import InferenceError, TextTooLong
 from inference.generation import Finish, Generation, Priority
 from inference.language_model import LanguageModel
 from inference.prompt import Segment
@@ -300,8 +300,8 @@ class Agent:
         return await self._opener.open(turn, trace, unread, likely, passages), likely
 
     async def warm(self, turn: Turn) -> Generation | None:
-        """Prefill what precedes the next question, if that helps, and compile its grammar; this turn has no question
-        yet. Starts to load a model that is not loaded.
+        """Prefill what precedes the next question, if that helps; this turn has no question yet. Starts to load a model
+        that is not loaded.
 
         Raises InvalidTurn, InvalidTemplate.
         """
@@ -310,11 +310,7 @@ class Agent:
         if likely.on_demand is not None:
             likely.on_demand.foresee()
         prefix = await self._prompts.prefix(asked, likely)
-        reading = likely.model.prefill_ahead(prefix, salt=turn.salt, exact=turn.sampling.deterministic)
-        progress, _ = await self._unread(asked)
-        with suppress(InvalidTurn, InvalidSchema):  # the turn itself will say so
-            await self._starter.sampling(progress, likely, thinking=False)
-        return reading
+        return likely.model.prefill_ahead(prefix, salt=turn.salt, exact=turn.sampling.deterministic)
 
     async def read_draft(self, turn: Turn, passages: Sequence[Passage]) -> ReadDraft | None:
         """Prefill the prompt of a question that may still change, with those of its passages that can be read until the

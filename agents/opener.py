@@ -300,7 +300,7 @@ def _grammar(
     if to is None:
         return None
     try:
-        return candidate.model.prepare(to.grammar, to.begins, salt=turn.salt)
+        return candidate.model.prepare(to.grammar, to.begins)
     except InvalidSchema as error:
         if less:  # it may be a schema that nobody insists on
             return _grammar(turn, offer, candidate, stage, less)

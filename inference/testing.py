@@ -241,8 +241,7 @@ class ScriptedModel:
         self.salts.add(salt)
         return None
 
-    def prepare(self, grammar: str, begins: str = "", *, salt: str = "") -> ScriptedGrammar:
-        self.salts.add(salt)
+    def prepare(self, grammar: str, begins: str = "") -> ScriptedGrammar:
         self.grammars.append(ScriptedGrammar(grammar, begins))
         return self.grammars[-1]
 

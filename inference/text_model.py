@@ -9,7 +9,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from hashlib import blake2b
 from itertools import chain
-from threading import Lock
 from typing import Any
 
 from inference.adapter import Adapter
@@ -19,15 +18,10 @@ from inference.generation import Generation, Grammar, UsualSampling
 from inference.grammar.constraint import Vocabulary
 from inference.kvcache.miss_report import judge
 from inference.llama import LlamaModel
-from inference.lru_cache import LruCache
 from inference.picture import Eyes, Run
 from inference.prompt import NO_OPTIONS, ChatMessage, Part, PromptTokens, Rendered, Segment, Value, Verdict
 from inference.template import ChatTemplate
 from inference.tokenizer import Room, TextStream, Tokenizer
-
-# Of the grammars that are kept, which take some 14 MB then. Turns offer the same tools again and again, and their first
-# tokens wait for the compilation.
-GRAMMAR_CHARS_MAX = 200_000
 
 
 class TextModel:
@@ -67,8 +61,6 @@ class TextModel:
         self._tokenizer = Tokenizer(weights, room, self._template.openings)
         self._turns = GeneratedTokens(self._pieces, fingerprint)
         self._vocabulary = Vocabulary(self._pieces, self._end_tokens, partial(weights.tokenize, parse_special=True))
-        self._grammars = LruCache[tuple[str, str, str], Grammar](GRAMMAR_CHARS_MAX, lambda key, _: len(key[1]))
-        self._compiling = Lock()
 
     async def close(self) -> None:
         self._weights.close()
@@ -163,15 +155,8 @@ class TextModel:
     def learn(self, turns: Iterable[tuple[bytes, tuple[int, ...]]]) -> None:
         self._turns.load(turns)
 
-    def prepare(self, grammar: str, begins: str = "", *, salt: str = "") -> Grammar:
-        key = salt, grammar, begins
-        with self._compiling:
-            kept = self._grammars.get(key)
-        if kept is None:
-            kept = self._vocabulary.compile(grammar, begins)
-            with self._compiling:
-                self._grammars.put(key, kept)
-        return kept
+    def prepare(self, grammar: str, begins: str = "") -> Grammar:
+        return self._vocabulary.compile(grammar, begins)
 
     def stats(self) -> dict[str, Any]:
         """Gauges and totals for health and metrics."""

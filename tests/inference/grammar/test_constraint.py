@@ -242,18 +242,6 @@ async def say(model: ChatModel, grammar: str | None, seed: int = 1, **sampling: 
     return "".join([delta.text async for delta in generation]), generation.finish
 
 
-async def test_a_grammar_is_compiled_once_for_each_tenant(model: ChatModel) -> None:
-    grammar = json_grammar({"enum": ["one"]})
-    ours, again, theirs = (model.prepare(grammar, salt=salt) for salt in ("us", "us", "them"))
-    assert again is ours and theirs is not ours
-    assert model.prepare(grammar, "<tool_call>", salt="us") is not ours
-    text = ours.start()
-    forced = text.forced()
-    for token in forced:
-        text.accept(token)
-    assert again.start().forced() == forced != []
-
-
 async def test_the_bundled_model_stays_within_a_schema_at_temperature_1(model: ChatModel) -> None:
     said = await asyncio.gather(*(say(model, json_grammar(PERSON), seed) for seed in range(12)))
     assert {finish for _, finish in said} == {Finish.STOP}

@@ -49,14 +49,6 @@ async def test_the_next_turn_begins_with_what_was_read(client: Client, model: Sc
     assert len((await get(client, f"{URL}/{id}/items"))["data"]) == 4, "only the turn left something"
 
 
-async def test_the_grammar_of_the_next_turn_is_compiled(client: Client, model: ScriptedModel) -> None:
-    asked = {"tools": [{"type": "firsttoken:double"}]}
-    await post(client, f"{URL}/warm", asked, 202)
-    [warmed] = model.grammars
-    await post(client, "/v1/responses", {**asked, "input": "And now?"})
-    assert model.grammars == [warmed, warmed] and "double" in warmed.text
-
-
 async def test_a_conversation_that_is_not_made_yet_can_be_warmed(client: Client, model: ScriptedModel) -> None:
     told = await post(client, f"{URL}/warm", {"instructions": "Be terse."}, 202)
     assert (told["conversation"], told["status"]) == (None, "reading")
