@@ -203,7 +203,11 @@ class Run:
         self.readers.close()
         self._held.close()
         if not self._accepted.done():
-            self._accepted.set_exception(RunCancelled())
+            self._refuse(RunCancelled())
+
+    def _refuse(self, error: Exception) -> None:
+        self._accepted.set_exception(error)
+        self._accepted.exception()  # it counts as seen: its client may have left before
 
     def say(self, said: tuple[Item, ...]) -> str:
         """Keep what is said to a response that is not stored; returns the id of its successor. Raises TurnOver,
@@ -280,7 +284,7 @@ class Run:
                 raise
             status = refusal(error)
             await self._withdraw()
-            self._accepted.set_exception(error)
+            self._refuse(error)
         finally:
             self.broadcast.close()
             self._held.close()
