@@ -234,8 +234,10 @@ async def test_a_stop_lets_answers_finish_and_a_second_signal_ends_them(ready: d
         (("--database-url", "postgresql://nobody@127.0.0.1:1/none"), "Connection refused"),
     ],
 )
-def test_what_prevents_a_start_is_said_in_one_line(settings: tuple[str, ...], said: str, tmp_path: Path) -> None:
-    done = firsttoken("serve", "--workers", "2", "--port", "0", "--home", str(tmp_path), "--docs", "", *settings)
+def test_what_prevents_a_start_is_said_in_one_line(
+    settings: tuple[str, ...], said: str, make_home: Callable[[], Path]
+) -> None:
+    done = firsttoken("serve", "--workers", "2", "--port", "0", "--home", str(make_home()), "--docs", "", *settings)
     # A worker that is quicker than the engine says so before.
     (line,) = [line for line in done.stderr.splitlines() if "no engine is reachable yet" not in line]
     assert done.returncode == 1 and line.startswith("firsttoken: ") and said in line
