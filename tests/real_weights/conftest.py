@@ -33,8 +33,9 @@ def real_worker(make_home: Callable[[], Path]) -> Iterator[Worker]:
         write_with_template(source, files[name], template)
     (home / "models.toml").write_text("\n".join(f'[models.{name}]\nmodel = "{files[name]}"' for name in MODELS))
     small = {"context": CONTEXT, "streams": 1, "resident": 1, "parked-mb": 0, "kv-disk-mb": 0, "docs": ""}
-    options = [f"--{name}={value}" for name, value in small.items()]
-    worker = Worker(home, *options, program="worker")
+    # Without a target nothing is late: else a slow machine gives fewer passages to an answer.
+    options = [f"--{name}={value}" for name, value in {**small, "targets": ""}.items()]
+    worker = Worker(home, *options, program="tests.real_weights.patient_worker")
     worker.wait_until_ready()
     yield worker
     assert worker.stop() == 0

@@ -43,14 +43,15 @@ def test_an_answer_cites_the_passages_it_was_given_or_none(client: OpenAI, handb
         max_output_tokens=32,
         store=False,
     )
-    search, *_, said = answer.output
+    search, *said = answer.output
     assert search.type == "file_search_call" and "Eliza Marlow" in search.results[0].text
     plain = client.responses.input_tokens.count(model=model, input=asked["input"]).input_tokens
     assert answer.usage.input_tokens > plain + 20  # the passages
-    (part,) = said.content
-    assert part.text.strip()
-    for annotation in part.annotations:
-        assert annotation.file_id == file and "[" in part.text
+    parts = [part for item in said for part in item.content]  # it may write down a thought by itself
+    assert any(part.text.strip() for part in parts)
+    for part in parts:
+        for annotation in getattr(part, "annotations", ()):
+            assert annotation.file_id == file and "[" in part.text
 
 
 @pytest.mark.parametrize("model", MODELS)
