@@ -14,7 +14,6 @@ from tqdm import tqdm
 from agents.store.responses import Answered
 from worker.auth.keys import LOCAL_TENANT
 from worker.cli.eval_commands import open_side
-from worker.cli.evals.eval_client import session
 from worker.cli.evals.eval_runner import Judge, eval_target
 from worker.cli.evals.stored_cases import case_of, said_in
 from worker.cli.evals.suite import Answer, Case, Suite
@@ -158,7 +157,7 @@ async def grade_canary(
 ) -> None:
     """What cannot be graded, such as an answer about files, is skipped."""
     asked = eval_target("--judge", judge, key_file)
-    async with open_tenant(config, tenant) as (database, tenant_id), session() as http:
+    async with open_tenant(config, tenant) as (database, tenant_id):
         store = CanaryStore(database)
         canary = await store.named(name)
         if canary is None:
@@ -170,7 +169,7 @@ async def grade_canary(
         cases = [(unit, case, answer) for unit, answer in found if (case := _case(answer, asking)) is not None]
         if not cases:
             raise StartError(f"tenant {tenant} has no ungraded stored answers of canary {name}")
-        async with open_side(http, asked, config, Suite(())) as client:
+        async with open_side(asked, config, Suite(())) as client:
             grader, scores = Judge(client), list[float]()
             for unit, case, answer in tqdm(cases, unit=" answers", disable=None):
                 score = await grader.judged(case, Answer(said_in(answer)))

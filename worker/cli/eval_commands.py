@@ -10,7 +10,6 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import orjson
 
 from agents.store.responses import Answered, answered
@@ -69,10 +68,9 @@ async def evaluate_suite(
         known = (
             await asyncio.to_thread(read_recorded, other.path, suite.cases) if isinstance(other, Recording) else None
         )
-        http = await stack.enter_async_context(session())
-        judging = await stack.enter_async_context(open_judge(http, judge, judge_key_file, config, suite))
+        judging = await stack.enter_async_context(open_judge(judge, judge_key_file, config, suite))
         sides = [one, *([other] if other is not None and known is None else [])]
-        clients = [await stack.enter_async_context(open_side(http, each, config, suite)) for each in sides]
+        clients = [await stack.enter_async_context(open_side(each, config, suite)) for each in sides]
         repeated = sum(case.repeat for case in suite.cases)
         found = await run_cases(suite.cases, clients, judging, at_once=at_once)
     before = known[1] if known else found[1] if other is not None else None
@@ -89,32 +87,32 @@ async def evaluate_suite(
 
 
 @asynccontextmanager
-async def open_side(
-    http: aiohttp.ClientSession, wanted: EvalTarget, config: Config, suite: Suite
-) -> AsyncIterator[EvalClient]:
+async def open_side(wanted: EvalTarget, config: Config, suite: Suite) -> AsyncIterator[EvalClient]:
     match wanted:
         case LocalWorker():
             searches = any(case.stores for case in suite.cases)
             documents = suite.documents if searches else NOTHING
-            async with started(wanted, documents, Home(config.home).models) as (url, key):
+            async with started(wanted, documents, Home(config.home).models) as (url, key), session() as http:
                 client = EvalClient(http, url, key)
                 await client.check()
                 yield client
         case Endpoint(model, url, key_file):
-            client = EvalClient(http, url, await asyncio.to_thread(_key, config, url, key_file), model)
-            await client.check()
-            yield client
+            key = await asyncio.to_thread(_key, config, url, key_file)
+            async with session() as http:
+                client = EvalClient(http, url, key, model)
+                await client.check()
+                yield client
         case _:
             raise StartError("--judge must be a model or a server, not a recorded run")
 
 
 @asynccontextmanager
 async def open_judge(
-    http: aiohttp.ClientSession, judge: str | None, key_file: Path | None, config: Config, suite: Suite
+    judge: str | None, key_file: Path | None, config: Config, suite: Suite
 ) -> AsyncIterator[Judge | None]:
     """Raises StartError if none is named and a case needs one."""
     if judge is not None:
-        async with open_side(http, eval_target("--judge", judge, key_file), config, suite) as client:
+        async with open_side(eval_target("--judge", judge, key_file), config, suite) as client:
             yield Judge(client)
     elif suite.asks_judge:
         raise StartError("some cases need a judge model: name one with --judge")
@@ -211,9 +209,7 @@ async def replay(
     ]
     if not turns:
         raise StartError(f"tenant {tenant} has no stored answers that can be replayed")
-    async with AsyncExitStack() as stack:
-        http = await stack.enter_async_context(session())
-        client = await stack.enter_async_context(open_side(http, asked, config, Suite(())))
+    async with open_side(asked, config, Suite(())) as client:
         done = await _asked_again(client, turns, at_once)
     print("\n".join(stored_cases.table(done)))
     told = stored_cases.as_json(done, str(asked))

@@ -211,7 +211,7 @@ async def _asked(
 
     async with AsyncExitStack() as stack:
         http = await stack.enter_async_context(session())
-        judging = await stack.enter_async_context(open_judge(http, judge, key_file, config, suite))
+        judging = await stack.enter_async_context(open_judge(judge, key_file, config, suite))
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="firsttoken-route-")))
         os.chmod(folder, FOLDER_OF_ROOT)
         derived = folder / "models.toml"
