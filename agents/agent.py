@@ -37,7 +37,8 @@ from inference.language_model import LanguageModel
 from inference.prompt import Segment
 from inference.tokenizer import count_all
 from inference.trace import Span, Trace, now_ns
-from retrieval.query import Passage, Searcher
+from retrieval.passage import Passage
+from retrieval.query import Searcher
 from retrieval.speculative_search import ReadDraft
 
 log = logging.getLogger(__name__)

@@ -32,7 +32,7 @@ from inference.frozen import dataclass
 from inference.generation import Delta, Facts, Finish, Sampling, Stamps
 from inference.lru_cache import LruCache
 from inference.trace import Trace, now_ns
-from retrieval.query import Passage
+from retrieval.passage import Passage
 
 KEY_BYTES = 32
 ANSWER_BYTES = 400  # per entry, besides its text and its tokens

@@ -29,7 +29,7 @@ from agents.message import (
 )
 from inference.frozen import dataclass
 from inference.generation import Likelihoods, Predicted, Spent, TokenLogprob
-from retrieval.query import Passage
+from retrieval.passage import Passage
 
 TurnStatus: TypeAlias = Literal["completed", "incomplete", "failed", "cancelled"]
 

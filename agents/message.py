@@ -14,7 +14,7 @@ from inference.frozen import dataclass
 from inference.generation import TokenLogprob
 from inference.picture import Picture
 from inference.prompt import PlacedPicture
-from retrieval.query import Passage
+from retrieval.passage import Passage
 
 Role: TypeAlias = Literal["user", "assistant", "system", "developer"]
 Status: TypeAlias = Literal["in_progress", "completed", "incomplete", "failed"]

@@ -30,7 +30,8 @@ from inference.frozen import changed
 from inference.generation import Due, Finish, Generation, Grammar, Sampling, Terms, ThoughtLimit
 from inference.prompt import Segment, image_tokens
 from inference.trace import Trace, now_ns
-from retrieval.query import Passage, Searcher
+from retrieval.passage import Passage
+from retrieval.query import Searcher
 from retrieval.speculative_search import READ_TOKENS
 
 

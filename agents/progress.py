@@ -54,7 +54,7 @@ from inference.errors import InferenceError
 from inference.frozen import changed
 from inference.generation import Finish, Grammar, Predicted, Spent
 from inference.trace import Trace, now_ns
-from retrieval.query import Passage
+from retrieval.passage import Passage
 
 T = TypeVar("T")
 

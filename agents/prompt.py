@@ -42,7 +42,7 @@ from inference.language_model import LanguageModel
 from inference.picture import Pixels
 from inference.prompt import ChatMessage, Part, Segment, ToolCall
 from inference.trace import Span, Trace, now_ns
-from retrieval.query import Passage
+from retrieval.passage import Passage
 
 # The line on which the bundled model was trained; larger models understand it as well.
 CONCLUDE = "Tool budget exhausted. Answer now with what you have."

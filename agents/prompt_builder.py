@@ -18,7 +18,7 @@ from agents.turn import Turn
 from inference.errors import TextTooLong, UnseenPicture
 from inference.picture import Picture, Pixels
 from inference.prompt import PromptTokens, Rendered, Segment
-from retrieval.query import Passage
+from retrieval.passage import Passage
 
 # The pixels of a tenant's picture. Raises UnseenPicture.
 See: TypeAlias = Callable[[UUID, Picture], Awaitable[Pixels]]

@@ -23,7 +23,7 @@ from agents.parser.markup import (
 from inference.frozen import changed
 from inference.generation import TokenLogprob
 from inference.grammar.conformance import Conformance, is_enforceable
-from retrieval.query import Passage
+from retrieval.passage import Passage
 
 CALLS_MAX = 64  # of one step; a model that calls more is looping
 UNREADABLE = "unreadable_call"  # the name of a call that failed to parse before its name was known

@@ -25,7 +25,8 @@ from inference.generation import Finish, Generation, Sampling, Terms
 from inference.prompt import THINKING, ChatMessage
 from inference.trace import Trace, now_ns
 from retrieval.errors import RetrievalError
-from retrieval.query import Passage, Query, Searcher
+from retrieval.passage import Passage
+from retrieval.query import Query, Searcher
 
 INSTRUCTIONS = (
     "You are given a conversation and its last question. Rewrite the last question so that it can be understood "

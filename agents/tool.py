@@ -31,7 +31,7 @@ from pydantic_core import to_jsonable_python
 
 from agents.function_tool import function_schema
 from inference.trace import now_ns
-from retrieval.query import Passage
+from retrieval.passage import Passage
 
 # A parameter in the "Args:" part of a docstring, with the lines that continue it.
 _ARGUMENT = re.compile(r"^ {4}(\w+): (.+(?:\n {5,}.+)*)", re.MULTILINE)

@@ -37,7 +37,7 @@ from inference.grammar.lark import Thought, escaped, grammar, value_of
 from inference.grammar.schema import restated
 from inference.lru_cache import LruCache
 from inference.trace import now_ns
-from retrieval.query import Passage
+from retrieval.passage import Passage
 
 log = logging.getLogger(__name__)
 

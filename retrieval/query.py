@@ -1,16 +1,16 @@
-"""A query to vector stores, the passages that it finds, and the interface of what answers it."""
+"""A query to vector stores, and the interface of what answers it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import inf
-from typing import Any, Protocol
+from typing import Protocol
 from uuid import UUID
 
 from inference.trace import Trace
 from retrieval.config import SCORE_THRESHOLD
 from retrieval.filter import Filter
+from retrieval.passage import Passage
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,22 +23,6 @@ class Query:
     limit: int
     score_threshold: float = SCORE_THRESHOLD
     filters: Filter | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Passage:
-    """The span [start_char, end_char) of a file's extracted text; `score` is the fused, reranked score."""
-
-    vector_store_id: str
-    file_id: str
-    filename: str
-    title: str  # the document's title, with the heading of the span
-    text: str
-    start_char: int
-    end_char: int
-    tokens: int  # by the embedder's tokenizer
-    score: float
-    attributes: Mapping[str, Any] = field(default_factory=dict)  # of the file, as its owner set them
 
 
 class Searcher(Protocol):

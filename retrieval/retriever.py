@@ -22,7 +22,8 @@ from retrieval.compress import Cut, compress, neighbours, whole
 from retrieval.config import PASSAGES_MAX, RetrievalConfig
 from retrieval.embedding import by_model, check_model
 from retrieval.errors import EmbeddingModelMissing, StoreNotFound
-from retrieval.query import Passage, Query
+from retrieval.passage import Passage
+from retrieval.query import Query
 from retrieval.rank import PLANNED_SHARE, Reranker, in_turns, reordered, within
 from retrieval.records import SourceSpan, VectorStore
 from retrieval.store import PassageStore

@@ -16,7 +16,8 @@ from math import inf
 
 from inference.generation import Generation
 from inference.trace import Trace
-from retrieval.query import Passage, Query, Searcher
+from retrieval.passage import Passage
+from retrieval.query import Query, Searcher
 
 # From the last key to sending: people reread what they have written. Documents may have changed after that.
 KEPT_S = 20.0

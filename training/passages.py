@@ -13,7 +13,7 @@ from pathlib import Path
 from agents.prompt import numbered
 from retrieval.chunking import passage_title, split
 from retrieval.loaders import markdown
-from retrieval.query import Passage as Retrieved
+from retrieval.passage import Passage as Retrieved
 from training.functions import typed
 from training.values import POOLS, Chooser, capital, lines, lowered
 

@@ -18,7 +18,8 @@ from inference.generation import NO_DEADLINE, Due, Sampling
 from inference.testing import ScriptedModel
 from inference.trace import Trace, now_ns
 from retrieval.errors import StoreNotFound
-from retrieval.query import Passage, Query
+from retrieval.passage import Passage
+from retrieval.query import Query
 from tests.agents.turns import TENANT, ShelfSearcher, asked, call, passage, run, user
 
 DOCS = FileSearch(("docs",), max_num_results=3, score_threshold=0.4)

@@ -10,7 +10,7 @@ from agents.prompt import assemble, decoded
 from agents.turn import Turn
 from inference.picture import Picture, Pixels
 from inference.prompt import PlacedPicture
-from retrieval.query import Passage
+from retrieval.passage import Passage
 from tests.agents.turns import TENANT, passage
 
 CAT, DOG = Picture.of("image/png", b"cat"), Picture.of("image/gif", b"dog")

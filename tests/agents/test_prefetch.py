@@ -29,7 +29,8 @@ from inference.testing import ScriptedGeneration, ScriptedModel
 from inference.tokenizer import Tokenizer
 from inference.trace import Trace
 from retrieval.errors import StoreNotFound
-from retrieval.query import Passage, Query
+from retrieval.passage import Passage
+from retrieval.query import Query
 from tests.agents.turns import TENANT, ShelfSearcher, asked, call, double, passage, run, user
 
 DOCS = FileSearch(("docs",))

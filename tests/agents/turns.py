@@ -30,7 +30,8 @@ from agents.turn import FREE, Prices, Turn
 from inference.testing import ScriptedModel
 from inference.trace import Trace
 from retrieval.errors import StoreNotFound
-from retrieval.query import Passage, Query, Searcher
+from retrieval.passage import Passage
+from retrieval.query import Query, Searcher
 
 TENANT = UUID(int=7)
 

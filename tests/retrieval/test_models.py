@@ -22,7 +22,8 @@ from retrieval.config import RetrievalConfig
 from retrieval.errors import EmbeddingModelChanged, EmbeddingModelMissing, OtherEmbeddingModel, StoreNotFound
 from retrieval.ingest import IngestReport, ingest
 from retrieval.loaders.pool import LoaderPool
-from retrieval.query import Passage, Query
+from retrieval.passage import Passage
+from retrieval.query import Query
 from retrieval.retriever import Retriever
 from retrieval.store import FileQueue, PassageStore, UploadStore
 from tests.inference.encoders import write_encoder

@@ -17,7 +17,8 @@ from retrieval.config import SCORE_THRESHOLD, RetrievalConfig
 from retrieval.errors import StoreNotFound
 from retrieval.filter import Comparison
 from retrieval.ingest import ingest
-from retrieval.query import Passage, Query
+from retrieval.passage import Passage
+from retrieval.query import Query
 from retrieval.rank import Reranker
 from retrieval.retriever import Retriever
 from retrieval.store import PassageStore

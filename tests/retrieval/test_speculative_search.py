@@ -13,7 +13,8 @@ import pytest
 from inference.generation import Facts, Finish, Spent
 from inference.trace import Trace
 from retrieval import speculative_search as module
-from retrieval.query import Passage, Query
+from retrieval.passage import Passage
+from retrieval.query import Query
 from retrieval.speculative_search import READ_TOKENS, TENANT_MAX, ReadDraft, SpeculativeSearch
 
 PASSAGE = Passage("vs_1", "file_1", "docs/port.md", "Port", "The default port is 8080.", 100, 125, 7, 0.9)

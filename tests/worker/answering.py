@@ -22,7 +22,8 @@ from inference.testing import ScriptedGeneration, ScriptedModel
 from inference.trace import Trace
 from migrations.pool import Database
 from retrieval.errors import StoreNotFound
-from retrieval.query import Passage, Query
+from retrieval.passage import Passage
+from retrieval.query import Query
 from retrieval.store import PassageStore
 from tests.worker.harness import SECRET, Client, make_services, serving
 from tests.worker.reader import Event

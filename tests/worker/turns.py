@@ -33,7 +33,7 @@ from agents.message import (
     Reasoning,
     ToolListing,
 )
-from retrieval.query import Passage
+from retrieval.passage import Passage
 from worker.wire.response import ResponseFrame
 from worker.wire.response_request import ResponseRequest
 from worker.wire.strict import parse

@@ -14,7 +14,8 @@ from inference.errors import UnknownEmbedder
 from retrieval.config import SCORE_THRESHOLD
 from retrieval.embedding import check_model
 from retrieval.filter import Attributes, Filter
-from retrieval.query import Passage, Query
+from retrieval.passage import Passage
+from retrieval.query import Query
 from retrieval.records import CountedStore, StoreFile
 from worker.auth.audit import Act
 from worker.auth.scope import USUAL, Scope

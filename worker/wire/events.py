@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 import orjson
 
 from agents.events import Queued, TurnFinished
-from retrieval.query import Passage
+from retrieval.passage import Passage
 
 WireEvent: TypeAlias = dict[str, Any]
 
