@@ -15,7 +15,7 @@ from dataclasses import replace
 from functools import partial
 
 from agents.answer_cache import AnswerCache, AnswerLookup, CachedAnswer, SemanticCache
-from agents.errors import AgentError, Interrupted
+from agents.errors import AgentError, Interrupted, InvalidTurn
 from agents.events import ArgumentsDelta, Event, EventSink, ItemFinished, ItemStarted, TurnFinished
 from agents.function_tool import SERVER_SEARCH, Addition, CallShape
 from agents.inflight import InFlight
@@ -31,7 +31,7 @@ from agents.step_on_trial import StepOnTrial, run_on_trial
 from agents.toolbox import Toolbox, ToolResult, fit, validate
 from agents.tools.tool_search import loaded
 from agents.turn import FREE, Prices, Turn
-from inference.errors import InferenceError, TextTooLong
+from inference.errors import InferenceError, InvalidSchema, TextTooLong
 from inference.generation import Finish, Generation, Priority
 from inference.language_model import LanguageModel
 from inference.prompt import Segment
@@ -331,7 +331,8 @@ class Agent:
     async def share(self, turn: Turn, only: Candidate | None = None) -> Generation | None:
         """Let all tenants share the prefix of turns like this one, which comes from the configuration and contains no
         data of a tenant, and prefill it, if that helps: on all models that may run a step of it, or `only` on one that
-        is about to be among them. Raises InvalidTurn, InvalidTemplate.
+        is about to be among them. Compiles its grammar once, as the first compilation of a process takes longest.
+        Raises InvalidTurn, InvalidTemplate.
         """
         asked = replace(turn, input=(Message("user", "?"),))
         likely, reading = only or self._router.likely(asked), None
@@ -344,6 +345,8 @@ class Agent:
             candidate.model.share(prefix)
             read = candidate.model.prefill_ahead(prefix, salt=turn.salt)
             reading = read if candidate is likely else reading
+        with suppress(InvalidTurn, InvalidSchema):  # its turns will say so
+            await self._starter.sampling((await self._unread(asked))[0], likely, thinking=False)
         return reading
 
 

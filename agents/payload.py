@@ -39,7 +39,7 @@ from agents.message import (
 from inference.generation import TokenLogprob
 from inference.picture import Picture
 from inference.prompt import PlacedPicture
-from retrieval.query import Passage
+from retrieval.passage import Passage
 
 
 def content_payload(text: str, pictures: Sequence[PlacedPicture]) -> list[dict[str, Any]]:

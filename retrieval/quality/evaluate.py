@@ -11,9 +11,10 @@ import numpy as np
 
 from inference.trace import Trace
 from retrieval.candidate import Hit, Scored
+from retrieval.passage import Passage
 from retrieval.quality.measures import Judgement, Quality, judge, mrr_gain, quality
 from retrieval.quality.questions import Question
-from retrieval.query import Passage, Query
+from retrieval.query import Query
 from retrieval.records import SourceSpan
 from retrieval.retriever import Retriever, Stages
 

@@ -19,7 +19,7 @@ from agents.message import (
     ToolListing,
 )
 from agents.payload import decision, from_payload, to_payload
-from retrieval.query import Passage
+from retrieval.passage import Passage
 
 CITATION = Citation(1, 4, 7, "file_1", "a.md", "A", 10, 20)
 RESULT = Passage("", "file_1", "a.md", "A", "Yes.", 10, 20, 0, 0.5, {"year": 2024})

@@ -35,7 +35,8 @@ def words(home: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def url(home: Path, words: Path) -> Iterator[str]:
-    worker = Worker(home, "--embedders", str(words), "--docs", "")
+    options = ("--embedders", str(words), "--docs", "", "--targets", "")  # all passages, on a slow machine too
+    worker = Worker(home, *options, program="tests.patient_worker")
     yield worker.wait_until_ready()["url"]
     assert worker.stop() == 0
 

@@ -35,7 +35,7 @@ def real_worker(make_home: Callable[[], Path]) -> Iterator[Worker]:
     small = {"context": CONTEXT, "streams": 1, "resident": 1, "parked-mb": 0, "kv-disk-mb": 0, "docs": ""}
     # Without a target nothing is late: else a slow machine gives fewer passages to an answer.
     options = [f"--{name}={value}" for name, value in {**small, "targets": ""}.items()]
-    worker = Worker(home, *options, program="tests.real_weights.patient_worker")
+    worker = Worker(home, *options, program="tests.patient_worker")
     worker.wait_until_ready()
     yield worker
     assert worker.stop() == 0
