@@ -304,7 +304,8 @@ async def open_model(
     with trace.span("weights"):
         load = partial(ChatModel.load, progress=tell)
         model = await asyncio.to_thread(load_for, "--model", load, engine)
-    calibrator = Calibrator(engine, Calibrations(Home(config.home).calibrations), lambda: model.steps)
+    calibrations = Calibrations(Home(config.home).calibrations)
+    calibrator = Calibrator(engine, calibrations, lambda: model.steps, lambda: model.is_busy)
     try:
         with trace.span("first_step"):
             await model.start()

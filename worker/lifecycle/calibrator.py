@@ -18,18 +18,26 @@ from inference.provisioning.speed import isolated_attention_paces as measure
 from worker.lifecycle.supervisor import Supervised, Supervisor, Well
 
 PAUSE_S = 60.0  # without a token: the worker is idle
-LOOK_S = 0.2  # longest time for which a returning user shares the CPU with the measurement
+LOOK_S = 0.05  # longest time for which a returning user shares the CPU with the measurement
 
 log = logging.getLogger("firsttoken.calibrator")
 
 
 class Calibrator:
-    """`steps` counts the engine's steps; as soon as it changes, the measurement is postponed to another idle period."""
+    """`steps` counts the engine's steps. As soon as the engine is busy, the measurement is postponed to another idle
+    period: beside it, the first step of who comes back would take several times as long."""
 
     def __init__(
-        self, config: EngineConfig, calibrations: Calibrations, steps: Callable[[], int], *, pause_s: float = PAUSE_S
+        self,
+        config: EngineConfig,
+        calibrations: Calibrations,
+        steps: Callable[[], int],
+        is_busy: Callable[[], bool],
+        *,
+        pause_s: float = PAUSE_S,
     ) -> None:
-        self._config, self._calibrations, self._steps, self._pause_s = config, calibrations, steps, pause_s
+        self._config, self._calibrations, self._pause_s = config, calibrations, pause_s
+        self._steps, self._is_busy = steps, is_busy
         self._task: Supervised | None = None
 
     def start(self, supervisor: Supervisor) -> None:
@@ -70,7 +78,7 @@ class Calibrator:
         try:
             while not reading.done():
                 await asyncio.wait([reading], timeout=LOOK_S)
-                if self._steps() != before:
+                if self._is_busy() or self._steps() != before:
                     return None
             return measure.result_in(reading.result()[0])
         finally:

@@ -19,6 +19,10 @@ from worker.lifecycle.supervisor import Supervisor
 DONE_S = 120.0
 
 
+def at_rest() -> bool:
+    return False
+
+
 async def until(fact: Callable[[], bool]) -> None:
     async with asyncio.timeout(DONE_S):
         while True:
@@ -46,7 +50,7 @@ async def test_what_a_worker_measures_in_a_pause_is_there_at_its_next_start(tmp_
     calibrations = Calibrations(Home(tmp_path).calibrations)
     engine = engine_config(config)
     assert not engine.is_calibrated
-    calibrator = Calibrator(engine, calibrations, lambda: 7, pause_s=0.01)
+    calibrator = Calibrator(engine, calibrations, lambda: 7, at_rest, pause_s=0.01)
     calibrator.start(Supervisor())
     await until(lambda: calibrations.get(engine) is not None)
     await calibrator.close()
@@ -57,7 +61,18 @@ async def test_who_comes_back_ends_the_measurement_which_begins_again_in_the_nex
     tmp_path: Path, started: list[asyncio.subprocess.Process]
 ) -> None:
     calibrations = Calibrations(tmp_path / "calibrations.json")
-    calibrator = Calibrator(EngineConfig(), calibrations, lambda: len(started[:1]), pause_s=0.01)
+    calibrator = Calibrator(EngineConfig(), calibrations, lambda: len(started[:1]), at_rest, pause_s=0.01)
+    calibrator.start(Supervisor())
+    await until(lambda: len(started) > 1)
+    assert started[0].returncode is not None and started[0].returncode < 0
+    await calibrator.close()
+
+
+async def test_who_comes_back_ends_the_measurement_before_a_step_is_done(
+    tmp_path: Path, started: list[asyncio.subprocess.Process]
+) -> None:
+    calibrations = Calibrations(tmp_path / "calibrations.json")
+    calibrator = Calibrator(EngineConfig(), calibrations, lambda: 7, lambda: len(started) == 1, pause_s=0.01)
     calibrator.start(Supervisor())
     await until(lambda: len(started) > 1)
     assert started[0].returncode is not None and started[0].returncode < 0
@@ -67,7 +82,9 @@ async def test_who_comes_back_ends_the_measurement_which_begins_again_in_the_nex
 async def test_a_worker_that_stops_takes_the_measurement_with_it(
     tmp_path: Path, started: list[asyncio.subprocess.Process]
 ) -> None:
-    calibrator = Calibrator(EngineConfig(), Calibrations(tmp_path / "calibrations.json"), lambda: 7, pause_s=0.01)
+    calibrator = Calibrator(
+        EngineConfig(), Calibrations(tmp_path / "calibrations.json"), lambda: 7, at_rest, pause_s=0.01
+    )
     calibrator.start(Supervisor())
     await until(lambda: bool(started))
     await calibrator.close()
@@ -78,7 +95,7 @@ async def test_nothing_is_measured_where_somebody_chose(
     tmp_path: Path, started: list[asyncio.subprocess.Process]
 ) -> None:
     config = EngineConfig(flash_attention="off")
-    calibrator = Calibrator(config, Calibrations(tmp_path / "calibrations.json"), lambda: 7, pause_s=0.0)
+    calibrator = Calibrator(config, Calibrations(tmp_path / "calibrations.json"), lambda: 7, at_rest, pause_s=0.0)
     calibrator.start(Supervisor())
     await asyncio.sleep(0)
     await calibrator.close()
@@ -89,7 +106,7 @@ async def test_a_model_that_vanished_leaves_the_rule_and_a_word_in_the_log(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     config = EngineConfig(model_path=tmp_path / "gone.gguf")
-    calibrator = Calibrator(config, Calibrations(tmp_path / "calibrations.json"), lambda: 7, pause_s=0.0)
+    calibrator = Calibrator(config, Calibrations(tmp_path / "calibrations.json"), lambda: 7, at_rest, pause_s=0.0)
     calibrator.start(Supervisor())
     await until(lambda: "could not be measured" in caplog.text)
     await calibrator.close()
