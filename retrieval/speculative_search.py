@@ -113,13 +113,13 @@ class SpeculativeSearch:
         task.add_done_callback(lambda _: kept.came())  # retrieves an exception, which asyncio would log otherwise
 
     async def read(self, place: Hashable, start: Callable[[list[Passage]], Awaitable[ReadDraft | None]]) -> bool:
-        """Once the search at a place has found something, `start` the prefill of the prompt with it. Returns False if
-        none is started: the search was used, replaced or forgotten meanwhile, or requests wait for an answer."""
+        """Once the search at a place is done, `start` the prefill of the prompt with what it found, if anything. Returns
+        False if none is started: the search failed, was used, replaced or forgotten, or requests wait for an answer."""
         kept = self._kept.get(place)
         if kept is None or kept.read is not None:
             return kept is not None
         await asyncio.wait([kept.task])
-        if not (found := kept.came()) or not self._is_current(place, kept):
+        if (found := kept.came()) is None or not self._is_current(place, kept):
             return False
         read = await start(found)
         if read is None:

@@ -209,6 +209,17 @@ async def test_who_asks_gets_the_passages_that_were_read(speculative_search: Spe
     assert await ask(speculative_search, "Which port?") == [PASSAGE]
 
 
+async def test_a_prompt_for_which_nothing_was_found_is_read_too(
+    speculative_search: SpeculativeSearch, shelf: Shelf
+) -> None:
+    shelf.found, reading, trace = [], Reading(), Trace()
+    await ask(speculative_search, "How are you?", "here")
+    assert await speculative_search.read("here", reading.start)
+    reading.finish = Finish.LENGTH
+    assert await ask(speculative_search, "How are you?", trace=trace) == []
+    assert trace.spans[0].attributes[READ_TOKENS] == 10
+
+
 @pytest.mark.parametrize("later", ["Which port is it?", None])
 async def test_the_next_key_ends_the_reading_whose_time_was_wasted(
     speculative_search: SpeculativeSearch, later: str | None
