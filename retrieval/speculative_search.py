@@ -113,7 +113,7 @@ class SpeculativeSearch:
         task.add_done_callback(lambda _: kept.came())  # retrieves an exception, which asyncio would log otherwise
 
     async def read(self, place: Hashable, start: Callable[[list[Passage]], Awaitable[ReadDraft | None]]) -> bool:
-        """Once the search at a place is done, `start` the prefill of the prompt with what it found, if anything. Returns
+        """Once the search at a place is done, `start` the prefill of the prompt with what it found, if any. Returns
         False if none is started: the search failed, was used, replaced or forgotten, or requests wait for an answer."""
         kept = self._kept.get(place)
         if kept is None or kept.read is not None:
