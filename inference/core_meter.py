@@ -11,12 +11,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path
-from time import process_time
+from time import perf_counter, process_time
 
 from inference.cores import MOUNT, OWN, affinity, control_groups, number_in, quota_of, text_of
 
-# Of a window. The kernel counts in hundredths of a second, and reading its file takes some 50 microseconds.
-WINDOW_S = 0.5
+# Of a window. The kernel counts in hundredths of a second, and reading its file takes some 50 microseconds, but
+# milliseconds with hundreds of processors. Windows are longer there: at most so much of the time is spent on it.
+WINDOW_S, COST_MAX = 0.5, 0.001
 # Sandboxes have the file, but nothing counts in it.
 COUNTED_MIN = 0.5
 STAT = Path("/proc/stat")
@@ -54,12 +55,15 @@ class CoreMeter:
         self._groups = [group for group, quota in limited if quota < inf]
         self._quotas = [quota for _, quota in limited if quota < inf]
         self._before: CpuTimes | None = None
+        self._window_s = WINDOW_S
 
     def left(self, now_s: float) -> float | None:
         """Cores that other programs left in the window that has just ended; None if none has."""
-        if self._before and now_s - self._before.at_s < WINDOW_S:
+        if self._before and now_s - self._before.at_s < self._window_s:
             return None
+        began_s = perf_counter()
         before, self._before = self._before, self._read(now_s)
+        self._window_s = max(WINDOW_S, (perf_counter() - began_s) / COST_MAX)
         return cores_left(before, self._before, len(self._names), self._quotas) if before else None
 
     def _read(self, now_s: float) -> CpuTimes:

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 
+import pytest
+
+from inference import core_meter
 from inference.core_meter import CoreMeter, CpuTimes, cores_left
 from inference.cores import affinity
 
@@ -43,6 +47,24 @@ def test_the_processors_that_this_process_may_use_count_in_windows_of_half_a_sec
     left = meter.left(50.0)
     assert left is not None and 0 <= left - 0.75 * len(affinity()) < 0.1
     assert meter.left(50.1) is None
+
+
+def test_where_the_counters_take_long_to_read_they_are_read_less_often(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a machine with hundreds of processors: the engine's thread reads them between two steps."""
+    reads: list[Path] = []
+
+    def slowly(path: Path) -> str:
+        reads.append(path)
+        time.sleep(0.01)
+        return ""
+
+    meter = CoreMeter(tmp_path / "stat", tmp_path, tmp_path / "own")
+    monkeypatch.setattr(core_meter, "text_of", slowly)
+    for now_s in (0.0, 0.6, 5.0, 9.9):
+        meter.left(now_s)
+    assert reads == [tmp_path / "stat"]
 
 
 def test_the_use_of_groups_with_a_quota_is_read_in_both_versions(tmp_path: Path) -> None:

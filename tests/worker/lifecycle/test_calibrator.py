@@ -57,22 +57,18 @@ async def test_what_a_worker_measures_in_a_pause_is_there_at_its_next_start(tmp_
     assert engine_config(config).is_calibrated
 
 
+@pytest.mark.parametrize("still", ["waits", "was answered"])
 async def test_who_comes_back_ends_the_measurement_which_begins_again_in_the_next_pause(
-    tmp_path: Path, started: list[asyncio.subprocess.Process]
+    tmp_path: Path, started: list[asyncio.subprocess.Process], still: str
 ) -> None:
-    calibrations = Calibrations(tmp_path / "calibrations.json")
-    calibrator = Calibrator(EngineConfig(), calibrations, lambda: len(started[:1]), at_rest, pause_s=0.01)
-    calibrator.start(Supervisor())
-    await until(lambda: len(started) > 1)
-    assert started[0].returncode is not None and started[0].returncode < 0
-    await calibrator.close()
+    def steps() -> int:
+        return len(started[:1]) if still == "was answered" else 7
 
+    def is_busy() -> bool:
+        return still == "waits" and len(started) == 1
 
-async def test_who_comes_back_ends_the_measurement_before_a_step_is_done(
-    tmp_path: Path, started: list[asyncio.subprocess.Process]
-) -> None:
     calibrations = Calibrations(tmp_path / "calibrations.json")
-    calibrator = Calibrator(EngineConfig(), calibrations, lambda: 7, lambda: len(started) == 1, pause_s=0.01)
+    calibrator = Calibrator(EngineConfig(), calibrations, steps, is_busy, pause_s=0.01)
     calibrator.start(Supervisor())
     await until(lambda: len(started) > 1)
     assert started[0].returncode is not None and started[0].returncode < 0

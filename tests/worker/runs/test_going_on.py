@@ -86,6 +86,11 @@ class Two:
         told += await answer.content.readuntil(b"\n\n")
         return response_id_of(told), told, answer
 
+    async def stalled(self) -> None:
+        """Until the first worker's answer stands still."""
+        while not self.models[0].running or len(self.models[0].running[0].ids) < STALLS_AT:  # noqa: ASYNC110  # it tells nobody
+            await asyncio.sleep(0.01)
+
     async def lose(self) -> None:
         """All that other workers see of a worker's death."""
         await self.lost.presence.close()
@@ -163,8 +168,7 @@ async def test_a_worker_that_stops_leaves_it_to_the_other_instead_of_ending_it(t
 async def test_who_waits_for_a_whole_answer_that_is_left_to_another_worker_gets_it_at_the_next_try(two: Two) -> None:
     asked, headers = {"input": "tell me"}, {**GOES_ON, "Idempotency-Key": new_id("key")}
     asking = asyncio.create_task(two.maker.post(URL, json=asked, headers=headers).__aenter__())
-    while not two.models[0].running or len(two.models[0].running[0].ids) < STALLS_AT:  # noqa: ASYNC110  # it tells nobody
-        await asyncio.sleep(0.01)
+    await two.stalled()
     assert two.maker.app is not None
     await drain(two.maker.app, 0.1, asyncio.Event())
     async with await asking as refused:
@@ -283,8 +287,7 @@ async def test_an_answer_with_a_tool_goes_on_between_its_steps(
     async with pair(database, monkeypatch, CALL, TEXT) as two:
         two.models[1].replies = [TEXT]
         asking = asyncio.create_task(two.begin("background", tools=[{"type": "firsttoken:double"}]))
-        while not two.models[0].running or len(two.models[0].running[0].ids) < STALLS_AT:  # noqa: ASYNC110  # it tells nobody
-            await asyncio.sleep(0.01)
+        await two.stalled()
         two.models[0].running[0].released.set()
         id, beginning, answer = await asking
         told = events_in(beginning)
