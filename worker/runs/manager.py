@@ -183,7 +183,15 @@ class Runs:
         held.enter_context(self.services.authenticator.revocable(turn.principal, run.cancel))
         await run.start(held)
         self.services.presence.notify_local(run.id)
+        if run.was_known:
+            await self._heed(run)
         return run
+
+    async def _heed(self, run: Run) -> None:
+        """Something may have been said to it before it was here. Where that cannot be read, it is not ended early."""
+        with suppress(NotFound, *DATABASE_AWAY):
+            if SUCCESSOR in (await self.services.responses.get(run.turn.tenant_id, run.id)).body:
+                run.steering.ask()
 
     def get(self, tenant_id: UUID, response_id: str) -> Run | None:
         run = self._runs.get(response_id)
@@ -368,9 +376,6 @@ class Runs:
                 await asyncio.sleep(RETRY_S)
             else:
                 run.readers.expect()
-                with suppress(NotFound, *DATABASE_AWAY):  # then it is not ended early for what was said to it
-                    if SUCCESSOR in (await self.services.responses.get(*asked[:2])).body:
-                        run.steering.ask()
                 return run
 
     def _makes(self, owned: OwnedResponse) -> bool:

@@ -15,9 +15,8 @@ from agents.errors import NotFound, TooManyQueued
 from agents.payload import to_payload
 from agents.store.responses import ResponseRecord
 from migrations.pool import Connection, Database
-from worker.runs.running_store import CHANNEL, QUEUED, OwnedResponse, add_events, notify_readers
+from worker.runs.running_store import CHANNEL, QUEUED, OwnedResponse, add_events, end_unstarted
 from worker.runs.steering_store import KEPT
-from worker.wire import events as wire
 from worker.wire.events import WireEvent
 
 TENANT_QUEUED_MAX = 100  # about an hour of answers; clients should keep larger backlogs on their side
@@ -166,7 +165,7 @@ class QueueStore:
                 response_id,
             )
             if removed:
-                await _end(connection, tenant_id, response_id, {"status": "cancelled"})
+                await end_unstarted(connection, tenant_id, response_id, {"status": "cancelled"})
         return bool(removed)
 
     async def fail(self, taken: OwnedResponse, error: Mapping[str, Any]) -> None:
@@ -175,7 +174,7 @@ class QueueStore:
             if await _hold(connection, taken):
                 await _remove(connection, taken)
                 failed = {"status": "failed", "error": dict(error)}
-                await _end(connection, taken.tenant_id, taken.response_id, failed)
+                await end_unstarted(connection, taken.tenant_id, taken.response_id, failed)
 
 
 async def _hold(connection: Connection, taken: OwnedResponse) -> bool:
@@ -194,23 +193,6 @@ async def _remove(connection: Connection, taken: OwnedResponse) -> None:
     await connection.execute(
         "delete from queued_responses where tenant_id = $1 and response_id = $2", taken.tenant_id, taken.response_id
     )
-
-
-async def _end(connection: Connection, tenant_id: UUID, response_id: str, changes: Mapping[str, Any]) -> None:
-    row = await connection.fetchrow(
-        """update responses set status = $3, worker = null, completed_at = now(), body = body || $4::jsonb
-           where tenant_id = $1 and id = $2
-           returning body, (select max(sequence_number) from response_events
-                            where tenant_id = $1 and response_id = $2) as number""",
-        tenant_id,
-        response_id,
-        changes["status"],
-        changes,
-    )
-    if row is not None and changes["status"] == "failed":  # a cancelled response has no terminal event
-        event = wire.response("failed", row["body"]) | {"sequence_number": row["number"] + 1}
-        await add_events(connection, tenant_id, response_id, [event])
-    await notify_readers(connection, response_id)
 
 
 async def _tell_workers(connection: Connection) -> None:

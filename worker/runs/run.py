@@ -129,6 +129,11 @@ class Run:
         return self.turn.frame.request.background is True
 
     @property
+    def was_known(self) -> bool:
+        """Whether clients could know its id before it was here."""
+        return self._promised or self._interrupted is not None
+
+    @property
     def is_resumable(self) -> bool:
         """Whether another worker resumes it if this one is lost."""
         return self._job is not None
@@ -173,7 +178,7 @@ class Run:
         except asyncio.CancelledError:
             if self.accepted:  # its client left at that moment, and may come back
                 self.readers.expect()
-            elif self._promised or self._interrupted is not None:  # what starts it stops with this worker
+            elif self.was_known:  # what starts it stops with this worker
                 self.leave()
             else:
                 self.cancel()

@@ -17,7 +17,7 @@ from uuid import UUID
 import orjson
 from asyncpg import NoDataFoundError
 
-from agents.errors import NotFound
+from agents.errors import NotFound, TurnOver
 from agents.payload import from_payload, to_payload
 from agents.store.conversations import append_items
 from agents.store.responses import ResponseRecord
@@ -37,6 +37,7 @@ from worker.runs.continuation import (
     rebuilt_items,
 )
 from worker.runs.steering_store import KEPT, SUCCESSOR, Successor, take_successor
+from worker.wire import events as wire
 from worker.wire.events import WireEvent
 
 if TYPE_CHECKING:
@@ -302,7 +303,6 @@ class RunningStore:
         Its output stays in the conversation, and a terminal event is stored. Idempotent.
         """
         tenant_id, response_id = taken.tenant_id, taken.response_id
-        successor: Successor | None = None
         async with self._database.tenant(tenant_id) as connection:
             row = await connection.fetchrow(
                 """update responses set worker = null
@@ -330,14 +330,52 @@ class RunningStore:
                 if row["conversation_id"] is not None:
                     items = (*map(from_payload, row["input"]), *said)
                     await append_items(connection, tenant_id, row["conversation_id"], items, response_id)
-                successor = await take_successor(connection, tenant_id, row["body"], taken.worker)
+                await _fail_successor(connection, tenant_id, ended)
             await notify_readers(connection, response_id)
-        if successor is not None:
-            await self.give_up(OwnedResponse(tenant_id, successor.id, taken.worker), error)
 
     async def forget(self, days: float) -> None:
         """Delete the events of responses that ended longer ago; the responses themselves are kept."""
         await self._database.fetch("select forget_response_events($1)", timedelta(days=days))
+
+
+async def end_unstarted(connection: Connection, tenant_id: UUID, response_id: str, end: Mapping[str, Any]) -> None:
+    """End a response of which nothing was generated: as cancelled, without a terminal event, or as failed. Idempotent.
+    What was said to it has failed then, and what was said to that."""
+    while True:
+        row = await connection.fetchrow(
+            """update responses set status = $3, worker = null, completed_at = now(), body = body || $4::jsonb
+               where tenant_id = $1 and id = $2 and completed_at is null
+               returning body, (select coalesce(max(sequence_number) + 1, 0) from response_events
+                                where tenant_id = $1 and response_id = $2) as number""",
+            tenant_id,
+            response_id,
+            end["status"],
+            end,
+        )
+        if row is None:
+            return
+        body, number = row["body"], row["number"]
+        if end["status"] == "failed":
+            events = [wire.response("failed", body)]
+            if number == 0:
+                events.insert(0, wire.response("created", {**body, "status": "queued", "error": None}))
+            numbered = [{**event, "sequence_number": n} for n, event in enumerate(events, number)]
+            await add_events(connection, tenant_id, response_id, numbered)
+        await notify_readers(connection, response_id)
+        if SUCCESSOR not in body:
+            return
+        response_id, end = body[SUCCESSOR], _end_of_successor(body)
+
+
+def _end_of_successor(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Of the response with this body, which has ended and cannot be gone on with."""
+    over = TurnOver(body["id"])
+    return {"status": "failed", "error": body["error"] or {"code": over.code, "message": str(over)}}
+
+
+async def _fail_successor(connection: Connection, tenant_id: UUID, body: Mapping[str, Any]) -> None:
+    if SUCCESSOR in body:
+        await end_unstarted(connection, tenant_id, body[SUCCESSOR], _end_of_successor(body))
 
 
 async def notify_readers(connection: Connection, *response_ids: str) -> None:
@@ -420,8 +458,9 @@ async def _store_end(
 async def _end_otherwise(connection: Connection, tenant_id: UUID, batch: Batch, end: ResponseEnd) -> None:
     """What was told is what stands: another end may have been stored, by a COMMIT whose answer was lost."""
     record = end.record
-    await connection.execute(
-        """update responses set status = $3, completed_at = $4, body = $5 where tenant_id = $1 and id = $2""",
+    body = await connection.fetchval(
+        f"""update responses set status = $3, completed_at = $4, body = {KEPT} || $5
+            where tenant_id = $1 and id = $2 returning body""",
         tenant_id,
         record.id,
         record.status,
@@ -437,6 +476,7 @@ async def _end_otherwise(connection: Connection, tenant_id: UUID, batch: Batch, 
     await connection.execute(
         "delete from queued_responses where tenant_id = $1 and response_id = $2", tenant_id, record.id
     )
+    await _fail_successor(connection, tenant_id, body)
     if record.conversation_id is None:
         return
     await connection.execute(

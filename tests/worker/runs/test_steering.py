@@ -23,10 +23,11 @@ from inference.testing import ScriptedModel
 from migrations.pool import CommitUnknown, Database
 from tests.agents.turns import user
 from tests.worker.answering import MODEL, StallingModel, answering, events_of, get, post, replay, services_with
-from tests.worker.harness import SECRET, Client
+from tests.worker.harness import SECRET, Client, serving
 from tests.worker.runs.test_going_on import PIECE, TEXT, pair
 from tests.worker.sharing import colleagues, response_id_of, signed_in
 from worker.auth.keys import Keys
+from worker.config import Config
 from worker.runs import manager
 from worker.runs.continuation import Batch
 from worker.runs.presence import STEER, Presence
@@ -38,6 +39,7 @@ from worker.wire.limits import SAID_MAX, TEXT_CHARS_MAX
 URL = "/v1/responses"
 HALF = "Half an answer,"
 STREAM = {"input": "Tell me.", "stream": True}
+NOBODY_TAKES = Config(background=0)
 LESS = "Shorter, please."
 CALLS_MINE = 'Hm. <tool_call>\n{"name": "mine", "arguments": {}}\n</tool_call>'
 MINE = {"type": "function", "name": "mine", "parameters": {"type": "object", "properties": {}}}
@@ -257,6 +259,59 @@ async def test_whoever_stops_a_response_stops_what_was_said_to_it(database: Data
         await answer.read()
         after = await ended(client, told["response"])
     assert (after["status"], after["error"]["code"]) == ("failed", "response_already_completed")
+
+
+async def queued(client: Client, **more: Any) -> str:
+    return str((await post(client, URL, {"input": "Tell me.", "background": True, **more}))["id"])
+
+
+async def test_what_is_said_to_a_response_in_the_queue_ends_it_as_soon_as_it_runs(database: Database) -> None:
+    model = talk()
+    async with signed_in(database, services_with(database, model, NOBODY_TAKES)) as client:
+        id = await queued(client)
+        told = await post(client, f"{URL}/{id}/steer", {"input": LESS}, 202)
+        async with serving(services_with(database, model)):
+            after = await ended(client, told["response"])
+        before = await get(client, f"{URL}/{id}")
+    assert (before["incomplete_details"]["reason"], after["status"]) == ("steered", "completed")
+
+
+@pytest.mark.parametrize("end", ["cancelled", "deleted", "not started"])
+async def test_what_is_said_to_a_response_that_never_runs_has_failed(database: Database, end: str) -> None:
+    async with signed_in(database, services_with(database, talk(), NOBODY_TAKES)) as client:
+        conversation = (await post(client, "/v1/conversations", {}))["id"]
+        id = await queued(client, conversation=conversation)
+        first = (await post(client, f"{URL}/{id}/steer", {"input": LESS}, 202))["response"]
+        second = (await post(client, f"{URL}/{first}/steer", {"input": LESS}, 202))["response"]
+        if end == "cancelled":
+            await post(client, f"{URL}/{id}/cancel", {})
+        elif end == "deleted":
+            await client.delete(f"{URL}/{id}")
+        else:
+            await client.delete(f"/v1/conversations/{conversation}")
+            async with serving(services_with(database, talk())):
+                await ended(client, id)
+        told = [await replay(client, each) for each in (first, second)]
+        after = [await get(client, f"{URL}/{each}") for each in (first, second)]
+    code = "conversation_not_found" if end == "not started" else "response_already_completed"
+    assert [(each["status"], each["error"]["code"]) for each in after] == [("failed", code)] * 2
+    types = ["response.created", "response.failed"]
+    assert [[event["type"] for event in events] for events in told] == [types] * 2
+
+
+async def test_what_is_said_in_a_conversation_that_is_deleted_fails_with_its_response(database: Database) -> None:
+    model = talk()
+    async with answering(database, model=model) as client:
+        conversation = (await post(client, "/v1/conversations", {}))["id"]
+        id, answer, _ = await begun(client, conversation=conversation)
+        model.running[0].cancel = lambda: None  # type: ignore[method-assign]
+        successor = (await post(client, f"{URL}/{id}/steer", {"input": LESS}, 202))["response"]
+        await client.delete(f"/v1/conversations/{conversation}")
+        model.running[0].released.set()
+        await answer.read()
+        after = await ended(client, successor)
+        before = await get(client, f"{URL}/{id}")
+    assert (before["status"], before["firsttoken_successor"], after["status"]) == ("failed", successor, "failed")
 
 
 def standing_still(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
