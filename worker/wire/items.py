@@ -98,7 +98,7 @@ class ToolSearchOutputItem(_Item):
         return FunctionCallOutput(self.call_id or SERVER_CALL, described(tools), shape=shape, tools=tools)
 
 
-class AdditionalToolsItem(Echoed):
+class AdditionalToolsItem(Strict):
     """From here on, the model may call these tools."""
 
     type: Literal["additional_tools"]
@@ -119,7 +119,7 @@ class UpdatedText(Strict):
     format: TextFormat
 
 
-class ConfigurationUpdateItem(Echoed):
+class ConfigurationUpdateItem(Strict):
     """From here on, answers have this effort and format."""
 
     type: Literal["configuration_update"]

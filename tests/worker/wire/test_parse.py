@@ -24,6 +24,7 @@ from worker.wire.strict import SHORT_BYTES_MAX, Strict, parse, parsed
 from worker.wire.text_inputs import EmbeddingsRequest
 
 FUNCTION = {"type": "function", "name": "f"}
+ADDED_TOOLS: Any = {"type": "additional_tools", "role": "developer", "tools": []}
 ODD = {"type": "object", "properties": {"a": {"type": "array", "contains": {}}}}
 NESTED = {"type": "and", "filters": [{"type": "in", "key": "a", "value": 1}]}
 
@@ -61,6 +62,8 @@ def test_many_small_messages_are_taken_and_many_wrong_ones_cost_one_error() -> N
         ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input[0].content[0]", None),
         ({"input": [{"type": "computer_call"}]}, "input[0]", "unsupported_parameter"),
         ({"input": ["hello"]}, "input[0]", "unsupported_parameter"),
+        ({"input": [{"type": "configuration_update", "tools": []}]}, "input[0].tools", "unknown_parameter"),
+        ({"input": [{**ADDED_TOOLS, "tool_choice": "auto"}]}, "input[0].tool_choice", "unknown_parameter"),
         ({"temperature": "1"}, "temperature", "invalid_type"),
         ({"temperature": True}, "temperature", "invalid_type"),
         ({"temperature": 2.5}, "temperature", "above_max_value"),
