@@ -23,6 +23,7 @@ from mcp import Client, MCPError, StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
 from mcp.types import CallToolResult, TextContent
 from mcp.types import Tool as RemoteTool
+from pydantic import ValidationError
 
 from agents.function_tool import NAME_CHARS_MAX, function_schema
 from agents.mcp_config import TOOLS_MAX, ServerTable
@@ -109,8 +110,10 @@ class _Bounded(httpx2.AsyncByteStream):
         await self._inner.aclose()
 
 
-for name in ("mcp", "httpx2"):  # they log the URLs of requests, which may be secrets
-    logging.getLogger(name).setLevel(logging.ERROR)
+# They log the URLs of requests, which may be secrets, and a traceback for each message that is wrong: a server could
+# fill the disk. What went wrong is said here.
+for name in ("mcp", "client", "httpx2"):
+    logging.getLogger(name).setLevel(logging.CRITICAL)
 
 CONNECT_S = 20.0  # a command may have to download its package first
 HTTP_S = 600.0  # between two bytes: calls have limits of their own
@@ -186,8 +189,9 @@ class McpServer:
             raise ToolError(f"the server '{self.name}' refused: {error.message}") from None
         except Exception as error:  # top-level boundary: another process, and its client library
             self._lost.set()
-            log.warning("MCP server %s: a call failed: %s, %s", self.name, type(error).__name__, outline(error))
-            raise ToolError(f"the server '{self.name}' cannot be reached") from None
+            reason = outline(error)
+            log.warning("MCP server %s: a call failed: %s, %s", self.name, type(error).__name__, reason)
+            raise ToolError(f"the server '{self.name}' failed: {reason}") from None
         if result.is_error:
             raise ToolError(_text(result))
         return _text(result)
@@ -290,6 +294,8 @@ def outline(error: BaseException) -> str:
             return str(error)
         case TimeoutError() | httpx2.TimeoutException():
             return "it does not answer in time"
+        case ValidationError():
+            return "its answer does not follow the protocol"
     return "it cannot be reached"
 
 

@@ -150,7 +150,8 @@ class RequestedServers:
     async def _listed(self, connection: Any) -> tuple[Offer, ...]:
         async with connection.connected() as tools:
             offers = [_offer(tool) for tool in tools]
-        return tuple(offer for offer in offers if self._is_fit(offer.schema) and _is_storable(offer.schema))
+        fit = [offer for offer in offers if self._is_fit(offer.schema) and _is_storable(offer.schema)]
+        return tuple({offer.name: offer for offer in reversed(fit)}.values())[::-1]  # the first of each name
 
     def _server(self, server: RequestedServer) -> Any:
         table = ServerTable(url=server.url, headers=dict(server.headers))

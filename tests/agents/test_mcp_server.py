@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from socket import socket
+from typing import Any
 
+import httpx2
 import pytest
 
 from agents.mcp_config import AbsentTool, ServerTable
-from agents.mcp_server import McpServer, McpTool, tool_name
-from agents.tool import ToolContext
+from agents.mcp_server import McpServer, McpTool, outline, tool_name
+from agents.tool import ToolContext, ToolError
 from agents.toolbox import Toolbox, ToolResult
 from tests.agents.turns import TENANT
 from worker.lifecycle.supervisor import Supervisor
@@ -120,3 +123,40 @@ async def test_an_absent_tool_says_so() -> None:
 def test_names_fit_the_public_contract() -> None:
     assert tool_name("far", "Read/File-2") == "far_read_file_2"
     assert len(tool_name("far", "a" * 200)) == 128
+
+
+class Saying(httpx2.AsyncBaseTransport):
+    """In place of a server: what it says to each method."""
+
+    def __init__(self, **results: Any) -> None:
+        self._results = results
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        asked = json.loads(await request.aread() or "{}")
+        result = self._results.get(asked.get("method", "").replace("/", "_"))
+        if "id" not in asked or result is None:
+            return httpx2.Response(202)
+        noise = {"jsonrpc": "2.0", "method": "notifications/progress", "params": {}}
+        answer = {"jsonrpc": "2.0", "id": asked["id"], "result": result}
+        told = "".join(f"data: {json.dumps(message)}\n\n" for message in (noise, answer))
+        return httpx2.Response(200, headers={"content-type": "text/event-stream"}, content=told.encode())
+
+
+GREETING = {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}, "serverInfo": {"name": "x", "version": "1"}}
+ECHO: dict[str, Any] = {"name": "echo", "inputSchema": {"type": "object"}}
+
+
+async def test_what_does_not_follow_the_protocol_is_called_so_and_fills_no_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    table = ServerTable(url="https://tools.example/mcp")
+    nameless = Saying(initialize=GREETING, tools_list={"tools": [{**ECHO, "name": None}]})
+    with pytest.raises(Exception) as wrong:
+        async with McpServer("far", table, transport=nameless).connected():
+            pass
+    assert outline(wrong.value) == "its answer does not follow the protocol"
+    empty = McpServer("far", table, transport=Saying(initialize=GREETING, tools_list={"tools": [ECHO]}, tools_call={}))
+    async with empty.connected():
+        with pytest.raises(ToolError, match="does not follow the protocol"):
+            await empty.call("echo", {}, WAIT_S)
+    assert [record.name for record in caplog.records] == ["firsttoken.mcp"]

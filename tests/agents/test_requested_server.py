@@ -85,6 +85,15 @@ async def test_what_a_server_says_can_be_stored_and_is_short() -> None:
     assert "\0" not in server.listing.error and len(server.listing.error) == requested_server.REASON_CHARS_MAX
 
 
+async def test_of_tools_with_one_name_the_first_counts() -> None:
+    """A server may list them again on each of its pages."""
+    schema: dict[str, Any] = {"type": "object", "properties": {}}
+    library = Library([("first", schema), ("second", schema)])
+    (server,) = await RequestedServers(library, lambda schema: True).opened(TENANT, [SERVER], Trace())
+    assert [function.description for function in server.functions] == ["first"]
+    assert [tool["description"] for tool in server.listing.tools] == ["first"]
+
+
 def test_names_that_no_model_can_write_are_left_out() -> None:
     odd = [READ._replace(name=name) for name in ("a b", "x" * 128, "ü", "a\nb", "files.read", "a/b")]
     assert [function.name for function in opened(SERVER, *odd).functions] == ["far__files.read"]
