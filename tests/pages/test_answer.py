@@ -37,6 +37,49 @@ async def test_an_answer_streams_in_under_its_question(open_page: OpenPage, scri
     await expect(page.get_by_role("button", name="Send the question")).to_be_visible()
 
 
+# Notes what moves by itself: each animation, and each transition, draws the page sixty times a second.
+MOVES = """() => {
+  window.moves = [];
+  const note = ({ target }, what) => moves.push(`${target.id || target.className}: ${what}`);
+  addEventListener("transitionrun", (event) => note(event, event.propertyName));
+  addEventListener("animationstart", (event) => {
+    const { animationDuration } = getComputedStyle(event.target, event.pseudoElement);
+    if (animationDuration !== "0s") note(event, event.animationName);
+  });
+}"""
+
+
+async def test_nothing_moves_from_the_question_to_the_end_of_the_answer(
+    open_page: OpenPage, scripted: ScriptedWorker
+) -> None:
+    """Drawing takes the cores that compute the answer, where they are the same."""
+    steps = [asyncio.Event() for _ in range(3)]
+    call = {"id": "fc_1", "type": "function_call", "call_id": "call_1", "name": "firsttoken:calculator"}
+
+    async def answer(stream: Stream) -> None:
+        await steps[0].wait()
+        await stream.sources()
+        await steps[1].wait()
+        item = {**call, "arguments": "", "status": "in_progress"}
+        await stream.send("response.output_item.added", output_index=1, item=item)
+        await steps[2].wait()
+        await stream.begin_text()
+        await stream.text("Hello.")
+        await stream.end_text("Hello.")
+        await stream.complete()
+
+    scripted.script = answer
+    page = await open_page(scripted.url)
+    await page.evaluate(MOVES)
+    await ask(page, "Anything")
+    await expect(page.locator(".waiting")).to_have_css("opacity", "1")
+    for step, shown in zip(steps, (".source-card", ".step", ".prose"), strict=True):
+        step.set()
+        await expect(page.locator(shown)).to_be_visible()
+    await expect(page.get_by_role("button", name="Send the question")).to_be_visible()
+    assert await page.evaluate("() => window.moves") == []
+
+
 async def test_a_stream_may_be_cut_anywhere_and_hold_heartbeats(open_page: OpenPage, scripted: ScriptedWorker) -> None:
     async def answer(stream: Stream) -> None:
         stream.piece_bytes = 1

@@ -9,6 +9,8 @@ import { Steps } from "./steps.js";
 import { Thought } from "./thought.js";
 import { timing } from "./timing.js";
 
+// A sign of life of who waits. Animations draw sixty times a second, with the cores that compute the answer.
+const BEAT_MS = 1000;
 const CUT = "firsttoken:cut";
 const TIMED_OUT = "The answer ends here because it reached its time limit.";
 const FULL = "The answer ends here because the context of the model is full.";
@@ -31,7 +33,9 @@ export class Answer {
     this.stage = el("span", {}, "Thinking");
     this.now = el("button", { type: "button", class: "button", click: () => this.answerNow() }, "Answer now");
     this.now.hidden = true;
-    this.waiting = el("p", { class: "waiting" }, el("span", { class: "pulse" }), this.stage, this.now);
+    const pulse = el("span", { class: "pulse" });
+    this.beat = setInterval(() => pulse.classList.toggle("is-faint"), BEAT_MS);
+    this.waiting = el("p", { class: "waiting" }, pulse, this.stage, this.now);
     this.body = el("div", { class: "answer-body" });
     this.heard = el("p", { class: "quiet heard", dir: "auto" });
     this.heard.hidden = true;
@@ -209,6 +213,7 @@ export class Answer {
 
   /** The answer is over, for whatever reason. */
   settle() {
+    clearInterval(this.beat);
     this.waiting.hidden = this.heard.hidden = true;
     for (const itemId of this.texts.keys()) this.finishText(itemId);
     this.steps.settle();
