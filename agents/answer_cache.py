@@ -31,7 +31,7 @@ from inference.errors import InferenceError
 from inference.frozen import dataclass
 from inference.generation import Delta, Facts, Finish, Sampling, Stamps
 from inference.lru_cache import LruCache
-from inference.trace import Trace, now_ns
+from inference.trace import Span, Trace, now_ns
 from retrieval.passage import Passage
 
 KEY_BYTES = 32
@@ -52,13 +52,35 @@ class CachedAnswer:
         return ANSWER_BYTES + 4 * len(self.text) + TOKEN_BYTES * len(self.ids)
 
 
+@dataclass(slots=True)
+class Savings:
+    """How often a cache had an answer, and what that saved."""
+
+    hits: int = 0
+    misses: int = 0
+    tokens: int = 0
+    seconds: float = 0.0
+
+    def add(self, answer: CachedAnswer, seconds: float) -> None:
+        self.hits += 1
+        self.tokens += len(answer.ids)
+        self.seconds += seconds
+
+    def stats(self, cache: str) -> dict[str, float]:
+        return {
+            f"{cache}_hits_total": self.hits,
+            f"{cache}_misses_total": self.misses,
+            f"{cache}_saved_tokens_total": self.tokens,
+            f"{cache}_saved_seconds_total": round(self.seconds, 3),
+        }
+
+
 class AnswerCache:
     """Evicts the least recently used. For the event loop only."""
 
     def __init__(self, bytes_max: int) -> None:
         self._kept = LruCache[bytes, CachedAnswer](bytes_max, lambda _, answer: answer.size)
-        self.hits = self.misses = self.saved_tokens = 0
-        self.saved_s = 0.0
+        self.saved = Savings()
 
     def __repr__(self) -> str:
         return f"<AnswerCache {len(self._kept)} answers | {self._kept.size} of {self._kept.size_max} bytes>"
@@ -77,14 +99,8 @@ class AnswerCache:
 
     def get(self, key: bytes) -> CachedAnswer | None:
         answer = self._kept.get(key)
-        self.misses += answer is None
+        self.saved.misses += answer is None
         return answer
-
-    def saved(self, answer: CachedAnswer, seconds: float) -> None:
-        """An answer was reused, which saved this time."""
-        self.hits += 1
-        self.saved_tokens += len(answer.ids)
-        self.saved_s += seconds
 
     def put(self, key: bytes, answer: CachedAnswer) -> None:
         """Only an answer that ended by itself: one that was cut off by its client or a deadline is incomplete."""
@@ -92,13 +108,7 @@ class AnswerCache:
             self._kept.put(key, answer)
 
     def stats(self) -> dict[str, float]:
-        return {
-            "answer_cache_bytes": self._kept.size,
-            "answer_cache_hits_total": self.hits,
-            "answer_cache_misses_total": self.misses,
-            "answer_cache_saved_tokens_total": self.saved_tokens,
-            "answer_cache_saved_seconds_total": round(self.saved_s, 3),
-        }
+        return {"answer_cache_bytes": self._kept.size, **self.saved.stats("answer_cache")}
 
 
 class CachedGeneration:
@@ -231,12 +241,9 @@ class SemanticCache:
     embed: Embed
     checked_share: float = CHECKED_SHARE
     chance: random.Random = field(default_factory=random.Random)
-    hits: int = 0
-    misses: int = 0
+    saved: Savings = field(default_factory=Savings)
     checked: int = 0
     wrong: int = 0
-    saved_tokens: int = 0
-    saved_s: float = 0.0
     _kept: LruCache[tuple[bytes, str], _Kept] = field(init=False)
     _contexts: dict[bytes, dict[str, _Kept]] = field(default_factory=dict)
 
@@ -255,22 +262,16 @@ class SemanticCache:
             async with asyncio.timeout(PATIENCE_S):
                 vector = await self.embed(question, salt)
         except TimeoutError:
-            self.misses += 1
+            self.saved.misses += 1
             return None
         asked = SemanticQuery(context, question, vector)
         found = self._nearest(asked)
         if found is None:
-            self.misses += 1
+            self.saved.misses += 1
             return asked, None
         if self.chance.random() < self.checked_share:
             return SemanticQuery(context, question, asked.vector, found.answer), None
         return asked, found
-
-    def saved(self, found: SemanticHit, seconds: float) -> None:
-        """A hit was used, which saved this time."""
-        self.hits += 1
-        self.saved_tokens += len(found.answer.ids)
-        self.saved_s += seconds
 
     def put(self, asked: SemanticQuery, answer: CachedAnswer) -> None:
         """Store the generated answer, unless it is empty or was cut off."""
@@ -291,12 +292,9 @@ class SemanticCache:
     def stats(self) -> dict[str, float]:
         return {
             "semantic_cache_bytes": self._kept.size,
-            "semantic_cache_hits_total": self.hits,
-            "semantic_cache_misses_total": self.misses,
             "semantic_cache_checked_total": self.checked,
             "semantic_cache_wrong_total": self.wrong,
-            "semantic_cache_saved_tokens_total": self.saved_tokens,
-            "semantic_cache_saved_seconds_total": round(self.saved_s, 3),
+            **self.saved.stats("semantic_cache"),
         }
 
     def _nearest(self, asked: SemanticQuery) -> SemanticHit | None:
@@ -358,10 +356,13 @@ class LookupQuery:
         turn = replace(self.turn, input=(*self.turn.input[:-1], Message("user", "?")))
         return repr((assemble(turn, self.output, self.passages), self.offer.schemas, turn.switches))
 
-    def seconds(self, answer: CachedAnswer) -> float:
-        """The time that generating it would take."""
+    def reused(self, answer: CachedAnswer, saved: Savings, span: Span) -> CachedGeneration:
+        """The answer, which saves the time that generating it would take."""
         speed = self.candidate.speed
-        return len(self.prompt) * speed.read_s + len(answer.ids) * speed.write_s
+        seconds = len(self.prompt) * speed.read_s + len(answer.ids) * speed.write_s
+        saved.add(answer, seconds)
+        span.attributes["saved_ms"] = round(1e3 * seconds, 3)
+        return CachedGeneration(answer, len(self.prompt))
 
 
 @dataclass(frozen=True, slots=True)
@@ -397,10 +398,7 @@ class AnswerLookup:
         if answer is None:
             span.name = "answer_cache_miss"
             return None
-        seconds = ask.seconds(answer)
-        self.same.saved(answer, seconds)
-        span.attributes["saved_ms"] = round(1e3 * seconds, 3)
-        return CachedGeneration(answer, len(ask.prompt))
+        return ask.reused(answer, self.same.saved, span)
 
     async def _alike(self, ask: LookupQuery, trace: Trace) -> tuple[CachedGeneration | None, SemanticQuery | None]:
         """The answer to a similar question, in a span of its own, and the query."""
@@ -414,10 +412,8 @@ class AnswerLookup:
             asked, found = await similar.ask(key, question, ask.turn.salt) or (None, None)
             span.attributes["hit"] = found is not None
             if found is not None:
-                seconds = ask.seconds(found.answer)
-                similar.saved(found, seconds)
-                span.attributes |= {"similarity": round(found.similarity, 4), "saved_ms": round(1e3 * seconds, 3)}
-                return CachedGeneration(found.answer, len(ask.prompt)), asked
+                span.attributes["similarity"] = round(found.similarity, 4)
+                return ask.reused(found.answer, similar.saved, span), asked
             span.name = "semantic_cache_check" if asked and asked.given else "semantic_cache_miss"
             return None, asked
         return None, None

@@ -181,7 +181,7 @@ async def test_nobody_waits_long_for_a_vector(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr("agents.answer_cache.PATIENCE_S", 0.01)
     similar = SemanticCache(100_000, 0.8, embed_later)
     ran = await run(agent_with(ScriptedModel(["In 14 days."]), similar), greedy("When do I get a refund?"))
-    assert ran.answer == "In 14 days." and similar.misses == 1
+    assert ran.answer == "In 14 days." and similar.saved.misses == 1
 
 
 def test_about_one_hit_of_twenty_is_checked() -> None:
