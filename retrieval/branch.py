@@ -4,9 +4,11 @@ rerank. Stages over their budget are skipped and never fail the request.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
 from math import inf
+from typing import TypeVar
 from uuid import UUID
 
 import numpy as np
@@ -15,18 +17,19 @@ from inference.embedding.embedder import Embedder
 from inference.embedding.registry import Embedders
 from inference.embedding.windows import QueryVectors
 from inference.errors import EmbedderNotLoaded
-from inference.trace import Trace, now_ns
+from inference.trace import Attribute, Span, Trace, now_ns
 from retrieval.candidate import Hit, Scored
 from retrieval.compress import Cut, whole
 from retrieval.config import RetrievalConfig
 from retrieval.cut import Cutter
 from retrieval.embedding import check_likeness
 from retrieval.filter import Filter
-from retrieval.rank import Scores, fuse, window_similarity, within
+from retrieval.rank import Scores, fuse, window_similarity
 from retrieval.records import VectorStore
 from retrieval.store import PassageStore, SearchResult
 
 LANE = "retrieval"
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +48,23 @@ class Question:
         """The tenant, as used in cache keys."""
         return str(self.tenant_id)
 
+    def span(self, stage: str, **attributes: Attribute) -> Span:
+        return self.trace.span(stage, lane=LANE, parent=self.parent, **attributes)
+
     def allowed_ms(self, stage_ms: float, *, last: bool = False) -> float:
         """The budget of a stage: its own, but at most half of the time left, so that later stages have their turn."""
         left_ms = max(0.0, (self.until_ns - now_ns()) / 1e6)
         return min(stage_ms, left_ms if last else left_ms / 2)
+
+    async def within(self, stage_ms: float, work: Awaitable[T], span: Span, *, last: bool = False) -> T | None:
+        """The result of a stage; None if it took longer than it may: it is then cancelled, and its span says so."""
+        span.attributes["budget_ms"] = budget_ms = self.allowed_ms(stage_ms, last=last)
+        try:
+            async with asyncio.timeout(budget_ms / 1000):
+                return await work
+        except TimeoutError:
+            span.attributes["skipped"] = "over budget"
+            return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,9 +105,9 @@ class Branch:
         """A model that is still loading when the time is up serves the next question."""
         question = self.question
         cached = self.embedders.knows(self.model, question.text, salt=question.salt)
-        with question.trace.span("embed", lane=LANE, parent=question.parent, model=self.model, cached=cached) as span:
+        with question.span("embed", model=self.model, cached=cached) as span:
             try:
-                return await within(question.allowed_ms(self.config.embed_ms), self._vectors(), span)
+                return await question.within(self.config.embed_ms, self._vectors(), span)
             except EmbedderNotLoaded:
                 span.attributes["skipped"] = "no model"
                 return None
@@ -104,7 +120,7 @@ class Branch:
 
     async def _find(self, embedded: tuple[Embedder, QueryVectors] | None) -> list[Hit]:
         question = self.question
-        with question.trace.span("search", lane=LANE, parent=question.parent, model=self.model) as span:
+        with question.span("search", model=self.model) as span:
             search = self.passages.search(
                 question.tenant_id,
                 self.stores,
@@ -113,7 +129,7 @@ class Branch:
                 limit=self.config.candidates,
                 filters=question.filters,
             )
-            found = await within(question.allowed_ms(self.config.search_ms), search, span) or SearchResult([], 0, False)
+            found = await question.within(self.config.search_ms, search, span) or SearchResult([], 0, False)
             span.attributes |= {
                 "chunks": found.chunks,
                 "method": "index" if found.by_index else "exact",
@@ -122,8 +138,7 @@ class Branch:
             return found.candidates
 
     def _fuse(self, candidates: list[Hit]) -> list[Scored[Hit]]:
-        question = self.question
-        with question.trace.span("fuse", lane=LANE, parent=question.parent, candidates=len(candidates)):
+        with self.question.span("fuse", candidates=len(candidates)):
             return self._ranked(candidates, _cosines(candidates))[: self.config.candidates]
 
     async def _rerank(
@@ -131,11 +146,9 @@ class Branch:
     ) -> tuple[list[Scored[Hit]], Cut]:
         """The windows that rank the passages also rank the sentences within a passage."""
         question, config = self.question, self.config
-        with question.trace.span("rerank", lane=LANE, parent=question.parent, candidates=len(ranked)) as span:
+        with question.span("rerank", candidates=len(ranked)) as span:
             keys = [candidate.key for _, candidate in ranked]
-            windows = await within(
-                question.allowed_ms(config.rerank_ms), self.passages.windows(question.tenant_id, keys), span
-            )
+            windows = await question.within(config.rerank_ms, self.passages.windows(question.tenant_id, keys), span)
             if windows is None:
                 return ranked, whole
             present = [candidate for _, candidate in ranked if candidate.key in windows]

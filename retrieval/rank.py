@@ -1,5 +1,5 @@
 """Ranks passages: fuses cosine and words into one score, rescores by late interaction, reorders by a cross-encoder, and
-interleaves the lists of different embedding models. Each stage has a time budget.
+interleaves the lists of different embedding models.
 
 Late interaction: each token of the query is compared with the window of the passage that matches it best (MaxSim as in
 ColBERT, Khattab and Zaharia, SIGIR 2020, over windows instead of tokens). On real questions this ranks the right
@@ -9,24 +9,21 @@ costs one millisecond for 50 passages, because the windows' vectors were stored 
 
 from __future__ import annotations
 
-import asyncio
 from collections import deque
-from collections.abc import Awaitable, Sequence
+from collections.abc import Sequence
 from itertools import zip_longest
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from inference.embedding.windows import Windows
-from inference.trace import Span
 from retrieval.candidate import Candidate, Hit, Scored
 
 # The first candidates are rescored within this share of the budget, by estimate; the rest is a margin.
 PLANNED_SHARE = 0.5
 
 Scores = NDArray[np.float64]
-T = TypeVar("T")
 
 
 class Reranker(Protocol):
@@ -104,14 +101,3 @@ def in_turns(lists: Sequence[Sequence[Scored[Hit]]]) -> list[Scored[Hit]]:
 
 def _by_words(scored: Scored[Hit]) -> tuple[float, object]:
     return -scored.candidate.coverage, scored.candidate.key
-
-
-async def within(budget_ms: float, work: Awaitable[T], span: Span) -> T | None:
-    """The result of a stage; None if it exceeded `budget_ms`: it is then cancelled, and its span says so."""
-    span.attributes["budget_ms"] = budget_ms
-    try:
-        async with asyncio.timeout(budget_ms / 1000):
-            return await work
-    except TimeoutError:
-        span.attributes["skipped"] = "over budget"
-        return None

@@ -15,7 +15,7 @@ from uuid import UUID
 from inference.embedding.embedder import QUERY_CHARS_MAX
 from inference.embedding.registry import Embedders
 from inference.trace import Span, Trace
-from retrieval.branch import LANE, Branch, Found, Question
+from retrieval.branch import Branch, Found, Question
 from retrieval.candidate import Candidate, Hit, Scored
 from retrieval.chunking import passage_title
 from retrieval.compress import Cut, compress, neighbours, whole
@@ -24,7 +24,7 @@ from retrieval.embedding import by_model, check_model
 from retrieval.errors import EmbeddingModelMissing, StoreNotFound
 from retrieval.passage import Passage
 from retrieval.query import Query
-from retrieval.rank import PLANNED_SHARE, Reranker, in_turns, reordered, within
+from retrieval.rank import PLANNED_SHARE, Reranker, in_turns, reordered
 from retrieval.records import SourceSpan, VectorStore
 from retrieval.store import PassageStore
 
@@ -109,10 +109,9 @@ class Retriever:
 
     async def _open(self, question: Question, names: Sequence[str]) -> list[VectorStore]:
         """Look up the stores and check their models. Raises StoreNotFound, EmbeddingModelMissing."""
-        with question.trace.span("open", lane=LANE, parent=question.parent) as span:
-            found = await within(
-                question.allowed_ms(self._config.open_ms), self._store.named(question.tenant_id, names), span
-            )
+        with question.span("open") as span:
+            looked_up = self._store.named(question.tenant_id, names)
+            found = await question.within(self._config.open_ms, looked_up, span)
             for store in found or ():
                 check_model(store, self._embedders)
             return found or []
@@ -120,15 +119,11 @@ class Retriever:
     async def _read(self, question: Question, ranked: list[Scored[Hit]], limit: int) -> list[Scored[Candidate]]:
         """The best hits with their texts: as many as may become passages, or all if a cross-encoder follows."""
         config = self._config
-        with question.trace.span("read", lane=LANE, parent=question.parent, candidates=len(ranked)) as span:
+        with question.span("read", candidates=len(ranked)) as span:
             count = len(ranked) if self._reranker else max(config.read_share * limit, config.read_min)
             hits = [hit for _, hit in ranked[:count]]
-            found = (
-                await within(
-                    question.allowed_ms(config.read_ms, last=True), self._store.read(question.tenant_id, hits), span
-                )
-                or {}
-            )
+            reading = self._store.read(question.tenant_id, hits)
+            found = await question.within(config.read_ms, reading, span, last=True) or {}
             span.attributes["read"] = len(found)
             return [Scored(score, found[hit.key]) for score, hit in ranked[:count] if hit.key in found]
 
@@ -136,10 +131,11 @@ class Retriever:
         self, question: Question, reranker: Reranker, ranked: list[Scored[Candidate]]
     ) -> list[Scored[Candidate]]:
         """Rescore the best ones with the cross-encoder, as many as fit the budget."""
-        with question.trace.span("reread", lane=LANE, parent=question.parent, candidates=len(ranked)) as span:
+        with question.span("reread", candidates=len(ranked)) as span:
             texts = [candidate.text for _, candidate in ranked]
-            budget_ms = question.allowed_ms(self._config.reread_ms)
-            scores = await within(budget_ms, reranker.score(question.text, texts, PLANNED_SHARE * budget_ms), span)
+            reread_ms = self._config.reread_ms
+            scoring = reranker.score(question.text, texts, PLANNED_SHARE * question.allowed_ms(reread_ms))
+            scores = await question.within(reread_ms, scoring, span)
             span.attributes |= {"model": reranker.name, "read": 0 if scores is None else len(scores)}
             return ranked if scores is None else reordered(ranked, scores)
 
@@ -147,7 +143,7 @@ class Retriever:
         self, question: Question, ranked: list[Scored[Candidate]], limit: int, score_threshold: float, cut: Cut
     ) -> list[Passage]:
         config = self._config
-        with question.trace.span("compress", lane=LANE, parent=question.parent) as span:
+        with question.span("compress") as span:
             selection = compress(
                 ranked,
                 limit=limit,
@@ -171,11 +167,12 @@ class Retriever:
     async def _passages(self, question: Question, groups: list[list[Scored[Candidate]]], span: Span) -> list[Passage]:
         """Joined groups are read from the source, for the white space between them; if that fails, they are split."""
         wide = [_source(group) for group in groups if len(group) > 1]
-        tenant_id, join_ms = question.tenant_id, question.allowed_ms(self._config.join_ms, last=True)
-        texts = await within(join_ms, self._store.texts(tenant_id, wide), span) if wide else {}
-        passages = []
+        texts, passages = dict[SourceSpan, str](), list[Passage]()
+        if wide:
+            joining = self._store.texts(question.tenant_id, wide)
+            texts = await question.within(self._config.join_ms, joining, span, last=True) or {}
         for group in groups:
-            if len(group) > 1 and texts and _source(group) in texts:
+            if len(group) > 1 and _source(group) in texts:
                 passages.append(_passage(group, texts[_source(group)]))
             else:
                 passages += [_passage([scored], scored.candidate.text) for scored in group]

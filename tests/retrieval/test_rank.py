@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -11,9 +10,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from inference.embedding.windows import Windows, passage_vectors, unit
-from inference.trace import Span
 from retrieval.candidate import Candidate, ChunkKey, Scored
-from retrieval.rank import Scores, fuse, in_turns, reordered, window_similarity, within
+from retrieval.rank import Scores, fuse, in_turns, reordered, window_similarity
 
 DIMENSIONS = 16
 shares = st.lists(st.tuples(st.floats(-1, 1), st.floats(0, 1)), min_size=1, max_size=30)
@@ -164,47 +162,3 @@ def test_the_lists_take_turns_whatever_their_scores(make_candidate: Make) -> Non
 def test_of_one_rank_who_holds_more_of_the_words_comes_first(make_candidate: Make) -> None:
     some, more = (Scored(0.5, replace(make_candidate(n), coverage=c)) for n, c in ((0, 0.2), (1, 0.9)))
     assert in_turns([[some], [more]]) == [more, some]
-
-
-async def test_what_is_in_time_is_given_back() -> None:
-    span = Span("search", 0)
-    assert await within(1000, asyncio.sleep(0, "found"), span) == "found"
-    assert span.attributes == {"budget_ms": 1000}
-
-
-async def test_what_is_late_is_cancelled_and_the_span_says_so() -> None:
-    cancelled = asyncio.Event()
-
-    async def endless() -> str:
-        try:
-            await asyncio.Event().wait()
-            return "never"
-        finally:
-            cancelled.set()
-
-    span = Span("search", 0)
-    assert await within(1, endless(), span) is None
-    assert cancelled.is_set()
-    assert span.attributes["skipped"] == "over budget"
-
-
-async def test_an_error_of_the_work_passes_through() -> None:
-    async def broken() -> None:
-        raise ValueError("broken")
-
-    with pytest.raises(ValueError, match="broken"):
-        await within(1000, broken(), Span("search", 0))
-
-
-async def test_cancelling_the_turn_cancels_the_work() -> None:
-    started = asyncio.Event()
-
-    async def endless() -> None:
-        started.set()
-        await asyncio.Event().wait()
-
-    turn = asyncio.ensure_future(within(60_000, endless(), Span("search", 0)))
-    await started.wait()
-    turn.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await turn
