@@ -11,7 +11,7 @@ from functools import partial
 
 from agents.answer_cache import AnswerLookup, CachedAnswer, CachedGeneration, LookupQuery
 from agents.message import FileSearchCall, FunctionCall, Item, Message, ToolListing
-from agents.parser.dialect import Format, FormattedParser, Parser, PlainParser
+from agents.parser.dialect import Format, Parser, PlainParser
 from agents.progress import CannotResume, Checkpoint, Progress
 from agents.prompt import Prefetch, before_question, question, question_is_last
 from agents.prompt_builder import PromptBuilder
@@ -321,7 +321,8 @@ def _parser(progress: Progress, candidate: Candidate, thinking: bool) -> Parser:
     if progress.turn.prompt:
         return PlainParser()
     parser = candidate.dialect.parser(progress.offer.schemas, thinking=thinking)
-    return FormattedParser(parser) if progress.turn.answer_format else parser
+    parser.formatted = progress.turn.answer_format is not None
+    return parser
 
 
 def _is_forced(progress: Progress) -> bool:

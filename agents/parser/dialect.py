@@ -8,7 +8,7 @@ that is not valid JSON.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Protocol
@@ -77,7 +77,7 @@ class MistralParser(MarkupParser):
         elif mark == CALL_ID:
             self._naming = False
 
-    def _hidden(self, character: str) -> Iterator[ParserEvent]:
+    def _character(self, character: str) -> Iterator[ParserEvent]:
         if character == "{" and self._name.strip() and self._owes_call:
             yield from self._named()
             yield from self._write(character)
@@ -115,47 +115,42 @@ class LlamaParser(MarkupParser):
 
     marks = (PYTHON_TAG,)
     _fresh = True  # a call may begin: nothing was written yet, or a call ended last
-    _candidate: CallReader | None = None
-    _seen: list[str]  # of the candidate
+    _seen: list[str] | None = None  # of an object that may be a call
 
     def passes(self, text: str) -> bool:
-        return not self._fresh and self._candidate is None and super().passes(text)
+        return not self._fresh and super().passes(text)
 
-    def _step(self, character: str) -> Iterator[ParserEvent]:
-        if self._candidate is not None:
-            yield from self._consider(self._candidate, character)
-        else:
-            yield from super()._step(character)
-
-    def _plain(self, character: str) -> Iterator[ParserEvent]:
+    def _plain(self, text: str) -> Generator[ParserEvent, None, int]:
         if self._mode is not Mode.TEXT or not self._fresh:
-            yield from super()._plain(character)
-        elif character == "{":
-            self._candidate, self._seen = CallReader(ARGUMENTS), []
-            yield from self._consider(self._candidate, character)
-        elif character not in BETWEEN_CALLS or not self._calls:
-            self._fresh = character.isspace()
-            yield Text(character)
+            return (yield from super()._plain(text))
+        if text[0] == "{":
+            self._reader, self._verbatim, self._announced, self._seen = CallReader(ARGUMENTS), True, False, []
+            return 0
+        if text[0] not in BETWEEN_CALLS or not self._calls:
+            self._fresh = text[0].isspace()
+            yield from super()._plain(text[0])
+        return 1
 
-    def _consider(self, candidate: CallReader, character: str) -> Iterator[ParserEvent]:
-        self._seen.append(character)
-        try:
-            candidate.feed(character)
-        except BrokenCall:
-            yield from self._release()
-            return
-        if candidate.name is not None and candidate.in_arguments:
-            self._candidate = None
-            self._open(CallReader(ARGUMENTS))
-            yield from self._write("".join(self._seen))
-        elif candidate.complete or (candidate.key is not None and candidate.key not in KEYS):
-            yield from self._release()
+    def _write(self, text: str) -> Generator[ParserEvent, None, int]:
+        candidate, seen = self._reader, self._seen
+        if candidate is None or seen is None:
+            return (yield from super()._write(text))
+        for used, character in enumerate(text, 1):
+            seen.append(character)
+            is_call = _is_call(candidate, character)
+            if is_call:
+                self._seen, self._mode = None, Mode.HIDDEN
+                yield from self._news(candidate)
+            elif is_call is False:
+                self._release()
+            if is_call is not None:
+                return used
+        return len(text)
 
-    def _release(self) -> Iterator[ParserEvent]:
-        """The candidate is text."""
-        self._candidate, self._fresh = None, False
-        for character in self._seen:
-            yield from self._step(character)
+    def _release(self) -> None:
+        """The object is text."""
+        self._held, self._seen, self._fresh = "".join(self._seen or ()), None, False
+        self._reader, self._verbatim = None, False
 
     def _mark(self, mark: str) -> Iterator[ParserEvent]:
         if self._mode is Mode.TEXT:
@@ -167,8 +162,24 @@ class LlamaParser(MarkupParser):
         self._mode = Mode.HIDDEN if broken else Mode.TEXT  # the rest of a broken call is not an answer
 
     def finish(self, *, in_call: bool = False) -> list[ParserEvent]:
-        seen = [] if self._candidate is None or in_call else list(self._release())
-        return [*seen, *super().finish(in_call=in_call)]
+        if self._seen is None:
+            return super().finish(in_call=in_call)
+        self._release()
+        if in_call:
+            self._held = ""
+        return [*self._events(""), *super().finish(in_call=in_call)]
+
+
+def _is_call(candidate: CallReader, character: str) -> bool | None:
+    """Whether an object turns out to be a call with this character; None: that is still unknown."""
+    try:
+        candidate.feed(character)
+    except BrokenCall:
+        return False
+    if candidate.name is not None and candidate.in_arguments:
+        return True
+    is_other = candidate.complete or (candidate.key is not None and candidate.key not in KEYS)
+    return False if is_other else None
 
 
 START, MESSAGE, CONSTRAIN = "<|start|>", "<|message|>", "<|constrain|>"
@@ -227,7 +238,7 @@ class HarmonyParser(MarkupParser):
             self._mode = Mode.TEXT
             yield Text("\n")
 
-    def _hidden(self, character: str) -> Iterator[ParserEvent]:
+    def _character(self, character: str) -> Iterator[ParserEvent]:
         self._header = (self._header + character)[-HEADER_CHARS_MAX:]
         if len(self._header) == HEADER_CHARS_MAX:
             yield from self._unheaded()
@@ -347,7 +358,7 @@ class Dialect:
             return text.rpartition(close)[2].strip()
         return "" if thought else text.strip()
 
-    def parser(self, schemas: Sequence[Mapping[str, Any]] = (), *, thinking: bool = False) -> Parser:
+    def parser(self, schemas: Sequence[Mapping[str, Any]] = (), *, thinking: bool = False) -> MarkupParser:
         match self.format:
             case Format.HERMES:
                 return HermesParser(self.thoughts, thinking=thinking)
@@ -366,32 +377,6 @@ class Dialect:
 
 
 HERMES = Dialect()
-
-
-class FormattedParser:
-    """For an answer in a required format: its text is taken verbatim, even if it contains marks of calls or reasoning.
-    The parser of the dialect handles what precedes the answer.
-    """
-
-    def __init__(self, dialect: Parser) -> None:
-        self._dialect = dialect
-        self._answering = False
-
-    def passes(self, text: str) -> bool:
-        return self._answering
-
-    def feed(self, text: str) -> list[ParserEvent]:
-        events: list[ParserEvent] = []
-        for at, character in enumerate(text):
-            if self._answering:
-                return [*events, Text(text[at:])]
-            said = self._dialect.feed(character)
-            self._answering = any(isinstance(event, Text) and event.text.strip() for event in said)
-            events += said
-        return events
-
-    def finish(self, *, in_call: bool = False) -> list[ParserEvent]:
-        return [] if self._answering else self._dialect.finish(in_call=in_call)
 
 
 def choose(template: str, can: Capabilities = EVERYTHING) -> Dialect:

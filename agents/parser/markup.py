@@ -16,6 +16,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterable, Iterator
 from dataclasses import replace
 from enum import Enum
+from functools import cache
 from itertools import groupby
 from typing import Any, ClassVar, NamedTuple, NoReturn, TypeAlias
 
@@ -280,17 +281,26 @@ class Mode(Enum):
     HIDDEN = "hidden"  # names, tags and junk between calls: not for the user
 
 
+@cache
+def _pattern(marks: tuple[str, ...]) -> re.Pattern[str]:
+    """Of a mark, and of what may begin one at the end of a text."""
+    begun = {mark[:end] for mark in marks for end in range(1, len(mark))}
+    return re.compile("|".join([*map(re.escape, marks), *(rf"{re.escape(each)}\Z" for each in begun)]))
+
+
 class MarkupParser(ABC):
     """One answer. `thinking`: the prompt has already opened the reasoning."""
 
     marks: ClassVar[tuple[str, ...]]
+    formatted = False  # the answer is in a required format: marks in it are content
+    _answers = False  # it has begun
 
     def __init__(self, thoughts: ThoughtMarks | None = None, *, thinking: bool = False) -> None:
         self._thoughts = thoughts
         self._marks = (*self.marks, *(thoughts or ()))
-        self._starts = frozenset(mark[0] for mark in self._marks)
+        self._pattern = _pattern(self._marks)
         self._mode = Mode.THOUGHT if thinking else Mode.TEXT
-        self._held = ""  # possibly the prefix of a mark
+        self._held = ""  # to be read again with what follows: it may begin a mark
         self._calls = 0
         self._reader: CallReader | None = None
         self._verbatim = False  # the open call is JSON as the model writes it: marks in it are content
@@ -298,8 +308,8 @@ class MarkupParser(ABC):
         self._in_call = False  # cut off where only a call could come
 
     def passes(self, text: str) -> bool:
-        """Parsing plain text by character takes 18 times as long."""
-        return self._mode is Mode.TEXT and not self._held and self._starts.isdisjoint(text)
+        is_plain = self._mode is Mode.TEXT and not (self._held or self._pattern.search(text))
+        return self._answers if self.formatted else is_plain
 
     def feed(self, text: str) -> list[ParserEvent]:
         """The events of this chunk of text."""
@@ -310,12 +320,11 @@ class MarkupParser(ABC):
         where only a call could come, so what may begin one is not text."""
         events: list[ParserEvent] = []
         self._in_call = in_call
+        held, self._held = self._held, ""
         if self._reader is not None:
             events += self._break("it was cut off")
-        elif len(self._held) < CUT_MARK_CHARS_MIN and not in_call:
-            held, self._held = self._held, ""
+        elif held and len(held) < CUT_MARK_CHARS_MIN and not in_call:
             events += [event for character in held for event in self._plain(character)]
-        self._held = ""
         return joined([*events, *self._rest()])
 
     @property
@@ -327,7 +336,7 @@ class MarkupParser(ABC):
     def _mark(self, mark: str) -> Iterator[ParserEvent]:
         """The effect of a mark of the dialect, anywhere except in JSON and in marked reasoning."""
 
-    def _hidden(self, character: str) -> Iterator[ParserEvent]:
+    def _character(self, character: str) -> Iterator[ParserEvent]:
         """A character between marks that is not for the user."""
         return iter(())
 
@@ -340,46 +349,48 @@ class MarkupParser(ABC):
         return ()
 
     def _events(self, text: str) -> Iterator[ParserEvent]:
-        at = 0
+        text, self._held = self._held + text, ""
+        at, end, found = 0, -1, None  # `end`: of the text before the mark that is found next
         while at < len(text):
-            if self._reader is not None and self._verbatim:
-                at += yield from self._write(text[at:])
-            elif taken := 0 if self._held else self._swallow(text, at):
-                at += taken
-            else:
-                yield from self._step(text[at])
-                at += 1
-
-    def _swallow(self, text: str, at: int) -> int:
-        """How many characters of the text from `at` on were taken at once: those of long values without marks."""
-        return 0
-
-    def _step(self, character: str) -> Iterator[ParserEvent]:
-        if self._reader is not None and self._verbatim:
-            yield from self._write(character)
-            return
-        self._held += character
-        while self._held and not any(mark.startswith(self._held) for mark in self._marks):
-            first, rest = self._held[0], self._held[1:]
-            self._held = ""
-            yield from self._plain(first)
-            if self._verbatim:
-                for each in rest:
-                    yield from self._step(each)
+            if self._answers:
+                yield Text(text[at:])
                 return
-            self._held = rest
-        if self._held in self._marks:
-            mark, self._held = self._held, ""
-            yield from self._enter(mark)
+            if self._verbatim:
+                at += yield from self._write(text[at:])
+                if self._held:  # what is no part of the call is read again
+                    text, self._held, at, end = self._held + text[at:], "", 0, -1
+                continue
+            if at > end:
+                found = self._pattern.search(text, at)
+                end = found.start() if found else len(text)
+            if at < end:
+                at += yield from self._plain(text[at:end])
+            elif found:
+                at = found.end()
+                if found[0] in self._marks:
+                    yield from self._enter(found[0])
+                else:
+                    self._held = found[0]
 
-    def _plain(self, character: str) -> Iterator[ParserEvent]:
+    def _plain(self, text: str) -> Generator[ParserEvent, None, int]:
+        """Take text without marks, not all of it if the mode changes within. Returns how much."""
         match self._mode:
             case Mode.TEXT:
-                yield Text(character)
+                self._answers = self.formatted and not text.isspace()
+                yield Text(text)
             case Mode.THOUGHT:
-                yield Thought(character)
+                yield Thought(text)
             case Mode.HIDDEN:
-                yield from self._hidden(character)
+                return (yield from self._hidden(text))
+        return len(text)
+
+    def _hidden(self, text: str) -> Generator[ParserEvent, None, int]:
+        """The same between marks."""
+        for used, character in enumerate(text, 1):
+            yield from self._character(character)
+            if self._verbatim or self._mode is not Mode.HIDDEN:
+                return used
+        return len(text)
 
     def _enter(self, mark: str) -> Iterator[ParserEvent]:
         if self._thoughts is None or self._mode is Mode.HIDDEN:
@@ -420,9 +431,9 @@ class MarkupParser(ABC):
             arguments = reader.arguments() if reader.complete else None
         except BrokenCall as error:
             yield from self._news(reader)
-            verbatim, last = self._verbatim, text[reader.used - 1]
+            last = text[reader.used - 1] if self._verbatim else ""
             yield from self._break(str(error))
-            if verbatim and any(mark.startswith(last) for mark in self._marks):
+            if self._pattern.search(last):
                 self._held = last
             return reader.used
         yield from self._news(reader)
@@ -447,12 +458,6 @@ class MarkupParser(ABC):
     def _leave(self) -> None:
         self._calls += 1
         self._reader, self._verbatim = None, False
-
-
-def before_marks(text: str, at: int, chars_max: int) -> str:
-    """The text from `at` on, up to what may begin a mark."""
-    end = text.find("<", at)
-    return text[at : min(end if end >= 0 else len(text), at + max(0, chars_max))]
 
 
 def joined(events: Iterable[ParserEvent]) -> list[ParserEvent]:

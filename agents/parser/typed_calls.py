@@ -4,7 +4,8 @@ declares: of Qwen3-Coder and Gemma."""
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from abc import abstractmethod
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from enum import Enum
 from typing import Any
 
@@ -17,7 +18,6 @@ from agents.parser.markup import (
     ParserEvent,
     Text,
     ThoughtMarks,
-    before_marks,
 )
 from inference.grammar.calls import CLOSE, FUNCTION, FUNCTION_GEMMA, GEMMA, OPEN
 from inference.grammar.declared import Declared
@@ -25,6 +25,42 @@ from inference.message_fitting import RESULT_CLOSE, RESULT_OPEN
 
 FUNCTION_END = "</function>"
 PARAMETER, PARAMETER_END = "<parameter=", "</parameter>"
+
+
+class TypedCallParser(MarkupParser):
+    """`schemas` are those of the tools."""
+
+    def __init__(
+        self, thoughts: ThoughtMarks | None = None, *, thinking: bool = False, schemas: Sequence[Mapping[str, Any]] = ()
+    ) -> None:
+        super().__init__(thoughts, thinking=thinking)
+        self._parameters = {each["function"]["name"]: each["function"]["parameters"] for each in schemas}
+        self._taken: list[str] = []  # of the text that is being read
+        self._chars = 0
+
+    @property
+    @abstractmethod
+    def _in_text(self) -> bool:
+        """Whether a text of a call is being read, which ends at a mark."""
+
+    def _hidden(self, text: str) -> Generator[ParserEvent, None, int]:
+        for at, character in enumerate(text):
+            if self._in_text:
+                yield from self._take(text[at:])
+                break
+            yield from self._character(character)
+        return len(text)
+
+    def _take(self, text: str) -> Iterator[ParserEvent]:
+        self._taken.append(text)
+        self._chars += len(text)
+        if self._chars > BODY_BYTES_MAX:
+            yield from self._break(TOO_LONG)
+
+    def _took(self) -> str:
+        """The text that was read; another one begins."""
+        taken, self._taken, self._chars = "".join(self._taken), [], 0
+        return taken
 
 
 class Place(Enum):
@@ -39,7 +75,7 @@ class Place(Enum):
     RESULT = "result"  # one that the model made up
 
 
-class QwenCoderParser(MarkupParser):
+class QwenCoderParser(TypedCallParser):
     """<tool_call><function=name><parameter=key>value</parameter></function></tool_call>
 
     Values are plain text; unless the schema of the tool, among `schemas`, declares that it is a string, a value is
@@ -47,18 +83,10 @@ class QwenCoderParser(MarkupParser):
     """
 
     marks = (OPEN, CLOSE, FUNCTION, FUNCTION_END, PARAMETER, PARAMETER_END, RESULT_OPEN, RESULT_CLOSE)
-
-    def __init__(
-        self, thoughts: ThoughtMarks | None = None, *, thinking: bool = False, schemas: Sequence[Mapping[str, Any]] = ()
-    ) -> None:
-        super().__init__(thoughts, thinking=thinking)
-        self._parameters = {each["function"]["name"]: each["function"]["parameters"] for each in schemas}
-        self._declared = Declared({})  # of the open call
-        self._place = Place.OUTSIDE
-        self._taken: list[str] = []  # of the name, key or value that is being parsed
-        self._chars = 0
-        self._function = self._key = ""
-        self._written = 0  # parameters of the open call
+    _place = Place.OUTSIDE
+    _declared = Declared({})  # of the open call
+    _function = _key = ""
+    _written = 0  # parameters of the open call
 
     def _mark(self, mark: str) -> Iterator[ParserEvent]:
         if self._place is Place.RESULT:
@@ -86,7 +114,7 @@ class QwenCoderParser(MarkupParser):
 
     def _mark_in_call(self, mark: str) -> Iterator[ParserEvent]:
         if mark in (PARAMETER, PARAMETER_END, FUNCTION_END, CLOSE):
-            if self._place is Place.VALUE:
+            if self._in_text:
                 yield from self._end_value()
             elif self._place is Place.KEY:
                 yield from self._break("the name of a parameter is not closed")
@@ -95,26 +123,19 @@ class QwenCoderParser(MarkupParser):
                 yield from self._write("}")
             if mark == CLOSE:
                 self._mode = Mode.TEXT
-        elif self._place is Place.VALUE:
-            self._take(mark)
+        elif self._in_text:
+            yield from self._take(mark)
 
     def _begin(self, place: Place) -> str:
         """Returns what was taken before."""
-        taken, self._place, self._taken, self._chars = "".join(self._taken), place, [], 0
-        return taken
+        self._place = place
+        return self._took()
 
-    def _take(self, text: str) -> None:
-        self._taken.append(text)
-        self._chars += len(text)
+    @property
+    def _in_text(self) -> bool:
+        return self._place is Place.VALUE
 
-    def _swallow(self, text: str, at: int) -> int:
-        if self._place is not Place.VALUE:
-            return 0
-        content = before_marks(text, at, BODY_BYTES_MAX - self._chars)
-        self._take(content)
-        return len(content)
-
-    def _hidden(self, character: str) -> Iterator[ParserEvent]:
+    def _character(self, character: str) -> Iterator[ParserEvent]:
         match self._place:
             case Place.NAME if character == ">":
                 self._function, self._written = self._begin(Place.INSIDE).strip(), 0
@@ -123,10 +144,8 @@ class QwenCoderParser(MarkupParser):
                 yield from self._write("{")
             case Place.KEY if character == ">":
                 self._key = self._begin(Place.VALUE).strip()
-            case Place.NAME | Place.KEY | Place.VALUE:
-                self._take(character)
-                if self._chars > BODY_BYTES_MAX:
-                    yield from self._break(TOO_LONG)
+            case Place.NAME | Place.KEY:
+                yield from self._take(character)
 
     def _end_value(self) -> Iterator[ParserEvent]:
         bare = "".join(self._taken).removeprefix("\n").removesuffix("\n")
@@ -147,29 +166,23 @@ PREFIX = "call:"
 BARE_CHARS_MAX = 4_096  # of a name, a number or a word
 
 
-class GemmaParser(MarkupParser):
+class GemmaParser(TypedCallParser):
     """`<|tool_call>call:name{key:<|"|>text<|"|>,other:3}<tool_call|>`: JSON except for its strings, which have
     delimiters of their own, and its keys, which are bare. FunctionGemma has other marks and the same grammar."""
 
     open, close, quote = marks = GEMMA
+    _around: list[Declared]  # the objects and lists that are open
+    _next = Declared({})  # the next value
+    _bare: str | None = None  # the name of the call, or a key or value without quotes; None between calls
+    _in_text = False  # between quotes
+    _labelled = False  # a thought begins with its label and a line break
 
-    def __init__(
-        self, thoughts: ThoughtMarks | None = None, *, thinking: bool = False, schemas: Sequence[Mapping[str, Any]] = ()
-    ) -> None:
-        super().__init__(thoughts, thinking=thinking)
-        self._parameters = {each["function"]["name"]: each["function"]["parameters"] for each in schemas}
-        self._around: list[Declared] = []  # the objects and lists that are open
-        self._next = Declared({})  # the next value
-        self._bare: str | None = None  # the name of the call, or a key or value without quotes; None between calls
-        self._quoted: list[str] | None = None
-        self._chars = 0  # of the quoted text
-        self._labelled = False  # a thought begins with its label and a line break
-
-    def _plain(self, character: str) -> Iterator[ParserEvent]:
-        if self._labelled:
-            self._labelled = character != "\n"
-        else:
-            yield from super()._plain(character)
+    def _plain(self, text: str) -> Generator[ParserEvent, None, int]:
+        if not self._labelled:
+            return (yield from super()._plain(text))
+        label, line_break, _ = text.partition("\n")
+        self._labelled = not line_break
+        return len(label + line_break)
 
     def _enter(self, mark: str) -> Iterator[ParserEvent]:
         before = self._mode
@@ -177,8 +190,8 @@ class GemmaParser(MarkupParser):
         self._labelled = self._mode is Mode.THOUGHT and before is not Mode.THOUGHT
 
     def _mark(self, mark: str) -> Iterator[ParserEvent]:
-        if self._quoted is not None and mark not in (self.quote, self.close):
-            self._quoted.append(mark)
+        if self._in_text and mark not in (self.quote, self.close):
+            yield from self._take(mark)
         elif mark == self.quote and self._reader is not None:
             yield from self._toggle_quote()
         elif mark == self.close:
@@ -191,10 +204,8 @@ class GemmaParser(MarkupParser):
             yield Text(SEAM)
 
     def _toggle_quote(self) -> Iterator[ParserEvent]:
-        if self._quoted is None:
-            self._quoted, self._chars = [], 0
-        else:
-            text, self._quoted = "".join(self._quoted), None
+        self._in_text, text = not self._in_text, self._took()
+        if not self._in_text:
             yield from self._write(json.dumps(text, ensure_ascii=False))
 
     def _close_call(self) -> Iterator[ParserEvent]:
@@ -204,22 +215,11 @@ class GemmaParser(MarkupParser):
             yield from self._break("it is not complete")
         self._mode = Mode.TEXT
 
-    def _swallow(self, text: str, at: int) -> int:
-        if self._quoted is None:
-            return 0
-        content = before_marks(text, at, BODY_BYTES_MAX - self._chars)
-        self._quoted.append(content)
-        self._chars += len(content)
-        return len(content)
-
-    def _hidden(self, character: str) -> Iterator[ParserEvent]:
+    def _character(self, character: str) -> Iterator[ParserEvent]:
         if self._bare is None:
             return
-        if len(self._bare) > BARE_CHARS_MAX or self._chars > BODY_BYTES_MAX:
+        if len(self._bare) > BARE_CHARS_MAX:
             yield from self._break(TOO_LONG)
-        elif self._quoted is not None:
-            self._quoted.append(character)
-            self._chars += 1
         elif self._reader is None:
             yield from self._name(character)
         elif character in "{}[]:,":
@@ -252,7 +252,8 @@ class GemmaParser(MarkupParser):
         return token
 
     def _ended(self, *, broken: bool) -> None:
-        self._bare = self._quoted = None
+        self._bare, self._in_text = None, False
+        self._took()
 
     def _rest(self) -> Iterator[ParserEvent]:
         if self._bare is not None:

@@ -16,7 +16,7 @@ from agents.errors import InvalidTurn
 from agents.events import EventList
 from agents.function_tool import FunctionTool
 from agents.message import FunctionCall, Message
-from agents.parser.dialect import Dialect, Format, FormattedParser
+from agents.parser.dialect import Dialect, Format
 from agents.parser.markup import Text, Thought, ThoughtMarks
 from agents.toolbox import SCHEMA_CHARS_MAX, Toolbox
 from agents.turn import AnswerFormat, Turn
@@ -149,7 +149,8 @@ async def test_a_schema_that_cannot_be_held_is_refused_before_the_turn_starts() 
 @given(st.lists(st.integers(1, 12)))
 def test_a_formatted_answer_is_read_alike_however_it_is_cut(cuts: Sequence[int]) -> None:
     text = '<think>hm {</think>\n{"a": "<think>x</think> <tool_call>"}'
-    parser = FormattedParser(Dialect(Format.HERMES, ThoughtMarks("<think>", "</think>")).parser())
+    parser = Dialect(Format.HERMES, ThoughtMarks("<think>", "</think>")).parser()
+    parser.formatted = True
     pieces, at = [], 0
     for cut in cuts:
         pieces.append(text[at : at + cut])
@@ -157,6 +158,14 @@ def test_a_formatted_answer_is_read_alike_however_it_is_cut(cuts: Sequence[int])
     events = [event for piece in [*pieces, text[at:]] for event in parser.feed(piece)] + parser.finish()
     assert "".join(e.text for e in events if isinstance(e, Thought)) == "hm {"
     assert "".join(e.text for e in events if isinstance(e, Text)).strip() == '{"a": "<think>x</think> <tool_call>"}'
+
+
+@pytest.mark.parametrize("format", [Format.MISTRAL, Format.LLAMA, Format.QWEN_CODER])
+def test_nothing_is_lost_where_a_formatted_answer_begins_like_a_mark(format: Format) -> None:
+    parser = Dialect(format, ThoughtMarks("[THINK]", "[/THINK]")).parser()
+    parser.formatted = True
+    events = [event for character in "[[1, 2], [3]]" for event in parser.feed(character)] + parser.finish()
+    assert "".join(event.text for event in events if isinstance(event, Text)) == "[[1, 2], [3]]"
 
 
 @pytest.fixture(scope="module")
