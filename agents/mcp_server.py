@@ -16,7 +16,7 @@ import socket
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import httpx2
 from mcp import Client, MCPError, StdioServerParameters
@@ -222,18 +222,13 @@ class McpServer:
         return streamable_http_client(table.url or "", http_client=http)
 
 
-class Calling(Protocol):
-    async def call(self, tool: str, arguments: Mapping[str, Any], timeout_s: float) -> str:
-        """The result as text. Raises ToolError for every failure."""
-
-
 @dataclass(frozen=True, slots=True)
 class McpTool:
     """A tool of a server, named `<server>_<tool>`."""
 
     name: str
     schema: dict[str, Any]
-    server: Calling
+    server: McpServer
     tool: str
     idempotent: bool = False
     read_only: bool = False
@@ -254,11 +249,7 @@ def tool_name(server: str, tool: str) -> str:
     return f"{server}_{_NOT_IN_NAMES.sub('_', tool.lower())}"[:NAME_CHARS_MAX]
 
 
-class _HasTools(Protocol):
-    async def list_tools(self, *, cursor: str | None = None) -> Any: ...
-
-
-async def _list_tools(client: _HasTools) -> list[RemoteTool]:
+async def _list_tools(client: Client) -> list[RemoteTool]:
     """All pages, up to TOOLS_MAX: more do not fit into a prompt."""
     tools: list[RemoteTool] = []
     cursor: str | None = None
