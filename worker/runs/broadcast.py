@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 from uuid import UUID
 
 from agents.errors import NotFound
@@ -28,7 +29,7 @@ from worker.lifecycle.supervisor import Supervisor, at_most
 from worker.runs.continuation import Batch, Continuation, ResponseEnd
 from worker.runs.event_stream import BATCH_FRAMES, Stream
 from worker.runs.record import FirstTokens
-from worker.runs.running_store import OwnedResponse, RunningStore
+from worker.runs.running_store import AT_ONCE_BYTES_MAX, OwnedResponse, RunningStore
 from worker.runs.turn import ResponseTurn, begun
 from worker.wire.events import WireEvent, encode
 from worker.wire.response import EventEncoder
@@ -84,6 +85,9 @@ class Journal:
             self.frames, self.stored = self.frames[self.stored :], 0
 
 
+Waiting: TypeAlias = tuple[Journal, Batch]  # and what of it is to be stored
+
+
 @dataclass(slots=True)
 class EventLog:
     """`note` costs less than a microsecond and never waits. Events are stored in order; failed writes are retried."""
@@ -124,65 +128,59 @@ class EventLog:
         return response_id in self._waiting
 
     async def _store_waiting(self) -> bool:
-        by_tenant: dict[UUID, list[Journal]] = {}
-        for journal in self._waiting.values():
-            by_tenant.setdefault(journal.tenant_id, []).append(journal)
-        if by_tenant and await self._store_at_once(by_tenant):
-            return True
-        stored = [await self._store_journals(tenant_id, journals) for tenant_id, journals in by_tenant.items()]
-        if not all(stored):
+        waiting = [(journal, journal.batch()) for journal in self._waiting.values()]
+        alone = [each for each in waiting if each[1].end is not None]
+        try:
+            for some in _portions(each for each in waiting if each[1].end is None):
+                if not await self._store_at_once(some):
+                    alone += some
+            for journal, batch in alone:
+                await self._store_alone(journal, batch)
+        except DATABASE_AWAY as error:
+            log.warning("events of %d responses could not be stored, retrying: %r", len(self._waiting), error)
             self._drop_too_many()
-            raise NotStored(f"events of {len(self._waiting)} responses")
+            raise NotStored(f"events of {len(self._waiting)} responses") from error
         if self._waiting:  # what was noted meanwhile
             self._writer.notify()
-        return bool(stored)
+        return bool(waiting)
 
-    async def _store_at_once(self, by_tenant: Mapping[UUID, Sequence[Journal]]) -> bool:
-        """Whether all could be stored in one transaction. If not, each tenant's is tried, which says why."""
-        batches = {tenant_id: [journal.batch() for journal in journals] for tenant_id, journals in by_tenant.items()}
-        ids = [batch.response_id for of_tenant in batches.values() for batch in of_tenant]
+    async def _store_at_once(self, some: Sequence[Waiting]) -> bool:
+        """Whether all could be stored in one transaction. If not, each is tried alone, which says what is wrong."""
+        by_tenant: defaultdict[UUID, list[Batch]] = defaultdict(list)
+        for journal, batch in some:
+            by_tenant[journal.tenant_id].append(batch)
+        followed = [journal.response_id for journal, _ in some if self.is_followed(journal.response_id)]
         try:
-            done = await self.store.append_all(batches, self.worker, [id for id in ids if self.is_followed(id)])
-        except DATABASE_AWAY as error:
-            log.warning("events of %d responses could not be stored, retrying: %r", len(ids), error)
-            self._drop_too_many()
-            raise NotStored(f"events of {len(ids)} responses") from error
+            done = await self.store.append_all(by_tenant, self.worker, followed)
+        except DATABASE_AWAY:
+            raise
         except Exception:  # the boundary: what is wrong is found and told by those who store less
             return False
-        if done:
-            for tenant_id, journals in by_tenant.items():
-                for journal, batch in zip(journals, batches[tenant_id], strict=True):
-                    journal.keep(batch)
-                    self._done(journal, last=batch.last)
-            if self._waiting:  # what was noted meanwhile
-                self._writer.notify()
+        for journal, batch in some if done else ():
+            self._keep(journal, batch)
         return done
 
-    async def _store_journals(self, tenant_id: UUID, journals: Sequence[Journal]) -> bool:
-        """Whether the database stored them. A row that it refuses would be refused for ever and block all others."""
+    async def _store_alone(self, journal: Journal, batch: Batch) -> None:
+        """Events that the database refuses would be refused for ever, and hold up all others."""
+        id = journal.response_id
         try:
-            await self._store_batches(tenant_id, journals)
-        except DATABASE_AWAY as error:
-            log.warning("events of %d responses could not be stored, retrying: %r", len(journals), error)
-            return False
-        except Exception:  # the boundary: each by itself, then without what is refused
-            log.exception("events of %d responses cannot be stored", len(journals))
-            if len(journals) > 1:
-                return all([await self._store_journals(tenant_id, [journal]) for journal in journals])
-            return await self._give_up(journals[0])
-        return True
+            done = await self.store.append(journal.tenant_id, batch, self.worker, followed=self.is_followed(id))
+        except DATABASE_AWAY:
+            self._waiting[id] = self._waiting.pop(id)  # others come before it next time
+            raise
+        except Exception:  # the boundary: without what is refused
+            log.exception("events of %s cannot be stored", id)
+            await self._give_up(journal)
+            return
+        if done:
+            self._keep(journal, batch)
+        elif not await self._begun_again(journal):
+            self._done(journal, last=True)
+            journal.on_lost()
 
-    async def _store_batches(self, tenant_id: UUID, journals: Sequence[Journal]) -> None:
-        batches = [journal.batch() for journal in journals]
-        followed = [batch.response_id for batch in batches if self.is_followed(batch.response_id)]
-        held = await self.store.append(tenant_id, batches, self.worker, followed)
-        for journal, batch in zip(journals, batches, strict=True):
-            if journal.response_id in held:
-                journal.keep(batch)
-                self._done(journal, last=batch.last)
-            elif not await self._begun_again(journal):
-                self._done(journal, last=True)
-                journal.on_lost()
+    def _keep(self, journal: Journal, batch: Batch) -> None:
+        journal.keep(batch)
+        self._done(journal, last=batch.last)
 
     async def _begun_again(self, journal: Journal) -> bool:
         """Whether its row had been lost in a crash of Postgres, which loses the latest inserts, and is inserted
@@ -199,19 +197,13 @@ class EventLog:
         if last or (journal.stored == len(journal.frames) and not journal.last):
             self._waiting.pop(journal.response_id, None)
 
-    async def _give_up(self, journal: Journal) -> bool:
+    async def _give_up(self, journal: Journal) -> None:
         """Skip what Postgres refuses. A response that has ended becomes failed; one in progress has a gap."""
-        if not journal.last:
+        if journal.last:
+            await self.store.give_up(OwnedResponse(journal.tenant_id, journal.response_id, self.worker), REFUSED)
+        else:
             journal.drop()
-            self._done(journal, last=False)
-            return True
-        taken = OwnedResponse(journal.tenant_id, journal.response_id, self.worker)
-        try:
-            await self.store.give_up(taken, REFUSED)
-        except DATABASE_AWAY:
-            return False
-        self._done(journal, last=True)
-        return True
+        self._done(journal, last=journal.last)
 
     def _drop_too_many(self) -> None:
         count = sum(len(journal.frames) - journal.stored for journal in self._waiting.values())
@@ -222,6 +214,19 @@ class EventLog:
         )
         for journal in self._waiting.values():
             journal.drop()
+
+
+def _portions(waiting: Iterable[Waiting]) -> Iterator[Sequence[Waiting]]:
+    """What fits into one statement: of a backlog after an outage of the database it takes several."""
+    some, size = list[Waiting](), 0
+    for journal, batch in waiting:
+        size += (added := sum(map(len, batch.frames)))
+        if some and size > AT_ONCE_BYTES_MAX:
+            yield some
+            some, size = [], added
+        some.append((journal, batch))
+    if some:
+        yield some
 
 
 class Reader:

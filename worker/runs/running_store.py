@@ -46,8 +46,9 @@ if TYPE_CHECKING:
 CHANNEL = "firsttoken_responses"
 NEWS = "news"
 QUEUED = "queued"  # the payload by which workers are notified of a queued response
+APPEND = "append_response_events"  # raises where the worker does not own one of the responses
 # Of events in one statement, of which Postgres holds several copies in memory: more than all streams of a worker send
-# in a moment. A backlog after an outage of the database is written tenant by tenant.
+# in a moment.
 AT_ONCE_BYTES_MAX = 4 * 2**20
 ENDING_BYTES_MAX = AT_ONCE_BYTES_MAX // BATCH_MAX  # of one that is stored together with others
 
@@ -145,52 +146,34 @@ class RunningStore:
     async def append_all(
         self, by_tenant: Mapping[UUID, Sequence[Batch]], worker: int, followed: Collection[str] = ()
     ) -> bool:
-        """Like `append` for all tenants, in one transaction and one round trip. False, without any change, where that
-        is not possible: a batch has an end, or this worker does not own its response any more."""
-        if any(batch.end is not None for batches in by_tenant.values() for batch in batches):
-            return False
+        """Append events of responses that this worker owns, in one transaction and one round trip. False, without any
+        change, where it does not own one any more: a response may have been deleted, or taken over by another worker.
+
+        Followers at other workers are notified of responses that are `followed`, and of every end.
+        """
         acts = [
-            Act("append_response_events", tenant_id, batch_rows(batches, followed), worker)
+            Act(APPEND, tenant_id, batch_rows(batches, followed), worker)
             for tenant_id, batches in sorted(by_tenant.items())
         ]
-        if sum(len(act.payload) for act in acts) > AT_ONCE_BYTES_MAX:
-            return False
         try:
             await self._database.carry_out(acts)
         except NoDataFoundError:
             return False
         return True
 
-    async def append(
-        self, tenant_id: UUID, batches: Sequence[Batch], worker: int, followed: Collection[str] = ()
-    ) -> set[str]:
-        """Append events of responses that this worker owns, and return their ids: a response may have been deleted, or
-        taken over by another worker.
-
-        Followers at other workers are notified of responses that are `followed`, and of every end.
-        """
-        async with self._database.tenant(tenant_id) as connection:
-            rows = await connection.fetch(
-                """select id from responses where tenant_id = $1 and id = any($2) and worker = $3
-                   order by id for no key update""",
-                tenant_id,
-                [batch.response_id for batch in batches],
-                worker,
-            )
-            held = {row["id"] for row in rows}
-            written = [batch for batch in batches if batch.response_id in held]
-            for batch in written:
-                if batch.end is not None:
-                    await _end_otherwise(connection, tenant_id, batch, batch.end)
-            await _insert_events(connection, tenant_id, written)
-            ended = [batch.response_id for batch in written if batch.last]
-            if ended:
-                await connection.execute(
-                    "update responses set worker = null where tenant_id = $1 and id = any($2)", tenant_id, ended
-                )
-            if told := [*ended, *(held & set(followed) - set(ended))]:
-                await notify_readers(connection, *told)
-        return held
+    async def append(self, tenant_id: UUID, batch: Batch, worker: int, *, followed: bool = False) -> bool:
+        """Like `append_all` for one response, which may have another end than the one that was stored before."""
+        told = [batch.response_id] if followed else []
+        if batch.end is None:
+            return await self.append_all({tenant_id: [batch]}, worker, told)
+        try:
+            async with self._database.tenant(tenant_id) as connection:
+                await _end_otherwise(connection, tenant_id, batch, batch.end)
+                rows = batch_rows([batch], told).decode()
+                await connection.execute(f"select {APPEND}($1, $2::text::jsonb, $3)", tenant_id, rows, worker)
+        except NoDataFoundError:
+            return False
+        return True
 
     async def read(self, tenant_id: UUID, response_id: str, after: int) -> EventPage:
         """The events after this number. Raises NotFound."""

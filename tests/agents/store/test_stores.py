@@ -45,7 +45,7 @@ async def save(running: RunningStore, tenant_id: UUID, record: ResponseRecord) -
     """From its beginning to its end."""
     await running.begin(tenant_id, replace(record, status="in_progress"), worker=1)
     await running.finish(tenant_id, record, 1, Batch(record.id, (), -1))
-    await running.append(tenant_id, [Batch(record.id, (), -1, last=True)], 1)
+    await running.append(tenant_id, Batch(record.id, (), -1, last=True), 1)
 
 
 def texts(items: tuple[Item, ...]) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from uuid import UUID
 
 import asyncpg
@@ -19,7 +20,7 @@ from tests.worker.answering import answering, events_of, stream
 from worker.lifecycle.supervisor import Supervisor
 from worker.runs import broadcast
 from worker.runs.broadcast import EventLog, Journal
-from worker.runs.continuation import GAP, UNSTORED_EVENTS_MAX, Batch
+from worker.runs.continuation import GAP, UNSTORED_EVENTS_MAX, Batch, ResponseEnd
 from worker.runs.running_store import RunningStore
 from worker.wire.events import data_of, encode
 
@@ -100,20 +101,15 @@ class Breaking(RunningStore):
     def __init__(self, database: Database, *errors: Exception) -> None:
         super().__init__(database)
         self._errors = list(errors)
+        self.appended: list[list[str]] = []  # the responses of each statement
 
     async def append_all(
         self, by_tenant: Mapping[UUID, Sequence[Batch]], worker: int, followed: Collection[str] = ()
     ) -> bool:
         if self._errors:
             raise self._errors.pop(0)
+        self.appended.append([batch.response_id for batches in by_tenant.values() for batch in batches])
         return await super().append_all(by_tenant, worker, followed)
-
-    async def append(
-        self, tenant_id: UUID, batches: Sequence[Batch], worker: int, followed: Collection[str] = ()
-    ) -> set[str]:
-        if self._errors:
-            raise self._errors.pop(0)
-        return await super().append(tenant_id, batches, worker, followed)
 
 
 @pytest.mark.parametrize(
@@ -137,6 +133,40 @@ async def test_events_wait_for_a_database_that_is_away(
     told.tell(frame(1), last=True)
     assert await log.flush()
     assert await numbers(running, tenant_id, two[0]) == ([0, 1], True)
+
+
+async def test_a_backlog_is_stored_in_portions(
+    database: Database,
+    running: RunningStore,
+    tenant_id: UUID,
+    two: tuple[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Postgres holds several copies of a statement in memory."""
+    monkeypatch.setattr(broadcast, "AT_ONCE_BYTES_MAX", len(frame(0)))
+    store = Breaking(database)
+    log = EventLog(store, WORKER)
+    for id in two:
+        Told(log, tenant_id, id).tell(frame(0), frame(1))
+    assert await log.flush()
+    assert store.appended == [[two[0]], [two[1]]]
+    assert [await numbers(running, tenant_id, id) for id in two] == [([0, 1], False)] * 2
+
+
+async def test_another_end_is_stored_where_one_may_have_been(
+    running: RunningStore, tenant_id: UUID, two: tuple[str, str]
+) -> None:
+    log, lost = EventLog(running, WORKER), list[str]()
+    mine, deleted = two[0], new_id("resp")
+    for id in (mine, deleted):
+        told = Told(log, tenant_id, id)
+        end = ResponseRecord(id, "failed", {"output": []}, datetime.now(UTC), None, (user("x"),), (), None, None)
+        told.journal.end = ResponseEnd(end, kept=False)
+        told.journal.on_lost = partial(lost.append, id)
+        told.tell(frame(0), last=True)
+    assert await log.flush()
+    assert await numbers(running, tenant_id, mine) == ([0], True)
+    assert lost == [deleted]
 
 
 @pytest.mark.parametrize("include", [[], ["firsttoken:trace"]], ids=["without", "with trace"])

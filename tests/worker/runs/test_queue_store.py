@@ -85,8 +85,8 @@ async def test_a_worker_that_was_taken_for_dead_tells_nothing_more(
         await queue.settle(late)
     with pytest.raises(NotFound):
         await running.finish(tenant_id, waiting, GONE, Batch(waiting.id, (), -1))
-    await running.append(tenant_id, [Batch(waiting.id, [LATER], number=1, last=True)], GONE)
+    await running.append(tenant_id, Batch(waiting.id, [LATER], number=1, last=True), GONE)
     chapter = await running.read(tenant_id, waiting.id, -1)
     assert (list(chapter.events), chapter.sealed) == (EVENTS, False)
-    await running.append(tenant_id, [Batch(waiting.id, [LATER], number=1, last=True)], NEXT)
+    await running.append(tenant_id, Batch(waiting.id, [LATER], number=1, last=True), NEXT)
     assert (await running.read(tenant_id, waiting.id, -1)).sealed
