@@ -126,7 +126,7 @@ class StreamOptions(Strict):
 
 
 class GenerateRequest(Strict):
-    BULK: ClassVar[str] = "token_ids"
+    BULK: ClassVar = "token_ids"
 
     request_id: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._-]{1,64}$")] = "generate"
     model: Annotated[str, StringConstraints(max_length=256)] | None = None  # if there is one
@@ -276,7 +276,7 @@ async def generate(request: web.Request) -> web.StreamResponse:
         raise ApiError(415, "The body must be application/json.", param="Content-Type")
     with app[BUDGET].reserve(WORKERS) as holding:
         raw = await read_body(request, holding, bytes_max=_body_bytes_max(app))
-        asked = await parsed(GenerateRequest, raw, bulk=GenerateRequest.BULK)
+        asked = await parsed(GenerateRequest, raw)
     generation = await _taken(asked, app[MODEL])
     if generation is None:
         return web.Response(body=spell_nothing(), content_type="text/event-stream")
@@ -314,7 +314,7 @@ async def _answer_on(app: web.Application, reply: SharedReply, body: bytes) -> N
             _check_open(app)
             with app[BUDGET].reserve(WORKERS) as holding:
                 holding.resize(len(body))
-                asked = await parsed(GenerateRequest, body, bulk=GenerateRequest.BULK)
+                asked = await parsed(GenerateRequest, body)
             generation = await _taken(asked, app[MODEL])
             reply.taken()
             if generation is None:

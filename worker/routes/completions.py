@@ -70,7 +70,7 @@ async def complete_chat(request: web.Request) -> web.StreamResponse:
 async def complete_text(request: web.Request) -> web.StreamResponse:
     services, principal = request.app[SERVICES], request[PRINCIPAL]
     with request[TRACE].span("edge"):
-        body = await parsed(CompletionRequest, request[BODY], request[IGNORED], bulk="prompt")
+        body = await parsed(CompletionRequest, request[BODY], request[IGNORED])
         body = body.with_headers(request.headers, services.surface_names)
         body.note_ignored(frozenset(), request[IGNORED])  # no template, so no switch of one
         completion = TextCompletion(body, services.checked(body.model))

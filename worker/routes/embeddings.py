@@ -34,7 +34,7 @@ routes = Routes()
 @routes.post("/v1/embeddings", USUAL, takes=EmbeddingsRequest)
 async def create(request: web.Request) -> web.Response:
     services, tenant_id = request.app[SERVICES], request[PRINCIPAL].tenant_id
-    body = check_inputs(services, await parsed(EmbeddingsRequest, request[BODY], request[IGNORED], bulk="input"))
+    body = check_inputs(services, await parsed(EmbeddingsRequest, request[BODY], request[IGNORED]))
     with services.admission.turn(tenant_id):
         return json_response(await embed_inputs(services, tenant_id, request[TRACE], body))
 

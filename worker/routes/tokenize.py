@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import orjson
 from aiohttp import web
@@ -65,6 +65,8 @@ class TokenizeRequest(Strict):
 
 
 class DetokenizeRequest(Strict):
+    BULK: ClassVar = "tokens"
+
     model: ModelName | None = None
     tokens: TokenIds | Annotated[list[int], Field(max_length=0)]
 
@@ -88,7 +90,7 @@ async def tokenize(request: web.Request) -> web.Response:
 
 @routes.post("/detokenize", Scope.CHAT, takes=DetokenizeRequest)
 async def detokenize(request: web.Request) -> web.Response:
-    body = await parsed(DetokenizeRequest, request[BODY], bulk="tokens")
+    body = await parsed(DetokenizeRequest, request[BODY])
     model = request.app[SERVICES].model_of(body.model)
 
     def answer() -> dict[str, Any]:

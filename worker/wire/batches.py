@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, TypeAlias
 
 import orjson
 from pydantic import AfterValidator, StringConstraints
@@ -66,6 +66,8 @@ class LineError(NamedTuple):
 
 
 class BatchLine(Strict):
+    BULK: ClassVar = "body"
+
     custom_id: Annotated[str, StringConstraints(min_length=1, max_length=CUSTOM_ID_CHARS_MAX)]
     method: str
     url: str
@@ -75,7 +77,7 @@ class BatchLine(Strict):
 def read_line(raw: bytes, endpoint: str) -> BatchLine | LineError:
     """A line of the input. Its body is only validated when it is answered."""
     try:
-        line = parse(BatchLine, raw, bulk="body")
+        line = parse(BatchLine, raw)
     except ApiError as error:
         code = "invalid_json_line" if error.code == "invalid_json" else error.code or "invalid_value"
         return LineError(code, error.message.replace("The body", "The line"), error.param)

@@ -40,6 +40,7 @@ class CompletionRequest(ChoicesRequest):
 
     EFFORT_PARAM: ClassVar = "reasoning_effort"
     VERBOSITY_PARAM: ClassVar = "verbosity"
+    BULK: ClassVar = "prompt"
 
     prompt: Prompt
     suffix: Text | None = None

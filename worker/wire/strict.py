@@ -11,7 +11,7 @@ import asyncio
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, TypeAlias, TypeVar, get_args
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias, TypeVar, get_args
 
 import orjson
 from pydantic import (
@@ -76,6 +76,8 @@ class Strict(BaseModel):
     """A part of a request body. Nothing is coerced: "5" is not a number, 1 is not a boolean."""
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True, protected_namespaces=())
+    # Of a body: a parameter with many values, which the model limits itself and which is not stored.
+    BULK: ClassVar[str | None] = None
 
     @model_validator(mode="before")
     @classmethod
@@ -232,26 +234,23 @@ TYPE_CODE = "invalid_type"
 VALUE_CODE = "invalid_value"
 
 
-def parse(model: type[M], raw: bytes, ignored: Ignored | None = None, *, bulk: str | None = None) -> M:
-    """Validate a JSON body; an empty one means {}. Raises ApiError 400 with `param` and `code`.
-
-    `ignored` collects the names of parameters without effect. `bulk` is a parameter with many values, which its model
-    limits itself and which is not stored.
-    """
+def parse(model: type[M], raw: bytes, ignored: Ignored | None = None) -> M:
+    """Validate a JSON body; an empty one means {}. `ignored` collects the names of parameters without effect. Raises
+    ApiError 400 with `param` and `code`."""
     body = _load(raw)
     if not _is_modest(raw):
-        survey({name: value for name, value in body.items() if name != bulk} if bulk else body)
+        survey({name: value for name, value in body.items() if name != model.BULK} if model.BULK else body)
     try:
         return model.model_validate(body, context=ignored)
     except ValidationError as error:
         raise refusal(error, body) from None
 
 
-async def parsed(model: type[M], raw: bytes, ignored: Ignored | None = None, *, bulk: str | None = None) -> M:
+async def parsed(model: type[M], raw: bytes, ignored: Ignored | None = None) -> M:
     """`parse`, in a thread where the body is long: 100 KB of small values take 30 ms, and others wait for tokens."""
     if len(raw) <= SHORT_BYTES_MAX:
-        return parse(model, raw, ignored, bulk=bulk)
-    return await asyncio.to_thread(parse, model, raw, ignored, bulk=bulk)
+        return parse(model, raw, ignored)
+    return await asyncio.to_thread(parse, model, raw, ignored)
 
 
 def parse_query(model: type[Query], query: Mapping[str, str]) -> Query:

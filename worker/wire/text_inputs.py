@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import islice
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 from pydantic import AfterValidator, Discriminator, Field, StringConstraints, Tag
 
@@ -53,6 +53,8 @@ SEVERAL = Field(min_length=1, max_length=INPUTS_MAX, fail_fast=True)  # many inv
 
 
 class EmbeddingsRequest(Strict):
+    BULK: ClassVar = "input"
+
     input: Annotated[
         Annotated[Input, Tag("text")]
         | Annotated[list[Input], SEVERAL, Tag("texts")]

@@ -43,7 +43,7 @@ async def answer_body(
 async def _embeddings(
     services: Services, principal: Principal, raw: bytes, trace: Trace, time_slice: TimeSlice
 ) -> Body:
-    body = check_inputs(services, await parsed(EmbeddingsRequest, raw, Ignored(), bulk="input"))
+    body = check_inputs(services, await parsed(EmbeddingsRequest, raw, Ignored()))
     return await embed_inputs(services, principal.tenant_id, trace, body, time_slice)
 
 
