@@ -3,34 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import replace
 
 from aiohttp import web
 
 from agents.turn import Turn
 from worker.auth.scope import Scope
-from worker.errors import ApiError, ClientGone
-from worker.http.request import (
-    BODY,
-    EVENTS,
-    IGNORED,
-    JSON,
-    PRINCIPAL,
-    TRACE,
-    Routes,
-    in_param,
-    json_response,
-)
+from worker.errors import ApiError
+from worker.http.request import BODY, EVENTS, IGNORED, JSON, PRINCIPAL, TRACE, Routes, in_param, json_response
 from worker.runs.cache_diagnostics import MessageDiagnosis, PromptDigest
-from worker.runs.choice import Choice, whole_of
-from worker.runs.event_stream import EventStream
-from worker.runs.idempotency import Once, unstored
+from worker.runs.choice import read_request, respond
 from worker.runs.ledger import Ledger
 from worker.runs.turn import prompt_tokens
 from worker.services import SERVICES
 from worker.telemetry.canaries import first_question
-from worker.telemetry.telemetry import server_timing
-from worker.wire.messages_reply import PING, MessageEventEncoder, Reply
+from worker.wire.messages_reply import Reply
 from worker.wire.messages_request import MessagesInput, MessagesRequest
 from worker.wire.strict import parsed
 
@@ -39,30 +27,18 @@ routes = Routes()
 
 @routes.post("/v1/messages", Scope.CHAT, takes=MessagesRequest, tells=(JSON, EVENTS))
 async def create(request: web.Request) -> web.StreamResponse:
-    services, trace, principal = request.app[SERVICES], request[TRACE], request[PRINCIPAL]
-    with trace.span("edge"):
-        body = await parsed(MessagesRequest, request[BODY], request[IGNORED])
-        body = body.with_headers(request.headers, services.surface_names)
-        body.note_ignored(services.model_of(body.model).switches, request[IGNORED])
-        answer = Reply(body, services.checked(body.model))
-        once = Once.of(request, services.claims, principal.tenant_id)
-    with in_param("messages"):
-        async with unstored(once):
-            return await _create(request, body, answer)
+    with request[TRACE].span("edge"):
+        body, once = await read_request(request, MessagesRequest)
+        answer = Reply(body, request.app[SERVICES].checked(body.model))
 
-
-async def _create(request: web.Request, body: MessagesRequest, answer: Reply) -> web.StreamResponse:
-    services, principal = request.app[SERVICES], request[PRINCIPAL]
-    ledger = Ledger(services, principal, request[TRACE], answer)
-    with ledger.entering() as entered:
+    async def prepare(ledger: Ledger) -> tuple[Reply, Sequence[Turn]]:
         turn = ledger.applied(await _turn(request, body, answer.model))
-        places = entered.pop_all()
-    with places:
-        if body.diagnostics is not None:
-            diagnosis = await _diagnosis(request, turn, answer, body.diagnostics.previous_message_id)
-            answer = replace(answer, diagnose=diagnosis.tell)
-        choice = Choice.of(ledger, turn)
-        return await (_stream if body.stream else _whole)(request, answer, choice)
+        if body.diagnostics is None:
+            return answer, [turn]
+        diagnosis = await _diagnosis(request, turn, answer, body.diagnostics.previous_message_id)
+        return replace(answer, diagnose=diagnosis.tell), [turn]
+
+    return await respond(request, answer, once, prepare)
 
 
 async def _diagnosis(request: web.Request, turn: Turn, answer: Reply, previous_id: str | None) -> MessageDiagnosis:
@@ -76,7 +52,7 @@ async def count_tokens(request: web.Request) -> web.Response:
     """How many tokens the model would read first."""
     services = request.app[SERVICES]
     body = await parsed(MessagesInput, request[BODY], request[IGNORED])
-    with in_param("messages"):
+    with in_param(MessagesInput.PROMPT_PARAM):
         turn = await _turn(request, body, services.checked(body.model))
         return json_response({"input_tokens": await prompt_tokens(services, turn)})
 
@@ -94,17 +70,3 @@ async def _turn(request: web.Request, body: MessagesInput, model: str) -> Turn:
     asked = body.turn(principal.tenant_id, servers)
     agent = services.choose(model, body.model, principal.tenant_id, first_question(asked.input))
     return principal.bounded(agent.applied(asked))
-
-
-async def _stream(request: web.Request, answer: Reply, choice: Choice) -> web.StreamResponse:
-    stream = EventStream(request, heartbeat=PING)
-    try:
-        await choice.stream(stream, MessageEventEncoder(answer))
-    except ClientGone:
-        return stream.response
-    return await stream.close()
-
-
-async def _whole(request: web.Request, answer: Reply, choice: Choice) -> web.Response:
-    [finished] = await whole_of([choice])
-    return json_response(answer.whole(finished), headers={"Server-Timing": server_timing(request[TRACE])})

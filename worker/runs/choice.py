@@ -1,29 +1,36 @@
-"""An answer that is not stored, while it runs: its turn, its encoding, and its accounting.
-
-A message is one choice, a completion has one or several.
+"""Answers that are not stored, while they run: their turns, their encoding, and their accounting. A message is one
+choice, a completion has one or several.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import replace
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
-from agents.agent import Agent
+import orjson
+from aiohttp import web
+
 from agents.errors import STOPPED, Interrupted
-from agents.events import TOKENS, Event, TextDelta, TurnFinished, Usage
+from agents.events import TOKENS, Event, EventSink, TextDelta, TurnFinished, Usage
 from agents.turn import Turn
 from inference.errors import InferenceError
 from inference.frozen import changed, dataclass
 from inference.trace import Trace
-from worker.errors import ApiError
+from worker.errors import ApiError, ClientGone
+from worker.http.request import BODY, IGNORED, PRINCIPAL, TRACE, in_param, json_bytes, json_response
 from worker.runs.event_stream import EventStream
+from worker.runs.idempotency import Once, unstored
 from worker.runs.ledger import Ledger
 from worker.runs.record import FirstTokens
+from worker.services import SERVICES
 from worker.telemetry.canaries import first_question
-from worker.wire.completion import ChatCompletion, ChunkEncoder
-from worker.wire.messages_reply import MessageEventEncoder
+from worker.telemetry.telemetry import server_timing
+from worker.wire.completion import ChatCompletion, ChunkEncoder, TextCompletion
+from worker.wire.messages_reply import MessageEventEncoder, Reply
+from worker.wire.options import TurnRequest
+from worker.wire.strict import parsed
 
 # Buffered for a client that reads slowly and cannot reconnect: merged, a million tokens, or 800 with all likelihoods.
 WAITING_BYTES_MAX = 4 * 2**20
@@ -32,13 +39,16 @@ EVENT_BYTES = 250  # of an event beside its text; a likelihood takes about as mu
 
 # Encodes the events of a turn as the frames of a stream, and its end, also that of one that failed.
 ChoiceEncoder: TypeAlias = ChunkEncoder | MessageEventEncoder
+Answer: TypeAlias = ChatCompletion | TextCompletion | Reply
+# Makes the turns of an answer, one for each choice, and adds to it what is known then.
+Prepare: TypeAlias = Callable[[Ledger], Awaitable[tuple[Answer, Sequence[Turn]]]]
+R = TypeVar("R", bound=TurnRequest)
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
     """The choices of a completion run concurrently; they share their prompt in the KV cache."""
 
-    agent: Agent
     turn: Turn
     ledger: Ledger
 
@@ -51,7 +61,7 @@ class Choice:
             if "background" in of_all.attributes:
                 trace.attributes["background"] = True
             ledger = changed(ledger, trace=trace)
-        return cls(ledger.services.agent, turn, ledger)
+        return cls(turn, ledger)
 
     @property
     def trace(self) -> Trace:
@@ -70,14 +80,14 @@ class Choice:
     async def whole(self) -> TurnFinished:
         """Wait for the end of the choice. Raises what refuses the turn."""
         with self.ledger.recording() as outcome:
-            finished = await self.agent.run(self.turn, self.trace, DiscardingSink(self.trace))
+            finished = await self._run(DiscardingSink(self.trace))
             outcome.status = finished.status
             return finished
 
     async def _streamed(self, sink: ChoiceSink, stream: EventStream) -> TurnFinished:
         stream.on_room.append(sink.flush)
         try:
-            finished = await self.agent.run(self.turn, self.trace, sink)
+            finished = await self._run(sink)
             await sink.drain()
             return finished
         except (InferenceError, Interrupted) as error:
@@ -87,6 +97,9 @@ class Choice:
             return TurnFinished("failed", (), Usage(), error_message=str(error))
         finally:
             stream.on_room.remove(sink.flush)
+
+    async def _run(self, sink: EventSink) -> TurnFinished:
+        return await self.ledger.services.agent.run(self.turn, self.trace, sink)
 
 
 class ChoiceSink:
@@ -223,3 +236,47 @@ async def turns_of(ledger: Ledger, completion: ChatCompletion) -> list[Turn]:
 
 def choices_of(ledger: Ledger, turns: Sequence[Turn]) -> list[Choice]:
     return [Choice.of(ledger, turn, index) for index, turn in enumerate(turns)]
+
+
+async def read_request(request: web.Request, model: type[R]) -> tuple[R, Once | None]:
+    """What a request asks for, with what its headers say; and its key. Raises ApiError."""
+    services, ignored = request.app[SERVICES], request[IGNORED]
+    body = await parsed(model, request[BODY], ignored)
+    body = body.with_headers(request.headers, services.surface_names)
+    body.note_ignored(services.model_of(body.model).switches, ignored)
+    return body, Once.of(request, services.claims, request[PRINCIPAL].tenant_id)
+
+
+async def respond(request: web.Request, answer: Answer, once: Once | None, prepare: Prepare) -> web.StreamResponse:
+    """Send the answer to a request, streamed or whole. Raises what refuses it."""
+    with in_param(answer.request.PROMPT_PARAM):
+        async with unstored(once):
+            ledger = Ledger(request.app[SERVICES], request[PRINCIPAL], request[TRACE], answer)
+            with ledger.entering(answer.turns) as entered:
+                answer, turns = await prepare(ledger)
+                places = entered.pop_all()
+            with places:
+                choices = choices_of(ledger, turns)
+                return await (_stream if answer.request.stream else _whole)(request, answer, choices)
+
+
+async def _stream(request: web.Request, answer: Answer, choices: Sequence[Choice]) -> web.StreamResponse:
+    stream, encoders = EventStream(request, answer.HEARTBEAT), list[ChoiceEncoder](answer.encoders)
+    try:
+        finished = await all_of([choice.stream(stream, of) for choice, of in zip(choices, encoders, strict=True)])
+    except ClientGone:  # every choice has been closed and recorded by now
+        return stream.response
+    return await stream.close(*answer.closing(finished))
+
+
+async def _whole(request: web.Request, answer: Answer, choices: Sequence[Choice]) -> web.Response:
+    finished, headers = await whole_of(choices), {"Server-Timing": server_timing(request[TRACE])}
+    if isinstance(answer, TextCompletion):
+        return json_bytes(await asyncio.to_thread(_encoded, answer, finished), headers=headers)
+    return json_response(answer.whole(finished), headers=headers)
+
+
+def _encoded(completion: TextCompletion, finished: Sequence[TurnFinished]) -> bytes:
+    """The scores of long prompts are many: between two choices, other threads get the GIL."""
+    told = completion.whole(finished)
+    return orjson.dumps({**told, "choices": [orjson.Fragment(orjson.dumps(each)) for each in told["choices"]]})

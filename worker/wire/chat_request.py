@@ -259,6 +259,7 @@ class ChoicesRequest(TurnRequest):
 
 
 class ChatRequest(ChoicesRequest, TieredRequest):
+    PROMPT_PARAM: ClassVar = "messages"
     EFFORT_PARAM: ClassVar = "reasoning_effort"
     VERBOSITY_PARAM: ClassVar = "verbosity"
 

@@ -29,7 +29,7 @@ from inference.frozen import dataclass
 from inference.generation import TokenLogprob
 from worker.wire.chat_request import ChatRequest
 from worker.wire.completion_request import CompletionRequest
-from worker.wire.events import HOLE, QUEUED, Template, cut, encode_data, waiting
+from worker.wire.events import DONE, HOLE, PING_COMMENT, QUEUED, Template, cut, encode_data, waiting
 from worker.wire.options import tier_used
 
 FinishReason: TypeAlias = Literal["stop", "length", "tool_calls"]
@@ -217,6 +217,7 @@ def _shown(token: bytes) -> str:
 class _Completion(ABC, Generic[Request]):
     """One completion, complete or in chunks, which all carry the same id."""
 
+    HEARTBEAT: ClassVar = PING_COMMENT
     WHOLE: ClassVar[str]  # what it is called, and what its chunks are called
     CHUNK: ClassVar[str]
 
@@ -229,6 +230,15 @@ class _Completion(ABC, Generic[Request]):
     @abstractmethod
     def choices(self) -> Sequence[ChatChoice | TextChoice]: ...
 
+    @property
+    def turns(self) -> int:
+        """As many as choices."""
+        return self.request.choices
+
+    @property
+    def encoders(self) -> Sequence[ChunkEncoder]:
+        return [ChunkEncoder(self, choice) for choice in self.choices]
+
     def chunk(self, choice: Choice | str) -> Chunk:
         """A chunk of one choice, or of what stands for it."""
         chunk = self._frame(self.CHUNK, [choice])
@@ -238,11 +248,12 @@ class _Completion(ABC, Generic[Request]):
         """The chunk for requests in the queue: without choices, like the one with the usage."""
         return {**self._frame(self.CHUNK, []), QUEUED: waiting(event)}
 
-    def usage(self, finished: Sequence[TurnFinished]) -> list[Chunk]:
-        """The last chunk, for clients that asked for the usage."""
+    def closing(self, finished: Sequence[TurnFinished]) -> list[bytes]:
+        """What follows the last choice: the usage, for clients that asked for it, and a mark."""
         if not self.request.with_usage:
-            return []
-        return [{**self._frame(self.CHUNK, []), "usage": usage_object(self._used(finished))}]
+            return [DONE]
+        usage = usage_object(self._used(finished))
+        return [encode_data({**self._frame(self.CHUNK, []), "usage": usage}), DONE]
 
     def whole(self, finished: Sequence[TurnFinished]) -> dict[str, Any]:
         """The completion as one object. The scores of a long prompt take a while."""
@@ -283,7 +294,7 @@ class ChatCompletion(_Completion[ChatRequest]):
 
     @property
     def choices(self) -> list[ChatChoice]:
-        return [ChatChoice(self.request.functions_given, index) for index in range(self.request.choices)]
+        return [ChatChoice(self.request.functions_given, index) for index in range(self.turns)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,9 +309,12 @@ class TextCompletion(_Completion[CompletionRequest]):
     token_bytes: Callable[[Sequence[int]], Sequence[bytes]] = lambda ids: ()  # of tokens of the model
 
     @property
+    def turns(self) -> int:
+        return len(self.request.prompts) * self.request.choices
+
+    @property
     def choices(self) -> list[TextChoice]:
-        count = len(self.request.prompts) * self.request.choices
-        return [TextChoice(self._echo(index), self.token_bytes, index) for index in range(count)]
+        return [TextChoice(self._echo(index), self.token_bytes, index) for index in range(self.turns)]
 
     def _echo(self, index: int) -> str:
         return self.texts[index // self.request.choices] if self.request.echo else ""
@@ -309,7 +323,7 @@ class TextCompletion(_Completion[CompletionRequest]):
 class ChunkEncoder:
     """Encodes one choice as chunks."""
 
-    def __init__(self, completion: ChatCompletion | TextCompletion, choice: ChatChoice | TextChoice) -> None:
+    def __init__(self, completion: _Completion[Any], choice: ChatChoice | TextChoice) -> None:
         self._completion = completion
         self._choice = choice
         self._chunk = Template(encode_data(completion.chunk(HOLE)))

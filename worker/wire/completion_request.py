@@ -40,6 +40,7 @@ class CompletionRequest(ChoicesRequest):
 
     EFFORT_PARAM: ClassVar = "reasoning_effort"
     VERBOSITY_PARAM: ClassVar = "verbosity"
+    PROMPT_PARAM: ClassVar = "prompt"
     BULK: ClassVar = "prompt"
 
     prompt: Prompt
@@ -93,8 +94,8 @@ class CompletionRequest(ChoicesRequest):
         return self.n or 1
 
     def note_ignored(self, known: frozenset[str], ignored: Ignored) -> None:
-        """Text that goes on as it is has no reasoning that could be told from an answer."""
-        super().note_ignored(known, ignored)
+        """Text that goes on as it is has no template, and no reasoning that could be told from an answer."""
+        super().note_ignored(frozenset(), ignored)
         budgets = ("reasoning_budget", "thinking_token_budget")
         ignored.add(*(name for name in budgets if getattr(self, name) is not None))
 

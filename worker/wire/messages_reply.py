@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias
 
 import orjson
 
@@ -43,14 +43,27 @@ PING = encode({"type": "ping"})
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """Calls of functions that the client did not offer are left out: nobody could run them."""
+    """Calls of functions that the client did not offer are left out: nobody could run them. `diagnose` returns the
+    diagnostics, from the first token on, if they are asked for."""
+
+    HEARTBEAT: ClassVar = PING
 
     request: MessagesRequest
     model: str
     id: str = field(default_factory=lambda: new_id("msg"))
-    diagnose: Callable[[], dict[str, Any] | None] | None = (
-        None  # the diagnostics, from the first token on, if asked for
-    )
+    diagnose: Callable[[], dict[str, Any] | None] | None = None
+
+    @property
+    def turns(self) -> int:
+        return 1
+
+    @property
+    def encoders(self) -> list[MessageEventEncoder]:
+        return [MessageEventEncoder(self)]
+
+    def closing(self, _: Sequence[TurnFinished]) -> list[bytes]:
+        """Nothing follows the end of the turn."""
+        return []
 
     @property
     def functions(self) -> frozenset[str]:
@@ -60,10 +73,11 @@ class Reply:
         """The cached part of the prompt is not known yet: the final event has it."""
         return self._message([], None, None, Usage(prompt_tokens))
 
-    def whole(self, finished: TurnFinished) -> dict[str, Any]:
-        blocks = [block for item in _told(finished.output) if (block := self._block(item)) is not None]
-        reason = self.stop_reason(finished)
-        return {**self._message(blocks, reason, self.stop_sequence(finished), finished.usage), **cut(finished)}
+    def whole(self, finished: Sequence[TurnFinished]) -> dict[str, Any]:
+        [turn] = finished
+        blocks = [block for item in _told(turn.output) if (block := self._block(item)) is not None]
+        reason = self.stop_reason(turn)
+        return {**self._message(blocks, reason, self.stop_sequence(turn), turn.usage), **cut(turn)}
 
     def stop_reason(self, finished: TurnFinished) -> StopReason:
         if finished.status == "incomplete":

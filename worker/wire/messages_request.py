@@ -85,6 +85,7 @@ class MessagesInput(GenerationParameters, Lenient):
     """The prompt of the model."""
 
     model_config = ConfigDict(extra="ignore")
+    PROMPT_PARAM: ClassVar = "messages"
     EFFORT_PARAM: ClassVar = "output_config.effort"
     VERBOSITY_PARAM: ClassVar = "verbosity"
 

@@ -189,6 +189,7 @@ class GenerationParameters(SamplingParameters):
     reasoning_budget: ThoughtTokens | None = None
     thinking_token_budget: ThoughtTokens | None = None
 
+    PROMPT_PARAM: ClassVar[str] = "input"  # what mistakes in the prompt are told of
     EFFORT_PARAM: ClassVar[str]  # the path of the effort in a request
     VERBOSITY_PARAM: ClassVar[str]
 

@@ -15,6 +15,7 @@ from tests.worker.turns import told
 from worker.errors import ApiError
 from worker.wire.chat_request import ChatRequest
 from worker.wire.completion import ChatCompletion, ChunkEncoder, usage_object, usage_of
+from worker.wire.events import DONE
 from worker.wire.strict import parse
 
 USER = {"role": "user", "content": "hello"}
@@ -31,7 +32,8 @@ def chunks_of(events: list[Event], **body: Any) -> list[dict[str, Any]]:
     finished = events[-1]
     assert isinstance(finished, TurnFinished)
     pieces = [piece for event in events for piece in choice.events_of(event)] + [choice.conclude(finished)]
-    return [*map(completion.chunk, pieces), *completion.usage([finished])]
+    closing = [orjson.loads(frame.removeprefix(b"data: ")) for frame in completion.closing([finished]) if frame != DONE]
+    return [*map(completion.chunk, pieces), *closing]
 
 
 def choice_of(finished: Event, **body: Any) -> dict[str, Any]:
