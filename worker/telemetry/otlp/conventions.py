@@ -1,20 +1,16 @@
-"""Converts turns to OpenTelemetry spans, those to OTLP/JSON, and the Prometheus metrics to OpenTelemetry metrics. Pure.
+"""Converts turns to OpenTelemetry spans, and those to OTLP/JSON; names metrics and labels as OpenTelemetry does. Pure.
 
 Names are those of the semantic conventions for generative AI (github.com/open-telemetry/semantic-conventions-genai, all
 "development"); what they do not cover (queue, prefill, cache, drafts) has the prefix `firsttoken.`, or `process.`, and
-the unit suffix of a Prometheus name becomes the unit. All values are cumulative since the start of the process. Texts
-of users and models are never included.
+the unit suffix of a Prometheus name becomes the unit. Texts of users and models are never included.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
-
-from prometheus_client import Metric
-from prometheus_client.samples import Sample
 
 Value: TypeAlias = str | bool | int | float
 
@@ -29,7 +25,6 @@ FAILED = ("failed", "refused")
 # The parts of a turn that have a name of their own in the conventions.
 OPERATIONS = {"retrieve": "retrieval", "embed": "embeddings"}
 ROOTS = {"embeddings": "embeddings", "completions": "text_completion"}  # other surfaces are `chat`
-Kind: TypeAlias = Literal["sum", "gauge", "histogram"]
 
 CONVENTIONS = {
     "gen_ai_server_time_to_first_token_seconds": "gen_ai.server.time_to_first_token",
@@ -37,9 +32,6 @@ CONVENTIONS = {
     "gen_ai_server_request_duration_seconds": "gen_ai.server.request.duration",
 }
 UNITS = {"_seconds": "s", "_bytes": "By"}
-METRIC_KINDS: Mapping[str, Kind] = {"counter": "sum", "gauge": "gauge", "histogram": "histogram"}
-BOUND = "le"
-CREATED = "_created"  # when a series began: the process is older, and has counted everything since its own start
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,43 +184,13 @@ def _any_value(value: Value) -> dict[str, Any]:
     return {"doubleValue": value} if isinstance(value, float) else {"stringValue": value}
 
 
-@dataclass(frozen=True, slots=True)
-class Point:
-    """A value, or for a histogram their number, their sum, and the count of each bucket: one more than `bounds`."""
-
-    attributes: Mapping[str, str]
-    value: float
-    count: int = 0
-    bounds: Sequence[float] = ()
-    buckets: Sequence[int] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class OtelMetric:
-    name: str
-    description: str
-    unit: str
-    kind: Kind
-    points: Sequence[Point] = field(default_factory=tuple)
-
-
-def metrics_of(families: Iterable[Metric]) -> list[OtelMetric]:
-    """The metrics that have values."""
-    found = [_metric(family, METRIC_KINDS[family.type]) for family in families if family.type in METRIC_KINDS]
-    return [metric for metric in found if metric.points]
-
-
-def _metric(family: Metric, kind: Kind) -> OtelMetric:
-    known = CONVENTIONS.get(family.name)
-    name, unit = _split(family.name)
-    samples = [sample for sample in family.samples if not sample.name.endswith(CREATED)]
-    points = _histograms(samples, known is not None) if kind == "histogram" else _values(samples, known is not None)
-    return OtelMetric(known or _dotted(name), family.documentation, unit, kind, tuple(points))
-
-
-def _split(name: str) -> tuple[str, str]:
-    """The name without its unit; "1" is OpenTelemetry's unit for none."""
-    return next(((name.removesuffix(end), unit) for end, unit in UNITS.items() if name.endswith(end)), (name, "1"))
+def metric_name(name: str) -> tuple[str, str]:
+    """The name of a family of Prometheus in the conventions, without its unit, and that; "1" is OpenTelemetry's unit
+    for none."""
+    short, unit = next(
+        ((name.removesuffix(end), unit) for end, unit in UNITS.items() if name.endswith(end)), (name, "1")
+    )
+    return CONVENTIONS.get(name) or _dotted(short), unit
 
 
 def _dotted(name: str) -> str:
@@ -238,26 +200,9 @@ def _dotted(name: str) -> str:
     return OWN + name
 
 
-def _values(samples: Iterable[Sample], conventional: bool) -> Iterator[Point]:
-    return (Point(_attributes(sample.labels, conventional), sample.value) for sample in samples)
-
-
-def _histograms(samples: Iterable[Sample], conventional: bool) -> Iterator[Point]:
-    """Buckets are cumulative in Prometheus, but not in OpenTelemetry."""
-    series: dict[tuple[tuple[str, str], ...], dict[str, float]] = {}
-    for sample in samples:
-        labels = tuple((name, value) for name, value in sample.labels.items() if name != BOUND)
-        series.setdefault(labels, {})[sample.labels.get(BOUND, sample.name.rpartition("_")[2])] = sample.value
-    for labels, values in series.items():
-        total, count = values.pop("sum"), int(values.pop("count"))
-        bounds = sorted(float(bound) for bound in values)
-        below = [int(values[bound]) for bound in sorted(values, key=float)]
-        buckets = [now - before for now, before in zip(below, [0, *below], strict=False)]
-        yield Point(_attributes(dict(labels), conventional), total, count, tuple(bounds[:-1]), tuple(buckets))
-
-
-def _attributes(labels: Mapping[str, str], conventional: bool) -> Mapping[str, str]:
-    own = {OWN + name: value for name, value in labels.items()}
-    if not conventional:
+def metric_attributes(name: str, labels: Mapping[str, str]) -> dict[str, str]:
+    """Of a sample of this family."""
+    own = {OWN + label: value for label, value in labels.items()}
+    if name not in CONVENTIONS:
         return own
     return {"gen_ai.operation.name": operation_of(labels["surface"]), "gen_ai.provider.name": PROVIDER, **own}

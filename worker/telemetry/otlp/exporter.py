@@ -18,7 +18,7 @@ from prometheus_client import Metric
 from worker.database import BatchWriter, NotStored
 from worker.lifecycle.supervisor import Supervised, Supervisor, Well
 from worker.runs.record import TurnRecord
-from worker.telemetry.otlp.conventions import metrics_of, spans_of
+from worker.telemetry.otlp.conventions import spans_of
 
 log = logging.getLogger("firsttoken.otlp")
 
@@ -86,7 +86,7 @@ class Exporter:
 
     async def send_metrics(self) -> None:
         """Raises NotStored if the collector refuses them: the next ones make up for it, as counters are cumulative."""
-        if not await asyncio.to_thread(lambda: self._sdk.send_metrics(metrics_of(self._collect()))):
+        if not await asyncio.to_thread(lambda: self._sdk.send_metrics(self._collect())):
             raise NotStored("metrics at the collector")
 
     async def _run(self, well: Well) -> None:

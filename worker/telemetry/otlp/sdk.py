@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
@@ -25,9 +25,14 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExportResult
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, TraceFlags
+from prometheus_client import Metric as Family
+from prometheus_client.samples import Sample
 
-from worker.telemetry.otlp.conventions import OtelMetric, OtelSpan
+from worker.telemetry.otlp.conventions import OtelSpan, metric_attributes, metric_name
 
+BOUND = "le"
+CREATED = "_created"  # when a series began: the process is older, and has counted everything since its own start
+KINDS_OF_METRICS = ("counter", "gauge", "histogram")
 KINDS = {"internal": SpanKind.INTERNAL, "server": SpanKind.SERVER}
 SAMPLED = TraceFlags(TraceFlags.SAMPLED)
 
@@ -45,36 +50,16 @@ class Sdk:
         """Whether the collector accepted them. Blocks for at most the timeout, retries included."""
         return self._exporter.export([self._readable(span) for span in spans]) is SpanExportResult.SUCCESS
 
-    def send_metrics(self, metrics: Sequence[OtelMetric]) -> bool:
-        """As `send`."""
-        now_ns = time.time_ns()
-        scoped = ScopeMetrics(self._scope, [self._metric(metric, now_ns) for metric in metrics], "")
-        told = MetricsData([ResourceMetrics(self._resource, [scoped], "")])
+    def send_metrics(self, families: Iterable[Family]) -> bool:
+        """As `send`. All values are cumulative since the start of the process."""
+        times = self._began_ns, time.time_ns()
+        metrics = [metric for family in families if (metric := _metric(family, times)) is not None]
+        told = MetricsData([ResourceMetrics(self._resource, [ScopeMetrics(self._scope, metrics, "")], "")])
         return self._meter.export(told) is MetricExportResult.SUCCESS
 
     def close(self) -> None:
         self._exporter.shutdown()  # type: ignore[no-untyped-call]
         self._meter.shutdown()
-
-    def _metric(self, metric: OtelMetric, now_ns: int) -> Metric:
-        times = (self._began_ns, now_ns)
-        data: Sum | Gauge | Histogram
-        if metric.kind == "histogram":
-            data = Histogram(
-                [
-                    HistogramDataPoint(
-                        *(point.attributes, *times, point.count, point.value, point.buckets, point.bounds),
-                        min=None,  # type: ignore[arg-type]  # not known, which the protocol allows
-                        max=None,  # type: ignore[arg-type]
-                    )
-                    for point in metric.points
-                ],
-                AggregationTemporality.CUMULATIVE,
-            )
-        else:
-            points = [NumberDataPoint(point.attributes, *times, point.value) for point in metric.points]
-            data = Gauge(points) if metric.kind == "gauge" else Sum(points, AggregationTemporality.CUMULATIVE, True)
-        return Metric(metric.name, metric.description, metric.unit, data)
 
     def _readable(self, span: OtelSpan) -> ReadableSpan:
         return ReadableSpan(
@@ -93,3 +78,38 @@ class Sdk:
 
 def _context(trace_id: str, span_id: str) -> SpanContext:
     return SpanContext(int(trace_id, 16), int(span_id, 16), is_remote=False, trace_flags=SAMPLED)
+
+
+def _metric(family: Family, times: tuple[int, int]) -> Metric | None:
+    """None for a family without values, or of a kind that we do not have."""
+    samples = [sample for sample in family.samples if not sample.name.endswith(CREATED)]
+    data: Sum | Gauge | Histogram
+    if family.type == "histogram":
+        data = Histogram(list(_distributions(family.name, samples, times)), AggregationTemporality.CUMULATIVE)
+    else:
+        points = [
+            NumberDataPoint(metric_attributes(family.name, sample.labels), *times, sample.value) for sample in samples
+        ]
+        data = Gauge(points) if family.type == "gauge" else Sum(points, AggregationTemporality.CUMULATIVE, True)
+    if family.type not in KINDS_OF_METRICS or not data.data_points:
+        return None
+    name, unit = metric_name(family.name)
+    return Metric(name, family.documentation, unit, data)
+
+
+def _distributions(name: str, samples: Iterable[Sample], times: tuple[int, int]) -> Iterator[HistogramDataPoint]:
+    """Buckets are cumulative in Prometheus, but not in OpenTelemetry."""
+    series: dict[tuple[tuple[str, str], ...], dict[str, float]] = {}
+    for sample in samples:
+        labels = tuple((label, value) for label, value in sample.labels.items() if label != BOUND)
+        series.setdefault(labels, {})[sample.labels.get(BOUND, sample.name.rpartition("_")[2])] = sample.value
+    for labels, values in series.items():
+        total, count = values.pop("sum"), int(values.pop("count"))
+        bounds = sorted(values, key=float)
+        below = [int(values[bound]) for bound in bounds]
+        buckets = [now - before for now, before in zip(below, [0, *below], strict=False)]
+        yield HistogramDataPoint(
+            *(metric_attributes(name, dict(labels)), *times, count, total, buckets, list(map(float, bounds[:-1]))),
+            min=None,  # type: ignore[arg-type]  # not known, which the protocol allows
+            max=None,  # type: ignore[arg-type]
+        )
