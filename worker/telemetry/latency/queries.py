@@ -15,7 +15,8 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Coroutine, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from functools import partial
+from typing import Any, Concatenate, Literal, ParamSpec, TypeAlias
 
 from inference.lru_cache import LruCache
 from inference.prompt import Cause
@@ -50,95 +51,86 @@ class LatencyQuery:
         return TimeRange.of(end - self.window_s if self.start is None else self.start, end, now)
 
 
-class LatencyQueries:
-    """A result is shared by all viewers who send the same query at about the same time."""
+P = ParamSpec("P")
+Viewing: TypeAlias = Callable[Concatenate["LatencyQueries", Principal, P], Coroutine[Any, Any, View]]
 
+
+def shared(kept_s: float) -> Callable[[Viewing[P]], Viewing[P]]:
+    """A view that is computed once for all who ask for the same at about the same time."""
+
+    def declare(compute: Viewing[P]) -> Viewing[P]:
+        async def view(self: LatencyQueries, principal: Principal, /, *asked: P.args, **named: P.kwargs) -> View:
+            key = compute.__name__, None if principal.is_operator else principal.tenant_id, asked
+            return await self._share(key, partial(compute, self, principal, *asked, **named), kept_s)
+
+        return view
+
+    return declare
+
+
+class LatencyQueries:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._kept = LruCache[Hashable, tuple[float, asyncio.Task[View]]](KEPT_MAX)  # and when each was asked for
 
+    @shared(KEPT_S)
     async def summary(self, principal: Principal, asked: LatencyQuery) -> View:
         """Goodput and percentiles: of all responses, by surface, by span; and the values to filter by."""
+        time_range = asked.time_range(time.time())
+        async with visible(self._database, principal) as connection:
+            groups = await rollups.groups(connection, time_range, asked.slice)
+            spans = await rollups.span_names(connection)
+        found = await asyncio.to_thread(summary, groups, spans)
+        offered = await self._offer(principal, time_range)
+        return {
+            "window_s": asked.window_s,
+            "start": time_range.start,
+            "end": time_range.end,
+            **found,
+            "facets": offered if principal.is_operator else offered | {"tenant": [], "worker": []},
+        }
 
-        async def compute() -> View:
-            time_range = asked.time_range(time.time())
-            async with visible(self._database, principal) as connection:
-                groups = await rollups.groups(connection, time_range, asked.slice)
-                spans = await rollups.span_names(connection)
-            found = await asyncio.to_thread(summary, groups, spans)
-            offered = await self._offer(principal, time_range)
-            return {
-                "window_s": asked.window_s,
-                "start": time_range.start,
-                "end": time_range.end,
-                **found,
-                "facets": offered if principal.is_operator else offered | {"tenant": [], "worker": []},
-            }
-
-        return await self._share("summary", principal, asked, compute)
-
-    async def _offer(self, principal: Principal, time_range: TimeRange) -> dict[str, list[str]]:
+    @shared(OFFERED_KEPT_S)
+    async def _offer(self, principal: Principal, time_range: TimeRange) -> View:
         """The values to filter by, independent of the current filter."""
+        async with visible(self._database, principal) as connection:
+            return facets(await rollups.choices(connection, time_range), await rollups.names(connection, time_range))
 
-        async def compute() -> View:
-            async with visible(self._database, principal) as connection:
-                return facets(
-                    await rollups.choices(connection, time_range), await rollups.names(connection, time_range)
-                )
-
-        return await self._share("offered", principal, time_range, compute, OFFERED_KEPT_S)
-
+    @shared(KEPT_S)
     async def series(self, principal: Principal, asked: LatencyQuery) -> View:
         """The same over time; for operators also the load of the workers."""
+        time_range = asked.time_range(time.time())
+        async with visible(self._database, principal) as connection:
+            points = await rollups.points(connection, time_range, asked.slice)
+            workers = await rollups.worker_points(connection, time_range) if principal.is_operator else []
+        found = await asyncio.to_thread(series, time_range, points)
+        return {**found, **_columns(workers, found["at"])}
 
-        async def compute() -> View:
-            time_range = asked.time_range(time.time())
-            async with visible(self._database, principal) as connection:
-                points = await rollups.points(connection, time_range, asked.slice)
-                workers = await rollups.worker_points(connection, time_range) if principal.is_operator else []
-            found = await asyncio.to_thread(series, time_range, points)
-            return {**found, **_columns(workers, found["at"])}
-
-        return await self._share("series", principal, asked, compute)
-
+    @shared(KEPT_S)
     async def comparison(self, principal: Principal, asked: LatencyQuery, against: LatencyQuery) -> View:
         """Compares the spans of two time ranges and slices."""
+        now = time.time()
+        time_ranges = [each.time_range(now) for each in (asked, against)]
+        async with visible(self._database, principal) as connection:
+            one = await rollups.groups(connection, time_ranges[0], asked.slice)
+            other = await rollups.groups(connection, time_ranges[1], against.slice)
+            names = await rollups.span_names(connection)
+        rows = await asyncio.to_thread(lambda: compared(_tally(one), _tally(other), names))
+        told = [{"start": time_range.start, "end": time_range.end} for time_range in time_ranges]
+        return {"now": told[0], "then": told[1], "rows": rows}
 
-        async def compute() -> View:
-            now = time.time()
-            time_ranges = [each.time_range(now) for each in (asked, against)]
-            async with visible(self._database, principal) as connection:
-                one = await rollups.groups(connection, time_ranges[0], asked.slice)
-                other = await rollups.groups(connection, time_ranges[1], against.slice)
-                names = await rollups.span_names(connection)
-            rows = await asyncio.to_thread(lambda: compared(_tally(one), _tally(other), names))
-            told = [{"start": time_range.start, "end": time_range.end} for time_range in time_ranges]
-            return {"now": told[0], "then": told[1], "rows": rows}
-
-        return await self._share(f"comparison with {against}", principal, asked, compute)
-
-    async def usual(self, principal: Principal, surface: str) -> dict[str, dict[str, float]]:
+    @shared(USUAL_KEPT_S)
+    async def usual(self, principal: Principal, surface: str) -> View:
         """Median and 95th percentile of each span on a surface, and of `tpot`, if enough turns had it."""
+        time_range = LatencyQuery(USUAL_S, Slice()).time_range(time.time())
+        async with visible(self._database, principal) as connection:
+            groups = await rollups.groups(connection, time_range, Slice(surface=surface))
+            names = await rollups.span_names(connection)
+        return await asyncio.to_thread(usual, groups, names, USUAL_TURNS_MIN)
 
-        async def compute() -> View:
-            time_range = LatencyQuery(USUAL_S, Slice()).time_range(time.time())
-            async with visible(self._database, principal) as connection:
-                groups = await rollups.groups(connection, time_range, Slice(surface=surface))
-                names = await rollups.span_names(connection)
-            return await asyncio.to_thread(usual, groups, names, USUAL_TURNS_MIN)
-
-        return await self._share("usual", principal, surface, compute, USUAL_KEPT_S)
-
-    async def _share(
-        self,
-        what: str,
-        principal: Principal,
-        asked: Hashable,
-        compute: Callable[[], Coroutine[Any, Any, View]],
-        kept_s: float = KEPT_S,
-    ) -> View:
+    async def _share(self, key: Hashable, compute: Callable[[], Coroutine[Any, Any, View]], kept_s: float) -> View:
         """A caller that is cancelled does not cancel the query for the others. Failures are not cached."""
-        key, now = (what, None if principal.is_operator else principal.tenant_id, asked), time.monotonic()
+        now = time.monotonic()
         asked_at, answer = self._kept.get(key) or (-math.inf, None)
         if answer is None or now - asked_at >= kept_s or _failed(answer):
             answer = asyncio.create_task(compute(), name="latency view")

@@ -49,7 +49,7 @@ PIECES = """
  union all
  select * from {table} where resolution_s = 60 and at >= $3 and at < $4 and generation = 0 {slice}) as pieces
 """
-
+GROUP = "surface, model, agent, tenant_id"
 
 Row: TypeAlias = dict[str, Any]
 
@@ -80,25 +80,15 @@ class Rollups:
 
 async def groups(connection: Connection, time_range: TimeRange, slice: Slice) -> list[Row]:
     """The tallies (`measures`) of each surface, model, agent and tenant."""
-    pieces, given = _pieces(time_range, slice, whole=True)
-    rows = await connection.fetch(
-        "select surface, model, agent, tenant_id, string_agg(measures, '') as measures "
-        f"from {pieces} group by surface, model, agent, tenant_id",
-        *given,
-    )
-    return [dict(row) for row in rows]
+    columns = f"{GROUP}, string_agg(measures, '') as measures"
+    return await _grouped(connection, columns, GROUP, time_range, slice, whole=True)
 
 
 async def points(connection: Connection, time_range: TimeRange, slice: Slice) -> list[Row]:
     """The tallies (`measures`) of each step, which begins at `at`, in Unix seconds. Steps without data are left
     out."""
-    pieces, given = _pieces(time_range, slice, whole=False)
-    rows = await connection.fetch(
-        f"select (floor(extract(epoch from at) / {time_range.step_s}) * {time_range.step_s})::bigint as at, "
-        f"string_agg(measures, '') as measures from {pieces} group by 1",
-        *given,
-    )
-    return [dict(row) for row in rows]
+    columns = f"{_step(time_range)} as at, string_agg(measures, '') as measures"
+    return await _grouped(connection, columns, "1", time_range, slice, whole=False)
 
 
 async def span_names(connection: Connection) -> list[str]:
@@ -107,13 +97,8 @@ async def span_names(connection: Connection) -> list[str]:
 
 async def choices(connection: Connection, time_range: TimeRange) -> list[Row]:
     """The combinations of dimensions, each with the `size` of its data in bytes."""
-    pieces, given = _pieces(time_range, Slice(), whole=True)
-    rows = await connection.fetch(
-        "select surface, model, agent, tenant_id, sum(length(measures)) as size "
-        f"from {pieces} group by surface, model, agent, tenant_id",
-        *given,
-    )
-    return [dict(row) for row in rows]
+    columns = f"{GROUP}, sum(length(measures)) as size"
+    return await _grouped(connection, columns, GROUP, time_range, Slice(), whole=True)
 
 
 async def names(connection: Connection, time_range: TimeRange) -> list[Row]:
@@ -132,7 +117,7 @@ async def worker_points(connection: Connection, time_range: TimeRange) -> list[R
     rows = await connection.fetch(
         "with minutes as (select at, sum(running) as running, sum(waiting) as waiting, max(loop_lag_ms) as lag, "
         "  max(kv_use) as kv_use from worker_minutes where at >= $1 and at < $2 group by at) "
-        f"select (floor(extract(epoch from at) / {time_range.step_s}) * {time_range.step_s})::bigint as at, "
+        f"select {_step(time_range)} as at, "
         "max(running) as running, max(waiting) as waiting, max(lag) as loop_lag_ms, max(kv_use) as kv_use "
         "from minutes group by 1",
         _moment(time_range.start),
@@ -141,11 +126,19 @@ async def worker_points(connection: Connection, time_range: TimeRange) -> list[R
     return [dict(row) for row in rows]
 
 
-def _pieces(time_range: TimeRange, slice: Slice, *, whole: bool) -> tuple[str, list[Any]]:
+async def _grouped(
+    connection: Connection, columns: str, by: str, time_range: TimeRange, slice: Slice, *, whole: bool
+) -> list[Row]:
     bounds = _bounds(time_range, whole=whole)
     conditions, given = slice.conditions(len(bounds) + 1)
-    table = "latency" if slice.is_coarse else "latency_slices"
-    return PIECES.format(table=table, slice=conditions), [*bounds, *given]
+    pieces = PIECES.format(table="latency" if slice.is_coarse else "latency_slices", slice=conditions)
+    rows = await connection.fetch(f"select {columns} from {pieces} group by {by}", *bounds, *given)
+    return [dict(row) for row in rows]
+
+
+def _step(time_range: TimeRange) -> str:
+    """In which `at` is."""
+    return f"(floor(extract(epoch from at) / {time_range.step_s}) * {time_range.step_s})::bigint"
 
 
 def _bounds(time_range: TimeRange, *, whole: bool) -> list[datetime]:
