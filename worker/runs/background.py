@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import replace
 from typing import Any, TypeAlias, cast
 from uuid import UUID
@@ -26,7 +26,6 @@ from worker.runs.queue_store import Job
 from worker.runs.run_services import RunServices
 from worker.runs.running_store import OwnedResponse
 from worker.runs.turn import ResponseTurn, hydrate, record_of
-from worker.wire.events import WireEvent
 from worker.wire.options import rank_of
 from worker.wire.response import Dialect, EventEncoder, ResponseFrame
 from worker.wire.response_request import ResponseRequest
@@ -55,28 +54,17 @@ def job_of(services: RunServices, turn: ResponseTurn, grace_s: float) -> dict[st
     """What another worker needs of a turn in addition to what is stored of it anyway. `grace_s` is how long the turn
     continues without a reader."""
     request = stored_request(services.seals, turn.tenant_id, turn.frame.request)
-    caller = {"via": turn.principal.via, "subject": turn.principal.subject, "dialect": turn.frame.dialect.value}
     grace = None if grace_s == float("inf") else grace_s
-    return {"request": request, "caller": caller, "history": len(turn.history), "grace_s": grace}
+    return {"request": request, "caller": _caller(turn), "history": len(turn.history), "grace_s": grace}
 
 
-# Runs a turn to its end, after the events that were sent before; raises the errors that refuse it.
-Complete: TypeAlias = Callable[[ResponseTurn, Ledger, Sequence[WireEvent]], Awaitable[None]]
-
-
-async def run_queued(services: RunServices, taken: OwnedResponse, complete: Complete) -> None:
-    """Run a response that this worker took from the queue. Raises the errors that refuse it: see `restored_turn`."""
-    tenant_id, response_id = taken.tenant_id, taken.response_id
-    job = await services.queue.job(tenant_id, response_id)
-    turn, ledger = await restored_turn(services, tenant_id, response_id, job.request, job.caller)
-    told = (await services.running.read(tenant_id, response_id, -1)).events
-    await complete(turn, ledger, told)
+def _caller(turn: ResponseTurn) -> dict[str, str]:
+    return {"via": turn.principal.via, "subject": turn.principal.subject, "dialect": turn.frame.dialect.value}
 
 
 async def restored_turn(
     services: RunServices,
-    tenant_id: UUID,
-    response_id: str,
+    owned: OwnedResponse,
     request: Mapping[str, Any],
     caller: Mapping[str, str],
     history: int | None = None,
@@ -86,6 +74,7 @@ async def restored_turn(
 
     Raises the errors that refuse it: also ApiError 401 when its key is no longer valid, NotFound, and CannotResume.
     """
+    tenant_id, response_id = owned.tenant_id, owned.response_id
     principal = await services.authenticator.principal_of(tenant_id, cast(Via, caller["via"]), caller["subject"])
     record = await services.responses.get(tenant_id, response_id)
     model = services.checked(record.body["model"])
@@ -153,10 +142,8 @@ class Backlog:
         frame = ResponseFrame(body, model, id, dialect=dialect, usual=usual)
         turn = await hydrate(services, principal, frame)
         await services.agent.count(turn.turn)
-        caller = {"via": principal.via, "subject": principal.subject, "dialect": dialect.value}
-        request = stored_request(services.seals, turn.tenant_id, body)
-        queued = frame.queued()
-        job = Job(request, caller, rank_of(body.service_tier))
+        request, queued = stored_request(services.seals, turn.tenant_id, body), frame.queued()
+        job = Job(request, _caller(turn), rank_of(body.service_tier))
         record, events = record_of(turn, queued, ()), EventEncoder(frame).queue()
         here = self.has_room
         await _undisturbed(

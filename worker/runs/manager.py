@@ -23,7 +23,7 @@ from worker.auth.principal import Principal
 from worker.errors import BUSY, ApiError
 from worker.http.error_mapping import explained, to_api_error
 from worker.lifecycle.supervisor import Supervised, Well, at_most
-from worker.runs.background import RETRY_S, Backlog, job_of, restored_turn, run_queued
+from worker.runs.background import RETRY_S, Backlog, job_of, restored_turn
 from worker.runs.broadcast import EventLog
 from worker.runs.continuation import InterruptedResponse
 from worker.runs.event_stream import GO_ON, Disconnect
@@ -72,7 +72,7 @@ class Runs:
     def __init__(self, services: RunServices, *, background: int) -> None:
         """`background`: the number of queued responses that this worker runs at once."""
         self.services = services
-        self.backlog = Backlog(services, background, lambda owned: run_queued(services, owned, self._complete))
+        self.backlog = Backlog(services, background, self._run_queued)
         self._event_log = EventLog(services.running, services.presence.worker, services.presence.is_followed)
         self._runs: dict[str, Run] = {}
         self._suspects: set[OwnedResponse] = set()
@@ -157,9 +157,14 @@ class Runs:
         job = job_of(services, turn, on_disconnect.grace_s) if resumable and body.stored else None
         return await self._begin(turn, ledger, held, on_disconnect, job=job, promised=items is not None)
 
-    async def _complete(self, turn: ResponseTurn, ledger: Ledger, told: Sequence[WireEvent]) -> None:
+    async def _run_queued(self, taken: OwnedResponse) -> None:
+        """Run a response that this worker took from the queue to its end. Raises the errors that refuse it."""
+        services = self.services
+        queued = await services.queue.job(taken.tenant_id, taken.response_id)
+        turn, ledger = await restored_turn(services, taken, queued.request, queued.caller)
+        told = (await services.running.read(taken.tenant_id, taken.response_id, -1)).events
         with suppress(RunCancelled):  # it has stored its end
-            run = await self._begin(turn, ledger, ExitStack(), GO_ON, told, job_of(self.services, turn, GO_ON.grace_s))
+            run = await self._begin(turn, ledger, ExitStack(), GO_ON, told, job_of(services, turn, GO_ON.grace_s))
             await run.wait()
 
     async def _begin(
@@ -364,10 +369,9 @@ class Runs:
         it."""
         job, give_up_at = interrupted.job, time.monotonic() + RESUME_S
         policy = GO_ON if job["grace_s"] is None else Disconnect(job["grace_s"])
-        asked = (owned.tenant_id, owned.response_id, job["request"], job["caller"], job["history"])
         while True:
             try:
-                turn, ledger = await restored_turn(self.services, *asked)
+                turn, ledger = await restored_turn(self.services, owned, job["request"], job["caller"], job["history"])
                 run = await self._begin(turn, ledger, ExitStack(), policy, interrupted.events, dict(job), interrupted)
             except Exception as error:  # the boundary: transient errors are retried
                 answer = to_api_error(error)
