@@ -169,8 +169,7 @@ class RunningStore:
         try:
             async with self._database.tenant(tenant_id) as connection:
                 await _end_otherwise(connection, tenant_id, batch, batch.end)
-                rows = batch_rows([batch], told).decode()
-                await connection.execute(f"select {APPEND}($1, $2::text::jsonb, $3)", tenant_id, rows, worker)
+                await _append(connection, tenant_id, batch, worker, told)
         except NoDataFoundError:
             return False
         return True
@@ -205,7 +204,7 @@ class RunningStore:
             row = await _store_end(connection, tenant_id, record, worker)
             if row is None:
                 raise NotFound("response", record.id)
-            await _insert_events(connection, tenant_id, [events])
+            await _append(connection, tenant_id, events, worker, ())
             if record.remembered and row["ended_before"] is None:
                 await _insert_turns(connection, tenant_id, record)
             if record.conversation_id is not None and row["ended_before"] is None:
@@ -380,20 +379,10 @@ async def add_events(connection: Connection, tenant_id: UUID, response_id: str, 
     )
 
 
-async def _insert_events(connection: Connection, tenant_id: UUID, batches: Sequence[Batch]) -> None:
-    written = [batch for batch in batches if batch.frames]
-    if not written:
-        return
-    await connection.execute(
-        """insert into response_events (tenant_id, response_id, sequence_number, payload)
-           select $1, id, number, events::jsonb
-           from unnest($2::text[], $3::integer[], $4::text[]) as new (id, number, events)
-           on conflict do nothing""",
-        tenant_id,
-        [batch.response_id for batch in written],
-        [batch.number for batch in written],
-        [batch.payload.decode() for batch in written],
-    )
+async def _append(connection: Connection, tenant_id: UUID, batch: Batch, worker: int, told: Collection[str]) -> None:
+    """In the transaction of something else. Raises NoDataFoundError where the worker does not own the response."""
+    rows = batch_rows([batch], told).decode()
+    await connection.execute(f"select {APPEND}($1, $2::text::jsonb, $3)", tenant_id, rows, worker)
 
 
 async def _insert_turns(connection: Connection, tenant_id: UUID, record: ResponseRecord) -> None:
