@@ -12,7 +12,7 @@ import re
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
+from functools import partial, wraps
 from typing import Any, Literal, TypeAlias, TypeVar
 
 import orjson
@@ -185,7 +185,7 @@ def json_response(content: Any, *, status: int = 200, headers: Mapping[str, str]
     return json_bytes(orjson.dumps(content), status=status, headers=headers)
 
 
-def page_response(request: web.Request, data: Sequence[dict[str, Any]]) -> web.Response:
+def page_object(request: web.Request, data: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """The page that is asked for of a list that is complete in memory, oldest first."""
     query = PageQuery.parse(request.query)
     ordered = list(data) if query.order == "asc" else list(reversed(data))
@@ -193,7 +193,7 @@ def page_response(request: web.Request, data: Sequence[dict[str, Any]]) -> web.R
     if query.after is not None and not start:
         raise _unknown_after()
     end = start + query.limit
-    return json_response(list_object(ordered[start:end], len(ordered) > end))
+    return list_object(ordered[start:end], len(ordered) > end)
 
 
 def json_bytes(body: bytes, *, status: int = 200, headers: Mapping[str, str] | None = None) -> web.Response:
@@ -221,6 +221,7 @@ class Pieces(Payload):
 
 
 Handler = TypeVar("Handler", bound=Callable[..., Any])
+Json: TypeAlias = dict[str, Any]
 Schema: TypeAlias = dict[str, Any]
 
 JSON, EVENTS, BYTES, PLAIN, HTML = (
@@ -282,7 +283,7 @@ class RouteDocs:
 
 class Routes(list[web.RouteDef]):
     """Those of a resource. Its methods decorate handlers: `@routes.post("/v1/things", Scope.CHAT, takes=Model)`, as
-    RouteDocs says. A handler may have several paths.
+    RouteDocs says. A handler may have several paths. What it returns is sent as JSON, unless it is a response.
     """
 
     def get(self, path: str, access: Granted, *, allow_head: bool = True, **docs: Any) -> Callable[[Handler], Handler]:
@@ -295,11 +296,16 @@ class Routes(list[web.RouteDef]):
         return self._declared(partial(web.delete, path), access, RouteDocs())
 
     def _declared(
-        self, route: Callable[[Handler], web.RouteDef], access: Granted, docs: RouteDocs
+        self, route: Callable[[Any], web.RouteDef], access: Granted, docs: RouteDocs
     ) -> Callable[[Handler], Handler]:
         def declare(handler: Handler) -> Handler:
-            handler.access, handler.described = Access.of(access), docs  # type: ignore[attr-defined]
-            self.append(route(handler))
+            @wraps(handler)
+            async def answer(request: web.Request) -> web.StreamResponse:
+                told = await handler(request)
+                return told if isinstance(told, web.StreamResponse) else json_response(told, status=docs.status)
+
+            answer.access, answer.described = Access.of(access), docs  # type: ignore[attr-defined]
+            self.append(route(answer))
             return handler
 
         return declare

@@ -9,7 +9,7 @@ from aiohttp import web
 from retrieval.errors import FileNotFound
 from worker.auth.scope import Scope
 from worker.errors import ApiError, invalid
-from worker.http.request import BODY, PAGE, PRINCIPAL, PageQuery, Routes, json_response, list_object, path_id
+from worker.http.request import BODY, PAGE, PRINCIPAL, Json, PageQuery, Routes, list_object, path_id
 from worker.services import SERVICES
 from worker.wire.batches import PURPOSE, BatchCreate, batch_object
 from worker.wire.strict import parsed
@@ -18,7 +18,7 @@ routes = Routes()
 
 
 @routes.post("/v1/batches", Scope.CHAT, takes=BatchCreate)
-async def create(request: web.Request) -> web.Response:
+async def create(request: web.Request) -> Json:
     services, principal = request.app[SERVICES], request[PRINCIPAL]
     body = await parsed(BatchCreate, request[BODY])
     try:
@@ -29,32 +29,32 @@ async def create(request: web.Request) -> web.Response:
     if file.purpose != PURPOSE:
         raise invalid("input_file_id", f"the file was not uploaded with the purpose '{PURPOSE}'.")
     caller = {"via": principal.via, "subject": principal.subject}
-    return json_response(batch_object(await services.batches.create(principal.tenant_id, body, caller)))
+    return batch_object(await services.batches.create(principal.tenant_id, body, caller))
 
 
 @routes.get("/v1/batches", Scope.CHAT, query=PAGE)
-async def list_batches(request: web.Request) -> web.Response:
+async def list_batches(request: web.Request) -> Json:
     """Newest first, the only supported order."""
     services, tenant_id = request.app[SERVICES], request[PRINCIPAL].tenant_id
     page = PageQuery.parse(request.query)
     batches = await services.batches.list(tenant_id, after=page.after, limit=page.limit + 1)
     await page.check(batches, partial(services.batches.get, tenant_id))
     told = [batch_object(batch) for batch in batches[: page.limit]]
-    return json_response(list_object(told, has_more=len(batches) > page.limit))
+    return list_object(told, has_more=len(batches) > page.limit)
 
 
 @routes.get("/v1/batches/{id}", Scope.CHAT)
-async def retrieve(request: web.Request) -> web.Response:
+async def retrieve(request: web.Request) -> Json:
     services, tenant_id = request.app[SERVICES], request[PRINCIPAL].tenant_id
-    return json_response(batch_object(await services.batches.get(tenant_id, path_id(request, "batch"))))
+    return batch_object(await services.batches.get(tenant_id, path_id(request, "batch")))
 
 
 @routes.post("/v1/batches/{id}/cancel", Scope.CHAT)
-async def cancel(request: web.Request) -> web.Response:
+async def cancel(request: web.Request) -> Json:
     """Idempotent. A batch that has ended otherwise cannot be cancelled."""
     services, tenant_id = request.app[SERVICES], request[PRINCIPAL].tenant_id
     batch = await services.batches.cancel(tenant_id, path_id(request, "batch"))
     if batch.status not in ("cancelling", "cancelled"):
         message = f"The batch is {batch.status}: it cannot be cancelled any more."
         raise ApiError(409, message, code="batch_not_cancellable", headers={"X-Should-Retry": "false"})
-    return json_response(batch_object(batch))
+    return batch_object(batch)

@@ -35,6 +35,7 @@ from worker.http.request import (
     JSON,
     PAGE,
     PRINCIPAL,
+    Json,
     PageQuery,
     Routes,
     included,
@@ -159,29 +160,29 @@ routes = Routes()
 
 
 @routes.post("/v1/conversations", Scope.CHAT, takes=ConversationCreate)
-async def create(request: web.Request) -> web.Response:
+async def create(request: web.Request) -> Json:
     store, tenant_id = _store(request)
     body = await parsed(ConversationCreate, request[BODY])
     items = await request.app[SERVICES].attachments.items(tenant_id, body.items or (), "items")
-    return json_response(conversation_object(await store.create(tenant_id, body.metadata or {}, items)))
+    return conversation_object(await store.create(tenant_id, body.metadata or {}, items))
 
 
 @routes.get("/v1/conversations", Scope.CHAT, query=PAGE | {"pinned": {"type": "boolean"}})
-async def list_conversations(request: web.Request) -> web.Response:
+async def list_conversations(request: web.Request) -> Json:
     store, tenant_id = _store(request)
     query = PageQuery.parse(request.query)
     pinned = is_asked(request, "pinned")
     page = await store.list(tenant_id, after=query.after, limit=query.limit, pinned=pinned)
     await query.check(page.data, partial(store.get, tenant_id))
-    return json_response(list_object([conversation_object(conversation) for conversation in page.data], page.has_more))
+    return list_object([conversation_object(conversation) for conversation in page.data], page.has_more)
 
 
 @routes.get("/v1/conversations/search", Scope.CHAT, query=PAGE)
-async def search_conversations(request: web.Request) -> web.Response:
+async def search_conversations(request: web.Request) -> Json:
     """Find conversations that contain all words of `query` as prefixes, newest first, on a single page."""
     words, page = search_words(request.query), PageQuery.parse(request.query)
     found = await request.app[SERVICES].search.find(request[PRINCIPAL].tenant_id, words, page.limit)
-    return json_response(list_object([found_object(each) for each in found], has_more=False))
+    return list_object([found_object(each) for each in found], has_more=False)
 
 
 @routes.get("/v1/conversations/{id}/export", Scope.CHAT, tells=(JSON, "text/markdown"))
@@ -203,39 +204,37 @@ async def export(request: web.Request) -> web.Response:
 
 
 @routes.get("/v1/conversations/{id}", Scope.CHAT)
-async def retrieve(request: web.Request) -> web.Response:
+async def retrieve(request: web.Request) -> Json:
     store, tenant_id = _store(request)
-    return json_response(conversation_object(await store.get(tenant_id, _conversation_id(request))))
+    return conversation_object(await store.get(tenant_id, _conversation_id(request)))
 
 
 @routes.post("/v1/conversations/{id}", Scope.CHAT, takes=ConversationUpdate)
-async def update(request: web.Request) -> web.Response:
+async def update(request: web.Request) -> Json:
     store, tenant_id = _store(request)
     body = await parsed(ConversationUpdate, request[BODY])
-    return json_response(
-        conversation_object(await store.update(tenant_id, _conversation_id(request), body.metadata or {}))
-    )
+    return conversation_object(await store.update(tenant_id, _conversation_id(request), body.metadata or {}))
 
 
 @routes.delete("/v1/conversations/{id}", Scope.CHAT)
-async def delete(request: web.Request) -> web.Response:
+async def delete(request: web.Request) -> Json:
     store, tenant_id = _store(request)
     conversation_id = _conversation_id(request)
     await store.delete(tenant_id, conversation_id)
-    return json_response({"id": conversation_id, "object": "conversation.deleted", "deleted": True})
+    return {"id": conversation_id, "object": "conversation.deleted", "deleted": True}
 
 
 @routes.post("/v1/conversations/{id}/items", Scope.CHAT, takes=ItemsCreate)
-async def add_items(request: web.Request) -> web.Response:
+async def add_items(request: web.Request) -> Json:
     store, tenant_id = _store(request)
     body = await parsed(ItemsCreate, request[BODY])
     items = await request.app[SERVICES].attachments.items(tenant_id, body.items, "items")
     await store.add_items(tenant_id, _conversation_id(request), items)
-    return json_response(list_object([public_item(item) for item in items], has_more=False))
+    return list_object([public_item(item) for item in items], has_more=False)
 
 
 @routes.get("/v1/conversations/{id}/items", Scope.CHAT, query=PAGE | included_from(INCLUDABLE_OF_ITEMS))
-async def list_items(request: web.Request) -> web.Response:
+async def list_items(request: web.Request) -> Json:
     store, tenant_id = _store(request)
     query, wanted = PageQuery.parse(request.query), included(request, INCLUDABLE_OF_ITEMS)
     page = await store.list_items(
@@ -254,11 +253,11 @@ async def list_items(request: web.Request) -> web.Response:
     if VERSIONS in wanted:
         versions = await store.versions.of(tenant_id, [item["id"] for item in items])
         items = [{**item, "firsttoken_versions": versions.get(item["id"], [item["id"]])} for item in items]
-    return json_response(list_object(items, page.has_more))
+    return list_object(items, page.has_more)
 
 
 @routes.post("/v1/conversations/{id}/branch", Scope.CHAT, takes=BranchChoice)
-async def branch(request: web.Request) -> web.Response:
+async def branch(request: web.Request) -> Json:
     """Go back to an item, so that another version follows it, or switch to an existing version."""
     store, tenant_id = _store(request)
     conversation_id = _conversation_id(request)
@@ -267,22 +266,22 @@ async def branch(request: web.Request) -> web.Response:
         await store.versions.choose(tenant_id, conversation_id, body.item_id)
     else:
         await store.versions.rewind(tenant_id, conversation_id, body.after)
-    return json_response(conversation_object(await store.get(tenant_id, conversation_id)))
+    return conversation_object(await store.get(tenant_id, conversation_id))
 
 
 @routes.get("/v1/conversations/{id}/items/{item_id}", Scope.CHAT, query=included_from())
-async def retrieve_item(request: web.Request) -> web.Response:
+async def retrieve_item(request: web.Request) -> Json:
     store, tenant_id = _store(request)
     with_results = RESULTS in included(request)
     item = await store.get_item(tenant_id, _conversation_id(request), path_id(request, "item", "item_id"))
-    return json_response(public_item(item, with_results))
+    return public_item(item, with_results)
 
 
 @routes.delete("/v1/conversations/{id}/items/{item_id}", Scope.CHAT)
-async def delete_item(request: web.Request) -> web.Response:
+async def delete_item(request: web.Request) -> Json:
     store, tenant_id = _store(request)
     item_id = path_id(request, "item", "item_id")
-    return json_response(conversation_object(await store.delete_item(tenant_id, _conversation_id(request), item_id)))
+    return conversation_object(await store.delete_item(tenant_id, _conversation_id(request), item_id))
 
 
 def _store(request: web.Request) -> tuple[ConversationStore, UUID]:
@@ -331,19 +330,19 @@ async def share(request: web.Request) -> web.Response:
 
 
 @routes.get(SHARE, Scope.CHAT)
-async def retrieve_share(request: web.Request) -> web.Response:
+async def retrieve_share(request: web.Request) -> Json:
     services, tenant_id, id = request.app[SERVICES], request[PRINCIPAL].tenant_id, path_id(request, "conversation")
     await services.conversations.get(tenant_id, id)
-    return json_response(share_object(id, await services.shares.shared_at(tenant_id, id)))
+    return share_object(id, await services.shares.shared_at(tenant_id, id))
 
 
 @routes.delete(SHARE, Scope.CHAT)
-async def unshare(request: web.Request) -> web.Response:
+async def unshare(request: web.Request) -> Json:
     """Revoke the link. Idempotent."""
     services, tenant_id, id = request.app[SERVICES], request[PRINCIPAL].tenant_id, path_id(request, "conversation")
     await services.conversations.get(tenant_id, id)
     await services.shares.revoke(tenant_id, id, also=noted(request, Act.CONVERSATION_UNSHARED, id))
-    return json_response(share_object(id, None))
+    return share_object(id, None)
 
 
 @routes.get("/v1/shared/{token}", EVERYBODY)
@@ -364,17 +363,17 @@ DRAFT = "input"  # the question as far as it is written: its search and its pref
 
 
 @routes.post("/v1/conversations/warm", Scope.CHAT, takes=ResponseRequest, status=202)
-async def warm_new(request: web.Request) -> web.Response:
+async def warm_new(request: web.Request) -> Json:
     """For a conversation that its first question will begin."""
     return await _warm(request, None)
 
 
 @routes.post("/v1/conversations/{id}/warm", Scope.CHAT, takes=ResponseRequest, status=202)
-async def warm(request: web.Request) -> web.Response:
+async def warm(request: web.Request) -> Json:
     return await _warm(request, path_id(request, "conversation"))
 
 
-async def _warm(request: web.Request, conversation_id: str | None) -> web.Response:
+async def _warm(request: web.Request, conversation_id: str | None) -> Json:
     services, principal = request.app[SERVICES], request[PRINCIPAL]
     written = await _body(request[BODY], conversation_id)
     frame = ResponseFrame(written.model_copy(update={DRAFT: []}), services.checked(written.model))
@@ -399,7 +398,7 @@ async def _warm(request: web.Request, conversation_id: str | None) -> web.Respon
         await learn_turns(services, draft)
         reads = await speculative_search.read(place, partial(services.agent.read_draft, draft)) or reads
     status = "reading" if reads else "skipped"
-    return json_response({"object": "conversation.warm", "conversation": conversation_id, "status": status}, status=202)
+    return {"object": "conversation.warm", "conversation": conversation_id, "status": status}
 
 
 async def _body(raw: bytes, conversation_id: str | None) -> ResponseRequest:

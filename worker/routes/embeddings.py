@@ -17,7 +17,7 @@ from inference.embedding.windows import Windows
 from retrieval.rank import window_similarity
 from worker.auth.scope import USUAL
 from worker.errors import ApiError
-from worker.http.request import BODY, IGNORED, PRINCIPAL, TRACE, Routes, json_response
+from worker.http.request import BODY, IGNORED, PRINCIPAL, TRACE, Json, Routes
 from worker.runs.embed_inputs import check_inputs, embed_inputs
 from worker.runs.record import TurnRecord
 from worker.services import SERVICES, Services
@@ -32,11 +32,11 @@ routes = Routes()
 
 
 @routes.post("/v1/embeddings", USUAL, takes=EmbeddingsRequest)
-async def create(request: web.Request) -> web.Response:
+async def create(request: web.Request) -> Json:
     services, tenant_id = request.app[SERVICES], request[PRINCIPAL].tenant_id
     body = check_inputs(services, await parsed(EmbeddingsRequest, request[BODY], request[IGNORED]))
     with services.admission.turn(tenant_id):
-        return json_response(await embed_inputs(services, tenant_id, request[TRACE], body))
+        return await embed_inputs(services, tenant_id, request[TRACE], body)
 
 
 def _as_document(value: Any) -> Any:
@@ -61,7 +61,7 @@ class RerankRequest(Strict):
 
 
 @routes.post("/v1/rerank", USUAL, takes=RerankRequest)
-async def rerank(request: web.Request) -> web.Response:
+async def rerank(request: web.Request) -> Json:
     """Rerank documents with the cross-encoder or an embedding model, in the same way as passages before an answer."""
     services, trace, tenant_id = request.app[SERVICES], request[TRACE], request[PRINCIPAL].tenant_id
     body = await parsed(RerankRequest, request[BODY])
@@ -72,14 +72,12 @@ async def rerank(request: web.Request) -> web.Response:
     trace.finish()
     services.telemetry.record(TurnRecord(trace, tenant_id, "completed", "rerank", body.model))
     best = np.argsort(-scores, kind="stable")[: body.top_n]
-    return json_response(
-        {
-            "object": "list",
-            "model": body.model,
-            "results": [_result(body, int(index), float(scores[index])) for index in best],
-            "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
-        }
-    )
+    return {
+        "object": "list",
+        "model": body.model,
+        "results": [_result(body, int(index), float(scores[index])) for index in best],
+        "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
+    }
 
 
 async def _scores(

@@ -20,18 +20,7 @@ from worker.auth.audit import Act
 from worker.auth.scope import USUAL, Scope
 from worker.edge.body import BUDGET, MEMORY_BYTES_MAX, Reservation, arriving, coding_of
 from worker.errors import ApiError, invalid
-from worker.http.request import (
-    BYTES,
-    PAGE,
-    PLAIN,
-    PRINCIPAL,
-    PageQuery,
-    Routes,
-    json_response,
-    list_object,
-    noted,
-    path_id,
-)
+from worker.http.request import BYTES, PAGE, PLAIN, PRINCIPAL, Json, PageQuery, Routes, list_object, noted, path_id
 from worker.services import SERVICES
 from worker.wire import limits
 
@@ -66,7 +55,7 @@ routes = Routes()
 @routes.post(
     "/v1/files", Scope.INGEST, form={"file": {"type": "string", "format": "binary"}, "purpose": {"type": "string"}}
 )
-async def create(request: web.Request) -> web.Response:
+async def create(request: web.Request) -> Json:
     services, tenant_id = request.app[SERVICES], request[PRINCIPAL].tenant_id
     bytes_max = services.config.request_mb * 2**18  # a quarter of what may be buffered
     with request.app[BUDGET].reserve(tenant_id) as holding:
@@ -74,11 +63,11 @@ async def create(request: web.Request) -> web.Response:
             file = await services.uploads.create(
                 tenant_id, arrived.filename, arrived.purpose, arrived.size, arrived.content
             )
-    return json_response(file_object(file))
+    return file_object(file)
 
 
 @routes.get("/v1/files", USUAL, query=PAGE | {"purpose": {"type": "string"}, "limit": LIMIT})
-async def list_files(request: web.Request) -> web.Response:
+async def list_files(request: web.Request) -> Json:
     services, tenant_id = request.app[SERVICES], request[PRINCIPAL].tenant_id
     page = PageQuery.parse(request.query, usual=limits.FILES_PAGE_MAX, most=LIMIT_MAX)
     size = min(page.limit, limits.FILES_PAGE_MAX)
@@ -90,13 +79,13 @@ async def list_files(request: web.Request) -> web.Response:
         purpose=request.query.get("purpose"),
     )
     await page.check(files, partial(services.uploads.get, tenant_id))
-    return json_response(list_object([file_object(file) for file in files[:size]], has_more=len(files) > size))
+    return list_object([file_object(file) for file in files[:size]], has_more=len(files) > size)
 
 
 @routes.get("/v1/files/{id}", USUAL)
-async def retrieve(request: web.Request) -> web.Response:
+async def retrieve(request: web.Request) -> Json:
     services, tenant_id = request.app[SERVICES], request[PRINCIPAL].tenant_id
-    return json_response(file_object(await services.uploads.get(tenant_id, path_id(request, "file"))))
+    return file_object(await services.uploads.get(tenant_id, path_id(request, "file")))
 
 
 @routes.get("/v1/files/{id}/content", USUAL, query={"form": {"enum": ["text"]}}, tells=(BYTES, PLAIN))
@@ -121,12 +110,12 @@ async def content(request: web.Request) -> web.StreamResponse:
 
 
 @routes.delete("/v1/files/{id}", Scope.INGEST)
-async def delete(request: web.Request) -> web.Response:
+async def delete(request: web.Request) -> Json:
     """Delete the file, also from every vector store that contains it."""
     services, tenant_id = request.app[SERVICES], request[PRINCIPAL].tenant_id
     file_id = path_id(request, "file")
     await services.file_queue.delete_file(tenant_id, file_id, also=noted(request, Act.FILE_DELETED, file_id))
-    return json_response({"id": file_id, "object": "file", "deleted": True})
+    return {"id": file_id, "object": "file", "deleted": True}
 
 
 @dataclass(frozen=True, slots=True)

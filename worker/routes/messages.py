@@ -11,7 +11,7 @@ from aiohttp import web
 from agents.turn import Turn
 from worker.auth.scope import Scope
 from worker.errors import ApiError
-from worker.http.request import BODY, EVENTS, IGNORED, JSON, PRINCIPAL, TRACE, Routes, in_param, json_response
+from worker.http.request import BODY, EVENTS, IGNORED, JSON, PRINCIPAL, TRACE, Json, Routes, in_param
 from worker.runs.cache_diagnostics import MessageDiagnosis, PromptDigest
 from worker.runs.choice import read_request, respond
 from worker.runs.ledger import Ledger
@@ -48,13 +48,13 @@ async def _diagnosis(request: web.Request, turn: Turn, answer: Reply, previous_i
 
 
 @routes.post("/v1/messages/count_tokens", Scope.CHAT, takes=MessagesInput)
-async def count_tokens(request: web.Request) -> web.Response:
+async def count_tokens(request: web.Request) -> Json:
     """How many tokens the model would read first."""
     services = request.app[SERVICES]
     body = await parsed(MessagesInput, request[BODY], request[IGNORED])
     with in_param(MessagesInput.PROMPT_PARAM):
         turn = await _turn(request, body, services.checked(body.model))
-        return json_response({"input_tokens": await prompt_tokens(services, turn)})
+        return {"input_tokens": await prompt_tokens(services, turn)}
 
 
 async def _turn(request: web.Request, body: MessagesInput, model: str) -> Turn:

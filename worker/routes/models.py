@@ -14,7 +14,7 @@ from inference.message_fitting import Capabilities
 from inference.prompt import have_effort
 from worker.auth.scope import Scope
 from worker.errors import ApiError
-from worker.http.request import Routes, json_response
+from worker.http.request import Json, Routes
 from worker.services import SERVICES, Services
 
 VISION = "vision"
@@ -62,12 +62,12 @@ routes = Routes()
 
 
 @routes.get("/v1/models", Scope)
-async def list_models(request: web.Request) -> web.Response:
-    return json_response({"object": "list", "data": _models(request.app[SERVICES])})
+async def list_models(request: web.Request) -> Json:
+    return {"object": "list", "data": _models(request.app[SERVICES])}
 
 
 @routes.get("/v1/models/{id:.+}", Scope)
-async def get_model(request: web.Request) -> web.Response:
+async def get_model(request: web.Request) -> Json:
     id = request.match_info["id"]
     services = request.app[SERVICES]
     models = {model["id"]: model for model in _models(services)}
@@ -75,7 +75,7 @@ async def get_model(request: web.Request) -> web.Response:
     if found is None:
         message = f"There is no model '{id}' on this worker. Available: {', '.join(models)}."
         raise ApiError(404, message, code="model_not_found")
-    return json_response(found)
+    return found
 
 
 def _models(services: Services) -> list[dict[str, Any]]:

@@ -24,7 +24,7 @@ from worker.auth.scope import Scope
 from worker.config import VERSION
 from worker.edge.body import BUDGET
 from worker.errors import ApiError
-from worker.http.request import BODY, PRINCIPAL, Routes, actor_of, json_response, path_id
+from worker.http.request import BODY, PRINCIPAL, Json, Routes, actor_of, path_id
 from worker.runs.manager import RUNS
 from worker.services import SERVICES, Services
 from worker.telemetry.canaries import AlreadyExists
@@ -177,31 +177,29 @@ routes = Routes()
 
 
 @routes.get("/ops/api/state", Scope.OPS)
-async def state(request: web.Request) -> web.Response:
+async def state(request: web.Request) -> Json:
     """What the worker is doing now, for all tenants."""
     services = request.app[SERVICES]
-    return json_response(
-        {
-            "engine": dict(services.engine_stats()),
-            "embedders": services.embedders.states,
-            "turns": services.admission.active,
-            "request_bytes": request.app[BUDGET].held_bytes,
-            "traces_dropped": services.telemetry.dropped,
-        }
-    )
+    return {
+        "engine": dict(services.engine_stats()),
+        "embedders": services.embedders.states,
+        "turns": services.admission.active,
+        "request_bytes": request.app[BUDGET].held_bytes,
+        "traces_dropped": services.telemetry.dropped,
+    }
 
 
 @routes.get("/ops/api/summary", (Scope.CHAT, Scope.OPS), query=WindowQuery.parameters())
-async def summary(request: web.Request) -> web.Response:
+async def summary(request: web.Request) -> Json:
     query, services, principal = await _asked(request, WindowQuery)
     found = await services.telemetry.traces.views.summary(principal, query.asked)
     surfaces = [row | {"target": _target(services, row["surface"])} for row in found["surfaces"]]
     told = {"key_names": await _key_names(services, principal, found), "is_operator": principal.is_operator}
-    return json_response(found | {"surfaces": surfaces} | told)
+    return found | {"surfaces": surfaces} | told
 
 
 @routes.get("/ops/api/series", (Scope.CHAT, Scope.OPS), query=WindowQuery.parameters())
-async def series(request: web.Request) -> web.Response:
+async def series(request: web.Request) -> Json:
     """The summary over time, with late answers as single points."""
     query, services, principal = await _asked(request, WindowQuery)
     traces = services.telemetry.traces
@@ -213,19 +211,19 @@ async def series(request: web.Request) -> web.Response:
             {"id": turn["id"], "at": turn["started_at"], "ttft_ms": turn["ttft_ms"], "tpot_ms": turn["tpot_ms"]}
             for turn in await traces.list(principal, search)
         ]
-    return json_response(found | {"late": late, "objective": services.config.objective})
+    return found | {"late": late, "objective": services.config.objective}
 
 
 @routes.get("/ops/api/comparison", (Scope.CHAT, Scope.OPS), query=ComparisonQuery.parameters())
-async def comparison(request: web.Request) -> web.Response:
+async def comparison(request: web.Request) -> Json:
     """The median and 95th percentile of each span on both sides, and whether the difference is significant."""
     query, services, principal = await _asked(request, ComparisonQuery)
     views = services.telemetry.traces.views
-    return json_response(await views.comparison(principal, query.asked, query.against))
+    return await views.comparison(principal, query.asked, query.against)
 
 
 @routes.get("/ops/api/traces", (Scope.CHAT, Scope.OPS), query=TracesQuery.parameters())
-async def list_traces(request: web.Request) -> web.Response:
+async def list_traces(request: web.Request) -> Json:
     """Questions are included only for the caller's own tenant, and only if the credential may read them."""
     query, services, principal = await _asked(request, TracesQuery)
     search = query.search
@@ -234,18 +232,16 @@ async def list_traces(request: web.Request) -> web.Response:
     asked = [turn["response_id"] for turn in turns if turn["response_id"] and _may_read(principal, turn)]
     questions = await questions_of(services.database, principal.tenant_id, asked)
     surfaces = {turn["surface"] for turn in turns}
-    return json_response(
-        {
-            "object": "list",
-            "data": [turn | {"question": questions.get(turn["response_id"])} for turn in turns],
-            "has_more": len(found) > query.limit,
-            "usual": {name: await services.telemetry.traces.views.usual(principal, name) for name in sorted(surfaces)},
-        }
-    )
+    return {
+        "object": "list",
+        "data": [turn | {"question": questions.get(turn["response_id"])} for turn in turns],
+        "has_more": len(found) > query.limit,
+        "usual": {name: await services.telemetry.traces.views.usual(principal, name) for name in sorted(surfaces)},
+    }
 
 
 @routes.get("/ops/api/traces/{id}", (Scope.CHAT, Scope.OPS), query=TraceQuery.parameters())
-async def get_trace(request: web.Request) -> web.Response:
+async def get_trace(request: web.Request) -> Json:
     """One trace with the usual values of its surface and, for its own tenant, with the question and the tool calls.
 
     With `format=otlp`, in the format of OpenTelemetry, without any text.
@@ -257,14 +253,14 @@ async def get_trace(request: web.Request) -> web.Response:
     if trace is None:
         raise ApiError(404, "There is no trace with this id.", code="trace_not_found")
     if query.format == "otlp":
-        return json_response(otlp_json(spans_of(trace), VERSION))
+        return otlp_json(spans_of(trace), VERSION)
     said: dict[str, Any] = {"question": None, "calls": []}
     if (response_id := trace["response_id"]) and _may_read(principal, trace):
         questions = await questions_of(services.database, principal.tenant_id, [response_id])
         said["question"] = questions.get(response_id)
         said["calls"] = await calls_of(services.database, principal.tenant_id, response_id)
     usual = await traces.views.usual(principal, trace["surface"])
-    return json_response({**trace, **said, "usual": usual, "target": _target(services, trace["surface"])})
+    return {**trace, **said, "usual": usual, "target": _target(services, trace["surface"])}
 
 
 async def _asked(request: web.Request, query: type[Asked]) -> tuple[Asked, Services, Principal]:
@@ -294,18 +290,16 @@ def _target(services: Services, surface: str) -> dict[str, float] | None:
 
 
 @routes.get("/ops/api/audit", Scope.ADMIN, query=AuditQuery.parameters())
-async def list_audit(request: web.Request) -> web.Response:
+async def list_audit(request: web.Request) -> Json:
     """Newest first. `before` is the position of the last entry seen."""
     query = parse_query(AuditQuery, request.query)
     audit = request.app[SERVICES].authenticator.audit
     notes = await audit.list(request[PRINCIPAL].tenant_id, limit=query.limit + 1, before=query.before)
-    return json_response(
-        {
-            "object": "list",
-            "data": [_note_object(note) for note in notes[: query.limit]],
-            "has_more": len(notes) > query.limit,
-        }
-    )
+    return {
+        "object": "list",
+        "data": [_note_object(note) for note in notes[: query.limit]],
+        "has_more": len(notes) > query.limit,
+    }
 
 
 def _note_object(note: Note) -> dict[str, Any]:
@@ -321,11 +315,11 @@ def _note_object(note: Note) -> dict[str, Any]:
 
 
 @routes.get("/ops/api/cost", (Scope.CHAT, Scope.OPS), query=WindowQuery.parameters())
-async def cost(request: web.Request) -> web.Response:
+async def cost(request: web.Request) -> Json:
     """Totals by surface, model and agent, with the cost per thousand answers and their time to first token."""
     query, services, principal = await _asked(request, WindowQuery)
     data: list[dict[str, Any]] = await cost_summary(services.database, principal, query.asked)
-    return json_response({"object": "list", "data": data})
+    return {"object": "list", "data": data}
 
 
 MEASURES_MAX = 16  # more than are compared
@@ -353,31 +347,29 @@ class CanaryDecision(Strict):
 
 
 @routes.get("/ops/api/canaries", (Scope.CHAT, Scope.OPS))
-async def list_canaries(request: web.Request) -> web.Response:
+async def list_canaries(request: web.Request) -> Json:
     """All canaries and, for callers who may start one, the agents that can be tried."""
     services, principal = request.app[SERVICES], request[PRINCIPAL]
     data = await services.canaries.accounts() if principal.is_operator else []
-    return json_response(
-        {"data": data, "agents": list(services.agent_registry.agents) if _may_change(principal) else []}
-    )
+    return {"data": data, "agents": list(services.agent_registry.agents) if _may_change(principal) else []}
 
 
 @routes.post("/ops/api/canaries", Scope.ADMIN, takes=CanaryStart)
-async def start_canary(request: web.Request) -> web.Response:
+async def start_canary(request: web.Request) -> Json:
     """Raises ApiError 400, 403, 409."""
     _check_may_change(request[PRINCIPAL])
     services, proposal = request.app[SERVICES], (await parsed(CanaryStart, request[BODY])).proposal
     if problem := proposal.problem(services.agent_registry.agents):
         raise ApiError(400, f"{problem[1][0].upper()}{problem[1][1:]}.", param=problem[0], code="invalid_value")
     try:
-        return json_response(await services.canaries.begin(proposal, actor_of(request)))
+        return await services.canaries.begin(proposal, actor_of(request))
     except AlreadyExists as error:
         message = f"Canary {proposal.name} cannot be started: {error}."
         raise ApiError(409, message, param="name", code="canary_exists") from None
 
 
 @routes.post("/ops/api/canaries/{name}", Scope.ADMIN, takes=CanaryDecision)
-async def decide_canary(request: web.Request) -> web.Response:
+async def decide_canary(request: web.Request) -> Json:
     """Promote or end. Raises ApiError 400, 403, 404, 409."""
     _check_may_change(request[PRINCIPAL])
     name, after = path_id(request, "canary", "name"), State((await parsed(CanaryDecision, request[BODY])).state)
@@ -386,7 +378,7 @@ async def decide_canary(request: web.Request) -> web.Response:
         raise ApiError(404, "There is no canary of this name.", code="not_found")
     if not done:
         raise ApiError(409, f"Canary {name} is over or was decided already.", code="canary_decided")
-    return json_response({"name": name, "state": after})
+    return {"name": name, "state": after}
 
 
 def _may_change(principal: Principal) -> bool:

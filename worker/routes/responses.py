@@ -30,12 +30,13 @@ from worker.http.request import (
     PAGE,
     PRINCIPAL,
     TRACE,
+    Json,
     Routes,
     included,
     included_from,
     is_asked,
     json_response,
-    page_response,
+    page_object,
     path_id,
 )
 from worker.lifecycle.supervisor import at_most
@@ -70,7 +71,7 @@ routes = Routes()
 
 
 @routes.post("/v1/responses", Scope.CHAT, takes=ResponseRequest, tells=(JSON, EVENTS))
-async def create(request: web.Request) -> web.StreamResponse:
+async def create(request: web.Request) -> web.StreamResponse | Json:
     services = request.app[SERVICES]
     with request[TRACE].span("edge"):
         body = await parsed(ResponseRequest, request[BODY], request[IGNORED])
@@ -87,9 +88,7 @@ async def create(request: web.Request) -> web.StreamResponse:
     return await (_respond_with(request, body, started, id) if earlier is None else _repeat(request, body, earlier))
 
 
-async def _start(
-    request: web.Request, body: ResponseRequest, id: str, usual: Disconnect | None = None
-) -> Run | dict[str, Any]:
+async def _start(request: web.Request, body: ResponseRequest, id: str, usual: Disconnect | None = None) -> Run | Json:
     """The run, or the response as it was queued. Raises what refuses the request."""
     principal, dialect = request[PRINCIPAL], Dialect.of(request.headers)
     if body.background:  # generated independently of this request
@@ -103,14 +102,14 @@ async def _start(
 
 
 async def _respond_with(
-    request: web.Request, body: ResponseRequest, started: Run | dict[str, Any], id: str
-) -> web.StreamResponse:
+    request: web.Request, body: ResponseRequest, started: Run | Json, id: str
+) -> web.StreamResponse | Json:
     if isinstance(started, Run):
         return await (_stream if body.stream else _whole)(request, started)
-    return await _follow(request, id, -1) if body.stream else json_response(started)
+    return await _follow(request, id, -1) if body.stream else started
 
 
-async def _repeat(request: web.Request, body: ResponseRequest, earlier: Earlier) -> web.StreamResponse:
+async def _repeat(request: web.Request, body: ResponseRequest, earlier: Earlier) -> web.StreamResponse | Json:
     """The response of the first request with this key, from its start. Raises ApiError 409 if that does not begin."""
     services, tenant_id, id = request.app[SERVICES], request[PRINCIPAL].tenant_id, earlier.response_id
     give_up_at = monotonic() + BEGIN_S
@@ -126,7 +125,7 @@ async def _repeat(request: web.Request, body: ResponseRequest, earlier: Earlier)
         record = await services.responses.get(tenant_id, id)
     except NotFound:  # it was refused after all, and removed
         raise in_use() from None
-    return json_response(public_response(record.body, body.with_results))
+    return public_response(record.body, body.with_results)
 
 
 async def _stream(request: web.Request, run: Run, number: int = 0) -> web.StreamResponse:
@@ -141,28 +140,28 @@ async def _stream(request: web.Request, run: Run, number: int = 0) -> web.Stream
     return await stream.close(DONE)
 
 
-async def _whole(request: web.Request, run: Run) -> web.Response:
+async def _whole(request: web.Request, run: Run) -> web.Response | Json:
     with run.readers.reading():
         await run.wait()
     if run.left:
         tenant_id = request[PRINCIPAL].tenant_id
         await request.app[RUNS].ended(tenant_id, run.id)
         record = await request.app[SERVICES].responses.get(tenant_id, run.id)
-        return json_response(public_response(record.body, run.turn.frame.request.with_results))
+        return public_response(record.body, run.turn.frame.request.with_results)
     if run.error is not None:
         raise run.error
     return json_response(run.snapshot, headers={"Server-Timing": server_timing(request[TRACE])})
 
 
 @routes.get("/v1/responses/{id}", Scope.CHAT, query=included_from() | FOLLOW, tells=(JSON, EVENTS))
-async def retrieve(request: web.Request) -> web.StreamResponse:
+async def retrieve(request: web.Request) -> web.StreamResponse | Json:
     services, tenant_id = request.app[SERVICES], request[PRINCIPAL].tenant_id
     response_id = path_id(request, "response")
     with_results = RESULTS in included(request)
     if is_asked(request, "stream"):
         return await _follow(request, response_id, _starting_after(request))
     record = await services.responses.get(tenant_id, response_id)
-    return json_response(public_response(record.body, with_results))
+    return public_response(record.body, with_results)
 
 
 async def _follow(request: web.Request, response_id: str, after: int) -> web.StreamResponse:
@@ -180,7 +179,7 @@ async def _follow(request: web.Request, response_id: str, after: int) -> web.Str
 
 
 @routes.delete("/v1/responses/{id}", Scope.CHAT)
-async def delete(request: web.Request) -> web.Response:
+async def delete(request: web.Request) -> Json:
     """Delete the response. One in progress is cancelled first."""
     services, tenant_id = request.app[SERVICES], request[PRINCIPAL].tenant_id
     response_id = path_id(request, "response")
@@ -188,7 +187,7 @@ async def delete(request: web.Request) -> web.Response:
     async with at_most(END_S):
         await request.app[RUNS].ended(tenant_id, response_id)
     await services.responses.delete(tenant_id, response_id)
-    return json_response({"id": response_id, "object": "response", "deleted": True})
+    return {"id": response_id, "object": "response", "deleted": True}
 
 
 def _starting_after(request: web.Request) -> int:
@@ -202,22 +201,22 @@ def _starting_after(request: web.Request) -> int:
 
 
 @routes.post("/v1/responses/{id}/cancel", Scope.CHAT)
-async def cancel(request: web.Request) -> web.Response:
+async def cancel(request: web.Request) -> Json:
     """Cancel a response at whichever worker generates it, and return its final state. A finished one is unchanged."""
     body = await request.app[RUNS].cancel(request[PRINCIPAL].tenant_id, path_id(request, "response"))
-    return json_response(public_response(body))
+    return public_response(body)
 
 
 @routes.post("/v1/responses/{id}/answer_now", Scope.CHAT, status=202)
-async def answer_now(request: web.Request) -> web.Response:
+async def answer_now(request: web.Request) -> Json:
     """End the reasoning of a response in progress, at whichever worker generates it: its answer begins."""
     response_id = path_id(request, "response")
     await request.app[RUNS].answer_now(request[PRINCIPAL].tenant_id, response_id)
-    return json_response({"object": "response.answer_now", "response": response_id}, status=202)
+    return {"object": "response.answer_now", "response": response_id}
 
 
 @routes.post("/v1/responses/{id}/steer", Scope.CHAT, takes=SteerRequest, status=202)
-async def steer(request: web.Request) -> web.Response:
+async def steer(request: web.Request) -> Json:
     """Say something to a response in progress, at whichever worker generates it: it ends at the next safe place, and
     the response that is named here goes on."""
     services, tenant_id, response_id = request.app[SERVICES], request[PRINCIPAL].tenant_id, path_id(request, "response")
@@ -225,11 +224,11 @@ async def steer(request: web.Request) -> web.Response:
     said = await services.attachments.items(tenant_id, body.input, "input")
     accepted = await request.app[RUNS].steer(tenant_id, response_id, said, stop_tools=body.stop_tools)
     told = {"id": accepted.id, "previous_response_id": response_id, "response": accepted.successor}
-    return json_response({"object": "response.steer", **told}, status=202)
+    return {"object": "response.steer", **told}
 
 
 @routes.post("/v1/responses/{id}/feedback", Scope.CHAT, takes=Feedback)
-async def rate(request: web.Request) -> web.Response:
+async def rate(request: web.Request) -> Json:
     """Store a rating. It appears in the metadata of the response and with its trace."""
     services, tenant_id, id = request.app[SERVICES], request[PRINCIPAL].tenant_id, path_id(request, "response")
     body = await parsed(Feedback, request[BODY])
@@ -238,30 +237,28 @@ async def rate(request: web.Request) -> web.Response:
     await services.telemetry.flush()  # the trace of an answer that has just ended may still wait
     attributes = await services.telemetry.traces.annotate(tenant_id, id, body.notes)
     services.canaries.rate(attributes, body.rating)
-    return json_response(
-        {"object": "response.feedback", "response": id, "rating": body.rating, "comment": body.comment}
-    )
+    return {"object": "response.feedback", "response": id, "rating": body.rating, "comment": body.comment}
 
 
 @routes.get("/v1/responses/{id}/input_items", Scope.CHAT, query=PAGE | included_from())
-async def input_items(request: web.Request) -> web.Response:
+async def input_items(request: web.Request) -> Json:
     """The items of the request itself; earlier items belong to other responses."""
     services, tenant_id = request.app[SERVICES], request[PRINCIPAL].tenant_id
     with_results = RESULTS in included(request)
     record = await services.responses.get(tenant_id, path_id(request, "response"))
     items = [public_item(item, with_results) for item in record.input]
-    return page_response(request, items)
+    return page_object(request, items)
 
 
 @routes.post("/v1/responses/input_tokens", Scope.CHAT, takes=ResponseRequest)
-async def input_tokens(request: web.Request) -> web.Response:
+async def input_tokens(request: web.Request) -> Json:
     """The number of prompt tokens, without the passages of a file search, which are not known yet."""
     services, principal = request.app[SERVICES], request[PRINCIPAL]
     body = await parsed(ResponseRequest, request[BODY])
     model = services.checked(body.model)
     turn = await hydrate(services, principal, ResponseFrame(body, model))
     count = await prompt_tokens(services, turn.turn)
-    return json_response({"object": "response.input_tokens", "input_tokens": count})
+    return {"object": "response.input_tokens", "input_tokens": count}
 
 
 class CompactRequest(Strict):

@@ -30,10 +30,11 @@ from worker.http.request import (
     PAGE,
     PRINCIPAL,
     TRACE,
+    Json,
     Routes,
     actor_of,
     json_response,
-    page_response,
+    page_object,
     path_id,
 )
 from worker.services import SERVICES, Services
@@ -53,13 +54,13 @@ routes = Routes()
 
 
 @routes.get("/v1/sessions", Scope, query=PAGE)
-async def list_sessions(request: web.Request) -> web.Response:
+async def list_sessions(request: web.Request) -> Json:
     principal = request[PRINCIPAL]
     sessions = await request.app[SERVICES].authenticator.sessions.list(principal.tenant_id)
     own = _own(sessions, principal)
     seen = sessions if Scope.ADMIN in principal.scopes else own
     objects = [_object(each, current=each.id == principal.subject, own=each in own) for each in seen]
-    return page_response(request, objects)
+    return page_object(request, objects)
 
 
 @routes.delete("/v1/sessions", Scope)

@@ -17,7 +17,7 @@ from pydantic import AfterValidator, Field, model_validator
 from inference.errors import UnknownToken
 from inference.language_model import LanguageModel
 from worker.auth.scope import Scope
-from worker.http.request import BODY, PRINCIPAL, Routes, in_param, json_bytes, json_response
+from worker.http.request import BODY, PRINCIPAL, Json, Routes, in_param, json_bytes
 from worker.services import SERVICES
 from worker.wire import limits
 from worker.wire.chat_request import ChatMessage, ChatRequest, ChatTool
@@ -101,15 +101,13 @@ async def detokenize(request: web.Request) -> web.Response:
 
 
 @routes.get("/tokenizer_info", Scope.CHAT, query={"model": {"type": "string"}})
-async def describe(request: web.Request) -> web.Response:
+async def describe(request: web.Request) -> Json:
     """The tokenizer of the model that the query names, for evaluation harnesses that count tokens by it."""
     name, services = request.query.get("model"), request.app[SERVICES]
     services.checked(name)
     model = services.model_of(name)
     begin, end = (mark or None for mark in model.ends)
-    return json_response(
-        {"bos_token": begin, "eos_token": end, "pad_token": None, "chat_template": model.chat_template}
-    )
+    return {"bos_token": begin, "eos_token": end, "pad_token": None, "chat_template": model.chat_template}
 
 
 async def _prompt(request: web.Request, chat: ChatRequest, model: str | None) -> list[int]:

@@ -20,17 +20,7 @@ from retrieval.records import CountedStore, StoreFile
 from worker.auth.audit import Act
 from worker.auth.scope import USUAL, Scope
 from worker.errors import ApiError, invalid
-from worker.http.request import (
-    BODY,
-    PAGE,
-    PRINCIPAL,
-    TRACE,
-    Routes,
-    json_response,
-    noted,
-    page_response,
-    path_id,
-)
+from worker.http.request import BODY, PAGE, PRINCIPAL, TRACE, Json, Routes, noted, page_object, path_id
 from worker.services import SERVICES, Services
 from worker.wire import limits
 from worker.wire.chat_request import as_list
@@ -207,7 +197,7 @@ routes = Routes()
 
 
 @routes.post("/v1/vector_stores", Scope.INGEST, takes=StoreCreate)
-async def create(request: web.Request) -> web.Response:
+async def create(request: web.Request) -> Json:
     services, tenant_id = request.app[SERVICES], request[PRINCIPAL].tenant_id
     body = await parsed(StoreCreate, request[BODY])
     model, dimensions = _model(services, body.firsttoken_embedding_model)
@@ -219,7 +209,7 @@ async def create(request: web.Request) -> web.Response:
     if body.file_ids:
         await services.file_queue.add(tenant_id, store.id, {file_id: {} for file_id in body.file_ids})
         services.ingest_worker.wake()
-    return json_response(vector_store_object(await services.passages.counted(tenant_id, store.id)))
+    return vector_store_object(await services.passages.counted(tenant_id, store.id))
 
 
 def _model(services: Services, name: str | None) -> tuple[str, int]:
@@ -232,41 +222,39 @@ def _model(services: Services, name: str | None) -> tuple[str, int]:
 
 
 @routes.get("/v1/vector_stores", USUAL, query=PAGE)
-async def list_stores(request: web.Request) -> web.Response:
+async def list_stores(request: web.Request) -> Json:
     services, tenant_id = request.app[SERVICES], request[PRINCIPAL].tenant_id
     stores = [vector_store_object(store) for store in await services.passages.stores(tenant_id)]
-    return page_response(request, stores)
+    return page_object(request, stores)
 
 
 @routes.get("/v1/vector_stores/{id}", USUAL)
-async def retrieve(request: web.Request) -> web.Response:
+async def retrieve(request: web.Request) -> Json:
     services, tenant_id = request.app[SERVICES], request[PRINCIPAL].tenant_id
-    return json_response(
-        vector_store_object(await services.passages.counted(tenant_id, path_id(request, "vector store")))
-    )
+    return vector_store_object(await services.passages.counted(tenant_id, path_id(request, "vector store")))
 
 
 @routes.post("/v1/vector_stores/{id}", Scope.INGEST, takes=StoreUpdate)
-async def update(request: web.Request) -> web.Response:
+async def update(request: web.Request) -> Json:
     services, tenant_id = request.app[SERVICES], request[PRINCIPAL].tenant_id
     body = await parsed(StoreUpdate, request[BODY])
     store = await services.passages.update(
         tenant_id, path_id(request, "vector store"), name=body.name, metadata=body.metadata
     )
-    return json_response(vector_store_object(await services.passages.counted(tenant_id, store.id)))
+    return vector_store_object(await services.passages.counted(tenant_id, store.id))
 
 
 @routes.delete("/v1/vector_stores/{id}", Scope.INGEST)
-async def delete(request: web.Request) -> web.Response:
+async def delete(request: web.Request) -> Json:
     services, tenant_id = request.app[SERVICES], request[PRINCIPAL].tenant_id
     store = await services.passages.get(tenant_id, path_id(request, "vector store"))
     also = noted(request, Act.STORE_DELETED, store.id, name=store.name)
     await services.passages.delete(tenant_id, store.id, also=also)
-    return json_response(deleted("vector_store", store.id))
+    return deleted("vector_store", store.id)
 
 
 @routes.post("/v1/vector_stores/{id}/search", USUAL, takes=StoreSearch)
-async def search(request: web.Request) -> web.Response:
+async def search(request: web.Request) -> Json:
     """The passages of all queries, best first, without duplicates."""
     services, tenant_id = request.app[SERVICES], request[PRINCIPAL].tenant_id
     body = await parsed(StoreSearch, request[BODY])
@@ -282,21 +270,21 @@ async def search(request: web.Request) -> web.Response:
     best = sorted(found.values(), key=lambda passage: -passage.score)[: body.limit]
     attributes = await services.file_queue.attributes(tenant_id, store.id, {passage.file_id for passage in best})
     results = [search_result(passage, attributes.get(passage.file_id, {})) for passage in best]
-    return json_response(search_page(body.query, results))
+    return search_page(body.query, results)
 
 
 @routes.post(FILES, Scope.INGEST, takes=FileAdd)
-async def add(request: web.Request) -> web.Response:
+async def add(request: web.Request) -> Json:
     services, tenant_id, store_id = await _fillable(request)
     body = await parsed(FileAdd, request[BODY])
     await services.file_queue.add(tenant_id, store_id, {body.file_id: body.attributes or {}})
     services.ingest_worker.wake()
-    return json_response(store_file_object(await services.file_queue.get(tenant_id, store_id, body.file_id)))
+    return store_file_object(await services.file_queue.get(tenant_id, store_id, body.file_id))
 
 
 @routes.get(FILES, USUAL, query=PAGE | {"filter": {"type": "string"}})
 @routes.get(BATCHES + "/{batch_id}/files", USUAL, query=PAGE | {"filter": {"type": "string"}})
-async def list_files(request: web.Request) -> web.Response:
+async def list_files(request: web.Request) -> Json:
     """The files of a store or of one batch; `filter` is a status."""
     services, tenant_id, store_id = await _opened(request)
     batch_id = path_id(request, "batch", "batch_id") if "batch_id" in request.match_info else None
@@ -305,44 +293,44 @@ async def list_files(request: web.Request) -> web.Response:
         raise invalid("filter", f"it must be {', '.join(STATUSES[:-1])} or {STATUSES[-1]}.")
     files = await services.file_queue.list(tenant_id, store_id, batch_id=batch_id)
     shown = [store_file_object(file) for file in files if status in (None, file.status)]
-    return page_response(request, shown)
+    return page_object(request, shown)
 
 
 @routes.get(FILES + "/{file_id}", USUAL)
-async def retrieve_file(request: web.Request) -> web.Response:
+async def retrieve_file(request: web.Request) -> Json:
     services, tenant_id, store_id = await _opened(request)
-    return json_response(store_file_object(await services.file_queue.get(tenant_id, store_id, _file_id(request))))
+    return store_file_object(await services.file_queue.get(tenant_id, store_id, _file_id(request)))
 
 
 @routes.post(FILES + "/{file_id}", Scope.INGEST, takes=FileDescribe)
-async def describe(request: web.Request) -> web.Response:
+async def describe(request: web.Request) -> Json:
     services, tenant_id, store_id = await _opened(request)
     body = await parsed(FileDescribe, request[BODY])
     file = await services.file_queue.describe(tenant_id, store_id, _file_id(request), body.attributes or {})
-    return json_response(store_file_object(file))
+    return store_file_object(file)
 
 
 @routes.delete(FILES + "/{file_id}", Scope.INGEST)
-async def remove(request: web.Request) -> web.Response:
+async def remove(request: web.Request) -> Json:
     """Out of this store; the file stays."""
     services, tenant_id, store_id = await _opened(request)
     file_id = _file_id(request)
     await services.file_queue.remove(tenant_id, store_id, file_id)
-    return json_response(deleted("vector_store.file", file_id))
+    return deleted("vector_store.file", file_id)
 
 
 @routes.get(FILES + "/{file_id}/content", USUAL)
-async def content(request: web.Request) -> web.Response:
+async def content(request: web.Request) -> Json:
     """The extracted text of a file."""
     services, tenant_id, store_id = await _opened(request)
     file = await services.file_queue.get(tenant_id, store_id, _file_id(request))
     text = (await services.passages.file(tenant_id, file.id)).content
     page = {"object": "vector_store.file_content.page", "has_more": False, "next_page": None}
-    return json_response({**page, "data": [{"type": "text", "text": text}]})
+    return {**page, "data": [{"type": "text", "text": text}]}
 
 
 @routes.post(BATCHES, Scope.INGEST, takes=BatchCreate)
-async def add_batch(request: web.Request) -> web.Response:
+async def add_batch(request: web.Request) -> Json:
     services, tenant_id, store_id = await _fillable(request)
     body = await parsed(BatchCreate, request[BODY])
     batch_id = await services.file_queue.add(tenant_id, store_id, body.added, batch=True)
@@ -351,24 +339,24 @@ async def add_batch(request: web.Request) -> web.Response:
 
 
 @routes.get(BATCHES + "/{batch_id}", USUAL)
-async def retrieve_batch(request: web.Request) -> web.Response:
+async def retrieve_batch(request: web.Request) -> Json:
     services, tenant_id, store_id = await _opened(request)
     return await _batch(services, tenant_id, store_id, path_id(request, "batch", "batch_id"))
 
 
 @routes.post(BATCHES + "/{batch_id}/cancel", Scope.INGEST)
-async def cancel_batch(request: web.Request) -> web.Response:
+async def cancel_batch(request: web.Request) -> Json:
     services, tenant_id, store_id = await _opened(request)
     batch_id = path_id(request, "batch", "batch_id")
     await services.file_queue.cancel(tenant_id, store_id, batch_id)
     return await _batch(services, tenant_id, store_id, batch_id)
 
 
-async def _batch(services: Services, tenant_id: UUID, store_id: str, batch_id: str) -> web.Response:
+async def _batch(services: Services, tenant_id: UUID, store_id: str, batch_id: str) -> Json:
     files = await services.file_queue.list(tenant_id, store_id, batch_id=batch_id)
     if not files:
         raise ApiError(404, "There is no batch with this id.", code="not_found")
-    return json_response(batch_object(batch_id, store_id, files))
+    return batch_object(batch_id, store_id, files)
 
 
 async def _opened(request: web.Request) -> tuple[Services, UUID, str]:
