@@ -25,10 +25,11 @@ from worker.errors import StartError
 from worker.home import Home, write_atomically
 from worker.lifecycle.address import Address, bind, join, listen_socket, url_of
 from worker.lifecycle.crew.member import Member
-from worker.lifecycle.drain import drain, first_of, make_room
+from worker.lifecycle.drain import drain, make_room
 from worker.lifecycle.loading_app import serving_progress
 from worker.lifecycle.process import LoadProgress, StopSignals, freeze, notice
 from worker.lifecycle.ready_file import FIRST_START, Ready, ready_files
+from worker.lifecycle.supervisor import first_of
 from worker.routes.health import beside
 from worker.runs.manager import RUNS
 from worker.services import CREW, REQUESTS, Services

@@ -41,6 +41,7 @@ from worker.errors import ApiError, ClientGone, invalid
 from worker.http.error_mapping import explained
 from worker.http.middleware import error_response, join_trace
 from worker.http.request import json_response
+from worker.lifecycle.supervisor import first_of
 from worker.telemetry.prometheus import Scraped, Stats, engine_gauges, memory_gauge
 from worker.wire import limits
 from worker.wire.options import Bias, SamplingParameters, TokenId
@@ -426,10 +427,7 @@ async def drain(app: web.Application, drain_s: float, hurried: asyncio.Event) ->
     """Return when nothing is in progress, after `drain_s` seconds, or on a second signal. Meanwhile the socket stays
     open, so that workers are told (503) to go elsewhere."""
     app[DRAINING].set()
-    waits = [asyncio.ensure_future(app[WORK].idle()), asyncio.ensure_future(hurried.wait())]
-    await asyncio.wait(waits, timeout=drain_s, return_when=asyncio.FIRST_COMPLETED)
-    for wait in waits:
-        wait.cancel()
+    await first_of(app[WORK].idle(), hurried.wait(), within_s=drain_s)
     channels = app[CHANNELS]
     for channel in tuple(channels):
         channel.close()

@@ -5,11 +5,11 @@ to the client.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
 
 from aiohttp import web
 
 from worker.edge.health_probes import HealthProbes
+from worker.lifecycle.supervisor import first_of
 from worker.runs.batches.batch_worker import BATCHES
 from worker.runs.manager import RUNS
 from worker.services import CHECKERS, DRAINING, LEAVING, REQUESTS
@@ -68,14 +68,3 @@ async def _end(app: web.Application) -> None:
 async def _noticed(checkers: HealthProbes) -> None:
     await checkers.aware()
     await asyncio.sleep(ACT_S)
-
-
-async def first_of(*waits: Awaitable[object], within_s: float | None = None) -> None:
-    """Return when one of them is done, or after `within_s`."""
-    tasks = [asyncio.ensure_future(wait) for wait in waits]
-    try:
-        await asyncio.wait(tasks, timeout=within_s, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.wait(tasks)

@@ -59,6 +59,17 @@ async def at_most(seconds: float) -> AsyncIterator[None]:
             yield
 
 
+async def first_of(*waits: Awaitable[object], within_s: float | None = None) -> None:
+    """Return when one of them is done, or after `within_s`; the others are cancelled."""
+    tasks = [asyncio.ensure_future(wait) for wait in waits]
+    try:
+        await asyncio.wait(tasks, timeout=within_s, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+
+
 @dataclass(frozen=True, slots=True)
 class Vitals:
     """The health of a task. Pure. `since` is the time of the first failure after it was well, in Unix seconds."""

@@ -33,6 +33,7 @@ from worker.lifecycle.crew.child import Child
 from worker.lifecycle.crew.member import socket_in
 from worker.lifecycle.process import StopSignals, notice
 from worker.lifecycle.ready_file import FIRST_START, Ready, ready_files
+from worker.lifecycle.supervisor import first_of
 
 FILE = "models.toml"
 NAME_CHARS_MAX = 24  # of a model in the name of its process: the path of a socket has 107 at most
@@ -287,14 +288,8 @@ class Crew:
     async def _relieved(self, worker: Child) -> bool:
         """Whether its successor is ready, and no further renewal was requested before."""
         relieving = asyncio.create_task(worker.relieve(2 * self._drain_s + LEAVE_S))  # it makes room, then drains
-        asked = asyncio.create_task(self._again.wait())
-        try:
-            await asyncio.wait([relieving, asked], return_when=asyncio.FIRST_COMPLETED)
-            return relieving.done() and not self._again.is_set()
-        finally:
-            for task in (relieving, asked):
-                task.cancel()
-            await asyncio.gather(relieving, asked, return_exceptions=True)
+        await first_of(relieving, self._again.wait())
+        return not self._again.is_set()
 
     async def _exchange_engines(self) -> list[Child]:
         """Start engines for models that are new or changed since models.toml was read; the old ones serve until the
@@ -321,16 +316,12 @@ class Crew:
     async def _begin(self, child: Child) -> None:
         """Return when it is ready. Raises StartError."""
         keeping = asyncio.create_task(child.keep(), name=child.name)
-        ready = asyncio.create_task(child.is_ready.wait(), name="ready")
         self._keeping.append(keeping)
         self._leaving.add(keeping)  # one that cannot start does not end the crew
-        try:
-            await asyncio.wait([ready, keeping], return_when=asyncio.FIRST_COMPLETED)
-            if keeping.done():
-                keeping.result()
-            self._leaving.discard(keeping)
-        finally:
-            ready.cancel()
+        await first_of(child.is_ready.wait(), asyncio.wait([keeping]))
+        if keeping.done():
+            keeping.result()
+        self._leaving.discard(keeping)
 
     async def _end(self, child: Child) -> None:
         """Stop an engine that is no longer used."""
@@ -370,14 +361,8 @@ class Crew:
 
 async def _ended(tasks: Sequence[asyncio.Task[None]], hurried: asyncio.Event | None, within_s: float) -> bool:
     """Whether all exited in time, before a second signal."""
-    if not tasks:
-        return True
-    waits: list[asyncio.Future[Any]] = [asyncio.ensure_future(asyncio.wait(tasks))]
-    if hurried is not None:
-        waits.append(asyncio.ensure_future(hurried.wait()))
-    await asyncio.wait(waits, timeout=within_s, return_when=asyncio.FIRST_COMPLETED)
-    for wait in waits:
-        wait.cancel()
+    if tasks:
+        await first_of(asyncio.wait(tasks), *([hurried.wait()] if hurried else []), within_s=within_s)
     return all(task.done() for task in tasks)
 
 

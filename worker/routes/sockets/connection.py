@@ -31,6 +31,7 @@ from worker.errors import ApiError, ClientGone, rate_limited
 from worker.http.error_mapping import explained
 from worker.http.middleware import join_trace
 from worker.http.request import PRINCIPAL, Routes
+from worker.lifecycle.supervisor import first_of
 from worker.routes.sockets.lane import WAITING_MAX, Lane, Said, SocketStream
 from worker.runs.event_stream import HEADER, HEARTBEAT_S, Disconnect
 from worker.runs.manager import RUNS, Runs
@@ -265,17 +266,11 @@ class Connection:
     async def _next(self, lane: Lane) -> bytes | None:
         """The next message; None when the worker is being stopped or the lane was idle for too long."""
         arriving = asyncio.create_task(lane.messages.get())
-        draining = asyncio.create_task(self._draining.wait())
-        waits: list[asyncio.Task[Any]] = [arriving, draining]
-        try:
-            await asyncio.wait(waits, timeout=IDLE_S, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for wait in waits:
-                wait.cancel()
+        await first_of(arriving, self._draining.wait(), within_s=IDLE_S)
         if self._draining.is_set():
             self._close_code = WSCloseCode.GOING_AWAY
             return None
-        return arriving.result() if arriving.done() else None
+        return None if arriving.cancelled() else arriving.result()
 
     async def _answer(self, lane: Lane, message: bytes) -> None:
         """Make the response that a message requests and send its events, or an error."""
