@@ -11,7 +11,8 @@ from functools import partial
 
 from agents.answer_cache import AnswerLookup, CachedAnswer, CachedGeneration, LookupQuery
 from agents.message import FileSearchCall, FunctionCall, Item, Message, ToolListing
-from agents.parser.dialect import Format, Parser, PlainParser
+from agents.parser.dialect import Format, PlainParser
+from agents.parser.markup import MarkupParser
 from agents.progress import CannotResume, Checkpoint, Progress
 from agents.prompt import Prefetch, before_question, question, question_is_last
 from agents.prompt_builder import PromptBuilder
@@ -317,7 +318,7 @@ def _terms(progress: Progress, due: Due, written: Sequence[int] = (), prediction
     return Terms(turn.salt, turn.priority, due, deadline_ns, progress.trace.traceparent, written, prediction)
 
 
-def _parser(progress: Progress, candidate: Candidate, thinking: bool) -> Parser:
+def _parser(progress: Progress, candidate: Candidate, thinking: bool) -> MarkupParser:
     if progress.turn.prompt:
         return PlainParser()
     parser = candidate.dialect.parser(progress.offer.schemas, thinking=thinking)

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from agents.events import ArgumentsDelta, Event, ItemFinished, ItemStarted, ReasoningDelta, TextDelta
 from agents.function_tool import PLAIN, CallShape, FunctionTool
 from agents.message import FunctionCall, Item, Message, Reasoning, Status, find_citations, storable
-from agents.parser.dialect import Parser
 from agents.parser.markup import (
     CallArguments,
     CallBroken,
@@ -95,7 +94,7 @@ class Reply:
     """Calls beyond `calls_max` are dropped without an event. `sources[i]` is cited as [i + 1]."""
 
     first_index: int
-    parser: Parser
+    parser: MarkupParser
     sources: Sequence[Passage] = ()
     calls_max: int = CALLS_MAX
     shapes: Mapping[str, CallShape] = field(default_factory=dict)  # of calls, by the name of the tool
@@ -133,11 +132,6 @@ class Reply:
     def open_chars(self) -> int:
         """Characters sent of the unfinished item."""
         return sum(map(len, self._texts)) if self._open else 0
-
-    @property
-    def is_outside(self) -> bool:
-        """Whether the text so far ends outside of calls, reasoning and marks."""
-        return isinstance(self.parser, MarkupParser) and self.parser.is_outside
 
     @property
     def written(self) -> str:

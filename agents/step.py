@@ -231,7 +231,7 @@ class Step:
         events = self._read(delta)
         if self.reply.thinking:
             self.reasoning_tokens += delta.tokens
-        if self.reply.forced and self.reply.is_outside:
+        if self.reply.forced and self.reply.parser.is_outside:
             self.outside = self.fed
         return events
 

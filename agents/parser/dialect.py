@@ -11,7 +11,7 @@ import re
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Protocol
+from typing import Any
 
 from agents.parser.markup import (
     SEAM,
@@ -35,6 +35,7 @@ class HermesParser(MarkupParser):
     parsing continues after its closing tag. Behind a call, a tool result that the model makes up is not text for the
     user. Without one, it is the answer."""
 
+    call_marks = (OPEN, RESULT_OPEN)
     marks = (OPEN, CLOSE, RESULT_OPEN, RESULT_CLOSE)
     _until = ""  # the mark after which text continues
 
@@ -59,6 +60,7 @@ class MistralParser(MarkupParser):
     call."""
 
     marks = (TOOL_CALLS, ARGS, CALL_ID)
+    call_marks, keeps_tokens = marks[:1], False
     _name = ""
     _naming = False
     _in_array = False
@@ -113,7 +115,7 @@ class LlamaParser(MarkupParser):
     name and its parameters have begun. Any other JSON is the answer itself.
     """
 
-    marks = (PYTHON_TAG,)
+    call_marks = marks = (PYTHON_TAG,)
     _fresh = True  # a call may begin: nothing was written yet, or a call ended last
     _seen: list[str] | None = None  # of an object that may be a call
 
@@ -206,13 +208,11 @@ class HarmonyParser(MarkupParser):
     What goes to the analysis channel is thought. https://developers.openai.com/cookbook/articles/openai-harmony
     """
 
-    marks = (START, CHANNEL, MESSAGE, CONSTRAIN, END, CALL, RETURN)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._mode = Mode.HIDDEN  # the prompt has begun a header
-        self._header = ""
-        self._marked = False  # until then an answer may be plain text
+    marks = (START, CHANNEL, MESSAGE, CONSTRAIN, END, CALL, RETURN)  # answers and calls begin alike
+    begins = Mode.HIDDEN  # the prompt has begun a header
+    keeps_tokens = False
+    _header = ""
+    _marked = False  # until then an answer may be plain text
 
     def _mark(self, mark: str) -> Iterator[ParserEvent]:
         if mark == MESSAGE:
@@ -256,29 +256,14 @@ class HarmonyParser(MarkupParser):
         yield from self._unheaded()
 
 
-class PlainParser:
+class PlainParser(MarkupParser):
     """Everything is text, whatever it looks like."""
 
-    def passes(self, text: str) -> bool:
-        return True
+    marks = ()
+    formatted = _answers = True
 
-    def feed(self, text: str) -> list[ParserEvent]:
-        return [Text(text)] if text else []
-
-    def finish(self, *, in_call: bool = False) -> list[ParserEvent]:
-        return []
-
-
-class Parser(Protocol):
-    """Parses one answer incrementally; the joined events do not depend on how the text is chunked."""
-
-    def passes(self, text: str) -> bool:
-        """Whether the chunk is text for the user and nothing else, as nearly all are: it need not be fed then."""
-        ...
-
-    def feed(self, text: str) -> list[ParserEvent]: ...
-
-    def finish(self, *, in_call: bool = False) -> list[ParserEvent]: ...
+    def _mark(self, mark: str) -> Iterator[ParserEvent]:
+        return iter(())
 
 
 class Format(Enum):
@@ -304,29 +289,24 @@ FORMATS = (
     (PYTHON_TAG, Format.LLAMA),
     ("<|start_header_id|>", Format.LLAMA),
 )
-# Marks that no answer without tools contains: they open a call, or a result that the model makes up. In Harmony,
-# answers and calls begin alike.
-CALL_MARKS: Mapping[Format, tuple[str, ...]] = {
-    Format.HERMES: (OPEN, RESULT_OPEN),
-    Format.QWEN_CODER: (OPEN, RESULT_OPEN),
-    Format.LLAMA: (PYTHON_TAG,),
-    Format.MISTRAL: (TOOL_CALLS,),
-    Format.GEMMA: (GEMMA[0],),
-    Format.FUNCTION_GEMMA: (FUNCTION_GEMMA[0],),
+PARSERS: Mapping[Format, type[MarkupParser]] = {
+    Format.HERMES: HermesParser,
+    Format.LLAMA: LlamaParser,
+    Format.MISTRAL: MistralParser,
+    Format.QWEN_CODER: QwenCoderParser,
+    Format.GEMMA: GemmaParser,
+    Format.FUNCTION_GEMMA: FunctionGemmaParser,
+    Format.HARMONY: HarmonyParser,
 }
 THOUGHTS = (
     ThoughtMarks("<think>", "</think>"),
     ThoughtMarks("[THINK]", "[/THINK]"),
     ThoughtMarks("<|channel>", "<channel|>"),
 )
-# Their templates add to the content of a message, so its generated tokens cannot replace the rendered content.
-REWRITTEN = frozenset({Format.MISTRAL, Format.GEMMA, Format.FUNCTION_GEMMA, Format.HARMONY})
 
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """`keeps_tokens`: rendering an answer as content gives exactly the tokens that were generated."""
-
     format: Format = Format.HERMES
     thoughts: ThoughtMarks | None = None
     one_call: bool = False  # the template accepts one call per message
@@ -334,11 +314,11 @@ class Dialect:
 
     @property
     def keeps_tokens(self) -> bool:
-        return self.format not in REWRITTEN
+        return PARSERS[self.format].keeps_tokens
 
     @property
     def call_marks(self) -> tuple[str, ...]:
-        return CALL_MARKS.get(self.format, ())
+        return PARSERS[self.format].call_marks
 
     @property
     def thought_and_answer(self) -> tuple[ThoughtMarks, str] | None:
@@ -359,21 +339,7 @@ class Dialect:
         return "" if thought else text.strip()
 
     def parser(self, schemas: Sequence[Mapping[str, Any]] = (), *, thinking: bool = False) -> MarkupParser:
-        match self.format:
-            case Format.HERMES:
-                return HermesParser(self.thoughts, thinking=thinking)
-            case Format.LLAMA:
-                return LlamaParser(self.thoughts, thinking=thinking)
-            case Format.MISTRAL:
-                return MistralParser(self.thoughts, thinking=thinking)
-            case Format.QWEN_CODER:
-                return QwenCoderParser(self.thoughts, thinking=thinking, schemas=schemas)
-            case Format.GEMMA:
-                return GemmaParser(self.thoughts, thinking=thinking, schemas=schemas)
-            case Format.FUNCTION_GEMMA:
-                return FunctionGemmaParser(self.thoughts, thinking=thinking, schemas=schemas)
-            case Format.HARMONY:
-                return HarmonyParser()
+        return PARSERS[self.format](self.thoughts, schemas, thinking=thinking)
 
 
 HERMES = Dialect()

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from enum import Enum
 from functools import cache
@@ -289,17 +289,26 @@ def _pattern(marks: tuple[str, ...]) -> re.Pattern[str]:
 
 
 class MarkupParser(ABC):
-    """One answer. `thinking`: the prompt has already opened the reasoning."""
+    """One answer."""
 
     marks: ClassVar[tuple[str, ...]]
+    # Marks that no answer without tools contains: they open a call, or a result that the model makes up.
+    call_marks: ClassVar[tuple[str, ...]] = ()
+    begins: ClassVar[Mode] = Mode.TEXT
+    # Rendering an answer as content gives exactly the tokens that were generated: its template adds nothing to it.
+    keeps_tokens: ClassVar[bool] = True
     formatted = False  # the answer is in a required format: marks in it are content
     _answers = False  # it has begun
 
-    def __init__(self, thoughts: ThoughtMarks | None = None, *, thinking: bool = False) -> None:
+    def __init__(
+        self, thoughts: ThoughtMarks | None = None, schemas: Sequence[Mapping[str, Any]] = (), *, thinking: bool = False
+    ) -> None:
+        """`schemas` are those of the tools, where the markup of a call does not tell the types of its arguments.
+        `thinking`: the prompt has already opened the reasoning."""
         self._thoughts = thoughts
         self._marks = (*self.marks, *(thoughts or ()))
         self._pattern = _pattern(self._marks)
-        self._mode = Mode.THOUGHT if thinking else Mode.TEXT
+        self._mode = Mode.THOUGHT if thinking else self.begins
         self._held = ""  # to be read again with what follows: it may begin a mark
         self._calls = 0
         self._reader: CallReader | None = None
@@ -308,8 +317,10 @@ class MarkupParser(ABC):
         self._in_call = False  # cut off where only a call could come
 
     def passes(self, text: str) -> bool:
-        is_plain = self._mode is Mode.TEXT and not (self._held or self._pattern.search(text))
-        return self._answers if self.formatted else is_plain
+        """Whether the chunk is text for the user and nothing else, as nearly all are: it need not be fed then."""
+        if self.formatted:
+            return self._answers
+        return self._mode is Mode.TEXT and not (self._held or self._pattern.search(text))
 
     def feed(self, text: str) -> list[ParserEvent]:
         """The events of this chunk of text."""

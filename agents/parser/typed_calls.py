@@ -28,12 +28,10 @@ PARAMETER, PARAMETER_END = "<parameter=", "</parameter>"
 
 
 class TypedCallParser(MarkupParser):
-    """`schemas` are those of the tools."""
-
     def __init__(
-        self, thoughts: ThoughtMarks | None = None, *, thinking: bool = False, schemas: Sequence[Mapping[str, Any]] = ()
+        self, thoughts: ThoughtMarks | None = None, schemas: Sequence[Mapping[str, Any]] = (), *, thinking: bool = False
     ) -> None:
-        super().__init__(thoughts, thinking=thinking)
+        super().__init__(thoughts, schemas, thinking=thinking)
         self._parameters = {each["function"]["name"]: each["function"]["parameters"] for each in schemas}
         self._taken: list[str] = []  # of the text that is being read
         self._chars = 0
@@ -82,6 +80,7 @@ class QwenCoderParser(TypedCallParser):
     parsed as JSON.
     """
 
+    call_marks = (OPEN, RESULT_OPEN)
     marks = (OPEN, CLOSE, FUNCTION, FUNCTION_END, PARAMETER, PARAMETER_END, RESULT_OPEN, RESULT_CLOSE)
     _place = Place.OUTSIDE
     _declared = Declared({})  # of the open call
@@ -171,6 +170,7 @@ class GemmaParser(TypedCallParser):
     delimiters of their own, and its keys, which are bare. FunctionGemma has other marks and the same grammar."""
 
     open, close, quote = marks = GEMMA
+    call_marks, keeps_tokens = marks[:1], False
     _around: list[Declared]  # the objects and lists that are open
     _next = Declared({})  # the next value
     _bare: str | None = None  # the name of the call, or a key or value without quotes; None between calls
@@ -262,3 +262,4 @@ class GemmaParser(TypedCallParser):
 
 class FunctionGemmaParser(GemmaParser):
     open, close, quote = marks = FUNCTION_GEMMA
+    call_marks = marks[:1]
