@@ -446,5 +446,5 @@ class Forecasts:
     def _speed(self, ahead: Ahead, tokens: int, rest_s: float) -> Speed:
         scheduler, places = self._scheduler, self._config.parallel
         streams = min(places - 1, len(ahead.running) + len(ahead.waiting))
-        chunk = scheduler.prefill_chunk(streams, tokens + sum([each.unread for each in ahead.running]))
+        chunk = scheduler.chunks.size(streams, tokens + sum([each.unread for each in ahead.running]))
         return Speed(scheduler.cost, places, streams, chunk, self._tokens_per_step, rest_s)

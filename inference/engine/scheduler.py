@@ -15,7 +15,6 @@ class: that one is preempted, and the new request continues from what it has com
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -26,42 +25,14 @@ from operator import attrgetter
 from inference.config import EngineConfig
 from inference.engine.fairness import RowFairness, Share, Shares, in_turns
 from inference.engine.load import Load, admit_by_ns, is_starved
-from inference.engine.step import Plan, StepCost, Work
+from inference.engine.step import PREFILL_CHUNKS, Chunks, Plan, StepCost, Work, whole
 from inference.generation import Priority
 from inference.kvcache.checkpoints import CHECKPOINT_SHARE, Checkpoints
 from inference.kvcache.host_cache import HostCache
 from inference.kvcache.radix import SharedPrefixes
 from inference.kvcache.slots import Placement, Slots
-from inference.request import EXACT_ROWS_MIN, Request
+from inference.request import Request
 
-# Prefill chunk sizes beside streams, largest first. Multiples of 16 suit the matrix kernels. The smallest is used
-# however long it takes, because a prompt must make progress.
-PREFILL_CHUNKS = tuple(range(512, 0, -16))
-# The limit on a step with a chunk is the inter-token target or, if longer, this many times a step without one. On a
-# slow machine no chunk fits the target, and tiny ones would slow the streams for much longer and the new request to a
-# crawl. With this limit, five sixths of the time go to the new request, which takes a fifth longer than on an idle
-# machine.
-STRETCH_MAX = 6.0
-# Beside a stream that has fallen behind its own pace, the limit is this many times a step without a chunk.
-BEHIND_STRETCH = 2.0
-# A prompt that needs more than this share of the time until it is due does not wait for the pace of streams: these can
-# catch up, a late first token cannot. With a share of one, more answers are late; with a third or a tenth, as many.
-URGENT_SHARE = 0.2
-# A longer step is allowed up to this share of the total prefill time of the running prompts. The more tokens precede a
-# chunk, the less its cost depends on its size: under the limit above, a long prompt would take half as long again.
-PROMPT_SHARE = 1 / 32
-# But at most this many times that limit: no prompt, however long, may stall the other streams for seconds.
-LONGER_MAX = 4.0
-# Prompts of different lengths are computed in parts: their common length together, then the rest of the longer ones. A
-# part with few rows costs two or three times as much per row, so no prompt gets a part of fewer tokens than this.
-MIN_CHUNK = 16
-# A chunk beside streams grows by up to this share of itself if that completes one more prompt: the rest would be a step
-# of its own, for which every stream would wait again.
-COMPLETING_SHARE = 0.25
-# With a stream per slot, all rows of a step read a multiple of so many cells, and mask those that they must not see. A
-# chunk of a prompt that runs into further cells makes all of its rows read them, so it ends before them if it then
-# still has so many rows that another step costs less than what is saved.
-CELLS_READ, WITHIN_CELLS_MIN = 256, 32
 # Waiting requests considered per step: each may have to wait for a prefix that another one computes.
 CANDIDATES_MAX = 32
 # Batch requests pause for at most this many consecutive steps: a steady flow of more urgent prompts must not stop them
@@ -94,10 +65,8 @@ class Scheduler:
             streams=streams,
         )
         self.cost = StepCost()
-        self._streams = streams
+        self.chunks = Chunks(config, self.cost, streams=streams)
         self._outputs_max, self._running_max = config.outputs_max, config.parallel + config.guests
-        alone = config.prefill_tokens_alone
-        self._chunks = [chunk for chunk in PREFILL_CHUNKS if chunk <= alone] or [alone]
         self._shares = Shares()
         self._turns = RowFairness(config.inter_token_target_s)
         self.load = Load(self._shares)
@@ -175,21 +144,15 @@ class Scheduler:
                 plan.work.append(Work(request.slot, request.computed, request.generated[-1:], request=request))
             else:
                 prefilling.append(request)
+        outputs = self._outputs_max - len(computing)
         if prefilling:
-            new = sum(len(r.prompt) - r.cached_tokens for r in prefilling)
-            patience_s = self._patience_s(streams, prefilling, now_ns)
-            within_s = min(within_s, patience_s, self._batch_step_s(computing, now_ns))
-            chunk = self.prefill_chunk(len(streams), new, within_s)
-            outputs = self._outputs_max - len(computing)
-            if self._streams and not streams and len(prefilling) == 1:
-                chunk = within_cells(chunk, prefilling[0])
-            spare = min(int(COMPLETING_SHARE * chunk), self._config.prefill_tokens_alone - chunk) if streams else 0
-            for request, tokens in divide(chunk, prefilling, spare):
-                if request.is_unscored:
-                    tokens = _whole(request, min(tokens, max(0, outputs)))
-                    outputs -= tokens
-                if tokens:
-                    self._take(plan, request, tokens)
+            within_s = min(within_s, self._batch_step_s(computing, now_ns))
+        for request, tokens in self.chunks.divided(streams, prefilling, within_s, now_ns):
+            if request.is_unscored:
+                tokens = whole(request, min(tokens, max(0, outputs)))
+                outputs -= tokens
+            if tokens:
+                self._take(plan, request, tokens)
         plan.work.sort(key=attrgetter("slot"))
         return plan
 
@@ -270,52 +233,6 @@ class Scheduler:
         request.computed += tokens
         self.slots.advance(request.slot, tokens)
         self._shares.charge(request.scope.tenant, tokens)
-
-    def prefill_chunk(self, streams: int, new: int, patience_s: float = inf) -> int:
-        """Prompt tokens for a step beside this many streams, which can wait `patience_s` for their next token. `new` is
-        the total number of uncached tokens of the prompts."""
-        if not streams:
-            return self._config.prefill_tokens_alone if patience_s == inf else self._largest_chunk(0, patience_s)
-        without = self.cost.predict(streams)
-        if without is None:
-            return min(self._config.prefill_tokens_first, self._config.prefill_tokens_alone)
-        limit_s = max(self._config.inter_token_target_s, STRETCH_MAX * without)
-        if patience_s < limit_s:
-            return self._largest_chunk(streams, max(patience_s, BEHIND_STRETCH * without))
-        chunk = self._largest_chunk(streams, limit_s)
-        prompts_s = new / chunk * (self.cost.predict(streams + chunk) or 0.0)
-        return max(chunk, self._largest_chunk(streams, min(PROMPT_SHARE * prompts_s, LONGER_MAX * limit_s)))
-
-    def _patience_s(self, streams: Sequence[Request], prefilling: Sequence[Request], now_ns: int) -> float:
-        """The most seconds that the next step may take without making a stream fall behind its pace. A pace that this
-        machine cannot keep even without prefill does not count, nor does one beside an urgent prompt of the same class
-        or a higher one. None if nobody waits for the prompts: beside them, every stream counts as behind."""
-        if all(request.ahead for request in prefilling):
-            return 0.0 if streams else inf
-        paced = [request for request in streams if request.pace_s is not None]
-        alone_s = self.cost.predict(len(streams)) if paced else None
-        if alone_s is None:
-            return inf
-        kept = [request for request in paced if (request.pace_s or 0.0) > alone_s]
-        urgent = self._urgent(len(streams), prefilling, now_ns) if kept else None
-        return min((r.spare_s(now_ns) for r in kept if urgent is None or r.priority < urgent), default=inf)
-
-    def _urgent(self, streams: int, prefilling: Sequence[Request], now_ns: int) -> Priority | None:
-        """The highest class of the prompts that can still be on time, but only if they are prefilled soon, the earliest
-        due time first."""
-        urgent, tokens = [], 0
-        for request in sorted((r for r in prefilling if r.due_ns), key=attrgetter("due_ns")):
-            tokens += request.remaining
-            needed_s = self.cost.predict(streams + tokens) or 0.0
-            left_s = ((request.due_ns or 0) - now_ns) / 1e9
-            if URGENT_SHARE * left_s < needed_s <= left_s:
-                urgent.append(request.priority)
-        return min(urgent, default=None)
-
-    def _largest_chunk(self, streams: int, limit_s: float) -> int:
-        """The largest chunk that keeps a step within `limit_s`, or else the smallest."""
-        fits = bisect_left(self._chunks, -limit_s, key=lambda chunk: -(self.cost.predict(streams + chunk) or 0.0))
-        return self._chunks[min(fits, len(self._chunks) - 1)]
 
     def place_of(self, request: Request, now_ns: int) -> int:
         """Position of a request in the queue, from 1. The event loop calls it too: a request that is still in the
@@ -449,44 +366,3 @@ class Scheduler:
             begin, vectors = request.computed - run.start, request.vectors[run.start]
             work.vectors, work.apart = replace(vectors, rows=vectors.rows[begin : begin + len(chunk)]), True
         plan.work.append(work)
-
-
-def within_cells(chunk: int, request: Request) -> int:
-    """The chunk of a prompt that is computed alone, or less if it does not complete the prompt: see CELLS_READ."""
-    within = chunk - (request.computed + chunk) % CELLS_READ
-    return within if chunk < request.batchable and within >= WITHIN_CELLS_MIN else chunk
-
-
-def divide(budget: int, prefilling: Sequence[Request], spare: int = 0) -> list[tuple[Request, int]]:
-    """Divide a step's prompt tokens: half to the request that has been running longest, so that it always progresses;
-    the rest to the shortest first, so that no request queues behind another's long prompt. Higher classes come first.
-
-    Tokens left over go to the oldest request too. A remainder below MIN_CHUNK is given to no other request, unless it
-    completes its prompt. Up to `spare` more tokens complete the first prompt that the budget would cut."""
-    if not prefilling:
-        return []
-    first = min(prefilling, key=lambda r: r.priority)  # in order of admission: the oldest of the highest class
-    given = {first: min(first.batchable, max(1, budget // 2))}
-    left = budget - given[first]
-    for request in sorted(prefilling, key=lambda r: (r.priority, r.batchable)):
-        wanted = request.batchable - given.get(request, 0)
-        if left < wanted <= left + spare:
-            left, spare = wanted, 0
-        more = min(wanted, left)
-        if more == wanted or more >= MIN_CHUNK or request is first:
-            given[request] = given.get(request, 0) + more
-            left -= more
-    given[first] += min(first.batchable - given[first], left)
-    shares = [(request, _whole(request, tokens)) for request, tokens in given.items()]
-    return [(request, tokens) for request, tokens in shares if tokens]
-
-
-def _whole(request: Request, tokens: int) -> int:
-    """The tokens to take. An exact request takes fewer where it would otherwise compute, or be left with, a single
-    prompt row. A picture whose rows attend to each other is taken whole."""
-    if tokens and (run := request.run) is not None and run.run.mutual:
-        return request.batchable
-    if not request.exact or tokens == request.batchable:
-        return tokens
-    tokens -= int(request.batchable - tokens < EXACT_ROWS_MIN)
-    return tokens if tokens >= EXACT_ROWS_MIN else 0

@@ -7,7 +7,7 @@ import pytest
 from benchmarks.engine.open_loop.goodput import Targets
 from benchmarks.engine.open_loop.sessions import Plan
 from benchmarks.engine.open_loop.simulated import Device, lines, simulated
-from inference.engine import scheduler
+from inference.engine import step
 from worker.runs import record
 
 PLAN = Plan(Targets(ttft_s=0.5, tpot_s=0.05), rounds=2, sessions=96, seed="open loop")
@@ -27,7 +27,7 @@ def test_more_turns_are_on_time_if_urgent_prompts_do_not_wait_for_the_pace_of_st
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     on_time = simulated(1.0, PLAN, BUSY).in_time
-    monkeypatch.setattr(scheduler, "URGENT_SHARE", 1.0)  # nothing is urgent
+    monkeypatch.setattr(step, "URGENT_SHARE", 1.0)  # nothing is urgent
     assert on_time > 1.02 * simulated(1.0, PLAN, BUSY).in_time
 
 

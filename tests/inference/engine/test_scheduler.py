@@ -14,16 +14,11 @@ from inference.engine.scheduler import (
     AHEAD_STEP_S,
     AHEAD_TOKENS_MIN,
     BATCH_STEP_S,
-    LONGER_MAX,
-    MIN_CHUNK,
-    STRETCH_MAX,
     URGENT_NS,
     YIELDS_MAX,
     Scheduler,
-    divide,
-    within_cells,
 )
-from inference.engine.step import Plan, Work
+from inference.engine.step import LONGER_MAX, MIN_CHUNK, STRETCH_MAX, Plan, Work, divide, within_cells
 from inference.generation import Finish, Priority
 from inference.kvcache.slots import SHARED_PREFILL_MIN
 from tests.inference.machine import CONFIG, VOCABULARY, Machine, expected, request
@@ -136,14 +131,14 @@ def test_on_a_slow_machine_a_prompt_takes_its_share_of_time_and_not_crumbs() -> 
     scheduler.cost.observe(1, slow)
     for chunk in (16, 512):
         scheduler.cost.observe(1 + chunk, slow + chunk * slow / 16)
-    assert scheduler.prefill_chunk(streams=1, new=100) == (STRETCH_MAX - 1) * 16
+    assert scheduler.chunks.size(streams=1, new=100) == (STRETCH_MAX - 1) * 16
 
 
 def test_no_bite_is_larger_than_a_step() -> None:
     scheduler = Scheduler(EngineConfig(prefill_tokens_first=64, prefill_tokens_alone=8))
-    assert scheduler.prefill_chunk(streams=1, new=100) == 8
+    assert scheduler.chunks.size(streams=1, new=100) == 8
     scheduler.cost.observe(1, 9.0)
-    assert scheduler.prefill_chunk(streams=1, new=100) == 8
+    assert scheduler.chunks.size(streams=1, new=100) == 8
 
 
 def test_a_long_prompt_does_not_pay_for_many_small_steps() -> None:
@@ -151,16 +146,16 @@ def test_a_long_prompt_does_not_pay_for_many_small_steps() -> None:
     scheduler = Scheduler(EngineConfig(parallel=3, resident=2, prefill_tokens_alone=256))
     for rows, seconds in ((1, 0.1), (17, 0.59), (257, 0.9)):
         scheduler.cost.observe(rows, seconds)
-    assert scheduler.prefill_chunk(streams=1, new=100) == 16
-    assert scheduler.prefill_chunk(streams=1, new=4000) == 256
+    assert scheduler.chunks.size(streams=1, new=100) == 16
+    assert scheduler.chunks.size(streams=1, new=4000) == 256
 
 
 def test_no_prompt_is_so_long_that_the_answers_beside_it_stop() -> None:
     scheduler = Scheduler(EngineConfig(parallel=3, resident=2, prefill_tokens_alone=256))
     for rows, seconds in ((1, 0.5), (17, 2.1), (257, 26.1)):  # a large model on a small machine: 0.1 s a row
         scheduler.cost.observe(rows, seconds)
-    assert scheduler.prefill_chunk(streams=1, new=100) == 16
-    assert scheduler.prefill_chunk(streams=1, new=1_000_000) * 0.1 + 0.5 <= LONGER_MAX * STRETCH_MAX * 0.5
+    assert scheduler.chunks.size(streams=1, new=100) == 16
+    assert scheduler.chunks.size(streams=1, new=1_000_000) * 0.1 + 0.5 <= LONGER_MAX * STRETCH_MAX * 0.5
 
 
 def test_a_higher_class_takes_the_place_of_a_lower_one_which_loses_nothing() -> None:
