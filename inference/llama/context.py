@@ -17,13 +17,12 @@ from inference.attention import AUTO, F16, Q4_0, Q8_0, Attention
 from inference.attention import attention as usual
 from inference.backend import Chunk, Region
 from inference.core_meter import CoreMeter
-from inference.cores import physical_cores, usable_cores
+from inference.cores import affinity, physical_cores, usable_cores
 from inference.errors import ModelNotLoaded, OutOfDeviceMemory
 from inference.llama.abort_handler import aborts_reported_to
 from inference.llama.library import (
     DecodeFailed,
     complaints,
-    end_compute_threads,
     get_logits,
     lib,
     memory_copy,
@@ -34,6 +33,7 @@ from inference.llama.library import (
     synchronize,
 )
 from inference.llama.lora import LoadedAdapters
+from inference.llama.pinned_threads import PinnedThreads
 from inference.llama.state import fingerprint, regions
 from inference.llama.threads import ThreadChooser, thread_options
 from inference.llama.weights import LlamaModel
@@ -177,6 +177,7 @@ class LlamaContext:
             self._adapters.close()
             text = f"not enough memory for {slots} sequences of {context} tokens with {model.path.name}"
             raise OutOfDeviceMemory(text) if gpu and no_memory(said) else ModelNotLoaded(text)
+        self._pinned = PinnedThreads(self._context, set() if gpu else affinity())
         self._memory = lib.llama_get_memory(self._context)
         if not self._memory:  # decoding would abort
             self.close()
@@ -212,11 +213,12 @@ class LlamaContext:
         return aborts_reported_to(tell)
 
     def rest(self) -> None:
-        end_compute_threads()
+        self._pinned.rest()
 
     def close(self) -> None:
         if self._context:
             lib.llama_free(self._context)
+            self._pinned.close()
             self._adapters.close()
             self._context = None
 
@@ -265,6 +267,7 @@ class LlamaContext:
         if (threads := self._threads.choose(rows, started)) != self._threads_now:
             self._threads_now = threads
             set_threads(self._context, threads, threads)
+            self._pinned.set(threads)
         vectors = chunks[0].vectors if len(chunks) == 1 else None
         code = self._decode_vectors(vectors) if vectors else lib.llama_decode(self._context, self._batch.raw)
         if self._on_gpu:  # even if nothing is read: the requests of a step have to pay for its time

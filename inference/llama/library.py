@@ -104,6 +104,8 @@ def no_memory(said: Sequence[str]) -> str | None:
 synchronize = lib.llama_synchronize
 _cdll = ctypes.CDLL(lib._lib._name)
 set_abort_callback = _typed(_cdll.ggml_set_abort_callback, _handle, _handle)
+_attach_pool = _typed(_cdll.llama_attach_threadpool, None, _handle, _handle, _handle)
+detach_pool = _typed(_cdll.llama_detach_threadpool, None, _handle)
 _end_team = getattr(_cdll, "omp_pause_resource_all", None)  # absent where llama.cpp is built without OpenMP
 _SOFT_PAUSE = 1
 _say_encoding = getattr(_pydll, "firsttoken_encoding", lambda _: None)  # absent without `deploy/ggml_products.h`
@@ -171,6 +173,37 @@ def mtmd() -> Any:
     library = llama_cpp.mtmd_cpp
     library.mtmd_log_set(_forward_log, ctypes.c_void_p(0))
     return library
+
+
+class _PoolParameters(ctypes.Structure):
+    _fields_ = (
+        ("processors", ctypes.c_bool * 512),  # a mask
+        ("threads", ctypes.c_int),
+        ("priority", ctypes.c_int),
+        ("poll", ctypes.c_uint32),
+        ("is_strict", ctypes.c_bool),  # one processor for each thread
+        ("is_paused", ctypes.c_bool),
+    )
+
+
+def new_pool(processors: Sequence[int]) -> Any:
+    """Keeps each of OpenMP's threads on one of these processors; for `attach_pool`, `detach_pool` and `free_pool`. None
+    without OpenMP, where a pool has threads of its own, or if llama.cpp knows fewer processors."""
+    if _end_team is None or max(processors) >= _PoolParameters.processors.size:
+        return None
+    parameters = _typed(_cdll.ggml_threadpool_params_default, _PoolParameters, ctypes.c_int)(len(processors))
+    for processor in processors:
+        parameters.processors[processor] = True
+    parameters.is_strict = True
+    return _typed(_cdll.ggml_threadpool_new, _handle, ctypes.POINTER(_PoolParameters))(ctypes.byref(parameters))
+
+
+def free_pool(pool: Any) -> None:
+    _typed(_cdll.ggml_threadpool_free, None, _handle)(pool)
+
+
+def attach_pool(context: Any, pool: Any) -> None:
+    _attach_pool(context, pool, pool)
 
 
 @contextmanager
