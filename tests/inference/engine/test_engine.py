@@ -27,7 +27,7 @@ CONFIG = EngineConfig(parallel=2, resident=2, queue_max=2, queue_tokens_max=100)
 GREEDY = Sampling(temperature=0, max_tokens=5)
 ENDLESS = Sampling(temperature=0, max_tokens=10**9)
 PIECES = [bytes([65 + token]) for token in range(26)]
-LONG = [n % 26 for n in range(4 * AHEAD_TOKENS_MIN)]
+LONG = [n % 26 for n in range(64)]
 
 
 @pytest.fixture
@@ -357,16 +357,16 @@ async def test_what_is_cached_is_not_read_again(engine: Engine, backend: Scripte
     assert (await text(again), again.finish, len(backend.steps)) == ("", Finish.CANCELLED, steps)
 
 
-async def test_a_short_question_with_its_answer_is_worth_reading_ahead(engine: Engine) -> None:
-    beginning, asked_and_answered = LONG, [n % 26 for n in range(30)]
-    await text(engine.submit(beginning, GREEDY))
-    ahead = engine.prefill_ahead([*beginning, 0, *asked_and_answered])
+@pytest.mark.parametrize("tokens", [7, 31], ids=["a greeting", "a short question with its answer"])
+async def test_what_is_short_is_worth_reading_ahead(engine: Engine, tokens: int) -> None:
+    await text(engine.submit(LONG, GREEDY))
+    ahead = engine.prefill_ahead([*LONG, 0, *LONG[: tokens - 1]])
     assert ahead is not None and await text(ahead) == ""
-    assert (ahead.finish, engine.totals["ahead_tokens"]) == (Finish.LENGTH, 31)
+    assert (ahead.finish, engine.totals["ahead_tokens"]) == (Finish.LENGTH, tokens)
 
 
 @pytest.mark.parametrize("tokens", [AHEAD_TOKENS_MIN - 1, 100_000])
-async def test_what_is_short_or_does_not_fit_is_not_read_ahead(engine: Engine, tokens: int) -> None:
+async def test_what_is_shorter_or_does_not_fit_is_not_read_ahead(engine: Engine, tokens: int) -> None:
     assert engine.prefill_ahead([1] * tokens) is None
 
 

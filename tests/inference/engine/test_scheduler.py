@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from inference.config import EngineConfig
 from inference.engine.scheduler import (
     AHEAD_STEP_S,
-    AHEAD_TOKENS_MIN,
     BATCH_STEP_S,
     URGENT_NS,
     YIELDS_MAX,
@@ -205,7 +204,7 @@ def test_what_is_read_ahead_takes_at_most_half_of_the_time_of_the_answers_beside
 
 def test_a_longer_beginning_that_is_read_ahead_continues_from_a_shorter_one() -> None:
     machine = Machine()
-    beginning = [n % 26 for n in range(2 * AHEAD_TOKENS_MIN)]
+    beginning = [n % 26 for n in range(32)]
     machine.add(shorter := request(beginning, 0, priority=Priority.AHEAD))
     machine.step()
     machine.add(longer := request([*beginning, *beginning], 0, priority=Priority.AHEAD))
