@@ -176,6 +176,8 @@ def mtmd() -> Any:
 
 
 class _PoolParameters(ctypes.Structure):
+    """`ggml_threadpool_params`, which the bindings do not have."""
+
     _fields_ = (
         ("processors", ctypes.c_bool * 512),  # a mask
         ("threads", ctypes.c_int),
