@@ -9,7 +9,8 @@ import { Steps } from "./steps.js";
 import { Thought } from "./thought.js";
 import { timing } from "./timing.js";
 
-// A sign of life of who waits. Animations draw sixty times a second, with the cores that compute the answer.
+// The page shows that it lives while an answer is awaited. An animation would be drawn sixty times a second, on the cores
+// that compute the answer.
 const BEAT_MS = 1000;
 const CUT = "firsttoken:cut";
 const TIMED_OUT = "The answer ends here because it reached its time limit.";
