@@ -156,9 +156,9 @@ LONGER_MAX = 4.0
 # Prompts of different lengths are computed in parts: their common length together, then the rest of the longer ones. A
 # part with few rows costs two or three times as much per row, so no prompt gets a part of fewer tokens than this.
 MIN_CHUNK = 16
-# A chunk beside streams grows by up to this share of itself if that completes one more prompt: the rest would be a step
-# of its own, for which every stream would wait again.
-COMPLETING_SHARE = 0.25
+# Where the oldest prompt can be completed in a step of at most this many times that limit, the step computes only whole
+# prompts: a part of a prompt makes one more step for which all streams wait, and costs more than its rows.
+WHOLE_STRETCH = 2.0
 # With a stream per slot, all rows of a step read a multiple of so many cells, and mask those that they must not see. A
 # chunk of a prompt that runs into further cells makes all of its rows read them, so it ends before them if it then
 # still has so many rows that another step costs less than what is saved.
@@ -181,12 +181,16 @@ class Chunks:
         streams."""
         if not prefilling:
             return []
+        patience_s = self._patience_s(streams, prefilling, now_ns)
+        if streams and not all(request.ahead for request in prefilling):
+            most = self._whole(streams, prefilling, within_s, patience_s, now_ns)
+            if chosen := whole_prompts(most, prefilling):
+                return chosen
         new = sum(len(r.prompt) - r.cached_tokens for r in prefilling)
-        chunk = self.size(len(streams), new, min(within_s, self._patience_s(streams, prefilling, now_ns)))
+        chunk = self.size(len(streams), new, min(within_s, patience_s))
         if self._streams and not streams and len(prefilling) == 1:
             chunk = within_cells(chunk, prefilling[0])
-        spare = min(int(COMPLETING_SHARE * chunk), self._config.prefill_tokens_alone - chunk) if streams else 0
-        return divide(chunk, prefilling, spare)
+        return divide(chunk, prefilling)
 
     def size(self, streams: int, new: int, patience_s: float = inf) -> int:
         """Prompt tokens for a step beside this many streams, which can wait `patience_s` for their next token. `new` is
@@ -196,26 +200,54 @@ class Chunks:
         without = self._cost.predict(streams)
         if without is None:
             return min(self._config.prefill_tokens_first, self._config.prefill_tokens_alone)
-        limit_s = max(self._config.inter_token_target_s, STRETCH_MAX * without)
+        limit_s = self._limit_s(without)
         if patience_s < limit_s:
             return self._largest(streams, max(patience_s, BEHIND_STRETCH * without))
         chunk = self._largest(streams, limit_s)
         prompts_s = new / chunk * (self._cost.predict(streams + chunk) or 0.0)
         return max(chunk, self._largest(streams, min(PROMPT_SHARE * prompts_s, LONGER_MAX * limit_s)))
 
+    def _limit_s(self, without_s: float) -> float:
+        """The most seconds for a step with a chunk, where one without a chunk takes so many."""
+        return max(self._config.inter_token_target_s, STRETCH_MAX * without_s)
+
+    def _whole(
+        self,
+        streams: Sequence[Request],
+        prefilling: Sequence[Request],
+        within_s: float,
+        patience_s: float,
+        now_ns: int,
+    ) -> int:
+        """The most tokens for a step of whole prompts; 0 if its cost is not known. Beside streams that cannot wait for
+        longer it takes the usual limit; those of a higher class than all prompts keep their pace."""
+        without_s = self._cost.predict(len(streams))
+        if without_s is None:
+            return 0
+        limit_s = self._limit_s(without_s)
+        kept_s = self._spare_s(streams, min(request.priority for request in prefilling), now_ns)
+        longest_s = min(max(limit_s, patience_s), WHOLE_STRETCH * limit_s)
+        return self._largest(len(streams), min(longest_s, kept_s, within_s))
+
     def _patience_s(self, streams: Sequence[Request], prefilling: Sequence[Request], now_ns: int) -> float:
-        """The most seconds that the next step may take without making a stream fall behind its pace. A pace that this
-        machine cannot keep even without prefill does not count, nor does one beside an urgent prompt of the same class
-        or a higher one. If nobody waits for the prompts, every stream beside them counts as behind."""
+        """The most seconds that the next step may take without making a stream fall behind its pace, which does not
+        count beside an urgent prompt of the same class or a higher one. If nobody waits for the prompts, every stream
+        beside them counts as behind."""
         if all(request.ahead for request in prefilling):
             return 0.0 if streams else inf
-        paced = [request for request in streams if request.pace_s is not None]
-        alone_s = self._cost.predict(len(streams)) if paced else None
+        if not any(request.pace_s for request in streams):
+            return inf
+        return self._spare_s(streams, self._urgent(len(streams), prefilling, now_ns), now_ns)
+
+    def _spare_s(self, streams: Sequence[Request], beside: Priority | None, now_ns: int) -> float:
+        """The most seconds that the next step may take without making a stream of a higher class than `beside`, or of
+        any without one, fall behind its pace. A pace that this machine cannot keep even without prefill does not count.
+        """
+        alone_s = self._cost.predict(len(streams))
         if alone_s is None:
             return inf
-        kept = [request for request in paced if (request.pace_s or 0.0) > alone_s]
-        urgent = self._urgent(len(streams), prefilling, now_ns) if kept else None
-        return min((r.spare_s(now_ns) for r in kept if urgent is None or r.priority < urgent), default=inf)
+        paced = [r for r in streams if (r.pace_s or 0.0) > alone_s and (beside is None or r.priority < beside)]
+        return min((request.spare_s(now_ns) for request in paced), default=inf)
 
     def _urgent(self, streams: int, prefilling: Sequence[Request], now_ns: int) -> Priority | None:
         """The highest class of the prompts that can still be on time, but only if they are prefilled soon, the earliest
@@ -241,21 +273,30 @@ def within_cells(chunk: int, request: Request) -> int:
     return within if chunk < request.batchable and within >= WITHIN_CELLS_MIN else chunk
 
 
-def divide(budget: int, prefilling: Sequence[Request], spare: int = 0) -> list[tuple[Request, int]]:
+def whole_prompts(budget: int, prefilling: Sequence[Request]) -> list[tuple[Request, int]]:
+    """The prompts that can be completed with so many tokens: the one that has been running longest, then the shortest
+    first. None if that one cannot: it would never be its turn. Higher classes come first."""
+    first = _oldest(prefilling)
+    chosen = []
+    for request in sorted(prefilling, key=lambda r: (r is not first, r.priority, r.batchable)):
+        if request.batchable > budget:
+            break
+        chosen.append((request, request.batchable))
+        budget -= request.batchable
+    return chosen
+
+
+def divide(budget: int, prefilling: Sequence[Request]) -> list[tuple[Request, int]]:
     """Divide a step's prompt tokens: half to the request that has been running longest, so that it always progresses;
     the rest to the shortest first, so that no request queues behind another's long prompt. Higher classes come first.
 
     Tokens left over go to the oldest request too. A remainder below MIN_CHUNK is given to no other request, unless it
-    completes its prompt. Up to `spare` more tokens complete the first prompt that the budget would cut."""
-    if not prefilling:
-        return []
-    first = min(prefilling, key=lambda r: r.priority)  # in order of admission: the oldest of the highest class
+    completes its prompt."""
+    first = _oldest(prefilling)
     given = {first: min(first.batchable, max(1, budget // 2))}
     left = budget - given[first]
     for request in sorted(prefilling, key=lambda r: (r.priority, r.batchable)):
         wanted = request.batchable - given.get(request, 0)
-        if left < wanted <= left + spare:
-            left, spare = wanted, 0
         more = min(wanted, left)
         if more == wanted or more >= MIN_CHUNK or request is first:
             given[request] = given.get(request, 0) + more
@@ -263,6 +304,11 @@ def divide(budget: int, prefilling: Sequence[Request], spare: int = 0) -> list[t
     given[first] += min(first.batchable - given[first], left)
     shares = [(request, whole(request, tokens)) for request, tokens in given.items()]
     return [(request, tokens) for request, tokens in shares if tokens]
+
+
+def _oldest(prefilling: Sequence[Request]) -> Request:
+    """Of the highest class. Requests are in order of admission."""
+    return min(prefilling, key=attrgetter("priority"))
 
 
 def whole(request: Request, tokens: int) -> int:

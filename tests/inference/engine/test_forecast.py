@@ -479,11 +479,15 @@ def beside_prompts(
     return gap_s(stream), max(ttft_s(prompt) for prompt in prompts if prompt)
 
 
+# What completes a prompt does not wait for a stream of its class, which is behind its pace then.
+WITH_LAST_STEPS = 1.05
+
+
 def test_prompts_are_read_at_the_pace_of_the_streams_beside_them() -> None:
     hurried, read_s = beside_prompts(None)
     paced, read_beside_it_s = beside_prompts(0.03)
     assert hurried > 0.035
-    assert paced <= 0.03
+    assert paced <= WITH_LAST_STEPS * 0.03
     assert read_s < read_beside_it_s < 3 * read_s
 
 
@@ -501,7 +505,7 @@ def test_a_stream_of_a_higher_class_keeps_its_pace_beside_a_prompt_that_would_be
 
 def test_beside_a_prompt_that_is_late_whatever_is_done_streams_keep_their_pace() -> None:
     paced, _ = beside_prompts(0.03, target_s=0.001)
-    assert paced <= 0.03
+    assert paced <= WITH_LAST_STEPS * 0.03
 
 
 def test_a_pace_that_this_machine_cannot_keep_slows_nobody() -> None:

@@ -17,7 +17,7 @@ from inference.engine.scheduler import (
     YIELDS_MAX,
     Scheduler,
 )
-from inference.engine.step import LONGER_MAX, MIN_CHUNK, STRETCH_MAX, Plan, Work, divide, within_cells
+from inference.engine.step import LONGER_MAX, MIN_CHUNK, STRETCH_MAX, Plan, Work, divide, whole_prompts, within_cells
 from inference.generation import Finish, Priority
 from inference.kvcache.slots import SHARED_PREFILL_MIN
 from tests.inference.machine import CONFIG, VOCABULARY, Machine, expected, request
@@ -400,23 +400,43 @@ def test_prompts_of_one_length_are_computed_whole_and_none_is_begun_with_a_crumb
     assert [tokens for _, tokens in divide(140, prefilling)] == [60, 60, 20]
 
 
-def test_a_prompt_that_the_budget_nearly_completes_is_completed() -> None:
-    prefilling = [request([n] * 60) for n in range(4)]
+def test_whole_prompts_are_the_oldest_and_then_the_shortest_unless_the_oldest_does_not_fit() -> None:
+    prefilling = [request([n] * size) for n, size in enumerate([60, 50, 20, 30])]
     for r in prefilling:
         r.slot = 0
-    assert [tokens for _, tokens in divide(140, prefilling, spare=40)] == [60, 60, 60], "but only one"
-    assert [tokens for _, tokens in divide(140, prefilling, spare=39)] == [60, 60, 20]
-    assert [tokens for _, tokens in divide(120, prefilling, spare=60)] == [60, 60, 60], "also one that gets none"
+    oldest, longer, shortest, short = prefilling
+    assert whole_prompts(120, prefilling) == [(oldest, 60), (shortest, 20), (short, 30)]
+    assert whole_prompts(160, prefilling)[-1] == (longer, 50)
+    assert whole_prompts(59, prefilling) == [], "it would wait for as long as short ones come"
 
 
-def test_streams_do_not_wait_again_for_the_rest_of_a_prompt() -> None:
-    machine = Machine(EngineConfig(parallel=3, resident=2, prefill_tokens_alone=256))
-    machine.scheduler.add(request([1], max_tokens=20))
+def beside_a_stream(*, pace_s: float | None = None, priority: Priority = Priority.STANDARD) -> Machine:
+    """Where 64 tokens of a prompt beside the stream are within the usual limit."""
+    machine = Machine(EngineConfig(parallel=4, resident=2, prefill_tokens_alone=256))
+    stream = request([1], max_tokens=20, priority=priority)
+    stream.pace_s = pace_s
+    machine.scheduler.add(stream)
     machine.step()
-    for rows in (1, 16, 32, 64):
+    for rows in (1, 16, 32, 64, 128, 256):
         machine.scheduler.cost.observe(rows, rows * CONFIG.inter_token_target_s / 70)
-    machine.scheduler.add(request([2, 3] * 40))
-    assert machine.step() == [1, 80], "64 are within the target"
+    return machine
+
+
+def test_streams_do_not_wait_once_more_for_the_rest_of_a_prompt() -> None:
+    machine = beside_a_stream()
+    for n in (2, 3, 4):
+        machine.scheduler.add(request([n] * 50))
+    assert machine.step() == [1, 50, 50], "a third would be beyond twice the limit"
+    assert machine.step()[-1] == 50
+
+
+@pytest.mark.parametrize(("priority", "prompt"), [(Priority.STANDARD, 60), (Priority.INTERACTIVE, 16)])
+def test_for_whole_prompts_of_its_class_or_a_higher_one_a_stream_falls_behind_its_pace(
+    priority: Priority, prompt: int
+) -> None:
+    machine = beside_a_stream(pace_s=0.005, priority=priority)
+    machine.scheduler.add(request([2] * 60))
+    assert machine.step() == [1, prompt]
 
 
 def test_what_no_other_prompt_wants_is_the_long_ones() -> None:
