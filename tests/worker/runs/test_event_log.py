@@ -153,6 +153,14 @@ async def test_a_backlog_is_stored_in_portions(
     assert [await numbers(running, tenant_id, id) for id in two] == [([0, 1], False)] * 2
 
 
+def ended(told: Told) -> None:
+    """With an end in place of one that may have been stored."""
+    id = told.journal.response_id
+    end = ResponseRecord(id, "failed", {"output": []}, datetime.now(UTC), None, (user("x"),), (), None, None)
+    told.journal.end = ResponseEnd(end, kept=False)
+    told.tell(frame(0), last=True)
+
+
 async def test_another_end_is_stored_where_one_may_have_been(
     running: RunningStore, tenant_id: UUID, two: tuple[str, str]
 ) -> None:
@@ -160,13 +168,30 @@ async def test_another_end_is_stored_where_one_may_have_been(
     mine, deleted = two[0], new_id("resp")
     for id in (mine, deleted):
         told = Told(log, tenant_id, id)
-        end = ResponseRecord(id, "failed", {"output": []}, datetime.now(UTC), None, (user("x"),), (), None, None)
-        told.journal.end = ResponseEnd(end, kept=False)
         told.journal.on_lost = partial(lost.append, id)
-        told.tell(frame(0), last=True)
+        ended(told)
     assert await log.flush()
     assert await numbers(running, tenant_id, mine) == ([0], True)
     assert lost == [deleted]
+
+
+async def test_one_that_cannot_be_stored_yet_holds_up_no_other(
+    database: Database, running: RunningStore, tenant_id: UUID, two: tuple[str, str]
+) -> None:
+    locked, free = two
+
+    class Waiting(RunningStore):
+        async def append(self, tenant_id: UUID, batch: Batch, worker: int, *, followed: bool = False) -> bool:
+            if batch.response_id == locked:
+                raise TimeoutError
+            return await super().append(tenant_id, batch, worker, followed=followed)
+
+    log = EventLog(Waiting(database), WORKER)
+    for id in (locked, free):
+        ended(Told(log, tenant_id, id))
+    assert not await log.flush()
+    assert not await log.flush()
+    assert await numbers(running, tenant_id, free) == ([0], True)
 
 
 @pytest.mark.parametrize("include", [[], ["firsttoken:trace"]], ids=["without", "with trace"])
