@@ -60,7 +60,7 @@ from worker.wire.options import (
     VERSIONS,
     Metadata,
 )
-from worker.wire.response import COMMENT, RATING, ResponseFrame, feedback_object, public_item
+from worker.wire.response import COMMENT, RATING, feedback_object, public_item
 from worker.wire.response_request import ConversationReference, ResponseRequest
 from worker.wire.strict import Id, Strict, parsed
 
@@ -376,12 +376,12 @@ async def warm(request: web.Request) -> Json:
 async def _warm(request: web.Request, conversation_id: str | None) -> Json:
     services, principal = request.app[SERVICES], request[PRINCIPAL]
     written = await _body(request[BODY], conversation_id)
-    frame = ResponseFrame(written.model_copy(update={DRAFT: []}), services.checked(written.model))
+    frame = services.frame(written.model_copy(update={DRAFT: []}))
     sent = Ledger(services, principal, Trace(), frame)  # as if it were sent now
     place, speculative_search = (principal.tenant_id, principal.subject, conversation_id), services.speculative_search
     draft: Turn | None = None
     if speculative_search is not None and written.input:
-        draft = sent.applied((await hydrate(services, principal, ResponseFrame(written, frame.model))).turn)
+        draft = sent.applied((await hydrate(services, principal, services.frame(written))).turn)
         if (query := query_of(draft, question(draft))) is not None:
             speculative_search.begin(place, query)
     elif speculative_search is not None:

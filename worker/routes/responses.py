@@ -52,7 +52,7 @@ from worker.wire import limits
 from worker.wire.events import DONE
 from worker.wire.items import InputItem, as_items
 from worker.wire.options import RESULTS, CacheRetention, PromptCacheOptions, ServiceTier
-from worker.wire.response import Dialect, Feedback, ResponseFrame, public_item, public_response, usage_object
+from worker.wire.response import Dialect, Feedback, public_item, public_response, usage_object
 from worker.wire.response_request import ResponseRequest, ShortKey, SteerRequest
 from worker.wire.strict import Id, ModelName, Strict, Text, Unsupported, parsed, up_to
 
@@ -255,8 +255,7 @@ async def input_tokens(request: web.Request) -> Json:
     """The number of prompt tokens, without the passages of a file search, which are not known yet."""
     services, principal = request.app[SERVICES], request[PRINCIPAL]
     body = await parsed(ResponseRequest, request[BODY])
-    model = services.checked(body.model)
-    turn = await hydrate(services, principal, ResponseFrame(body, model))
+    turn = await hydrate(services, principal, services.frame(body))
     count = await prompt_tokens(services, turn.turn)
     return {"object": "response.input_tokens", "input_tokens": count}
 
@@ -301,8 +300,7 @@ async def compact_conversation(request: web.Request) -> web.Response:
     services, trace, principal = request.app[SERVICES], request[TRACE], request[PRINCIPAL]
     with trace.span("edge"):
         body = await parsed(CompactRequest, request[BODY])
-        model = services.checked(body.model)
-    frame = ResponseFrame(body.request, model)
+        frame = services.frame(body.request)
     ledger = Ledger(services, principal, trace, frame)
     with ledger.recording() as outcome:
         with services.admission.turn(principal.tenant_id):

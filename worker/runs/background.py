@@ -138,8 +138,7 @@ class Backlog:
         """
         services = self._services
         body = body.entitled(principal.best_class)
-        model, usual = services.checked(body.model), services.usual_sampling(body.model)
-        frame = ResponseFrame(body, model, id, dialect=dialect, usual=usual)
+        frame = services.frame(body, id=id, dialect=dialect)
         turn = await hydrate(services, principal, frame)
         await services.agent.count(turn.turn)
         request, queued = stored_request(services.seals, turn.tenant_id, body), frame.queued()

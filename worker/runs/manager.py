@@ -35,7 +35,7 @@ from worker.runs.running_store import QUEUED, NoCapacity, OwnedResponse
 from worker.runs.steering_store import SUCCESSOR, Successor
 from worker.runs.turn import ResponseTurn, hydrate
 from worker.wire.events import WireEvent
-from worker.wire.response import Dialect, ResponseFrame
+from worker.wire.response import Dialect
 from worker.wire.response_request import ResponseRequest
 
 log = logging.getLogger("firsttoken.runs")
@@ -143,10 +143,7 @@ class Runs:
         worker resumes it when this one is lost. Raises the errors that refuse the request.
         """
         services = self.services
-        body = body.entitled(principal.best_class)
-        model = services.checked(body.model)
-        usual = services.usual_sampling(body.model)
-        frame = ResponseFrame(body, model, id or new_id("resp"), dialect=dialect, usual=usual)
+        frame = services.frame(body.entitled(principal.best_class), id=id or new_id("resp"), dialect=dialect)
         ledger = Ledger(services, principal, trace, frame)
         with ledger.entering() as places:
             with trace.span("hydrate") as span:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from agents.definition import NO_AGENT, AgentRegistry, Definition, Surface
@@ -20,6 +20,8 @@ from worker.errors import ApiError
 from worker.lifecycle.supervisor import Supervisor
 from worker.runs.admission import DailyBudgets, RateLimits
 from worker.telemetry.canaries import Canaries, Chosen
+from worker.wire.response import ResponseFrame
+from worker.wire.response_request import ResponseRequest
 
 if TYPE_CHECKING:
     from agents.agent import Agent
@@ -128,6 +130,11 @@ class RunServices:
             message = f"The model '{name}' is not available on this worker. Available: {available}."
             raise ApiError(404, message, param="model", code="model_not_found")
         return model
+
+    def frame(self, request: ResponseRequest, **more: Any) -> ResponseFrame:
+        """What all snapshots of the response to this request share. Raises ApiError 404."""
+        model = self.checked(request.model)
+        return ResponseFrame(request, model, usual=self.usual_sampling(request.model), **more)
 
     def usual_sampling(self, name: str | None) -> Mapping[str, float]:
         """Of the model that answers a request which names this model, route, agent or alias."""

@@ -20,7 +20,6 @@ from worker.services import Services
 from worker.wire.batches import Endpoint
 from worker.wire.chat_request import ChatRequest
 from worker.wire.completion import ChatCompletion
-from worker.wire.response import ResponseFrame
 from worker.wire.response_request import ResponseRequest
 from worker.wire.strict import Ignored, parsed
 from worker.wire.text_inputs import EmbeddingsRequest
@@ -62,8 +61,7 @@ async def _response(services: Services, principal: Principal, raw: bytes, trace:
     for name in ("stream", "background", "store"):
         _refuse(name, getattr(body, name))
     _refuse("conversation", body.conversation)  # lines are answered in any order, some of them more than once
-    model, usual = services.checked(body.model), services.usual_sampling(body.model)
-    frame = ResponseFrame(body.model_copy(update={"store": False}), model, usual=usual)
+    frame = services.frame(body.model_copy(update={"store": False}))
     turn = await hydrate(services, principal, frame)
     ledger = Ledger(services, principal, trace, frame, later=True)
     with ledger.recording() as outcome:
