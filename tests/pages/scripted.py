@@ -184,6 +184,7 @@ class ScriptedWorker:
     shared: bool = False
     cancelled: list[str] = field(default_factory=list)
     hurried: asyncio.Event = field(default_factory=asyncio.Event)  # the answer is wanted now
+    states: dict[str, dict[str, Any]] = field(default_factory=dict)  # of responses, where they are not the usual ones
     said: list[str] = field(default_factory=list)  # to the answer that is made
     heard: asyncio.Event = field(default_factory=asyncio.Event)  # something was said to it
     over: bool = False  # the answer has ended just before something is said to it
@@ -391,8 +392,9 @@ class ScriptedWorker:
         return response
 
     async def retrieve(self, request: web.Request) -> web.StreamResponse:
+        usual = {"id": "resp_1", "status": "in_progress" if self.rest else "completed"}
         if "stream" not in request.query:
-            return web.json_response({"id": "resp_1", "status": "in_progress" if self.rest else "completed"})
+            return web.json_response(self.states.get(request.match_info["id"], usual))
         self.resumed.append(int(request.query.get("starting_after", -1)))
         if self.rest is None:
             return _error(404, "The events of this response are not kept any more.", {})

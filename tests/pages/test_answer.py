@@ -7,10 +7,11 @@ import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
+import pytest
 from playwright.async_api import expect
 
 from tests.pages.conftest import OpenPage, ask
-from tests.pages.scripted import PASSAGE, TRACE, ScriptedWorker, Stream, hello, hello_with_trace, span
+from tests.pages.scripted import PASSAGE, TRACE, ScriptedWorker, Stream, hello, hello_with_trace, message, span
 
 
 async def test_an_answer_streams_in_under_its_question(open_page: OpenPage, scripted: ScriptedWorker) -> None:
@@ -400,6 +401,46 @@ async def test_what_is_said_while_an_answer_is_written_ends_it_and_is_answered_n
     await expect(page.locator(".question p")).to_have_text(["Count.", "In French.\n\nPlease."])
     await expect(page.locator(".heard:visible")).to_have_count(0)
     assert scripted.said == ["In French.", "Please."]
+
+
+@pytest.mark.parametrize("arrived", [True, False])
+@pytest.mark.parametrize("over", [True, False])
+async def test_what_is_said_to_an_answer_survives_a_reload(
+    open_page: OpenPage, scripted: ScriptedWorker, arrived: bool, over: bool
+) -> None:
+    """The answer may have ended meanwhile, and the worker may not have heard it."""
+
+    async def answer(stream: Stream) -> None:
+        await stream.begin_text()
+        await stream.text("One, two,")
+        await asyncio.Event().wait()
+
+    async def rest(stream: Stream) -> None:
+        id = "resp_1" if not over and len(scripted.resumed) == 1 else "resp_2"
+        await stream.send("response.created", response={"id": id, "status": "in_progress"})
+        await hello(stream)
+
+    scripted.script, scripted.rest = answer, rest
+    page = await open_page(scripted.url)
+    await ask(page, "Count.")
+    await expect(page.locator(".prose")).to_have_text("One, two,")
+    await page.locator("#question").fill("In French.")
+    await page.locator("#question").press("Enter")
+    await expect(page.locator(".heard")).to_have_text("You said: In French.")
+    successor = {"firsttoken_successor": "resp_2"} if arrived else {}
+    scripted.states["resp_1"] = {"status": "incomplete" if over else "in_progress", **successor}
+    if over:
+        scripted.items = [
+            message("Count.", "msg_0", "user", response_id="resp_1"),
+            message("One,", response_id="resp_1"),
+        ]
+    await page.reload()
+    await expect(page.locator(".question p")).to_have_text(["Count.", "In French."])
+    if over and not arrived:
+        await expect(page.get_by_role("button", name="Try again")).to_be_visible()
+    else:
+        await expect(page.locator(".prose").last).to_have_text("Hello.")
+    assert scripted.said == ["In French."] * (1 if arrived or over else 2)
 
 
 async def test_what_is_said_to_an_answer_that_has_just_ended_is_the_next_question(

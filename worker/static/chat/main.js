@@ -20,7 +20,7 @@ import { listenToKeys } from "./keys.js";
 import { Options } from "./options.js";
 import { Palette } from "./palette.js";
 import { lookAt } from "./reading.js";
-import { ended, runningIn } from "./running.js";
+import { begun, ended, runningIn } from "./running.js";
 import { settingsIn } from "./settings.js";
 import { SettingsPanel } from "./settings-panel.js";
 import { ShareDialog } from "./share-dialog.js";
@@ -325,14 +325,19 @@ async function goingOn(items) {
 async function listing(id) {
   const running = runningIn(id);
   if (running === null) return { items: await listItems(id), running, unanswered: null };
-  if (running.id !== null) {
-    const { status } = await lookAt(running.id).catch(() => ({ status: "unknown" }));
-    if (ON.has(status)) return { items: await listItems(id), running, unanswered: null };
+  const now = running.id === null ? {} : await lookAt(running.id).catch(() => ({}));
+  const next = running.said === null ? null : { id: now.firsttoken_successor ?? null, question: running.said };
+  if (ON.has(now.status)) return { items: await listItems(id), running: { ...running, next }, unanswered: null };
+  if (next !== null && next.id !== null) { // it has ended, and that goes on
+    begun(id, next.id, next.question, []);
+    return listing(id);
   }
   const items = await listItems(id);
   const kept = running.id !== null && items.some((item) => item.firsttoken_response_id === running.id);
-  if (kept) ended(id);
-  return { items, running: null, unanswered: kept ? null : running.question, versions: running.versions };
+  const unanswered = [...(kept ? [] : [running.question]), ...(next === null ? [] : [next.question])];
+  if (unanswered.length === 0) ended(id);
+  else if (kept) begun(id, null, next.question, []);
+  return { items, running: null, unanswered: unanswered.join("\n\n") || null, versions: kept ? [] : running.versions };
 }
 
 for (const slot of document.querySelectorAll("[data-icon]")) slot.prepend(icon(slot.dataset.icon));

@@ -8,7 +8,7 @@ import { keepDraft } from "./drafts.js";
 import { Exchange } from "./exchange.js";
 import { exchanges, isQuestion } from "./exchanges.js";
 import { say } from "./reading.js";
-import { begun, ended } from "./running.js";
+import { begun, ended, heard } from "./running.js";
 import { resumeTurn, runTurn } from "./turn.js";
 
 export class Transcript {
@@ -119,14 +119,22 @@ export class Transcript {
     keepDraft(null, "");
   }
 
-  /** Go on showing an answer that was begun before this page was loaded. */
-  async resume({ id, question, versions = [] }) {
-    await this.answer(question, (turn, answer) => resumeTurn({ ...turn, conversation: this.id, id }, answer), versions);
+  /** Go on showing an answer that was begun before this page was loaded. `next` is what was said to it, {id, question} of
+   *  what goes on with it; `id` is null if the worker does not have it. */
+  async resume({ id, question, versions = [], next = null }) {
+    if (next !== null && next.id === null) this.said.push(next.question);
+    else this.next = next;
+    const run = (turn, answer) => {
+      if (this.next !== null) answer.hear(taken(next.question).question);
+      return resumeTurn({ ...turn, conversation: this.id, id }, answer);
+    };
+    await this.answer(question, run, versions);
   }
 
   /** Say something while an answer is written: that ends at the next safe place, and another one goes on. */
   async say(text) {
     this.said.push(text);
+    if (this.id !== null) heard(this.id, this.unheard.join("\n\n"));
     await this.tell();
   }
 
@@ -151,8 +159,8 @@ export class Transcript {
     this.next = null;
     if (next === null) return;
     if (next.id === null) return this.ask(next.question);
-    begun(this.id, next.id, next.question);
-    await this.resume(next);
+    begun(this.id, next.id, next.question, []);
+    await this.resume({ ...next, next: null });
   }
 
   /** `versions` are the ids of those beside which this one will stand. */
@@ -180,9 +188,15 @@ export class Transcript {
     await this.goOn();
   }
 
+  /** What was said to the answer that is written. */
+  get unheard() {
+    return [...(this.next === null ? [] : [this.next.question]), ...this.said];
+  }
+
   /** What was said to an answer that was stopped or failed is not answered, but can be asked again. */
   giveUp() {
-    const unheard = [...(this.next === null ? [] : [this.next.question]), ...this.said.splice(0)];
+    const { unheard } = this;
+    this.said = [];
     this.next = null;
     if (unheard.length > 0) this.unanswered(unheard.join("\n\n"));
   }
