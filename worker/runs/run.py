@@ -363,7 +363,7 @@ class Run:
                 if isinstance(error, NotFound) and self.broadcast.journal.continuation is not None:
                     self._stop = Stop.LEFT
                     return "cancelled"
-                log.warning("a response could not be stored: %r", error)
+                _log_unstored(error)
                 finished, snapshot = self._failed(finished, error)
             else:
                 self.broadcast.end_stored(events)
@@ -398,14 +398,23 @@ class Run:
         half = completed_items(self.output)
         self.snapshot = self.turn.snapshot(TurnFinished("cancelled", half, Usage()))
         record = record_of(self.turn, self.snapshot, half)
-        events = self.broadcast.journal.batch()
+        events, is_gone = self.broadcast.journal.batch(), False
         try:
             async with asyncio.timeout(ABANDON_S):
                 await certain(lambda: self._finish(record, events), ABANDON_S)
         except Exception as error:  # the boundary: the event log stores it, as soon as that is possible
-            log.warning("the end of a response could not be stored, retrying: %r", error)
+            _log_unstored(error)
+            is_gone = isinstance(error, NotFound)
             self.broadcast.journal.end = ResponseEnd(record, kept=True)
         self.broadcast.cut()
+        if is_gone:  # its conversation: the end is stored without, before a client reads it
+            await self.broadcast.flush(ABANDON_S)
+
+
+def _log_unstored(error: Exception) -> None:
+    """Clients delete conversations whose answers are still made: that is no news."""
+    if not isinstance(error, NotFound):
+        log.warning("the end of a response could not be stored: %r", error)
 
 
 async def read_stored(

@@ -66,6 +66,26 @@ async def test_deleting_an_answer_stops_it(database: Database) -> None:
         await get(maker, f"{URL}/{id}", 404)
 
 
+@pytest.mark.parametrize("cancelled", [True, False])
+async def test_an_answer_whose_conversation_is_deleted_ends_without_a_word_in_the_log(
+    database: Database, caplog: pytest.LogCaptureFixture, cancelled: bool
+) -> None:
+    model = stalling()
+    async with answering(database, model=model) as client:
+        conversation = (await post(client, "/v1/conversations", {}))["id"]
+        async with client.post(URL, json={**STREAM, "conversation": conversation}) as answer:
+            id = response_id_of(await answer.content.readuntil(b"er,"))
+            await client.delete(f"/v1/conversations/{conversation}")
+            if cancelled:
+                await post(client, f"{URL}/{id}/cancel", {})
+            else:
+                model.running[0].released.set()
+            await answer.read()
+        response = await get(client, f"{URL}/{id}")
+    assert response["status"] == ("cancelled" if cancelled else "failed")
+    assert not caplog.records
+
+
 async def test_a_stranger_stops_nothing(database: Database) -> None:
     model = stalling()
     async with (
