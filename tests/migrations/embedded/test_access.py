@@ -51,11 +51,11 @@ async def test_every_rule_asks_the_kernel_and_none_trusts(postgres: EmbeddedPost
     assert await fetch(postgres.owner_dsn, "select distinct auth_method from pg_hba_file_rules") == ["peer"]
 
 
-async def test_what_stands_in_the_data_folder_about_logins_does_not_count(home: Path) -> None:
-    with EmbeddedPostgres(home):
+async def test_what_stands_in_the_data_folder_about_logins_does_not_count(used_home: Path) -> None:
+    with EmbeddedPostgres(used_home):
         pass
-    (placement_of(home).data / "pg_hba.conf").write_text("local all all trust\n")
-    with EmbeddedPostgres(home) as server:
+    (placement_of(used_home).data / "pg_hba.conf").write_text("local all all trust\n")
+    with EmbeddedPostgres(used_home) as server:
         assert await fetch(server.owner_dsn, "select distinct auth_method from pg_hba_file_rules") == ["peer"]
 
 
@@ -71,29 +71,29 @@ def test_under_root_the_server_runs_under_a_number_that_no_account_has(home: Pat
 
 
 @root_only
-def test_under_root_nobody_cannot_reach_the_socket_and_the_servers_own_account_cannot_log_in(home: Path) -> None:
-    with EmbeddedPostgres(home) as server:
+def test_under_root_nobody_cannot_reach_the_socket_and_the_servers_own_account_cannot_log_in(used_home: Path) -> None:
+    with EmbeddedPostgres(used_home) as server:
         stranger = logged_in_as(shared_account().uid, server.owner_dsn)
         assert stranger.returncode != 0 and "PermissionError" in stranger.stderr
-        itself = logged_in_as(placement_of(home).account.uid, server.owner_dsn)
+        itself = logged_in_as(placement_of(used_home).account.uid, server.owner_dsn)
         assert itself.returncode != 0 and "InvalidAuthorizationSpecificationError" in itself.stderr
 
 
 @root_only
 async def test_under_root_a_database_of_nobody_that_trusted_everybody_moves_to_its_own_account_with_its_rows(
-    home: Path,
+    used_home: Path,
 ) -> None:
     """As earlier versions made it, and left behind by one that was killed."""
-    with EmbeddedPostgres(home) as server:
+    with EmbeddedPostgres(used_home) as server:
         await fetch(server.owner_dsn, "create table kept as select 7 as id")
-    place = placement_of(home)
+    place = placement_of(used_home)
     shared = shared_account()
     for path in (place.data, *place.data.rglob("*"), place.socket_folder):
         os.chown(path, shared.uid, shared.gid, follow_symlinks=False)
     (place.data / "pg_hba.conf").write_text("local all all trust\n")
-    with EmbeddedPostgres(home) as server:
+    with EmbeddedPostgres(used_home) as server:
         assert await fetch(server.owner_dsn, "select id from kept") == [7]
-        assert placement_of(home).account == separate_account()
+        assert placement_of(used_home).account == separate_account()
 
 
 @root_only
@@ -112,15 +112,15 @@ def test_under_root_a_link_to_anothers_file_is_not_taken_over(home: Path) -> Non
 
 
 @root_only
-def test_under_root_a_move_that_was_killed_half_way_goes_on_at_the_next_start(home: Path) -> None:
-    with EmbeddedPostgres(home):
+def test_under_root_a_move_that_was_killed_half_way_goes_on_at_the_next_start(used_home: Path) -> None:
+    with EmbeddedPostgres(used_home):
         pass
-    place, shared = placement_of(home), shared_account()
+    place, shared = placement_of(used_home), shared_account()
     for path in (place.data, place.data / "PG_VERSION"):  # the rest had moved
         shared.own(path)
     shutil.rmtree(place.root / "run")
-    with EmbeddedPostgres(home):
-        assert placement_of(home).account == separate_account()
+    with EmbeddedPostgres(used_home):
+        assert placement_of(used_home).account == separate_account()
         assert (place.data / "PG_VERSION").stat().st_uid == separate_account().uid
 
 

@@ -20,9 +20,10 @@ from migrations.embedded import EmbeddedPostgres, EmbeddedPostgresError
 from migrations.embedded import server as server_module
 from migrations.embedded.errors import StartInterrupted
 from migrations.embedded.lock import FileLock
-from migrations.embedded.placement import SOCKET_NAME, Placement, placement_of
+from migrations.embedded.placement import SOCKET_NAME, Placement
 from migrations.embedded.postmaster import PidFile, is_alive, is_listening
 from tests.disks import fill, mounted, root_only, small_disk
+from tests.migrations.embedded.conftest import copied
 from tests.migrations.embedded.test_server import Holder, postmaster_pid
 
 CRAMPED = """
@@ -96,20 +97,6 @@ DAYS = [
     Day("its log is a folder", makes_folder("postgres.log"), r"Is a directory .*postgres\.log"),
     Day("its folder is a file", lets_no_room, r"postgres is not a folder: move it away"),
 ]
-
-
-@pytest.fixture(scope="module")
-def made(make_home: Callable[[], Path]) -> Path:
-    """A home whose server was started and stopped: the days of this file begin with copies of it."""
-    home = make_home()
-    with EmbeddedPostgres(home):
-        pass
-    return home
-
-
-def copied(made: Path, home: Path) -> Placement:
-    subprocess.run(["cp", "-a", f"{made}/.", home], check=True)
-    return placement_of(home)
 
 
 @pytest.mark.parametrize("day", DAYS, ids=str)

@@ -51,8 +51,8 @@ class Holder:
 
 
 @pytest.fixture
-def server(home: Path) -> Iterator[EmbeddedPostgres]:
-    with EmbeddedPostgres(home) as server:
+def server(used_home: Path) -> Iterator[EmbeddedPostgres]:
+    with EmbeddedPostgres(used_home) as server:
         yield server
 
 
@@ -83,11 +83,11 @@ async def query(dsn: str, sql: str) -> object:
         await connection.close()
 
 
-async def test_what_was_written_is_there_after_a_restart(home: Path) -> None:
-    with EmbeddedPostgres(home) as server:
+async def test_what_was_written_is_there_after_a_restart(used_home: Path) -> None:
+    with EmbeddedPostgres(used_home) as server:
         await query(server.owner_dsn, "create table kept (id int)")
-    assert not is_running(home)
-    with EmbeddedPostgres(home) as server:
+    assert not is_running(used_home)
+    with EmbeddedPostgres(used_home) as server:
         assert await query(server.owner_dsn, "select to_regclass('kept')::text") == "kept"
 
 
@@ -104,18 +104,18 @@ def test_four_starters_at_once_share_one_server_and_the_last_one_out_stops_it(ho
     assert not is_running(home)
 
 
-def test_a_server_that_others_still_use_is_left_to_them_and_not_forgotten(home: Path) -> None:
+def test_a_server_that_others_still_use_is_left_to_them_and_not_forgotten(used_home: Path) -> None:
     """Python warns of a child that nobody refers to while it runs, and warnings are errors here."""
-    starter = EmbeddedPostgres(home)
+    starter = EmbeddedPostgres(used_home)
     starter.start()
-    other = Holder(home)
+    other = Holder(used_home)
     other.wait_ready()
     starter.stop()
     del starter
     gc.collect()
-    assert is_running(home)
+    assert is_running(used_home)
     other.close()
-    assert not is_running(home)
+    assert not is_running(used_home)
 
 
 LEAVES = """
@@ -129,29 +129,29 @@ with EmbeddedPostgres(Path(sys.argv[1])):
 """
 
 
-def test_a_process_that_leaves_its_server_to_others_ends_in_silence(home: Path) -> None:
-    command = [sys.executable, "-c", LEAVES, str(home)]
+def test_a_process_that_leaves_its_server_to_others_ends_in_silence(used_home: Path) -> None:
+    command = [sys.executable, "-c", LEAVES, str(used_home)]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as first:
         assert first.stdout and first.stdout.readline() == "ready\n"
-        with EmbeddedPostgres(home) as server:
+        with EmbeddedPostgres(used_home) as server:
             _, said = first.communicate("\n", timeout=60)
             assert (first.returncode, said) == (0, "") and server.is_running
 
 
-def test_a_server_whose_owner_was_killed_is_adopted_and_then_stopped(home: Path) -> None:
-    owner = Holder(home)
+def test_a_server_whose_owner_was_killed_is_adopted_and_then_stopped(used_home: Path) -> None:
+    owner = Holder(used_home)
     owner.wait_ready()
-    pid = postmaster_pid(home)
+    pid = postmaster_pid(used_home)
     owner.kill()
-    assert is_running(home)
-    with EmbeddedPostgres(home):
-        assert postmaster_pid(home) == pid
-    assert not is_running(home)
+    assert is_running(used_home)
+    with EmbeddedPostgres(used_home):
+        assert postmaster_pid(used_home) == pid
+    assert not is_running(used_home)
 
 
-async def test_killing_the_server_loses_no_acknowledged_row(server: EmbeddedPostgres, home: Path) -> None:
+async def test_killing_the_server_loses_no_acknowledged_row(server: EmbeddedPostgres, used_home: Path) -> None:
     """The kill comes while rows are being written: the writer notes each one that was acknowledged before it."""
     acknowledged: list[int] = []
     enough = asyncio.Event()
@@ -167,7 +167,7 @@ async def test_killing_the_server_loses_no_acknowledged_row(server: EmbeddedPost
 
     writing = asyncio.create_task(write())
     await enough.wait()
-    os.kill(postmaster_pid(home), signal.SIGKILL)
+    os.kill(postmaster_pid(used_home), signal.SIGKILL)
     with pytest.raises((OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)):
         await writing
     await asyncio.to_thread(server.start)
@@ -178,19 +178,19 @@ async def test_killing_the_server_loses_no_acknowledged_row(server: EmbeddedPost
     assert len(kept) <= len(acknowledged) + 1  # one commit may be in doubt
 
 
-def test_a_reused_pid_in_the_lock_files_is_not_taken_for_the_server(home: Path) -> None:
+def test_a_reused_pid_in_the_lock_files_is_not_taken_for_the_server(used_home: Path) -> None:
     """After a reboot or in a container, the dead server's pid soon belongs to a stranger of the same account."""
-    owner = Holder(home)
+    owner = Holder(used_home)
     owner.wait_ready()
-    place = placement_of(home)
-    kill_server(home)
+    place = placement_of(used_home)
+    kill_server(used_home)
     owner.close()
     stranger = subprocess.Popen(["sleep", "60"], **place.account.switch)
     try:
         for lock_file in (place.data / "postmaster.pid", place.socket_folder / f"{SOCKET_NAME}.lock"):
             lock_file.write_text("\n".join([str(stranger.pid), *lock_file.read_text().splitlines()[1:], ""]))
-        with EmbeddedPostgres(home):
-            assert is_running(home)
+        with EmbeddedPostgres(used_home):
+            assert is_running(used_home)
         assert stranger.poll() is None, "stopping must not signal the stranger"
     finally:
         stranger.kill()
@@ -207,13 +207,13 @@ def test_a_killed_start_leaves_nothing_that_counts(home: Path) -> None:
     assert not (place.root / "init.tmp").exists()
 
 
-def test_stopping_a_server_that_died_is_no_error(home: Path) -> None:
-    server = EmbeddedPostgres(home)
+def test_stopping_a_server_that_died_is_no_error(used_home: Path) -> None:
+    server = EmbeddedPostgres(used_home)
     server.start()
-    kill_server(home)
+    kill_server(used_home)
     server.stop()
     server.stop()
-    assert not is_running(home)
+    assert not is_running(used_home)
 
 
 @pytest.mark.parametrize("name", ["with, comma", "dreißig", "long" * 30])
@@ -237,9 +237,9 @@ async def test_postgres_settings_of_the_environment_do_not_matter(
     assert await query(server.owner_dsn, "select 1") == 1
 
 
-async def test_the_server_listens_on_nothing_but_its_socket(server: EmbeddedPostgres, home: Path) -> None:
+async def test_the_server_listens_on_nothing_but_its_socket(server: EmbeddedPostgres, used_home: Path) -> None:
     assert await query(server.owner_dsn, "show listen_addresses") == ""
-    place = placement_of(home)
+    place = placement_of(used_home)
     folder = place.socket_folder
     assert folder.stat().st_mode & 0o777 == 0o700
 
@@ -258,11 +258,11 @@ def test_a_broken_data_folder_is_one_sentence(home: Path, content: str | None, s
         EmbeddedPostgres(home).start()
 
 
-def test_a_server_that_cannot_start_says_why(home: Path) -> None:
-    with EmbeddedPostgres(home):
+def test_a_server_that_cannot_start_says_why(used_home: Path) -> None:
+    with EmbeddedPostgres(used_home):
         pass
-    (placement_of(home).data / "global" / "pg_control").unlink()
-    server = EmbeddedPostgres(home)
+    (placement_of(used_home).data / "global" / "pg_control").unlink()
+    server = EmbeddedPostgres(used_home)
     with pytest.raises(EmbeddedPostgresError, match=r"Postgres did not start: .*pg_control.*log"):
         server.start()
     server.stop()
