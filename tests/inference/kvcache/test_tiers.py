@@ -21,7 +21,6 @@ from inference.generation import Finish, Generation, Sampling, Terms, TokenLogpr
 from inference.kvcache.disk import Found
 from inference.kvcache.host_cache import PARK_TOKENS_MIN, Entry
 from inference.kvcache.tiers import WAIT_S_MAX, Arrivals, CommonPrefixes
-from inference.llama import has_gpu
 from inference.model import ChatModel
 from inference.prompt import CacheScope, Cause, ChatMessage, ToolCall
 from inference.request import Request
@@ -182,7 +181,7 @@ async def test_many_times_what_the_cells_hold_gives_the_answers_of_an_idle_model
 ) -> None:
     """Random arrivals and cancels; two slots, memory for a few conversations, the rest on disk."""
     chance = random.Random(4)
-    count = 8 if has_gpu() else 12  # a GPU in software takes minutes for eight
+    count = 8
     _, layout, _, flash = mode.flags.split()
     small = replace(SMALL, kv_layout=layout, flash_attention=flash)
 
