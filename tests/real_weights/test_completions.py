@@ -7,6 +7,7 @@ probabilities and one token: `likelihood_of` reads the answer as that client doe
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -15,7 +16,6 @@ import pytest
 from numpy.typing import NDArray
 from openai import BadRequestError, OpenAI
 
-from deploy.weights import weights
 from inference.backend import Chunk
 from inference.llama import LlamaContext, LlamaModel
 from tests.real_weights.behaviours import OWN
@@ -54,9 +54,9 @@ def likelihood_of(choice: dict[str, Any], context: int) -> tuple[float, bool]:
     return sum(own), all(each == max(likely.values()) for each, likely in zip(own, top, strict=True))
 
 
-def direct(ids: Sequence[int]) -> NDArray[np.float64]:
+def direct(file: Path, ids: Sequence[int]) -> NDArray[np.float64]:
     """The log probability of each token but the first, as llama.cpp alone computes it."""
-    model = LlamaModel.load(weights())
+    model = LlamaModel.load(file)
     context = LlamaContext(model, slots=1, context=256, rows_max=len(ids), threads=1, outputs_max=len(ids))
     try:
         rows = context.decode([Chunk(0, 0, ids, outputs=len(ids))])[:-1].astype(np.float64)
@@ -83,11 +83,11 @@ def test_an_echo_has_the_log_probabilities_of_the_prompt(http: httpx.Client, top
     assert choice["finish_reason"] == "length"
 
 
-def test_they_are_those_of_the_model(http: httpx.Client) -> None:
+def test_they_are_those_of_the_model(http: httpx.Client, real_weights: Path) -> None:
     text = f"{FRANCE} Paris, and the capital of Italy is Rome. Two plus two is purple."
     ids = ids_of(http, text)
     (choice,) = complete(http, ids, max_tokens=0)
-    told, alone = np.array(choice["logprobs"]["token_logprobs"][1:]), direct(ids)
+    told, alone = np.array(choice["logprobs"]["token_logprobs"][1:]), direct(real_weights, ids)
     assert np.abs(told - alone).max() < NATS
     assert np.corrcoef(told, alone)[0, 1] > 0.99
 

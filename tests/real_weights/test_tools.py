@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jsonschema
@@ -16,19 +16,21 @@ from tests.real_weights.test_orders import prompt_of
 
 LONG_NAME = "mcp__" + "_".join(["server"] * 9) + "__look_up_a_word_in_the_dictionary"  # 100 characters
 CODE = {"type": "string", "pattern": "^[0-9]{5}$"}
-# Of all of them, the only values that begin with a digit are strings.
-STRINGS: Mapping[str, Mapping[str, Any]] = {
-    "a string": CODE,
-    "an optional string": {"anyOf": [CODE, {"type": "null"}]},
-    "a list of types": {"type": ["string", "null"], "pattern": "^[0-9]{5}$"},
-    "one of some strings": {"enum": ["77812", "90210"]},
-    "a constant": {"const": "77812"},
-    "a reference": {"$ref": "#/$defs/code"},
-    "an optional reference": {"anyOf": [{"$ref": "#/$defs/code"}, {"type": "null"}]},
+# Of all of them, the only values that begin with a digit are strings. So small a model mixes up names that tell kinds
+# of strings, and counts on after ordinals.
+STRINGS: Mapping[str, Any] = {
+    "home": CODE,
+    "work": {"anyOf": [CODE, {"type": "null"}]},
+    "bank": {"type": ["string", "null"], "pattern": "^[0-9]{5}$"},
+    "shop": {"enum": ["77812", "90210"]},
+    "school": {"const": "77812"},
+    "park": {"$ref": "#/$defs/code"},
+    "beach": {"anyOf": [{"$ref": "#/$defs/code"}, {"type": "null"}]},
 }
 CALL_LIKELY = {"logit_bias": {"7639": -100}}  # without this token, <tool_call> is what is like <tool_response>
 CALLERS = ("hermes", "coder")  # a template for each format of calls
-FORCED = tuple(model for model in MODELS if model != "coder")  # those whose calls are JSON
+# Those whose calls are JSON, of each prompt one: to "strict", which shows tools as "hermes" does, results are left.
+FORCED = ("own", "hermes", "alternating", "thinking")
 
 
 def tool(name: str = "look_up", strict: bool = False, **properties: Any) -> dict[str, Any]:
@@ -49,11 +51,11 @@ FOX: list[Any] = [{"role": "user", "content": "Look up the word fox."}]
 QUICK: dict[str, Any] = {"messages": FOX, "temperature": 0, "reasoning_effort": "none"}
 
 
-def looked_up(name: str, parameter: str, values: Sequence[str]) -> list[Any]:
+def looked_up(name: str, parameters: Iterable[str], values: Sequence[str]) -> list[Any]:
     """A conversation in which all values but the last were looked up with a tool, so the model goes on in this way."""
     messages: list[Any] = []
     for number, value in enumerate(values):
-        function = {"name": name, "arguments": json.dumps({parameter: value})}
+        function = {"name": name, "arguments": json.dumps(dict.fromkeys(parameters, value))}
         messages += [
             {"role": "user", "content": f"Look up {value}."},
             {"role": "assistant", "tool_calls": [{"id": f"call_{number}", "type": "function", "function": function}]},
@@ -111,12 +113,11 @@ def test_a_named_choice_is_one_call_in_the_other_apis(client: OpenAI, anthropic:
     asked: Any = {"input": FOX, "temperature": 0, "max_output_tokens": 120, "store": False}
     asked |= {"tools": [{"type": "function", **WORDS["function"]}]}
     asked |= {"tool_choice": {"type": "function", "name": "look_up"}}
-    for model in ("hermes", "strict"):
-        response = client.responses.create(model=model, **asked)
-        assert [(item.type, item.name) for item in response.output] == [("function_call", "look_up")], model
-        message = told(anthropic, model, tools=[described()], tool_choice={"type": "tool", "name": "look_up"})
-        assert [(block.type, block.name) for block in message.content] == [("tool_use", "look_up")], model
-        assert message.stop_reason == "tool_use"
+    response = client.responses.create(model="strict", **asked)
+    assert [(item.type, item.name) for item in response.output] == [("function_call", "look_up")]
+    message = told(anthropic, "strict", tools=[described()], tool_choice={"type": "tool", "name": "look_up"})
+    assert [(block.type, block.name) for block in message.content] == [("tool_use", "look_up")]
+    assert message.stop_reason == "tool_use"
 
 
 def test_required_calls_end_by_themselves_and_do_not_repeat(client: OpenAI) -> None:
@@ -134,21 +135,27 @@ def test_one_call_at_a_time_is_one_call(client: OpenAI) -> None:
         assert len(calls_of(choice)) == 1, model
 
 
+@pytest.mark.parametrize("tokens", [1, 2, 3, 5])
+def test_a_call_that_is_cut_shows_none_of_its_markup(client: OpenAI, tokens: int) -> None:
+    for model, choice in each_answer(client, tools=BOTH, tool_choice="required", max_tokens=tokens):
+        assert (choice.message.content or "", choice.finish_reason) == ("", "length"), model
+
+
 @pytest.mark.parametrize("model", CALLERS)
 def test_a_tool_that_is_no_longer_offered_is_not_called(client: OpenAI, model: str) -> None:
-    asked = looked_up("create_token", "word", ["cat", "dog", "hen", "fox"])
+    asked = looked_up("create_token", ["word"], ["cat", "dog", "hen", "fox"])
     ((_, choice),) = each_answer(client, [model], messages=asked, tools=BOTH, max_tokens=40, **CALL_LIKELY)
     names = {name for name, _ in calls_of(choice)}
     assert names and names <= {"look_up", "get_weather"}
 
 
-@pytest.mark.parametrize("schema", STRINGS.values(), ids=STRINGS.keys())
-def test_strict_arguments_keep_their_type(client: OpenAI, schema: Mapping[str, Any]) -> None:
-    strict = tool(strict=True, code=schema)
-    for model in CALLERS:
-        asked = looked_up("look_up", "code", ["10018", "90210", "77812"])
-        ((_, choice),) = each_answer(client, [model], messages=asked, tools=[strict], max_tokens=80, **CALL_LIKELY)
-        assert calls_of(choice) == [("look_up", {"code": "77812"})], model
+@pytest.mark.parametrize("model", CALLERS)
+def test_strict_arguments_keep_their_type(client: OpenAI, model: str) -> None:
+    asked = looked_up("look_up", STRINGS, ["10018", "77812"])
+    ((_, choice),) = each_answer(
+        client, [model], messages=asked, tools=[tool(strict=True, **STRINGS)], max_tokens=200, **CALL_LIKELY
+    )
+    assert calls_of(choice) == [("look_up", dict.fromkeys(STRINGS, "77812"))]
 
 
 def test_arguments_of_other_types_keep_theirs_too(client: OpenAI) -> None:
@@ -160,23 +167,17 @@ def test_arguments_of_other_types_keep_theirs_too(client: OpenAI) -> None:
         "place": {"type": "object", "properties": {"page": {"type": "integer", "minimum": 1, "maximum": 99}}},
     }
     strict = tool(strict=True, **kinds)
-    for _, choice in each_answer(client, tools=[strict], tool_choice="required", max_tokens=200):
-        ((_, arguments),) = calls_of(choice)
-        jsonschema.validate(arguments, strict["function"]["parameters"])
+    ((_, choice),) = each_answer(client, ["hermes"], tools=[strict], tool_choice="required", max_tokens=200)
+    ((_, arguments),) = calls_of(choice)
+    jsonschema.validate(arguments, strict["function"]["parameters"])
 
 
 def test_a_tool_with_a_long_name_can_be_called(client: OpenAI, anthropic: Anthropic) -> None:
-    asked: Any = {"messages": looked_up(LONG_NAME, "word", ["cat", "dog", "fox"]), "tools": [tool(LONG_NAME)]}
+    asked: Any = {"messages": looked_up(LONG_NAME, ["word"], ["cat", "dog", "fox"]), "tools": [tool(LONG_NAME)]}
     for model, choice in each_answer(client, CALLERS, max_tokens=120, **asked, **CALL_LIKELY):
         assert [name for name, _ in calls_of(choice)] == [LONG_NAME], model
     message = told(anthropic, "hermes", tools=[described(LONG_NAME)], tool_choice={"type": "tool", "name": LONG_NAME})
     assert [block.name for block in message.content if block.type == "tool_use"] == [LONG_NAME]
-
-
-@pytest.mark.parametrize("tokens", [1, 2, 3, 5])
-def test_a_call_that_is_cut_shows_none_of_its_markup(client: OpenAI, tokens: int) -> None:
-    for model, choice in each_answer(client, tools=BOTH, tool_choice="required", max_tokens=tokens):
-        assert (choice.message.content or "", choice.finish_reason) == ("", "length"), model
 
 
 def test_empty_arguments_in_the_history_are_an_empty_object(client: OpenAI) -> None:
@@ -194,8 +195,8 @@ def test_a_call_can_be_forced_where_calls_are_no_json(client: OpenAI) -> None:
     assert {name for name, _ in calls_of(choice)} & {"look_up", "get_weather"}
 
 
-@pytest.mark.parametrize("model", ["hermes", "strict"])
-def test_a_loop_of_tools_comes_to_an_answer_in_both_clients(client: OpenAI, anthropic: Anthropic, model: str) -> None:
+def test_a_loop_of_tools_comes_to_an_answer_in_both_clients(client: OpenAI, anthropic: Anthropic) -> None:
+    model = "strict"
     ((_, choice),) = each_answer(client, [model], tools=[WORDS], tool_choice="required", max_tokens=120)
     results = [{"role": "tool", "tool_call_id": call.id, "content": "It is red."} for call in choice.message.tool_calls]
     messages = [*FOX, choice.message.to_dict(), *results]
