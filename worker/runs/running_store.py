@@ -448,7 +448,8 @@ async def _end_otherwise(connection: Connection, tenant_id: UUID, batch: Batch, 
     await connection.execute(
         "delete from queued_responses where tenant_id = $1 and response_id = $2", tenant_id, record.id
     )
-    await _fail_successor(connection, tenant_id, body)
+    if body is not None:  # it was not deleted meanwhile
+        await _fail_successor(connection, tenant_id, body)
     if record.conversation_id is None:
         return
     await connection.execute(
