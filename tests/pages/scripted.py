@@ -188,6 +188,7 @@ class ScriptedWorker:
     said: list[str] = field(default_factory=list)  # to the answer that is made
     heard: asyncio.Event = field(default_factory=asyncio.Event)  # something was said to it
     over: bool = False  # the answer has ended just before something is said to it
+    replies: asyncio.Event | None = None  # to what is said, once it is set
     reason: dict[str, str] = field(default_factory=dict)  # of the refusals, where it matters: {message, code}
     signed_in: bool = True
     sessions: list[dict[str, Any]] = field(default_factory=list)
@@ -414,6 +415,8 @@ class ScriptedWorker:
     async def steer(self, request: web.Request) -> web.Response:
         self.said.append((await request.json())["input"])
         self.heard.set()
+        if self.replies is not None:
+            await self.replies.wait()
         if self.over:
             return _error(409, "It has ended.", {})
         return web.json_response({"object": "response.steer", "id": "steer_1", "response": "resp_2"}, status=202)

@@ -464,6 +464,27 @@ async def test_what_is_said_to_an_answer_that_has_just_ended_is_the_next_questio
     complaints.clear()
 
 
+async def test_what_is_said_just_before_an_answer_ends_is_not_asked_again(
+    open_page: OpenPage, scripted: ScriptedWorker
+) -> None:
+    async def answer(stream: Stream) -> None:
+        await stream.begin_text()
+        await stream.text("One, two,")
+        await scripted.heard.wait()
+        await stream.end_text("One, two,")
+        await stream.complete()
+
+    scripted.script, scripted.rest, scripted.replies = answer, hello, asyncio.Event()
+    page = await open_page(scripted.url)
+    await ask(page, "Count.")
+    await expect(page.locator(".prose")).to_have_text("One, two,")
+    await ask(page, "In French.")
+    await expect(page.get_by_role("button", name="Send the question")).to_be_visible()
+    scripted.replies.set()
+    await expect(page.locator(".prose").last).to_have_text("Hello.")
+    assert [turn["input"] for turn in scripted.turns] == ["Count."]
+
+
 async def test_what_was_said_to_an_answer_that_is_stopped_can_be_asked_again(
     open_page: OpenPage, scripted: ScriptedWorker
 ) -> None:

@@ -19,6 +19,7 @@ export class Transcript {
     this.host = host;
     this.abort = null;
     this.said = []; // while an answer is written
+    this.telling = 0; // requests that tell the worker
     this.next = null; // {id, question} of what goes on with it; `id` is null if the answer had ended before
     this.exchanges = [];
     this.node = el("div", { class: "transcript" });
@@ -144,20 +145,24 @@ export class Transcript {
     if (responseId === null || this.said.length === 0) return;
     const text = this.said.splice(0).join("\n\n");
     const before = this.next === null ? "" : `${this.next.question}\n\n`;
-    this.next = { id: this.next?.id ?? null, question: before + text };
+    const next = { id: this.next?.id ?? null, question: before + text };
+    this.next = next;
     answer.hear(taken(text).question);
+    this.telling += 1;
     try {
-      this.next.id = (await say(responseId, text)).response;
+      next.id = (await say(responseId, text)).response;
     } catch (error) {
-      if (error.status !== 409) throw error; // it has just ended: then this is the next question
+      if (error.status !== 409) this.host.warn(error); // it has just ended: then this is the next question
     }
+    this.telling -= 1;
     if (!this.running) await this.goOn();
   }
 
+  /** Once it is known whether the worker heard what was said: else that would be asked twice. */
   async goOn() {
     const { next } = this;
+    if (next === null || this.telling > 0) return;
     this.next = null;
-    if (next === null) return;
     if (next.id === null) return this.ask(next.question);
     begun(this.id, next.id, next.question, []);
     await this.resume({ ...next, next: null });
