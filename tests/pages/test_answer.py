@@ -81,6 +81,34 @@ async def test_nothing_moves_from_the_question_to_the_end_of_the_answer(
     assert await page.evaluate("() => window.moves") == []
 
 
+# Notes in which order the page asks the worker, is laid out, and draws the list of conversations.
+ORDER = """() => {
+  window.order = [];
+  const asks = window.fetch;
+  window.fetch = (url, options) => {
+    order.push(`${options.method} ${url}`);
+    return asks(url, options);
+  };
+  Object.defineProperty(document.getElementById("question"), "scrollHeight", { get: () => order.push("layout") && 24 });
+  new MutationObserver(() => order.push("list")).observe(document.getElementById("conversations"), { childList: true });
+}"""
+
+
+async def test_a_question_is_on_its_way_before_the_page_is_laid_out(
+    open_page: OpenPage, scripted: ScriptedWorker
+) -> None:
+    scripted.script = hello
+    page = await open_page(scripted.url)
+    await page.locator("#question").fill("Anything")
+    await page.evaluate(ORDER)
+    await page.locator("#question").press("Enter")
+    await expect(page.locator(".prose")).to_be_visible()
+    await expect(page.locator(".conversation")).to_have_count(1)
+    order = await page.evaluate("() => window.order")
+    assert order[0] == "POST /v1/conversations" and "layout" in order
+    assert order.index("POST /v1/responses") < order.index("list")
+
+
 async def test_a_stream_may_be_cut_anywhere_and_hold_heartbeats(open_page: OpenPage, scripted: ScriptedWorker) -> None:
     async def answer(stream: Stream) -> None:
         stream.piece_bytes = 1

@@ -24,6 +24,7 @@ export class Composer {
     this.stop = stop;
     this.changed = changed;
     this.timer = null;
+    this.frame = null;
     this.limit = byId("limit");
     this.pastes = new Pastes(this.input, () => {
       this.fit();
@@ -56,7 +57,6 @@ export class Composer {
     if (!this.ready) return this.input.focus();
     const { text } = this;
     this.fill("");
-    this.fit();
     this.changed("");
     return this.send(text);
   }
@@ -94,9 +94,9 @@ export class Composer {
     this.changed(this.pastes.files.length > 0 ? this.text : this.input.value);
   }
 
+  /** The height comes with the next frame: it lays the page out, which must not delay a question. */
   fit() {
-    this.input.style.height = "auto";
-    this.input.style.height = `${Math.min(this.input.scrollHeight, HEIGHT_PX_MAX)}px`;
+    this.frame ??= requestAnimationFrame(() => this.grow());
     const { length } = this;
     this.limit.hidden = length <= CHARS_MAX;
     this.limit.textContent = `${count(length)} characters. A question has at most ${count(CHARS_MAX)}.`;
@@ -104,6 +104,12 @@ export class Composer {
     if (this.button.dataset.running !== String(this.stops)) this.dress();
     const { files } = this.pastes;
     this.input.placeholder = files.some(isPicture) ? SHOWN : PLACEHOLDERS[Math.min(files.length, 2)];
+  }
+
+  grow() {
+    this.frame = null;
+    this.input.style.height = "auto";
+    this.input.style.height = `${Math.min(this.input.scrollHeight, HEIGHT_PX_MAX)}px`;
   }
 
   show(running) {

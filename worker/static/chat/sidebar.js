@@ -25,6 +25,7 @@ export class Sidebar {
     this.conversations = [];
     this.paged = []; // ids in the order of the pages that were loaded: the next page begins after the last of them
     this.current = null;
+    this.frame = null;
     this.more.addEventListener("click", () => this.load(this.paged.at(-1) ?? null));
   }
 
@@ -90,7 +91,14 @@ export class Sidebar {
     return nameOf(this.get(id));
   }
 
+  /** With the next frame, however often until then: what a question changes here must not delay it. */
   show() {
+    this.frame ??= requestAnimationFrame(() => this.draw());
+  }
+
+  draw() {
+    cancelAnimationFrame(this.frame);
+    this.frame = null;
     const nodes = [];
     let heading = null;
     const pinned = this.conversations.filter(isPinned);
@@ -143,7 +151,7 @@ export class Sidebar {
       if (!open) return;
       open = false;
       if (save && input.value.trim() !== "") await this.saveTitle(conversation, input.value);
-      this.show();
+      this.draw();
       this.list.querySelector(`[data-id="${CSS.escape(conversation.id)}"] a`)?.focus();
     };
     input.addEventListener("blur", () => close(true));
