@@ -123,7 +123,9 @@ async def metrics(worker: Served) -> dict[str, str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.enter", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.enter", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--model", type=Path)
     parser.add_argument("--rounds", type=int, default=len(QUESTIONS) // 2)
     parser.add_argument("--still", type=float, default=1.0, help="seconds")
