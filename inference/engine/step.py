@@ -183,7 +183,7 @@ class Chunks:
             return []
         patience_s = self._patience_s(streams, prefilling, now_ns)
         if streams and not all(request.ahead for request in prefilling):
-            most = self._whole(streams, prefilling, within_s, patience_s, now_ns)
+            most = self._largest_whole(streams, prefilling, within_s, patience_s, now_ns)
             if chosen := whole_prompts(most, prefilling):
                 return chosen
         new = sum(len(r.prompt) - r.cached_tokens for r in prefilling)
@@ -211,7 +211,7 @@ class Chunks:
         """The most seconds for a step with a chunk, where one without a chunk takes so many."""
         return max(self._config.inter_token_target_s, STRETCH_MAX * without_s)
 
-    def _whole(
+    def _largest_whole(
         self,
         streams: Sequence[Request],
         prefilling: Sequence[Request],

@@ -471,9 +471,9 @@ async def test_what_is_said_to_an_answer_survives_a_reload(
     assert scripted.said == ["In French."] * (1 if arrived or over else 2)
 
 
-async def test_what_is_said_to_an_answer_that_has_just_ended_is_the_next_question(
-    open_page: OpenPage, scripted: ScriptedWorker, complaints: list[str]
-) -> None:
+def until_heard(scripted: ScriptedWorker) -> Callable[[Stream], Awaitable[None]]:
+    """An answer that ends once something is said to it."""
+
     async def answer(stream: Stream) -> None:
         await stream.begin_text()
         await stream.text("One, two,")
@@ -481,7 +481,13 @@ async def test_what_is_said_to_an_answer_that_has_just_ended_is_the_next_questio
         await stream.end_text("One, two,")
         await stream.complete()
 
-    scripted.script, scripted.over = answer, True
+    return answer
+
+
+async def test_what_is_said_to_an_answer_that_has_just_ended_is_the_next_question(
+    open_page: OpenPage, scripted: ScriptedWorker, complaints: list[str]
+) -> None:
+    scripted.script, scripted.over = until_heard(scripted), True
     page = await open_page(scripted.url)
     await ask(page, "Count.")
     await expect(page.locator(".prose")).to_have_text("One, two,")
@@ -495,14 +501,7 @@ async def test_what_is_said_to_an_answer_that_has_just_ended_is_the_next_questio
 async def test_what_is_said_just_before_an_answer_ends_is_not_asked_again(
     open_page: OpenPage, scripted: ScriptedWorker
 ) -> None:
-    async def answer(stream: Stream) -> None:
-        await stream.begin_text()
-        await stream.text("One, two,")
-        await scripted.heard.wait()
-        await stream.end_text("One, two,")
-        await stream.complete()
-
-    scripted.script, scripted.rest, scripted.replies = answer, hello, asyncio.Event()
+    scripted.script, scripted.rest, scripted.replies = until_heard(scripted), hello, asyncio.Event()
     page = await open_page(scripted.url)
     await ask(page, "Count.")
     await expect(page.locator(".prose")).to_have_text("One, two,")
