@@ -175,6 +175,20 @@ async def test_another_end_is_stored_where_one_may_have_been(
     assert lost == [deleted]
 
 
+async def test_another_end_changes_nothing_of_a_response_that_another_worker_owns(
+    database: Database, running: RunningStore, tenant_id: UUID, two: tuple[str, str]
+) -> None:
+    log, lost = EventLog(running, WORKER + 1), list[str]()
+    told = Told(log, tenant_id, two[0])
+    told.journal.on_lost = partial(lost.append, two[0])
+    ended(told)
+    assert await log.flush()
+    assert (lost, await numbers(running, tenant_id, two[0])) == ([two[0]], ([], False))
+    async with database.tenant(tenant_id) as connection:
+        status = await connection.fetchval("select status from responses where id = $1", two[0])
+    assert status == "in_progress"
+
+
 async def test_one_that_cannot_be_stored_yet_holds_up_no_other(
     database: Database, running: RunningStore, tenant_id: UUID, two: tuple[str, str]
 ) -> None:
