@@ -58,6 +58,7 @@ _CODE = re.compile(r"```|~~~|^(?: {4}|\t)", re.MULTILINE)
 # A line break inside a paragraph only wraps the source file; before a list item, a table row or a heading it is
 # significant. Models answer better from whole sentences.
 _SOFT_BREAKS = re.compile(r"\s*\n\s*(?![-*+|#>\s]|\d+[.)] )")
+_OWN_LINE = re.compile(r"[-*+|#>]|\d+[.)] ")
 # Tokens are dropped in multiples of this fraction of the context (1 / STRIDES), so the prompts of many following turns
 # start with the same tokens, which stay cached.
 STRIDES = 4
@@ -134,9 +135,14 @@ def numbered(passages: Iterable[tuple[int, Passage]]) -> str:
 
 
 def _flowing(text: str) -> str:
-    """Joins each paragraph into one line; code keeps its lines and their indentation."""
-    text = _BLANK_LINES.sub("\n", text.strip("\n").rstrip())
-    return text if _CODE.search(text) else _SOFT_BREAKS.sub(" ", text.strip())
+    """Joins paragraphs into one line; lists, tables and headings keep theirs, and code its indentation as well."""
+    if _CODE.search(text):
+        return _BLANK_LINES.sub("\n", text.strip("\n").rstrip())
+    shown, *paragraphs = (_SOFT_BREAKS.sub(" ", each.strip()) for each in _BLANK_LINES.split(text.strip()))
+    for each in paragraphs:
+        apart = _OWN_LINE.match(each) or _OWN_LINE.match(shown, shown.rfind("\n") + 1)
+        shown += ("\n" if apart else " ") + each
+    return shown
 
 
 @dataclass(slots=True)

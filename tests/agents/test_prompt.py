@@ -155,6 +155,8 @@ def test_the_question_is_the_newest_user_message() -> None:
         ("One sentence\nin two lines.\n\nAnother.", "One sentence in two lines. Another."),
         ("A list:\n\n- one\n  goes on\n- two\n1. three", "A list:\n- one goes on\n- two\n1. three"),
         ("| a | b |\n|---|---|\n| 1 | 2 |", "| a | b |\n|---|---|\n| 1 | 2 |"),
+        ("| a |\n|---|\n| 1 |\n\nBehind\nit.\n\nMore.", "| a |\n|---|\n| 1 |\nBehind it. More."),
+        ("- one\n  goes on\n\nBehind it.\n\n# Title\n\nText.", "- one goes on\nBehind it.\n# Title\nText."),
         ("```python\nif x:\n    y()\n\nz()\n```", "```python\nif x:\n    y()\nz()\n```"),
         ("    indented\n        code", "    indented\n        code"),
     ],
