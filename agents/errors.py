@@ -14,9 +14,9 @@ class AgentError(Exception):
 
 
 class InvalidTurn(AgentError):
-    """The turn is inconsistent; `param` names the part of the request to change."""
+    """The turn is inconsistent; `param` names the part of the request to change, unless it is none of its body."""
 
-    def __init__(self, message: str, *, param: str = "input") -> None:
+    def __init__(self, message: str, *, param: str | None = "input") -> None:
         super().__init__(message)
         self.param = param
 

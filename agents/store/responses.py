@@ -82,7 +82,7 @@ class ResponseStore:
                 "select true from responses where tenant_id = $1 and id = $2", tenant_id, response_id
             )
         if is_made:
-            raise InvalidTurn(f"The response '{response_id}' is still being generated: try again in a moment.")
+            raise _still_generated(response_id)
         if deleted is None:
             raise NotFound("response", response_id)
 
@@ -105,7 +105,7 @@ class ResponseStore:
         if done is None:
             raise NotFound("response", response_id)
         if not done:
-            raise InvalidTurn(f"The response '{response_id}' is still being generated: try again in a moment.")
+            raise _still_generated(response_id)
 
     async def notes(
         self, tenant_id: UUID, response_ids: Sequence[str], keys: Sequence[str]
@@ -181,6 +181,11 @@ async def _before(
         response_id,
     )
     return [row["payload"] for row in rows]
+
+
+def _still_generated(response_id: str) -> InvalidTurn:
+    message = f"The response '{response_id}' is still being generated: try again in a moment."
+    return InvalidTurn(message, param=None)
 
 
 def _items(payloads: Sequence[dict[str, Any]]) -> tuple[Item, ...]:

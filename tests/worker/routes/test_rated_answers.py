@@ -51,8 +51,10 @@ async def test_an_answer_is_rated_when_it_is_there(database: Database) -> None:
     model = StallingModel(["Hello."], name=MODEL)
     async with answering(database, model=model) as client:
         id = (await post(client, URL, {"input": "hello", "background": True}))["id"]
-        await post(client, f"{URL}/{id}/feedback", {"rating": "up"}, 400)
+        refused = await post(client, f"{URL}/{id}/feedback", {"rating": "up"}, 400)
         await post(client, f"{URL}/{id}/cancel", {})
+    assert id in refused["error"]["message"]
+    assert refused["error"]["param"] is None  # neither rating nor comment is at fault
 
 
 async def test_who_reads_the_end_of_an_answer_finds_its_trace(
