@@ -173,7 +173,8 @@ class Constraint:
         guess: the model may tokenise it differently, and its last token may extend beyond the text."""
         if not self._foresees:
             return []
-        text = self._matcher.compute_ff_bytes()
+        text = self._matcher.deep_copy().compute_ff_bytes()  # one that takes all the fuel fails what follows it
+        self._foresees = len(text) <= FORESEEN_TEXT_CHARS_MAX
         if text.endswith(SPACED) or (not text and self._last.endswith(SPACED)):
             text += self._behind_space(text)
         tokens = self._vocabulary.spell(text[:FORCED_BYTES_MAX])

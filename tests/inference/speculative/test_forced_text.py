@@ -224,6 +224,15 @@ async def test_a_long_text_without_a_choice_is_written_to_its_end(model: ChatMod
     assert json.dumps("ab " * 20_000).startswith(text) and generation.finish is Finish.LENGTH
 
 
+def test_looking_ahead_of_a_text_that_repeats_takes_nothing_from_what_follows() -> None:
+    state = VOCABULARY.compile('start: "ABCDEFGH"{2000}').start()
+    for token in letters("ABCDEFGH" * 10):
+        state.forced()
+        assert state.allows(token)
+        state.accept(token)
+    assert not state.forced()  # reading it to its end once was enough
+
+
 def test_looking_ahead_changes_nothing_of_what_is_allowed() -> None:
     for text in ("ABCDEFGHIJKLMNOPQRSTUVWXYZAAA", "CCCDEF"):
         looking, blind = held(), held()
