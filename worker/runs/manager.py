@@ -352,8 +352,9 @@ class Runs:
             return
         except CannotResume as reason:
             log.info("%s cannot be resumed: %s", owned.response_id, reason)
-        except Exception:  # the boundary: any error that prevents resuming ends it
-            log.exception("%s cannot be resumed", owned.response_id)
+        except Exception as error:  # the boundary: any error that prevents resuming ends it
+            answer = explained(error, log, "resuming %s", owned.response_id)
+            log.info("%s cannot be resumed: %s", owned.response_id, answer.message)
         else:
             log.info("%s is resumed here after event %d", owned.response_id, len(interrupted.events) - 1)
             await run.wait()

@@ -360,7 +360,8 @@ class Run:
             try:
                 await certain(lambda: self._finish(record, events), END_S)
             except Exception as error:  # the boundary: events were sent, so the last one must say what happened
-                if isinstance(error, NotFound) and self.broadcast.journal.continuation is not None:
+                is_elsewhere = isinstance(error, NotFound) and error.kind == "response"
+                if is_elsewhere and self.broadcast.journal.continuation is not None:
                     self._stop = Stop.LEFT
                     return "cancelled"
                 _log_unstored(error)

@@ -272,6 +272,30 @@ async def test_where_it_cannot_go_on_exactly_it_fails_with_its_half(two: Two, ot
     assert TEXT.startswith(half) and len(half) >= len("An ans")
 
 
+async def test_whose_conversation_is_deleted_fails_and_is_no_lost_one(two: Two) -> None:
+    conversation = (await post(two.maker, "/v1/conversations", {}))["id"]
+    id, told, answer = await two.begin("background", conversation=conversation)
+    await two.maker.delete(f"/v1/conversations/{conversation}")
+    await two.stalled()
+    two.models[0].running[0].released.set()
+    (*_, end) = events_of((told + await answer.read()).decode())
+    assert end["type"] == "response.failed" and conversation in end["response"]["error"]["message"]
+    assert await get(two.client, f"{URL}/{id}") == end["response"]
+    answer.close()
+
+
+async def test_where_its_conversation_is_deleted_it_does_not_go_on_and_nobody_is_alarmed(
+    two: Two, caplog: pytest.LogCaptureFixture
+) -> None:
+    conversation = (await post(two.maker, "/v1/conversations", {}))["id"]
+    id, _, answer = await two.begin("background", conversation=conversation)
+    await two.maker.delete(f"/v1/conversations/{conversation}")
+    await two.lose()
+    assert (await replay(two.client, id))[-1]["type"] == "response.failed"
+    answer.close()
+    assert not [record for record in caplog.records if record.name == "firsttoken.runs" and record.exc_info]
+
+
 async def test_three_workers_at_most_are_lost_for_one_answer(two: Two, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("worker.runs.continuation.ATTEMPTS_MAX", 1)
     id, _, answer = await two.begin("background")
