@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from contextlib import ExitStack
+from math import isfinite
 from typing import Any
 
 from inference.config import EngineConfig, default_threads
@@ -95,11 +96,17 @@ class ChatModel(TextModel):
             return model
 
     async def start(self) -> None:
-        """Start the engine and run one step, so that the first request does not pay for cold memory."""
+        """Start the engine and run one step, so that the first request does not pay for cold memory.
+
+        Raises ModelNotLoaded if the step gives no numbers: every answer would be nonsense or empty.
+        """
         self._engine.start()
-        warm = self.generate(self.encode(self.render([ChatMessage("user", "Hello")])), Sampling(max_tokens=1))
-        async for _ in warm:
-            pass
+        first = Sampling(max_tokens=1, top_logprobs=0, ignore_eos=True)
+        warm = self.generate(self.encode(self.render([ChatMessage("user", "Hello")])), first)
+        logprobs = [told.logprob async for delta in warm for told in delta.logprobs]
+        if not all(map(isfinite, logprobs)):
+            what = "it or one of its adapters" if self.adapters else "its file"
+            raise ModelNotLoaded(f"{self.name} gives no finite logits: {what} is damaged")
 
     async def close(self) -> None:
         await asyncio.to_thread(self._engine.close)

@@ -16,7 +16,7 @@ from inference.adapter import ADAPTERS_MAX, Adapter, adapters_in
 from inference.backend import Chunk
 from inference.bundled import CHAT_MODEL, DRAFT_MODEL
 from inference.config import EngineConfig
-from inference.errors import AdapterNotLoaded
+from inference.errors import AdapterNotLoaded, ModelNotLoaded
 from inference.generation import Sampling
 from inference.llama import LlamaContext, LlamaModel, are_loaded
 from inference.model import ChatModel
@@ -149,6 +149,17 @@ async def test_a_draft_model_drafts_for_a_model_with_an_adapter_and_changes_noth
     finally:
         await plain.close()
         await drafting.close()
+
+
+@pytest.mark.any_answer("nothing is answered")
+async def test_a_model_whose_adapter_makes_all_numbers_none_does_not_start(files: Path) -> None:
+    (name, (a, b)), *rest = random_changes(DRAFT_MODEL).items()
+    adapter = Adapter(write_adapter(files / "diverged.gguf", {name: (a * np.float32("nan"), b), **dict(rest)}))
+    config = replace(CONFIG, model_path=files / "base.gguf", adapters=(adapter,))
+    model = await asyncio.to_thread(ChatModel.load, config)
+    with pytest.raises(ModelNotLoaded, match="base gives no finite logits: it or one of its adapters is damaged"):
+        await model.start()
+    await model.close()
 
 
 def _activated(writer: gguf.GGUFWriter) -> None:
