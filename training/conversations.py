@@ -14,8 +14,9 @@ from pathlib import Path
 from random import Random
 from typing import Any, Literal
 
-from training import builtin, functions, passages
-from training.functions import Call, Function, Request, Tool, joined, spaced, typed
+from training import builtin, functions, passages, plural
+from training.functions import Call, Function, Request, Tool, spaced, typed
+from training.joined import joined, woven
 from training.talk import Talk
 from training.values import POOLS, Chooser, lines, lowered
 
@@ -24,14 +25,23 @@ Split = Literal["train", "test"]
 
 HELD_OUT = 12  # every so many-th function is for the test alone
 SERVICES_SHARE = 0.1  # of the trees have functions of real services
-DETAILED_SHARE = 0.25  # of the trees have functions whose requests tell much in passing
+DETAILED_SHARE = 0.2  # of the trees have functions whose requests tell much in passing
+PLURAL_SHARE = 0.15  # of the trees have functions of which people ask several things at once
+SIMILAR_SHARE = 0.65  # of the trees have functions of one subject
+SEVERAL_SHARE = 0.25  # of the tools in a message are called more than once
+WOVEN_SHARE = 0.5  # of such messages are about the same thing, where the tools share one
+AGAIN_SHARE = 0.15  # of such messages come back to a tool
+CALLS_MAX = 6  # in a message
 DISTRACTED_SHARE = 0.3  # of the requests to the page come with passages that say nothing of them
 RELATED = 8  # functions that stand together in the list are of one subject
 EARLIER_SHARE, DIALOGUE_SHARE = 0.12, 0.25  # of the questions, and of the talk
 NEAR_SHARE = 0.5  # of the requests without a fitting tool, where near_misses.txt has some
 ALIKE_SHARE = 0.3  # of the words of a description
 VERBS = frozenset(POOLS["verb"])  # in the names of functions: those that say not what it is about
-TOOLS = (1, 1, 1, 1, 2, 2, 3, 4)
+TOOLS = (1, 1, 1, 2, 2, 2, 3, 3, 4)
+# kinds of branches, with one tool and with several
+ALONE = {"one": 8, "several": 6, "declined": 4, "unspecified": 1, "talked": 2}
+BESIDE = {"one": 8, "several": 5, "different": 10, "declined": 7, "unspecified": 1, "talked": 3}
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,12 +67,17 @@ class Conversations:
 
     def __init__(self, seed: str, split: Split = "train") -> None:
         self.choose = Chooser(Random(seed))
-        self.everyday = _kept(functions.read(), split)
-        detailed = {function.name for function in functions.read(functions.DETAILED)}
-        self.detailed = [function for function in self.everyday if function.name in detailed]
+        everyday = list(functions.read())
+        self.everyday = _kept(everyday, split)
+        self.places = {function.name: at for at, function in enumerate(everyday)}
+        self.detailed, self.plural = map(self._of, (functions.DETAILED, functions.PLURAL))
         self.services = _kept(functions.read(functions.SERVICES), split)
         self.near = {name: texts.split(";;") for name, texts in (line.split("|") for line in lines("near_misses.txt"))}
         self.talk = Talk()
+
+    def _of(self, file: str) -> list[Function]:
+        names = {function.name for function in functions.read(file)}
+        return [function for function in self.everyday if function.name in names]
 
     def trees(self) -> Iterator[Tree]:
         while True:
@@ -73,24 +88,17 @@ class Conversations:
         """Tools of a client: the calls end a branch."""
         choose = self.choose
         tools = self._tools()
-        many = len(tools) > 1
-        kinds = [
-            *[self.one] * 8,
-            *[self.several] * (4 if many else 6),
-            *[self.different] * 8 * many,
-            *[self.declined] * (7 if many else 4),
-            self._unspecified,
-            *[self._talk] * (3 if many else 2),
-        ]
-        branches = [made for _ in range(choose.between(7, 10)) if (made := choose.pick(kinds)(tools))]
-        return self._tree([tool.schema for tool in tools], branches or [self._talk(tools)])
+        shares = ALONE if len(tools) == 1 else BESIDE
+        kinds = choose.random.choices([*shares], [*shares.values()], k=choose.between(7, 10))
+        branches = [made for kind in kinds if (made := getattr(self, kind)(tools))]
+        return self._tree([tool.schema for tool in tools], branches or [self.talked(tools)])
 
     def page(self) -> Tree:
         """The tools of the server, passages, and both: as the chat page asks."""
         choose = self.choose
         schemas = choose.some(builtin.SCHEMAS, choose.pick((2, 2, 3, 3, 3))) if choose.chance(0.6) else builtin.SCHEMAS
         names = {schema["function"]["name"] for schema in schemas}
-        kinds = [*[self._server] * 9, *[self._documents] * 6, *[self._talk_beside] * 5]
+        kinds = [*[self._server] * 8, *[self._documents] * 8, *[self._talk_beside] * 5]
         return self._tree(schemas, [choose.pick(kinds)(names) for _ in range(choose.between(6, 11))])
 
     def plain(self) -> Tree:
@@ -109,7 +117,9 @@ class Conversations:
         pool = self.services if share < SERVICES_SHARE else self.everyday
         if share > 1 - DETAILED_SHARE:
             pool = self.detailed
-        if choose.chance(0.5):
+        elif share > 1 - DETAILED_SHARE - PLURAL_SHARE:
+            pool = self.plural
+        if choose.chance(SIMILAR_SHARE):
             start = choose.between(0, max(0, len(pool) - RELATED))
             pool = pool[start : start + RELATED]
         return [function.tool(choose) for function in choose.some(pool, choose.pick(TOOLS))]
@@ -118,21 +128,25 @@ class Conversations:
         return self._request(self.choose.pick(tools).ask(self.choose))
 
     def several(self, tools: list[Tool]) -> list[Message] | None:
-        return self._request(self.choose.pick(tools).several(self.choose))
+        return self._request(plural.several(self.choose, self.choose.pick(tools)))
 
     def different(self, tools: list[Tool]) -> list[Message] | None:
-        """Several tools in one message, now and then one of them more than once."""
+        """Several tools in one message, now and then one of them more than once, or two about the same thing."""
         choose = self.choose
         if len(tools) < 2:
             return self.several(tools)
         chosen = choose.some(tools, choose.pick((2, 2, 3)))
-        asked = [tool.several(choose) if choose.chance(0.25) else tool.ask(choose) for tool in chosen]
-        made = [request for request in asked if request is not None]
+        made = woven(choose, *chosen[:2]) if choose.chance(WOVEN_SHARE) else []
+        for tool in chosen[len(made) :] + choose.some(chosen, choose.chance(AGAIN_SHARE)):
+            asked = plural.several(choose, tool) if choose.chance(SEVERAL_SHARE) else tool.ask(choose)
+            made += [asked] if asked else []
         return self._request(joined(choose, made)) if made else None
 
     def _request(self, request: Request | None) -> list[Message] | None:
-        """None where a call would be repeated."""
-        if request is None or len(set(map(json.dumps, request.calls))) < len(request.calls):
+        """None where a call would be repeated, or there are too many."""
+        if request is None or len(request.calls) > CALLS_MAX:
+            return None
+        if len(set(map(json.dumps, request.calls))) < len(request.calls):
             return None
         return called(typed(self.choose, request.text), request.calls)
 
@@ -140,7 +154,8 @@ class Conversations:
         """A request for a function that is not there: of another subject, of the same, or about the same things."""
         choose = self.choose
         decline = choose.pick(POOLS["decline"])
-        near = [(tool, text) for tool in tools for text in self.near.get(tool.function.name, ())]
+        alone = [tool for tool in tools if not self._beside_another(tool, tools)]
+        near = [(tool, text) for tool in alone for text in self.near.get(tool.function.name, ())]
         if near and choose.chance(NEAR_SHARE):
             tool, text = choose.pick(near)
             asked = tool.filled(choose, text)
@@ -152,14 +167,19 @@ class Conversations:
         other = choose.pick(pool)
         request = None if any(alike(other, tool.function) for tool in tools) else other.tool(choose).ask(choose)
         if choose.chance(0.2) and not other.exact:
-            decline = f"I have no tool for this: {lowered(other.description)}."
+            decline = f"I have no tool for this: {lowered(other.description.rstrip('.'))}."
         return exchange(typed(choose, request.text), decline) if request else None
 
-    def _unspecified(self, tools: list[Tool]) -> list[Message] | None:
+    def _beside_another(self, tool: Tool, tools: Sequence[Tool]) -> bool:
+        """Whether another of them stands near it in the list, so that it may do what this one cannot."""
+        places = [self.places.get(each.function.name, -RELATED) for each in (tool, *tools)]
+        return any(0 < abs(places[0] - place) < RELATED for place in places[1:])
+
+    def unspecified(self, tools: list[Tool]) -> list[Message] | None:
         made = self.choose.pick(tools).unspecified(self.choose)
         return exchange(*made) if made else None
 
-    def _talk(self, tools: list[Tool]) -> list[Message]:
+    def talked(self, tools: list[Tool]) -> list[Message]:
         return exchange(*self.talk.exchange(self.choose, page=False))
 
     def _talk_beside(self, names: set[str]) -> list[Message]:
@@ -228,10 +248,13 @@ def _done(text: str, asked: Sequence[builtin.Asked]) -> list[Message]:
 def alike(one: Function, other: Function) -> bool:
     """Whether the tool of one may do for the other: their names share what they are about, or much of their
     descriptions. What is done with it (get, find ...) is in the names of most."""
-    names = [{word.rstrip("s") for word in set(spaced(each.name).split()) - VERBS} for each in (one, other)]
+    modules = {each.name.rpartition(".")[0] for each in (one, other)}
+    shared = f"{modules.pop()}." if len(modules) == 1 else ""  # the module says what both are about, not what they do
+    words = [spaced(each.name.removeprefix(shared)).split() for each in (one, other)]
+    names = [{word.rstrip("s") for word in set(each) - VERBS} for each in words]
     told = [{word.rstrip("s") for word in re.findall(r"[a-z]{4,}", each.description.lower())} for each in (one, other)]
-    shared = len(told[0] & told[1]) / max(1, min(map(len, told)))
-    return bool(names[0] & names[1]) or shared > ALIKE_SHARE
+    common = len(told[0] & told[1]) / max(1, min(map(len, told)))
+    return bool(names[0] & names[1]) or common > ALIKE_SHARE
 
 
 def accepted(path: Path) -> Iterator[Tree]:

@@ -4,26 +4,34 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from training.values import POOLS, Chooser, Kind, Said, capital, lines, lowered
 
 DETAILED = "functions_3.txt"  # whose requests tell much in passing
-FILES = ("everyday.txt", "functions_1.txt", "functions_2.txt", DETAILED)  # the place in them says what is held out
+LIBRARIES = "functions_4.txt"  # in the manner of libraries: families of similar functions stand together
+PLURAL = "functions_5.txt"  # of which people ask several things at once
+# the place in them says what is held out
+FILES = ("everyday.txt", "functions_1.txt", "functions_2.txt", DETAILED, LIBRARIES, PLURAL)
 SERVICES = "services.txt"  # operations of real services, whose names stay as they are
 OPTIONAL_SHARE = 0.8  # of the optional parameters stay in a schema
 IN_PERCENT, FRACTION_SHARE = " in percent", 0.4
 SPARE_SHARE = 0.4  # of the requests name parameters that their template does not
 WOVEN_SHARE = 0.7  # of these parameters stand inside the sentence
 CLAUSE_SHARE = 0.65  # of the clauses that a template may do without are said
-LIST_SHARE = 0.2  # of several requests in a message
+TRIES = 4  # to find a value that is not said yet
 NAMED = re.compile(r"\{(\w+(?:\.\w+)?)\}")
 CLAUSE = re.compile(r"~([^~]*)~")
+ARTICLE = re.compile(r"\b([Aa]) (?=\{(\w+(?:\.\w+)?)\})")  # before a value
+AN = re.compile(r"(?!eu|one|uni)[aeiouAEIO]|8|1[18]\b")  # how the words start that "an" stands before
 LEADING = re.compile(r"^[ ,:;]+(and )?")  # what joins a clause that is not there
-TOLD = re.compile(r"\b(I|[Mm]y|[Ww]e|[Oo]ur)\b|[.?!] |[^.?]$|\(\{")  # a story, or so short: odd with several values
+PHRASE = re.compile(r"(in|at|by|around|on|for|as|to|with|without|from|of|only|not|per) ")
+THIRD_PERSON = re.compile(r"([A-Z][a-z]+)(?<!s)s(?= (an?|the|all|every|each|how|what|which|whether|one|two|some)\b)")
 ORDER = re.compile(r"(?!(I|We|My|Our|A|An|The|This)\b)[^.?!]+\.")  # a sentence that "please" may stand before
+
+NOTHING: Mapping[str, Said] = {}
 
 Call = dict[str, Any]  # {"name": ..., "arguments": {...}}
 
@@ -107,8 +115,13 @@ class Function:
 
 
 def _renamed(choose: Chooser, name: str) -> str:
+    """The name of a module and the dot stay."""
+    module, dot, name = name.rpartition(".")
     pascal = "".join(map(capital, name.split("_")))
-    return choose.pick(POOLS["function name"]).format(snake=name, camel=name[0] + pascal[1:], pascal=pascal)
+    camel = name[0] + pascal[1:]
+    if dot:
+        return f"{module}.{choose.pick((name, name, name, camel))}"
+    return choose.pick(POOLS["function name"]).format(snake=name, camel=camel, pascal=pascal)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,83 +133,63 @@ class Tool:
     parameters: Mapping[str, Parameter]
     schema: dict[str, Any]
 
-    def ask(self, choose: Chooser) -> Request | None:
-        """None where no template fits the parameters."""
-        template = self._template(choose)
+    def ask(
+        self, choose: Chooser, known: Mapping[str, Said] = NOTHING, refer: Callable[[str], str] = str
+    ) -> Request | None:
+        """With the values of `known`, to which `refer` may let the template refer by other words. None where no
+        template fits."""
+        template = self.template(choose, lambda text: known.keys() <= set(NAMED.findall(text)))
         if template is None:
             return None
-        said = self._said(choose, NAMED.findall(template))
-        text = _worded(template, said)
+        said = self.said(choose, NAMED.findall(template)) | {**known}
+        text = worded(refer(template), said)
         spare = [p for name, p in self.parameters.items() if not (name in said or "." in name or p.kind.text == "o")]
         if choose.chance(SPARE_SHARE):
             told = ""
             for extra in choose.some(spare, choose.pick((1, 1, 1, 2, 3))):
-                said |= self._said(choose, [extra.name])
+                said |= self.said(choose, [extra.name])
                 if choose.chance(WOVEN_SHARE):
                     text = _woven(choose, text, extra, said[extra.name])
                 else:
                     told += _told(choose, extra, said[extra.name])
             text += told
-        return Request(text, [self._call(said)])
+        return Request(text, [self.call(said)])
 
     def filled(self, choose: Chooser, text: str) -> str | None:
         """A text about the things of this tool that its call cannot answer. None where it has not all of them."""
         named = NAMED.findall(text)
-        return _worded(text, self._said(choose, named)) if self.parameters.keys() >= set(named) else None
-
-    def several(self, choose: Chooser) -> Request | None:
-        """One request that takes two to four calls of this tool."""
-        template = self._template(choose, alone=True)
-        if template is None:
-            return None
-        count = choose.pick((2, 2, 2, 3, 3, 4))
-        if choose.chance(0.3):
-            return joined(choose, [request for _ in range(count) if (request := self.ask(choose))])
-        used = NAMED.findall(template)
-        single = [name for name in used if used.count(name) == 1 and self.parameters[name].kind.text[0] not in "lb"]
-        if not single:
-            return None
-        varied = choose.some(single, choose.pick((1, 1, 2)))
-        fixed = self._said(choose, [name for name in used if name not in varied])
-        rows = [fixed | self._said(choose, varied) for _ in range(count)]
-        listed = {name: Said(None, choose.listed([row[name].words for row in rows])) for name in varied}
-        text = _worded(template, fixed | listed)
-        if len(varied) > 1:
-            text = f"{text[:-1]}, respectively{text[-1]}"
-        elif choose.chance(0.4) and self._plain(used, varied[0]):
-            further = choose.listed([row[varied[0]].words for row in rows[1:]])
-            text = f"{_worded(template, rows[0])} {choose.pick(POOLS['the same']).format(further)}"
-        elif choose.chance(0.2):
-            text += f" {choose.pick(POOLS['for each'])}"
-        return Request(text, [self._call(row) for row in rows])
-
-    def _plain(self, used: list[str], varied: str) -> bool:
-        """Whether a value alone says which of the parameters it is for."""
-        kinds = [re.sub(r"^[in].*", "number", self.parameters[name].kind.text) for name in used]
-        return kinds.count(kinds[used.index(varied)]) == 1
+        return worded(text, self.said(choose, named)) if self.parameters.keys() >= set(named) else None
 
     def unspecified(self, choose: Chooser) -> tuple[str, str] | None:
         """A request that leaves out what is required, and the question that asks for it. None where nothing is."""
         required = [spaced(name) for name, p in self.parameters.items() if p.required and "." not in name]
         if not required or self.function.exact:
             return None
-        wish = choose.pick(POOLS["wish"]).format(lowered(self.function.description.rstrip(".")))
+        wish = choose.pick(POOLS["wish"]).format(lowered(imperative(self.function.description).rstrip(".")))
         return wish, choose.pick(POOLS["missing"]).format(choose.listed(required))
 
-    def _template(self, choose: Chooser, alone: bool = False) -> str | None:
+    def template(self, choose: Chooser, fits: Callable[[str], object] = bool) -> str | None:
+        """One with or without its clauses. None where there is none that `fits` and has no other parameters."""
         known = self.parameters.keys()
-        fits = [t for t in self.function.templates if known >= set(NAMED.findall(CLAUSE.sub("", t)))]
-        fits = [t for t in fits if not (alone and TOLD.search(t))]
+        able = [t for t in self.function.templates if known >= set(NAMED.findall(CLAUSE.sub("", t)))]
 
         def clause(found: re.Match[str]) -> str:
             return found[1] if known >= set(NAMED.findall(found[1])) and choose.chance(CLAUSE_SHARE) else ""
 
-        return capital(LEADING.sub("", CLAUSE.sub(clause, choose.pick(fits)).rstrip())) if fits else None
+        made = (capital(LEADING.sub("", CLAUSE.sub(clause, each).rstrip())) for each in choose.some(able, len(able)))
+        return next(filter(fits, made), None)
 
-    def _said(self, choose: Chooser, names: Iterable[str]) -> dict[str, Said]:
-        return {name: self.parameters[name].said(choose) for name in dict.fromkeys(names)}
+    def said(self, choose: Chooser, names: Iterable[str]) -> dict[str, Said]:
+        """Values for these parameters: others for each of those that take the same, where there are others."""
+        made: dict[str, Said] = {}
+        for name in dict.fromkeys(names):
+            parameter = self.parameters[name]
+            taken = [said.value for other, said in made.items() if self.parameters[other].kind == parameter.kind]
+            tries = (parameter.said(choose) for _ in range(TRIES))
+            made[name] = next((said for said in tries if said.value not in taken), parameter.said(choose))
+        return made
 
-    def _call(self, said: Mapping[str, Said]) -> Call:
+    def call(self, said: Mapping[str, Said]) -> Call:
         arguments: dict[str, Any] = {}
         for name in self.parameters:
             if name in said:
@@ -205,17 +198,32 @@ class Tool:
         return {"name": self.name, "arguments": arguments}
 
 
-def _worded(template: str, said: Mapping[str, Said]) -> str:
+def worded(template: str, said: Mapping[str, Said]) -> str:
+    template = ARTICLE.sub(lambda found: found[1] + ("n " if AN.match(said[found[2]].words) else " "), template)
     return NAMED.sub(lambda found: said[found[1]].words, template)
 
 
 def spaced(name: str) -> str:
-    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", name).replace("_", " ").lower()
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", name).replace("_", " ").replace(".", " ").lower()
+
+
+def imperative(described: str) -> str:
+    """`Write a text backwards` for `Writes a text backwards`."""
+    verb = THIRD_PERSON.match(described)
+    if verb is None:
+        return described
+    stem = re.sub(r"ie$", "y", re.sub(r"(?<=ch|sh|ss)e$|(?<=x)e$", "", verb[1]))
+    return stem + described[verb.end() :]
+
+
+def alone(parameter: Parameter, said: Said) -> bool:
+    """Whether the words speak for themselves, without the name of the parameter: `with pets`, `in front`."""
+    return parameter.kind.text.startswith("b(") or (parameter.kind.text[0] == "e" and bool(PHRASE.match(said.words)))
 
 
 def _told(choose: Chooser, parameter: Parameter, said: Said) -> str:
     """A value in a sentence of its own."""
-    if parameter.kind.text.startswith("b("):
+    if alone(parameter, said):
         return f" {capital(said.words)}."
     form = choose.pick(POOLS["told of a switch" if parameter.kind.text == "b" else "told of a value"])
     return f" {capital(form.format(name=spaced(parameter.name), words=said.words, value=json.dumps(said.value)))}"
@@ -226,7 +234,7 @@ def _woven(choose: Chooser, text: str, parameter: Parameter, said: Said) -> str:
     kind, name = parameter.kind.text, spaced(parameter.name)
     end = text[-1] if text[-1] in ".?!" else ""
     body = text.removesuffix(end)
-    if kind.startswith("b("):
+    if alone(parameter, said):
         return f"{body}, {said.words}{end}"
     if kind == "b":
         form = choose.pick(POOLS[f"woven of {'yes' if said.value else 'no'}"])
@@ -234,24 +242,6 @@ def _woven(choose: Chooser, text: str, parameter: Parameter, said: Said) -> str:
     if choose.chance(0.2) and not re.search(r"[.?!:\n] ?", body):
         return capital(choose.pick(POOLS["woven in front"]).format(name=name, words=said.words)) + lowered(text)
     return body + choose.pick(POOLS["woven of a value"]).format(name=name, words=said.words) + end
-
-
-def joined(choose: Chooser, requests: list[Request]) -> Request:
-    """Several requests in one sentence, one sentence after the other, or as a list."""
-    calls = [call for request in requests for call in request.calls]
-    texts = [request.text for request in requests]
-    if len(texts) > 1 and choose.chance(LIST_SHARE) and "\n" not in "".join(texts):
-        numbered = choose.chance(0.5)
-        points = [f"{at}. {text}" if numbered else f"- {text}" for at, text in enumerate(texts, 1)]
-        return Request("\n".join([choose.pick(POOLS["before a list"]), *points]), calls)
-    text = texts[0]
-    for more in texts[1:]:
-        text += "" if text[-1] in ".?!" else "."
-        where = " before a question" if more.endswith("?") else ""
-        between, within = (choose.pick(POOLS[f"between {what}{where}"]) for what in ("sentences", "requests"))
-        ways = (f"{text} {between} {lowered(more)}", f"{text.rstrip('.?!')}{within} {lowered(more)}", f"{text} {more}")
-        text = choose.pick(ways)
-    return Request(text, calls)
 
 
 def typed(choose: Chooser, text: str) -> str:

@@ -12,22 +12,28 @@ from pathlib import Path
 
 from agents.prompt import numbered
 from retrieval.chunking import passage_title, split
+from retrieval.cut import sentences
 from retrieval.loaders import markdown
 from retrieval.passage import Passage as Retrieved
+from training import readings
 from training.functions import typed
-from training.values import POOLS, Chooser, capital, lines, lowered
+from training.values import DATA, POOLS, Chooser, capital, lines, lowered
 
 DOCS = Path(__file__).parent.parent / "docs"
 NOT_FOR_USERS = ("LOG", "HISTORY", "ARCHITECTURE")
 PASSAGES = (1, 1, 2, 2, 3, 3, 4)
-FOUND_SHARE = 0.4  # of the questions come with the passages that a worker found for them
+PASSAGE_TOKENS = (70, 90, 110, 110, 110, 130, 160, 240, 400)  # in a prompt: what there is time for, mostly 110
+TOKEN_CHARS = 4  # about
+READINGS_SHARE = 0.3  # of the questions are about documents of users
+FOUND_SHARE = 0.5  # of the other questions come with the passages that a worker found for them
 UNDOCUMENTED_SHARE = 0.22  # of these have no answer in the documentation
-OWN_SHARE = 0.25  # of the other questions are about passages of the documentation; the rest are invented
+OWN_SHARE = 0.3  # of the other questions are about passages of the documentation; the rest are invented
 UNANSWERABLE_SHARE = 0.25
 SECOND_SHARE = 0.12  # of these questions ask for two things
 WINDOW_SHARE = 0.7  # of our own passages are cut to some sentences, as retrieval does
-UNQUOTABLE = re.compile(r"\||```|^(?: {4}|\t)", re.MULTILINE)  # tables and code: no sentences to copy
-SENTENCES = re.compile(r"(?<=[a-z`)])\. (?=[A-Z`])")
+WIDER_SHARE = 0.5  # of the found passages that answer have other sentences around the one that does
+BESIDE_SHARE = 0.3  # of what is found has another passage of the same page beside it
+KEYS = re.compile(r"`[^`]+`|\d[\d,.]*")
 SETTING = re.compile(
     r"^\| `(?P<flag>--[a-z-]+)` \| `(?P<variable>\w+)` \| (?P<default>.*?) \| (?P<meaning>.*?) \|$", re.M
 )
@@ -35,10 +41,15 @@ SETTING = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """A sentence without its full stop, and questions that it answers."""
+    """What a passage says, without its full stop, and questions that it answers: mostly in the same words."""
 
     sentence: str
     questions: tuple[str, ...]
+    retold: str = ""  # the answer, where the passage has a table, code, or no whole sentence
+
+    @property
+    def answer(self) -> str:
+        return self.retold or capital(self.sentence)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +60,19 @@ class Passage:
 
     def tells(self, fact: Fact) -> bool:
         return fact.sentence in " ".join(self.text.split())
+
+    def may_tell(self, fact: Fact) -> bool:
+        """Whether it has the sentence, or all commands and numbers of the answer: other words may say the same."""
+        keys = set(KEYS.findall(fact.answer))
+        return self.tells(fact) or (bool(keys) and keys <= set(KEYS.findall(self.text)))
+
+    @property
+    def page(self) -> str:
+        return self.title.split(" > ")[0]
+
+    @property
+    def tokens(self) -> int:
+        return (len(self.title) + len(self.text)) // TOKEN_CHARS
 
     @property
     def retrieved(self) -> Retrieved:
@@ -66,51 +90,67 @@ class Asked:
 
 def ask(choose: Chooser) -> Asked:
     """A question with its passages in any order: some answer it, or none does."""
+    if choose.chance(READINGS_SHARE):
+        found, question, answer = readings.ask(choose)
+        told = [Passage(each.title, each.text) for each in found]
+        return Asked(prompt(told, typed(choose, question)), answer, question)
     if choose.chance(FOUND_SHARE):
         return _found(choose)
-    make = _own if choose.chance(OWN_SHARE) else invented
-    about = make(choose)
-    others = [each for _ in range(choose.pick(PASSAGES) - 1) if (each := make(choose)).text != about.text]
+    own = choose.chance(OWN_SHARE)
+    about = _own(choose) if own else invented(choose)
     fact = choose.pick(about.facts)
+    beside = (_beside(choose, about) if own else invented(choose) for _ in range(choose.pick(PASSAGES) - 1))
+    others = [each for each in beside if not each.tells(fact)]
     rest = tuple(each for each in about.facts if each is not fact)
     question = choose.pick(fact.questions)
     if choose.chance(UNANSWERABLE_SHARE):
-        if make is _own:  # others of the documentation may tell it in other words
+        if own:  # others of the documentation may tell it in other words
             told = [invented(choose) for _ in (about, *others)]
         else:
             told = ([_thing(about.title, rest)] if rest else []) + (others or [invented(choose)])
         return Asked(prompt(told, typed(choose, question)), choose.pick(POOLS["refusal"]), question)
     told = choose.some([about, *others], len(others) + 1)
     source = f"[{told.index(about) + 1}]"
-    answer = f"{fact.sentence} {source}."
+    answer = f"{fact.answer} {source}."
     if rest and choose.chance(SECOND_SHARE):
         second = choose.pick(rest)
         question = f"{question.rstrip('?')} and {lowered(choose.pick(second.questions))}"
-        answer += f" {second.sentence} {source}."
+        answer += f" {second.answer} {source}."
     return Asked(prompt(told, typed(choose, question)), answer, question)
 
 
 def _found(choose: Chooser) -> Asked:
-    """A question about the documentation with what a worker found for it, and now and then something beside it."""
+    """A question about the documentation with what a worker found for it, as far as a model has time to read it."""
     fact: Fact | None
     fact, question = choose.pick(answered_questions())
     if choose.chance(UNDOCUMENTED_SHARE):
         fact, question = None, choose.pick(undocumented())
     found = retrieved(question)
-    about = next((each for each in found if fact and each.tells(fact)), None)
-    others = [each for each in found if not (fact and each.tells(fact))]
-    kept = choose.some(others, len(others) if choose.chance(0.6) else choose.between(0, len(others)))
-    told = [each for each in found if each is about or each in kept]
-    if not told and choose.chance(0.5):
-        return Asked(question, choose.pick(POOLS["refusal"]), question)
-    if not told or choose.chance(0.25):
-        told.append(_any(choose))
-    if choose.chance(0.4):
+    if not found:
+        told = [_any(choose)] if choose.chance(0.5) else []
+        return Asked(prompt(told, question) if told else question, choose.pick(POOLS["refusal"]), question)
+    about = next((each for each in found if fact and each.tells(fact)), found[0])
+    others = [each for each in found if each is not about]
+    if fact and choose.chance(WIDER_SHARE):
+        about = _window(choose, _telling(fact) or about, fact)
+    if choose.chance(BESIDE_SHARE):
+        other = _beside(choose, about)
+        others = [other, *(each for each in others if each.title != other.title)]
+    told = _read_in_time(choose, about, (each for each in others if not (fact and each.may_tell(fact))))
+    if choose.chance(0.8):
         choose.random.shuffle(told)
-    answer = choose.pick(POOLS["refusal"])
-    if fact and about:
-        answer = f"{capital(fact.sentence)} [{told.index(about) + 1}]."
+    answer = f"{fact.answer} [{told.index(about) + 1}]." if fact else choose.pick(POOLS["refusal"])
     return Asked(prompt(told, typed(choose, question)), answer, question)
+
+
+def _read_in_time(choose: Chooser, about: Passage, others: Iterable[Passage]) -> list[Passage]:
+    """This passage, and of the others as many as fit beside it."""
+    told, left = [about], choose.pick(PASSAGE_TOKENS) - about.tokens
+    for each in others:
+        if each.tokens <= left:
+            told.append(each)
+            left -= each.tokens
+    return told
 
 
 def distracting(choose: Chooser, question: str) -> str:
@@ -135,7 +175,7 @@ def invented(choose: Chooser) -> Passage:
     told = choose.some(_kinds()[kind], choose.pick((1, 2, 2, 3, 4)))
     facts = [_fact(choose.fill(line, thing=thing, slug=name.lower())) for line in told]
     title = choose.pick(POOLS["title of a passage"]).format(thing=thing, kind=capital(kind), slug=name.lower())
-    return _thing(capital(title), [Fact(capital(fact.sentence), fact.questions) for fact in facts])
+    return _thing(capital(title), [replace(fact, sentence=capital(fact.sentence)) for fact in facts])
 
 
 def _thing(title: str, facts: Iterable[Fact]) -> Passage:
@@ -150,21 +190,38 @@ def _kinds() -> dict[str, list[str]]:
 
 
 def _fact(line: str) -> Fact:
-    """A line is `sentence|question;;question`."""
-    sentence, questions = line.rsplit("|", 1)
-    return Fact(sentence, tuple(questions.split(";;")))
+    """A line is `sentence|question;;question`, or `sentence => answer|question;;question`."""
+    said, questions = line.rsplit("|", 1)
+    sentence, _, retold = said.partition(" => ")
+    return Fact(sentence, tuple(questions.split(";;")), retold)
 
 
 def _own(choose: Chooser) -> Passage:
-    """Of the documentation: the sentence of a fact with some of its neighbours, or all of a chunk."""
+    """Of the documentation: all of a chunk, or what retrieval might cut out of it."""
     passage = choose.pick(_documented())
-    sentences = SENTENCES.split(" ".join(passage.text.split()))
-    fact = choose.pick(passage.facts).sentence
-    at = next((i for i, sentence in enumerate(sentences) if fact in sentence), None)
-    if at is None or UNQUOTABLE.search(passage.text) or not choose.chance(WINDOW_SHARE):
+    return _window(choose, passage, choose.pick(passage.facts)) if choose.chance(WINDOW_SHARE) else passage
+
+
+def _beside(choose: Chooser, passage: Passage) -> Passage:
+    """Another one of the same page: the next best for most questions, and the likeliest to be confused with it."""
+    chunks = [each for each in _documented() if each.page == passage.page and each.title != passage.title]
+    if not chunks:
+        return _own(choose)
+    other = choose.pick(chunks)
+    return _window(choose, other, choose.pick(other.facts))
+
+
+def _window(choose: Chooser, passage: Passage, fact: Fact) -> Passage:
+    """The sentence of the fact with some of its neighbours; tables and code stay whole."""
+    spans = sentences(passage.text)
+    at = next(
+        (i for i, (start, end) in enumerate(spans) if replace(passage, text=passage.text[start:end]).tells(fact)), None
+    )
+    if at is None:
         return passage
-    text = ". ".join(sentences[max(0, at - choose.between(0, 2)) : at + choose.between(1, 3)]).rstrip(".") + "."
-    return Passage(passage.title, text, tuple(each for each in passage.facts if each.sentence in text))
+    first, last = max(0, at - choose.pick((0, 1, 1, 2, 3))), min(len(spans) - 1, at + choose.pick((0, 0, 1, 2)))
+    cut = replace(passage, text=passage.text[spans[first].start : spans[last].end])
+    return replace(cut, facts=tuple(each for each in passage.facts if cut.tells(each)))
 
 
 @cache
@@ -176,18 +233,24 @@ def documentation() -> Iterator[Passage]:
     """The pages for users, in the chunks that retrieval finds, each with the questions that its text answers."""
     for path in sorted(each for each in DOCS.glob("*.md") if each.stem not in NOT_FOR_USERS):
         document = markdown.load(path.read_bytes(), path.name)
-        for chunk in split(document, lambda text: len(text) // 4):
+        for chunk in split(document, lambda text: len(text) // TOKEN_CHARS):
             passage = Passage(passage_title(document.title, chunk.heading), chunk.text)
-            facts = [fact for fact in written_questions() if passage.tells(fact)]
+            said = " ".join(chunk.text.split())
+            facts = [fact for fact in written_questions() if fact.sentence in said]
             for setting in SETTING.finditer(chunk.text):
                 facts += [_fact(line.format(**setting.groupdict())) for line in lines("settings.txt")]
             yield replace(passage, facts=tuple(facts))
 
 
 @cache
+def _telling(fact: Fact) -> Passage | None:
+    return next((each for each in _documented() if fact in each.facts), None)
+
+
+@cache
 def written_questions() -> list[Fact]:
-    """Sentences of the documentation, with what people ask."""
-    return list(map(_fact, lines("documentation.txt")))
+    """Of the documentation, with what people ask."""
+    return [_fact(line) for path in sorted(DATA.glob("documentation*.txt")) for line in lines(path.name)]
 
 
 @cache
@@ -208,15 +271,15 @@ def answered_questions() -> list[tuple[Fact, str]]:
 
 
 @cache
-def _retrieved() -> dict[str, list[Passage]]:
-    """A line is `[question, [title, text], ...]`."""
+def known() -> dict[str, list[Passage]]:
+    """What was found for each question. A line is `[question, [title, text], ...]`."""
     found = map(json.loads, lines("retrieved.jsonl"))
     return {heard(question): [Passage(title, text) for title, text in passages] for question, *passages in found}
 
 
 def retrieved(question: str) -> list[Passage]:
-    """What a worker found for it; `python -m training.retrieved` asks anew."""
-    return _retrieved().get(heard(question), [])
+    """What a worker found for it; `python -m training.retrieved` asks for new ones."""
+    return known().get(heard(question), [])
 
 
 def heard(question: str) -> str:

@@ -1,6 +1,6 @@
 """What a running worker finds in its store `docs` for questions about the documentation, and beside small talk.
 
-Writes data/retrieved.jsonl:
+Adds to data/retrieved.jsonl what is not there yet; delete the file after the documentation has changed.
 
 python -m training.retrieved URL API_KEY
 """
@@ -10,15 +10,17 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from random import Random
 
 import httpx
 
-from training.passages import documentation, heard, questions
+from training.passages import Passage, documentation, heard, known, questions, written_questions
 from training.talk import Talk
 from training.values import DATA, Chooser
 
 TALK = 1200  # messages
+AT_ONCE = 4  # searches
 ASKED = {"max_num_results": 4, "ranking_options": {"score_threshold": 0.3}}  # as page.toml has it, and as a row holds
 
 
@@ -26,16 +28,30 @@ def found(client: httpx.Client) -> Iterator[str]:
     titles = {" ".join(passage.text.split()): passage.title for passage in documentation()}
     talk, choose = Talk(), Chooser(Random("retrieved"))
     said = (talk.exchange(choose, page=True)[0] for _ in range(TALK))
-    for question in dict.fromkeys(map(heard, (*questions(), *said))):
+
+    answered = {heard(question): fact for fact in written_questions() for question in fact.questions}
+
+    def line(question: str) -> str:
         answer = client.post("/v1/vector_stores/docs/search", json={"query": question, **ASKED}).raise_for_status()
         texts = [each["content"][0]["text"] for each in answer.json()["data"]]
         # a passage is a part of a chunk, or spans several of one heading: its first words are in one
         begun = [" ".join(text.split())[:60] for text in texts]
         named = [next((title for chunk, title in titles.items() if words in chunk), "") for words in begun]
-        if texts:
-            yield json.dumps([question, *zip(named, texts, strict=True)], ensure_ascii=False)
+        found = list(zip(named, texts, strict=True))
+        if (fact := answered.get(question)) and not any(Passage(*each).tells(fact) for each in found):
+            found = []  # without the answer, training has no use for them
+        return json.dumps([question, *found], ensure_ascii=False)
+
+    new = [each for each in dict.fromkeys(map(heard, (*questions(), *said))) if each not in known()]
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        yield from pool.map(line, new)
 
 
 if __name__ == "__main__":
-    with httpx.Client(base_url=sys.argv[1], headers={"authorization": f"Bearer {sys.argv[2]}"}) as worker:
-        (DATA / "retrieved.jsonl").write_text("".join(f"{line}\n" for line in found(worker)))
+    key = {"authorization": f"Bearer {sys.argv[2]}"}
+    with (
+        httpx.Client(base_url=sys.argv[1], headers=key, timeout=60) as worker,
+        (DATA / "retrieved.jsonl").open("a") as target,
+    ):
+        for each in found(worker):
+            print(each, file=target, flush=True)

@@ -15,6 +15,7 @@ SMALL = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight",
 FIRST_DAY, LAST_DAY = date(2019, 1, 1).toordinal(), date(2027, 12, 28).toordinal()
 BRACES = re.compile(r"\{([a-z]+2?|\d+-\d+)\}")
 CODED = re.compile(r"\b([Cc]ode|[Ss]ymbol|ISO|IATA|letters?)\b")  # in a description that asks for a code
+DATE_FORMAT = re.compile(r"YYYY[-/]?MM[-/]?DD|(MM/DD|DD([./-])MM)[./-]YYYY")
 TYPES = {"b": "boolean", "i": "integer", "n": "number", "p": "number", "@": "string"}
 
 T = TypeVar("T")
@@ -134,7 +135,7 @@ class Kind:
         return {"type": TYPES[self.text[0]]}
 
     def said(self, choose: Chooser, description: str = "") -> Said:
-        """`description` may ask for a format: YYYY-MM-DD, HH:MM."""
+        """`description` may ask for a format: YYYY-MM-DD or another order of these, HH:MM."""
         match self.text[0]:
             case "e":
                 option, _, words = choose.pick(self.options).partition("=")
@@ -157,7 +158,7 @@ class Kind:
                 return Said(share, choose.pick((f"{share * 100:g}%", f"{share * 100:g} percent", str(share))))
         pool = self.text[1:]
         if pool == "date":
-            return _date(choose, "YYYY" in description)
+            return _date(choose, description)
         if pool == "time":
             return _time(choose, "HH:MM" in description)
         word = choose.word(pool)
@@ -175,7 +176,8 @@ def _spoken(choose: Chooser, code: str) -> str:
 
 def _list(choose: Chooser, of: str) -> Said:
     if of[0] == "o":
-        each = [Kind(of).said(choose) for _ in range(choose.pick((1, 2, 2, 3)))]
+        made = [Kind(of).said(choose) for _ in range(choose.pick((1, 2, 2, 3, 4)))]
+        each = list({next(iter(said.value.values())): said for said in made}.values())
         return Said([said.value for said in each], choose.listed([said.words for said in each]))
     count = choose.between(2, 6)
     if of == "i":
@@ -205,11 +207,15 @@ def _decimal(choose: Chooser, low: float, high: float) -> Said:
     return Said(int(value), str(int(value))) if whole else Said(value, str(value))
 
 
-def _date(choose: Chooser, as_iso: bool) -> Said:
+def _date(choose: Chooser, description: str) -> Said:
     day = date.fromordinal(choose.between(FIRST_DAY, LAST_DAY))
     iso, month = day.isoformat(), POOLS["month"][day.month - 1]
     words = choose.pick((iso, iso, f"{month} {day.day}, {day.year}", f"{day.day} {month} {day.year}"))
-    return Said(iso if as_iso else words, words)
+    wanted = DATE_FORMAT.search(description)
+    if wanted is None:
+        return Said(words, words)
+    parts = {"YYYY": f"{day.year}", "MM": f"{day.month:02d}", "DD": f"{day.day:02d}"}
+    return Said(re.sub("YYYY|MM|DD", lambda part: parts[part[0]], wanted[0]), words)
 
 
 def _time(choose: Chooser, of_24_hours: bool) -> Said:
