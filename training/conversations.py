@@ -98,7 +98,7 @@ class Conversations:
         choose = self.choose
         schemas = choose.some(builtin.SCHEMAS, choose.pick((2, 2, 3, 3, 3))) if choose.chance(0.6) else builtin.SCHEMAS
         names = {schema["function"]["name"] for schema in schemas}
-        kinds = [*[self._server] * 8, *[self._documents] * 8, *[self._talk_beside] * 5]
+        kinds = [*[self._server] * 8, *[self._documents] * 8, *[self._talk_beside] * 7]
         return self._tree(schemas, [choose.pick(kinds)(names) for _ in range(choose.between(6, 11))])
 
     def plain(self) -> Tree:
