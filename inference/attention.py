@@ -12,6 +12,9 @@ FLASH = {"off": False, "on": True}
 F16, Q8_0, Q4_0 = "f16", "q8_0", "q4_0"
 KV_TYPES = (F16, Q8_0, Q4_0)  # of keys and values
 QUANTISED = frozenset({Q8_0, Q4_0})  # llama.cpp reads quantised values only with flash attention
+# With a stream per slot, all rows that are computed together read a multiple of so many cells, and mask those that they
+# must not see.
+CELLS_READ = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +51,11 @@ def attention(layout: str, flash: str, *, gpu: bool, measured: Attention | None 
     if measured is not None and layout == flash == AUTO:
         return measured
     return Attention(LAYOUTS.get(layout, False), FLASH.get(flash, gpu))
+
+
+def cells_read(tokens: int) -> int:
+    """Cells that a row reads to attend to so many tokens, the row's own included."""
+    return -(-tokens // CELLS_READ) * CELLS_READ
 
 
 def _name(names: dict[str, bool], value: bool) -> str:

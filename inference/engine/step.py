@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from math import inf
 from operator import attrgetter
 
+from inference.attention import CELLS_READ
 from inference.backend import Chunk
 from inference.config import EngineConfig
 from inference.generation import Priority
@@ -159,10 +160,9 @@ MIN_CHUNK = 16
 # Where the oldest prompt can be completed in a step of at most this many times that limit, the step computes only whole
 # prompts: a part of a prompt makes one more step for which all streams wait, and costs more than its rows.
 WHOLE_STRETCH = 2.0
-# With a stream per slot, all rows of a step read a multiple of so many cells, and mask those that they must not see. A
-# chunk of a prompt that runs into further cells makes all of its rows read them, so it ends before them if it then
-# still has so many rows that another step costs less than what is saved.
-CELLS_READ, WITHIN_CELLS_MIN = 256, 32
+# A chunk of a prompt that runs into further cells makes all of its rows read them, so it ends before them if it then
+# still has so many rows that another step costs less than what is saved (see CELLS_READ).
+WITHIN_CELLS_MIN = 32
 
 
 class Chunks:

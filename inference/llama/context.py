@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from itertools import pairwise
+from math import inf
 from time import perf_counter
 from typing import Any
 
@@ -33,6 +33,7 @@ from inference.llama.library import (
     synchronize,
 )
 from inference.llama.lora import LoadedAdapters
+from inference.llama.micro_batches import micro_batches
 from inference.llama.pinned_threads import PinnedThreads
 from inference.llama.state import fingerprint, regions
 from inference.llama.threads import ThreadChooser, thread_options
@@ -45,16 +46,7 @@ STATE_COST = 4
 # llama.cpp aligns tensors to 32 bytes, one after the other, and the first ones hold a number of four bytes per row or
 # output. With a multiple of so many, all others begin with a cache line; otherwise matrices cross them everywhere.
 ALIGNMENT = 16
-# Longest gap of idle slots that is filled with a row each: a further part of a step costs as much as about eight rows.
-GAP_MAX = 2
 _KV_TYPES = {F16: lib.GGML_TYPE_F16, Q8_0: lib.GGML_TYPE_Q8_0, Q4_0: lib.GGML_TYPE_Q4_0}
-
-
-def between(slots: Sequence[int]) -> list[int]:
-    """The idle slots in short gaps between these slots, which are in ascending order. With a row for each of them, a
-    step is a single part: with streams, llama.cpp computes rows together only for runs of consecutive slots, and each
-    part of a step reads the whole model."""
-    return [idle for low, high in pairwise(slots) if high - low <= GAP_MAX + 1 for idle in range(low + 1, high)]
 
 
 class Batch:
@@ -193,6 +185,8 @@ class LlamaContext:
         self._cores = usable_cores()
         self._meter = CoreMeter()
         self.streams = not mode.unified
+        # Elsewhere attention to cells that a row must not see costs little.
+        self._model_cells = inf if gpu or mode.flash or self._windowed else model.cells_worth
         self.exact = mode.exact and not gpu
         self.slots = slots
         self.context = context
@@ -223,36 +217,35 @@ class LlamaContext:
             self._context = None
 
     def decode(self, chunks: Sequence[Chunk]) -> NDArray[np.float32]:
-        """With separate streams, llama.cpp starts a new micro-batch wherever the order of the slots breaks."""
         if not self._context:
             raise DecodeFailed("the context is closed")
         together = [chunk for chunk in chunks if not chunk.apart]
         if len(together) == len(chunks) or len(chunks) == 1:
             return self._compute(chunks)
         parts = [[chunk] for chunk in chunks if chunk.apart] + ([together] if together else [])
-        logits = {chunk.slot: rows for part in parts for chunk, rows in self._each(part)}
+        logits: dict[int, NDArray[np.float32]] = {}
+        for part in parts:
+            logits |= _by_slot(part, self._compute(part).copy())
         return np.concatenate([logits[chunk.slot] for chunk in chunks])
 
-    def _each(self, part: Sequence[Chunk]) -> Iterator[tuple[Chunk, NDArray[np.float32]]]:
-        """Chunks computed in one batch, each with its logits."""
-        logits = self._compute(part).copy()
-        yield from zip(part, np.split(logits, np.cumsum([chunk.outputs for chunk in part])[:-1]), strict=True)
-
     def _compute(self, chunks: Sequence[Chunk]) -> NDArray[np.float32]:
-        fillers = self._fillers(chunks) if self.streams and self.drops else ()
-        if not fillers:
+        """Chunks computed in one batch."""
+        if not (chunks and self.streams and self.drops):
             return self._step(chunks)
+        rows = micro_batches(chunks, self.length, context=self.context, model_cells=self._model_cells)
+        slots = {chunk.slot for chunk in chunks}
+        fillers = [row for row in rows if row.slot not in slots]
+        if sum([len(row.tokens) for row in rows]) > self.rows_max:
+            rows, fillers = chunks, []
         try:
-            return self._step(sorted([*chunks, *fillers], key=lambda chunk: chunk.slot))
+            logits = self._step(rows)
         finally:
             for row in fillers:
                 self.truncate(row.slot, row.position)
-
-    def _fillers(self, chunks: Sequence[Chunk]) -> Sequence[Chunk]:
-        """Rows for the idle slots between those of the chunks, if there is room; they are dropped after the step."""
-        rows = [Chunk(slot, self.length(slot), [0], outputs=0) for slot in between([chunk.slot for chunk in chunks])]
-        total = len(rows) + sum(len(chunk.tokens) for chunk in chunks)
-        return rows if total <= self.rows_max and all(row.position < self.context for row in rows) else ()
+        if rows[0].slot <= rows[-1].slot:
+            return logits
+        by_slot = _by_slot(rows, logits)
+        return np.concatenate([by_slot[chunk.slot] for chunk in chunks])
 
     def _step(self, chunks: Sequence[Chunk]) -> NDArray[np.float32]:
         outputs = self._batch.fill(chunks, self.slots, self.context)
@@ -387,6 +380,11 @@ class LlamaContext:
         """Raises DecodeFailed where llama.cpp would abort or access freed memory."""
         if not self._context or not 0 <= slot < self.slots:
             raise DecodeFailed(f"no slot {slot}" if self._context else "the context is closed")
+
+
+def _by_slot(chunks: Sequence[Chunk], logits: NDArray[np.float32]) -> dict[int, NDArray[np.float32]]:
+    each = np.split(logits, np.cumsum([chunk.outputs for chunk in chunks])[:-1])
+    return dict(zip([chunk.slot for chunk in chunks], each, strict=True))
 
 
 def _aligned(count: int) -> int:

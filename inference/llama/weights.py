@@ -145,6 +145,13 @@ class LlamaModel:
         return layers, heads, kv_heads
 
     @property
+    def cells_worth(self) -> float:
+        """A row attends to so many cells in about the time in which a few rows read the weights: it multiplies keys and
+        values of each cell, in each layer, by as many numbers as the model has dimensions."""
+        layers, _, _ = self.kv_shape
+        return (self.parameters - self.vocabulary_size * self.dimensions) / (layers * self.dimensions)
+
+    @property
     def window(self) -> int:
         """The tokens that layers with a sliding window attend to; 0 without such layers."""
         return int(lib.llama_model_n_swa(self.handle))

@@ -6,7 +6,7 @@ import pytest
 
 from inference.backend import Chunk
 from inference.llama import DecodeFailed
-from inference.llama.context import GAP_MAX, Batch, between
+from inference.llama.context import Batch
 
 SLOTS, CONTEXT = 4, 10
 
@@ -68,12 +68,3 @@ def test_what_would_make_llama_cpp_abort_is_refused(beside: Chunk, wrong: Chunk)
 def test_a_step_without_rows_is_refused() -> None:
     with pytest.raises(DecodeFailed):
         Batch(8).fill([], SLOTS, CONTEXT)
-
-
-def test_short_gaps_between_slots_are_filled() -> None:
-    assert between([0, 1, 3, 6]) == [2, 4, 5]
-    assert between([2]) == between([2, 3]) == []
-
-
-def test_a_long_gap_between_slots_is_left() -> None:
-    assert between([0, GAP_MAX + 2]) == []

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from inference.attention import ALL, Attention
+from inference.attention import ALL, CELLS_READ, Attention
 from inference.backend import Chunk
 from inference.bundled import DRAFT_MODEL
 from inference.llama import LlamaContext, LlamaModel, build_features
@@ -18,6 +18,7 @@ from inference.llama.library import lib
 
 SLOTS, CONTEXT = 4, 96
 LONG = 60  # tokens: so many that a fork copies a stream
+STREAMS = Attention(unified=False, flash=False)
 CLOSE = 0.5  # logits where rows computed together share their arithmetic; those of another text differ by 5 and more
 WALKS, STEPS = 24, 14
 # A build for which llama.cpp computes several rows differently than one.
@@ -153,6 +154,21 @@ def test_an_idle_slot_between_others_stays_as_it_is(between: int, context: Llama
     goes_on(context, 1, text(1, between)[: CONTEXT - 1])
     context.truncate(2, LONG)
     goes_on(context, 2, text(2))
+
+
+@pytest.mark.parametrize("full", range(SLOTS))
+def test_each_row_has_its_own_logits_where_one_is_computed_apart(full: int, model: LlamaModel) -> None:
+    context = LlamaContext(model, slots=SLOTS, context=1024, rows_max=512, threads=1, attention=STREAMS)
+    context._model_cells = CELLS_READ  # so small a model is read in no time
+    alone = []
+    for slot in range(SLOTS):
+        held = text(slot, 500 if slot == full else LONG)
+        alone.append(context.decode([Chunk(slot, 0, [*held, 7])])[0].copy())
+        context.truncate(slot, len(held))
+    rows = context.decode([Chunk(slot, context.length(slot), [7]) for slot in range(SLOTS)])
+    assert list(context._batch.slots[:SLOTS]) != list(range(SLOTS))
+    assert np.abs(rows - alone).max() < tolerance(context)
+    context.close()
 
 
 @pytest.mark.parametrize("walk", range(WALKS))
