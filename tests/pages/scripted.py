@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -432,8 +433,8 @@ def _error(status: int, text: str, headers: dict[str, str], **told: str) -> web.
 
 
 @asynccontextmanager
-async def serving(worker: ScriptedWorker) -> AsyncIterator[ScriptedWorker]:
-    """Serve on a free port of this machine while the block runs."""
+async def serving(worker: ScriptedWorker, place: socket.socket | None = None) -> AsyncIterator[ScriptedWorker]:
+    """Serve where this socket listens, or on a free port of this machine, while the block runs."""
 
     @web.middleware
     async def identify(request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -448,8 +449,8 @@ async def serving(worker: ScriptedWorker) -> AsyncIterator[ScriptedWorker]:
     runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)
     await runner.setup()
     try:
-        site = web.TCPSite(runner, "127.0.0.1", 0)
-        await site.start()
+        listener = place.dup() if place else socket.create_server(("127.0.0.1", 0))
+        await web.SockSite(runner, listener).start()
         host, port = runner.addresses[0][:2]
         worker.url = f"http://{host}:{port}"
         yield worker

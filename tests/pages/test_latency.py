@@ -353,7 +353,7 @@ async def stretch(page: Page) -> tuple[int, int]:
 async def test_newer_answers_leave_the_selection_in_the_list_alone(
     own_latency: Latency, open_page: OpenPage, database: Database
 ) -> None:
-    page = await open_page(own_latency.url, **own_latency.options)
+    page = await open_page(own_latency.url, own=True, **own_latency.options)
     await page.clock.install()
     await page.reload()
     marked = page.locator(f"[data-trace='{own_latency.slow.id}'] .trace-what")
@@ -395,7 +395,7 @@ async def test_a_session_that_ended_leads_to_signing_in_and_is_asked_for_no_more
         asked.append(route.request.url)
         await route.fulfill(status=401, json={"error": {"message": "Invalid credentials."}})
 
-    page = await open_page(latency.url, **latency.options)
+    page = await open_page(latency.url, own=True, **latency.options)
     await page.clock.install()
     await page.route("**/ops/api/**", refuse)
     await page.reload()
@@ -412,7 +412,7 @@ async def test_a_session_that_ended_leads_to_signing_in_and_is_asked_for_no_more
 async def test_a_clock_that_is_slow_does_not_move_the_chart_into_the_past(
     open_page: OpenPage, latency: Latency
 ) -> None:
-    page = await open_page(latency.url, **latency.options)
+    page = await open_page(latency.url, own=True, **latency.options)
     await page.clock.set_system_time((time.time() - 6 * 3600) * 1000)
     await page.reload()
     await expect(page.locator(".chart canvas")).to_be_visible()

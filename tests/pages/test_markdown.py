@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
 import pytest
-from playwright.async_api import Browser, Page
+from playwright.async_api import Page
 
-from tests.pages.conftest import OpenPage, listen
+from tests.pages.conftest import OpenPage, Windows
 from tests.pages.scripted import ScriptedWorker, hello, serving
 
 # Writes `text` in the given pieces into a fresh node, and returns its markup as the browser sees it.
@@ -195,15 +195,12 @@ class Board:
 
 
 @pytest.fixture(scope="module")
-async def board(browser: Browser) -> AsyncIterator[Board]:
-    complaints: list[str] = []
+async def board(windows: Windows) -> AsyncIterator[Board]:
     async with serving(ScriptedWorker(hello)) as worker:
-        context = await browser.new_context()
-        page = await context.new_page()
-        listen(page, complaints)
-        await page.goto(worker.url)
-        yield Board(page, complaints)
-        await context.close()
+        window = await windows.take({"viewport": {"width": 1280, "height": 720}})
+        await window.page.goto(worker.url)
+        yield Board(window.page, window.complaints)
+        await window.page.context.close()
 
 
 @pytest.fixture
@@ -264,7 +261,7 @@ async def test_a_formula_that_cannot_be_read_keeps_its_backslashes_and_marks(pag
 async def test_a_page_without_formulas_and_code_fetches_neither_katex_nor_highlight(
     open_page: OpenPage, scripted: ScriptedWorker
 ) -> None:
-    page = await open_page(scripted.url)
+    page = await open_page(scripted.url, own=True)
     fetched: list[str] = []
     page.on("request", lambda request: fetched.append(request.url))
     await draw(page, "It costs $5, and `code` is no block.")
