@@ -12,8 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from gguf import GGUFReader
-from gguf.quants import dequantize
 from numpy.typing import NDArray
 
 from inference.errors import InferenceError, ModelNotLoaded, UnseenPicture
@@ -136,6 +134,9 @@ class Projector:
 
 def _row_end(path: Path) -> NDArray[np.float32] | None:
     """The vector at the end of each row of a picture, for projectors that have one (Pixtral's)."""
+    from gguf import GGUFReader  # slow to import, and few models see
+    from gguf.quants import dequantize
+
     tensor = next((each for each in GGUFReader(path).tensors if each.name == "v.token_embd.img_break"), None)
     return None if tensor is None else dequantize(tensor.data, tensor.tensor_type).reshape(-1)
 

@@ -27,7 +27,6 @@ from tqdm import tqdm
 from inference.provisioning.catalogue import Adapted, Preset
 from inference.provisioning.machine import disk_free
 from inference.provisioning.memory import in_words
-from inference.provisioning.merged_weights import merge
 from worker.config import Config
 from worker.engines.model_file import read_models
 from worker.errors import StartError
@@ -335,6 +334,8 @@ def named(config: Config) -> set[str | None]:
 
 def _merge(entry: Adapted, base: Path, target: Path) -> None:
     """Whoever makes it at the same time makes the same."""
+    from inference.provisioning.merged_weights import merge  # what it imports takes a thirtieth of each start
+
     with TemporaryDirectory(prefix=".merge-", dir=target.parent) as folder:
         merged = Path(folder) / target.name
         try:

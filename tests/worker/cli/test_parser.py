@@ -11,7 +11,7 @@ from inspect import iscoroutinefunction
 
 from worker.cli.parser import parser
 
-HEAVY = {"aiohttp", "asyncpg", "llama_cpp", "numpy", "pydantic"}
+HEAVY = {"aiohttp", "asyncpg", "gguf", "llama_cpp", "numpy", "pydantic"}
 
 
 def functions(of: argparse.ArgumentParser) -> Iterator[str]:
@@ -47,3 +47,7 @@ def test_commands_that_compute_nothing_do_not_import_the_engine() -> None:
     others = sorted(module for module in modules if module.rpartition(".")[2] not in computes)
     assert len(others) > 4
     assert "llama_cpp" not in imported_by(*others)
+
+
+def test_a_worker_does_not_import_what_only_making_models_and_reading_projectors_need() -> None:
+    assert imported_by("worker.serve") == HEAVY - {"gguf"}
