@@ -93,7 +93,11 @@ class DiskIndex:
         self.size += file.size
         for block in file.blocks:
             self._by_block.setdefault(block, set()).add(file.name)
-        return gone + self._overflow()
+        return gone + self._drop_oldest(self._bytes_max)
+
+    def shrink(self, bytes_: int) -> list[str]:
+        """Drop the least recently used files, at least so many bytes of them if there are; returns their names."""
+        return self._drop_oldest(max(self.size - bytes_, 0))
 
     def remove(self, name: str) -> None:
         """Remove a file; does nothing if it is absent."""
@@ -112,9 +116,9 @@ class DiskIndex:
         names = {name for block in blocks for name in self._by_block.get(block, ())}
         return [name for name in names if self._files[name].blocks[-1] in blocks]
 
-    def _overflow(self) -> list[str]:
+    def _drop_oldest(self, bytes_max: int) -> list[str]:
         gone = []
-        while self.size > self._bytes_max or len(self._files) > FILES_MAX:
+        while self.size > bytes_max or len(self._files) > FILES_MAX:
             oldest = next(iter(self._files))
             gone.append(oldest)
             self.remove(oldest)

@@ -1,7 +1,8 @@
 """The disk tier: a folder of saved states, written on one thread and read on another, never on the engine's.
 
-It is a cache, and nothing depends on it: a damaged file is deleted and counted, a disk that fails or fills up ends
-writing with a warning, and a folder that another worker holds is not used until that worker exits.
+It is a cache, and nothing depends on it: a damaged file is deleted and counted, a disk that others fill gets back the
+space of the oldest files, and one that fails is left alone for a while. A folder that another worker holds is not used
+until that worker exits.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from errno import ENOSPC
 from pathlib import Path
 from time import monotonic
 
@@ -32,6 +34,7 @@ log = logging.getLogger("firsttoken.disk")
 UNWRITTEN_BYTES_MAX = 256 * 2**20  # states queued for a slow disk take memory; beyond this they are dropped
 FORMERLY = ".root"  # where earlier versions wrote common prefixes
 SPARE_BYTES = 512 * 2**20  # left free on the disk: a database may live there
+REST_S = 60.0  # after a write that failed: whatever filled the disk may be gone
 TAKE_S = 1.0  # between two attempts to take a folder over from a predecessor that is still draining
 CLOSE_S = 5.0  # to write what is in memory when the worker stops
 FOLDER_MODE = 0o700
@@ -69,6 +72,7 @@ class DiskTier:
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="kv-read")
         self._unwritten_bytes = 0
         self._writes_until = float("inf")
+        self._rests_until = 0.0  # 0: the last write was successful
         self._owner: int | None = None
         self._closing = threading.Event()
         self.ready = threading.Event()  # the files that existed at start are indexed
@@ -115,7 +119,7 @@ class DiskTier:
         anyway, so any number may wait for the disk."""
         digest = digest_of(entry.scope, self._fingerprint)
         blocks = chain(entry.tokens, digest)
-        if not self.writes or not blocks:
+        if not self.writes or self._rests or not blocks:
             return
         with self._lock:
             if self._index.holds(blocks):
@@ -217,11 +221,10 @@ class DiskTier:
 
     def _write(self, entry: Entry, digest: bytes, blocks: tuple[bytes, ...]) -> None:
         try:
-            if not self.writes or monotonic() > self._writes_until:
+            if not self.writes or self._rests or monotonic() > self._writes_until:
                 self.totals["dropped"] += 1
                 return
-            if shutil.disk_usage(self._folder).free < self._spare_bytes + entry.written_bytes:
-                raise OSError(0, "the disk is nearly full")
+            self._make_room(entry.written_bytes)
             file = KvFile(self._fingerprint, digest, np.array(entry.tokens, "<i4"), entry.state, entry.checkpoints)
             self._write_turns()
             name = file.write(self._folder)
@@ -229,8 +232,11 @@ class DiskTier:
                 gone = self._index.add(IndexedState(name, file.size, blocks))
             self.totals["written"] += 1
             self._remove(gone)
+            if self._rests_until:
+                self._rests_until = 0.0
+                log.info("conversations are kept on disk again: %s", self._folder)
         except OSError as error:
-            self._stop_writing(error)
+            self._rest(error)
         finally:
             with self._lock:
                 self._unwritten_bytes -= entry.written_bytes
@@ -246,7 +252,7 @@ class DiskTier:
             if self.writes and self.files:  # turns are useless without states
                 self._write_turns()
         except OSError as error:
-            self._stop_writing(error)
+            self._rest(error)
 
     def _read_turns(self) -> None:
         try:
@@ -255,9 +261,23 @@ class DiskTier:
         except (UnreadableFile, OSError) as error:
             self._discard(TURNS, error)
 
-    def _stop_writing(self, error: OSError) -> None:
-        self.writes = False
-        log.warning("conversations are no longer kept on disk: %s: %s", self._folder, error.strerror)
+    @property
+    def _rests(self) -> bool:
+        return monotonic() < self._rests_until
+
+    def _rest(self, error: OSError) -> None:
+        if not self._rests_until:
+            log.warning("conversations are not kept on disk for now: %s: %s", self._folder, error.strerror)
+        self._rests_until = monotonic() + REST_S
+
+    def _make_room(self, bytes_: int) -> None:
+        """Others need the disk more than a cache. Raises OSError if all of its files are too little."""
+        while (room := shutil.disk_usage(self._folder).free - self._spare_bytes) < bytes_:
+            with self._lock:
+                gone = self._index.shrink(bytes_ - room)
+            if not gone:
+                raise OSError(ENOSPC, "the disk is nearly full")
+            self._remove(gone)
 
     def _discard(self, name: str, error: Exception) -> None:
         log.warning("%s is removed: %s", self._folder / name, error)

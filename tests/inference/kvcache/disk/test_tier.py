@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from inference.generated_tokens import GeneratedTokens
 from inference.kvcache.disk import BLOCK, DiskIndex, DiskTier, IndexedState, chain
 from inference.kvcache.disk.file import KV, KvFile
 from inference.kvcache.disk.file import TURNS as TURNS_FILE
+from inference.kvcache.disk.tier import REST_S
 from inference.kvcache.host_cache import Entry, Kept
 from inference.prompt import CacheScope, ChatMessage
 
@@ -219,17 +221,30 @@ def test_a_smaller_bound_at_the_next_start_is_kept_too(tmp_path: Path) -> None:
         assert len(files(tmp_path)) == 2
 
 
-def test_a_disk_that_fails_ends_the_writing_and_nothing_else(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def written(tier: DiskTier) -> int:
+    """How many states, once everything that is queued is written."""
+    tier._writer.submit(lambda: None).result(10)
+    return tier.totals["written"]
+
+
+def test_a_disk_that_fails_is_left_alone_for_a_while_and_then_used_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = tmp_path / "kv"
     with disk(folder) as tier:
         tier.write(entry())
         tier._writer.submit(shutil.rmtree, folder).result(10)
         tier.write(entry((9, *TOKENS)))
-        tier._writer.submit(lambda: None).result(10)
-        assert not tier.writes
+        assert written(tier) == 1
+        folder.mkdir()
         tier.write(entry((8, *TOKENS)))
-        assert fetch(tier) is None
-    assert [record.getMessage() for record in caplog.records if "no longer kept" in record.getMessage()]
+        assert (written(tier), fetch(tier)) == (1, None)
+        later = time.monotonic() + REST_S
+        monkeypatch.setattr("inference.kvcache.disk.tier.monotonic", lambda: later)
+        tier.write(entry((7, *TOKENS)))
+        assert written(tier) == 2
+        assert fetch(tier, (7, *TOKENS)) is not None
+    assert sum("not kept on disk for now" in record.getMessage() for record in caplog.records) == 1
 
 
 def test_a_disk_that_is_nearly_full_is_left_to_others(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -237,6 +252,25 @@ def test_a_disk_that_is_nearly_full_is_left_to_others(tmp_path: Path, caplog: py
         tier.write(entry())
     assert "nearly full" in caplog.text
     assert files(tmp_path) == []
+
+
+def test_a_disk_that_others_fill_gets_the_space_of_the_oldest_files_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second, third = (entry((n, *TOKENS)) for n in (1, 2, 3))
+    fill(tmp_path, first, second)
+    size = files(tmp_path)[0].stat().st_size
+
+    def usage(folder: Path) -> SimpleNamespace:
+        return SimpleNamespace(free=2.5 * size - sum(file.stat().st_size for file in files(folder)))
+
+    monkeypatch.setattr(shutil, "disk_usage", usage)
+    with disk(tmp_path, spare_bytes=0) as tier:
+        assert fetch(tier, first.tokens) is not None  # used now
+        tier.write(third)
+        assert written(tier) == 1
+        held = [tier.match(each.tokens, TENANT) is not None for each in (first, second, third)]
+    assert held == [True, False, True]
 
 
 def test_a_folder_that_cannot_be_used_is_said_and_harmless(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
