@@ -176,7 +176,7 @@ class ChatTemplate:
             tree = environment.parse(source)
             read = jinja2.meta.find_undeclared_variables(tree)
             code = environment.compile(_counted(tree))
-        except jinja2.TemplateError as error:
+        except (jinja2.TemplateError, RecursionError) as error:
             raise InvalidTemplate(f"the model's chat template does not compile: {error}") from error
         self._template = jinja2.Template.from_code(environment, code, dict(environment.globals))
         self.switches = frozenset(read - OURS - self._variables.keys() - environment.globals.keys())

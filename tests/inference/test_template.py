@@ -189,6 +189,8 @@ def test_generated_turns_are_rendered_with_their_exact_tokens(template: ChatTemp
     [
         (None, "no chat template"),
         ("{% if %}", "does not compile"),
+        ("{{ " + "(" * 5_000 + "1" + ")" * 5_000 + " }}", "does not compile"),
+        ("{% if a %}" * 2_000 + "{% endif %}" * 2_000, "does not compile"),
         ("{{ raise_exception('only one user') }}", "only one user"),
         ("{{ messages[5].content.x }}", "fails on these messages"),
         ("{{ messages.__class__.__mro__ }}", "unsafe|fails"),
