@@ -40,7 +40,7 @@ SPACED = (b":", b",")
 # Limits for grammars in which forced text is looked for. The library reads such a text to its end in one go, with the
 # fuel that is left; 20,000 characters take it 20 ms.
 FORESEEN_CHARS_MAX = 30_000  # of the whole grammar
-FORESEEN_TEXT_CHARS_MAX = 1_000  # of a quoted text in it
+FORESEEN_TEXT_CHARS_MAX = 1_000  # of a quoted text in it; behind a longer forced text none is looked for
 _PREAMBLE = "failed to compile JSON schema: "
 
 
