@@ -1,12 +1,14 @@
-// Matrix products in Q8_0 for encoders, on CPUs with AVX2 and nothing newer. Included like ggml_loops.h.
+// Matrix products in Q8_0 on CPUs with AVX2 and nothing newer. Included like ggml_loops.h.
 //
 // llama.cpp multiplies blocks of 32 numbers and sums them across the lanes of a register, for tiles of 4 columns and 2
-// rows. Here a lane is a column: weights are reordered, once per product, so that the numbers of a block lie in pairs
-// of 16 bits, as vpmaddwd takes them, and a tile of 16 columns and 6 rows fills the registers. The sum of a block is an
-// integer and the same number as before; only the rounding of the sum of blocks differs.
+// rows, and waits for memory at the beginning of each tile. Here the weights of the next tile are fetched meanwhile, and
+// scales and absolute values are made once for all rows of a tile. Every number is rounded as before, to the last bit.
 //
-// It pays off from some 30 rows on; for fewer, sums are rounded as llama.cpp rounds them. So logits would depend on the
-// size of the batch, which nobody must notice of a language model: a thread says when it runs an encoder.
+// For encoders, a lane is a column: weights are reordered, once per product, so that the numbers of a block lie in pairs
+// of 16 bits, as vpmaddwd takes them, and a tile of 16 columns and 6 rows fills the registers. The sum of a block is an
+// integer and the same number as before; only the rounding of the sum of blocks differs. It pays off from some 30 rows
+// on. So logits would depend on the size of the batch, which nobody must notice of a language model: a thread says when
+// it runs an encoder.
 #if defined(ggml_cpu_EXPORTS) && defined(__AVX2__) && defined(__FMA__) && defined(__F16C__) && \
     !defined(__AVX512F__) && !defined(__AVXVNNI__) && defined(__GNUC__) && !defined(__clang__)
 #define GGML_COMMON_DECL_CPP
@@ -151,6 +153,63 @@ void firsttoken_rows(const int64_t rows, const int32_t * x, const float * x_scal
     }
 }
 
+constexpr int64_t FIRSTTOKEN_TILE = 4;  // columns whose blocks are summed across lanes
+constexpr int64_t FIRSTTOKEN_LINE = 64;
+
+inline float firsttoken_sum(const __m256 x) {
+    const __m128 four = _mm_add_ps(_mm256_extractf128_ps(x, 1), _mm256_castps256_ps128(x));
+    const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+    return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
+}
+
+// The products of a block of each of 4 columns with one row, added to their sums.
+inline __attribute__((always_inline)) void firsttoken_add(__m256 (&sums)[FIRSTTOKEN_TILE], const __m256 scales,
+                                                          const __m256i (&w)[FIRSTTOKEN_TILE],
+                                                          const __m256i (&w_abs)[FIRSTTOKEN_TILE], const __m256i x) {
+    const __m256 scale[] = {_mm256_permute_ps(scales, 0x00), _mm256_permute_ps(scales, 0x55),
+                            _mm256_permute_ps(scales, 0xaa), _mm256_permute_ps(scales, 0xff)};
+    for (int i = 0; i < FIRSTTOKEN_TILE; ++i) {
+        const __m256i pairs = _mm256_maddubs_epi16(w_abs[i], _mm256_sign_epi8(x, w[i]));
+        const __m256i fours = _mm256_madd_epi16(_mm256_set1_epi16(1), pairs);
+        sums[i] = _mm256_fmadd_ps(scale[i], _mm256_cvtepi32_ps(fours), sums[i]);
+    }
+}
+
+// 4 columns with some rows. The first rows leave the columns' scales to the others, and fetch the next columns.
+template <int ROWS, bool FIRST>
+__attribute__((noinline)) void firsttoken_columns(const block_q8_0 * columns, const int64_t lda, float * w_scales,
+                                                  const block_q8_0 * rows, const int64_t ldb, const float * x_scales,
+                                                  const int64_t blocks, float * out, const int64_t ldc) {
+    const char * next = (const char *) (columns + FIRSTTOKEN_TILE * lda);
+    __m256 sums[ROWS][FIRSTTOKEN_TILE] = {};
+    for (int64_t block = 0; block < blocks; ++block) {
+        __m256i w[FIRSTTOKEN_TILE], w_abs[FIRSTTOKEN_TILE];
+        for (int i = 0; i < FIRSTTOKEN_TILE; ++i) {
+            w[i] = _mm256_loadu_si256((const __m256i *) columns[i * lda + block].qs);
+            w_abs[i] = _mm256_abs_epi8(w[i]);
+        }
+        if constexpr (FIRST) {
+            const char * fetched = next + FIRSTTOKEN_TILE * sizeof(block_q8_0) * block;
+            for (int line = 0; line < 3; ++line) {
+                _mm_prefetch(fetched + line * FIRSTTOKEN_LINE, _MM_HINT_T0);
+            }
+            const uint64_t low = columns[block].d | (uint64_t) columns[lda + block].d << 16;
+            const uint64_t high = columns[2 * lda + block].d | (uint64_t) columns[3 * lda + block].d << 16;
+            _mm_storeu_ps(w_scales + FIRSTTOKEN_TILE * block, _mm_cvtph_ps(_mm_cvtsi64_si128(low | high << 32)));
+        }
+        const __m256 w_scale = _mm256_broadcast_ps((const __m128 *) (w_scales + FIRSTTOKEN_TILE * block));
+        for (int row = 0; row < ROWS; ++row) {
+            const __m256 scales = _mm256_mul_ps(w_scale, _mm256_broadcast_ss(x_scales + row * blocks + block));
+            firsttoken_add(sums[row], scales, w, w_abs, _mm256_loadu_si256((const __m256i *) rows[row * ldb + block].qs));
+        }
+    }
+    for (int row = 0; row < ROWS; ++row) {
+        for (int i = 0; i < FIRSTTOKEN_TILE; ++i) {
+            out[row * ldc + i] = firsttoken_sum(sums[row][i]);
+        }
+    }
+}
+
 struct firsttoken_q8_0 : block_q8_0 {};  // for which llama.cpp's own loops are compiled
 
 template <typename A, typename B, typename C> class tinyBLAS_Q0_AVX;
@@ -165,7 +224,9 @@ template <> class tinyBLAS_Q0_AVX<block_q8_0, block_q8_0, float> {
 
     template <typename Block = firsttoken_q8_0> void matmul(int64_t m, int64_t n) {
         if (firsttoken_encodes && n >= FIRSTTOKEN_ROWS_MIN && m % FIRSTTOKEN_COLUMNS == 0) {
-            multiply(m / FIRSTTOKEN_COLUMNS, n);
+            encode(m / FIRSTTOKEN_COLUMNS, n);
+        } else if (n >= 2 && m % FIRSTTOKEN_TILE == 0) {
+            multiply(m / FIRSTTOKEN_TILE, n);
         } else {
             tinyBLAS_Q0_AVX<Block, Block, float> usual{
                 k, (const Block *) A, lda, (const Block *) B, ldb, C, ldc, ith, nth};
@@ -174,7 +235,27 @@ template <> class tinyBLAS_Q0_AVX<block_q8_0, block_q8_0, float> {
     }
 
   private:
-    void multiply(int64_t panels, int64_t n) {
+    void multiply(int64_t tiles, int64_t n) {
+        static thread_local std::vector<float> x_scales, w_scales;
+        x_scales.resize(n * k);
+        w_scales.resize(FIRSTTOKEN_TILE * k);
+        for (int64_t row = 0; row < n; ++row) {
+            for (int64_t block = 0; block < k; ++block) {
+                x_scales[row * k + block] = _cvtsh_ss(B[row * ldb + block].d);
+            }
+        }
+        for (int64_t tile = tiles * ith / nth; tile < tiles * (ith + 1) / nth; ++tile) {
+            const block_q8_0 * columns = A + tile * FIRSTTOKEN_TILE * lda;
+            float * out = C + tile * FIRSTTOKEN_TILE;
+            firsttoken_columns<2, true>(columns, lda, w_scales.data(), B, ldb, x_scales.data(), k, out, ldc);
+            for (int64_t row = 2; row < n; row += 2) {
+                const auto rest = row + 1 < n ? firsttoken_columns<2, false> : firsttoken_columns<1, false>;
+                rest(columns, lda, w_scales.data(), B + row * ldb, ldb, &x_scales[row * k], k, out + row * ldc, ldc);
+            }
+        }
+    }
+
+    void encode(int64_t panels, int64_t n) {
         static thread_local firsttoken_activations x;
         static thread_local firsttoken_weights w;
         x.read(B, ldb, n, k);
