@@ -1,8 +1,9 @@
 // Matrix products in Q8_0 on CPUs with AVX2 and nothing newer. Included like ggml_loops.h.
 //
-// llama.cpp multiplies blocks of 32 numbers and sums them across the lanes of a register, for tiles of 4 columns and 2
-// rows, and waits for memory at the beginning of each tile. Here the weights of the next tile are fetched meanwhile, and
-// scales and absolute values are made once for all rows of a tile. Every number is rounded as before, to the last bit.
+// llama.cpp multiplies blocks of 32 numbers and sums them across the lanes of a register, for a single row column by
+// column, for more in tiles of 4 columns and 2 rows, and waits for memory at the beginning of each tile. Here the weights
+// of the next tile are fetched meanwhile, and scales and absolute values are made once for all columns and rows of a
+// tile. Every number is rounded as before, to the last bit.
 //
 // For encoders, a lane is a column: weights are reordered, once per product, so that the numbers of a block lie in pairs
 // of 16 bits, as vpmaddwd takes them, and a tile of 16 columns and 6 rows fills the registers. The sum of a block is an
@@ -13,6 +14,7 @@
     !defined(__AVX512F__) && !defined(__AVXVNNI__) && defined(__GNUC__) && !defined(__clang__)
 #define GGML_COMMON_DECL_CPP
 #include "ggml-common.h"
+#include "ggml-cpu-impl.h"
 
 #include <immintrin.h>
 
@@ -225,7 +227,7 @@ template <> class tinyBLAS_Q0_AVX<block_q8_0, block_q8_0, float> {
     template <typename Block = firsttoken_q8_0> void matmul(int64_t m, int64_t n) {
         if (firsttoken_encodes && n >= FIRSTTOKEN_ROWS_MIN && m % FIRSTTOKEN_COLUMNS == 0) {
             encode(m / FIRSTTOKEN_COLUMNS, n);
-        } else if (n >= 2 && m % FIRSTTOKEN_TILE == 0) {
+        } else if (m % FIRSTTOKEN_TILE == 0) {
             multiply(m / FIRSTTOKEN_TILE, n);
         } else {
             tinyBLAS_Q0_AVX<Block, Block, float> usual{
@@ -234,7 +236,6 @@ template <> class tinyBLAS_Q0_AVX<block_q8_0, block_q8_0, float> {
         }
     }
 
-  private:
     void multiply(int64_t tiles, int64_t n) {
         static thread_local std::vector<float> x_scales, w_scales;
         x_scales.resize(n * k);
@@ -247,7 +248,8 @@ template <> class tinyBLAS_Q0_AVX<block_q8_0, block_q8_0, float> {
         for (int64_t tile = tiles * ith / nth; tile < tiles * (ith + 1) / nth; ++tile) {
             const block_q8_0 * columns = A + tile * FIRSTTOKEN_TILE * lda;
             float * out = C + tile * FIRSTTOKEN_TILE;
-            firsttoken_columns<2, true>(columns, lda, w_scales.data(), B, ldb, x_scales.data(), k, out, ldc);
+            const auto first = n > 1 ? firsttoken_columns<2, true> : firsttoken_columns<1, true>;
+            first(columns, lda, w_scales.data(), B, ldb, x_scales.data(), k, out, ldc);
             for (int64_t row = 2; row < n; row += 2) {
                 const auto rest = row + 1 < n ? firsttoken_columns<2, false> : firsttoken_columns<1, false>;
                 rest(columns, lda, w_scales.data(), B + row * ldb, ldb, &x_scales[row * k], k, out + row * ldc, ldc);
@@ -255,6 +257,7 @@ template <> class tinyBLAS_Q0_AVX<block_q8_0, block_q8_0, float> {
         }
     }
 
+  private:
     void encode(int64_t panels, int64_t n) {
         static thread_local firsttoken_activations x;
         static thread_local firsttoken_weights w;
@@ -276,4 +279,22 @@ template <> class tinyBLAS_Q0_AVX<block_q8_0, block_q8_0, float> {
 };
 
 }  // namespace
+
+// llama.cpp has no tiles for a single row.
+extern "C" bool firsttoken_usual_sgemm(const ggml_compute_params *, int64_t, int64_t, int64_t, const void *, int64_t,
+                                       const void *, int64_t, void *, int64_t, int, int, int);
+
+extern "C" __attribute__((weak)) bool llamafile_sgemm(const ggml_compute_params * params, int64_t m, int64_t n,
+                                                      int64_t k, const void * A, int64_t lda, const void * B,
+                                                      int64_t ldb, void * C, int64_t ldc, int Atype, int Btype,
+                                                      int Ctype) {
+    if (n != 1 || m % FIRSTTOKEN_TILE != 0 || Atype != GGML_TYPE_Q8_0 || Btype != Atype || Ctype != GGML_TYPE_F32) {
+        return firsttoken_usual_sgemm(params, m, n, k, A, lda, B, ldb, C, ldc, Atype, Btype, Ctype);
+    }
+    tinyBLAS_Q0_AVX<block_q8_0, block_q8_0, float> product{
+        k, (const block_q8_0 *) A, lda, (const block_q8_0 *) B, ldb, (float *) C, ldc, params->ith, params->nth};
+    product.multiply(m / FIRSTTOKEN_TILE, n);
+    return true;
+}
+#define llamafile_sgemm firsttoken_usual_sgemm
 #endif
