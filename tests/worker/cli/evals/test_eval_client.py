@@ -76,7 +76,8 @@ async def test_a_worker_tells_its_answer_its_passages_and_what_they_took(
     took = searched.took
     assert took.first_ms and took.total_ms and 0 < took.first_ms <= took.total_ms
     assert took.input_tokens and took.output_tokens
-    found = await client.ask(case(stores=["docs"], expect={"finds": [{"file": "models.md"}]}))
+    asked = case(input="How is a model quantised?", stores=["docs"], expect={"finds": [{"file": "models.md"}]})
+    found = await client.ask(asked)
     assert not found.text and 5 <= len(found.found) <= 10
     assert found.took.output_tokens is None
 
