@@ -57,8 +57,8 @@ _BLANK_LINES = re.compile(r"\n\s*\n")
 _CODE = re.compile(r"```|~~~|^(?: {4}|\t)", re.MULTILINE)
 # A line break inside a paragraph only wraps the source file; before a list item, a table row or a heading it is
 # significant. Models answer better from whole sentences.
-_SOFT_BREAKS = re.compile(r"\s*\n\s*(?![-*+|#>\s]|\d+[.)] )")
 _OWN_LINE = re.compile(r"[-*+|#>]|\d+[.)] ")
+_SOFT_BREAKS = re.compile(rf"\s*\n\s*(?!{_OWN_LINE.pattern}|\s)")
 # Tokens are dropped in multiples of this fraction of the context (1 / STRIDES), so the prompts of many following turns
 # start with the same tokens, which stay cached.
 STRIDES = 4

@@ -233,6 +233,8 @@ class LlamaContext:
         if not (chunks and self.streams and self.drops):
             return self._step(chunks)
         rows = micro_batches(chunks, self.length, context=self.context, model_cells=self._model_cells)
+        if rows is chunks:  # as in most steps
+            return self._step(chunks)
         slots = {chunk.slot for chunk in chunks}
         fillers = [row for row in rows if row.slot not in slots]
         if sum([len(row.tokens) for row in rows]) > self.rows_max:

@@ -29,7 +29,7 @@ def micro_batches(
     if _are_alike(chunks):
         return chunks
     runs = list(_runs(chunks, length, context, inf))
-    if sum(map(_masked, runs)) > model_cells:
+    if model_cells < inf and sum(map(_masked, runs)) > model_cells:
         candidates = [runs, *(list(_runs(chunks, length, context, limit)) for limit in _limits(chunks))]
         runs = min(candidates, key=lambda some: sum(_cost(_rows(run), model_cells) for run in some))
         if any(low[-1].slot + 1 == high[0].slot for low, high in pairwise(runs)):
