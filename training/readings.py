@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, replace
 from functools import cache
 
+from retrieval.cut import sentences as spans
 from training.values import POOLS, Chooser, lines, lowered
 
 PASSAGES = (1, 1, 1, 2, 2, 2, 3, 4)
@@ -13,7 +13,6 @@ NEIGHBOURS = 4  # on each side in the file: of the same document or subject
 ABSENT_SHARE, OPEN_SHARE = 0.11, 0.14  # of the questions come without their passage, or are not answered by it
 SECOND_SHARE = 0.1  # of the others ask for two things
 CUT_SHARE = 0.5  # of the passages in one paragraph are cut to some sentences
-SENTENCES = re.compile(r"(?<=[.!?]) (?=[A-Z`\d])")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +34,7 @@ class Reading:
 
     def cut(self, choose: Chooser, fact: Fact) -> Reading:
         """The sentence that answers, with some of its neighbours; all of it where no single sentence does."""
-        sentences = SENTENCES.split(self.text)
+        sentences = [self.text[start:end] for start, end in spans(self.text)]
         at = next((i for i, sentence in enumerate(sentences) if fact.answer in sentence), None)
         if at is None or "\n" in self.text:
             return self
