@@ -29,11 +29,12 @@ from agents.message import FunctionCallOutput, Item, Message, count_unknown, sto
 from agents.parser.dialect import HERMES, Dialect, Format
 from agents.tool import ServerTool, ToolContext, ToolError, TryAgain
 from agents.turn import AnswerFormat, Turn, canonical
-from inference.errors import SchemaUnmet
+from inference.errors import InvalidSchema, SchemaUnmet
 from inference.grammar import calls
 from inference.grammar.calls import ANY_OBJECT, OPEN, CallableFunction, Forced, tool_grammar
 from inference.grammar.conformance import check
-from inference.grammar.lark import Thought, escaped, grammar, value_of
+from inference.grammar.constraint import check_productive
+from inference.grammar.lark import Thought, escaped, grammar, hollow, told, value_of
 from inference.grammar.schema import restated
 from inference.lru_cache import LruCache
 from inference.trace import now_ns
@@ -399,7 +400,7 @@ def _answer_schema(answer_format: AnswerFormat, extent: Extent) -> dict[str, Any
 def _functions(offer: AvailableTools, extent: Extent) -> list[CallableFunction]:
     strict = {function.name for function in offer.definitions if function.strict}
     larks = {
-        function.name: escaped(function.grammar.definition)
+        function.name: _lark(function.name, function.grammar.definition)
         for function in offer.definitions
         if function.grammar and function.grammar.syntax == "lark"
     }
@@ -413,6 +414,16 @@ def _functions(offer: AvailableTools, extent: Extent) -> list[CallableFunction]:
         return functions
     less = {"outline": True} if extent is Extent.OUTLINE else {"parameters": ANY_OBJECT}
     return [each if each.strict else replace(each, **less) for each in functions]
+
+
+def _lark(name: str, definition: str) -> str:
+    """As the grammar of a call takes it. Raises InvalidTurn for one in which an input could not be completed."""
+    try:
+        check_productive(hollow(definition))
+        return escaped(definition)
+    except InvalidSchema as error:
+        reason = told(error.reason)
+        raise InvalidTurn(f"The grammar of the tool '{name}' cannot be used: {reason}.", param="tools") from None
 
 
 def validate(answer_format: AnswerFormat, items: Sequence[Item]) -> None:

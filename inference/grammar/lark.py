@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -114,6 +114,9 @@ _PIECE = re.compile(
 _REFUSED = re.compile(r"&|~(?!\s*\d)|%\w*|<|^\s*[?!]?\w+\[[^\]\n]*(?:\]\s*:|=)", re.MULTILINE)
 _SETS = re.compile(r"--|~~|\|\||&&")  # operators within classes, which only some libraries know
 _TERMINAL = re.compile(r"\b_?[A-Z][A-Z0-9_]*\b")
+# In a hollow grammar: what the rule `start` is called, since there is another, and the beginning of each rule.
+_FIRST = "start_of_input"
+_HEAD = re.compile(r"^\s*[?!]?(\w+)\s*:(?!:)", re.MULTILINE)
 _CLASS = r"\[\^?\]?(?:\\.|[^\\\[\]&])*\]"
 _ATOM = re.compile(
     rf"(?P<class>{_CLASS})|(?P<set>\\[sSdDwW])|(?P<escape>\\(?:[nrtf]|x[0-9a-fA-F]{{2}}|[^\sA-Za-z0-9]))"
@@ -123,11 +126,36 @@ _ATOM = re.compile(
 
 def escaped(definition: str) -> str:
     """Raises InvalidSchema for what cannot be held within JSON."""
+    return _written(definition, _rewritten)
+
+
+def hollow(definition: str) -> str:
+    """The same rules with an empty text in place of each text, one after the other: an empty text matches that if each
+    rule is defined and comes to an end, and nothing otherwise. Raises InvalidSchema as `escaped` does."""
+    rules = re.sub(r"\bstart\b", _FIRST, _written(definition, _emptied))
+    return f"{rules}start: {' '.join([_FIRST, *_HEAD.findall(rules)])}\n"
+
+
+def told(reason: str) -> str:
+    """What the library says of a hollow grammar, with the names of the definition."""
+    return re.sub(r"\bterminal_(\w+)", lambda name: name[1].upper(), reason).replace(_FIRST, "start")
+
+
+def _written(definition: str, rewrite: Callable[[re.Match[str]], str]) -> str:
     written, end = [], 0
     for found in _PIECE.finditer(definition):
-        written += [_kept(definition[end : found.start()]), _rewritten(found)]
+        written += [_kept(definition[end : found.start()]), rewrite(found)]
         end = found.end()
     return "".join((*written, _kept(definition[end:]), "\n"))
+
+
+def _emptied(found: re.Match[str]) -> str:
+    match found.lastgroup:
+        case "comment":
+            return ""
+        case "import":
+            return "".join(f'{_rule(alias)}: ""\n' for _, alias in _names(found[0]))
+    return '""'
 
 
 def _kept(between: str) -> str:

@@ -8,8 +8,8 @@ import pytest
 
 from inference.errors import InvalidSchema
 from inference.grammar.calls import CallableFunction, Forced, llama_calls, tool_grammar
-from inference.grammar.constraint import Vocabulary
-from inference.grammar.lark import COMMON, escaped
+from inference.grammar.constraint import Vocabulary, check_productive
+from inference.grammar.lark import COMMON, escaped, hollow, told
 
 END = 256
 VOCABULARY = Vocabulary([*(bytes([byte]) for byte in range(256)), b""], frozenset({END}))
@@ -128,6 +128,37 @@ def test_a_terminal_of_the_library_means_the_same_here(name: str) -> None:
 def test_what_cannot_be_held_is_refused(definition: str) -> None:
     with pytest.raises(InvalidSchema, match="this grammar is not supported"):
         escaped(definition)
+
+
+@pytest.mark.parametrize(
+    "definition",
+    [
+        *(definition for definition, _ in TAKEN),
+        'start: e\ne: e "+" T | T\nT: "(" T? ")"',
+        'start: "a" | start',
+        "start:",
+    ],
+)
+def test_a_grammar_whose_rules_end_is_productive(definition: str) -> None:
+    check_productive(hollow(definition))
+
+
+@pytest.mark.parametrize(
+    ("definition", "reason"),
+    [
+        ("start: start", "never ends"),
+        ('start: start "a"', "never ends"),
+        ('start: "a" start', "never ends"),
+        ('start: "a" b | "c"\nb: c\nc: "x" b', "never ends"),
+        ("start: A B", 'unknown name: "A"'),
+        ('rule: "a"', 'unknown name: "start"'),
+        ("start: (", "Expected token"),
+    ],
+)
+def test_a_grammar_with_a_rule_that_no_text_completes_is_not(definition: str, reason: str) -> None:
+    with pytest.raises(InvalidSchema) as refused:
+        check_productive(hollow(definition))
+    assert reason in told(refused.value.reason)
 
 
 @pytest.mark.parametrize("dialect", ["hermes", "llama"])

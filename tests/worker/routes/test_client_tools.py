@@ -277,6 +277,15 @@ async def test_what_cannot_be_done_is_refused_at_its_place(database: Database, t
     assert refused["error"]["param"] == named
 
 
+async def test_a_grammar_that_no_input_completes_is_refused_before_the_turn_starts(database: Database) -> None:
+    form = {"type": "grammar", "syntax": "lark", "definition": 'start: "a" start'}
+    async with answering(database, "x") as client:
+        asked = {"input": "go", "tools": [{**PATCH, "format": form}], "stream": True}
+        refused = await post(client, URL, asked, 400)
+    assert refused["error"]["param"] == "tools"
+    assert "'edit'" in refused["error"]["message"] and "never ends" in refused["error"]["message"]
+
+
 @pytest.mark.parametrize(("type", "field"), [("shell", "action"), ("custom", "input"), ("apply_patch", "operation")])
 async def test_a_call_that_is_cut_off_is_incomplete_and_is_kept(database: Database, type: str, field: str) -> None:
     name = "edit" if type == "custom" else type
