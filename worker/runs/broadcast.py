@@ -359,8 +359,8 @@ class Broadcast:
             await asyncio.wait([self._settling])
 
     def end(self, snapshot: dict[str, Any]) -> Batch:
-        """What is to be stored before the end is told."""
-        self._rest, self._end = self._held_back_frames(), self._encoded_end(snapshot)
+        """What is to be stored before the end is told. May be called again, for another end in its place."""
+        self._rest, self._end = [*self._rest, *self._held_back_frames()], self._encoded_end(snapshot)
         skipped = int(self._encoder.tells_trace and bool(self._end))
         return self.journal.batch([*self._rest, *self._end], skipped=skipped)
 

@@ -36,7 +36,7 @@ from worker.runs.event_stream import Readers, Stream
 from worker.runs.ledger import Ledger
 from worker.runs.presence import FOLLOW, FOLLOWED_S
 from worker.runs.run_services import RunServices
-from worker.runs.steering_store import Successor, check_said
+from worker.runs.steering_store import SUCCESSOR, SaidMeanwhile, Successor, check_said
 from worker.runs.turn import ResponseTurn, begin, finish, learn_turns, record_of, run_turn, settle, withdraw
 from worker.wire.events import WireEvent, encode
 
@@ -355,10 +355,8 @@ class Run:
             snapshot = self.turn.snapshot(finished)
             if self._diagnosis is not None:
                 snapshot["prompt_cache_diagnostics"] = self._diagnosis
-            record = changed(record_of(self.turn, snapshot, finished.output), remembered=finished.remembered)
-            events = self.broadcast.end(snapshot)
             try:
-                await certain(lambda: self._finish(record, events), END_S)
+                events = await self._store_end(snapshot, finished, lambda: self.broadcast.end(snapshot), END_S)
             except Exception as error:  # the boundary: events were sent, so the last one must say what happened
                 is_elsewhere = isinstance(error, NotFound) and error.kind == "response"
                 if is_elsewhere and self.broadcast.journal.continuation is not None:
@@ -371,6 +369,21 @@ class Run:
         self.snapshot = snapshot
         self.broadcast.tell_end(partial(self._ledger.payload, finished.status))
         return finished.status
+
+    async def _store_end(
+        self, snapshot: dict[str, Any], finished: TurnFinished, told: Callable[[], Batch], give_up_s: float
+    ) -> Batch:
+        """Returns the events that are stored. Adds the successor to the snapshot, if something was said: up to now."""
+        if self.successor is not None:
+            snapshot[SUCCESSOR] = self.successor.id
+        record = changed(record_of(self.turn, snapshot, finished.output), remembered=finished.remembered)
+        events = told()
+        try:
+            await certain(lambda: self._finish(record, events), give_up_s)
+        except SaidMeanwhile as said:
+            snapshot[SUCCESSOR] = said.successor_id
+            return await self._store_end(snapshot, finished, told, give_up_s)
+        return events
 
     async def _finish(self, record: ResponseRecord, events: Batch) -> None:
         """Idempotent: its successor is taken once."""
@@ -396,16 +409,16 @@ class Run:
         if not (self._accepted.done() or self._promised):
             return
         self.broadcast.release()
-        half = completed_items(self.output)
-        self.snapshot = self.turn.snapshot(TurnFinished("cancelled", half, Usage()))
-        record = record_of(self.turn, self.snapshot, half)
-        events, is_gone = self.broadcast.journal.batch(), False
+        cancelled = TurnFinished("cancelled", completed_items(self.output), Usage())
+        self.snapshot = self.turn.snapshot(cancelled)
+        is_gone = False
         try:
             async with asyncio.timeout(ABANDON_S):
-                await certain(lambda: self._finish(record, events), ABANDON_S)
+                await self._store_end(self.snapshot, cancelled, self.broadcast.journal.batch, ABANDON_S)
         except Exception as error:  # the boundary: the event log stores it, as soon as that is possible
             _log_unstored(error)
             is_gone = isinstance(error, NotFound)
+            record = record_of(self.turn, self.snapshot, cancelled.output)
             self.broadcast.journal.end = ResponseEnd(record, kept=True)
         self.broadcast.cut()
         if is_gone:  # its conversation: the end is stored without, before a client reads it

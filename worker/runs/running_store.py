@@ -36,7 +36,7 @@ from worker.runs.continuation import (
     events_after,
     rebuilt_items,
 )
-from worker.runs.steering_store import KEPT, SUCCESSOR, Successor, take_successor
+from worker.runs.steering_store import KEPT, SUCCESSOR, SaidMeanwhile, Successor, take_successor
 from worker.wire import events as wire
 from worker.wire.events import WireEvent
 
@@ -194,7 +194,8 @@ class RunningStore:
         """Store the end of a response with all its events and, when it belongs to a conversation, append its items
         there, in one transaction. Idempotent. Returns what goes on with what was said to it meanwhile.
 
-        Raises NotFound when the response or the conversation was deleted, or this worker does not own it any more.
+        Raises NotFound when the response or the conversation was deleted, or this worker does not own it any more, and
+        SaidMeanwhile when its body does not name what goes on.
         """
         if record.conversation_id is None:
             ending = Ending(ending_row(record, events), worker)
@@ -204,6 +205,8 @@ class RunningStore:
             row = await _store_end(connection, tenant_id, record, worker)
             if row is None:
                 raise NotFound("response", record.id)
+            if SUCCESSOR in row["body"] and SUCCESSOR not in record.body:
+                raise SaidMeanwhile(row["body"][SUCCESSOR])
             await _append(connection, tenant_id, events, worker, ())
             if record.remembered and row["ended_before"] is None:
                 await _insert_turns(connection, tenant_id, record)

@@ -30,6 +30,14 @@ class Successor:
     said: tuple[Item, ...]
 
 
+class SaidMeanwhile(Exception):
+    """Something was said to a response whose end was to be stored: the end has to name its successor."""
+
+    def __init__(self, successor_id: str) -> None:
+        super().__init__(successor_id)
+        self.successor_id = successor_id
+
+
 def check_said(said: tuple[Item, ...]) -> tuple[Item, ...]:
     """What is said in all to one response. Raises TooMuchSaid."""
     size = sum(len(getattr(item, "text", "")) for item in said) + sum(len(each.data) for each in pictures_in(said))

@@ -33,7 +33,7 @@ from worker.runs.continuation import Batch
 from worker.runs.presence import STEER, Presence
 from worker.runs.run import Run
 from worker.runs.running_store import OwnedResponse, RunningStore
-from worker.runs.steering_store import SteeringStore
+from worker.runs.steering_store import SaidMeanwhile, SteeringStore
 from worker.wire.limits import SAID_MAX, TEXT_CHARS_MAX
 
 URL = "/v1/responses"
@@ -86,7 +86,7 @@ async def test_the_answer_so_far_is_kept_and_another_goes_on_with_what_was_said(
         items = (await get(client, f"{URL}/{after['id']}/input_items"))["data"]
     assert before["incomplete_details"]["reason"] == "steered"
     assert before["output"][0]["content"][0]["text"] == HALF and before["output"][0]["status"] == "incomplete"
-    assert before["firsttoken_successor"] == after["id"]
+    assert before["firsttoken_successor"] == after["id"] == events[-1]["response"]["firsttoken_successor"]
     assert (after["status"], after["previous_response_id"], after["temperature"]) == ("completed", id, 0.5)
     assert [item["content"][0]["text"] for item in items] == [LESS]
     beginning_of_prompt, said = model.prompts[1].split(HALF)
@@ -493,8 +493,10 @@ async def test_a_socket_tells_what_was_accepted_and_the_events_of_its_successor(
         accepted = told["steer"]
         assert accepted["previous_response_id"] == id and accepted["id"].startswith("steer_")
         assert told.get("stream_id") == stream.get("stream_id")
-        assert (await until(socket, "incomplete"))["response"]["incomplete_details"]["reason"] == "steered"
+        before = (await until(socket, "incomplete"))["response"]
+        assert before["incomplete_details"]["reason"] == "steered"
         created = (await until(socket, "created"))["response"]
+        assert before["firsttoken_successor"] == created["id"]
         assert (created["previous_response_id"], created["store"]) == (id, store)
         assert (await until(socket, "completed"))["response"]["id"] == created["id"]
         await send(socket, "create", input="And now?", previous_response_id=created["id"], store=store)
@@ -573,6 +575,9 @@ async def test_a_successor_is_taken_once_however_often_the_end_is_stored(databas
     await store.begin(tenant, begun, worker=1)
     id = await steering.say(tenant, begun.id, (user(LESS),))
     over = replace(begun, status="completed", completed_at=datetime.now(UTC))
+    with pytest.raises(SaidMeanwhile):
+        await store.finish(tenant, over, 1, Batch(begun.id, (), 0))
+    over = replace(over, body={**over.body, "firsttoken_successor": id})
     for _ in range(2):  # the answer of the database may be lost
         taken = await store.finish(tenant, over, 1, Batch(begun.id, (), 0))
         assert taken is not None and (taken.id, [getattr(item, "text", "") for item in taken.said]) == (id, [LESS])
