@@ -44,11 +44,13 @@ Request = TypeVar("Request", ChatRequest, CompletionRequest)
 class ChatChoice:
     """Encodes one choice of a chat. Calls of functions that the client did not offer are left out: it cannot run them.
 
-    Reasoning is sent as `reasoning_content`, the name that servers of open models use.
+    Reasoning is sent as `reasoning_content`, the name that servers of open models use. The texts before and behind a
+    call that this server ran become one, each on lines of its own; so do several thoughts.
     """
 
     functions: frozenset[str]
     index: int = 0
+    _newest: dict[str, str] = field(default_factory=dict)  # "content" or "reasoning_content" -> the id of its last item
     _calls: dict[str, int] = field(default_factory=dict)  # item id -> index among the shown calls
 
     def events_of(self, event: Event) -> list[Choice]:
@@ -101,15 +103,20 @@ class ChatChoice:
             case TurnStarted():
                 yield {"role": "assistant", "content": ""}
             case TextDelta():
-                yield {"content": event.text}
+                yield self._grown("content", event)
             case ReasoningDelta():
-                yield {"reasoning_content": event.text}
+                yield self._grown("reasoning_content", event)
             case ItemStarted(_, FunctionCall() as call) if call.name in self.functions:
                 # The arguments begin in a chunk of their own: some clients drop arguments that come with the name.
                 index = self._calls[call.id] = len(self._calls)
                 yield {"tool_calls": [{"index": index, **_call(call)}]}
             case ArgumentsDelta() if event.item_id in self._calls:
                 yield {"tool_calls": [{"index": self._calls[event.item_id], "function": {"arguments": event.text}}]}
+
+    def _grown(self, name: str, event: TextDelta | ReasoningDelta) -> dict[str, str]:
+        goes_on = self._newest.get(name, event.item_id) == event.item_id
+        self._newest[name] = event.item_id
+        return {name: event.text if goes_on else "\n" + event.text}
 
     def _piece(
         self, delta: dict[str, Any], finish: FinishReason | None = None, logprobs: Sequence[TokenLogprob] = ()
@@ -328,10 +335,13 @@ class ChunkEncoder:
         self._choice = choice
         self._chunk = Template(encode_data(completion.chunk(HOLE)))
         self._text = Template(self._chunk.filled(choice.text(HOLE)))
+        self._open = ""  # the id of the item whose text was last sent
 
     def frames(self, event: Event) -> list[bytes]:
-        if isinstance(event, TextDelta) and not event.logprobs:  # nearly all events
-            return [self._text.filled(event.text)]
+        if isinstance(event, TextDelta):
+            if event.item_id == self._open and not event.logprobs:  # nearly all events
+                return [self._text.filled(event.text)]
+            self._open = event.item_id
         if isinstance(event, Queued):  # the choices are queued together: one of them reports
             return [] if self._choice.index else [encode_data(self._completion.waiting(event))]
         return [self._chunk.filled(piece) for piece in self._choice.events_of(event)]

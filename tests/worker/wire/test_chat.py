@@ -192,6 +192,23 @@ def test_thoughts_are_told_apart_from_the_answer() -> None:
     assert choice_of(events[-1])["message"]["reasoning_content"] == "Seven is prime."
 
 
+def test_texts_and_thoughts_around_a_call_of_this_server_are_as_far_apart_in_chunks_as_in_one_piece() -> None:
+    call = FunctionCall("call_1", "g", "{}"), FunctionCallOutput("call_1", "7")
+    thoughts = Reasoning("It needs a sum."), Reasoning("That is it.")
+    events = told(
+        thoughts[0], Message("assistant", "Let me see."), *call, thoughts[1], Message("assistant", "It is 7.")
+    )
+    finished = events[-1]
+    assert isinstance(finished, TurnFinished)
+    completion = ChatCompletion(request_of(tools=[TOOL]), "m")
+    encoder = ChunkEncoder(completion, *completion.choices)
+    frames = [orjson.loads(frame.removeprefix(b"data: ")) for event in events[:-1] for frame in encoder.frames(event)]
+    message = choice_of(finished, tools=[TOOL])["message"]
+    assert message["content"] == "Let me see.\nIt is 7."
+    for name in ("content", "reasoning_content"):
+        assert "".join(delta.get(name, "") for delta in deltas_of(frames)) == message[name]
+
+
 def test_choices_have_seeds_of_their_own_and_one_prompt_that_counts_once() -> None:
     request = request_of(n=3, seed=7)
     assert [turn.sampling.seed for turn in request.turns(uuid4())] == [7, 8, 9]
