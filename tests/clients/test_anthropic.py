@@ -34,6 +34,14 @@ def client(server: Mapping[str, Any]) -> Iterator[Anthropic]:
 
 
 @pytest.fixture
+def strict_client(server: Mapping[str, Any]) -> Iterator[Anthropic]:
+    """It raises an error for an answer that does not fit its types."""
+    told: Any = {"base_url": server["url"], "api_key": server["api_key"], "max_retries": 0}
+    with Anthropic(_strict_response_validation=True, **told) as client:
+        yield client
+
+
+@pytest.fixture
 async def async_client(server: Mapping[str, Any]) -> AsyncIterator[AsyncAnthropic]:
     async with AsyncAnthropic(base_url=server["url"], api_key=server["api_key"], max_retries=0) as client:
         yield client
@@ -135,11 +143,36 @@ def test_the_tokens_of_a_prompt_are_counted_before(client: Anthropic) -> None:
     assert counted.input_tokens == usage.input_tokens + (usage.cache_read_input_tokens or 0)
 
 
-def test_the_models_are_listed_as_the_client_describes_them(client: Anthropic) -> None:
-    listed = {model.id: model for model in client.models.list()}
-    assert listed[MODEL] == client.models.retrieve(MODEL)
+def test_the_models_are_listed_as_the_client_describes_them(strict_client: Anthropic) -> None:
+    listed = {model.id: model for model in strict_client.models.list()}
+    chat = strict_client.models.retrieve(MODEL)
+    assert listed[MODEL] == chat
     for name, model in listed.items():
         assert (model.type, model.display_name, model.created_at.tzinfo) == ("model", name, UTC)
+    assert chat.max_input_tokens == 2048 and chat.capabilities is not None
+    assert chat.capabilities.structured_outputs.supported and not chat.capabilities.image_input.supported
+    assert [name for name, model in listed.items() if model.capabilities is None] == [*listed.keys() - {MODEL}]
+
+
+def test_files_are_those_that_the_client_describes_and_messages_read(strict_client: Anthropic) -> None:
+    sent = [strict_client.files.upload(file=(f"{i}.txt", b"A berth costs 40 euros.")) for i in range(3)]
+    file = sent[-1]
+    assert (file.type, file.filename, file.mime_type, file.size_bytes) == ("file", "2.txt", "text/plain", 23)
+    assert strict_client.beta.files.retrieve_metadata(file.id).created_at == file.created_at
+    page = strict_client.files.list(limit=2)
+    assert [each.id for each in page.data] == [sent[2].id, sent[1].id]
+    assert sent[0].id in [each.id for each in page.get_next_page().data]
+    assert strict_client.files.download(file.id).read() == b"A berth costs 40 euros."
+    asked: Any = [{"type": "document", "source": {"type": "file", "file_id": file.id}}, {"type": "text", "text": "hi"}]
+    told: Any = {"model": MODEL, "messages": [{"role": "user", "content": asked}]}
+    assert strict_client.messages.count_tokens(**told).input_tokens > 20
+    for each in sent:
+        assert strict_client.files.delete(each.id).type == "file_deleted"
+    with pytest.raises(anthropic.NotFoundError) as gone:
+        strict_client.files.retrieve_metadata(file.id)
+    assert gone.value.type == "not_found_error" and gone.value.request_id
+    with pytest.raises(anthropic.BadRequestError, match="ids"):
+        strict_client.files.list(ids=[file.id])
 
 
 def test_errors_are_of_their_types(client: Anthropic, server: Mapping[str, Any]) -> None:

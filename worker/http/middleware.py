@@ -37,6 +37,7 @@ from worker.http.request import (
     VISITORS,
     access_of,
     json_response,
+    speaks_anthropic,
 )
 from worker.services import Services
 from worker.wire.strict import IGNORED_HEADER, Ignored
@@ -59,7 +60,6 @@ SECURITY_HEADERS = {
     "Referrer-Policy": "same-origin",
     "Cross-Origin-Opener-Policy": "same-origin",
 }
-MESSAGES = "/v1/messages"
 LINK_REFUSED = "/#link"  # the id of that section
 PREFLIGHT_AGE_S = 600  # how long a browser may cache a preflight response
 METHODS = "GET, POST, DELETE"
@@ -226,7 +226,7 @@ class Middlewares:
         headers["Server"] = SERVER
         headers["X-Request-Id"] = id
         headers["Openai-Processing-Ms"] = str(round((now_ns() - trace.start_ns) / 1e6))
-        if is_for_messages(request.path):
+        if speaks_anthropic(request):
             headers["Request-Id"] = id  # where Anthropic's clients look for it
         headers["Traceparent"] = f"00-{trace.id}-{trace.attributes['span_id']}-01"
         if cut := trace.attributes.get("firsttoken.cut"):
@@ -258,7 +258,7 @@ def _answer(request: web.Request, error: Exception) -> web.Response:
     if answer is None:
         message = f"Something went wrong on our side. See the log for request {request[REQUEST_ID]}."
         answer = ApiError(500, message, code="server_error")
-    return error_response(answer, request.path)
+    return error_response(answer, to_anthropic=speaks_anthropic(request))
 
 
 def _unrouted(request: web.Request) -> ApiError | None:
@@ -268,20 +268,16 @@ def _unrouted(request: web.Request) -> ApiError | None:
     return unknown_path(request.method, request.path, [each.canonical for each in request.app.router.resources()])
 
 
-def error_response(error: ApiError, path: str = "") -> web.Response:
-    """The response for an error on this path: the Messages API has its own error shape."""
+def error_response(error: ApiError, *, to_anthropic: bool = False) -> web.Response:
+    """The response for an error, for clients of OpenAI's API or of Anthropic's."""
     headers = {"Server": SERVER, **error.headers}
     if error.retry_after_s is not None:
         headers["Retry-After-Ms"] = str(round(error.retry_after_s * 1000))
         headers["Retry-After"] = str(max(1, round(error.retry_after_s)))
     if error.status == 401:
         headers["WWW-Authenticate"] = "Bearer"
-    body = error_body(error) if is_for_messages(path) else error.body
+    body = error_body(error) if to_anthropic else error.body
     return json_response(body, status=error.status, headers=headers)
-
-
-def is_for_messages(path: str) -> bool:
-    return path == MESSAGES or path.startswith(f"{MESSAGES}/")
 
 
 @dataclass(frozen=True, slots=True)

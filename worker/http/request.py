@@ -123,6 +123,15 @@ PRINCIPAL: web.RequestKey[Principal] = web.RequestKey("principal", Principal)
 IGNORED: web.RequestKey[Ignored] = web.RequestKey("ignored", Ignored)
 BODY: web.RequestKey[bytes] = web.RequestKey("body", bytes)
 
+MESSAGES = "/v1/messages"
+ANTHROPIC_HEADER = "Anthropic-Version"  # in every request of Anthropic's clients, in no other's
+
+
+def speaks_anthropic(request: web.BaseRequest) -> bool:
+    """Whether errors have the form of Anthropic's API, and also the objects that both APIs have at the same address."""
+    path = request.path
+    return path == MESSAGES or path.startswith(f"{MESSAGES}/") or ANTHROPIC_HEADER in request.headers
+
 
 def actor_of(request: web.Request) -> Actor:
     """The caller, as recorded in the audit log."""

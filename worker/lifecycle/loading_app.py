@@ -13,7 +13,7 @@ from worker.config import VERSION, Config
 from worker.edge.listener import listening
 from worker.errors import ApiError
 from worker.http.middleware import SECURITY_HEADERS, SERVER, error_response
-from worker.http.request import json_response
+from worker.http.request import json_response, speaks_anthropic
 from worker.lifecycle.process import LoadProgress
 from worker.routes import pages
 
@@ -54,7 +54,7 @@ class LoadingApp:
             response.headers["Retry-After"] = str(RETRY_S)
         else:
             error = ApiError(503, "The model is being loaded.", code="loading", retry_after_s=RETRY_S)
-            response = error_response(error, request.path)
+            response = error_response(error, to_anthropic=speaks_anthropic(request))
         response.force_close()
         return response
 

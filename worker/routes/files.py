@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
+from mimetypes import guess_type
 from pathlib import PurePosixPath
 from typing import Any, BinaryIO, cast
 from urllib.parse import quote
@@ -20,13 +21,26 @@ from worker.auth.audit import Act
 from worker.auth.scope import USUAL, Scope
 from worker.edge.body import BUDGET, MEMORY_BYTES_MAX, Reservation, arriving, coding_of
 from worker.errors import ApiError, invalid
-from worker.http.request import BYTES, PAGE, PLAIN, PRINCIPAL, Json, PageQuery, Routes, list_object, noted, path_id
+from worker.http.request import (
+    BYTES,
+    PAGE,
+    PLAIN,
+    PRINCIPAL,
+    Json,
+    PageQuery,
+    Routes,
+    list_object,
+    noted,
+    path_id,
+    speaks_anthropic,
+)
 from worker.services import SERVICES
 from worker.wire import limits
 
 # The text of a file never changes under its id; it is its tenant's own, so no shared cache may keep it.
 CACHING = "private, max-age=3600"
 PURPOSES = ("assistants", "batch", "user_data", "vision")
+USUAL_PURPOSE = "user_data"  # of Anthropic's clients, who know none
 FIELD_BYTES_MAX = 1024
 LIMIT_MAX = 10_000  # that may be asked for, as in OpenAI's API; what a page does not hold is on the next one
 LIMIT = PAGE["limit"] | {"maximum": LIMIT_MAX, "default": limits.FILES_PAGE_MAX}
@@ -49,6 +63,20 @@ def file_object(file: Upload) -> dict[str, Any]:
     }
 
 
+def anthropic_file(file: Upload) -> dict[str, Any]:
+    """As Anthropic's API describes it."""
+    return {
+        "id": file.id,
+        "type": "file",
+        "filename": file.filename,
+        "mime_type": guess_type(file.filename)[0] or BYTES,
+        "size_bytes": file.bytes,
+        "created_at": file.created_at.isoformat(),
+        "expires_at": None,
+        "downloadable": True,
+    }
+
+
 routes = Routes()
 
 
@@ -63,13 +91,13 @@ async def create(request: web.Request) -> Json:
             file = await services.uploads.create(
                 tenant_id, arrived.filename, arrived.purpose, arrived.size, arrived.content
             )
-    return file_object(file)
+    return _told(request, file)
 
 
 @routes.get("/v1/files", USUAL, query=PAGE | {"purpose": {"type": "string"}, "limit": LIMIT})
 async def list_files(request: web.Request) -> Json:
     services, tenant_id = request.app[SERVICES], request[PRINCIPAL].tenant_id
-    page = PageQuery.parse(request.query, usual=limits.FILES_PAGE_MAX, most=LIMIT_MAX)
+    page = PageQuery.parse(_paging(request), usual=limits.FILES_PAGE_MAX, most=LIMIT_MAX)
     size = min(page.limit, limits.FILES_PAGE_MAX)
     files = await services.uploads.list(
         tenant_id,
@@ -79,13 +107,30 @@ async def list_files(request: web.Request) -> Json:
         purpose=request.query.get("purpose"),
     )
     await page.check(files, partial(services.uploads.get, tenant_id))
-    return list_object([file_object(file) for file in files[:size]], has_more=len(files) > size)
+    shown = list_object([_told(request, file) for file in files[:size]], has_more=len(files) > size)
+    if speaks_anthropic(request):
+        shown["next_page"] = shown["last_id"] if shown["has_more"] else None
+    return shown
+
+
+def _told(request: web.Request, file: Upload) -> dict[str, Any]:
+    return anthropic_file(file) if speaks_anthropic(request) else file_object(file)
+
+
+def _paging(request: web.Request) -> Mapping[str, str]:
+    """The parameters of a page, whose place in the list Anthropic's clients call `page`."""
+    query = request.query
+    if not speaks_anthropic(request):
+        return query
+    if "ids" in query or "ids[]" in query:
+        raise invalid("ids", "files are listed in pages here: read a file by its id instead.")
+    return {**query, "after": query["page"]} if "page" in query else query
 
 
 @routes.get("/v1/files/{id}", USUAL)
 async def retrieve(request: web.Request) -> Json:
     services, tenant_id = request.app[SERVICES], request[PRINCIPAL].tenant_id
-    return file_object(await services.uploads.get(tenant_id, path_id(request, "file")))
+    return _told(request, await services.uploads.get(tenant_id, path_id(request, "file")))
 
 
 @routes.get("/v1/files/{id}/content", USUAL, query={"form": {"enum": ["text"]}}, tells=(BYTES, PLAIN))
@@ -115,6 +160,8 @@ async def delete(request: web.Request) -> Json:
     services, tenant_id = request.app[SERVICES], request[PRINCIPAL].tenant_id
     file_id = path_id(request, "file")
     await services.file_queue.delete_file(tenant_id, file_id, also=noted(request, Act.FILE_DELETED, file_id))
+    if speaks_anthropic(request):
+        return {"id": file_id, "type": "file_deleted"}
     return {"id": file_id, "object": "file", "deleted": True}
 
 
@@ -155,7 +202,8 @@ async def receive(request: web.Request, holding: Reservation, *, bytes_max: int)
             raise _refused("The form has no field 'file' with a file.", "file")
         size = content.tell()
         content.seek(0)
-        yield Received(filename, purpose_of(fields), size, content)
+        usual = USUAL_PURPOSE if speaks_anthropic(request) else None
+        yield Received(filename, purpose_of(fields, usual), size, content)
 
 
 async def _form_parts(form: MultipartReader) -> AsyncIterator[BodyPartReader]:
@@ -192,13 +240,13 @@ def _refused(message: str, param: str) -> ApiError:
     return ApiError(400, message, param=param, code="invalid_value")
 
 
-def purpose_of(fields: Mapping[str, str]) -> str:
-    """Raises ApiError 400, also for a field without effect."""
+def purpose_of(fields: Mapping[str, str], usual: str | None) -> str:
+    """`usual`: where none is given. Raises ApiError 400, also for a field without effect."""
     for name in fields:
         if name != "purpose":
             message = f"This server does not support '{name}' yet: leave it out."
             raise ApiError(400, message, param=name, code="unsupported_parameter")
-    purpose = fields.get("purpose")
+    purpose = fields.get("purpose", usual)
     if purpose not in PURPOSES:
         message = f"Invalid 'purpose': it must be {' or '.join(PURPOSES)}."
         code = "missing_required_parameter" if purpose is None else "invalid_value"

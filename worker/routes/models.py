@@ -14,7 +14,7 @@ from inference.message_fitting import Capabilities
 from inference.prompt import have_effort
 from worker.auth.scope import Scope
 from worker.errors import ApiError
-from worker.http.request import Json, Routes
+from worker.http.request import Json, Routes, list_object, speaks_anthropic
 from worker.services import SERVICES, Services
 
 VISION = "vision"
@@ -58,12 +58,40 @@ def model_object(id: str, root: str, created: int, card: Mapping[str, Any]) -> d
     return {**names, "type": "model", "display_name": id, "created_at": began, **card}
 
 
+def anthropic_card(model: Mapping[str, Any]) -> dict[str, Any]:
+    """What the fields of Anthropic's API say where they are no others by the same name: what a request may contain
+    without being refused, or without a part of it being ignored."""
+    abilities, context = model["capabilities"], model.get("context_length")
+    card = {"lifecycle": "active", "max_input_tokens": context, "max_tokens": context}
+    if "chat" not in abilities:
+        return {**model, **card, "capabilities": None}
+    yes, no, reasons = {"supported": True}, {"supported": False}, {"supported": "reasoning" in abilities}
+    efforts = dict.fromkeys(("low", "medium", "high", "xhigh", "max"), reasons)
+    switches = {"enabled": reasons, "adaptive": reasons, "between_tools": yes, "disabled": yes}
+    capabilities = {
+        "batch": no,
+        "citations": no,
+        "code_execution": no,
+        "context_management": no,
+        "effort": {**reasons, **efforts},
+        "image_input": {"supported": VISION in abilities},
+        "pdf_input": yes,
+        "server_tools": {**no, "code_execution": no, "web_search": no},
+        "structured_outputs": yes,
+        "thinking": {**reasons, "types": switches},
+    }
+    return {**model, **card, "capabilities": capabilities}
+
+
 routes = Routes()
 
 
 @routes.get("/v1/models", Scope)
 async def list_models(request: web.Request) -> Json:
-    return {"object": "list", "data": _models(request.app[SERVICES])}
+    models = _models(request.app[SERVICES])
+    if not speaks_anthropic(request):
+        return {"object": "list", "data": models}
+    return list_object([anthropic_card(model) for model in models], has_more=False)
 
 
 @routes.get("/v1/models/{id:.+}", Scope)
@@ -75,7 +103,7 @@ async def get_model(request: web.Request) -> Json:
     if found is None:
         message = f"There is no model '{id}' on this worker. Available: {', '.join(models)}."
         raise ApiError(404, message, code="model_not_found")
-    return found
+    return anthropic_card(found) if speaks_anthropic(request) else found
 
 
 def _models(services: Services) -> list[dict[str, Any]]:
