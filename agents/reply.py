@@ -170,6 +170,7 @@ class Reply:
             self.exact = False
             events += self._start(_empty(Message))
             shown = self.stops.push(fallback) + self.stops.flush()
+            self._told = _within(shown, self._told) if shown in self.written else ()  # else it is not the model's
             self.over |= self.stops.met is not None
             events += self._grow(shown) if shown else []
             events += self._close(status)
@@ -229,7 +230,7 @@ class Reply:
         if not shown:
             self._space = text if goes_on else self._space
             return []
-        if self._told and not (goes_on or self.verbatim):
+        if self._told and not self.verbatim:
             self._told = _within(shown, self._told)
         begun = [] if goes_on else [*self._close("completed"), *self._start(_empty(kind))]
         self._space = text[len(shown) :]
@@ -328,8 +329,12 @@ def _before(text: str, told: tuple[TokenLogprob, ...]) -> tuple[TokenLogprob, ..
 
 
 def _within(text: str, told: tuple[TokenLogprob, ...]) -> tuple[TokenLogprob, ...]:
-    """The tokens from the first one of the text on: those before it are marks, or white space that is not shown."""
-    at = b"".join(each.token for each in told).rfind(text.encode("utf-8", "replace"))
+    """The tokens from the first one of the text on: those before it are marks, or white space that is not shown. The
+    white space that a text begins with may stand for a mark."""
+    spelled = b"".join(each.token for each in told)
+    at = spelled.rfind(text.encode("utf-8", "replace"))
+    if at < 0:
+        at = spelled.rfind(text.lstrip().encode("utf-8", "replace"))
     while told and at >= len(told[0].token):
         at -= len(told[0].token)
         told = told[1:]

@@ -212,9 +212,10 @@ class Step:
     def feed(self, delta: Delta) -> list[Event]:
         if not self.spans.told_prefill:
             self.spans.prefilled()
-        # The answer ends with the token that completes a stop string, even if the engine has not yet heard of it.
+        # The answer ends with the token that completes a stop string, even if the engine has not yet heard of it; and
+        # the log probabilities of a text are those of its tokens, not of the marks beside it.
         reply = self.reply
-        if delta.parts and (reply.stops or reply.forced):
+        if delta.parts and (reply.stops or reply.forced or delta.logprobs):
             events = [event for part in delta.parts for event in self._feed(part)]
         else:
             events = self._feed(delta)
