@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import re
-import struct
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from os import SEEK_CUR
 from pathlib import Path
-from typing import BinaryIO
 
 from inference.errors import InvalidTemplate
 from inference.generation import UsualSampling
@@ -28,9 +24,6 @@ TEMPLATE_MARKS = {
 }
 
 
-_HEADER = struct.Struct("<4sIQQ")  # magic, version, tensors, values
-_SIZES = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}  # by kind
-_STRING, _ARRAY = 8, 9
 # A digest, such as a folder of a download cache has, or what exporters call their output.
 NO_TITLE = re.compile(r"|[0-9a-f]{16,}|((checkpoint|model|output|merged|hf|tmp)[ _-]?\d*)+")
 
@@ -53,37 +46,6 @@ class GgufMetadata:
     system: str  # the default of the template
     sampling: UsualSampling
     licence: str
-
-
-def numbers(path: Path, key: str) -> Sequence[int]:
-    """The array of numbers under a key, empty without one: llama.cpp tells only scalar values. For a file that it has
-    opened; arrays that concern layers stand before the vocabulary, so little is read. Raises OSError, struct.error."""
-    with path.open("rb") as file:
-        *_, values = _HEADER.unpack(file.read(_HEADER.size))
-        for _ in range(values):
-            name = file.read(_read(file, "Q")).decode("utf-8", "replace")
-            kind = _read(file, "I")
-            if name == key and kind == _ARRAY:
-                kind, count = _read(file, "I"), _read(file, "Q")
-                layout = f"<{count}{_SIZES[kind]}"
-                return struct.unpack(layout, file.read(struct.calcsize(layout)))
-            _skip(file, kind)
-    return ()
-
-
-def _skip(file: BinaryIO, kind: int, count: int = 1) -> None:
-    if kind == _ARRAY:
-        _skip(file, _read(file, "I"), _read(file, "Q"))
-    elif kind == _STRING:
-        for _ in range(count):
-            file.seek(_read(file, "Q"), SEEK_CUR)
-    else:
-        file.seek(count * struct.calcsize(_SIZES[kind]), SEEK_CUR)
-
-
-def _read(file: BinaryIO, code: str) -> int:
-    (value,) = struct.unpack(f"<{code}", file.read(struct.calcsize(code)))
-    return int(value)
 
 
 def read_metadata(model: LlamaModel) -> GgufMetadata:

@@ -9,7 +9,7 @@ from functools import partial
 from inference.attention import F16, Q4_0, Q8_0, Attention
 from inference.config import EngineConfig
 from inference.llama import LlamaModel
-from inference.provisioning.gguf_metadata import numbers
+from inference.provisioning.gguf_head import numbers
 from inference.speculative.draft_model import CATCH_UP_TOKENS_MAX
 from inference.weight_placement import HOST
 

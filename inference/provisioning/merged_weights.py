@@ -6,16 +6,22 @@ result has eight bits per weight: on the coarser grid of its base, most of the c
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from gguf import GGMLQuantizationType, GGUFReader, GGUFValueType, GGUFWriter, LlamaFileType
+from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, LlamaFileType
 from gguf.quants import dequantize, quantize
+from numpy.typing import NDArray
+
+from inference.cores import usable_cores
+from inference.provisioning.gguf_head import Head, Tensor, number, read_only, stated
 
 BLOCK = 32  # weights that share a scale in Q8_0: a row must be a multiple of it
-OWN = "GGUF."  # what the reader reports of the file's head, which the writer makes itself
+AT_ONCE = 2**15  # weights: in a core's own cache; of whole matrices, the library computes 16 rows at a time
+KEPT = (GGMLQuantizationType.F32, GGMLQuantizationType.Q8_0)  # where the adapter changes nothing
 
 
 def merge(base: Path, adapter: Path, target: Path, metadata: Mapping[str, str | int | float]) -> None:
@@ -24,64 +30,103 @@ def merge(base: Path, adapter: Path, target: Path, metadata: Mapping[str, str | 
     Raises ValueError if the adapter has a change for a matrix that the base does not have, or not in this size; OSError
     when the disk fails.
     """
-    reader, changes = GGUFReader(base), _Changes(adapter)
-    writer = GGUFWriter(target, str(_value(reader, "general.architecture")))
-    _copy_metadata(reader, writer, {**metadata, "general.file_type": int(LlamaFileType.MOSTLY_Q8_0)})
-    for tensor in reader.tensors:
-        change = changes.take(tensor.name)
-        if change is None and tensor.tensor_type in (GGMLQuantizationType.F32, GGMLQuantizationType.Q8_0):
-            writer.add_tensor(tensor.name, tensor.data, raw_dtype=tensor.tensor_type)
-            continue
-        weights = dequantize(tensor.data, tensor.tensor_type)
-        if change is not None:
-            if change.shape != weights.shape:
-                raise ValueError(f"its change of {tensor.name} is {change.shape}, the weights are {weights.shape}")
-            # In 64 bits, so that processors which add in another order round to the same weights.
-            weights = (weights + change).astype(np.float32)
-        kind = GGMLQuantizationType.F16 if weights.shape[-1] % BLOCK else GGMLQuantizationType.Q8_0
-        writer.add_tensor(tensor.name, quantize(np.ascontiguousarray(weights), kind), raw_dtype=kind)
-    if changes.left:
-        raise ValueError(f"it changes {min(changes.left)}, which {base.name} does not have")
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    before, changes = _Weights(base), _Changes(adapter)
+    changes.check(before)
+    told = {**metadata, "general.file_type": int(LlamaFileType.MOSTLY_Q8_0)}
+    values = {**before.head.values, **{name: stated(value) for name, value in told.items()}}
+    place, tensors = 0, list[Tensor]()
+    for tensor in before.head.tensors:
+        tensors.append(replace(tensor, kind=_kind(tensor, changed=tensor.name in changes), offset=place))
+        place = before.head.aligned(place + _bytes(tensors[-1]))
+    head = Head(values, tensors)
+
+    def made(tensor: Tensor, wanted: Tensor) -> list[memoryview]:
+        return list(_made(before.raw(tensor), tensor, wanted, changes.of(tensor)))
+
+    with target.open("wb") as file:
+        file.write(head.packed())
+        start = file.tell()
+        with ThreadPoolExecutor(usable_cores()) as threads:
+            for tensor, parts in zip(tensors, threads.map(made, before.head.tensors, tensors), strict=True):
+                file.write(bytes(start + tensor.offset - file.tell()))
+                file.writelines(parts)
+        file.write(bytes(start + place - file.tell()))
+
+
+class _Weights:
+    """The tensors of a file, as its bytes."""
+
+    def __init__(self, path: Path) -> None:
+        self.name, self._file = path.name, read_only(path)
+        self.head, self._start = Head.read(self._file)
+        self.by_name = {tensor.name: tensor for tensor in self.head.tensors}
+
+    def raw(self, tensor: Tensor) -> memoryview:
+        begin = self._start + tensor.offset
+        return self._file[begin : begin + _bytes(tensor)]
+
+    def numbers(self, tensor: Tensor) -> NDArray[np.float32]:
+        """[outputs, inputs]"""
+        return _numbers(self.raw(tensor), tensor).reshape(tensor.shape[::-1])
 
 
 class _Changes:
-    """The changes of an adapter by the names of the matrices, each taken once."""
+    """The changes of an adapter by the names of the matrices."""
 
     def __init__(self, adapter: Path) -> None:
-        reader = GGUFReader(adapter)
-        self._alpha = float(_value(reader, "adapter.lora.alpha"))
-        self._parts = {tensor.name: tensor for tensor in reader.tensors}
+        self._weights = _Weights(adapter)
+        alpha = self._weights.head.values.get("adapter.lora.alpha")
+        if alpha is None:
+            raise ValueError("it does not state adapter.lora.alpha")
+        self._alpha = number(alpha)
 
-    def take(self, name: str) -> Any:
-        """alpha / rank * B A, float64 [outputs, inputs]; None if this matrix stays as it is."""
-        a, b = (self._parts.pop(f"{name}.lora_{part}", None) for part in "ab")
-        if a is None or b is None:
+    def __contains__(self, name: str) -> bool:
+        return f"{name}.lora_a" in self._weights.by_name
+
+    def check(self, base: _Weights) -> None:
+        """Raises ValueError."""
+        for name in sorted({part.rpartition(".lora_")[0] for part in self._weights.by_name}):
+            if name not in base.by_name:
+                raise ValueError(f"it changes {name}, which {base.name} does not have")
+            (inputs, _), (_, outputs) = (self._weights.by_name[f"{name}.lora_{part}"].shape for part in "ab")
+            if (inputs, outputs) != (shape := base.by_name[name].shape):
+                raise ValueError(f"its change of {name} is {(outputs, inputs)}, the weights are {shape[::-1]}")
+
+    def of(self, tensor: Tensor) -> NDArray[np.float64] | None:
+        """alpha / rank * B A, flat; None if this matrix stays as it is."""
+        if tensor.name not in self:
             return None
-        down, up = (dequantize(part.data, part.tensor_type).astype(np.float64) for part in (a, b))
-        return self._alpha / len(down) * (up @ down)
-
-    @property
-    def left(self) -> list[str]:
-        return list(self._parts)
+        parts = (self._weights.by_name[f"{tensor.name}.lora_{part}"] for part in "ab")
+        down, up = (self._weights.numbers(part).astype(np.float64) for part in parts)
+        return (up @ (self._alpha / len(down) * down)).reshape(-1)
 
 
-def _copy_metadata(reader: GGUFReader, writer: GGUFWriter, changed: Mapping[str, str | int | float]) -> None:
-    for name, field in reader.fields.items():
-        if not name.startswith(OWN) and name != "general.architecture" and name not in changed:
-            element = field.types[-1] if field.types[0] == GGUFValueType.ARRAY else None
-            writer.add_key_value(name, field.contents(), field.types[0], sub_type=element)
-    kinds = {str: GGUFValueType.STRING, int: GGUFValueType.UINT32, float: GGUFValueType.FLOAT32}
-    for name, value in changed.items():
-        writer.add_key_value(name, value, kinds[type(value)])
+def _kind(tensor: Tensor, *, changed: bool) -> int:
+    if tensor.kind in KEPT and not changed:
+        return tensor.kind
+    return int(GGMLQuantizationType.F16 if tensor.shape[0] % BLOCK else GGMLQuantizationType.Q8_0)
 
 
-def _value(reader: GGUFReader, name: str) -> Any:
-    """Raises ValueError."""
-    field = reader.get_field(name)
-    if field is None:
-        raise ValueError(f"it does not state {name}")
-    return field.contents()
+def _bytes(tensor: Tensor, weights: int | None = None) -> int:
+    """Of the whole tensor, or of so many weights."""
+    block, size = GGML_QUANT_SIZES[GGMLQuantizationType(tensor.kind)]
+    return (tensor.weights if weights is None else weights) // block * size
+
+
+def _made(raw: memoryview, tensor: Tensor, wanted: Tensor, change: NDArray[np.float64] | None) -> Iterator[memoryview]:
+    if change is None and wanted.kind == tensor.kind:
+        yield raw
+        return
+    for first in range(0, tensor.weights, AT_ONCE):
+        some = raw[_bytes(tensor, first) : _bytes(tensor, first + AT_ONCE)]
+        weights = _numbers(some, tensor)
+        if change is not None:
+            # In 64 bits, so that processors which add in another order round to the same weights.
+            weights = (weights + change[first : first + AT_ONCE]).astype(np.float32)
+        yield quantize(weights, GGMLQuantizationType(wanted.kind)).data
+
+
+def _numbers(raw: memoryview, tensor: Tensor) -> NDArray[np.float32]:
+    """Flat: some of its weights, or all."""
+    numbers: NDArray[np.float32] = dequantize(np.frombuffer(raw, np.uint8), GGMLQuantizationType(tensor.kind))
+    return numbers
