@@ -75,18 +75,31 @@ def _document(block: dict[str, Any]) -> dict[str, Any] | None:
             return {"type": "input_file", **file, **block}
         case {"type": "file", "file_id": file_id}:
             return {"type": "input_file", "file_id": file_id, **block}
+        case {"type": "url", "url": url}:
+            return {"type": "input_file", "file_url": url, **block}
         case {"type": "text", "data": str(text)} | {"type": "content", "content": str(text)}:
-            told = [f"File {title}:", block.get("context"), text]
-            return {"type": "text", "text": "\n".join(line for line in told if isinstance(line, str))}
+            return _quoted(title, block, [text])
+        case {"type": "content", "content": [*parts]} if (texts := _texts(parts)) is not None:
+            return _quoted(title, block, texts)
     return None
+
+
+def _quoted(title: str, block: Mapping[str, Any], texts: Sequence[str]) -> dict[str, Any]:
+    """A document whose text is in the request, as stored files are shown."""
+    told = [f"File {title}:", block.get("context"), *texts]
+    return {"type": "text", "text": "\n".join(line for line in told if isinstance(line, str))}
+
+
+def _texts(parts: Sequence[Any]) -> list[str] | None:
+    """None if one of them is no text."""
+    texts = [part.get("text") if isinstance(part, dict) else None for part in parts]
+    return [text for text in texts if isinstance(text, str)] if all(isinstance(text, str) for text in texts) else None
 
 
 def _search_result(block: Mapping[str, Any]) -> dict[str, Any] | None:
     match block:
-        case {"title": str(title), "source": str(source), "content": [*parts]}:
-            texts = [part.get("text") if isinstance(part, dict) else None for part in parts]
-            if all(isinstance(text, str) for text in texts):
-                return {"type": "text", "text": "\n".join([f"{title} ({source}):", *map(str, texts)])}
+        case {"title": str(title), "source": str(source), "content": [*parts]} if (texts := _texts(parts)) is not None:
+            return {"type": "text", "text": "\n".join([f"{title} ({source}):", *texts])}
     return None
 
 

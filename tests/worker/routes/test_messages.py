@@ -166,6 +166,7 @@ async def test_what_was_said_becomes_one_message_for_each_side(database: Databas
                 "role": "user",
                 "content": [
                     {"type": "document", "title": "a.md", "source": {"type": "text", "data": "Text."}},
+                    {"type": "document", "source": {"type": "content", "content": [_text("One."), _text("Two.")]}},
                     {
                         "type": "document",
                         "title": "b.md",
@@ -187,7 +188,7 @@ async def test_what_was_said_becomes_one_message_for_each_side(database: Databas
         assert answer.headers["Request-Id"] == answer.headers["X-Request-Id"]
     assert model.prompts[0] == (
         "<system>Be kind.\n<user>hello\nagain\n<assistant>One.Two.\n"
-        "<user>File a.md:\nText.\nFile b.md:\nThe port is 8080.\nT (S):\nfound\n<assistant>"
+        "<user>File a.md:\nText.\nFile document:\nOne.\nTwo.\nFile b.md:\nThe port is 8080.\nT (S):\nfound\n<assistant>"
     )
 
 
