@@ -51,7 +51,7 @@ class StoreCreate(Strict):
     metadata: Metadata | None = None
     chunking_strategy: ChunkingStrategy | None = None
     firsttoken_embedding_model: Name | None = None
-    description: Unsupported = None
+    description: Annotated[Any, only(None, instead="Put it into 'metadata'.")] = None
     expires_after: Unsupported = None
 
 

@@ -105,7 +105,7 @@ class AssistantMessage(Echoed):
     tool_calls: Annotated[list[ToolCall], up_to(limits.TOOLS_MAX)] | None = None
     name: Annotated[str, StringConstraints(max_length=64)] | None = None
     audio: Unsupported = None
-    function_call: Unsupported = None
+    function_call: Annotated[Any, only(None, instead="Send calls as 'tool_calls'.")] = None
 
     @model_validator(mode="after")
     def _says_something(self) -> AssistantMessage:
@@ -262,6 +262,14 @@ class ChatRequest(ChoicesRequest, TieredRequest):
     PROMPT_PARAM: ClassVar = "messages"
     EFFORT_PARAM: ClassVar = "reasoning_effort"
     VERBOSITY_PARAM: ClassVar = "verbosity"
+    SYNONYMS: ClassVar = {
+        "input": "messages",
+        "prompt": "messages",
+        "max_output_tokens": "max_completion_tokens",
+        "text": "response_format",
+        "reasoning": "reasoning_effort",
+        "stop_sequences": "stop",
+    }
 
     messages: Annotated[list[ChatMessage], up_to(limits.ITEMS_MAX, least=1)]
     tools: Annotated[list[ChatTool], up_to(limits.TOOLS_MAX), AfterValidator(distinct)] | None = None
@@ -288,8 +296,8 @@ class ChatRequest(ChoicesRequest, TieredRequest):
     prompt_cache_retention: CacheRetention = None
     prompt_cache_options: PromptCacheOptions | None = None
     audio: Unsupported = None
-    function_call: Unsupported = None
-    functions: Unsupported = None
+    function_call: Annotated[Any, only(None, instead="Send 'tool_choice', with 'tools'.")] = None
+    functions: Annotated[Any, only(None, instead="Send them as 'tools'.")] = None
     moderation: Unsupported = None
     web_search_options: Unsupported = None
 

@@ -42,6 +42,9 @@ from worker.wire.strict import (
     without_effect,
 )
 
+DESCRIBES = (
+    "Only Anthropic's models know the arguments of such a tool: leave its type out, and describe them in input_schema."
+)
 # Tools that run on Anthropic's own servers. Coding agents send them along with every request.
 HOSTED = ("web_search_", "web_fetch_", "code_execution_")
 SERVER_RESULT = "_tool_result"  # how the types of hosted tools' results end
@@ -189,11 +192,11 @@ class CustomTool(Cached):
 
     TAG: ClassVar = "custom"
 
+    type: Annotated[str | None, only(None, "custom", instead=DESCRIBES)] = None
     name: Name
     description: Description | None = None
     defer_loading: bool | None = None
     input_schema: Annotated[Schema | None, AfterValidator(_required), Field(validate_default=True)] = None
-    type: Annotated[str | None, only(None, "custom")] = None  # others have schemas that only their models know
     strict: Annotated[bool | None, AfterValidator(_enforceable)] = None
     input_examples: Annotated[Any, without_effect("tools.input_examples")] = None
     eager_input_streaming: bool | None = None  # arguments are always streamed

@@ -30,13 +30,14 @@ from worker.wire.strict import (
     Strict,
     Tagged,
     Text,
-    Unsupported,
+    only,
     type_of,
     up_to,
     without_effect,
 )
 
 FETCHES_NONE = "Images are not fetched from addresses: send the image itself as a data URL in base64."
+SENDS_FILE = "Files are not fetched from addresses: send the file itself in base64, or upload it and send its id."
 USERS_ONLY = "Images can only be part of messages of the user and of results of tools."
 # What the first bytes of a file say; what the sender says is not needed.
 SIGNATURES = {b"\x89PNG": "image/png", b"\xff\xd8\xff": "image/jpeg", b"GIF8": "image/gif", b"RIFF": "image/webp"}
@@ -139,7 +140,7 @@ class FilePart(Strict):
     filename: Annotated[str, StringConstraints(min_length=1, max_length=limits.FILENAME_CHARS_MAX)] | None = None
     file_data: str | None = None
     file_id: Id | None = None
-    file_url: Unsupported = None  # nothing is fetched on a client's behalf
+    file_url: Annotated[Any, only(None, instead=SENDS_FILE)] = None
     detail: Annotated[Any, without_effect("detail")] = None
     prompt_cache_breakpoint: PromptCacheBreakpoint = None
 

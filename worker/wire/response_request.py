@@ -108,6 +108,17 @@ class ContextManagement(Strict):
 class ResponseRequest(TieredRequest):
     EFFORT_PARAM: ClassVar = "reasoning.effort"
     VERBOSITY_PARAM: ClassVar = "text.verbosity"
+    SYNONYMS: ClassVar = {
+        "messages": "input",
+        "system": "instructions",
+        "max_tokens": "max_output_tokens",
+        "max_completion_tokens": "max_output_tokens",
+        "response_format": "text.format",
+        "verbosity": "text.verbosity",
+        "reasoning_effort": "reasoning.effort",
+        "functions": "tools",
+        "function_call": "tool_choice",
+    }
 
     input: Annotated[list[InputItem], up_to(limits.ITEMS_MAX), BeforeValidator(as_items)] = Field(default_factory=list)
     instructions: Text | None = None

@@ -78,6 +78,8 @@ class Strict(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True, protected_namespaces=())
     # Of a body: a parameter with many values, which the model limits itself and which is not stored.
     BULK: ClassVar[str | None] = None
+    # Of a body: parameters of other APIs, and which of this one does the same.
+    SYNONYMS: ClassVar[Mapping[str, str]] = {}
 
     @model_validator(mode="before")
     @classmethod
@@ -140,15 +142,17 @@ def _unlike_a_key(type: str) -> str:
     return f"\0{type}"
 
 
-def only(*neutral: object) -> AfterValidator:
-    """A parameter of the contract that this server does not support: only values that request nothing are accepted."""
+def only(*neutral: object, instead: str | None = None) -> AfterValidator:
+    """A parameter of the contract that this server does not support: only values that request nothing are accepted.
+    `instead`: a sentence that says what to send in its place."""
     named = [repr(value) for value in neutral if value is not None]
     advice = f"leave it out or send {' or '.join(named)}." if named else "leave it out."
+    told = instead or f"This server does not support it yet: {advice}"
 
     def check(value: Any) -> Any:
         if any(value is accepted or (type(value) is type(accepted) and value == accepted) for accepted in neutral):
             return value
-        raise PydanticCustomError(UNSUPPORTED, "This server does not support it yet: {advice}", {"advice": advice})
+        raise PydanticCustomError(UNSUPPORTED, "{advice}", {"advice": told})
 
     return AfterValidator(check)
 
@@ -243,7 +247,7 @@ def parse(model: type[M], raw: bytes, ignored: Ignored | None = None) -> M:
     try:
         return model.model_validate(body, context=ignored)
     except ValidationError as error:
-        raise refusal(error, body) from None
+        raise refusal(error, body, model.SYNONYMS) from None
 
 
 async def parsed(model: type[M], raw: bytes, ignored: Ignored | None = None) -> M:
@@ -312,13 +316,14 @@ def _has_nul(param: str | None) -> ApiError:
     return ApiError(400, "Text must not contain the NUL character.", param=param, code=VALUE_CODE)
 
 
-def refusal(error: ValidationError, body: Mapping[str, Any]) -> ApiError:
+def refusal(error: ValidationError, body: Mapping[str, Any], synonyms: Mapping[str, str] = {}) -> ApiError:
     """The first error, in the public contract's words."""
     details = error.errors(include_url=False)[0]
     param = _param(details["loc"], body, missing=details["type"] == "missing")
     code = _code(details["type"])
     if code == "unknown_parameter":
-        message = f"Unknown parameter: '{param}'."
+        meant = synonyms.get(param or "")
+        message = f"Unknown parameter: '{param}'." + (f" In this API it is '{meant}'." if meant else "")
     elif code == "missing_required_parameter":
         message = f"Missing required parameter: '{param}'."
     elif code == UNSUPPORTED:

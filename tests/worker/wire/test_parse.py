@@ -114,6 +114,36 @@ def test_a_response_request_is_refused_by_the_name_of_its_field(body: Any, param
     assert code in (None, error.code)
 
 
+PAGE = {"type": "document", "source": {"type": "url", "url": "https://x.example/a.pdf"}}
+
+
+def asked(*content: Any) -> dict[str, Any]:
+    return {"messages": [{"role": "user", "content": list(content)}]}
+
+
+@pytest.mark.parametrize(
+    ("model", "body", "told"),
+    [
+        (ResponseRequest, {"max_tokens": 5}, "'max_output_tokens'"),
+        (ResponseRequest, {"response_format": {"type": "json_object"}}, "'text.format'"),
+        (ResponseRequest, {"messages": []}, "'input'"),
+        (ChatRequest, {**asked(), "max_output_tokens": 5}, "'max_completion_tokens'"),
+        (ChatRequest, {**asked(), "functions": []}, "'tools'"),
+        (ChatRequest, {**asked(), "function_call": "auto"}, "'tool_choice'"),
+        (ChatRequest, {"messages": [{"role": "assistant", "function_call": {}}]}, "'tool_calls'"),
+        (
+            ResponseRequest,
+            {"input": [{"role": "user", "content": [{"type": "input_file", "file_url": "x"}]}]},
+            "base64",
+        ),
+        (MessagesRequest, asked(PAGE), "base64"),
+        (MessagesRequest, {**asked(), "tools": [{"type": "bash_20250124", "name": "bash"}]}, "input_schema"),
+    ],
+)
+def test_what_is_refused_is_told_with_what_to_send_instead(model: type[Strict], body: Any, told: str) -> None:
+    assert told in refused(model, body).message
+
+
 @pytest.mark.parametrize("number", ["1" + "0" * 30, "-1" + "0" * 30])
 def test_a_number_beyond_64_bits_is_not_told_to_be_none(number: str) -> None:
     error = refused(ResponseRequest, f'{{"input": "x", "max_output_tokens": {number}}}'.encode())
