@@ -74,7 +74,8 @@ class SpeakerMessage(Strict):
 
     role: Literal["system", "developer", "user"]
     content: ChatContent
-    name: Annotated[str, StringConstraints(max_length=64)] | None = None
+    # Which of several speakers it is: chat templates have no place for it.
+    name: Annotated[Annotated[str, StringConstraints(max_length=64)] | None, without_effect("messages.name")] = None
 
     @field_validator("role", mode="before")
     @classmethod

@@ -90,6 +90,7 @@ def test_a_response_names_what_it_ignores(body: Any, header: str) -> None:
             {"messages": [{"role": "user", "content": [{"type": "text", "text": "x", **MARK}]}]},
             "prompt_cache_breakpoint",
         ),
+        ({"messages": [{"role": "user", "content": "x", "name": "ada"}]}, "messages.name"),
     ],
 )
 def test_a_completion_names_what_it_ignores(body: Any, header: str) -> None:
