@@ -21,11 +21,13 @@ from worker.lifecycle.crew.member import Member
 from worker.setting import ConfigError
 
 EXIT_FAILED, EXIT_INTERRUPTED, EXIT_UNREAD = 1, 130, 141
+STANDARD_ERROR = 2  # the last of the three descriptors that every process has
 LOG_FORMAT = "%(asctime)s %(levelname)-7s {who}%(name)s: %(message)s"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; returns the exit code of the process."""
+    _open_standard_streams()
     prepare_process()
     options = vars(parser().parse_args(arguments))
     flags = {name: value for name, value in options.items() if name in SETTING_NAMES}
@@ -44,6 +46,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _run(command, config, {**rest, "member": member} if member else rest, member)
     except (KeyboardInterrupt, asyncio.CancelledError):
         return EXIT_INTERRUPTED
+
+
+def _open_standard_streams() -> None:
+    """Whoever starts a daemon may close the three. The next files would get their numbers, and what is printed; libuv
+    aborts the process where it is to close one of these numbers."""
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= STANDARD_ERROR:
+        os.set_inheritable(descriptor, True)
+    os.close(descriptor)
 
 
 async def show_version(config: Config) -> None:

@@ -47,6 +47,12 @@ def test_a_command_whose_output_nobody_reads_ends_without_a_word() -> None:
     assert (done.returncode, done.stderr) == (141, b"")
 
 
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "<&- >&- 2>&-"])
+def test_a_command_runs_where_standard_streams_are_closed(closed: str) -> None:
+    command = ["sh", "-c", f'exec "$0" -m worker version {closed}', sys.executable]
+    assert subprocess.run(command, cwd=ROOT, env=clean_environment(), timeout=TIMEOUT_S).returncode == 0
+
+
 def test_no_garbage_is_looked_for_among_the_modules_of_a_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
