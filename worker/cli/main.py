@@ -29,6 +29,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; returns the exit code of the process."""
     _open_standard_streams()
     prepare_process()
+    if sys.flags.optimize > 1:
+        return _fail(
+            StartError("docstrings tell models what tools do, and PYTHONOPTIMIZE=2 or -OO removes them: unset it")
+        )
     options = vars(parser().parse_args(arguments))
     flags = {name: value for name, value in options.items() if name in SETTING_NAMES}
     rest = {name: value for name, value in options.items() if name not in SETTING_NAMES}

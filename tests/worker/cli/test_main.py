@@ -53,6 +53,14 @@ def test_a_command_runs_where_standard_streams_are_closed(closed: str) -> None:
     assert subprocess.run(command, cwd=ROOT, env=clean_environment(), timeout=TIMEOUT_S).returncode == 0
 
 
+def test_a_python_without_docstrings_is_refused() -> None:
+    """Models read those of tools."""
+    command = [sys.executable, "-OO", "-m", "worker", "serve"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=clean_environment(), timeout=TIMEOUT_S)
+    assert done.returncode == 1
+    assert done.stderr.startswith("firsttoken: ") and "PYTHONOPTIMIZE" in done.stderr and done.stderr.count("\n") == 1
+
+
 def test_no_garbage_is_looked_for_among_the_modules_of_a_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
