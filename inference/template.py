@@ -20,12 +20,12 @@ import jinja2.meta
 from jinja2 import nodes
 from jinja2.ext import Extension
 from jinja2.parser import Parser
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from inference.errors import InvalidTemplate
 from inference.message_fitting import Capabilities, TemplateMessage, fit
 from inference.prompt import NO_OPTIONS, ChatMessage, Part, Rendered, Segment, ToolCall, Value
 from inference.template_probe import openings, probe
+from inference.template_sandbox import WORK, Sandbox, Work
 
 # Markup needs brackets, bars or the like. Text of only these characters is harmless, and templates compare it
 # ("type" == "string"), so it is passed as it is.
@@ -36,7 +36,6 @@ _PLAIN = re.compile(r"[\w\s.,:;?!()'\"/+*=%&-]*")
 _MARK = re.compile(r"(\x02[0-9a-f]{16}:\d+\x03?)")
 
 OURS = frozenset({"messages", "tools", "__marks"})  # variables that every prompt sets
-COUNT, COUNTED = "count_iteration", "__iterations"  # the filter that each iteration applies, and to what
 # Of a prompt: as many as a template needs that looks at all messages for each of a thousand. They take 0.1 s.
 ITERATIONS_MAX = 1_000_000
 PROBE_ITERATIONS_MAX = 20_000  # of a few short messages
@@ -128,26 +127,6 @@ def _reject(message: str) -> NoReturn:
     raise InvalidTemplate(f"the model's chat template rejects these messages: {message}")
 
 
-class _Iterations:
-    """Bounds the iterations of loops and the calls of macros: a template is a program out of a file."""
-
-    def __init__(self, left: int) -> None:
-        self.left = left
-
-    def count(self) -> None:
-        self.left -= 1
-        if self.left < 0:
-            raise InvalidTemplate("the model's chat template takes too long for these messages")
-
-
-def _counted(tree: nodes.Template) -> nodes.Template:
-    """A filter is called directly: it takes a tenth of the time of a function, which the sandbox examines."""
-    loops, macros = tree.find_all(nodes.For), tree.find_all(nodes.Macro)
-    for body in [*(loop.body for loop in loops), *(macro.body for macro in macros)]:
-        body.insert(0, nodes.ExprStmt(nodes.Filter(nodes.Name(COUNTED, "load"), COUNT, [], [], None, None)))
-    return tree
-
-
 class _Generation(Extension):
     """The block that says which text the model learns to write. It matters in training alone."""
 
@@ -164,18 +143,15 @@ class ChatTemplate:
     def __init__(self, source: str | None, *, bos: str = "", eos: str = "") -> None:
         if not source:
             raise InvalidTemplate("this model has no chat template, so it cannot be used for chat")
-        environment = ImmutableSandboxedEnvironment(
-            trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", _Generation]
-        )
+        environment = Sandbox(trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", _Generation])
         environment.globals["raise_exception"] = _reject
         environment.globals["strftime_now"] = lambda pattern: datetime.now().strftime(pattern)
         environment.filters["tojson"] = _tojson
-        environment.filters[COUNT] = _Iterations.count
         self._variables = {"bos_token": bos, "eos_token": eos, "add_generation_prompt": True}
         try:
             tree = environment.parse(source)
             read = jinja2.meta.find_undeclared_variables(tree)
-            code = environment.compile(_counted(tree))
+            code = environment.compile(environment.bounded(tree))
         except (jinja2.TemplateError, RecursionError) as error:
             raise InvalidTemplate(f"the model's chat template does not compile: {error}") from error
         self._template = jinja2.Template.from_code(environment, code, dict(environment.globals))
@@ -238,7 +214,7 @@ class ChatTemplate:
             "messages": shown,
             "tools": marks.shield(list(tools), Part.TOOLS) if tools else None,  # some introduce even an empty list
             "__marks": marks,
-            COUNTED: _Iterations(iterations_max or ITERATIONS_MAX),
+            WORK: Work(iterations_max or ITERATIONS_MAX),
         }
         try:
             return marks.cut(self._template.render(switched | variables | self._variables))

@@ -58,6 +58,38 @@ def test_a_template_that_never_ends_or_always_fails_is_loaded_and_refuses_messag
         template.render([ChatMessage("user", "Hi")])
 
 
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{{ 7 ** (10 ** 8) }}",
+        "{% set ns = namespace(n=9) %}{% for i in range(99) %}{% set ns.n = ns.n * ns.n %}{% endfor %}",
+        "{{ 'a' * 10 ** 10 }}",
+        "{{ ([0] * 9999999) * 9999999 }}",
+        "{{ range(10 ** 9) | list }}",
+        "{% set ns = namespace(s='a') %}{% for i in range(99) %}{% set ns.s = ns.s + ns.s %}{% endfor %}",
+        "{% set ns = namespace(s='a') %}{% for i in range(99) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}",
+        "{{ 'a'.center(10 ** 10) }}",
+        "{{ 'a' | center(10000000000) }}",
+        "{{ 1 | round(1000000000, 'ceil') }}",
+        "{{ '%9999999999d' % 1 }}",
+        "{{ '{:9999999999}'.format(1) }}",
+        "{{ '{:{}}'.format(1, 9999999999) }}",
+    ],
+)
+def test_a_template_that_computes_something_enormous_is_loaded_and_refuses_messages(source: str) -> None:
+    template = ChatTemplate("{% for m in messages %}{{ m.role }} {{ m.content }} {% endfor %}" + source)
+    with pytest.raises(InvalidTemplate, match=r"too large|too long|Range too big"):
+        template.render([ChatMessage("user", "Hi")])
+
+
+def test_a_template_may_count_format_and_repeat() -> None:
+    source = "{{ 2 ** 10 + loops * 60 }} {{ '-' * 3 }} {{ [1] * 2 }} {{ 'a' ~ 1 ~ none }} {{ '%05d' % 7 }}"
+    source = source.replace("loops", "messages | length") + " {{ '{:>3}'.format(1) }}"
+    source += " {{ 1700000000 + 86400 }} {{ '1234567890' + 'a' }}"
+    written = "".join(segment.text for segment in ChatTemplate(source).render([ChatMessage("user", "Hi")]))
+    assert written == "1084 --- [1, 1] a1None 00007   1 1700086400 1234567890a"
+
+
 def test_a_system_message_that_is_shown_as_an_answer_is_not_taken() -> None:
     later = FORGETFUL.replace("{% else %}", "{% elif m.role == 'system' and loop.first %}S {% else %}")
     assert [ChatTemplate(source).capabilities.system for source in (FORGETFUL, later)] == ["nowhere", "first"]
