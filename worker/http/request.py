@@ -11,8 +11,9 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial, wraps
+from inspect import signature
 from typing import Any, Literal, TypeAlias, TypeVar
 
 import orjson
@@ -32,7 +33,7 @@ from worker.auth.scope import Scope
 from worker.errors import ApiError, invalid
 from worker.wire import limits
 from worker.wire.options import INCLUDABLE
-from worker.wire.strict import Ignored
+from worker.wire.strict import Ignored, Strict, parsed
 
 ID = re.compile(limits.ID_PATTERN)
 DIGITS_MAX = 9  # checked before parsing a number; leading zeros count
@@ -279,7 +280,8 @@ def access_of(handler: Any) -> Access | None:
 
 @dataclass(frozen=True, slots=True)
 class RouteDocs:
-    """`takes` is the model of a JSON body, `form` the fields of a multipart one, `query` the schemas of parameters,
+    """`takes` is the model of a JSON body: to be said only where the handler parses it itself, as a part of what it
+    measures, or behind other checks. `form` has the fields of a multipart one, `query` the schemas of parameters,
     `tells` the media types of a response with this `status`.
     """
 
@@ -291,8 +293,9 @@ class RouteDocs:
 
 
 class Routes(list[web.RouteDef]):
-    """Those of a resource. Its methods decorate handlers: `@routes.post("/v1/things", Scope.CHAT, takes=Model)`, as
-    RouteDocs says. A handler may have several paths. What it returns is sent as JSON, unless it is a response.
+    """Those of a resource. Its methods decorate handlers: `@routes.post("/v1/things", Scope.CHAT)`, with more that
+    RouteDocs says. A handler may have several paths. If it has a second parameter, it gets the body, as the model that
+    the parameter names. What it returns is sent as JSON, unless it is a response.
     """
 
     def get(self, path: str, access: Granted, *, allow_head: bool = True, **docs: Any) -> Callable[[Handler], Handler]:
@@ -308,13 +311,23 @@ class Routes(list[web.RouteDef]):
         self, route: Callable[[Any], web.RouteDef], access: Granted, docs: RouteDocs
     ) -> Callable[[Handler], Handler]:
         def declare(handler: Handler) -> Handler:
+            model = _body_of(handler)
+
             @wraps(handler)
             async def answer(request: web.Request) -> web.StreamResponse:
-                told = await handler(request)
+                body = () if model is None else (await parsed(model, request[BODY], request[IGNORED]),)
+                told = await handler(request, *body)
                 return told if isinstance(told, web.StreamResponse) else json_response(told, status=docs.status)
 
-            answer.access, answer.described = Access.of(access), docs  # type: ignore[attr-defined]
+            answer.access = Access.of(access)  # type: ignore[attr-defined]
+            answer.described = replace(docs, takes=docs.takes or model)  # type: ignore[attr-defined]
             self.append(route(answer))
             return handler
 
         return declare
+
+
+def _body_of(handler: Callable[..., Any]) -> type[Strict] | None:
+    """The model of the body that a handler takes."""
+    _, *more = signature(handler, eval_str=True).parameters.values()
+    return more[0].annotation if more else None

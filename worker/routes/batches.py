@@ -9,18 +9,16 @@ from aiohttp import web
 from retrieval.errors import FileNotFound
 from worker.auth.scope import Scope
 from worker.errors import ApiError, invalid
-from worker.http.request import BODY, PAGE, PRINCIPAL, Json, PageQuery, Routes, list_object, path_id
+from worker.http.request import PAGE, PRINCIPAL, Json, PageQuery, Routes, list_object, path_id
 from worker.services import SERVICES
 from worker.wire.batches import PURPOSE, BatchCreate, batch_object
-from worker.wire.strict import parsed
 
 routes = Routes()
 
 
-@routes.post("/v1/batches", Scope.CHAT, takes=BatchCreate)
-async def create(request: web.Request) -> Json:
+@routes.post("/v1/batches", Scope.CHAT)
+async def create(request: web.Request, body: BatchCreate) -> Json:
     services, principal = request.app[SERVICES], request[PRINCIPAL]
-    body = await parsed(BatchCreate, request[BODY])
     try:
         file = await services.uploads.get(principal.tenant_id, body.input_file_id)
     except FileNotFound:

@@ -30,7 +30,6 @@ from worker.auth.scope import Scope
 from worker.edge.guard import remote_of
 from worker.errors import ApiError, invalid
 from worker.http.request import (
-    BODY,
     EVERYBODY,
     JSON,
     PAGE,
@@ -62,7 +61,7 @@ from worker.wire.options import (
 )
 from worker.wire.response import COMMENT, RATING, feedback_object, public_item
 from worker.wire.response_request import ConversationReference, ResponseRequest
-from worker.wire.strict import Id, Strict, parsed
+from worker.wire.strict import Id, Strict
 
 SPEAKERS = {"user": "Question", "assistant": "Answer"}
 IMAGE = "*(image)*"
@@ -159,10 +158,9 @@ def found_object(found: Found) -> dict[str, Any]:
 routes = Routes()
 
 
-@routes.post("/v1/conversations", Scope.CHAT, takes=ConversationCreate)
-async def create(request: web.Request) -> Json:
+@routes.post("/v1/conversations", Scope.CHAT)
+async def create(request: web.Request, body: ConversationCreate) -> Json:
     store, tenant_id = _store(request)
-    body = await parsed(ConversationCreate, request[BODY])
     items = await request.app[SERVICES].attachments.items(tenant_id, body.items or (), "items")
     return conversation_object(await store.create(tenant_id, body.metadata or {}, items))
 
@@ -209,10 +207,9 @@ async def retrieve(request: web.Request) -> Json:
     return conversation_object(await store.get(tenant_id, _conversation_id(request)))
 
 
-@routes.post("/v1/conversations/{id}", Scope.CHAT, takes=ConversationUpdate)
-async def update(request: web.Request) -> Json:
+@routes.post("/v1/conversations/{id}", Scope.CHAT)
+async def update(request: web.Request, body: ConversationUpdate) -> Json:
     store, tenant_id = _store(request)
-    body = await parsed(ConversationUpdate, request[BODY])
     return conversation_object(await store.update(tenant_id, _conversation_id(request), body.metadata or {}))
 
 
@@ -224,10 +221,9 @@ async def delete(request: web.Request) -> Json:
     return {"id": conversation_id, "object": "conversation.deleted", "deleted": True}
 
 
-@routes.post("/v1/conversations/{id}/items", Scope.CHAT, takes=ItemsCreate)
-async def add_items(request: web.Request) -> Json:
+@routes.post("/v1/conversations/{id}/items", Scope.CHAT)
+async def add_items(request: web.Request, body: ItemsCreate) -> Json:
     store, tenant_id = _store(request)
-    body = await parsed(ItemsCreate, request[BODY])
     items = await request.app[SERVICES].attachments.items(tenant_id, body.items, "items")
     await store.add_items(tenant_id, _conversation_id(request), items)
     return list_object([public_item(item) for item in items], has_more=False)
@@ -256,12 +252,11 @@ async def list_items(request: web.Request) -> Json:
     return list_object(items, page.has_more)
 
 
-@routes.post("/v1/conversations/{id}/branch", Scope.CHAT, takes=BranchChoice)
-async def branch(request: web.Request) -> Json:
+@routes.post("/v1/conversations/{id}/branch", Scope.CHAT)
+async def branch(request: web.Request, body: BranchChoice) -> Json:
     """Go back to an item, so that another version follows it, or switch to an existing version."""
     store, tenant_id = _store(request)
     conversation_id = _conversation_id(request)
-    body = await parsed(BranchChoice, request[BODY])
     if body.item_id is not None:
         await store.versions.choose(tenant_id, conversation_id, body.item_id)
     else:
@@ -362,20 +357,20 @@ PARAMETERS = frozenset({"model", "instructions", "tools", "tool_choice", "text",
 DRAFT = "input"  # the question as far as it is written: its search and its prefill may run ahead
 
 
-@routes.post("/v1/conversations/warm", Scope.CHAT, takes=ResponseRequest, status=202)
-async def warm_new(request: web.Request) -> Json:
+@routes.post("/v1/conversations/warm", Scope.CHAT, status=202)
+async def warm_new(request: web.Request, body: ResponseRequest) -> Json:
     """For a conversation that its first question will begin."""
-    return await _warm(request, None)
+    return await _warm(request, body, None)
 
 
-@routes.post("/v1/conversations/{id}/warm", Scope.CHAT, takes=ResponseRequest, status=202)
-async def warm(request: web.Request) -> Json:
-    return await _warm(request, path_id(request, "conversation"))
+@routes.post("/v1/conversations/{id}/warm", Scope.CHAT, status=202)
+async def warm(request: web.Request, body: ResponseRequest) -> Json:
+    return await _warm(request, body, path_id(request, "conversation"))
 
 
-async def _warm(request: web.Request, conversation_id: str | None) -> Json:
+async def _warm(request: web.Request, body: ResponseRequest, conversation_id: str | None) -> Json:
     services, principal = request.app[SERVICES], request[PRINCIPAL]
-    written = await _body(request[BODY], conversation_id)
+    written = _turn_of(body, conversation_id)
     frame = services.frame(written.model_copy(update={DRAFT: []}))
     sent = Ledger(services, principal, Trace(), frame)  # as if it were sent now
     place, speculative_search = (principal.tenant_id, principal.subject, conversation_id), services.speculative_search
@@ -401,9 +396,8 @@ async def _warm(request: web.Request, conversation_id: str | None) -> Json:
     return {"object": "conversation.warm", "conversation": conversation_id, "status": status}
 
 
-async def _body(raw: bytes, conversation_id: str | None) -> ResponseRequest:
+def _turn_of(body: ResponseRequest, conversation_id: str | None) -> ResponseRequest:
     """The turn that will come, as far as it is known. Raises ApiError 400."""
-    body = await parsed(ResponseRequest, raw)
     for name in sorted(body.model_fields_set - PARAMETERS - {DRAFT}):
         raise ApiError(400, f"Unknown parameter: '{name}'.", param=name, code="unknown_parameter")
     conversation = ConversationReference(id=conversation_id) if conversation_id else None

@@ -17,11 +17,11 @@ from inference.embedding.windows import Windows
 from retrieval.rank import window_similarity
 from worker.auth.scope import USUAL
 from worker.errors import ApiError
-from worker.http.request import BODY, IGNORED, PRINCIPAL, TRACE, Json, Routes
+from worker.http.request import PRINCIPAL, TRACE, Json, Routes
 from worker.runs.embed_inputs import check_inputs, embed_inputs
 from worker.runs.record import TurnRecord
 from worker.services import SERVICES, Services
-from worker.wire.strict import ModelName, Strict, parsed
+from worker.wire.strict import ModelName, Strict
 from worker.wire.text_inputs import EmbeddingsRequest
 
 DOCUMENTS_MAX = 256  # about ten seconds of embedding on one core
@@ -31,10 +31,10 @@ TEXT_CHARS_MAX = 32_768
 routes = Routes()
 
 
-@routes.post("/v1/embeddings", USUAL, takes=EmbeddingsRequest)
-async def create(request: web.Request) -> Json:
+@routes.post("/v1/embeddings", USUAL)
+async def create(request: web.Request, body: EmbeddingsRequest) -> Json:
     services, tenant_id = request.app[SERVICES], request[PRINCIPAL].tenant_id
-    body = check_inputs(services, await parsed(EmbeddingsRequest, request[BODY], request[IGNORED]))
+    body = check_inputs(services, body)
     with services.admission.turn(tenant_id):
         return await embed_inputs(services, tenant_id, request[TRACE], body)
 
@@ -60,11 +60,10 @@ class RerankRequest(Strict):
     return_documents: bool | None = None
 
 
-@routes.post("/v1/rerank", USUAL, takes=RerankRequest)
-async def rerank(request: web.Request) -> Json:
+@routes.post("/v1/rerank", USUAL)
+async def rerank(request: web.Request, body: RerankRequest) -> Json:
     """Rerank documents with the cross-encoder or an embedding model, in the same way as passages before an answer."""
     services, trace, tenant_id = request.app[SERVICES], request[TRACE], request[PRINCIPAL].tenant_id
-    body = await parsed(RerankRequest, request[BODY])
     texts = [document.text for document in body.documents]
     with services.admission.turn(tenant_id), trace.span("rerank", model=body.model, candidates=len(texts)):
         scores = await _scores(services, services.aliases.model_of(body.model), body.query, texts, salt=str(tenant_id))

@@ -11,7 +11,7 @@ from aiohttp import web
 from agents.turn import Turn
 from worker.auth.scope import Scope
 from worker.errors import ApiError
-from worker.http.request import BODY, EVENTS, IGNORED, JSON, PRINCIPAL, TRACE, Json, Routes, in_param
+from worker.http.request import EVENTS, JSON, PRINCIPAL, TRACE, Json, Routes, in_param
 from worker.runs.cache_diagnostics import MessageDiagnosis, PromptDigest
 from worker.runs.choice import read_request, respond
 from worker.runs.ledger import Ledger
@@ -20,7 +20,6 @@ from worker.services import SERVICES
 from worker.telemetry.canaries import first_question
 from worker.wire.messages_reply import Reply
 from worker.wire.messages_request import MessagesInput, MessagesRequest
-from worker.wire.strict import parsed
 
 routes = Routes()
 
@@ -47,11 +46,10 @@ async def _diagnosis(request: web.Request, turn: Turn, answer: Reply, previous_i
     return MessageDiagnosis(recent, tenant_id, request[TRACE], answer.id, prompt, previous_id)
 
 
-@routes.post("/v1/messages/count_tokens", Scope.CHAT, takes=MessagesInput)
-async def count_tokens(request: web.Request) -> Json:
+@routes.post("/v1/messages/count_tokens", Scope.CHAT)
+async def count_tokens(request: web.Request, body: MessagesInput) -> Json:
     """How many tokens the model would read first."""
     services = request.app[SERVICES]
-    body = await parsed(MessagesInput, request[BODY], request[IGNORED])
     with in_param(MessagesInput.PROMPT_PARAM):
         turn = await _turn(request, body, services.checked(body.model))
         return {"input_tokens": await prompt_tokens(services, turn)}

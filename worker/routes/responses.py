@@ -215,23 +215,21 @@ async def answer_now(request: web.Request) -> Json:
     return {"object": "response.answer_now", "response": response_id}
 
 
-@routes.post("/v1/responses/{id}/steer", Scope.CHAT, takes=SteerRequest, status=202)
-async def steer(request: web.Request) -> Json:
+@routes.post("/v1/responses/{id}/steer", Scope.CHAT, status=202)
+async def steer(request: web.Request, body: SteerRequest) -> Json:
     """Say something to a response in progress, at whichever worker generates it: it ends at the next safe place, and
     the response that is named here goes on."""
     services, tenant_id, response_id = request.app[SERVICES], request[PRINCIPAL].tenant_id, path_id(request, "response")
-    body = await parsed(SteerRequest, request[BODY])
     said = await services.attachments.items(tenant_id, body.input, "input")
     accepted = await request.app[RUNS].steer(tenant_id, response_id, said, stop_tools=body.stop_tools)
     told = {"id": accepted.id, "previous_response_id": response_id, "response": accepted.successor}
     return {"object": "response.steer", **told}
 
 
-@routes.post("/v1/responses/{id}/feedback", Scope.CHAT, takes=Feedback)
-async def rate(request: web.Request) -> Json:
+@routes.post("/v1/responses/{id}/feedback", Scope.CHAT)
+async def rate(request: web.Request, body: Feedback) -> Json:
     """Store a rating. It appears in the metadata of the response and with its trace."""
     services, tenant_id, id = request.app[SERVICES], request[PRINCIPAL].tenant_id, path_id(request, "response")
-    body = await parsed(Feedback, request[BODY])
     await services.responses.annotate(tenant_id, id, body.notes)
     await request.app[RUNS].recorded(tenant_id, id)
     await services.telemetry.flush()  # the trace of an answer that has just ended may still wait
@@ -250,11 +248,10 @@ async def input_items(request: web.Request) -> Json:
     return page_object(request, items)
 
 
-@routes.post("/v1/responses/input_tokens", Scope.CHAT, takes=ResponseRequest)
-async def input_tokens(request: web.Request) -> Json:
+@routes.post("/v1/responses/input_tokens", Scope.CHAT)
+async def input_tokens(request: web.Request, body: ResponseRequest) -> Json:
     """The number of prompt tokens, without the passages of a file search, which are not known yet."""
     services, principal = request.app[SERVICES], request[PRINCIPAL]
-    body = await parsed(ResponseRequest, request[BODY])
     turn = await hydrate(services, principal, services.frame(body))
     count = await prompt_tokens(services, turn.turn)
     return {"object": "response.input_tokens", "input_tokens": count}

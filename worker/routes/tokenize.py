@@ -17,12 +17,12 @@ from pydantic import AfterValidator, Field, model_validator
 from inference.errors import UnknownToken
 from inference.language_model import LanguageModel
 from worker.auth.scope import Scope
-from worker.http.request import BODY, PRINCIPAL, Json, Routes, in_param, json_bytes
+from worker.http.request import PRINCIPAL, Json, Routes, in_param, json_bytes
 from worker.services import SERVICES
 from worker.wire import limits
 from worker.wire.chat_request import ChatMessage, ChatRequest, ChatTool
 from worker.wire.completion_request import TokenIds
-from worker.wire.strict import ModelName, Strict, Text, only, parsed, up_to
+from worker.wire.strict import ModelName, Strict, Text, only, up_to
 from worker.wire.tools import distinct
 
 
@@ -74,9 +74,8 @@ class DetokenizeRequest(Strict):
 routes = Routes()
 
 
-@routes.post("/tokenize", Scope.CHAT, takes=TokenizeRequest)
-async def tokenize(request: web.Request) -> web.Response:
-    body = await parsed(TokenizeRequest, request[BODY])
+@routes.post("/tokenize", Scope.CHAT)
+async def tokenize(request: web.Request, body: TokenizeRequest) -> web.Response:
     model = request.app[SERVICES].model_of(body.model)
     read = await _prompt(request, body.chat, body.model) if body.chat else None
 
@@ -88,9 +87,8 @@ async def tokenize(request: web.Request) -> web.Response:
     return await _apart(request, body.model, answer)
 
 
-@routes.post("/detokenize", Scope.CHAT, takes=DetokenizeRequest)
-async def detokenize(request: web.Request) -> web.Response:
-    body = await parsed(DetokenizeRequest, request[BODY])
+@routes.post("/detokenize", Scope.CHAT)
+async def detokenize(request: web.Request, body: DetokenizeRequest) -> web.Response:
     model = request.app[SERVICES].model_of(body.model)
 
     def answer() -> dict[str, Any]:

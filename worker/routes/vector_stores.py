@@ -20,12 +20,12 @@ from retrieval.records import CountedStore, StoreFile
 from worker.auth.audit import Act
 from worker.auth.scope import USUAL, Scope
 from worker.errors import ApiError, invalid
-from worker.http.request import BODY, PAGE, PRINCIPAL, TRACE, Json, Routes, noted, page_object, path_id
+from worker.http.request import PAGE, PRINCIPAL, TRACE, Json, Routes, noted, page_object, path_id
 from worker.services import SERVICES, Services
 from worker.wire import limits
 from worker.wire.chat_request import as_list
 from worker.wire.options import Metadata
-from worker.wire.strict import Id, Strict, Unsupported, only, parsed
+from worker.wire.strict import Id, Strict, Unsupported, only
 from worker.wire.tools import RankingOptions
 
 FILES_MAX = 500  # of one batch, the limit of the public contract
@@ -196,10 +196,9 @@ def deleted(kind: str, id: str) -> dict[str, Any]:
 routes = Routes()
 
 
-@routes.post("/v1/vector_stores", Scope.INGEST, takes=StoreCreate)
-async def create(request: web.Request) -> Json:
+@routes.post("/v1/vector_stores", Scope.INGEST)
+async def create(request: web.Request, body: StoreCreate) -> Json:
     services, tenant_id = request.app[SERVICES], request[PRINCIPAL].tenant_id
-    body = await parsed(StoreCreate, request[BODY])
     model, dimensions = _model(services, body.firsttoken_embedding_model)
     for file_id in body.file_ids or ():  # before anything is made
         await services.uploads.get(tenant_id, file_id)
@@ -234,10 +233,9 @@ async def retrieve(request: web.Request) -> Json:
     return vector_store_object(await services.passages.counted(tenant_id, path_id(request, "vector store")))
 
 
-@routes.post("/v1/vector_stores/{id}", Scope.INGEST, takes=StoreUpdate)
-async def update(request: web.Request) -> Json:
+@routes.post("/v1/vector_stores/{id}", Scope.INGEST)
+async def update(request: web.Request, body: StoreUpdate) -> Json:
     services, tenant_id = request.app[SERVICES], request[PRINCIPAL].tenant_id
-    body = await parsed(StoreUpdate, request[BODY])
     store = await services.passages.update(
         tenant_id, path_id(request, "vector store"), name=body.name, metadata=body.metadata
     )
@@ -253,11 +251,10 @@ async def delete(request: web.Request) -> Json:
     return deleted("vector_store", store.id)
 
 
-@routes.post("/v1/vector_stores/{id}/search", USUAL, takes=StoreSearch)
-async def search(request: web.Request) -> Json:
+@routes.post("/v1/vector_stores/{id}/search", USUAL)
+async def search(request: web.Request, body: StoreSearch) -> Json:
     """The passages of all queries, best first, without duplicates."""
     services, tenant_id = request.app[SERVICES], request[PRINCIPAL].tenant_id
-    body = await parsed(StoreSearch, request[BODY])
     store = await services.passages.get(tenant_id, path_id(request, "vector store"))
     found: dict[tuple[str, int], Passage] = {}
     with services.admission.turn(tenant_id):
@@ -273,10 +270,9 @@ async def search(request: web.Request) -> Json:
     return search_page(body.query, results)
 
 
-@routes.post(FILES, Scope.INGEST, takes=FileAdd)
-async def add(request: web.Request) -> Json:
+@routes.post(FILES, Scope.INGEST)
+async def add(request: web.Request, body: FileAdd) -> Json:
     services, tenant_id, store_id = await _fillable(request)
-    body = await parsed(FileAdd, request[BODY])
     await services.file_queue.add(tenant_id, store_id, {body.file_id: body.attributes or {}})
     services.ingest_worker.wake()
     return store_file_object(await services.file_queue.get(tenant_id, store_id, body.file_id))
@@ -302,10 +298,9 @@ async def retrieve_file(request: web.Request) -> Json:
     return store_file_object(await services.file_queue.get(tenant_id, store_id, _file_id(request)))
 
 
-@routes.post(FILES + "/{file_id}", Scope.INGEST, takes=FileDescribe)
-async def describe(request: web.Request) -> Json:
+@routes.post(FILES + "/{file_id}", Scope.INGEST)
+async def describe(request: web.Request, body: FileDescribe) -> Json:
     services, tenant_id, store_id = await _opened(request)
-    body = await parsed(FileDescribe, request[BODY])
     file = await services.file_queue.describe(tenant_id, store_id, _file_id(request), body.attributes or {})
     return store_file_object(file)
 
@@ -329,10 +324,9 @@ async def content(request: web.Request) -> Json:
     return {**page, "data": [{"type": "text", "text": text}]}
 
 
-@routes.post(BATCHES, Scope.INGEST, takes=BatchCreate)
-async def add_batch(request: web.Request) -> Json:
+@routes.post(BATCHES, Scope.INGEST)
+async def add_batch(request: web.Request, body: BatchCreate) -> Json:
     services, tenant_id, store_id = await _fillable(request)
-    body = await parsed(BatchCreate, request[BODY])
     batch_id = await services.file_queue.add(tenant_id, store_id, body.added, batch=True)
     services.ingest_worker.wake()
     return await _batch(services, tenant_id, store_id, str(batch_id))

@@ -124,6 +124,16 @@ async def test_tokens_are_counted_as_the_model_would_read_them(database: Databas
     assert counted == {"object": "response.input_tokens", "input_tokens": used}
 
 
+@pytest.mark.parametrize("path", [f"{URL}/input_tokens", "/v1/conversations", "/v1/conversations/warm"])
+async def test_every_route_names_what_it_ignores(database: Database, path: str) -> None:
+    part = {"type": "input_text", "text": "Hello", "cache_control": {"type": "ephemeral"}}
+    key = "items" if path == "/v1/conversations" else "input"
+    said = {key: [{"role": "user", "content": [part]}]}
+    async with answering(database, "Hello.") as client, client.post(path, json=said) as answer:
+        assert answer.ok, await answer.text()
+        assert answer.headers["X-Firsttoken-Ignored"] == "cache_control"
+
+
 @pytest.mark.parametrize("path", ["resp_0/cancel", "resp_0/input_items"])
 async def test_what_does_not_exist_is_a_404(database: Database, path: str) -> None:
     async with (
