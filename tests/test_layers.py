@@ -5,7 +5,8 @@ from __future__ import annotations
 import ast
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -79,21 +80,21 @@ SQL = re.compile(
 
 def violations(path: str, source: str) -> list[str]:
     """Every wall that the file breaks, as `path:line what`."""
-    tree = ast.parse(source)
+    nodes = [*ast.walk(ast.parse(source))]
     broken = [
-        *_imports_upwards(path, tree),
-        *_wrong_doors(path, tree),
-        *_reads_environment(path, tree),
-        *_reads_wall_clock(path, tree),
-        *_speaks_sql(path, tree),
+        *_imports_upwards(path, nodes),
+        *_wrong_doors(path, nodes),
+        *_reads_environment(path, nodes),
+        *_reads_wall_clock(path, nodes),
+        *_speaks_sql(path, nodes),
     ]
     return [f"{path}:{line} {what}" for line, what in broken]
 
 
-def _imports(path: str, tree: ast.Module) -> Iterator[tuple[int, str]]:
+def _imports(path: str, nodes: Sequence[ast.AST]) -> Iterator[tuple[int, str]]:
     """All imported modules by their full names, also those for type checks only."""
     package = path.split("/")[:-1]
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -101,9 +102,9 @@ def _imports(path: str, tree: ast.Module) -> Iterator[tuple[int, str]]:
             yield from ((node.lineno, f"{base}{node.module or ''}.{alias.name}".strip(".")) for alias in node.names)
 
 
-def _imports_upwards(path: str, tree: ast.Module) -> Iterator[tuple[int, str]]:
+def _imports_upwards(path: str, nodes: Sequence[ast.AST]) -> Iterator[tuple[int, str]]:
     here = path.split("/")[0]
-    for line, module in _imports(path, tree):
+    for line, module in _imports(path, nodes):
         there = module.split(".")[0]
         if there in ("tests", "benchmarks", "deploy", "training"):
             yield line, f"imports {module}, which is not shipped"
@@ -113,47 +114,54 @@ def _imports_upwards(path: str, tree: ast.Module) -> Iterator[tuple[int, str]]:
             yield line, f"imports {module}: only migrations.pool is for all"
 
 
-def _wrong_doors(path: str, tree: ast.Module) -> Iterator[tuple[int, str]]:
-    for line, module in _imports(path, tree):
+def _wrong_doors(path: str, nodes: Sequence[ast.AST]) -> Iterator[tuple[int, str]]:
+    for line, module in _imports(path, nodes):
         if not path.startswith(DOORS.get(module.split(".")[0], ("",))):
             yield line, f"imports {module}, whose door is elsewhere"
 
 
-def _reads_environment(path: str, tree: ast.Module) -> Iterator[tuple[int, str]]:
+def _reads_environment(path: str, nodes: Sequence[ast.AST]) -> Iterator[tuple[int, str]]:
     if path == ENVIRONMENT_OWNER:
         return
     names = {"os.environ", "os.getenv", "os.putenv", "os.environb"}
-    yield from ((line, f"uses {module}") for line, module in _imports(path, tree) if module in names)
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Attribute) and ast.unparse(node) in names:
-            yield node.lineno, f"uses {ast.unparse(node)}"
+    yield from ((line, f"uses {module}") for line, module in _imports(path, nodes) if module in names)
+    yield from ((line, f"uses {attribute}") for line, attribute in _attributes(nodes) if attribute in names)
 
 
-def _reads_wall_clock(path: str, tree: ast.Module) -> Iterator[tuple[int, str]]:
+def _reads_wall_clock(path: str, nodes: Sequence[ast.AST]) -> Iterator[tuple[int, str]]:
     if path.startswith(WALL_CLOCK_READERS):
         return
     names = {"time.time", "time.time_ns", "datetime.now", "datetime.utcnow", "datetime.today", "date.today"}
-    yield from ((line, f"uses {module}") for line, module in _imports(path, tree) if module in names)
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Attribute) and ast.unparse(node) in names:
-            yield node.lineno, f"reads the wall clock: {ast.unparse(node)}"
+    yield from ((line, f"uses {module}") for line, module in _imports(path, nodes) if module in names)
+    for line, attribute in _attributes(nodes):
+        if attribute in names:
+            yield line, f"reads the wall clock: {attribute}"
 
 
-def _speaks_sql(path: str, tree: ast.Module) -> Iterator[tuple[int, str]]:
+def _attributes(nodes: Sequence[ast.AST]) -> Iterator[tuple[int, str]]:
+    """Those of names, as `os.environ`."""
+    for node in nodes:
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            yield node.lineno, f"{node.value.id}.{node.attr}"
+
+
+def _speaks_sql(path: str, nodes: Sequence[ast.AST]) -> Iterator[tuple[int, str]]:
     if path.startswith(SQL_OWNERS):
         return
-    prose = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-    for node in ast.walk(tree):
+    prose = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
+    for node in nodes:
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in prose:
             yield from [(node.lineno, f"speaks SQL: {node.value[:40]!r}")] if SQL.match(node.value) else []
 
 
+@cache
 def import_graph() -> dict[str, set[str]]:
     """Every module of the packages with those that it imports, wherever in the file and be it for types only."""
     paths = {_module_of(path): path for package in PACKAGES for path in (ROOT / package).rglob("*.py")}
     graph: dict[str, set[str]] = {}
     for module, path in paths.items():
-        names = (name for _, name in _imports(str(path.relative_to(ROOT)), ast.parse(path.read_text("utf-8"))))
+        nodes = [*ast.walk(ast.parse(path.read_text("utf-8")))]
+        names = (name for _, name in _imports(str(path.relative_to(ROOT)), nodes))
         imported = {name if name in paths else name.rpartition(".")[0] for name in names}
         opened = {each.rpartition(".")[0] for each in imported}  # an import runs the __init__ of the folder as well
         own = {module, module.rpartition(".")[0]}
