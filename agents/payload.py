@@ -112,6 +112,8 @@ OUTPUT_TYPES = {form: type for type, form in OUTPUTS.items()}
 # Keys of our own: of an output that is more than the tools it adds, of a call that another one precedes in its step,
 # and of a request for approval that came back.
 _CALL = "_call"
+# Of a patch that was cut off: in the contract, every operation has a type and a path.
+_UNFINISHED = {"type": "update_file", "path": "", "diff": ""}
 _ASKED = ("action", "code", "container_id", "revised_prompt")  # of hosted tools
 OUTPUT, JOINED, CALL_ID = "firsttoken_output", "firsttoken_joined", "firsttoken_call_id"
 DENIED = "Error: The user did not allow this call."
@@ -133,7 +135,7 @@ def _call_payload(call: FunctionCall) -> dict[str, Any]:
         case "tool_search":
             return {**head, "execution": _execution(shape), "arguments": parsed(call.arguments)}
         case "apply_patch":
-            operation = parsed(call.arguments)
+            operation = {**_UNFINISHED, **parsed(call.arguments)}
             if operation.get("type") == "delete_file":
                 operation.pop("diff", None)
             return {**head, "operation": operation}

@@ -103,6 +103,8 @@ def _public(payload: dict[str, Any], with_results: bool) -> dict[str, Any]:
     match payload:
         case {"type": "file_search_call"} if not with_results:
             return {**payload, "results": None}
+        case {"type": "apply_patch_call", "status": "incomplete" | "failed"}:  # the contract has no other
+            return {**payload, "status": "in_progress"}
         case {"type": type, "status": "failed"} if type in CALLS and type != "mcp_call":  # others do not fail
             return {**payload, "status": "incomplete"}
     return payload
