@@ -15,7 +15,7 @@ from uuid import UUID
 from aiohttp import web
 
 from agents.errors import STOPPED, NotFound, TurnOver, WaitsForCaller
-from agents.message import Item, new_id
+from agents.message import FunctionCall, Item, new_id
 from agents.progress import CannotResume
 from inference.trace import Trace
 from migrations.pool import DATABASE_AWAY, certain
@@ -268,6 +268,8 @@ class Runs:
         turn, request = run.turn, run.turn.frame.request
         previous_id = None if request.conversation else run.id
         update: dict[str, Any] = {"input": [], "previous_response_id": previous_id, "background": None}
+        if any(isinstance(item, FunctionCall) and item.runs for item in run.output):
+            update["tool_choice"] = request.choice.once_called
         usual = run.readers.policy
         try:
             if run.snapshot["status"] == "cancelled":

@@ -321,6 +321,13 @@ class ToolChoice(ToolReference):
         return self.tool_name
 
     @property
+    def once_called(self) -> ToolChoice:
+        """What is left of it when a call was made: none is required any more."""
+        if self.wanted in ("auto", "none"):
+            return self
+        return self.model_copy(update={"mode": "auto"}) if self.type == "allowed_tools" else AUTO
+
+    @property
     def names(self) -> frozenset[str]:
         """All tools that are named, to be checked against those of the request."""
         if self.type == "file_search":

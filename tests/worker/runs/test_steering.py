@@ -41,6 +41,7 @@ HALF = "Half an answer,"
 STREAM = {"input": "Tell me.", "stream": True}
 NOBODY_TAKES = Config(background=0)
 LESS = "Shorter, please."
+DOUBLE = '<tool_call>\n{"name": "double", "arguments": {"x": 4}}\n</tool_call>'
 CALLS_MINE = 'Hm. <tool_call>\n{"name": "mine", "arguments": {}}\n</tool_call>'
 MINE = {"type": "function", "name": "mine", "parameters": {"type": "object", "properties": {}}}
 
@@ -51,6 +52,17 @@ class Talk(StallingModel):
     def generate(self, *args: Any, **options: Any) -> Any:
         generation = super().generate(*args, **options)
         if len(self.running) > 1:
+            self.running[-1].released.set()
+        return generation
+
+
+class CallsFirst(StallingModel):
+    """Calls a tool, and stands still in the answer that follows."""
+
+    def generate(self, *args: Any, **options: Any) -> Any:
+        self.replies = [HALF] if self.running else self.replies
+        generation = super().generate(*args, **options)
+        if len(self.running) != 2:
             self.running[-1].released.set()
         return generation
 
@@ -163,6 +175,29 @@ async def test_a_tool_that_runs_is_waited_for_unless_it_is_to_be_stopped(databas
     assert call["type"] == "function_call" and ("stopped" in result["output"]) is stop_tools
     assert after["output"][0]["content"][0]["text"] == "I see."
     assert len(model.prompts) == 2 and result["output"] in model.prompts[1] and LESS in model.prompts[1]
+
+
+@pytest.mark.parametrize(
+    ("choice", "left"),
+    [
+        ("required", "auto"),
+        ({"type": "firsttoken:double"}, "auto"),
+        (
+            {"type": "allowed_tools", "mode": "required", "tools": [{"type": "firsttoken:double"}]},
+            {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "firsttoken:double"}]},
+        ),
+    ],
+)
+@pytest.mark.parametrize("called", [True, False])
+async def test_a_call_that_was_required_and_made_is_not_required_again(
+    database: Database, choice: Any, left: Any, called: bool
+) -> None:
+    async with answering(database, model=CallsFirst([DOUBLE], name=MODEL) if called else talk()) as client:
+        id, answer, _ = await begun(client, tools=[{"type": "firsttoken:double"}], tool_choice=choice)
+        told = await post(client, f"{URL}/{id}/steer", {"input": LESS}, 202)
+        await answer.read()
+        after = await ended(client, told["response"])
+    assert after["tool_choice"] == (left if called else choice)
 
 
 class Hesitant(ScriptedModel):
