@@ -21,7 +21,7 @@ tools = { files_search = 0.5 }
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Literal, TypeAlias
@@ -49,7 +49,7 @@ SurfaceName: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-
 
 
 class Bounds(Table):
-    """Limits of turns as configuration, of an agent or of an API key. None: not set."""
+    """Limits of turns as configuration, of an agent or of an API key, by the names of `Caps`. None: not set."""
 
     # Bounds of what may be configured: well above any sensible agent, well below what slows down other requests.
     steps: Annotated[int, Field(ge=1, le=64)] | None = None
@@ -63,16 +63,7 @@ class Bounds(Table):
 
     @property
     def caps(self) -> Caps:
-        return Caps(
-            steps=self.steps,
-            calls=self.calls,
-            wall_clock_s=self.seconds,
-            tokens=self.tokens,
-            thought_tokens=self.thought_tokens,
-            tool_timeout_s=self.tool_seconds,
-            retrieval_ms=self.retrieval_ms,
-            cost=self.cost,
-        )
+        return Caps(**{each.name: getattr(self, each.name) for each in fields(Caps)})
 
 
 class SearchTable(Table):
@@ -152,10 +143,10 @@ class Surface(Table):
     @cached_property
     def _caps(self) -> Caps:
         return Caps(
-            wall_clock_s=self.answer_s,
+            seconds=self.answer_s,
             tokens=self.tokens,
             thought_tokens=self.thought_tokens,
-            tool_timeout_s=self.tool_s,
+            tool_seconds=self.tool_s,
             retrieval_ms=self.retrieval_ms,
         )
 

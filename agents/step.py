@@ -59,7 +59,7 @@ class RunningCalls:
         elif self.stopped:
             self.refuse(call, STOPPED)
         else:
-            running = self._run(call, min(limits.tool_timeout_s, remaining_s))
+            running = self._run(call, min(limits.tool_seconds, remaining_s))
             self.pending.append((call, asyncio.create_task(running, name=f"tool:{call.name}")))
 
     async def _run(self, call: FunctionCall, timeout_s: float) -> ToolResult:

@@ -96,17 +96,17 @@ class Caps:
 
     steps: int | None = None
     calls: int | None = None
-    wall_clock_s: float | None = None
     tokens: int | None = None
     thought_tokens: int | None = None
-    tool_timeout_s: float | None = None
+    seconds: float | None = None
+    tool_seconds: float | None = None
     retrieval_ms: float | None = None
     cost: float | None = None
 
     @cached_property  # those of agents, surfaces and the worker hold for every turn
     def given(self) -> Mapping[str, Any]:
         """The bounds that are set, by the names of the limits: time and tokens bound the answer as well as the loop."""
-        bounds = {**vars(self), "answer_s": self.wall_clock_s, "answer_tokens": self.tokens}
+        bounds = {**vars(self), "answer_s": self.seconds, "answer_tokens": self.tokens}
         return {name: bound for name, bound in bounds.items() if bound is not None}
 
 
@@ -131,10 +131,10 @@ class Limits:
 
     steps: int = 8  # model calls
     calls: int = 16  # tool calls in total
-    wall_clock_s: float = 120.0
     tokens: int = 4096  # generated, over all steps
     thought_tokens: int = TOKENS_MAX  # of reasoning, over all steps; then the answer begins
-    tool_timeout_s: float = 20.0
+    seconds: float = 120.0  # of the whole turn
+    tool_seconds: float = 20.0  # of each call
     retrieval_ms: float = inf  # of the search before the answer, in addition to the budgets of its stages
     tool_result_chars: int = 8000  # longer results are cut, with a note to the model
     cost: float = inf  # of all steps and calls, in the units of the prices
@@ -396,11 +396,11 @@ class Budget:
         beyond the wall clock."""
         seconds = self.limits.answer_s
         if concluding:
-            seconds = max(seconds, self.limits.wall_clock_s + CONCLUSION_S)
+            seconds = max(seconds, self.limits.seconds + CONCLUSION_S)
         return self.started_ns + int(seconds * 1e9) if isfinite(seconds) else None
 
     def remaining_s(self, now_ns: int) -> float:
-        return self.limits.wall_clock_s - (now_ns - self.started_ns) / 1e9
+        return self.limits.seconds - (now_ns - self.started_ns) / 1e9
 
     @property
     def remaining_tokens(self) -> int:

@@ -283,7 +283,7 @@ def _assemble(
         daily_budgets=DailyBudgets(telemetry.traces.spending.of_key, telemetry.flush),
         targets=Targets.parse(config.targets).with_those_of(surfaces),
         surfaces=surfaces,
-        caps=Caps(wall_clock_s=config.answer_s, tokens=config.answer_tokens, thought_tokens=config.thought_tokens),
+        caps=Caps(seconds=config.answer_s, tokens=config.answer_tokens, thought_tokens=config.thought_tokens),
         waits=config.late == WAIT,
         agent_registry=agent_registry,
         canaries=Canaries(CanaryStore(database), partial(keys.tenant, LOCAL_TENANT)),

@@ -31,7 +31,7 @@ async def circling(limits: Limits, **options: Any) -> Any:
     [
         (Limits(steps=3), "steps", 3),
         (Limits(calls=2), "calls", 3),
-        (Limits(wall_clock_s=0.0), "wall_clock", 1),
+        (Limits(seconds=0.0), "wall_clock", 1),
         (Limits(tokens=110), "tokens", 5),
     ],
 )
@@ -64,20 +64,20 @@ async def test_the_wall_clock_cuts_an_answer_that_is_being_written(monkeypatch: 
 
 
 async def test_the_last_answer_may_take_a_little_longer_than_the_wall_clock() -> None:
-    budget = Budget(Limits(wall_clock_s=2.0, answer_s=2.0), started_ns=0)
+    budget = Budget(Limits(seconds=2.0, answer_s=2.0), started_ns=0)
     assert budget.deadline_ns(concluding=False) == 2_000_000_000
     assert budget.deadline_ns(concluding=True) == int((2.0 + CONCLUSION_S) * 1e9)
 
 
 @pytest.mark.parametrize("concluding", [False, True])
 def test_the_budget_of_the_loop_is_no_deadline(*, concluding: bool) -> None:
-    assert Budget(Limits(wall_clock_s=2.0), started_ns=0).deadline_ns(concluding=concluding) is None
-    assert Budget(Limits(wall_clock_s=2.0, answer_s=60), 0).deadline_ns(concluding=concluding) == 60_000_000_000
+    assert Budget(Limits(seconds=2.0), started_ns=0).deadline_ns(concluding=concluding) is None
+    assert Budget(Limits(seconds=2.0, answer_s=60), 0).deadline_ns(concluding=concluding) == 60_000_000_000
 
 
 async def test_an_answer_without_tools_is_as_long_as_asked() -> None:
     model = ScriptedModel(["word " * 2000], piece_chars=1)
-    ran = await run(model, asked(limits=Limits(tokens=100, wall_clock_s=0.0), sampling=ENDLESS))
+    ran = await run(model, asked(limits=Limits(tokens=100, seconds=0.0), sampling=ENDLESS))
     assert (ran.finished.status, ran.finished.budget, len(ran.answer)) == ("completed", None, 10_000 - 1)
 
 

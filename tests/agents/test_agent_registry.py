@@ -46,7 +46,7 @@ def test_an_agent_brings_instructions_tools_search_and_bounds(tmp_path: Path) ->
     assert turn.instructions == "You answer from the handbook."
     assert turn.server_tools == ("calculator", "current_time")
     assert turn.file_search == FileSearch(("handbook",), 3, 0.4)
-    told = Limits(steps=4, calls=6, wall_clock_s=30, tokens=500, tool_timeout_s=5)
+    told = Limits(steps=4, calls=6, seconds=30, tokens=500, tool_seconds=5)
     by = Owner.AGENT
     assert turn.limits == replace(told, answer_s=30, answer_tokens=500, seconds_by=by, tokens_by=by)
 
@@ -88,8 +88,8 @@ def test_without_an_agent_a_request_gets_no_more_than_the_defaults() -> None:
 
 
 def test_the_budgets_of_the_loop_are_not_limits_of_the_answer() -> None:
-    limits = Definition().applied(asked(caps=Caps(tokens=50_000, wall_clock_s=2000))).limits
-    assert (limits.tokens, limits.wall_clock_s) == (Limits().tokens, Limits().wall_clock_s)
+    limits = Definition().applied(asked(caps=Caps(tokens=50_000, seconds=2000))).limits
+    assert (limits.tokens, limits.seconds) == (Limits().tokens, Limits().seconds)
     assert (limits.answer_tokens, limits.answer_s) == (50_000, 2000)
 
 

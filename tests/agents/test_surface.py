@@ -40,7 +40,7 @@ def test_a_surface_shortens_the_answer_and_says_how_to_begin(tmp_path: Path) -> 
     voice = AgentRegistry.read(written(tmp_path, FILE)).surfaces["voice"]
     limits = (turn := voice.applied(asked(instructions="Be kind."))).limits
     assert (limits.tokens, limits.answer_tokens, limits.tokens_by) == (200, 200, Owner.SURFACE)
-    assert (limits.wall_clock_s, limits.answer_s, limits.seconds_by) == (20, 20, Owner.SURFACE)
+    assert (limits.seconds, limits.answer_s, limits.seconds_by) == (20, 20, Owner.SURFACE)
     assert turn.instructions == "Be kind.\n\nBegin with the answer."
     assert str(voice).startswith("answer_s 20.0, tokens 200, class standard")
 
@@ -64,7 +64,7 @@ def test_no_surface_gives_a_turn_more_than_it_had(
     surface = Surface.model_validate({"tokens": tokens, "answer_s": answer_s, "class": best})
     done = surface.applied(asked())
     assert done.limits.tokens <= Limits().tokens
-    assert done.limits.wall_clock_s <= Limits().wall_clock_s
+    assert done.limits.seconds <= Limits().seconds
     assert surface.capped(priority) >= priority
 
 

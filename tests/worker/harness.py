@@ -123,7 +123,7 @@ def make_services(database: Database, config: Config | None = None) -> Services:
         daily_budgets=DailyBudgets(telemetry.traces.spending.of_key, telemetry.flush),
         canaries=Canaries(CanaryStore(database), partial(keys.tenant, LOCAL_TENANT)),
         targets=Targets.parse(config.targets),
-        caps=Caps(wall_clock_s=config.answer_s, tokens=config.answer_tokens, thought_tokens=config.thought_tokens),
+        caps=Caps(seconds=config.answer_s, tokens=config.answer_tokens, thought_tokens=config.thought_tokens),
         waits=config.late == WAIT,
         supervisor=supervisor,
     )

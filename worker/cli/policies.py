@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import fields
 from math import isfinite
 
 from agents.definition import USUAL, AgentRegistry, Surface
@@ -20,19 +21,7 @@ from worker.home import Home
 from worker.lifecycle.agent_files import read_agents
 from worker.runs.record import Targets
 
-# The names in the settings of keys and surfaces.
-LIMITS = {
-    "steps": "steps",
-    "calls": "calls",
-    "tokens": "tokens",
-    "thought_tokens": "thought_tokens",
-    "wall_clock_s": "seconds",
-    "tool_timeout_s": "tool_seconds",
-    "retrieval_ms": "retrieval_ms",
-    "cost": "cost",
-    "answer_tokens": "answer_tokens",
-    "answer_s": "answer_s",
-}
+LIMITS = (*(each.name for each in fields(Caps)), "answer_tokens", "answer_s")
 RATES = ("requests_per_minute", "tokens_per_minute")
 
 
@@ -68,7 +57,7 @@ def policy(key: ApiKey, surface: Surface, config: Config) -> str:
     bounds = KeyLimits.model_validate(dict(key.bounds))
     principal = Principal(NOBODY, key.id, key.scopes, "api_key", bounds)
     turn = surface.applied(principal.bounded(Turn(NOBODY, ())))
-    caps = Caps(wall_clock_s=config.answer_s, tokens=config.answer_tokens, thought_tokens=config.thought_tokens)
+    caps = Caps(seconds=config.answer_s, tokens=config.answer_tokens, thought_tokens=config.thought_tokens)
     limits = turn.limits.capped(caps, Owner.SERVER)
     rates = [f"{getattr(bounds, name)} {name.replace('_', ' ')}" for name in RATES if getattr(bounds, name)]
     last = [f"late {surface.late or config.late}", *rates]
@@ -77,7 +66,7 @@ def policy(key: ApiKey, surface: Surface, config: Config) -> str:
 
 
 def _limits(limits: Limits) -> list[str]:
-    values = {told: getattr(limits, name) for name, told in LIMITS.items()}
+    values = {name: getattr(limits, name) for name in LIMITS}
     return [f"{name} {value:g}" for name, value in values.items() if isfinite(value) and value != TOKENS_MAX]
 
 

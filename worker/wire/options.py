@@ -287,7 +287,7 @@ class TurnRequest(GenerationParameters):
         given = self.options
         return Caps(
             steps=int(given[STEPS]) if STEPS in given else None,
-            wall_clock_s=float(given[SECONDS]) if SECONDS in given else None,
+            seconds=float(given[SECONDS]) if SECONDS in given else None,
             cost=float(given[COST]) if COST in given else None,
         )
 

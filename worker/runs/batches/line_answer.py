@@ -87,4 +87,4 @@ def _patient(turn: Turn) -> Turn:
     limits = turn.limits
     if limits.seconds_by is not Owner.SERVER:
         return turn
-    return replace(turn, limits=replace(limits, wall_clock_s=ANSWER_S, answer_s=max(ANSWER_S, limits.answer_s)))
+    return replace(turn, limits=replace(limits, seconds=ANSWER_S, answer_s=max(ANSWER_S, limits.answer_s)))
