@@ -15,6 +15,8 @@ from pathlib import Path
 from time import monotonic
 from typing import TypeVar
 
+import aiohttp
+
 from inference.attention import AUTO
 from inference.attention import attention as usual
 from inference.llama import has_gpu
@@ -63,11 +65,23 @@ async def serve(home: Path, *flags: str, program: Sequence[str] = ("worker",)) -
                 raise RuntimeError(f"the worker did not start: {' '.join(command)}")
             await asyncio.sleep(0.02)
         told = json.loads(ready.read_text())
-        yield Served(told["url"], told["api_key"], told["pid"], monotonic() - started)
+        worker = Served(told["url"], told["api_key"], told["pid"], monotonic() - started)
+        await _until_read(worker)
+        yield worker
     finally:
         if process.returncode is None:
             process.terminate()
         await process.wait()
+
+
+async def _until_read(worker: Served) -> None:
+    """Return when it reads no sample documents any more: beside that, it would be measured at something else."""
+    async with aiohttp.ClientSession(headers=worker.headers) as session:
+        while True:
+            async with session.get(f"{worker.url}/v1/vector_stores/docs") as answer:
+                if (await answer.json()).get("status") != "in_progress":  # without documents there is no such store
+                    return
+            await asyncio.sleep(0.1)
 
 
 @asynccontextmanager

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Sequence
 from uuid import UUID
 
 from inference.embedding.embedder import Embedder
 from inference.embedding.registry import Embedders
 from inference.embedding.windows import alike
+from retrieval.chunking import Chunk, embedded_text
 from retrieval.errors import EmbeddingModelChanged, EmbeddingModelMissing
-from retrieval.records import VectorStore
+from retrieval.records import EmbeddedChunk, VectorStore
 from retrieval.store import PassageStore
+
+BITE_CHUNKS = 8  # embedded at a time: about a fifth of a second on one core
+REST_SHARE = 3.0  # pause relative to the time of a bite while a client waits for tokens: a quarter of one core is used
 
 
 def check_model(store: VectorStore, embedders: Embedders) -> None:
@@ -37,6 +43,28 @@ async def writer_of(tenant_id: UUID, store: VectorStore, passages: PassageStore,
     if store.likeness is None:
         await passages.remember(tenant_id, store.id, embedder.likeness)
     return embedder
+
+
+async def embedded(
+    embedder: Embedder,
+    title: str,
+    chunks: Sequence[Chunk],
+    *,
+    chatting: Callable[[], bool] = lambda: False,
+    told: Callable[[int], None] = lambda _: None,
+) -> list[EmbeddedChunk]:
+    """The chunks of a document with their vectors. `chatting` returns whether a client is waiting for tokens and would
+    notice the use of a core; `told` is called with the number of each bite's chunks.
+    """
+    found: list[EmbeddedChunk] = []
+    for start in range(0, len(chunks), BITE_CHUNKS):
+        part, began = chunks[start : start + BITE_CHUNKS], time.monotonic()
+        vectors = await embedder.embed_windows([embedded_text(title, chunk) for chunk in part])
+        found += zip(part, vectors, strict=True)
+        told(len(part))
+        if chatting():
+            await asyncio.sleep(REST_SHARE * (time.monotonic() - began))
+    return found
 
 
 def by_model(stores: Iterable[VectorStore]) -> list[list[VectorStore]]:

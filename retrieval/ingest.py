@@ -14,11 +14,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from uuid import UUID
 
-from inference.embedding.embedder import Embedder
 from inference.embedding.registry import Embedders
-from inference.embedding.windows import PassageVectors
-from retrieval.chunking import Chunk, embedded_text, fitted
-from retrieval.embedding import check_model, writer_of
+from retrieval.chunking import Chunk, fitted
+from retrieval.embedding import check_model, embedded, writer_of
 from retrieval.errors import OtherEmbeddingModel, UnreadableFile
 from retrieval.filter import Attributes
 from retrieval.loaders import formats
@@ -30,7 +28,6 @@ from retrieval.sources import Content, FileError, Listing, Source, WebSource, wa
 from retrieval.store import PassageStore
 
 LIMITS = Limits(wall_s=120, cpu_s=60, niceness=10)  # no client waits for it, and concurrent chats need the cores
-EMBED_CHUNKS = 32  # between two progress reports: two to three seconds on one core
 
 
 @dataclass(slots=True)
@@ -76,6 +73,7 @@ async def ingest(
     stored_below: str | None = None,
     progress: Callable[[Progress], None] = lambda _: None,
     loaders: LoaderPool | None = None,
+    chatting: Callable[[], bool] = lambda: False,
 ) -> IngestReport:
     """Bring a vector store (created if needed) up to date with these files, folders and URLs.
 
@@ -85,7 +83,8 @@ async def ingest(
     folder in another place replaces them, and does not add a second copy.
     `attributes` replace those of all the files; None leaves those of unchanged files alone.
     Addresses of this machine and its networks are refused unless `allow_private`.
-    Files are parsed in the processes of `loaders`; without it, processes are started and end with this ingest.
+    Files are parsed in the processes of `loaders`; without it, processes are started and end with this ingest. Short
+    files come first, so that most can be found soon. `chatting` is that of `embedded`.
     A file that cannot be read is reported and does not stop the rest; its previous version stays.
     Raises UnknownEmbedder, OtherEmbeddingModel, EmbeddingModelMissing, EmbeddingModelChanged, EmbedderNotLoaded,
     ReadersUnavailable.
@@ -98,13 +97,13 @@ async def ingest(
     listing = await asyncio.to_thread(walk, paths, exclude=exclude, stored_below=stored_below)
     known = await store.sources(tenant_id, opened.id)
     files: list[Source] = [*listing.sources, *(WebSource(url, url, allow_private) for url in dict.fromkeys(urls))]
-    sizes = await asyncio.to_thread(lambda: [source.size for source in files])
-    so_far = Progress(0, len(files), 0, sum(sizes), 0, 0.0)
+    sizes = await asyncio.to_thread(lambda: {source: source.size for source in files})
+    so_far = Progress(0, len(files), 0, sum(sizes.values()), 0, 0.0)
     with nullcontext(loaders) if loaders else closing(LoaderPool()) as pool:
-        run = _Run(tenant_id, opened, store, embedders, pool, listing, attributes, progress, so_far)
-        for source, size in zip(files, sizes, strict=True):
+        run = _Run(tenant_id, opened, store, embedders, pool, listing, attributes, progress, chatting, so_far)
+        for source in sorted(files, key=lambda source: sizes[source]):
             await run.take(source, known.get(source.place))
-            run.step(size)
+            run.step(sizes[source])
     if attributes is not None:
         await store.describe(tenant_id, opened.id, [source.place for source in files], attributes)
     gone = listing.deleted(list(known))
@@ -134,6 +133,7 @@ class _Run:
     listing: Listing
     attributes: Attributes | None
     progress: Callable[[Progress], None]
+    chatting: Callable[[], bool]
     so_far: Progress
     started: float = field(default_factory=time.monotonic)
     written: int = 0
@@ -161,6 +161,7 @@ class _Run:
     async def _write(self, source: Source, content: Content, sha256: bytes) -> bool:
         embedder = await writer_of(self.tenant_id, self.opened, self.store, self.embedders)
         document, chunks = await read_document(self.loaders, content, embedder.count, owner="ingest")
+        passages = await embedded(embedder, document.title, chunks, chatting=self.chatting, told=self._told)
         file = NewFile(
             path=source.place,
             filename=source.name,
@@ -169,19 +170,14 @@ class _Run:
             size=len(content.data),
             sha256=sha256,
             content=document.text,
-            chunks=list(zip(chunks, await self._embed(embedder, document.title, chunks), strict=True)),
+            chunks=passages,
             attributes=self.attributes or {},
         )
         return await self.store.put(self.tenant_id, self.opened.id, file)
 
-    async def _embed(self, embedder: Embedder, title: str, chunks: Sequence[Chunk]) -> list[PassageVectors]:
-        vectors: list[PassageVectors] = []
-        for start in range(0, len(chunks), EMBED_CHUNKS):
-            part = chunks[start : start + EMBED_CHUNKS]
-            vectors += await embedder.embed_windows([embedded_text(title, chunk) for chunk in part])
-            self.so_far.chunks += len(part)
-            self._report()
-        return vectors
+    def _told(self, chunks: int) -> None:
+        self.so_far.chunks += chunks
+        self._report()
 
     def _report(self) -> None:
         self.progress(replace(self.so_far, seconds=self.seconds))

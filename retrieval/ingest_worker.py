@@ -16,22 +16,18 @@ from pathlib import Path
 from inference.embedding.registry import Embedders
 from inference.errors import EmbedderNotLoaded, EngineStopped
 from migrations.pool import DATABASE_AWAY
-from retrieval.chunking import embedded_text
-from retrieval.embedding import writer_of
+from retrieval.embedding import REST_SHARE, embedded, writer_of
 from retrieval.errors import EmbeddingModelChanged, EmbeddingModelMissing, FileNotFound, StoreNotFound, UnreadableFile
 from retrieval.ingest import read_document
 from retrieval.loaders import formats
 from retrieval.loaders.pool import LoaderPool
 from retrieval.loaders.source import checked
-from retrieval.records import EmbeddedChunk
 from retrieval.sources import Content
 from retrieval.store import Claim, FileQueue, PassageStore, UploadStore
 
 log = logging.getLogger("firsttoken.intake")
 
-BITE_CHUNKS = 8  # embedded at a time: about a fifth of a second on one core
 REFRESH_CHUNKS = 32  # whose words are rewritten at a time: a tenth of a second, most of it in the index of vectors
-REST_SHARE = 3.0  # pause relative to the time of a bite while a client waits for tokens: a quarter of one core is used
 ATTEMPTS_MAX = 5  # to read one file: workers and databases stop for other reasons too, but not every time
 FILE_S_MAX = 3600.0  # per file: 20,000 chunks beside chats take half of it
 GIVE_BACK_S = 1.0  # to release the file in the database when the worker stops
@@ -134,11 +130,5 @@ class IngestWorker:
         path = Path(upload.filename)
         data = checked(await self._uploads.read(tenant_id, file_id), formats.bytes_max(path))
         document, chunks = await read_document(self._loaders, Content(path, data), embedder.count, owner="intake")
-        embedded: list[EmbeddedChunk] = []
-        for start in range(0, len(chunks), BITE_CHUNKS):
-            part, began = chunks[start : start + BITE_CHUNKS], time.monotonic()
-            vectors = await embedder.embed_windows([embedded_text(document.title, chunk) for chunk in part])
-            embedded += zip(part, vectors, strict=True)
-            if self._chatting():
-                await asyncio.sleep(REST_SHARE * (time.monotonic() - began))
-        await self._file_queue.fill(claim, document, embedded)
+        passages = await embedded(embedder, document.title, chunks, chatting=self._chatting)
+        await self._file_queue.fill(claim, document, passages)

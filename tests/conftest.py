@@ -165,7 +165,7 @@ async def database(postgres: EmbeddedPostgres, owner_dsn: str) -> AsyncIterator[
 def server_worker(make_home: Callable[[], Path]) -> Iterator[Worker]:
     """A real `firsttoken serve` with the bundled models and the sample documents."""
     worker = Worker(make_home())
-    worker.wait_until_ready()
+    worker.wait_until_read()
     yield worker
     assert worker.stop() == 0
 

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from urllib.request import Request, urlopen
 
 from tests.warm_process import WarmProcess
 
@@ -45,6 +46,19 @@ class Worker:
             time.sleep(0.02)
         ready: dict[str, Any] = json.loads(self.ready_file.read_text())
         return ready
+
+    def wait_until_read(self, timeout_s: float = START_TIMEOUT_S) -> dict[str, Any]:
+        """The same, once the sample documents can be found."""
+        ready, give_up_at = self.wait_until_ready(), time.monotonic() + timeout_s
+        asked = Request(
+            f"{ready['url']}/v1/vector_stores/docs", headers={"Authorization": f"Bearer {ready['api_key']}"}
+        )
+        while True:
+            with urlopen(asked) as answer:
+                if json.load(answer)["status"] == "completed":
+                    return ready
+            assert time.monotonic() < give_up_at, f"the sample documents are not read:\n{self.log.read_text()}"
+            time.sleep(0.1)
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
         """Ask the worker to end; returns its exit code. One that does not end is killed."""

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import signal
 import time
-from contextlib import AsyncExitStack, closing
+from contextlib import AsyncExitStack, closing, nullcontext
 
 from aiohttp import web
 
-from inference.errors import EngineStopped, InferenceError
-from inference.provisioning.catalogue import SMOL_CHAT, purpose_of
-from retrieval.errors import RetrievalError
-from retrieval.ingest import ingest
+from inference.errors import EngineStopped
+from inference.provisioning.catalogue import purpose_of
 from worker.app import build_app
 from worker.auth.keys import LOCAL_TENANT, sign_in_link
 from worker.auth.scope import ALL
-from worker.cli.download import make, named, shown
 from worker.config import PROJECT, Config
 from worker.edge.listener import listening
 from worker.errors import StartError
@@ -32,25 +28,9 @@ from worker.lifecycle.ready_file import FIRST_START, Ready, ready_files
 from worker.lifecycle.supervisor import first_of
 from worker.routes.health import beside
 from worker.runs.manager import RUNS
+from worker.samples import reading_samples
 from worker.services import CREW, REQUESTS, Services
 from worker.start import open_services
-
-log = logging.getLogger("firsttoken.serve")
-
-SAMPLE_STORE = "docs"
-# Pages of our own documentation that would outrank those written for users.
-NOT_FOR_USERS = (
-    "ARCHITECTURE.md",
-    "changing.md",
-    "clients.md",
-    "HISTORY.md",
-    "LOG.md",
-    "RELIABILITY.md",
-    "scale.md",
-    "several-models.md",
-    "SECURITY.md",
-    "settings.md",
-)
 
 
 async def serve(config: Config, *, began: float, member: Member | None = None) -> None:
@@ -72,35 +52,13 @@ async def serve(config: Config, *, began: float, member: Member | None = None) -
     with closing(bind(config.host, config.port)) as listener:
         async with AsyncExitStack() as meanwhile:
             await meanwhile.enter_async_context(serving_progress(loading, config, listener))
-            await _fetch_weights(config, home, loading)
             async with open_services(config, home, loading) as (services, runs, batch_worker):
                 ready = await _introduce(services, home, url_of(config.host, listener.getsockname()[1]))
-                await _read_samples(services)
                 app = build_app(services, runs, batch_worker)
                 freeze()
                 await meanwhile.aclose()
-                async with listening(app, config, listener):
+                async with reading_samples(services), listening(app, config, listener):
                     await _serving(stop, services, app, config, ready, began)
-
-
-async def _fetch_weights(config: Config, home: Home, loading: LoadProgress) -> None:
-    """Those that the default model is made of, if they are not here and the operator says where they are. Without them
-    the bundled one answers. Raises StartError if nothing but the default will do."""
-    if config.weights is None or config.engines or not (chosen := named(config)) & {None, SMOL_CHAT.name}:
-        return
-    with shown(SMOL_CHAT.base.name) as report:
-
-        def tell(here: int, total: int | None) -> None:
-            report(here, total)
-            loading.share = here / total if total else 0.0
-
-        try:
-            await make(SMOL_CHAT, home.models, tell, source=config.weights)
-        except (StartError, OSError) as error:
-            if SMOL_CHAT.name in chosen:
-                raise
-            print(f"\nThe small demo-chat answers instead of {SMOL_CHAT.name}: {error}", flush=True)
-    loading.share = 0.0
 
 
 async def _serving(
@@ -129,12 +87,12 @@ async def _serve_in_crew(config: Config, home: Home, stop: StopSignals, member: 
     async with open_services(config, home, member=member.name) as (services, runs, batch_worker):
         if member.introduces:
             ready = await _introduce(services, home, url_of(config.host, config.port))
-            await _read_samples(services)
         app = build_app(services, runs, batch_worker)
         app[CREW] = member
         freeze()
+        samples = reading_samples(services) if member.introduces else nullcontext()
         with closing(join(config.host, config.port)) as listener, listen_socket(Address(path=member.socket)) as private:
-            async with listening(app, config, listener) as server, listening(beside(app), config, private):
+            async with samples, listening(app, config, listener) as server, listening(beside(app), config, private):
                 stop.serving = True
                 if member.introduces:
                     member.introduce(ready)
@@ -158,27 +116,3 @@ async def _introduce(services: Services, home: Home, url: str) -> Ready:
     model = services.model_registry.best(None).name
     about = ": ".join(filter(None, (model, purpose_of(model))))
     return Ready(url, key, sign_in_link(url, token), f"{url}/ops", os.getpid(), model=about)
-
-
-async def _read_samples(services: Services) -> None:
-    """Update the sample knowledge base; unchanged files cost nothing."""
-    folder = services.config.docs
-    if folder is None or not folder.is_dir():
-        return
-    tenant_id = await services.authenticator.keys.tenant(LOCAL_TENANT)
-    try:
-        report = await ingest(
-            [folder],
-            exclude=NOT_FOR_USERS if folder == PROJECT / "docs" else (),
-            store_name=SAMPLE_STORE,
-            stored_below=SAMPLE_STORE,  # a later version may be in another folder
-            tenant_id=tenant_id,
-            store=services.passages,
-            embedders=services.embedders,
-            loaders=services.loaders,
-        )
-    except (RetrievalError, InferenceError) as error:  # its model is not available: all other stores may be fine
-        log.warning("the sample store is not up to date: %s", error)
-        return
-    for unread in report.errors:
-        log.warning("not in the sample store: %s %s", unread.path, unread.reason)

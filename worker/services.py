@@ -52,6 +52,7 @@ class Services(RunServices):
     uploads: UploadStore
     file_queue: FileQueue
     ingest_worker: IngestWorker
+    chatting: Callable[[], bool] = lambda: False  # whether a client waits for tokens: what computes beside it rests
     batches: BatchStore
     loaders: LoaderPool
     reranker: Reranker | None = None

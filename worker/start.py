@@ -22,6 +22,7 @@ from agents.tools import builtin_toolbox
 from agents.turn import Caps
 from inference.embedding.cross_encoder import CrossEncoder
 from inference.embedding.registry import Embedders
+from inference.provisioning.catalogue import SMOL_CHAT
 from inference.trace import Trace
 from migrations.pool import Database
 from retrieval.config import RetrievalConfig
@@ -38,6 +39,7 @@ from worker.auth.keys import LOCAL_TENANT, Keys
 from worker.auth.provider import Provider
 from worker.auth.secret import Seals, Secret, read_secret
 from worker.auth.session import Sessions
+from worker.cli.download import make, named, shown
 from worker.config import VERSION, Config
 from worker.database import open_database, open_replica
 from worker.edge.limit_settings import WAIT
@@ -45,6 +47,7 @@ from worker.engines.active_engines import ActiveEngines, Reloader, files_of, ope
 from worker.engines.engine_config import names_at_work, open_embedders, open_reranker
 from worker.engines.model_file import ModelFile
 from worker.engines.model_pool import phases
+from worker.errors import StartError
 from worker.home import Home
 from worker.lifecycle.agent_files import read_agents
 from worker.lifecycle.prewarm import prefill_shared_prefixes, read_answered_questions
@@ -81,8 +84,8 @@ log = logging.getLogger("firsttoken.start")
 async def open_services(
     config: Config, home: Home, loading: LoadProgress | None = None, member: str = ""
 ) -> AsyncIterator[tuple[Services, Runs, BatchWorker]]:
-    """Start database and models concurrently: the slowest of them determines the start time. `member` is the name
-    within the crew, if there is one."""
+    """Start database and models concurrently: the slowest of them determines the start time. What a model is made of
+    may have to be fetched before. `member` is the name within the crew, if there is one."""
     agent_registry, secret, supervisor = read_agents(config), read_secret(config, home), Supervisor()
     loading, start = loading or LoadProgress(), Trace()
     async with AsyncExitStack() as stack:
@@ -94,6 +97,8 @@ async def open_services(
         on_request = bool(config.mcp_origins or config.mcp_private_origins)
 
         async def models() -> ActiveEngines:
+            if not member:
+                await _fetch_weights(config, home, loading)
             with loading.shown():
                 return await opened_as("models", open_engines(config, secret, supervisor, loading.tell))
 
@@ -151,6 +156,26 @@ async def open_services(
         yield services, runs, batch_worker
 
 
+async def _fetch_weights(config: Config, home: Home, loading: LoadProgress) -> None:
+    """Those that the default model is made of, if they are not here and the operator says where they are. Without them
+    the bundled one answers. Raises StartError if nothing but the default will do."""
+    if config.weights is None or config.engines or not (chosen := named(config)) & {None, SMOL_CHAT.name}:
+        return
+    with shown(SMOL_CHAT.base.name) as report:
+
+        def tell(here: int, total: int | None) -> None:
+            report(here, total)
+            loading.share = here / total if total else 0.0
+
+        try:
+            await make(SMOL_CHAT, home.models, tell, source=config.weights)
+        except (StartError, OSError) as error:
+            if SMOL_CHAT.name in chosen:
+                raise
+            print(f"\nThe small demo-chat answers instead of {SMOL_CHAT.name}: {error}", flush=True)
+    loading.share = 0.0
+
+
 def _reloader(services: Services, engines: ActiveEngines) -> Reloader:
     """The reloader of models.toml, whose names agents, surfaces and aliases refer to."""
     agent_registry, found = services.agent_registry, services.aliases
@@ -203,6 +228,9 @@ def _assemble(
         read = {f"draft_prefill_{came}_seconds_total": s for came, s in speculative_search.engine_s.items()}
         return {**engines.stats(), **kept, "query_cache_bytes": embedders.kept_bytes, **ahead, **read}
 
+    def chatting() -> bool:
+        return int(engine_stats().get("running", 0)) > 0
+
     async def embed(text: str, salt: str) -> Vector:
         return (await embedders.default.embed_query(text, salt=salt)).vector
 
@@ -240,8 +268,9 @@ def _assemble(
         file_queue=file_queue,
         ingest_worker=IngestWorker(
             *(file_queue, uploads, passages, embedders, loaders, presence.worker),
-            chatting=lambda: int(engine_stats().get("running", 0)) > 0,
+            chatting=chatting,
         ),
+        chatting=chatting,
         batches=BatchStore(database),
         agent=Agent(
             model_registry,

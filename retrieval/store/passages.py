@@ -6,6 +6,7 @@ import asyncio
 import secrets
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
@@ -97,6 +98,8 @@ class PassageStore:
     def __init__(self, database: Database, *, exact_chunks_max: int = EXACT_CHUNKS_MAX) -> None:
         self._database = database
         self._exact_chunks_max = exact_chunks_max
+        # How many files this process still has to read into a store, past the queue: they count as waiting.
+        self.reading: dict[str, int] = {}
 
     async def open(self, tenant_id: UUID, name: str, *, embedding_model: str, dimensions: int) -> VectorStore:
         """The oldest store of that name, whatever its model; created with this model if there is none."""
@@ -150,12 +153,15 @@ class PassageStore:
         """Like `get`, with its files counted."""
         async with self._database.tenant(tenant_id) as connection:
             [found] = await _find(connection, tenant_id, [store])
-            return (await _counted(connection, tenant_id, found.id))[0]
+            return self._with_reading(await _counted(connection, tenant_id, found.id))[0]
 
     async def stores(self, tenant_id: UUID) -> list[CountedStore]:
         """Oldest first, at most STORES_LISTED_MAX."""
         async with self._database.tenant(tenant_id) as connection:
-            return await _counted(connection, tenant_id)
+            return self._with_reading(await _counted(connection, tenant_id))
+
+    def _with_reading(self, stores: Sequence[CountedStore]) -> list[CountedStore]:
+        return [replace(store, waiting=store.waiting + self.reading.get(store.id, 0)) for store in stores]
 
     async def remember(self, tenant_id: UUID, store_id: str, likeness: bytes) -> None:
         """Record, before the first write, which model writes to a store."""

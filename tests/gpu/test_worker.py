@@ -32,6 +32,7 @@ CLIENT_TIMEOUT_S = 300.0
 def worker(make_home: Any) -> Iterator[Worker]:
     worker = Worker(make_home())
     worker.wait_until_ready(START_TIMEOUT_S)
+    worker.wait_until_read()
     yield worker
     assert worker.stop() == 0
 

@@ -35,7 +35,14 @@ PASSAGE = {
     "end_char": PASSAGE_END,
     "score": 0.8,
 }
-STORE = {"id": "vs_1", "object": "vector_store", "name": "docs", "firsttoken_score_threshold": 0.42}
+STORE = {
+    "id": "vs_1",
+    "object": "vector_store",
+    "name": "docs",
+    "status": "completed",
+    "file_counts": {"in_progress": 0, "completed": 9},
+    "firsttoken_score_threshold": 0.42,
+}
 
 
 def span(name: str, start_ms: float, duration_ms: float, lane: str = "main", **attributes: int | str) -> dict[str, Any]:

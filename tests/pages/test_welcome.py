@@ -72,3 +72,22 @@ async def test_a_phone_on_its_side_shows_the_headline_first(open_page: OpenPage,
     await page.get_by_role("button", name="Open the list of conversations").click()
     await page.locator("#new").click()
     await expect(page.locator("#welcome h2")).to_be_in_viewport(ratio=1)
+
+
+async def test_while_a_store_is_read_the_page_says_so_and_offers_its_example_once_it_can(
+    open_page: OpenPage, scripted: ScriptedWorker
+) -> None:
+    scripted.stores, scripted.documented = (
+        [{**STORE, "status": "in_progress", "file_counts": {"in_progress": 5, "completed": 4}}],
+        set(),
+    )
+    page = await open_page(scripted.url)
+    reading, example = page.locator("#reading"), page.locator("#document-example")
+    await expect(reading).to_have_text("The documents in docs are being read. 5 are left.")
+    await expect(example).to_be_hidden()
+    await page.locator("#use-documents").click()  # what is not used is not waited for
+    await expect(reading).to_be_hidden()
+    await page.locator("#use-documents").click()
+    scripted.stores, scripted.documented = [STORE], {"vs_1"}
+    await expect(reading).to_be_hidden()
+    await expect(example).to_be_visible()

@@ -11,9 +11,10 @@ import pytest
 from inference.embedding.registry import Embedders
 from inference.trace import Trace
 from migrations.pool import Database
+from retrieval.embedding import BITE_CHUNKS
 from retrieval.errors import EmbeddingModelMissing
 from retrieval.filter import Comparison
-from retrieval.ingest import EMBED_CHUNKS, IngestReport, Progress, ingest
+from retrieval.ingest import IngestReport, Progress, ingest
 from retrieval.loaders import formats
 from retrieval.query import Query
 from retrieval.retriever import Retriever
@@ -172,7 +173,7 @@ async def test_passages_are_exact_spans_of_the_stored_text(
 
 
 async def test_progress_counts_up_to_everything(take: Ingest, folder: Path) -> None:
-    (folder / "long.md").write_text("\n\n".join(f"# Part {n}\n\nA few words." for n in range(EMBED_CHUNKS + 1)))
+    (folder / "long.md").write_text("\n\n".join(f"# Part {n}\n\nA few words." for n in range(BITE_CHUNKS + 1)))
     seen: list[Progress] = []
     report = await take(folder, progress=seen.append)
     assert [one.files_done for one in seen] == sorted(one.files_done for one in seen)

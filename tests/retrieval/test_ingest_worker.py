@@ -15,8 +15,9 @@ from inference.embedding.registry import Embedders
 from migrations.pool import Database
 from retrieval import ingest
 from retrieval import ingest_worker as module
+from retrieval.embedding import REST_SHARE
 from retrieval.errors import FileNotFound
-from retrieval.ingest_worker import ATTEMPTS_MAX, REST_SHARE
+from retrieval.ingest_worker import ATTEMPTS_MAX
 from retrieval.loaders.job import Limits
 from retrieval.loaders.pool import LoaderPool
 from retrieval.records import StoreFile

@@ -58,6 +58,12 @@ async def status_of(http: aiohttp.ClientSession, ready: dict[str, Any], path: st
         return response.status
 
 
+async def json_of(http: aiohttp.ClientSession, ready: dict[str, Any], path: str) -> Any:
+    async with http.get(ready["url"] + path, headers=authorization(ready)) as response:
+        assert response.status == 200
+        return await response.json()
+
+
 async def test_the_ready_file_tells_how_to_reach_a_worker(
     http: aiohttp.ClientSession, home: Path, documents: Path
 ) -> None:
@@ -116,12 +122,35 @@ async def test_documents_are_stored_once_and_not_read_again_when_their_folder_ha
     for place in ("first", "second"):
         documents = Path(shutil.move(documents, documents.with_name(place)))
         worker = Worker(home, "--docs", str(documents))
-        ready = worker.wait_until_ready()
-        headers = {"Authorization": f"Bearer {ready['api_key']}"}
-        async with http.get(f"{ready['url']}/v1/vector_stores/docs/files", headers=headers) as answer:
-            stored.append([file["id"] for file in (await answer.json())["data"]])
+        ready = await asyncio.to_thread(worker.wait_until_read)
+        files = await json_of(http, ready, "/v1/vector_stores/docs/files")
+        stored.append([file["id"] for file in files["data"]])
         assert worker.stop() == 0
     assert len(stored[0]) == 1 and stored[1] == stored[0]
+
+
+async def test_questions_are_answered_before_the_sample_documents_are_read_and_a_stop_waits_for_none(
+    http: aiohttp.ClientSession, home: Path, tmp_path: Path
+) -> None:
+    for name in ("lighthouse", "tide"):
+        (tmp_path / f"{name}.md").write_text(f"All about the {name}.")
+    for _ in range(2):  # what the first one did not read is left for the next one
+        worker = Worker(home, "--docs", str(tmp_path), program="tests.worker.held_reader")
+        ready = worker.wait_until_ready()
+        store = await json_of(http, ready, "/v1/vector_stores/docs")
+        assert store["status"] == "in_progress" and store["file_counts"]["in_progress"] in (1, 2)
+        async with http.post(
+            f"{ready['url']}/v1/responses", json={"input": "Hello!"}, headers=authorization(ready)
+        ) as answer:
+            assert answer.status == 200
+        assert await asyncio.to_thread(worker.stop) == 0
+    (home / "read").touch()
+    worker = Worker(home, "--docs", str(tmp_path), program="tests.worker.held_reader")
+    ready = await asyncio.to_thread(worker.wait_until_read)
+    files = await json_of(http, ready, "/v1/vector_stores/docs/files")
+    assert sorted(file["firsttoken_filename"] for file in files["data"]) == ["lighthouse.md", "tide.md"]
+    assert await asyncio.to_thread(worker.stop) == 0
+    assert "Traceback" not in worker.log.read_text()
 
 
 async def test_documents_that_are_not_there_are_told_before_anything_starts(tmp_path: Path) -> None:

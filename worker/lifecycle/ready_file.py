@@ -18,10 +18,10 @@ from worker.config import HOME, VERSION
 from worker.errors import StartError
 from worker.home import write_atomically
 
-# The first start creates a database, reads documents and measures the machine, none of which shows in a terminal.
+# The first start creates a database and a model, neither of which shows in a terminal.
 FIRST_START = """
-Starting Firsttoken for the first time: preparing the database and reading the sample documents.
-This takes about half a minute. Later starts take a few seconds."""
+Starting Firsttoken for the first time: preparing the database and the model.
+This takes about a quarter of a minute, and a download before it. Later starts take a few seconds."""
 
 
 @dataclass(frozen=True, slots=True)

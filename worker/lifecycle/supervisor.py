@@ -36,6 +36,7 @@ Part: TypeAlias = Literal[
     "postgres",
     "presence",
     "queue",
+    "samples",
     "telemetry",
     "tool_servers",
 ]

@@ -4,9 +4,12 @@ import { json } from "../shared/api.js";
 import { byId, el } from "../shared/dom.js";
 import { recall, remember } from "../shared/preferences.js";
 
+const LOOK_AGAIN_MS = 1000; // while a store is being read
+
 export class Options {
   constructor() {
     this.documents = byId("use-documents");
+    this.reading = byId("reading");
     this.tools = byId("use-tools");
     this.select = byId("store");
     for (const button of [this.documents, this.tools]) {
@@ -14,6 +17,7 @@ export class Options {
       button.addEventListener("click", () => this.toggle(button));
     }
     this.stores = [];
+    this.timer = null;
     this.chose = () => {};
     this.picked = () => {};
     this.select.addEventListener("change", () => this.pick(this.select.value));
@@ -28,7 +32,7 @@ export class Options {
     remember("store", id);
     this.select.value = id;
     this.picked(id);
-    this.chose(this.chosenStore);
+    this.tell();
   }
 
   /** Show the store that a conversation uses; null for the usual one. */
@@ -36,7 +40,7 @@ export class Options {
     const store = this.storeOf(id);
     if (store === undefined || store.id === this.select.value) return;
     this.select.value = store.id;
-    this.chose(this.chosenStore);
+    this.tell();
   }
 
   /** One that is gone is not missed: the usual one takes its place, which is the last that was picked. */
@@ -45,7 +49,7 @@ export class Options {
     return find(id) ?? find(recall("store", null)) ?? this.stores[0];
   }
 
-  /** `chose(store)` is called with {id, name, threshold} or null, now and whenever another store is chosen. */
+  /** `chose(store)` is called with what `chosen` returns or null, now, whenever another store is chosen and while one is read. */
   onStore(chose) {
     this.chose = chose;
     chose(this.chosenStore);
@@ -59,23 +63,35 @@ export class Options {
     press(button, button.getAttribute("aria-pressed") !== "true");
     remember(button.id, pressed(button) ? "on" : "off");
     this.showSelect();
-    this.chose(this.chosenStore);
+    this.tell();
+  }
+
+  /** Say which store is chosen now, and whether it is still being read: then answers know a part of it. */
+  tell() {
+    const store = this.chosenStore;
+    const told = store?.left ? `The documents in ${store.name} are being read. ${store.left} are left.` : "";
+    this.reading.hidden = told === "";
+    if (this.reading.textContent !== told) this.reading.textContent = told; // it is read out
+    this.chose(store);
   }
 
   /** Ask which stores there are; without one, documents cannot be used. `picked` is used from now on. */
   async load(picked = null) {
     const { data } = await json("GET", "/v1/vector_stores");
     const shown = this.select.value;
+    const others = data.map(({ id }) => id).join() !== this.stores.map(({ id }) => id).join();
     this.stores = data;
-    this.select.replaceChildren(...data.map(({ id, name }) => el("option", { value: id }, name || id)));
+    if (others) this.select.replaceChildren(...data.map(({ id, name }) => el("option", { value: id }, name || id)));
     this.documents.disabled = data.length === 0;
     this.documents.title = data.length === 0
       ? "No documents yet. Drag some onto this page to add them."
       : "Search the documents before answering and cite them";
     this.showSelect();
     this.select.value = this.storeOf(shown)?.id ?? "";
-    if (picked === null) this.chose(this.chosenStore);
+    if (picked === null) this.tell();
     else this.pick(picked);
+    clearTimeout(this.timer);
+    if (data.some(({ status }) => status === "in_progress")) this.timer = setTimeout(() => this.load().catch(() => {}), LOOK_AGAIN_MS);
   }
 
   showSelect() {
@@ -87,12 +103,12 @@ export class Options {
     return this.stores.length > 1 ? this.chosenStore?.id ?? null : null;
   }
 
-  /** {store: {id, name, threshold} or null, tools: bool} for a question; `id` is the store of its conversation, null for the usual
-   *  one. Passages below the threshold are not about the question. */
+  /** {store: {id, name, threshold, left} or null, tools: bool} for a question; `id` is the store of its conversation, null for
+   *  the usual one. Passages below the threshold are not about the question; `left` files are not read yet. */
   chosen(id) {
     const used = pressed(this.documents) && !this.documents.disabled;
     const store = used ? this.storeOf(id) : undefined;
-    const chosen = store && { id: store.id, name: store.name || store.id, threshold: store.firsttoken_score_threshold };
+    const chosen = store && { id: store.id, name: store.name || store.id, threshold: store.firsttoken_score_threshold, left: store.file_counts.in_progress };
     return { store: chosen ?? null, tools: pressed(this.tools) };
   }
 }

@@ -49,6 +49,7 @@ export class Welcome {
 
   /** An example for the documents, only if the store has a passage for it. `store` is {id, name, threshold} or null. */
   async offer(store) {
+    if (store !== null && store.id === this.offered && !this.documentExample.hidden) return;
     this.documentExample.hidden = true;
     if (store === null) return;
     this.offered = store.id;
