@@ -13,9 +13,11 @@ import json
 import logging
 import re
 import socket
+import ssl
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import httpx2
@@ -39,6 +41,12 @@ class Refused(Exception):
     """The request is not sent, or its response not read. The message contains no secrets."""
 
 
+@cache
+def _authorities() -> ssl.SSLContext:
+    """Whom all connections trust: while the list is read, for tens of milliseconds, no stream goes on."""
+    return httpx2.create_ssl_context(trust_env=False)
+
+
 class GuardedTransport(httpx2.AsyncBaseTransport):
     """Names are resolved first, and the connection goes to the very address that was checked, so a name that resolves
     differently the second time (DNS rebinding) achieves nothing."""
@@ -47,7 +55,7 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
         """`is_private`: the origin may be on this machine or in its networks."""
         self._origin, self._is_private = origin, is_private
         self.trouble = ""  # with the newest request, for people: the client library does not tell
-        self._inner = httpx2.AsyncHTTPTransport(trust_env=False)
+        self._inner = httpx2.AsyncHTTPTransport(trust_env=False, verify=_authorities())
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         """Raises Refused, and what the transport raises."""

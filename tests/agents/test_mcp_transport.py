@@ -97,6 +97,12 @@ async def test_a_name_with_a_private_address_is_not_asked(
     assert network.sent[0].url.host == addresses[0].strip("[]")
 
 
+def test_whom_to_trust_is_read_once_for_all_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+    GuardedTransport(ORIGIN, is_private=False)
+    monkeypatch.setattr("httpcore2.default_ssl_context", None)
+    GuardedTransport("https://other.example", is_private=False)
+
+
 async def test_no_other_origin_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     network = Network(monkeypatch, PUBLIC)
     for url in ("http://tools.example/mcp", "https://tools.example:8443/mcp", "https://other.example/mcp"):
