@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import shutil
 import subprocess
 import tempfile
@@ -20,6 +21,7 @@ from migrations.embedded.placement import placement_of
 from migrations.embedded.postmaster import PidFile, is_listening
 from migrations.pool import Database
 from migrations.runner import migrate
+from tests.disks import in_memory
 from tests.margins import MARKER, Margins
 from tests.serving import Worker
 
@@ -27,6 +29,9 @@ if TYPE_CHECKING:
     from tests.worker.tool_server import ToolServer
 
 LOG_CHARS = 10_000
+# Tests write some fifty databases. What they promise is about processes that die, never about machines that do: so no
+# disk has to see any of it where there is memory for what is left at the end, twice.
+WRITTEN_BYTES = 8 * 2**30
 # What each process that runs one of these would start anew for seconds of the processor: one process runs them all.
 STARTS = {
     "server": (
@@ -55,6 +60,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if "TMPDIR" not in os.environ and (folder := in_memory(WRITTEN_BYTES)):
+        os.environ["TMPDIR"] = tempfile.tempdir = str(folder)
     config.addinivalue_line("markers", f"{MARKER}(reason): it passes whatever the model answers")
     config.addinivalue_line("markers", "long: takes minutes; `make test-long` runs these")
     config.addinivalue_line("markers", "gpu: needs a GPU, if only one in software; `make test-gpu` runs these")

@@ -1,4 +1,4 @@
-"""Small disks that a test may fill."""
+"""The disk that tests write to, and small ones that a test may fill."""
 
 from __future__ import annotations
 
@@ -10,7 +10,21 @@ from pathlib import Path
 
 import pytest
 
+from inference.provisioning.machine import memory_available
+
+MEMORY = Path("/dev/shm")
+
 root_only = pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount a small disk")
+
+
+def in_memory(bytes_: int) -> Path | None:
+    """A disk in memory with so much room, from which programs may run; None if this machine has none."""
+    with suppress(OSError):
+        disk = os.statvfs(MEMORY)
+        room = min(disk.f_bavail * disk.f_frsize, memory_available() or 0)
+        if room >= bytes_ and os.access(MEMORY, os.W_OK) and not disk.f_flag & os.ST_NOEXEC:
+            return MEMORY
+    return None
 
 
 @contextmanager
