@@ -10,7 +10,7 @@ from uuid import uuid4
 
 import pytest
 
-from agents.definition import USUAL, AgentRegistry, Bounds, Definition, SearchTable
+from agents.definition import USUAL, AgentRegistry, Bounds, Definition, SearchTable, Surface
 from agents.tools import NAMES, builtin_toolbox
 from inference.testing import ScriptedModel
 from inference.trace import Trace
@@ -19,6 +19,7 @@ from tests.worker.answering import MODEL, ShelfRetriever, get, post, services_wi
 from tests.worker.cli.test_main import complaint, firsttoken
 from tests.worker.harness import SECRET, Client, serving
 from tests.worker.reader import Reader
+from tests.worker.sharing import signed_in
 from worker.auth.keys import ApiKey, Keys
 from worker.auth.principal import KeyLimits
 from worker.cli.policies import policy
@@ -186,6 +187,27 @@ async def test_a_request_names_the_surface_where_its_answer_is_read(client: Clie
     assert (refused.status, error["param"]) == (400, "X-Firsttoken-Surface")
     assert error["message"].endswith("it must be one of desk, embedded.")
     assert [row["surface"] for row in (await get(client, "/ops/api/summary"))["surfaces"]] == ["desk"]
+
+
+@pytest.mark.parametrize(
+    ("path", "counting", "body"),
+    [
+        ("/v1/responses", "/v1/responses/input_tokens", {"input": "hi"}),
+        ("/v1/messages", "/v1/messages/count_tokens", {"messages": [{"role": "user", "content": "hi"}]}),
+    ],
+)
+async def test_the_tokens_of_a_prompt_are_counted_with_what_its_surface_says(
+    database: Database, path: str, counting: str, body: dict[str, object]
+) -> None:
+    surfaces = {"desk": Surface(instructions="Say less."), "embedded": Surface(instructions="Begin with the answer.")}
+    services = replace(services_with(database, ScriptedModel(["Hi."], name=MODEL)), surfaces=surfaces)
+    more = {"max_tokens": 5} if path == "/v1/messages" else {}
+    async with signed_in(database, services) as client:
+        for headers in ({}, {"X-Firsttoken-Surface": "desk"}):
+            async with client.post(counting, json=body, headers=headers) as answer:
+                counted = (await answer.json())["input_tokens"]
+            async with client.post(path, json=body | more, headers=headers) as answer:
+                assert counted == (await answer.json())["usage"]["input_tokens"]
 
 
 async def test_a_header_makes_no_room_for_more_metadata(client: Client) -> None:

@@ -9,6 +9,7 @@ from dataclasses import replace
 from aiohttp import web
 
 from agents.turn import Turn
+from inference.trace import Trace
 from worker.auth.scope import Scope
 from worker.errors import ApiError
 from worker.http.request import EVENTS, JSON, PRINCIPAL, TRACE, Json, Routes, in_param
@@ -20,6 +21,7 @@ from worker.services import SERVICES
 from worker.telemetry.canaries import first_question
 from worker.wire.messages_reply import Reply
 from worker.wire.messages_request import MessagesInput, MessagesRequest
+from worker.wire.response_request import ResponseRequest
 
 routes = Routes()
 
@@ -49,9 +51,11 @@ async def _diagnosis(request: web.Request, turn: Turn, answer: Reply, previous_i
 @routes.post("/v1/messages/count_tokens", Scope.CHAT)
 async def count_tokens(request: web.Request, body: MessagesInput) -> Json:
     """How many tokens the model would read first."""
-    services = request.app[SERVICES]
+    services, principal = request.app[SERVICES], request[PRINCIPAL]
+    options = ResponseRequest(model=body.model).with_headers(request.headers, services.surface_names)
     with in_param(MessagesInput.PROMPT_PARAM):
-        turn = await _turn(request, body, services.checked(body.model))
+        sent = Ledger(services, principal, Trace(), services.frame(options))  # as if it were sent now
+        turn = sent.applied(await _turn(request, body, services.checked(body.model)))
         return {"input_tokens": await prompt_tokens(services, turn)}
 
 

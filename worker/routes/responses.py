@@ -19,6 +19,7 @@ from agents.events import Usage
 from agents.message import Compaction, Item, new_id
 from agents.payload import to_payload
 from inference.frozen import changed
+from inference.trace import Trace
 from worker.auth.scope import Scope
 from worker.auth.secret import sealed
 from worker.errors import ClientGone, invalid
@@ -252,8 +253,9 @@ async def input_items(request: web.Request) -> Json:
 async def input_tokens(request: web.Request, body: ResponseRequest) -> Json:
     """The number of prompt tokens, without the passages of a file search, which are not known yet."""
     services, principal = request.app[SERVICES], request[PRINCIPAL]
-    turn = await hydrate(services, principal, services.frame(body))
-    count = await prompt_tokens(services, turn.turn)
+    frame = services.frame(body.with_headers(request.headers, services.surface_names))
+    sent = Ledger(services, principal, Trace(), frame)  # as if it were sent now
+    count = await prompt_tokens(services, sent.applied((await hydrate(services, principal, frame)).turn))
     return {"object": "response.input_tokens", "input_tokens": count}
 
 
