@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import UUID, uuid4
@@ -18,7 +19,7 @@ from hypothesis import settings
 
 from migrations.embedded import EmbeddedPostgres
 from migrations.embedded.placement import placement_of
-from migrations.embedded.postmaster import PidFile, is_listening
+from migrations.embedded.postmaster import PidFile, is_alive, is_listening
 from migrations.pool import Database
 from migrations.runner import migrate
 from tests.disks import in_memory
@@ -32,6 +33,7 @@ LOG_CHARS = 10_000
 # Tests write some fifty databases. What they promise is about processes that die, never about machines that do: so no
 # disk has to see any of it where there is memory for what is left at the end, twice.
 WRITTEN_BYTES = 8 * 2**30
+HOME_PREFIX = "firsttoken-test-"  # and the process that made it
 # What each process that runs one of these would start anew for seconds of the processor: one process runs them all.
 STARTS = {
     "server": (
@@ -103,9 +105,10 @@ def make_empty_home() -> Iterator[Callable[[], Path]]:
     Not pytest's tmp_path: that is private to its owner, so under root the database would move below /var/lib.
     """
     made: list[Path] = []
+    remove_left()
 
     def make() -> Path:
-        home = Path(tempfile.mkdtemp(prefix="firsttoken-test-"))
+        home = Path(tempfile.mkdtemp(prefix=f"{HOME_PREFIX}{os.getpid()}-"))
         home.chmod(0o711)
         made.append(home)
         return home
@@ -231,6 +234,15 @@ async def new_tenant(owner_dsn: str) -> UUID:
         return tenant
     finally:
         await connection.close()
+
+
+def remove_left() -> None:
+    """Homes of processes that were killed: otherwise they would stay in memory."""
+    for home in Path(tempfile.gettempdir()).glob(f"{HOME_PREFIX}*"):
+        maker = home.name.removeprefix(HOME_PREFIX).partition("-")[0]
+        if maker.isdigit() and not is_alive(int(maker)):
+            with suppress(OSError):  # another process removes it, too
+                _remove(home)
 
 
 def _remove(home: Path) -> None:

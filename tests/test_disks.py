@@ -1,12 +1,17 @@
-"""The disk in memory that tests write to."""
+"""The disk in memory that tests write to, and what is left there."""
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+import tempfile
 from pathlib import Path
 
 import pytest
 
 from tests import disks
+from tests.conftest import HOME_PREFIX, remove_left
 from tests.disks import in_memory, mounted, root_only, small_disk
 
 
@@ -25,3 +30,16 @@ def test_a_disk_in_memory_is_used_if_it_has_the_room_and_lets_programs_run(
 def test_a_machine_without_a_disk_in_memory_uses_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(disks, "MEMORY", Path("/dev/nothing"))
     assert in_memory(0) is None
+
+
+def test_the_home_of_a_process_that_was_killed_is_removed_by_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as killed:
+        killed.kill()
+    ours, left = (tmp_path / f"{HOME_PREFIX}{pid}-x" for pid in (os.getpid(), killed.pid))
+    for home in (ours, left):
+        (home / "postgres").mkdir(parents=True)
+    remove_left()
+    assert ours.exists() and not left.exists()
