@@ -30,7 +30,7 @@ from typing import Any
 from benchmarks.chaos.traffic import START_S_MAX, Books, Client, Verdict, audit
 from benchmarks.chaos.world import FAULTS, VANISH, World
 
-CALM_S = (0.2, 1.5)  # before each fault
+CALM_S = (0.2, 1.5)
 OVERLAPPING_SHARE = 0.5
 OVERLAPPING_MAX = 6  # consecutive faults without a recovery in between
 
@@ -43,10 +43,12 @@ async def drill(
     folder: Path,
     *,
     overlapping: float = OVERLAPPING_SHARE,
+    calm_s: tuple[float, float] = CALM_S,
 ) -> dict[str, Any]:
     """Inject faults one after the other, cycling through the kinds at random moments, then check the outcome.
 
-    `overlapping`: the share of faults after which the next one follows without waiting for the recovery.
+    `overlapping`: the share of faults after which the next one follows without waiting for the recovery. `calm_s`: the
+    shortest and the longest time before each.
     """
     dice, books, until = random.Random(seed), Books(), asyncio.Event()
     world = World(folder, "--drain-s", "1", "--docs", "")
@@ -59,7 +61,7 @@ async def drill(
             for _ in range(clients)
         ]
         for number, name in enumerate(order, 1):
-            await asyncio.sleep(dice.uniform(*CALM_S))
+            await asyncio.sleep(dice.uniform(*calm_s))
             began = monotonic()
             await FAULTS[name](world, dice)
             books.last_fault = monotonic()

@@ -35,7 +35,7 @@ def holds(report: dict[str, Any]) -> None:
 @pytest.mark.any_answer("whatever was answered has to stay")
 @pytest.mark.timeout(300)
 async def test_each_kind_of_fault_breaks_no_promise(home: Path) -> None:
-    holds(await drill(list(FAULTS), len(FAULTS), clients=5, seed=1, folder=home))
+    holds(await drill(list(FAULTS), len(FAULTS), clients=5, seed=1, folder=home, calm_s=(0.1, 0.4)))
 
 
 @pytest.mark.long
