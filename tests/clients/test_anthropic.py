@@ -27,13 +27,13 @@ WEATHER: ToolParam = {
 GREEDY: Any = {"extra_body": {"temperature": 0}, "model": MODEL, "max_tokens": 100}
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def client(server: Mapping[str, Any]) -> Iterator[Anthropic]:
     with Anthropic(base_url=server["url"], api_key=server["api_key"], max_retries=0) as client:
         yield client
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def strict_client(server: Mapping[str, Any]) -> Iterator[Anthropic]:
     """It raises an error for an answer that does not fit its types."""
     told: Any = {"base_url": server["url"], "api_key": server["api_key"], "max_retries": 0}
@@ -41,7 +41,7 @@ def strict_client(server: Mapping[str, Any]) -> Iterator[Anthropic]:
         yield client
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 async def async_client(server: Mapping[str, Any]) -> AsyncIterator[AsyncAnthropic]:
     async with AsyncAnthropic(base_url=server["url"], api_key=server["api_key"], max_retries=0) as client:
         yield client

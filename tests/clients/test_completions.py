@@ -16,7 +16,7 @@ PROMPT = "The weather in Oslo is"
 GREEDY: Any = {"model": MODEL, "temperature": 0, "max_tokens": 8}
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def http(server: Mapping[str, Any]) -> Iterator[httpx.Client]:
     headers = {"Authorization": f"Bearer {server['api_key']}"}
     with httpx.Client(base_url=server["url"], headers=headers) as client:

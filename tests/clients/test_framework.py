@@ -49,7 +49,7 @@ def said_in_pieces(model: Model, messages: list[BaseMessage]) -> AIMessage:
     return add_ai_message_chunks(*pieces)
 
 
-@pytest.fixture(params=[False, True], ids=["chat completions", "responses"])
+@pytest.fixture(scope="module", params=[False, True], ids=["chat completions", "responses"])
 def model(server: Mapping[str, Any], request: pytest.FixtureRequest) -> Iterator[ChatOpenAI]:
     with httpx.Client(timeout=60) as http:  # nobody would close its own one
         yield ChatOpenAI(
