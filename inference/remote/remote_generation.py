@@ -40,7 +40,9 @@ STRANDED_S, UNSEEN_S = 15.0, 0.5
 # Silence after which an engine is given up: in the middle of an answer, where it must have stalled; and after the last
 # token, where it has failed to send the end.
 SILENT_S, END_S = 30.0, 5.0
-LOSSES_MAX = 3  # a request that has taken down this many engines would take down another
+# A request that has taken down this many engines would take down another. An engine that wrote so many tokens of it was
+# lost for another reason: a deployment replaces one after the other.
+LOSSES_MAX, PROGRESS_TOKENS = 3, 100
 
 
 class RemoteGeneration(DeltaStream):
@@ -138,7 +140,7 @@ class RemoteGeneration(DeltaStream):
             self.flush()
         elif silent_s > SILENT_S and (self._hop.tokens or self._events.is_within_one):
             self._release("it stopped responding")
-            self._losses += 1
+            self._count_loss()
             self._go_elsewhere(EnginesAway("the engine stopped responding"))
 
     @property
@@ -177,7 +179,7 @@ class RemoteGeneration(DeltaStream):
                     break
         except MalformedStream as error:
             self._release("its answer was malformed")
-            self._losses += 1
+            self._count_loss()
             self._go_elsewhere(EnginesAway(f"the engine sent a malformed answer: {error}"))
         if self._deltas or self.finish is not None or self._error is not None:
             self.flush()
@@ -200,8 +202,9 @@ class RemoteGeneration(DeltaStream):
         if self._exchange is None:  # it has left that engine already, and waits for one
             return
         self._release(f"lost: {reason}")
-        self._losses += reached
-        if not reached and self.upstream is not None:
+        if reached:
+            self._count_loss()
+        elif self.upstream is not None:
             self.upstream.away = reason
         self._go_elsewhere(EnginesAway(f"the engine is gone: {reason}"))
 
@@ -240,6 +243,9 @@ class RemoteGeneration(DeltaStream):
         body = self._ask.body(now_ns(), self.ids, ours=ours)
         path = CHANNEL_PATH if upstream.facts is not None and upstream.facts.shares else PATH
         self._exchange = self._transport.post(upstream.url, path, body, self, self._ask.terms.traceparent)
+
+    def _count_loss(self) -> None:
+        self._losses = 1 if self._hop.tokens >= PROGRESS_TOKENS else self._losses + 1
 
     def _go_elsewhere(self, error: InferenceError) -> None:
         if self.finish is not None or self._error is not None:
@@ -289,7 +295,8 @@ class RemoteGeneration(DeltaStream):
             if status in FAULTS:  # vLLM validates most of a request after sending the response headers
                 self._fail(Refused(message, status, "invalid_value", None))
             else:
-                self._losses += status != 503
+                if status != 503:
+                    self._count_loss()
                 self._go_elsewhere(EnginesAway(message) if status == 503 else InferenceError(message))
             return
         facts = self.facts

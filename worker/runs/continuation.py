@@ -94,7 +94,9 @@ def ended_body(record: ResponseRecord) -> dict[str, Any]:
     return {**record.body, "output": [to_payload(item) for item in record.output]}
 
 
-ATTEMPTS_MAX = 3  # a response that has crashed this many workers would crash the next one
+# A response that has crashed this many workers would crash the next one. Those that have told so many events of it were
+# lost for another reason: a deployment replaces one worker after the other.
+ATTEMPTS_MAX, PROGRESS_EVENTS = 3, 100
 
 
 @dataclass(slots=True)
@@ -142,12 +144,24 @@ class InterruptedResponse:
         job = next((mark["job"] for mark in marks if "job" in mark), None)
         if job is None:
             raise CannotResume("it is not one that is resumed")
-        if makers >= ATTEMPTS_MAX:
-            raise CannotResume(f"{makers} workers were lost while generating it")
+        vain = makers - sum(told >= PROGRESS_EVENTS for told in _told_by_maker(payloads))
+        if vain >= ATTEMPTS_MAX:
+            raise CannotResume(f"{vain} workers were lost while generating it")
         if sorted(by_number) != list(range(len(by_number))):
             raise CannotResume("not all of its events are stored")
         events = tuple(event for _, event in sorted(by_number.items()))
         return cls(events, Checkpoint.read(mark for mark in marks if "job" not in mark), job, makers)
+
+
+def _told_by_maker(payloads: Iterable[Mapping[str, Any]]) -> list[int]:
+    """The number of events that each maker stored from its job on, which stands beside the first of them."""
+    told: list[int] = []
+    for payload in payloads:
+        if any("job" in mark for mark in payload.get("marks", ())):
+            told.append(0)
+        if told:
+            told[-1] += len(payload["events"])
+    return told
 
 
 GAP = "firsttoken:gap"  # {"after": the number before the gap, "reason": one of these two}

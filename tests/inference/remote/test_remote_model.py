@@ -391,6 +391,20 @@ async def test_an_answer_does_not_wait_for_ever_and_takes_no_more_than_a_few_eng
     assert deadly.finish is Finish.ERROR
 
 
+async def test_an_answer_that_progresses_goes_on_however_many_engines_are_replaced(
+    model: RemoteModel, network: Network, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote_generation, "PROGRESS_TOKENS", 1)
+    generation = model.generate(PROMPT, GREEDY)
+    written = [350 + moves for moves in range(remote_generation.LOSSES_MAX + 1)]
+    for token in written:
+        network.last.receiver.received(tokens(token))
+        network.last.receiver.lost("it was replaced", reached=True)
+        await model._look()
+    assert (generation.ids, generation.finish) == (written, None)
+    generation.cancel()
+
+
 async def test_what_is_wrong_with_a_request_is_not_tried_elsewhere(model: RemoteModel, network: Network) -> None:
     answers: list[tuple[Answer, type[InferenceError]]] = [
         (error(429, "rate_limit_exceeded"), QueueFull),

@@ -296,13 +296,17 @@ async def test_where_its_conversation_is_deleted_it_does_not_go_on_and_nobody_is
     assert not [record for record in caplog.records if record.name == "firsttoken.runs" and record.exc_info]
 
 
-async def test_three_workers_at_most_are_lost_for_one_answer(two: Two, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("progress", "end"), [(100, "failed"), (1, "completed")])
+async def test_three_workers_at_most_are_lost_for_one_answer_unless_it_progressed_there(
+    two: Two, monkeypatch: pytest.MonkeyPatch, progress: int, end: str
+) -> None:
     monkeypatch.setattr("worker.runs.continuation.ATTEMPTS_MAX", 1)
+    monkeypatch.setattr("worker.runs.continuation.PROGRESS_EVENTS", progress)
     id, _, answer = await two.begin("background")
     await two.lose()
     again = await replay(two.client, id)
     answer.close()
-    assert again[-1]["type"] == "response.failed"
+    assert again[-1]["type"] == f"response.{end}"
 
 
 async def test_an_answer_with_a_tool_goes_on_between_its_steps(
