@@ -20,6 +20,7 @@ from tests.real_weights.behaviours import MODELS, OWN, TEMPLATES, write_with_tem
 from tests.serving import Worker
 
 CONTEXT = 1024  # tokens: the keys and values of one take 46 KB, in two slots of each of six models
+NARROW, NARROW_CONTEXT = "strict", 512  # of this model, so that a test can fill it
 
 
 @pytest.fixture(scope="session")
@@ -40,7 +41,9 @@ def real_worker(make_home: Callable[[], Path], real_weights: Path) -> Iterator[W
     files = {OWN: real_weights, **{name: home / f"{name}.gguf" for name in TEMPLATES}}
     for name, template in TEMPLATES.items():
         write_with_template(files[OWN], files[name], template)
-    (home / "models.toml").write_text("\n".join(f'[models.{name}]\nmodel = "{files[name]}"' for name in MODELS))
+    tables = {name: f'[models.{name}]\nmodel = "{files[name]}"\n' for name in MODELS}
+    tables[NARROW] += f"context = {NARROW_CONTEXT}\n"
+    (home / "models.toml").write_text("".join(tables.values()))
     small = {"context": CONTEXT, "streams": 1, "resident": 1, "parked-mb": 0, "kv-disk-mb": 0, "docs": ""}
     # Without a target nothing is late: else a slow machine gives fewer passages to an answer.
     options = [f"--{name}={value}" for name, value in {**small, "targets": ""}.items()]

@@ -11,7 +11,7 @@ import pytest
 from anthropic import Anthropic
 from openai import OpenAI
 
-from tests.real_weights.conftest import CONTEXT
+from tests.real_weights.conftest import NARROW, NARROW_CONTEXT
 from tests.real_weights.test_tools import WORDS, calls_of, tool
 
 SEA: list[Any] = [{"role": "user", "content": "Describe the sea in two sentences."}]
@@ -124,12 +124,12 @@ def test_an_answer_ends_at_the_limit_of_the_client(client: OpenAI, anthropic: An
 def test_an_answer_may_have_what_the_context_has_left(client: OpenAI) -> None:
     """Whatever the client allows beyond that, and whatever a turn with tools may spend."""
     loop = {"tools": [WORDS], "tool_choice": "none"}
-    for model, words, more in (("own", CONTEXT - 60, {}), ("hermes", CONTEXT - 250, loop)):
+    for words, more in ((NARROW_CONTEXT - 60, {}), (NARROW_CONTEXT - 250, loop)):
         asked: Any = {"max_tokens": 100_000, "temperature": 0, "extra_body": {"ignore_eos": True}, **more}
         long: Any = {"role": "user", "content": "sea " * words}
-        told = client.chat.completions.create(model=model, messages=[long], **asked)
+        told = client.chat.completions.create(model=NARROW, messages=[long], **asked)
         assert told.usage is not None and told.choices[0].finish_reason == "length"
-        assert CONTEXT - 1 <= told.usage.total_tokens <= CONTEXT, model
+        assert NARROW_CONTEXT - 1 <= told.usage.total_tokens <= NARROW_CONTEXT
 
 
 # --- reasoning ---

@@ -131,16 +131,15 @@ def test_what_the_worker_adds_to_a_turn_breaks_no_template(client: OpenAI) -> No
     """A turn whose steps are spent is told to conclude; a format and a demand for a call are told in words."""
     wrong = {}
     schema: Any = {"type": "json_schema", "name": "sum", "schema": {"type": "object", "properties": {}}}
+    usual: Any = {"input": "What is 2+2?", "temperature": 0, "max_output_tokens": 40, "store": False}
     asked: list[Any] = [
         {"tools": [{"type": "firsttoken:calculator"}], "tool_choice": "required", "metadata": {"max_steps": "1"}},
-        {"text": {"format": schema}},
+        {"text": {"format": schema}, "max_output_tokens": 1},
     ]
     for model in MODELS:
         for each in asked:
             try:
-                client.responses.create(
-                    model=model, input="What is 2+2?", temperature=0, max_output_tokens=40, store=False, **each
-                )
+                client.responses.create(**{**usual, **each}, model=model)
             except BadRequestError as error:
                 wrong[model] = str(error)
     assert not wrong, wrong
