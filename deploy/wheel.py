@@ -83,7 +83,7 @@ class Progress:
 
 
 PACKAGE = "llama-cpp-python"
-HEADERS = tuple(Path(__file__).with_name(f"ggml_{what}.h") for what in ("loops", "attention", "products"))
+HEADERS = tuple(Path(__file__).with_name(f"ggml_{what}.h") for what in ("loops", "attention", "products", "decode"))
 INCLUDE_HEADERS = " ".join(f"-include {header.name}" for header in HEADERS)  # no folder, so that clones share a wheel
 # The multimodal library, without video, for which it starts ffmpeg.
 COMMON = ("-DLLAVA_BUILD=ON", "-DMTMD_VIDEO=OFF", f"-DCMAKE_CXX_FLAGS={INCLUDE_HEADERS}")

@@ -6,6 +6,7 @@ import ctypes
 import platform
 import subprocess
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -194,3 +195,102 @@ def test_attention_with_any_other_mask_is_left_to_llama_cpp(compiled: Compile) -
     for number, mask in enumerate((causal, biased, beyond, scattered, np.full_like(causal, -np.inf)), 1):
         Attention(attention, mask)
         assert attention.usual() == number
+
+
+class Cells:
+    """Keys or values of `groups` of heads in several streams, multiplied with rows of each head by the threads, one
+    after the other. A cell lies `beside` those of other groups, as of keys, or of its own."""
+
+    def __init__(
+        self,
+        decode: ctypes.CDLL,
+        *,
+        groups: int,
+        heads: int,
+        size: int = 64,
+        cells: int = 12,
+        streams: int = 3,
+        rows: int = 1,
+        beside: bool = True,
+        threads: int = 1,
+    ) -> None:
+        random = np.random.default_rng(7)
+        self._cells = random.normal(0, 1, (streams, groups, cells, size)).astype(np.float16)
+        self._rows = random.normal(0, 1, (streams, heads, rows, size)).astype(np.float32)
+        self.result = np.full((streams, heads, rows, cells), np.nan, np.float32)
+        laid = np.ascontiguousarray(self._cells.swapaxes(1, 2)) if beside else self._cells
+        for thread in range(threads):
+            decode.multiply(
+                *map(ctypes.c_int64, (size, cells, groups, heads, rows, streams)),
+                *(beside, laid.ctypes, self._rows.ctypes, self.result.ctypes, thread, threads),
+            )
+
+    @property
+    def as_llama_cpp_rounds(self) -> Floats:
+        """Products are summed in 32 lanes by fused operations; these in two steps by registers of eight, whose halves
+        are added, then neighbours."""
+        shared = self._rows.shape[1] // self._cells.shape[1]
+        x = np.repeat(self._cells, shared, axis=1)[:, :, None].astype(np.float64)
+        y = self._rows.astype(np.float16)[:, :, :, None].astype(np.float64)
+        lanes = np.zeros((*self.result.shape, 32), np.float32)
+        for at in range(0, x.shape[-1], 32):
+            lanes = (x[..., at : at + 32] * y[..., at : at + 32] + lanes).astype(np.float32)
+        registers = lanes.reshape(*self.result.shape, 4, 8)
+        eights = (registers[..., 0, :] + registers[..., 2, :]) + (registers[..., 1, :] + registers[..., 3, :])
+        fours = eights[..., :4] + eights[..., 4:]
+        twos = fours[..., ::2] + fours[..., 1::2]
+        return np.asarray(twos[..., 0] + twos[..., 1])
+
+
+def test_rows_of_a_step_are_multiplied_as_llama_cpp_rounds_them(compiled: Compile) -> None:
+    if not AVX2:
+        return
+    decode = compiled("decode", *AVX2)
+    shared = [(1, 1), (3, 9), (2, 4), (2, 8), (1, 5), (1, 7), (4, 4)]
+    for (groups, heads), beside, threads in product(shared, (True, False), (1, 2, 5)):
+        cells = Cells(decode, groups=groups, heads=heads, beside=beside, threads=threads)
+        assert (cells.result == cells.as_llama_cpp_rounds).all(), (groups, heads, beside, threads)
+    for size, count, streams in ((32, 4, 1), (128, 64, 2), (1024, 64, 1)):
+        cells = Cells(decode, groups=2, heads=6, size=size, cells=count, streams=streams, threads=3)
+        assert (cells.result == cells.as_llama_cpp_rounds).all(), (size, count, streams)
+    assert decode.usual() == 0
+
+
+def test_products_of_several_rows_and_of_odd_sizes_are_left_to_llama_cpp(compiled: Compile) -> None:
+    decode = compiled("decode", *AVX2)
+    Cells(decode, groups=1, heads=2, rows=2)
+    Cells(decode, groups=1, heads=2, size=80)
+    Cells(decode, groups=1, heads=2, cells=10)
+    assert decode.usual() == 3
+
+
+class SoftMax:
+    """Of `heads` in several streams, with a mask for each stream; computed by some of the threads."""
+
+    def __init__(
+        self, decode: ctypes.CDLL, *, rows: int, heads: int, streams: int, threads: int, run: list[int]
+    ) -> None:
+        random = np.random.default_rng(7)
+        scores = random.normal(0, 2, (streams, heads, rows, 40)).astype(np.float32)
+        mask = np.where(random.random((streams, 1, rows, 40)) < 0.5, 0, -np.inf).astype(np.float32)
+        result = np.full_like(scores, np.nan)
+        for thread in run:
+            decode.soft_max(
+                *map(ctypes.c_int64, (40, rows, heads, streams)),
+                *(scores.ctypes, mask.ctypes, result.ctypes, thread, threads),
+            )
+        weights = np.exp(scores.astype(np.float64) + mask)
+        near = np.abs(result - weights / weights.sum(axis=-1, keepdims=True)) < 1e-6
+        self.right = int(near.all(axis=-1).sum())  # rows
+
+
+@pytest.mark.parametrize("features", [(), ("-march=native",)])
+def test_threads_share_the_softmax_of_a_step(features: tuple[str, ...], compiled: Compile) -> None:
+    decode = compiled("decode", *features)
+    for heads, streams, threads in ((9, 1, 2), (3, 5, 2), (3, 5, 4), (2, 1, 3)):
+        of = [SoftMax(decode, rows=1, heads=heads, streams=streams, threads=threads, run=[i]) for i in range(threads)]
+        assert sum(each.right for each in of) == heads * streams
+        assert max(each.right for each in of) <= -(-heads * streams // threads)
+    for rows in (1, 2, 7):
+        whole = SoftMax(decode, rows=rows, heads=3, streams=4, threads=3, run=[0, 1, 2])
+        assert whole.right == rows * 3 * 4

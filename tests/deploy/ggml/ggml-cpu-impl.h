@@ -14,4 +14,6 @@ struct ggml_tensor {
 };
 struct ggml_compute_params {
     int ith, nth;
+    void * wdata;
+    bool use_ref;
 };
