@@ -334,7 +334,7 @@ NEAR_SCHEMAS = st.recursive(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(schema=NEAR_SCHEMAS | ANYTHING, seed=st.integers(0, 2**32 - 1))
 def test_any_schema_is_refused_or_held(schema: Any, seed: int) -> None:
     """And what is held and comes to its end is JSON. Where nobody insists on it, it is never refused."""

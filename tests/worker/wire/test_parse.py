@@ -371,7 +371,7 @@ JSON = st.recursive(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(name=st.sampled_from(sorted(ResponseRequest.model_fields)), value=JSON)
 def test_no_value_of_any_response_parameter_raises_anything_but_a_refusal(name: str, value: Any) -> None:
     try:
@@ -382,7 +382,7 @@ def test_no_value_of_any_response_parameter_raises_anything_but_a_refusal(name: 
         assert request.choice.echo() is not None
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(name=st.sampled_from(sorted(ChatRequest.model_fields)), value=JSON)
 def test_no_value_of_any_chat_parameter_raises_anything_but_a_refusal(name: str, value: Any) -> None:
     body = {"messages": [{"role": "user", "content": "x"}], name: value}
