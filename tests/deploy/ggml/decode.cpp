@@ -51,8 +51,8 @@ extern "C" bool multiply(int64_t size, int64_t cells, int64_t groups, int64_t he
     return ggml_compute_forward_mul_mat_tiled(&params, &result);
 }
 
-extern "C" void soft_max(int64_t cells, int64_t rows, int64_t heads, int64_t streams, float * x, float * mask, float * y,
-                         int ith, int nth) {
+extern "C" void soft_max(int64_t cells, int64_t rows, int64_t heads, int64_t streams, float * x, float * mask,
+                         float * y, int ith, int nth) {
     ggml_tensor scores = tensor(GGML_TYPE_F32, 4, x, cells, rows, heads, streams);
     ggml_tensor seen = tensor(GGML_TYPE_F32, 4, mask, cells, rows, 1, streams);
     ggml_tensor result = tensor(GGML_TYPE_F32, 4, y, cells, rows, heads, streams);
