@@ -183,7 +183,10 @@ class Config(
     """Names carry units. `None`: the worker determines the value itself, as `fallback` says, or there is none."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "home", self.home.expanduser().absolute())
+        try:
+            object.__setattr__(self, "home", self.home.expanduser().absolute())
+        except RuntimeError:
+            raise ConfigError(f"--home {self.home}: no home directory is known for that user; give a path") from None
         for each in settings():
             each.check(self)
         if self.kv_type in QUANTISED and self.flash_attention == "off":

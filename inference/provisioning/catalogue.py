@@ -3,6 +3,7 @@ which are listed in inference/bundled/presets.toml."""
 
 from __future__ import annotations
 
+import os
 import re
 import tomllib
 from collections.abc import Mapping
@@ -158,7 +159,7 @@ def find(choice: Path | None, folder: Path) -> Path:
     if choice is None:
         made = folder / SMOL_CHAT.file_name
         return made if made.is_file() else CHAT_MODEL
-    if (path := choice.expanduser()).is_file():
+    if (path := Path(os.path.expanduser(choice))).is_file():
         return path
     name = str(choice)
     if len(choice.parts) != 1:

@@ -58,7 +58,7 @@ class EmbeddedPostgres:
     """
 
     def __init__(self, home: Path) -> None:
-        self._home = Path(os.path.abspath(home.expanduser()))
+        self._home = Path(os.path.abspath(os.path.expanduser(home)))
         self._turns = FileLock(self._home / "postgres.lock")
         self._users = FileLock(self._home / "postgres.users")
         self._process: subprocess.Popen[bytes] | None = None

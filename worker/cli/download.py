@@ -267,7 +267,7 @@ def _bytes_in(folder: Path) -> int:
 
 def adopt(source: Path, target: Path, *, sha256: str | None) -> Fetched:
     """A copy of a file of this machine. Raises StartError if it is not the model, and OSError."""
-    source = source.expanduser()
+    source = Path(os.path.expanduser(source))
     if not source.is_file():
         raise StartError(f"there is no file {source}")
     target.parent.mkdir(parents=True, exist_ok=True)

@@ -5,6 +5,7 @@ engine on a network shares with its workers, the models of retrieval: embedders 
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import asynccontextmanager, suppress
@@ -83,7 +84,7 @@ def _adapters(setting: str | None, models: Path) -> tuple[Adapter, ...]:
     """Raises AdapterNotLoaded when there is no such file, there or in the folder of models."""
     found = []
     for adapter in adapters_in(setting or ""):
-        path = adapter.path.expanduser()
+        path = Path(os.path.expanduser(adapter.path))
         file = next((each for each in (path, models / path) if each.is_file()), None)
         if file is None:
             raise AdapterNotLoaded(f"no adapter file at {path}: give a GGUF file or one of {models}")
@@ -116,7 +117,7 @@ def read_token(config: Config) -> str | None:
     token = config.engine_token
     if token is None and config.token_file is not None:
         try:
-            token = config.token_file.expanduser().read_text("utf-8").strip()
+            token = Path(os.path.expanduser(config.token_file)).read_text("utf-8").strip()
         except (OSError, UnicodeDecodeError) as error:
             reason = getattr(error, "strerror", None) or "it is not text"
             raise StartError(f"{config.token_file} cannot be read: {reason} (--token-file)") from error

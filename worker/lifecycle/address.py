@@ -114,7 +114,7 @@ class Address:
 
     @classmethod
     def _unix(cls, text: str) -> Address:
-        path = Path(text.removeprefix(UNIX)).expanduser().absolute()
+        path = Path(os.path.expanduser(text.removeprefix(UNIX))).absolute()
         if text == UNIX or len(bytes(path)) > UNIX_PATH_BYTES_MAX:
             raise ValueError(f"must be unix: and a path of at most {UNIX_PATH_BYTES_MAX} bytes")
         return cls(path=path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -39,7 +40,7 @@ class Ready:
     model: str = ""  # which one answers, and what it can do
 
     def banner(self, seconds: float, home: Path, who: str = "") -> str:
-        elsewhere = "" if home == HOME.expanduser() else f" --home {quote(str(home))}"
+        elsewhere = "" if home == Path(os.path.expanduser(HOME)) else f" --home {quote(str(home))}"
         return f"""
 Firsttoken {self.version} is ready after {seconds:.1f} s{who}. Press Ctrl-C to stop it.
 

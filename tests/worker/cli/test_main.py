@@ -164,6 +164,13 @@ def test_a_home_that_is_a_file_is_named(tmp_path: Path) -> None:
     assert "--home" in complaint("serve", "--home", str(tmp_path / "file"), "--port", "0")
 
 
+@pytest.mark.parametrize("setting", ["home", "model", "lora", "token-file"])
+def test_a_path_in_the_home_of_a_user_without_one_is_named(home: str, setting: str) -> None:
+    options = {"home": home, setting: "~no-such-user/file"}
+    line = complaint("engine", *(part for name, value in options.items() for part in (f"--{name}", value)))
+    assert "~no-such-user/file" in line
+
+
 def test_a_database_that_does_not_answer_is_said_to(home: str) -> None:
     line = complaint("serve", "--home", home, "--port", "0", DATABASE_URL="postgresql://nobody@127.0.0.1:1/none")
     assert "database" in line.lower()

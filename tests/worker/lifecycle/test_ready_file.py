@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pwd
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,18 @@ def test_a_command_is_told_as_the_shell_finds_it(monkeypatch: pytest.MonkeyPatch
     assert "bin/firsttoken link\n" in ready.banner(1.0, HOME.expanduser())
     (tmp_path / "firsttoken").touch(mode=0o755)
     assert "for a new link: firsttoken link\n" in ready.banner(1.0, HOME.expanduser())
+
+
+def test_a_user_without_a_home_directory_is_told_of_the_one_that_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a container whose user has no entry in /etc/passwd."""
+
+    def unknown(uid: int) -> None:
+        raise KeyError(uid)
+
+    monkeypatch.delenv("HOME", raising=False)
+    monkeypatch.setattr(pwd, "getpwuid", unknown)
+    ready = Ready("http://host:8080", "ft_key", "link", "ops", 1)
+    assert "firsttoken link --home /srv\n" in ready.banner(1.0, Path("/srv"))
 
 
 def test_what_the_model_can_do_is_told_before_it_is_asked() -> None:
