@@ -175,9 +175,9 @@ def test_models_are_listed_and_found(client: OpenAI) -> None:
         client.models.retrieve("gpt-9")
 
 
-async def test_embeddings_are_unit_vectors_that_know_what_is_alike(async_client: AsyncOpenAI) -> None:
-    model = next(m.id for m in (await async_client.models.list()).data if m.id != MODEL)
-    result = await async_client.embeddings.create(model=model, input=["a cat", "a kitten", "tax law"])
+async def test_embeddings_are_unit_vectors_that_know_what_is_alike(lenient_async_client: AsyncOpenAI) -> None:
+    model = next(m.id for m in (await lenient_async_client.models.list()).data if m.id != MODEL)
+    result = await lenient_async_client.embeddings.create(model=model, input=["a cat", "a kitten", "tax law"])
     cat, kitten, law = (entry.embedding for entry in result.data)
     assert sum(x * x for x in cat) == pytest.approx(1, abs=1e-3)
     assert sum(map(float.__mul__, cat, kitten)) > sum(map(float.__mul__, cat, law))

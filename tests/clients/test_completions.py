@@ -23,9 +23,9 @@ def http(server: Mapping[str, Any]) -> Iterator[httpx.Client]:
         yield client
 
 
-def test_a_completion_says_the_same_whole_and_streamed(client: OpenAI) -> None:
-    whole = client.completions.create(prompt=PROMPT, **GREEDY)
-    chunks = list(client.completions.create(prompt=PROMPT, stream=True, **GREEDY))
+def test_a_completion_says_the_same_whole_and_streamed(lenient_client: OpenAI) -> None:
+    whole = lenient_client.completions.create(prompt=PROMPT, **GREEDY)
+    chunks = list(lenient_client.completions.create(prompt=PROMPT, stream=True, **GREEDY))
     assert whole.object == "text_completion"
     assert whole.choices[0].text == "".join(chunk.choices[0].text for chunk in chunks)
     assert whole.choices[0].finish_reason == chunks[-1].choices[0].finish_reason
