@@ -9,10 +9,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from struct import Struct, calcsize, pack, unpack_from
+from struct import Struct, calcsize, error, pack, unpack_from
 
 _HEADER = Struct("<4sIQQ")  # magic, version, tensors, values
-_VERSION, _ALIGNMENT = 3, 32
+_MAGIC, _VERSION, _ALIGNMENT = b"GGUF", 3, 32
+_READ = (2, _VERSION)  # laid out alike; a file of a machine with the other byte order states neither
 _LENGTH, _KIND = Struct("<Q"), Struct("<I")
 _SIZES = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}  # by kind
 _UNSIGNED, _FLOAT, _STRING, _ARRAY = 4, 6, 8, 9
@@ -39,8 +40,18 @@ class Head:
 
     @classmethod
     def read(cls, file: memoryview) -> tuple[Head, int]:
-        """And where the tensors begin. Raises ValueError, struct.error."""
-        _, _, tensors, _ = _HEADER.unpack_from(file)
+        """And where the tensors begin. Raises ValueError for what is no such file, or not all of its head."""
+        try:
+            head, end = cls._read(file)
+            return head, head.aligned(end)
+        except (error, KeyError, OverflowError, RecursionError, ZeroDivisionError) as failure:
+            raise ValueError(f"the head of the file is damaged: {failure}") from failure
+
+    @classmethod
+    def _read(cls, file: memoryview) -> tuple[Head, int]:
+        magic, version, tensors, _ = _HEADER.unpack_from(file)
+        if magic != _MAGIC or version not in _READ:
+            raise ValueError(f"it is not a GGUF file of version {' or '.join(map(str, _READ))}")
         values, place = dict[str, bytes](), _HEADER.size
         for name, start, place in _values(file):
             values[name] = file[start:place].tobytes()
@@ -48,8 +59,7 @@ class Head:
         for _ in range(tensors):
             tensor, place = _tensor(file, place)
             listed.append(tensor)
-        head = cls(values, listed)
-        return head, head.aligned(place)
+        return cls(values, listed), place
 
     @property
     def alignment(self) -> int:
@@ -62,7 +72,7 @@ class Head:
 
     def packed(self) -> bytes:
         """Up to the first tensor."""
-        parts = [_HEADER.pack(b"GGUF", _VERSION, len(self.tensors), len(self.values))]
+        parts = [_HEADER.pack(_MAGIC, _VERSION, len(self.tensors), len(self.values))]
         parts += [_text(name) + value for name, value in self.values.items()]
         for tensor in self.tensors:
             count = len(tensor.shape)

@@ -27,8 +27,8 @@ KEPT = (GGMLQuantizationType.F32, GGMLQuantizationType.Q8_0)  # where the adapte
 def merge(base: Path, adapter: Path, target: Path, metadata: Mapping[str, str | int | float]) -> None:
     """Write `target`, with the metadata of `base` but for what `metadata` says.
 
-    Raises ValueError if the adapter has a change for a matrix that the base does not have, or not in this size; OSError
-    when the disk fails.
+    Raises ValueError if a file is damaged, or the adapter has a change for a matrix that the base does not have, or not
+    in this size; OSError when the disk fails.
     """
     before, changes = _Weights(base), _Changes(adapter)
     changes.check(before)
@@ -60,6 +60,9 @@ class _Weights:
         self.name, self._file = path.name, read_only(path)
         self.head, self._start = Head.read(self._file)
         self.by_name = {tensor.name: tensor for tensor in self.head.tensors}
+        for tensor in self.head.tensors:  # a part of a tensor would pass for all of it
+            if not tensor.shape or self._start + tensor.offset + _bytes(tensor) > len(self._file):
+                raise ValueError(f"{self.name} does not have all of {tensor.name}")
 
     def raw(self, tensor: Tensor) -> memoryview:
         begin = self._start + tensor.offset
@@ -88,7 +91,10 @@ class _Changes:
         for name in sorted({part.rpartition(".lora_")[0] for part in self._weights.by_name}):
             if name not in base.by_name:
                 raise ValueError(f"it changes {name}, which {base.name} does not have")
-            (inputs, _), (_, outputs) = (self._weights.by_name[f"{name}.lora_{part}"].shape for part in "ab")
+            parts = [each for part in "ab" if (each := self._weights.by_name.get(f"{name}.lora_{part}"))]
+            if len(parts) != 2:
+                raise ValueError(f"it has one half of its change of {name}")
+            (inputs, _), (_, outputs) = (part.shape for part in parts)
             if (inputs, outputs) != (shape := base.by_name[name].shape):
                 raise ValueError(f"its change of {name} is {(outputs, inputs)}, the weights are {shape[::-1]}")
 

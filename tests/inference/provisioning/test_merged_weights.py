@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from gguf import GGUFReader, dequantize
+from gguf import GGUFReader, GGUFWriter, dequantize
 
 from inference.bundled import ADAPTER, ADAPTER_TEMPLATE, CHAT_MODEL
 from inference.provisioning.catalogue import SMOL_CHAT
@@ -50,6 +50,28 @@ def test_an_adapter_of_another_model_is_refused_by_the_matrix(tmp_path: Path, ch
     deeper = write_adapter(tmp_path / "deeper.gguf", {"blk.99.attn_q.weight": (a, b)})
     with pytest.raises(ValueError, match=r"it changes blk\.99\.attn_q\.weight"):
         merge(CHAT_MODEL, deeper, tmp_path / "merged.gguf", {})
+
+
+def test_a_file_that_has_lost_its_end_makes_no_weights(tmp_path: Path, changes: dict[str, Change]) -> None:
+    adapter = write_adapter(tmp_path / "adapter.gguf", changes)
+    cut = tmp_path / "cut.gguf"
+    for whole, pair in ((CHAT_MODEL, (cut, adapter)), (adapter, (CHAT_MODEL, cut))):
+        cut.write_bytes(whole.read_bytes()[:-100])
+        with pytest.raises(ValueError, match=r"cut\.gguf does not have all of "):
+            merge(*pair, tmp_path / "merged.gguf", {})
+    assert not (tmp_path / "merged.gguf").exists()
+
+
+def test_a_change_of_which_there_is_one_half_is_refused(tmp_path: Path) -> None:
+    writer = GGUFWriter(tmp_path / "half.gguf", "llama")
+    writer.add_float32("adapter.lora.alpha", 1.0)
+    writer.add_tensor("blk.0.attn_q.weight.lora_a", np.zeros((1, 32), np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    with pytest.raises(ValueError, match=r"one half of its change of blk\.0\.attn_q\.weight"):
+        merge(CHAT_MODEL, tmp_path / "half.gguf", tmp_path / "merged.gguf", {})
 
 
 def test_the_bundled_adapter_fits_its_base_and_the_repository() -> None:
