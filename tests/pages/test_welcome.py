@@ -83,7 +83,7 @@ async def test_while_a_store_is_read_the_page_says_so_and_offers_its_example_onc
     )
     page = await open_page(scripted.url)
     reading, example = page.locator("#reading"), page.locator("#document-example")
-    await expect(reading).to_have_text("The documents in docs are being read. 5 are left.")
+    await expect(reading).to_have_text("The documents in docs are being read: 5 to go.")
     await expect(example).to_be_hidden()
     await page.locator("#use-documents").click()  # what is not used is not waited for
     await expect(reading).to_be_hidden()

@@ -69,7 +69,7 @@ export class Options {
   /** Say which store is chosen now, and whether it is still being read: then answers know a part of it. */
   tell() {
     const store = this.chosenStore;
-    const told = store?.left ? `The documents in ${store.name} are being read. ${store.left} are left.` : "";
+    const told = store?.left ? `The documents in ${store.name} are being read: ${store.left} to go.` : "";
     this.reading.hidden = told === "";
     if (this.reading.textContent !== told) this.reading.textContent = told; // it is read out
     this.chose(store);
