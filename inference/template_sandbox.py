@@ -4,45 +4,57 @@ is too large is refused before it is computed."""
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from functools import wraps
 from types import BuiltinMethodType
 from typing import Any
 
 import jinja2
 from jinja2 import nodes
+from jinja2.filters import do_indent, make_attrgetter
 from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.visitor import NodeTransformer
 
 from inference.errors import InvalidTemplate
 
-WORK = "__work"  # the variable with what a rendering may still do
-COUNT, CONCATENATE = "count_iteration", "concatenate"  # filters that the compiled template applies
+WORK = "__work"  # the variable with what a rendering may still do, of which no template may speak
+COUNT, TELL = "count_iteration", "tell"  # filters that the compiled template applies
 SIZE_MAX = 2**26  # characters or elements of a value: several times the longest text of a request
+TOLD_MAX = 2**28  # characters that a rendering writes in all, also where a macro or a block takes them
 STEP_CHARS = 10_000  # are copied in the time of an iteration
 NUMBER_BITS_MAX = 64
 WIDTH_MAX = 2**20  # of numbers that say how long a text or a list becomes
-SIZED = ("batch", "center", "format", "indent", "round", "slice")  # filters that take one
+SIZED = ("batch", "center", "format", "round", "slice")  # filters that take one
+MULTIPLYING = frozenset({"expandtabs", "translate"})  # methods of texts that no template needs
 _WIDTH = re.compile(r"\d{7}")  # in a text that is formatted
 
 
 class Work:
-    """What a rendering may still do, in iterations of loops and calls of macros."""
+    """What a rendering may still do, in iterations of loops and calls of macros, and write."""
 
     def __init__(self, iterations: int) -> None:
-        self._left = iterations
+        self._left, self._room = iterations, TOLD_MAX
 
-    def count(self, steps: int = 1) -> None:
+    def count(self, told: int, steps: int = 1) -> None:
+        """An iteration, which may write so many characters that stand in the template."""
         self._left -= steps
+        self._room -= told
         if self._left < 0:
             raise InvalidTemplate("the model's chat template takes too long for these messages")
+        if self._room < 0:
+            raise _too_large()
+
+    def tell(self, value: Any) -> str:
+        text = str(value)
+        self.count(len(text), 0)
+        return text
 
     def write(self, size: int) -> None:
         """A value of this size is about to be made."""
         if size > SIZE_MAX:
             raise _too_large()
-        self.count(size // STEP_CHARS)
+        self.count(0, size // STEP_CHARS)
 
 
 class Sandbox(ImmutableSandboxedEnvironment):
@@ -51,16 +63,24 @@ class Sandbox(ImmutableSandboxedEnvironment):
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self.filters |= {name: _narrow(name, self.filters[name]) for name in SIZED}
-        self.filters |= {COUNT: Work.count, CONCATENATE: _concatenated}
+        self.filters |= {COUNT: Work.count, TELL: Work.tell}
+        self.filters |= {"join": _joined, "replace": _replaced, "indent": _indented}
         del self.globals["lipsum"]
 
     def bounded(self, tree: nodes.Template) -> nodes.Template:
-        """A filter is called directly: it takes a tenth of the time of a function, which the sandbox examines."""
+        """A filter is called directly: it takes a tenth of the time of a function, which the sandbox examines. Raises
+        InvalidTemplate."""
+        names = {name.name for name in tree.find_all(nodes.Name)} | {macro.name for macro in tree.find_all(nodes.Macro)}
+        if WORK in names:
+            raise InvalidTemplate(f"the model's chat template uses the name {WORK}")
         loops, macros = tree.find_all(nodes.For), tree.find_all(nodes.Macro)
         for body in [*(loop.body for loop in loops), *(macro.body for macro in macros)]:
-            body.insert(0, nodes.ExprStmt(_filter(nodes.Name(WORK, "load"), COUNT)))
-        changed: nodes.Template = _Concatenations().visit(tree)
+            body.insert(0, nodes.ExprStmt(_work(COUNT, nodes.Const(_characters(body)))))
+        changed: nodes.Template = _Bounds().visit(tree)
         return changed
+
+    def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
+        return not (isinstance(obj, str) and attr in MULTIPLYING) and super().is_safe_attribute(obj, attr, value)
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
         if isinstance(left, int | float) and isinstance(right, int | float):
@@ -80,25 +100,63 @@ class Sandbox(ImmutableSandboxedEnvironment):
             _check_widths(*args, *named.values())
             if method is not __obj:
                 _check_format(method.__self__)
+            match method.__self__, method.__name__, args:
+                case str() as separator, "join", (texts,):
+                    return _joined(__context, texts, separator)
+                case str() as text, "replace", (str() as old, str() as new, *_):
+                    _check_replacement(__context, text, old, new)
         return super().call(__context, __obj, *args, **named)
 
 
-class _Concatenations(NodeTransformer):
+class _Bounds(NodeTransformer):
     def visit_Concat(self, node: nodes.Concat) -> nodes.Filter:
         """`~` is no operator that a sandbox sees."""
         self.generic_visit(node)
-        return _filter(nodes.List(node.nodes, lineno=node.lineno), CONCATENATE)
+        return nodes.Filter(nodes.List(node.nodes, lineno=node.lineno), "join", [], [], None, None)
+
+    def visit_Output(self, node: nodes.Output) -> nodes.Output:
+        self.generic_visit(node)
+        in_template = (nodes.TemplateData, nodes.Const)
+        node.nodes = [each if isinstance(each, in_template) else _work(TELL, each) for each in node.nodes]
+        return node
+
+
+def _work(name: str, value: nodes.Expr) -> nodes.Filter:
+    return nodes.Filter(nodes.Name(WORK, "load"), name, [value], [], None, None)
+
+
+def _characters(body: Sequence[nodes.Node]) -> int:
+    """That stand in it: an upper bound of what it writes by itself."""
+    data = sum(len(text.data) for node in body for text in node.find_all(nodes.TemplateData))
+    return data + sum(len(str(constant.value)) for node in body for constant in node.find_all(nodes.Const))
 
 
 @jinja2.pass_context
-def _concatenated(context: Context, values: list[Any]) -> str:
-    texts = [*map(str, values)]
-    context[WORK].write(sum(map(len, texts)))
-    return "".join(texts)
+def _joined(context: Context, values: Iterable[Any], d: str = "", attribute: str | int | None = None) -> str:
+    """Arguments are named as those of the usual filter."""
+    each = values if attribute is None else map(make_attrgetter(context.environment, attribute), values)
+    texts, separator = [*map(str, each)], str(d)
+    context[WORK].write(sum(map(len, texts)) + len(separator) * len(texts))
+    return separator.join(texts)
 
 
-def _filter(value: nodes.Expr, name: str) -> nodes.Filter:
-    return nodes.Filter(value, name, [], [], None, None)
+@jinja2.pass_context
+def _replaced(context: Context, s: Any, old: Any, new: Any, count: int | None = None) -> str:
+    text, old, new = str(s), str(old), str(new)
+    _check_replacement(context, text, old, new)
+    return text.replace(old, new, -1 if count is None else count)
+
+
+@jinja2.pass_context
+def _indented(context: Context, s: Any, width: int | str = 4, *more: Any, **named: Any) -> str:
+    text = str(s)
+    each = len(width) if isinstance(width, str) else width
+    context[WORK].write(len(text) + (1 + each) * (1 + len(text.splitlines())))
+    return do_indent(text, width, *more, **named)
+
+
+def _check_replacement(context: Context, text: str, old: str, new: str) -> None:
+    context[WORK].write(len(text) + len(new) * text.count(old))
 
 
 def _narrow(name: str, filter: Callable[..., Any]) -> Callable[..., Any]:

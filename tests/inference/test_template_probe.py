@@ -74,6 +74,16 @@ def test_a_template_that_never_ends_or_always_fails_is_loaded_and_refuses_messag
         "{{ '%9999999999d' % 1 }}",
         "{{ '{:9999999999}'.format(1) }}",
         "{{ '{:{}}'.format(1, 9999999999) }}",
+        "{% set s = 'a' * 10 ** 6 %}{{ ([s] * 10 ** 6) | join }}",
+        "{% set s = 'a' * 10 ** 6 %}{{ s.join(['b'] * 10 ** 6) }}",
+        "{% set s = 'a' * 10 ** 6 %}{{ s | replace('a', s) }}",
+        "{% set s = 'a' * 10 ** 6 %}{{ s.replace('a', s) }}",
+        "{% set s = 'a' * 10 ** 6 %}{{ ('\n' * 10 ** 6) | indent(s) }}",
+        "{% set s = 'a' * 10 ** 6 %}{% for i in range(9999) %}{{ s }}{% endfor %}",
+        "{% set s = 'a' * 10 ** 6 %}" + "{% set s %}{{ s }}{{ s }}{% endset %}" * 40,
+        "{% macro f(s) %}{{ s }}{{ s }}{% endmacro %}{% set s = 'a' * 10 ** 6 %}" + "{% set s = f(s) %}" * 40,
+        "{% for i in range(99999) %}" + "a" * 10**5 + "{% endfor %}",
+        "{% for i in range(99999) %}{{ '" + "a" * 10**5 + "' }}{% endfor %}",
     ],
 )
 def test_a_template_that_computes_something_enormous_is_loaded_and_refuses_messages(source: str) -> None:
@@ -82,12 +92,30 @@ def test_a_template_that_computes_something_enormous_is_loaded_and_refuses_messa
         template.render([ChatMessage("user", "Hi")])
 
 
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{% set __work = namespace(_left=10 ** 12) %}",
+        "{% macro f(__work) %}{% endmacro %}",
+        "{% macro __work() %}{% endmacro %}",
+        "{{ __work.count(0, -1000000) }}",
+    ],
+)
+def test_a_template_cannot_change_its_own_limits(source: str) -> None:
+    with pytest.raises(InvalidTemplate, match="uses the name __work"):
+        ChatTemplate(source + ENDLESS)
+
+
 def test_a_template_may_count_format_and_repeat() -> None:
     source = "{{ 2 ** 10 + loops * 60 }} {{ '-' * 3 }} {{ [1] * 2 }} {{ 'a' ~ 1 ~ none }} {{ '%05d' % 7 }}"
     source = source.replace("loops", "messages | length") + " {{ '{:>3}'.format(1) }}"
-    source += " {{ 1700000000 + 86400 }} {{ '1234567890' + 'a' }}"
+    source += " {{ 1700000000 + 86400 }} {{ '1234567890' + 'a' }} {{ ', '.join(['b', 'c']) }} {{ [4, 5] | join('-') }}"
+    source += (
+        " {{ messages | join('/', attribute='role') }} {{ 'aXa'.replace('X', '') }} {{ 'aXa' | replace('a', 'b', 1) }}"
+    )
+    source += " {{ 'a\n\nb' | indent(2, first=true) }}{{ nothing }}"
     written = "".join(segment.text for segment in ChatTemplate(source).render([ChatMessage("user", "Hi")]))
-    assert written == "1084 --- [1, 1] a1None 00007   1 1700086400 1234567890a"
+    assert written == "1084 --- [1, 1] a1None 00007   1 1700086400 1234567890a b, c 4-5 user aa bXa   a\n\n  b"
 
 
 def test_a_system_message_that_is_shown_as_an_answer_is_not_taken() -> None:
