@@ -90,7 +90,7 @@ async def _serve_in_crew(config: Config, home: Home, stop: StopSignals, member: 
         app = build_app(services, runs, batch_worker)
         app[CREW] = member
         freeze()
-        samples = reading_samples(services) if member.introduces else nullcontext()
+        samples = reading_samples(services) if member.reads_samples else nullcontext()
         with closing(join(config.host, config.port)) as listener, listen_socket(Address(path=member.socket)) as private:
             async with samples, listening(app, config, listener) as server, listening(beside(app), config, private):
                 stop.serving = True

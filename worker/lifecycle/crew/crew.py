@@ -218,8 +218,10 @@ class Crew:
 
         def hello() -> dict[str, Any]:
             socket_in(self._folder, name).unlink(missing_ok=True)  # of one that was killed
-            introduces = name == self.workers[0].name and not self._introduction.done()
-            return {"folder": str(self._folder), "introduces": introduces, "model": model}
+            is_first = name == self.workers[0].name
+            introduces = is_first and not self._introduction.done()
+            place = {"folder": str(self._folder), "introduces": introduces, "reads_samples": is_first}
+            return {**place, "model": model}
 
         return Child(name, line, hello, self._hear, transport, f"unix:{socket_in(self._folder, name)}", path)
 

@@ -33,13 +33,15 @@ def socket_in(folder: Path, name: str) -> Path:
 @dataclass(frozen=True, slots=True)
 class Member:
     """`folder` holds the private sockets of all members. `introduces`: this one creates the key and the link for the
-    person at the terminal, and reads the sample documents. `model` is the one of several that an engine serves."""
+    person at the terminal. `reads_samples`: it reads the sample documents, whatever its predecessor has left of them.
+    `model` is the one of several that an engine serves."""
 
     name: str
     folder: Path
     introduces: bool
     line: socket.socket = field(repr=False)
     model: str | None = None
+    reads_samples: bool = False
     leaving: asyncio.Event = field(default_factory=asyncio.Event, repr=False)
 
     @classmethod
@@ -51,7 +53,7 @@ class Member:
         said, _, more = line.recv(LINE_BYTES_MAX).partition(b"\n")
         hello = orjson.loads(said)
         line.setblocking(False)
-        member = cls(name, Path(hello["folder"]), hello["introduces"], line, hello.get("model"))
+        member = cls(name, Path(hello["folder"]), hello["introduces"], line, hello["model"], hello["reads_samples"])
         if LEAVE in more:  # it was asked to make room before it was running
             member.leaving.set()
         return member

@@ -54,7 +54,7 @@ def child_of(program: str, answers: Answers) -> Child:
         return [sys.executable, "-c", program, f"worker-1:{descriptor}"]
 
     def hello() -> dict[str, Any]:
-        return {"folder": "/nowhere", "introduces": not answers.told}
+        return {"folder": "/nowhere", "introduces": not answers.told, "reads_samples": True, "model": None}
 
     return Child("worker-1", command, hello, answers.told.append, answers, "unix:/nowhere", "/readyz")
 

@@ -19,7 +19,7 @@ from worker.lifecycle.ready_file import Ready
 def line() -> Iterator[tuple[socket.socket, int]]:
     """The end that the first process has, and the descriptor of the other."""
     ours, theirs = socket.socketpair()
-    ours.send(b'{"folder": "/tmp/crew", "introduces": true, "model": "small"}\n')
+    ours.send(b'{"folder": "/tmp/crew", "introduces": true, "reads_samples": true, "model": "small"}\n')
     ours.settimeout(60)
     with ours:
         yield ours, theirs.detach()
@@ -38,7 +38,7 @@ def member(line: tuple[socket.socket, int]) -> Iterator[Member]:
 
 
 def test_it_is_told_its_place(member: Member) -> None:
-    assert (member.name, member.introduces, member.model) == ("worker-2", True, "small")
+    assert (member.name, member.introduces, member.reads_samples, member.model) == ("worker-2", True, True, "small")
     assert member.socket == Path("/tmp/crew/worker-2.sock")
 
 

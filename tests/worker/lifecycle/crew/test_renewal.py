@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import cast
 
@@ -13,6 +13,7 @@ from tests.worker.lifecycle.crew.test_child import Answers
 from worker.config import load
 from worker.lifecycle.crew.child import Child
 from worker.lifecycle.crew.crew import Crew
+from worker.lifecycle.ready_file import Ready
 
 
 @dataclass
@@ -36,17 +37,31 @@ async def places() -> list[Place]:
 
 
 @pytest.fixture
-async def crew(tmp_path: Path, places: list[Place]) -> Crew:
+async def begun(tmp_path: Path) -> Crew:
     config = load({"home": str(tmp_path), "workers": "2", "engines": "http://127.0.0.1:9"}, {})
-    crew = Crew(config, {}, 1, tmp_path, Answers())
-    crew.workers = cast("list[Child]", places)
-    return crew
+    return Crew(config, {}, 1, tmp_path, Answers())
+
+
+@pytest.fixture
+async def crew(begun: Crew, places: list[Place]) -> Crew:
+    begun.workers = cast("list[Child]", places)
+    return begun
 
 
 async def renewed(crew: Crew) -> None:
     assert crew._renewing is not None
     async with asyncio.timeout(60):
         await crew._renewing
+
+
+async def test_the_successor_of_the_first_reads_on_in_the_samples_and_introduces_nobody(begun: Crew) -> None:
+    def told() -> list[tuple[bool, bool]]:
+        places = [worker._hello() for worker in begun.workers]
+        return [(place["introduces"], place["reads_samples"]) for place in places]
+
+    assert told() == [(True, True), (False, False)]
+    begun._hear({"ready": asdict(Ready("http://x", "ft_secret", "http://x/?token=secret", "http://x/ops", 1))})
+    assert told() == [(False, True), (False, False)]
 
 
 async def test_the_second_waits_until_the_first_has_a_successor(crew: Crew, places: list[Place]) -> None:
