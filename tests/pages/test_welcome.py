@@ -75,7 +75,7 @@ async def test_a_phone_on_its_side_shows_the_headline_first(open_page: OpenPage,
 
 
 async def test_while_a_store_is_read_the_page_says_so_and_offers_its_example_once_it_can(
-    open_page: OpenPage, scripted: ScriptedWorker
+    open_page: OpenPage, scripted: ScriptedWorker, complaints: list[str]
 ) -> None:
     scripted.stores, scripted.documented = (
         [{**STORE, "status": "in_progress", "file_counts": {"in_progress": 5, "completed": 4}}],
@@ -88,6 +88,10 @@ async def test_while_a_store_is_read_the_page_says_so_and_offers_its_example_onc
     await page.locator("#use-documents").click()  # what is not used is not waited for
     await expect(reading).to_be_hidden()
     await page.locator("#use-documents").click()
+    async with page.expect_event("requestfailed"):
+        await page.route("**/v1/vector_stores", lambda route: route.abort())  # its worker is begun again
+    await page.unroute("**/v1/vector_stores")
+    complaints.clear()  # of the browser, about that
     scripted.stores, scripted.documented = [STORE], {"vs_1"}
     await expect(reading).to_be_hidden()
     await expect(example).to_be_visible()

@@ -79,7 +79,8 @@ export class Options {
   async load(picked = null) {
     const { data } = await json("GET", "/v1/vector_stores");
     const shown = this.select.value;
-    const others = data.map(({ id }) => id).join() !== this.stores.map(({ id }) => id).join();
+    const named = (stores) => JSON.stringify(stores.map(({ id, name }) => [id, name]));
+    const others = named(data) !== named(this.stores);
     this.stores = data;
     if (others) this.select.replaceChildren(...data.map(({ id, name }) => el("option", { value: id }, name || id)));
     this.documents.disabled = data.length === 0;
@@ -90,8 +91,14 @@ export class Options {
     this.select.value = this.storeOf(shown)?.id ?? "";
     if (picked === null) this.tell();
     else this.pick(picked);
+    if (data.some(({ status }) => status === "in_progress")) this.lookAgain();
+    else clearTimeout(this.timer);
+  }
+
+  /** Also where the worker did not answer, which is begun again and reads on. */
+  lookAgain() {
     clearTimeout(this.timer);
-    if (data.some(({ status }) => status === "in_progress")) this.timer = setTimeout(() => this.load().catch(() => {}), LOOK_AGAIN_MS);
+    this.timer = setTimeout(() => this.load().catch(() => this.lookAgain()), LOOK_AGAIN_MS);
   }
 
   showSelect() {
