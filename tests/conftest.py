@@ -18,6 +18,7 @@ import pytest
 from hypothesis import settings
 
 from migrations.embedded import EmbeddedPostgres
+from migrations.embedded.errors import EmbeddedPostgresError
 from migrations.embedded.placement import placement_of
 from migrations.embedded.postmaster import PidFile, is_alive, is_listening
 from migrations.pool import Database
@@ -241,7 +242,7 @@ def remove_left() -> None:
     for home in Path(tempfile.gettempdir()).glob(f"{HOME_PREFIX}*"):
         maker = home.name.removeprefix(HOME_PREFIX).partition("-")[0]
         if maker.isdigit() and not is_alive(int(maker)):
-            with suppress(OSError):  # another process removes it, too
+            with suppress(OSError, EmbeddedPostgresError):  # another process removes it, too, or it is another user's
                 _remove(home)
 
 

@@ -38,8 +38,10 @@ def test_the_home_of_a_process_that_was_killed_is_removed_by_the_next_one(
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as killed:
         killed.kill()
-    ours, left = (tmp_path / f"{HOME_PREFIX}{pid}-x" for pid in (os.getpid(), killed.pid))
+    ours, left, odd = (tmp_path / f"{HOME_PREFIX}{maker}" for maker in (os.getpid(), killed.pid, f"{killed.pid}-x"))
     for home in (ours, left):
         (home / "postgres").mkdir(parents=True)
+    odd.mkdir()
+    (odd / "postgres").touch()  # no database any more: another process removes it at the same time
     remove_left()
-    assert ours.exists() and not left.exists()
+    assert ours.exists() and odd.exists() and not left.exists()
