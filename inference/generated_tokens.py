@@ -30,9 +30,8 @@ class GeneratedTokens:
 
     def __init__(self, pieces: Sequence[bytes], fingerprint: bytes) -> None:
         self._pieces, self._fingerprint = pieces, fingerprint
-        self._marks = frozenset(
-            id for id, piece in enumerate(pieces) if piece.decode("utf-8", "replace") in SIGNIFICANT
-        )
+        marks = {mark.encode() for mark in SIGNIFICANT}
+        self._marks = frozenset(id for id, piece in enumerate(pieces) if piece in marks)
         self._unchecked: set[bytes] = set()  # loaded from a file: verified once their message is known
         self._kept: LruCache[bytes, tuple[int, ...]] = LruCache(
             BYTES_MAX, lambda _, ids: TURN_BYTES + TOKEN_BYTES * len(ids), lambda key, _: self._unchecked.discard(key)

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from itertools import chain, groupby, pairwise
 from operator import itemgetter
 from pathlib import Path
@@ -70,7 +70,6 @@ class LlamaModel:
         self.context_length: int = lib.llama_model_n_ctx_train(handle)
         self.dimensions: int = lib.llama_model_n_embd(handle)
         self.input_dimensions: int = lib.llama_model_n_embd_inp(handle)
-        self._special, self._markup = self._marks()
         self._reads_by_expressions = lib.llama_vocab_type(self._vocabulary) == lib.LLAMA_VOCAB_TYPE_BPE
 
     @classmethod
@@ -290,11 +289,13 @@ class LlamaModel:
             return [self._behind_mark(text, cut) for cut in long_runs]
         # llama.cpp recognises user-defined tokens (tool markers) even if special tokens are off. Cutting after the
         # first character turns them into ordinary text.
-        return sorted({*long_runs, *(match.start() + 1 for match in self._markup.finditer(text))})
+        _, markup = self._marks
+        return sorted({*long_runs, *(match.start() + 1 for match in markup.finditer(text))})
 
     def _behind_mark(self, text: str, cut: int) -> int:
         """The cut, moved out of the text of a special token."""
-        near = self._special.finditer(text, max(0, cut - TOKEN_BYTES_MAX), cut + TOKEN_BYTES_MAX)
+        special, _ = self._marks
+        near = special.finditer(text, max(0, cut - TOKEN_BYTES_MAX), cut + TOKEN_BYTES_MAX)
         return next((match.end() for match in near if match.start() < cut < match.end()), cut)
 
     def detokenize(self, ids: Sequence[int]) -> str:
@@ -315,6 +316,7 @@ class LlamaModel:
         with self.path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
             return content.find(len(name).to_bytes(8, "little") + name) >= 0
 
+    @cached_property  # many models are opened for their numbers alone
     def _marks(self) -> tuple[re.Pattern[str], re.Pattern[str]]:
         """Patterns for the texts of special tokens, and for the starts of user-defined ones except words and blanks."""
         control, user_defined = lib.LLAMA_TOKEN_ATTR_CONTROL, lib.LLAMA_TOKEN_ATTR_USER_DEFINED

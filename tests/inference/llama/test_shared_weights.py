@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+from contextlib import closing
 from pathlib import Path
 from threading import Event
 
@@ -12,6 +13,7 @@ import pytest
 from inference.bundled import CHAT_MODEL, DRAFT_MODEL
 from inference.errors import ModelNotLoaded
 from inference.llama import are_loaded, load_weights
+from inference.llama import weights as module
 
 WAIT_S = 60.0
 
@@ -46,3 +48,19 @@ def test_a_file_that_could_not_be_loaded_is_tried_again(tmp_path: Path) -> None:
         with pytest.raises(ModelNotLoaded):
             load_weights(path)
         assert not are_loaded(path)
+
+
+def test_special_tokens_are_listed_once_and_for_who_tokenizes_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    patterns = []
+    compiled = module._any_of
+
+    def compiling(*arguments: str) -> object:
+        patterns.append(compiled(*arguments))
+        return patterns[-1]
+
+    monkeypatch.setattr(module, "_any_of", compiling)
+    with closing(load_weights(DRAFT_MODEL)) as first, closing(load_weights(DRAFT_MODEL)):
+        assert not patterns
+        for text in ("Hello", "<|im_end|>"):
+            first.tokenize(text, parse_special=False)
+        assert len(patterns) == 2  # of all, and of those that a text must not hold
