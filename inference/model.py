@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from math import isfinite
 from typing import Any
 
+from inference.codec import Codec
 from inference.config import EngineConfig, default_threads
 from inference.engine.engine import Engine
 from inference.errors import ModelNotLoaded, OutOfDeviceMemory
@@ -39,8 +40,9 @@ class ChatModel(TextModel):
         config: EngineConfig,
         drafter: Drafting | None = None,
         eyes: Eyes | None = None,
+        codec: Codec | None = None,
     ) -> None:
-        super().__init__(weights, backend.fingerprint, backend.context)
+        super().__init__(weights, backend.fingerprint, backend.context, codec)
         self.adapters = config.adapters
         self.eyes = eyes
         self._on_gpu = weights.on_gpu
@@ -51,8 +53,9 @@ class ChatModel(TextModel):
         self._engine = Engine(backend, self._pieces, self._end_tokens, config, drafter, disk, eyes)
 
     @classmethod
-    def load(cls, config: EngineConfig, progress: Progress | None = None) -> ChatModel:
-        """`progress` is called with the share of the weights that is loaded, from 0 to 1.
+    def load(cls, config: EngineConfig, progress: Progress | None = None, codec: Codec | None = None) -> ChatModel:
+        """`progress` is called with the share of the weights that is loaded, from 0 to 1. A `codec` from before is made
+        again if the file has changed.
 
         Layers for which a GPU turns out to have no room (others use it too) go to the CPU, unless the number of layers
         was configured. Raises ModelNotLoaded, or InvalidTemplate for a model without a usable chat template.
@@ -60,7 +63,7 @@ class ChatModel(TextModel):
         layers = gpu_layers(config)
         while True:
             try:
-                return cls._loaded(config, layers, progress)
+                return cls._loaded(config, layers, progress, codec)
             except OutOfDeviceMemory as error:
                 if config.gpu_layers >= 0 or not layers:
                     raise OutOfDeviceMemory(f"{error}: lower --gpu-layers, --context or --streams") from None
@@ -69,7 +72,7 @@ class ChatModel(TextModel):
                 layers = fewer
 
     @classmethod
-    def _loaded(cls, config: EngineConfig, layers: int, progress: Progress | None) -> ChatModel:
+    def _loaded(cls, config: EngineConfig, layers: int, progress: Progress | None, codec: Codec | None) -> ChatModel:
         with ExitStack() as undo:
             weights = load_weights(
                 config.model_path,
@@ -91,7 +94,9 @@ class ChatModel(TextModel):
             if config.projector_path:
                 eyes = Projector(config.projector_path, weights, config.threads or default_threads())
                 undo.callback(eyes.close)
-            model = cls(weights, backend, config, drafter, eyes)
+            if codec and codec.source.file_version != weights.file_version:
+                codec = None
+            model = cls(weights, backend, config, drafter, eyes, codec)
             undo.pop_all()
             return model
 

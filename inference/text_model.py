@@ -12,21 +12,21 @@ from itertools import chain
 from typing import Any
 
 from inference.adapter import Adapter
+from inference.codec import Codec
 from inference.errors import UnknownToken, UnseenPicture
 from inference.generated_tokens import GeneratedTokens
 from inference.generation import Generation, Grammar, UsualSampling
-from inference.grammar.constraint import Vocabulary
 from inference.kvcache.miss_report import judge
 from inference.llama import LlamaModel
 from inference.picture import Eyes, Run
 from inference.prompt import NO_OPTIONS, ChatMessage, Part, PromptTokens, Rendered, Segment, Value, Verdict
-from inference.template import ChatTemplate
-from inference.tokenizer import Room, TextStream, Tokenizer
+from inference.tokenizer import TextStream
 
 
 class TextModel:
     """`weights` may be loaded without tensors. `fingerprint` keys the generated turns: see GeneratedTokens.
-    `context_length` is the limit for a prompt with its answer, in tokens.
+    `context_length` is the limit for a prompt with its answer, in tokens. A `codec` that was made before is of another
+    model on the same version of the file, which stays open for as long as this one.
 
     Raises InvalidTemplate for a model without a usable chat template.
     """
@@ -35,7 +35,7 @@ class TextModel:
     shares_turns = False  # whether other workers may know turns of its conversations that this one does not
     eyes: Eyes | None = None
 
-    def __init__(self, weights: LlamaModel, fingerprint: bytes, context: int) -> None:
+    def __init__(self, weights: LlamaModel, fingerprint: bytes, context: int, codec: Codec | None = None) -> None:
         self.name = weights.name
         self.context_length = context
         self.created = int(weights.path.stat().st_mtime)
@@ -51,16 +51,11 @@ class TextModel:
         self.usual_sampling = UsualSampling.read(weights.metadata())
         self._weights = weights
         self.ends = weights.bos_text, weights.eos_text
-        self._template = ChatTemplate(weights.chat_template, bos=weights.bos_text, eos=weights.eos_text)
+        self.codec = codec or Codec(weights, context)
+        self._template, self._tokenizer = self.codec.template, self.codec.tokenizer
+        self._pieces, self._end_tokens = self.codec.pieces, self.codec.end_tokens
         self.capabilities = self._template.capabilities
-        self._pieces, self._end_tokens = weights.pieces(), weights.end_tokens()
-        # Control tokens without text in answers, which therefore have empty pieces.
-        self._marks = {id: weights.token_text(id).encode() for id, piece in enumerate(self._pieces) if not piece}
-        longest = max(map(len, [*self._pieces, *self._marks.values()]))
-        room = Room(context, longest) if weights.keeps_text else None
-        self._tokenizer = Tokenizer(weights, room, self._template.openings)
         self._turns = GeneratedTokens(self._pieces, fingerprint)
-        self._vocabulary = Vocabulary(self._pieces, self._end_tokens, partial(weights.tokenize, parse_special=True))
 
     async def close(self) -> None:
         self._weights.close()
@@ -117,7 +112,7 @@ class TextModel:
         unknown = next((id for id in ids if not 0 <= id < len(self._pieces)), None)
         if unknown is not None:
             raise UnknownToken(f"the model has no token {unknown}; it has {len(self._pieces)}")
-        return [self._pieces[id] or self._marks[id] for id in ids]
+        return [self._pieces[id] or self.codec.marks[id] for id in ids]
 
     def text_pieces(self, ids: Sequence[int], *, over: bool = False) -> list[str]:
         self.token_bytes(ids)
@@ -156,7 +151,7 @@ class TextModel:
         self._turns.load(turns)
 
     def prepare(self, grammar: str, begins: str = "") -> Grammar:
-        return self._vocabulary.compile(grammar, begins)
+        return self.codec.vocabulary.compile(grammar, begins)
 
     def stats(self) -> dict[str, Any]:
         """Gauges and totals for health and metrics."""

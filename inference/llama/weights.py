@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from inference.attention import AUTO
 from inference.errors import EngineStopped, InferenceError, ModelNotLoaded, OutOfDeviceMemory, UnknownToken
+from inference.llama.file_version import FileVersion
 from inference.llama.library import complaints, end_compute_threads, has_gpu, lib, no_memory, tokenize_short
 from inference.tokenizer import significant_tokens
 from inference.weight_placement import LAYER, NONE, ROW, Split
@@ -55,6 +56,7 @@ class LlamaModel:
         self,
         handle: Any,
         path: Path,
+        file_version: FileVersion,
         *,
         weights: bool = True,
         on_gpu: bool = False,
@@ -63,6 +65,7 @@ class LlamaModel:
         self.handle = handle
         self._free = free
         self.path = path
+        self.file_version = file_version
         self.has_weights = weights
         self.on_gpu = on_gpu  # whether at least some of its layers are
         self._vocabulary = lib.llama_model_get_vocab(handle)
@@ -93,6 +96,7 @@ class LlamaModel:
         with path.open("rb") as file:
             if file.read(4) != b"GGUF":
                 raise ModelNotLoaded(f"{path} is not a GGUF file")
+        file_version = FileVersion.of(path)
         parameters = lib.llama_model_default_params()
         offloaded = gpu_layers if has_gpu() else 0
         parameters.n_gpu_layers = offloaded
@@ -116,7 +120,12 @@ class LlamaModel:
             if any(_NO_ROWS in line for line in said):
                 raise ModelNotLoaded("this GPU cannot share the rows of a matrix: use --gpu-split layer")
             raise ModelNotLoaded(f"llama.cpp could not load {path}: truncated, or an architecture it does not know")
-        return cls(handle, path, weights=weights, on_gpu=bool(offloaded))
+        return cls(handle, path, file_version, weights=weights, on_gpu=bool(offloaded))
+
+    @property
+    def is_current(self) -> bool:
+        """Whether its path still leads to what was read."""
+        return self.path.is_file() and FileVersion.of(self.path) == self.file_version
 
     def close(self) -> None:
         if self.handle:
@@ -420,8 +429,7 @@ class _Key(NamedTuple):
     """What makes weights in memory the same; a file that was replaced is another one. Models that differ in their
     adapters, streams or context need the same weights, and so may one that replaces another."""
 
-    path: Path
-    changed_ns: int
+    file: FileVersion
     gpu_layers: int
     split: Split
     load_mode: str
@@ -450,8 +458,7 @@ def load_weights(
     after the last of their models. Each caller closes what it got."""
     if not path.is_file():  # told by `load`, as all that is wrong with a file
         return LlamaModel.load(path)
-    real = path.resolve()
-    key = _Key(real, real.stat().st_mtime_ns, gpu_layers, split, load_mode)
+    key = _Key(FileVersion.of(path), gpu_layers, split, load_mode)
     with _lock:
         shared = _shared.setdefault(key, _Shared())
         shared.users += 1
@@ -466,13 +473,14 @@ def load_weights(
     except BaseException:
         _release(key)
         raise
-    return LlamaModel(shared.weights.handle, path, on_gpu=shared.weights.on_gpu, free=partial(_release, key))
+    held = shared.weights
+    return LlamaModel(held.handle, path, held.file_version, on_gpu=held.on_gpu, free=partial(_release, key))
 
 
 def are_loaded(path: Path) -> bool:
     """Whether a model that uses the weights of this file would take no more memory for them."""
     real = path.resolve()
-    return any(key.path == real and shared.weights is not None for key, shared in list(_shared.items()))
+    return any(key.file.path == real and shared.weights is not None for key, shared in list(_shared.items()))
 
 
 def _release(key: _Key, _: object = None) -> None:

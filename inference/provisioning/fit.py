@@ -161,15 +161,18 @@ def _idle_kv_max(room: Room) -> float:
     return inf if room.gpu_free is not None or room.given else IDLE_KV_SHARE * room.left_on_host(0, 0)
 
 
-def here(wanted: EngineConfig) -> Allowance:
-    """The same for a configuration's files and this machine. Raises ModelNotLoaded, CannotServe."""
+def here(wanted: EngineConfig, known: Proportions | None = None) -> Allowance:
+    """The same for a configuration's files and this machine. `known` are those of the model, if they need not be read.
+
+    Raises ModelNotLoaded, CannotServe.
+    """
     with ExitStack() as stack:
 
-        def proportions(path: Path) -> Proportions:
-            found = Proportions.of(stack.enter_context(closing(LlamaModel.load(path, weights=False))))
+        def proportions(path: Path, known: Proportions | None = None) -> Proportions:
+            found = known or Proportions.of(stack.enter_context(closing(LlamaModel.load(path, weights=False))))
             return replace(found, weight_bytes=0) if are_loaded(path) else found
 
-        model = proportions(wanted.model_path)
+        model = proportions(wanted.model_path, known)
         draft = proportions(wanted.draft_path) if wanted.draft_path else None
     return allow(wanted, model, draft, room_of(wanted))
 

@@ -23,6 +23,7 @@ from inference.generation import Generation
 from inference.llama import LlamaModel
 from inference.model import ChatModel
 from inference.provisioning.fit import Allowance, CannotServe, here
+from inference.provisioning.memory import Proportions
 from inference.trace import Trace
 from worker.config import Config
 from worker.engines.engine_config import engine_config
@@ -103,7 +104,8 @@ class ModelPool:
         wanted = self._wanted(name, table)
         weights = LlamaModel.load(wanted.model_path, weights=False)
         context, sees = wanted.context_of(weights.context_length), wanted.projector_path is not None
-        model = OnDemandModel(name, weights, context, partial(self._open, table), sees=sees)
+        open_ = partial(self._open, table, Proportions.of(weights))
+        model = OnDemandModel(name, weights, context, open_, sees=sees)
         model.adapters = wanted.adapters
         return model
 
@@ -163,19 +165,20 @@ class ModelPool:
         wanted = engine_config(table.applied(self._config))
         return replace(wanted, disk_folder=Home(self._config.home).kv_of(name))
 
-    async def _open(self, table: ModelTable, model: OnDemandModel) -> ChatModel:
-        """Raises ModelNotLoaded, NoRoom."""
+    async def _open(self, table: ModelTable, proportions: Proportions, model: OnDemandModel) -> ChatModel:
+        """The file is read again for nothing but its weights, unless it has changed. Raises ModelNotLoaded, NoRoom."""
         retiring = self._retiring.get(model.name)
         if retiring is not None and self.models.get(model.name) is model:
             await asyncio.wait([retiring], timeout=PATIENCE_S)
         async with self._one_at_a_time:
             self._loaded.pop(model, None)
+            known = proportions if model.codec.source.is_current else None
             trace = Trace(attributes={"model": model.name})
             with trace.span("room"):
-                allowance = await self._make_room(model, table)
+                allowance = await self._make_room(model, table, known)
             with trace.span("weights"):
                 tell = partial(self._tell, model)
-                opened = await asyncio.to_thread(ChatModel.load, allowance.config, tell)
+                opened = await asyncio.to_thread(ChatModel.load, allowance.config, tell, model.codec)
             opened.name = model.name
             try:
                 with trace.span("first_step"):
@@ -193,11 +196,11 @@ class ModelPool:
             log.info("the model %s is loaded in %.1f s: %s", model.name, trace.duration_ms / 1e3, phases(trace))
             return opened
 
-    async def _make_room(self, model: OnDemandModel, table: ModelTable) -> Allowance:
+    async def _make_room(self, model: OnDemandModel, table: ModelTable, known: Proportions | None) -> Allowance:
         """The resources it gets, after others were evicted. Raises CannotServe, NoRoom."""
         while True:
             try:
-                allowance = await asyncio.to_thread(here, self._within(model.name, table))
+                allowance = await asyncio.to_thread(here, self._within(model.name, table), known)
             except (CannotServe, ValueError) as error:
                 if model in self._beside or not await self._unload_one():
                     if self._loaded:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import os
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -16,8 +19,11 @@ from agents.router import Candidate
 from inference.bundled import CHAT_MODEL, DRAFT_MODEL
 from inference.errors import ModelAway, ModelNotLoaded, NoRoom
 from inference.generation import Finish, Sampling, Terms
+from inference.grammar.constraint import Vocabulary
+from inference.llama import LlamaModel
 from inference.prompt import ChatMessage
 from inference.provisioning.fit import here
+from inference.template import ChatTemplate
 from migrations.pool import Database
 from tests.inference.adapters import random_changes, write_adapter
 from tests.worker.answering import get, post, services_with
@@ -275,6 +281,55 @@ async def test_the_prompts_of_the_configuration_are_read_before_a_model_takes_it
         assert generation.facts.cached_tokens >= len(beginning) - 1
         span = next(span for span in engines.starts["large"].spans if span.name == "prompts")
         assert span.attributes["count"] == 1
+
+
+async def test_what_is_known_of_a_file_is_not_made_again_for_its_engine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "large.gguf"
+    file.write_bytes(CHAT_MODEL.read_bytes())
+    made: Counter[str] = Counter()
+
+    def count(cls: type, name: str) -> None:
+        real = getattr(cls, name)
+
+        def counted(self: object, *arguments: Any, **options: Any) -> Any:
+            made[cls.__name__] += 1
+            return real(self, *arguments, **options)
+
+        monkeypatch.setattr(cls, name, counted)
+
+    def reading(path: Path, **options: Any) -> LlamaModel:
+        made["files"] += 1
+        return read(path, **options)
+
+    read = LlamaModel.load
+    monkeypatch.setattr(LlamaModel, "load", reading)
+    count(LlamaModel, "pieces")
+    count(Vocabulary, "__init__")
+    count(ChatTemplate, "__init__")
+    config = settings(tmp_path, f'[models.large]\nmodel = "{file}"\nload = "use"')
+    once = {"files": 1, "LlamaModel": 1, "Vocabulary": 1, "ChatTemplate": 1}
+    async with opened(config) as engines:
+        assert made == once
+        large = on_demand(engines, "large")
+        await large.load()
+        assert made == {**once, "files": 2}  # the second time for its weights
+        await large.unload()
+        os.utime(file)
+        made.clear()
+        await large.load()
+        assert made == {**once, "files": 2}  # without its weights, to see whether there is room for it
+
+
+async def test_the_tokens_that_are_kept_are_counted_where_they_are_kept(tmp_path: Path) -> None:
+    async with opened(settings(tmp_path)) as engines:
+        small = on_demand(engines, "small")
+        before = small.stats()
+        small.encode(small.render([ChatMessage("user", "A text of its own")]))
+        now = small.stats()
+        assert now["tokenizer_misses_total"] == before["tokenizer_misses_total"] + 1
+        assert now["token_cache_bytes"] > before["token_cache_bytes"]
 
 
 async def test_a_model_whose_file_is_gone_is_told_to_clients_without_its_path(
