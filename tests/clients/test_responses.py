@@ -37,7 +37,7 @@ QUESTIONS = [
     "Which port does the worker listen on?",
     "What does the queue span cover?",
     "Which command revokes an API key?",
-    "What does GET /v1/models list?",
+    "How long are traces kept?",
 ]
 
 
