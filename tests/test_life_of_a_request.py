@@ -82,6 +82,7 @@ async def second_turn(server: Mapping[str, Any]) -> Answer:
     return await ask(server, {"conversation": conversation, "input": question, "tools": [search]})
 
 
+@pytest.mark.any_answer("its spans are there, whatever it says of the passages that there was time for")
 async def test_every_span_of_a_turn_is_there_and_the_stages_of_retrieval_under_theirs(answer: Answer) -> None:
     names = [span["name"] for span in answer.spans]
     assert set(names) >= TEN_SPANS | {"retrieve", *RETRIEVAL}

@@ -52,6 +52,7 @@ def test_the_client_reads_what_was_asked_and_counts_it(client: OpenAI) -> None:
     assert client.responses.input_tokens.count(model=MODEL, input=QUESTION).input_tokens == made.usage.input_tokens
 
 
+@pytest.mark.any_answer("how far it comes is chance")
 def test_an_answer_of_a_worker_that_was_killed_has_failed_when_the_next_one_runs(make_home: Callable[[], Path]) -> None:
     home = make_home()
     killed = Worker(home, "--docs", "", name="killed")
