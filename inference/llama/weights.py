@@ -17,7 +17,6 @@ from typing import Any, NamedTuple, TypeAlias
 
 from inference.attention import AUTO
 from inference.errors import EngineStopped, InferenceError, ModelNotLoaded, OutOfDeviceMemory, UnknownToken
-from inference.llama.file_version import FileVersion
 from inference.llama.library import complaints, end_compute_threads, has_gpu, lib, no_memory, tokenize_short
 from inference.tokenizer import significant_tokens
 from inference.weight_placement import LAYER, NONE, ROW, Split
@@ -42,11 +41,18 @@ SHORT_BYTES = 256
 
 
 Progress: TypeAlias = Callable[[float], None]
+FileVersion: TypeAlias = tuple[Path, int, int]  # without symbolic links; bytes, time of the last change in ns
 
 
 def model_name(path: Path) -> str:
     """The name of the model in the API: the file name without extension and quantisation."""
     return _QUANTISATION.sub("", path.stem)
+
+
+def version_of(path: Path) -> FileVersion:
+    """Which content of a file is read: one that was replaced since is another."""
+    facts = path.stat()
+    return path.resolve(), facts.st_size, facts.st_mtime_ns
 
 
 class LlamaModel:
@@ -96,7 +102,7 @@ class LlamaModel:
         with path.open("rb") as file:
             if file.read(4) != b"GGUF":
                 raise ModelNotLoaded(f"{path} is not a GGUF file")
-        file_version = FileVersion.of(path)
+        file_version = version_of(path)
         parameters = lib.llama_model_default_params()
         offloaded = gpu_layers if has_gpu() else 0
         parameters.n_gpu_layers = offloaded
@@ -125,7 +131,7 @@ class LlamaModel:
     @property
     def is_current(self) -> bool:
         """Whether its path still leads to what was read."""
-        return self.path.is_file() and FileVersion.of(self.path) == self.file_version
+        return self.path.is_file() and version_of(self.path) == self.file_version
 
     def close(self) -> None:
         if self.handle:
@@ -458,7 +464,7 @@ def load_weights(
     after the last of their models. Each caller closes what it got."""
     if not path.is_file():  # told by `load`, as all that is wrong with a file
         return LlamaModel.load(path)
-    key = _Key(FileVersion.of(path), gpu_layers, split, load_mode)
+    key = _Key(version_of(path), gpu_layers, split, load_mode)
     with _lock:
         shared = _shared.setdefault(key, _Shared())
         shared.users += 1
@@ -479,8 +485,8 @@ def load_weights(
 
 def are_loaded(path: Path) -> bool:
     """Whether a model that uses the weights of this file would take no more memory for them."""
-    real = path.resolve()
-    return any(key.file.path == real and shared.weights is not None for key, shared in list(_shared.items()))
+    loaded = [key.file for key, shared in list(_shared.items()) if shared.weights is not None]
+    return path.is_file() and version_of(path) in loaded
 
 
 def _release(key: _Key, _: object = None) -> None:
