@@ -4,8 +4,9 @@ the first requests. To embed the documentation takes ten seconds of the processo
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -34,6 +35,8 @@ NOT_FOR_USERS = (
     "settings.md",
 )
 
+NOTE_S = 1.0  # between notes of how many files are left
+
 log = logging.getLogger("firsttoken.samples")
 
 
@@ -49,7 +52,7 @@ async def reading_samples(services: Services) -> AsyncIterator[None]:
     store = await services.passages.open(
         tenant_id, SAMPLE_STORE, embedding_model=embedder.name, dimensions=embedder.dimensions
     )
-    services.passages.reading[store.id] = 1  # at least, until the folder is read
+    await services.passages.note_unread(tenant_id, store.id, services.presence.worker, 1)  # at least, until it is read
     task = services.supervisor.start("samples", partial(_read, services, folder, tenant_id, store.id), ends=True)
     try:
         yield
@@ -59,12 +62,27 @@ async def reading_samples(services: Services) -> AsyncIterator[None]:
 
 async def _read(services: Services, folder: Path, tenant_id: UUID, store_id: str, well: Well) -> None:
     """Unchanged files cost nothing."""
-    reading = services.passages.reading
+    left = 1
 
     def told(progress: Progress) -> None:
-        reading[store_id] = progress.files_total - progress.files_done
+        nonlocal left
+        left = max(1, progress.files_total - progress.files_done)
         well()
 
+    note = partial(services.passages.note_unread, tenant_id, store_id, services.presence.worker)
+    reading = asyncio.create_task(_ingest(services, folder, tenant_id, told))
+    try:
+        while not reading.done():
+            await note(left)
+            await asyncio.wait([reading], timeout=NOTE_S)
+    finally:
+        reading.cancel()
+        await asyncio.wait([reading])
+    await reading
+    await note(0)
+
+
+async def _ingest(services: Services, folder: Path, tenant_id: UUID, told: Callable[[Progress], None]) -> None:
     try:
         report = await ingest(
             [folder],
@@ -80,8 +98,7 @@ async def _read(services: Services, folder: Path, tenant_id: UUID, store_id: str
         )
     except (RetrievalError, InferenceError) as error:  # its model is not available: all other stores may be fine
         log.warning("the sample store is not up to date: %s", error)
-    else:
-        for unread in report.errors:
-            log.warning("not in the sample store: %s %s", unread.path, unread.reason)
-        log.info("the sample store is up to date: %d files read in %.1f s", report.written, report.seconds)
-    del reading[store_id]
+        return
+    for unread in report.errors:
+        log.warning("not in the sample store: %s %s", unread.path, unread.reason)
+    log.info("the sample store is up to date: %d files read in %.1f s", report.written, report.seconds)

@@ -6,7 +6,6 @@ import asyncio
 import secrets
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
@@ -44,7 +43,11 @@ select {_COLUMNS}, counted.*
   from vector_stores s
  cross join lateral (
     select count(*) filter (where v.status = 'completed') as files,
-           count(*) filter (where v.status = 'in_progress') as waiting,
+           count(*) filter (where v.status = 'in_progress') + case when s.unread > 0 and exists (
+               select from pg_locks l
+                where l.locktype = 'advisory' and l.granted and l.objsubid = 1
+                  and l.database = (select oid from pg_database where datname = current_database())
+                  and (l.classid::bigint << 32 | l.objid::bigint) = s.reader) then s.unread else 0 end as waiting,
            count(*) filter (where v.status = 'failed') as failed,
            count(*) filter (where v.status = 'cancelled') as cancelled,
            coalesce(sum(f.bytes) filter (where v.status = 'completed'), 0)::bigint as bytes
@@ -98,8 +101,6 @@ class PassageStore:
     def __init__(self, database: Database, *, exact_chunks_max: int = EXACT_CHUNKS_MAX) -> None:
         self._database = database
         self._exact_chunks_max = exact_chunks_max
-        # How many files this process still has to read into a store, past the queue: they count as waiting.
-        self.reading: dict[str, int] = {}
 
     async def open(self, tenant_id: UUID, name: str, *, embedding_model: str, dimensions: int) -> VectorStore:
         """The oldest store of that name, whatever its model; created with this model if there is none."""
@@ -153,15 +154,20 @@ class PassageStore:
         """Like `get`, with its files counted."""
         async with self._database.tenant(tenant_id) as connection:
             [found] = await _find(connection, tenant_id, [store])
-            return self._with_reading(await _counted(connection, tenant_id, found.id))[0]
+            return (await _counted(connection, tenant_id, found.id))[0]
 
     async def stores(self, tenant_id: UUID) -> list[CountedStore]:
         """Oldest first, at most STORES_LISTED_MAX."""
         async with self._database.tenant(tenant_id) as connection:
-            return self._with_reading(await _counted(connection, tenant_id))
+            return await _counted(connection, tenant_id)
 
-    def _with_reading(self, stores: Sequence[CountedStore]) -> list[CountedStore]:
-        return [replace(store, waiting=store.waiting + self.reading.get(store.id, 0)) for store in stores]
+    async def note_unread(self, tenant_id: UUID, store_id: str, reader: int, files: int) -> None:
+        """The worker with this lock has so many files to read, past the queue: while it lives, they are waiting."""
+        async with self._database.tenant(tenant_id) as connection:
+            await connection.execute(
+                "update vector_stores set unread = $4, reader = $3 where tenant_id = $1 and id = $2",
+                *(tenant_id, store_id, reader, files),
+            )
 
     async def remember(self, tenant_id: UUID, store_id: str, likeness: bytes) -> None:
         """Record, before the first write, which model writes to a store."""

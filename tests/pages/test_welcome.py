@@ -95,3 +95,41 @@ async def test_while_a_store_is_read_the_page_says_so_and_offers_its_example_onc
     scripted.stores, scripted.documented = [STORE], {"vs_1"}
     await expect(reading).to_be_hidden()
     await expect(example).to_be_visible()
+
+
+async def test_a_store_that_is_read_is_asked_about_ever_less_often_and_only_while_somebody_sees_the_page(
+    open_page: OpenPage, scripted: ScriptedWorker
+) -> None:
+    def has(left: int) -> None:
+        scripted.stores = [{**STORE, "file_counts": {"in_progress": left, "completed": 1}}]
+
+    async def pass_by(ms: int) -> None:
+        await page.clock.run_for(ms)
+        await page.evaluate("fetch('/v1/models').then((response) => response.text())")  # behind what it asked before
+
+    async def show(hidden: bool) -> None:
+        await page.evaluate(
+            "(value) => { Object.defineProperty(document, 'hidden', { value, configurable: true });"
+            " document.dispatchEvent(new Event('visibilitychange')); }",
+            hidden,
+        )
+
+    has(9)
+    page = await open_page("about:blank", own=True)
+    await page.clock.install(time=0)
+    await page.clock.pause_at(1000)
+    await page.goto(scripted.url)
+    reading = page.locator("#reading")
+    for left, wait_ms in ((9, 1000), (8, 1500), (7, 2250)):
+        await expect(reading).to_contain_text(f"{left} to go")
+        has(left - 1)
+        await pass_by(wait_ms - 100)
+        assert f"{left} to go" in await reading.inner_text()
+        await pass_by(100)
+    await expect(reading).to_contain_text("6 to go")
+    await show(hidden=True)
+    has(0)
+    await pass_by(60_000)
+    assert "6 to go" in await reading.inner_text()
+    await show(hidden=False)
+    await expect(reading).to_be_hidden()

@@ -118,6 +118,21 @@ async def test_of_stores_of_one_name_the_oldest_is_found_by_it(store: PassageSto
     assert (await store.get(tenant_id, "notes")).id == second.id
 
 
+async def test_files_that_are_read_past_the_queue_wait_as_long_as_their_reader_lives(
+    database: Database, store: PassageStore, tenant_id: UUID
+) -> None:
+    made, reader = await open_store(store, tenant_id), 7_000_000_001
+    await store.note_unread(tenant_id, made.id, reader, 5)
+    async with database.direct() as connection:
+        await connection.execute("select pg_advisory_lock($1)", reader)
+        told = PassageStore(database)  # another process than the one that reads
+        assert [each.waiting for each in await told.stores(tenant_id)] == [5]
+        await store.note_unread(tenant_id, made.id, reader, 4)
+        assert (await told.counted(tenant_id, "notes")).waiting == 4
+        await connection.execute("select pg_advisory_unlock($1)", reader)
+    assert (await told.counted(tenant_id, "notes")).waiting == 0
+
+
 async def test_an_unknown_store_is_named(store: PassageStore, tenant_id: UUID) -> None:
     await open_store(store, tenant_id)
     with pytest.raises(StoreNotFound, match="no vector store 'atlantis'"):

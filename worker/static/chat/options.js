@@ -2,9 +2,8 @@
 
 import { json } from "../shared/api.js";
 import { byId, el } from "../shared/dom.js";
+import { LookAgain } from "../shared/look-again.js";
 import { recall, remember } from "../shared/preferences.js";
-
-const LOOK_AGAIN_MS = 1000; // while a store is being read
 
 export class Options {
   constructor() {
@@ -17,7 +16,7 @@ export class Options {
       button.addEventListener("click", () => this.toggle(button));
     }
     this.stores = [];
-    this.timer = null;
+    this.again = new LookAgain(() => this.load().catch(() => this.again.later())); // a worker that is begun again reads on
     this.chose = () => {};
     this.picked = () => {};
     this.select.addEventListener("change", () => this.pick(this.select.value));
@@ -72,6 +71,8 @@ export class Options {
     const told = store?.left ? `The documents in ${store.name} are being read: ${store.left} to go.` : "";
     this.reading.hidden = told === "";
     if (this.reading.textContent !== told) this.reading.textContent = told; // it is read out
+    if (store?.left) this.again.later();
+    else this.again.stop();
     this.chose(store);
   }
 
@@ -91,14 +92,6 @@ export class Options {
     this.select.value = this.storeOf(shown)?.id ?? "";
     if (picked === null) this.tell();
     else this.pick(picked);
-    if (data.some(({ status }) => status === "in_progress")) this.lookAgain();
-    else clearTimeout(this.timer);
-  }
-
-  /** Also where the worker did not answer, which is begun again and reads on. */
-  lookAgain() {
-    clearTimeout(this.timer);
-    this.timer = setTimeout(() => this.load().catch(() => this.lookAgain()), LOOK_AGAIN_MS);
   }
 
   showSelect() {

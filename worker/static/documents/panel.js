@@ -2,11 +2,10 @@
 
 import { byId, el } from "../shared/dom.js";
 import { confirmDelete } from "../shared/confirm.js";
+import { LookAgain } from "../shared/look-again.js";
 import { sendingRow, storedRow } from "./file-row.js";
 import { Sending } from "./sending.js";
 import { createStore, deleteFile, listFiles, listStores } from "./stores.js";
-
-const LOOK_AGAIN_MS = 1000; // while a file is being read
 
 export class DocumentsPanel {
   /** `options` know the chosen store; `options.load()` when there is another one. */
@@ -19,8 +18,8 @@ export class DocumentsPanel {
     this.name = byId("documents-name");
     this.files = [];
     this.more = false;
-    this.timer = null;
-    this.sending = new Sending({ changed: () => this.show(), arrived: (id) => id === this.storeId && this.look() });
+    this.again = new LookAgain(() => this.look());
+    this.sending = new Sending({ changed: () => this.show(), arrived: (id) => this.arrived(id) });
     byId("documents-close").addEventListener("click", () => this.dialog.close());
     byId("documents-choose").addEventListener("click", () => this.picker.click());
     byId("documents-new").addEventListener("submit", (event) => this.create(event));
@@ -29,7 +28,7 @@ export class DocumentsPanel {
       this.picker.value = "";
     });
     this.select.addEventListener("change", () => this.choose(this.select.value));
-    this.dialog.addEventListener("close", () => clearTimeout(this.timer));
+    this.dialog.addEventListener("close", () => this.closed());
     this.dialog.addEventListener("click", (event) => event.target === this.dialog && this.dialog.close());
   }
 
@@ -93,20 +92,35 @@ export class DocumentsPanel {
     if (left > 0) this.say(`${left} files were left out: add fewer at once, or use firsttoken ingest.`);
   }
 
+  arrived(storeId) {
+    if (storeId !== this.storeId) return;
+    this.again.stop(); // what is new may be read in a moment
+    this.look();
+  }
+
+  /** What is still being read is told beside the question from now on. */
+  closed() {
+    this.again.stop();
+    if (this.reading) this.options.load().catch(() => {});
+  }
+
+  get reading() {
+    return this.files.some(({ status }) => status === "in_progress");
+  }
+
   /** What is in the store now; again in a moment while something is being read. */
   async look() {
     const { storeId } = this;
-    clearTimeout(this.timer);
     if (storeId === null) return this.show();
     try {
       const { data, has_more: more } = await listFiles(storeId);
       if (storeId !== this.storeId) return;
-      const waited = this.files.some(({ status }) => status === "in_progress");
+      const waited = this.reading;
       [this.files, this.more] = [data, more];
       this.show();
-      const reading = data.some(({ status }) => status === "in_progress");
-      if (reading && this.dialog.open) this.timer = setTimeout(() => this.look(), LOOK_AGAIN_MS);
-      else if (waited) this.options.load(storeId).catch(() => {}); // the welcome page may now have an example for it
+      if (this.reading && this.dialog.open) this.again.later();
+      else this.again.stop();
+      if (waited && !this.reading) this.options.load(storeId).catch(() => {}); // the welcome page may now have an example for it
     } catch (error) {
       this.say(error.message);
     }
