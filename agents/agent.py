@@ -14,7 +14,7 @@ from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 
-from agents.answer_cache import AnswerCache, AnswerLookup, CachedAnswer, SemanticCache
+from agents.answer_cache import AnswerCache, CachedAnswer
 from agents.errors import AgentError, Interrupted, InvalidTurn
 from agents.events import ArgumentsDelta, Event, EventSink, ItemFinished, ItemStarted, TurnFinished
 from agents.function_tool import SERVER_SEARCH, Addition, CallShape
@@ -58,18 +58,16 @@ class Agent:
         toolbox: Toolbox,
         prices: Prices = FREE,
         answers: AnswerCache | None = None,
-        similar: SemanticCache | None = None,
         see: See | None = None,
         is_free: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`answers` are reused for identical prompts, `similar` ones for similar questions; None: no cache. `see`
-        decodes pictures. `is_free`: whether no request waits for a model."""
+        """`answers` are reused for identical prompts; None: no cache. `see` decodes pictures. `is_free`: whether no
+        request waits for a model."""
         model_registry = model if isinstance(model, ModelRegistry) else ModelRegistry.of(model)
         self._router = Router(model_registry)
-        known = None if answers is None and similar is None else AnswerLookup(answers, similar)
         self._prompts = PromptBuilder(toolbox, see)
         self._opener = TurnOpener(self._prompts, self._router, retriever, prices)
-        self._starter = StepStarter(self._prompts, known, names_models=len(model_registry.candidates) > 1)
+        self._starter = StepStarter(self._prompts, answers, names_models=len(model_registry.candidates) > 1)
         self._is_free = is_free
         self.answered: asyncio.Queue[Turn] = asyncio.Queue(ANSWERED_MAX)
         self.turns = InFlight()

@@ -1,5 +1,5 @@
 """Opens a turn and each of its steps. A turn is checked, and passages are searched while the model reads what precedes
-them. At a step, a prompt, a grammar and limits become a generation, or a known answer.
+them. At a step, a prompt, a grammar and limits become a generation, or a cached answer.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 
-from agents.answer_cache import AnswerLookup, CachedAnswer, CachedGeneration, LookupQuery
+from agents.answer_cache import AnswerCache, CachedAnswer, CachedGeneration, NextStep
 from agents.message import FileSearchCall, FunctionCall, Item, Message, ToolListing
 from agents.parser.dialect import Format, PlainParser
 from agents.parser.markup import MarkupParser
@@ -139,8 +139,8 @@ def _same(one: ToolListing, other: ToolListing) -> bool:
 class StepStarter:
     """`names_models`: spans name the model, because there are several."""
 
-    def __init__(self, prompts: PromptBuilder, known: AnswerLookup | None, *, names_models: bool) -> None:
-        self._prompts, self._known, self._names_models = prompts, known, names_models
+    def __init__(self, prompts: PromptBuilder, answers: AnswerCache | None, *, names_models: bool) -> None:
+        self._prompts, self._answers, self._names_models = prompts, answers, names_models
 
     async def start(self, progress: Progress, candidate: Candidate, decision: Decision | None = None) -> Step:
         """Submit the next step; without a decision, one that is taken over. Raises PromptTooLong, QueueFull, Late,
@@ -155,24 +155,14 @@ class StepStarter:
         if turn.file_search and not any(isinstance(item, FileSearchCall) for item in progress.output):
             progress.output.append(found(progress.query, progress.passages))
         sampling = await self.sampling(progress, candidate, thinking, decision if trial else None)
-        known = keep_answer = None
-        if self._known is not None:
-            query = LookupQuery(
-                turn,
-                progress.offer,
-                _calls_max(progress, candidate),
-                budget.steps,
-                progress.output,
-                progress.passages,
-                candidate,
-                prompt,
-                sampling,
-                on_trial=trial is not None,
-            )
-            known, keep_answer = await self._known.find(query, progress.trace)
-        predicted = () if known else await self._prompts.prediction(turn, candidate)
+        cached = keep_answer = None
+        if self._answers is not None:
+            calls_max = _calls_max(progress, candidate)
+            asked = NextStep(turn, progress.offer, calls_max, budget.steps, candidate, prompt, sampling)
+            cached, keep_answer = self._answers.find(asked, progress.trace)
+        predicted = () if cached else await self._prompts.prediction(turn, candidate)
         due = turn.due.begun if budget.steps or decision is None else turn.due
-        generation = known or candidate.model.generate(prompt, sampling, _terms(progress, due, prediction=predicted))
+        generation = cached or candidate.model.generate(prompt, sampling, _terms(progress, due, prediction=predicted))
         step = self.step(progress, candidate, generation, prompt, thinking, segments, trial=trial)
         step.keep_answer = keep_answer
         return step

@@ -21,11 +21,12 @@ from worker.auth.auth_settings import Cors, SignOnSettings, TokenSettings
 from worker.edge.limit_settings import LimitSettings
 from worker.engines.engine_settings import ComputationSettings, MemorySettings, ModelSettings, SeparateEngineSettings
 from worker.runs.record import OBJECTIVE, USUAL_TARGETS, Targets
-from worker.setting import ConfigError, Group, Setting, among, setting, web_address
+from worker.setting import PREFIX, ConfigError, Group, Setting, among, setting, web_address
 
 VERSION = version("firsttoken")
 PROJECT = Path(__file__).resolve().parent.parent
 HOME = Path("~/.firsttoken")
+REMOVED = ("semantic_cache",)  # settings of earlier versions
 WORKERS_MAX = 32  # more than the cores that a machine of the intended size has for sockets
 
 
@@ -211,6 +212,12 @@ def load(flags: Mapping[str, str], environment: Mapping[str, str] | None = None)
         elif variable is not None:
             values[each.name] = each.parse(variable, environment[variable])
     return Config(**values)
+
+
+def removed_variables(environment: Mapping[str, str] | None = None) -> list[str]:
+    """The variables in the environment that set what is no setting any more."""
+    environment = os.environ if environment is None else environment
+    return [name for each in REMOVED if environment.get(name := PREFIX + each.upper())]
 
 
 def prepare_process() -> None:

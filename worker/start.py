@@ -12,7 +12,7 @@ from socket import gethostname
 from typing import Any, TypeVar, cast
 
 from agents.agent import Agent
-from agents.answer_cache import AnswerCache, SemanticCache, Vector
+from agents.answer_cache import AnswerCache
 from agents.definition import USUAL as SURFACES
 from agents.definition import AgentRegistry
 from agents.origin import origins_of
@@ -223,7 +223,7 @@ def _assemble(
     name: str,
 ) -> Services:
     def engine_stats() -> dict[str, Any]:
-        kept = {**(answers.stats() if answers else {}), **(similar.stats() if similar else {})}
+        kept = answers.stats() if answers else {}
         ahead = {f"retrieval_ahead_{came}_total": count for came, count in speculative_search.counts.items()}
         read = {f"draft_prefill_{came}_seconds_total": s for came, s in speculative_search.engine_s.items()}
         return {**engines.stats(), **kept, "query_cache_bytes": embedders.kept_bytes, **ahead, **read}
@@ -231,12 +231,7 @@ def _assemble(
     def chatting() -> bool:
         return int(engine_stats().get("running", 0)) > 0
 
-    async def embed(text: str, salt: str) -> Vector:
-        return (await embedders.default.embed_query(text, salt=salt)).vector
-
-    cache_bytes = config.answer_cache_mb * 2**20 // (2 if config.semantic_cache else 1)
-    answers = AnswerCache(cache_bytes) if cache_bytes else None
-    similar = SemanticCache(cache_bytes, config.semantic_cache, embed) if config.semantic_cache else None
+    answers = AnswerCache(config.answer_cache_mb * 2**20) if config.answer_cache_mb else None
     surfaces = {**SURFACES, **agent_registry.surfaces}
     passages, file_queue, loaders = PassageStore(database), FileQueue(database), LoaderPool()
     presence, seals, keys = Presence(database), Seals(secret), Keys(database, secret)
@@ -278,7 +273,6 @@ def _assemble(
             toolbox,
             agent_registry.prices,
             answers,
-            similar,
             loaders.pixels,
             is_free=engines.is_free,
         ),

@@ -72,7 +72,6 @@ def test_the_home_is_absolute() -> None:
         ({"otlp_headers": "x-team"}, {}, "--otlp-headers must be name=value"),
         ({"oidc_issuer": "https://login.test"}, {}, "--oidc-issuer needs --oidc-client-id"),
         ({}, {"FIRSTTOKEN_OIDC_CLIENT_ID": "x"}, "--oidc-client-id needs --oidc-issuer"),
-        ({"semantic_cache": "0.9"}, {}, "--semantic-cache needs --answer-cache-mb"),
         ({"database_replica_url": "postgresql://b"}, {}, "--database-replica-url needs --database-url"),
         ({"oidc_operator": "ops"}, {}, "--oidc-operator must be claim=value"),
     ],

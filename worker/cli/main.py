@@ -15,10 +15,12 @@ from typing import Any
 from migrations.embedded.errors import remedy
 from worker.cli.arguments import SETTING_NAMES
 from worker.cli.parser import SERVE, parser
-from worker.config import VERSION, Config, load, prepare_process
+from worker.config import VERSION, Config, load, prepare_process, removed_variables
 from worker.errors import StartError
 from worker.lifecycle.crew.member import Member
 from worker.setting import ConfigError
+
+log = logging.getLogger("firsttoken")
 
 EXIT_FAILED, EXIT_INTERRUPTED, EXIT_UNREAD = 1, 130, 141
 STANDARD_ERROR = 2  # the last of the three descriptors that every process has
@@ -43,6 +45,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command, joins = rest.pop("command"), rest.pop("member", None)
     member = Member.join(joins) if joins else None
     _start_log(config.log_level, member)
+    if command == SERVE and member is None:
+        for variable in removed_variables():
+            log.warning("%s has no effect: there is no such setting any more", variable)
 
     try:
         if command == SERVE and config.workers > 1 and member is None:

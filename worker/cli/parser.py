@@ -344,15 +344,6 @@ def _add_evaluation(commands: Any) -> None:
     )
     _command(
         kinds,
-        "cache",
-        f"{where}.evaluate_cache",
-        "choose the similarity threshold of the semantic cache",
-        _file("files", "cases, some of which expect the same answer", nargs="+"),
-        _option("--wrong", "share of the hits that may be wrong", type=share, default=0.02, metavar="SHARE"),
-        _json(),
-    )
-    _command(
-        kinds,
         "retrieval",
         f"{where}.evaluate_retrieval",
         "measure how well a vector store finds known answers",

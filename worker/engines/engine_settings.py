@@ -12,13 +12,6 @@ from worker.engines.model_aliases import ModelAliases
 from worker.lifecycle.address import Address, engines_in
 from worker.setting import Group, among, setting, web_address
 
-SIMILAR_MIN = 0.7  # cosine of questions; even unrelated ones reach this
-
-
-def _similarity(least: float) -> None:
-    if 0 < least < SIMILAR_MIN:
-        raise ValueError(f"must be 0, or {SIMILAR_MIN:g} or more: lower ones match other topics")
-
 
 @dataclass(frozen=True)
 class ModelSettings(Group, title="Models"):
@@ -65,15 +58,6 @@ class ModelSettings(Group, title="Models"):
         0,
         "megabytes of host memory for reusing answers to identical prompts of the same tenant; 0 turns the cache off",
         least=0,
-    )
-    semantic_cache: float = setting(
-        0.0,
-        "cosine similarity of two questions of the same tenant, after the same conversation, from which they "
-        "share an answer; takes half of --answer-cache-mb; choose it with `firsttoken eval cache`; 0 turns it off",
-        least=0,
-        most=1,
-        check=_similarity,
-        needs="answer_cache_mb",
     )
     hub: str = setting(
         "https://huggingface.co", "URL of the model hub that `firsttoken models pull` downloads from", check=web_address

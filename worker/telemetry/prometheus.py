@@ -286,7 +286,6 @@ KNOWN = {  # part -> engine's gauge
     "prompt_index": "prompt_index_bytes",  # of parked prompts, and of those seen before
     "token_cache": "token_cache_bytes",  # token ids of prompt fragments and of generated turns
     "answer_cache": "answer_cache_bytes",  # exact-match answers
-    "semantic_cache": "semantic_cache_bytes",  # answers to similar questions
     "query_cache": "query_cache_bytes",  # embedded queries
 }
 

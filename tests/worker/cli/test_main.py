@@ -152,6 +152,13 @@ def test_a_model_that_is_not_there_is_named(home: str, tmp_path: Path) -> None:
     assert str(missing) in complaint("serve", "--home", home, "--port", "0", "--model", str(missing))
 
 
+def test_a_setting_that_is_gone_is_refused_as_a_flag_and_has_no_effect_as_a_variable(home: str, tmp_path: Path) -> None:
+    assert "--semantic-cache" in firsttoken("serve", "--semantic-cache", "0.9").stderr
+    missing = ("--home", home, "--port", "0", "--model", str(tmp_path / "none.gguf"))
+    warning, _ = firsttoken("serve", *missing, FIRSTTOKEN_SEMANTIC_CACHE="0.9").stderr.splitlines()
+    assert "FIRSTTOKEN_SEMANTIC_CACHE has no effect" in warning
+
+
 def test_a_file_that_is_no_model_is_named(home: str, tmp_path: Path) -> None:
     other = tmp_path / "other.gguf"
     other.write_text("this is not a model")

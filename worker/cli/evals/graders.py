@@ -10,18 +10,25 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import orjson
 
-from agents.answer_cache import overlap
 from agents.message import CITATION
 from inference.grammar.conformance import Checked, Pattern
 from retrieval.quality.measures import RANKS_MAX
 from worker.cli.evals.suite import Answer, Called, Case, ExpectedCall, ExpectedCitation, Found, Place, Tool
 
 DEPTH_MAX = 32  # of arguments; no case expects a call with deeper nesting
+
+
+def overlap(right: str, text: str) -> float:
+    """F1 of the words (Rajpurkar et al. 2016, "SQuAD")."""
+    wanted, said = (Counter(re.findall(r"\w+", each.casefold())) for each in (right, text))
+    shared = (wanted & said).total()
+    return 2 * shared / (wanted.total() + said.total()) if shared else 0.0
 
 
 def matched(expected: Sequence[ExpectedCall], called: Sequence[Called], tools: Sequence[Tool], ordered: bool) -> float:

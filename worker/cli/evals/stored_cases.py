@@ -16,8 +16,8 @@ from typing import Any
 
 import orjson
 
-from agents.answer_cache import overlap
 from agents.store.responses import Answered
+from worker.cli.evals.graders import overlap
 from worker.cli.evals.suite import CALLS_MAX, TOKENS
 from worker.cli.evals.table import aligned, in_markdown, plain
 

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from agents.answer_cache import overlap
-from worker.cli.evals.graders import grade, score
+from worker.cli.evals.graders import grade, overlap, score
 from worker.cli.evals.suite import Answer, Called, Case, Defaults, ExpectedCall, Found, Tool
 
 WEATHER = Tool.model_validate(
