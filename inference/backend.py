@@ -10,7 +10,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from inference.picture import Vectors
+from inference.picture import PictureEmbeddings
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Chunk:
     last `outputs` are needed.
 
     Those that are `apart` are computed without any others: for a result that is the same to the last bit, or because
-    they are `vectors`, which are computed in place of the tokens, which then only stand for them.
+    they are `embeddings`, which are computed in place of the tokens, which then only stand for them.
     """
 
     slot: int
@@ -42,7 +42,7 @@ class Chunk:
     tokens: Sequence[int]
     outputs: int = 1
     apart: bool = False
-    vectors: Vectors | None = None
+    embeddings: PictureEmbeddings | None = None
 
 
 class Backend(Protocol):

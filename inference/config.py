@@ -9,7 +9,7 @@ from inference.adapter import Adapter
 from inference.attention import AUTO, F16, QUANTISED, Attention, attention
 from inference.bundled import CHAT_MODEL
 from inference.cores import usable_cores
-from inference.picture import MUTUAL_TOKENS_MAX
+from inference.picture import BIDIRECTIONAL_TOKENS_MAX
 from inference.weight_placement import GPU, LAYER
 
 # KV memory is allocated for every slot up front, so the default context is what chat needs, not the model's maximum.
@@ -118,7 +118,7 @@ class EngineConfig:
     def rows_max(self) -> int:
         """Tokens in the largest step: a row with its draft for every stream, and either a prefill chunk or the tokens
         forced by grammars."""
-        seen = MUTUAL_TOKENS_MAX if self.projector_path else 0
+        seen = BIDIRECTIONAL_TOKENS_MAX if self.projector_path else 0
         return self._drafted_rows + max(self.prefill_tokens_alone, FORCED_TOKENS_MAX, seen)
 
     @property

@@ -16,7 +16,7 @@ from inference.errors import ModelNotLoaded, OutOfDeviceMemory
 from inference.generation import ANY_TERMS, Due, Priority, Sampling, Terms
 from inference.kvcache.disk import DiskTier
 from inference.llama import LlamaContext, LlamaModel, Progress, Projector, load_weights
-from inference.picture import Eyes
+from inference.picture import VisionEncoder
 from inference.prompt import ChatMessage
 from inference.provisioning.fit import are_all, fewer_layers, gpu_layers
 from inference.provisioning.memory import Footprint, Proportions
@@ -39,18 +39,18 @@ class ChatModel(TextModel):
         backend: LlamaContext,
         config: EngineConfig,
         drafter: Drafting | None = None,
-        eyes: Eyes | None = None,
+        vision: VisionEncoder | None = None,
         codec: Codec | None = None,
     ) -> None:
         super().__init__(weights, backend.fingerprint, backend.context, codec)
         self.adapters = config.adapters
-        self.eyes = eyes
+        self.vision = vision
         self._on_gpu = weights.on_gpu
         self._footprint = Footprint.of(Proportions.of(weights), config, gpu=self._on_gpu)
         disk = None
         if config.disk_folder and config.disk_bytes_max:
             disk = DiskTier(config.disk_folder, backend.fingerprint, config.disk_bytes_max, self._turns)
-        self._engine = Engine(backend, self._pieces, self._end_tokens, config, drafter, disk, eyes)
+        self._engine = Engine(backend, self._pieces, self._end_tokens, config, drafter, disk, vision)
 
     @classmethod
     def load(cls, config: EngineConfig, progress: Progress | None = None, codec: Codec | None = None) -> ChatModel:
@@ -90,13 +90,13 @@ class ChatModel(TextModel):
             drafter = _load_drafter(weights, context, config, undo) if backend.drops else None
             if (config.draft_path or config.lookup) and not backend.drops:
                 log.warning("%s gets no drafts: its recurrent state cannot drop a rejected token", weights.name)
-            eyes = None
+            vision = None
             if config.projector_path:
-                eyes = Projector(config.projector_path, weights, config.threads or default_threads())
-                undo.callback(eyes.close)
+                vision = Projector(config.projector_path, weights, config.threads or default_threads())
+                undo.callback(vision.close)
             if codec and codec.source.file_version != weights.file_version:
                 codec = None
-            model = cls(weights, backend, config, drafter, eyes, codec)
+            model = cls(weights, backend, config, drafter, vision, codec)
             undo.pop_all()
             return model
 

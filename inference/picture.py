@@ -1,6 +1,6 @@
 """Pictures in a prompt: their pixels, and the tokens that stand for them.
 
-A projector turns a picture into vectors of the model's own dimensions, which are computed in place of tokens. For
+A projector turns a picture into embeddings of the model's own dimensions, which are computed in place of tokens. For
 everything that looks at tokens (the radix index, host memory, the disk), ids outside of the vocabulary stand for them,
 drawn from a digest of the picture: prompts with the same picture share its keys and values, and no others do.
 """
@@ -20,8 +20,8 @@ if TYPE_CHECKING:  # the help of a command imports this too
 IDS_END = 2**31  # llama.cpp's and the disk's tokens are signed 32-bit numbers
 # A thinner picture is cut into hundreds of slices by some encoders, and comes to less than a pixel in others.
 ASPECT_MAX = 50
-# Rows that attend to each other are computed in one step: Gemma's pictures have up to 280.
-MUTUAL_TOKENS_MAX = 512
+# Rows with non-causal attention are computed in one step: Gemma's pictures have up to 280.
+BIDIRECTIONAL_TOKENS_MAX = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,57 +52,61 @@ class Picture:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class PictureTokens:
     """Consecutive tokens that stand for a part of a picture. Large pictures have several parts, with text between them.
 
-    If `mutual`, each of its rows attends to all others, so they are computed in one step.
+    If `bidirectional`, their rows attend to each other (non-causal attention), so they are computed in one step.
     """
 
     picture: Picture
     part: int
     ids: tuple[int, ...]
-    mutual: bool = False
+    bidirectional: bool = False
 
     @classmethod
-    def of(cls, picture: Picture, part: int, tokens: int, vocabulary: int, seen_by: bytes, *, mutual: bool) -> Run:
-        """`seen_by` identifies the projector, whose vectors they stand for, and `vocabulary` is its size."""
-        key = b"%b %b %d %d" % (seen_by, picture.digest.encode(), part, tokens)
+    def of(
+        cls, picture: Picture, part: int, tokens: int, vocabulary: int, projector: bytes, *, bidirectional: bool
+    ) -> PictureTokens:
+        """`projector` identifies what computes the embeddings for which they stand, and `vocabulary` is the size of the
+        model's."""
+        key = b"%b %b %d %d" % (projector, picture.digest.encode(), part, tokens)
         drawn = unpack(f"<{tokens}I", shake_256(key).digest(4 * tokens))
-        return cls(picture, part, tuple(vocabulary + each % (IDS_END - vocabulary) for each in drawn), mutual)
+        return cls(picture, part, tuple(vocabulary + each % (IDS_END - vocabulary) for each in drawn), bidirectional)
 
 
-Layout: TypeAlias = Sequence[Run | tuple[int, ...]]  # the parts of a picture, and the tokens of the text around them
+# The parts of a picture, and the tokens of the text around them.
+Layout: TypeAlias = Sequence[PictureTokens | tuple[int, ...]]
 
 
 @dataclass(frozen=True, slots=True)
-class PlacedRun:
-    """A run from token `start` of a prompt on."""
+class PictureRange:
+    """A picture, or a part of one, from token `start` of a prompt on."""
 
     start: int
-    run: Run
+    tokens: PictureTokens
 
     @property
     def end(self) -> int:
-        return self.start + len(self.run.ids)
+        return self.start + len(self.tokens.ids)
 
 
 @dataclass(frozen=True, slots=True)
-class Vectors:
-    """Rows [tokens, dimensions] that are computed in place of tokens; `mutual` as in `Run`."""
+class PictureEmbeddings:
+    """Rows [tokens, dimensions] that are computed in place of tokens; `bidirectional` as in `PictureTokens`."""
 
     rows: NDArray[np.float32]
-    mutual: bool = False
+    bidirectional: bool = False
 
 
-class Eyes(Protocol):
-    """What a model needs to see: `inference.llama.Projector` is the real one."""
+class VisionEncoder(Protocol):
+    """What a model needs for images: `inference.llama.Projector` is the real one."""
 
     def layout(self, picture: Picture) -> Layout:
         """What stands for a picture in a prompt. Thread-safe, and takes no time: it depends on the size alone. Raises
         UnseenPicture."""
 
     def encode(self, picture: Picture) -> list[NDArray[np.float32]]:
-        """The vectors [tokens, dimensions] of each of its parts. Takes up to seconds; used by one thread. Raises
+        """The embeddings [tokens, dimensions] of each of its parts. Takes up to seconds; used by one thread. Raises
         InferenceError."""
 
     def close(self) -> None: ...

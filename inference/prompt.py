@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Literal, TypeAlias
 
 from inference.frozen import dataclass
-from inference.picture import Picture, PlacedRun, Run
+from inference.picture import Picture, PictureRange, PictureTokens
 
 
 class Part(StrEnum):
@@ -126,7 +126,7 @@ class Segment:
 
     `ids`, if present, are the exact tokens of this piece (a turn that this model generated; a picture). The first
     `passage_chars` characters belong to the part PASSAGES, the others to `part`. A `picture` becomes segments with ids,
-    of which those with a `run` stand for its vectors.
+    of which those with `picture_tokens` stand for its embeddings.
     """
 
     text: str
@@ -135,17 +135,19 @@ class Segment:
     part: Part = Part.HISTORY
     passage_chars: int = 0
     picture: Picture | None = None
-    run: Run | None = None
+    picture_tokens: PictureTokens | None = None
 
 
 class PromptTokens(list[int]):
     """The ids of a prompt. Other prompts may begin with the tokens before one of its `boundaries`, and go on from
     there: behind the instructions and the tools, before and behind the question with its passages, at each turn."""
 
-    def __init__(self, ids: Iterable[int] = (), boundaries: Sequence[int] = (), runs: Sequence[PlacedRun] = ()) -> None:
+    def __init__(
+        self, ids: Iterable[int], boundaries: Sequence[int] = (), pictures: Sequence[PictureRange] = ()
+    ) -> None:
         super().__init__(ids)
         self.boundaries = boundaries
-        self.runs = runs  # the pictures, in order
+        self.pictures = pictures  # in order
 
     @staticmethod
     def boundaries_of(prompt: Sequence[int]) -> Sequence[int]:
@@ -153,14 +155,14 @@ class PromptTokens(list[int]):
         return prompt.boundaries if isinstance(prompt, PromptTokens) else ()
 
     @staticmethod
-    def runs_of(prompt: Sequence[int]) -> Sequence[PlacedRun]:
+    def pictures_of(prompt: Sequence[int]) -> Sequence[PictureRange]:
         """A prompt that was not made from segments has no pictures."""
-        return prompt.runs if isinstance(prompt, PromptTokens) else ()
+        return prompt.pictures if isinstance(prompt, PromptTokens) else ()
 
 
 def image_tokens(prompt: Sequence[int]) -> int:
     """The tokens of a prompt that stand for pictures."""
-    return sum(len(placed.run.ids) for placed in PromptTokens.runs_of(prompt))
+    return sum(len(placed.tokens.ids) for placed in PromptTokens.pictures_of(prompt))
 
 
 class Rendered(list[Segment]):

@@ -13,7 +13,7 @@ from inference.engine.sampler import Sampler, Thought
 from inference.errors import EmptyPrompt, InferenceError, TooManyTokens, UnknownToken
 from inference.frozen import dataclass
 from inference.generation import Delta, DeltaStream, Facts, Finish, Priority, Sampling, Terms, TokenLogprob
-from inference.picture import PlacedRun, Vectors
+from inference.picture import PictureEmbeddings, PictureRange
 from inference.prompt import CacheScope
 from inference.tokenizer import TextStream
 
@@ -62,8 +62,8 @@ class Request(Facts):
     due_ns: int | None = None  # monotonic; when its first token is due
     pace_s: float | None = None  # longest time between two tokens; None: no limit
     boundaries: Sequence[int] = ()  # of the prompt: where the state of a recurrent model is worth a checkpoint
-    runs: Sequence[PlacedRun] = ()  # of the prompt: the pictures in it
-    vectors: dict[int, Vectors] = field(default_factory=dict)  # of its next runs, by their starts
+    pictures: Sequence[PictureRange] = ()  # of the prompt
+    embeddings: dict[int, PictureEmbeddings] = field(default_factory=dict)  # of its next pictures, by their starts
     preempted: bool = False  # at least once
     keeps_slot: bool = False  # never preempted: see FLOOR_NS in inference.engine.load
     deadline_ns: int | None = None  # monotonic; ends it then, waiting or running
@@ -126,26 +126,26 @@ class Request(Facts):
         left = len(self.prompt) - self.computed
         whole = self.remaining if not self.exact or not self.generated else max(1, left)
         whole = next((at - self.computed for at in self.boundaries if at > self.computed), whole)
-        if (run := self.next_run) is None:
+        if (picture := self.next_picture) is None:
             return whole
-        return min(whole, (run.end if run.start <= self.computed else run.start) - self.computed)
+        return min(whole, (picture.end if picture.start <= self.computed else picture.start) - self.computed)
 
     @property
-    def next_run(self) -> PlacedRun | None:
+    def next_picture(self) -> PictureRange | None:
         """The first picture, or part of one, that is not computed to its end."""
-        return next((run for run in self.runs if run.end > self.computed), None) if self.runs else None
+        return next((each for each in self.pictures if each.end > self.computed), None) if self.pictures else None
 
     @property
-    def run(self) -> PlacedRun | None:
+    def current_picture(self) -> PictureRange | None:
         """The picture, or part of one, that the next token to compute stands for."""
-        run = self.next_run
-        return run if run and run.start <= self.computed else None
+        picture = self.next_picture
+        return picture if picture and picture.start <= self.computed else None
 
     @property
-    def is_blind(self) -> bool:
-        """Whether it waits for the vectors of a picture."""
-        run = self.run
-        return run is not None and run.start not in self.vectors
+    def awaits_encoder(self) -> bool:
+        """Whether it waits for the embeddings of a picture."""
+        picture = self.current_picture
+        return picture is not None and picture.start not in self.embeddings
 
     @property
     def recomputed(self) -> int:

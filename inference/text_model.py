@@ -18,7 +18,7 @@ from inference.generated_tokens import GeneratedTokens
 from inference.generation import Generation, Grammar, UsualSampling
 from inference.kvcache.miss_report import judge
 from inference.llama import LlamaModel
-from inference.picture import Eyes, Run
+from inference.picture import PictureTokens, VisionEncoder
 from inference.prompt import NO_OPTIONS, ChatMessage, Part, PromptTokens, Rendered, Segment, Value, Verdict
 from inference.tokenizer import TextStream
 
@@ -33,7 +33,7 @@ class TextModel:
 
     adapters: Sequence[Adapter] = ()  # LoRA; those of remote engines are not known here
     shares_turns = False  # whether other workers may know turns of its conversations that this one does not
-    eyes: Eyes | None = None
+    vision: VisionEncoder | None = None
 
     def __init__(self, weights: LlamaModel, fingerprint: bytes, context: int, codec: Codec | None = None) -> None:
         self.name = weights.name
@@ -83,18 +83,20 @@ class TextModel:
 
     @property
     def sees(self) -> bool:
-        return self.eyes is not None
+        return self.vision is not None
 
     def _seen(self, segment: Segment) -> Iterator[Segment]:
         """A picture as what stands for it. Raises UnseenPicture."""
         if segment.picture is None:
             yield segment
             return
-        if self.eyes is None:
+        if self.vision is None:
             raise UnseenPicture(f"the model '{self.name}' cannot see images")
-        for piece in self.eyes.layout(segment.picture):
-            run = piece if isinstance(piece, Run) else None
-            yield Segment("", False, piece.ids if isinstance(piece, Run) else piece, segment.part, run=run)
+        for piece in self.vision.layout(segment.picture):
+            if isinstance(piece, PictureTokens):
+                yield Segment("", False, piece.ids, segment.part, picture_tokens=piece)
+            else:
+                yield Segment("", False, piece, segment.part)
 
     def default_system(self) -> str:
         return self._template.default_system()

@@ -18,7 +18,7 @@ from typing import Protocol, TypeAlias
 
 from inference.errors import TextTooLong
 from inference.lru_cache import LruCache
-from inference.picture import PlacedRun
+from inference.picture import PictureRange
 from inference.prompt import Extent, Part, PromptTokens, Segment
 
 CACHE_BYTES_MAX = 32 * 2**20  # some hundred long conversations with their tools
@@ -96,8 +96,12 @@ class Tokenizer:
         start, pieces = self._pieces_of(segments, salt)
         starts = accumulate(map(len, pieces), initial=len(start))
         places = list(starts)
-        runs = [PlacedRun(at, segment.run) for at, segment in zip(places, segments, strict=False) if segment.run]
-        return PromptTokens(chain(start, *pieces), _boundaries(segments, places, self._openings), runs)
+        pictures = [
+            PictureRange(at, segment.picture_tokens)
+            for at, segment in zip(places, segments, strict=False)
+            if segment.picture_tokens
+        ]
+        return PromptTokens(chain(start, *pieces), _boundaries(segments, places, self._openings), pictures)
 
     def outline(self, segments: Sequence[Segment], *, salt: str = "") -> list[Extent]:
         """The parts of the tokens that `encode` returns for the same segments. A token that spans a passage and the

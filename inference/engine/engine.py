@@ -16,12 +16,12 @@ from typing import Any
 
 from inference.backend import Backend
 from inference.config import EngineConfig
+from inference.engine.encoder_thread import EncoderThread
 from inference.engine.executor import Executor
 from inference.engine.fairness import within_share
 from inference.engine.forecast import Forecasts
 from inference.engine.sampler import Sampler, Thought
 from inference.engine.scheduler import AHEAD_TOKENS_MIN, Scheduler
-from inference.engine.sight import Sight
 from inference.errors import (
     EngineStopped,
     InferenceError,
@@ -33,7 +33,7 @@ from inference.generation import ANY_TERMS, Due, Finish, Priority, Sampling, Ter
 from inference.grammar.constraint import Constraint
 from inference.kvcache.disk import DiskTier
 from inference.kvcache.tiers import Tiers
-from inference.picture import Eyes, PlacedRun
+from inference.picture import PictureRange, VisionEncoder
 from inference.prompt import CacheScope, PromptTokens
 from inference.request import Handle, Outbox, Request, TokenUpdate, room_for
 from inference.speculative.controller import Drafting, SpeculationController
@@ -44,8 +44,8 @@ log = logging.getLogger("firsttoken.engine")
 
 # A Python thread in a computation holds the GIL for at most this long before another thread gets a turn.
 SWITCH_INTERVAL_S = 0.001
-# While all requests wait for pictures, their deadlines are looked at so often.
-BLIND_S = 0.1
+# While all requests wait for the encoder of pictures, their deadlines are looked at so often.
+ENCODER_WAIT_S = 0.1
 # Parking takes milliseconds, and the next request of a tool loop must not wait for it: its tools take less than this.
 REST_AFTER_S = 0.5
 
@@ -61,7 +61,7 @@ class Engine:
         config: EngineConfig,
         drafter: Drafting | None = None,
         disk: DiskTier | None = None,
-        eyes: Eyes | None = None,
+        vision: VisionEncoder | None = None,
     ) -> None:
         self._backend = backend
         self._pieces = pieces
@@ -71,7 +71,7 @@ class Engine:
         self._forecasts = Forecasts(self._scheduler, config)
         self.speculation = SpeculationController(drafter, config, self._scheduler.cost, backend)
         self.tiers = Tiers(backend, self._scheduler.slots, disk, self.wake)
-        self._sight = Sight(eyes, self.wake) if eyes else None
+        self._encoder = EncoderThread(vision, self.wake) if vision else None
         self._handles: dict[Request, Handle] = {}
         self._inbox: deque[tuple[Request, Handle]] = deque()
         self._news: list[TokenUpdate] = []
@@ -117,8 +117,8 @@ class Engine:
                 "deterministic answers need a CPU, a model without recurrent layers, and a worker that was started "
                 "with --kv-layout streams --flash-attention off and, for sliding windows, --kv-windows all"
             )
-        runs = self._runs_of(prompt)
-        if runs and sampling.deterministic:
+        pictures = self._pictures_of(prompt)
+        if pictures and sampling.deterministic:
             raise NotDeterministic("deterministic answers are only for prompts without images")
         scope = CacheScope(terms.salt, sampling.deterministic)
         known = 0 if sampling.scores_prompt else self._scheduler.slots.longest(prompt, scope)
@@ -140,7 +140,7 @@ class Engine:
             deadline_ns=terms.deadline_ns,
             thought=Thought(sampling.thought, self._pieces, self._end_tokens) if sampling.thought else None,
             boundaries=PromptTokens.boundaries_of(prompt),
-            runs=runs,
+            pictures=pictures,
         )
         for token in written:
             request.text.push(token)
@@ -173,16 +173,16 @@ class Engine:
             scope=CacheScope(salt, exact),
             priority=Priority.AHEAD,
             boundaries=PromptTokens.boundaries_of(prompt),
-            runs=self._runs_of(prompt),
+            pictures=self._pictures_of(prompt),
         )
         return self._enter(request)
 
-    def _runs_of(self, prompt: Sequence[int]) -> Sequence[PlacedRun]:
+    def _pictures_of(self, prompt: Sequence[int]) -> Sequence[PictureRange]:
         """The pictures of a prompt. Raises UnseenPicture if only the tokens are left that stood for them."""
-        runs = PromptTokens.runs_of(prompt)
-        if self._sight and not runs and max(prompt) >= len(self._pieces):
+        pictures = PromptTokens.pictures_of(prompt)
+        if self._encoder and not pictures and max(prompt) >= len(self._pieces):
             raise UnseenPicture("the prompt had images, which this model does not have any more")
-        return runs
+        return pictures
 
     def share(self, beginning: Sequence[int]) -> None:
         """From now on, prompts of all tenants that start with these tokens share the KV cache of this prefix."""
@@ -243,8 +243,8 @@ class Engine:
         elif alive:
             self.tiers.close()
         self.speculation.close()
-        if self._sight:
-            self._sight.close()
+        if self._encoder:
+            self._encoder.close()
         self._backend.close()
 
     @property
@@ -310,8 +310,8 @@ class Engine:
                     self._executor.keep_ends()
                     if self._scheduler.idle:
                         self._rest()
-                    elif self._sight and self._sight.is_busy and not self._scheduler.can_compute:
-                        self._wake.wait(BLIND_S)
+                    elif self._encoder and self._encoder.is_busy and not self._scheduler.can_compute:
+                        self._wake.wait(ENCODER_WAIT_S)
             self._fail_all(EngineStopped("the model is shutting down"))
         except Exception as error:  # the outermost handler: waiting callers must get the error
             log.exception("the engine stopped")
@@ -368,7 +368,7 @@ class Engine:
             self._scheduler.record_step(plan, took_ns / 1e9)
             if plan.cost_follows_rows(parted=self._backend.streams):
                 self._scheduler.cost.observe(plan.rows, took_ns / 1e9)
-        for request, error in self._sight.look(self._scheduler.running_requests) if self._sight else ():
+        for request, error in self._encoder.serve(self._scheduler.running_requests) if self._encoder else ():
             self._finish(request, Finish.ERROR, error)
 
     def _rest(self) -> None:

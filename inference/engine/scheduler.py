@@ -96,7 +96,7 @@ class Scheduler:
     @property
     def can_compute(self) -> bool:
         """Whether a running request does not wait for a picture."""
-        return any(not request.is_blind for request in self._running)
+        return any(not request.awaits_encoder for request in self._running)
 
     @property
     def idle(self) -> bool:
@@ -170,10 +170,10 @@ class Scheduler:
         except one that keeps its slot."""
         urgent_prefill = any(not request.decodes and request.priority < Priority.BATCH for request in self._running)
         self._yielded = self._yielded + 1 if urgent_prefill and self._yielded < YIELDS_MAX else 0
-        seeing = [request for request in self._running if not request.is_blind]
+        ready = [request for request in self._running if not request.awaits_encoder]
         if not self._yielded:
-            return seeing
-        return [r for r in seeing if r.priority < Priority.BATCH or r.keeps_slot]
+            return ready
+        return [r for r in ready if r.priority < Priority.BATCH or r.keeps_slot]
 
     def _in_turn(self, computing: list[Request]) -> tuple[list[Request], float]:
         """The requests that get the next step to themselves, or else all; and the most seconds it may take."""
@@ -363,7 +363,8 @@ class Scheduler:
         sampled, apart = int(len(chunk) == request.remaining), request.exact and len(chunk) > 1
         scored = len(chunk) - sampled if request.is_unscored else 0
         work = Work(request.slot, request.computed, chunk, scored + sampled, apart, request=request, scored=scored)
-        if (run := request.run) is not None:
-            begin, vectors = request.computed - run.start, request.vectors[run.start]
-            work.vectors, work.apart = replace(vectors, rows=vectors.rows[begin : begin + len(chunk)]), True
+        if (picture := request.current_picture) is not None:
+            begin, embeddings = request.computed - picture.start, request.embeddings[picture.start]
+            work.embeddings = replace(embeddings, rows=embeddings.rows[begin : begin + len(chunk)])
+            work.apart = True
         plan.work.append(work)

@@ -26,7 +26,7 @@ class Work(Chunk):
     `predicted`: of those that the request predicted.
 
     `apart`: prompt tokens of an exact request (see EXACT_ROWS_MIN), so that no other stream determines how their rows
-    are split, and the vectors of a picture, which cannot be in one batch with tokens.
+    are split, and the embeddings of a picture, which cannot be in one batch with tokens.
     """
 
     request: Request
@@ -69,7 +69,7 @@ class Plan:
         """Whether its duration says how long other steps with as many rows take. `parted`: slots have KV streams of
         their own, so drafts of different lengths are computed in parts (see
         inference.speculative.draft_length.step_parts)."""
-        if any(work.scored or work.vectors for work in self.work):  # logits, or a batch of its own, take longer
+        if any(work.scored or work.embeddings for work in self.work):  # logits, or a batch of its own, take longer
             return False
         return not parted or len({work.outputs or 1 for work in self.work}) == 1
 
@@ -314,7 +314,7 @@ def _oldest(prefilling: Sequence[Request]) -> Request:
 def whole(request: Request, tokens: int) -> int:
     """The tokens to take. An exact request takes fewer where it would otherwise compute, or be left with, a single
     prompt row. A picture whose rows attend to each other is taken whole."""
-    if tokens and (run := request.run) is not None and run.run.mutual:
+    if tokens and (picture := request.current_picture) is not None and picture.tokens.bidirectional:
         return request.batchable
     if not request.exact or tokens == request.batchable:
         return tokens

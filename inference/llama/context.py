@@ -39,7 +39,7 @@ from inference.llama.state import fingerprint, regions
 from inference.llama.threads import ThreadChooser, thread_options
 from inference.llama.weights import LlamaModel
 from inference.pages import pages
-from inference.picture import Vectors
+from inference.picture import PictureEmbeddings
 
 # Copying a token through its saved state costs as much as copying this many cells with their stream; measured.
 STATE_COST = 4
@@ -92,8 +92,8 @@ class Batch:
         return sum(chunk.outputs for chunk in chunks)
 
     def in_place_of_tokens(self, rows: NDArray[np.float32]) -> Any:
-        """The filled llama_batch with vectors [tokens, dimensions] instead of its tokens: it can have only the one or
-        the other. `rows` must outlive it."""
+        """The filled llama_batch with embeddings [tokens, dimensions] instead of its tokens: it can have only one of
+        the two. `rows` must outlive it."""
         raw = type(self.raw).from_buffer_copy(self.raw)
         raw.token = None
         raw.embd = rows.ctypes.data_as(ctypes.POINTER(ctypes.c_float))
@@ -263,8 +263,8 @@ class LlamaContext:
             self._threads_now = threads
             set_threads(self._context, threads, threads)
             self._pinned.set(threads)
-        vectors = chunks[0].vectors if len(chunks) == 1 else None
-        code = self._decode_vectors(vectors) if vectors else lib.llama_decode(self._context, self._batch.raw)
+        embeddings = chunks[0].embeddings if len(chunks) == 1 else None
+        code = self._decode_embeddings(embeddings) if embeddings else lib.llama_decode(self._context, self._batch.raw)
         if self._on_gpu:  # even if nothing is read: the requests of a step have to pay for its time
             synchronize(self._context)
         self._threads.observe(rows, threads, perf_counter() - started)
@@ -277,17 +277,17 @@ class LlamaContext:
         pointer = get_logits(self._context)  # may move between steps
         return np.ctypeslib.as_array((ctypes.c_float * (outputs * shape[1])).from_address(pointer)).reshape(shape)
 
-    def _decode_vectors(self, vectors: Vectors) -> int:
-        """Compute vectors in place of the tokens of the filled batch."""
-        rows = np.ascontiguousarray(vectors.rows, np.float32)
+    def _decode_embeddings(self, embeddings: PictureEmbeddings) -> int:
+        """Compute embeddings in place of the tokens of the filled batch."""
+        rows = np.ascontiguousarray(embeddings.rows, np.float32)
         if rows.shape != (self._batch.raw.n_tokens, self._input_dimensions):
-            raise DecodeFailed(f"vectors of the shape {rows.shape} for {self._batch.raw.n_tokens} tokens")
-        if vectors.mutual:
+            raise DecodeFailed(f"embeddings of the shape {rows.shape} for {self._batch.raw.n_tokens} tokens")
+        if embeddings.bidirectional:
             lib.llama_set_causal_attn(self._context, False)
         try:
             return int(lib.llama_decode(self._context, self._batch.in_place_of_tokens(rows)))
         finally:
-            if vectors.mutual:
+            if embeddings.bidirectional:
                 lib.llama_set_causal_attn(self._context, True)
 
     def fork(self, source: int, target: int, length: int, checkpoint: NDArray[np.uint8] | None = None) -> None:

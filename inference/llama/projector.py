@@ -1,4 +1,4 @@
-"""A multimodal projector: the encoder that turns pictures into vectors for a model, by llama.cpp's library mtmd.
+"""A multimodal projector: the encoder that turns pictures into embeddings for a model, by llama.cpp's library mtmd.
 
 The library aborts the process on what its authors hold impossible. Sizes are bounded here for that reason.
 """
@@ -18,7 +18,7 @@ from inference.errors import InferenceError, ModelNotLoaded, UnseenPicture
 from inference.llama.library import complaints, end_compute_threads, last_complaint, mtmd
 from inference.llama.state import digest_of_weights
 from inference.llama.weights import LlamaModel
-from inference.picture import ASPECT_MAX, MUTUAL_TOKENS_MAX, Layout, Picture, Pixels, Run
+from inference.picture import ASPECT_MAX, BIDIRECTIONAL_TOKENS_MAX, Layout, Picture, PictureTokens, Pixels
 
 MARK = b"<__media__>"
 PROBES = (64, 64), (2000, 1000)  # of one part, and of several where there can be several
@@ -45,7 +45,7 @@ class Projector:
         self._vocabulary = model.vocabulary_size
         self._identity = digest_of_weights(path)
         self._row_end = _row_end(path)
-        self._mutual = bool(library.mtmd_decode_use_non_causal(self._context, None))
+        self._bidirectional = bool(library.mtmd_decode_use_non_causal(self._context, None))
         try:
             self._check(path, model)
         except ModelNotLoaded:
@@ -63,7 +63,7 @@ class Projector:
             )
         for width, height in PROBES:
             layout = self.layout(Picture("", b"", "", Pixels(width, height, b"")))
-            if any(token < 0 for piece in layout if not isinstance(piece, Run) for token in piece):
+            if any(token < 0 for piece in layout if not isinstance(piece, PictureTokens) for token in piece):
                 raise ModelNotLoaded(
                     f"{model.path.name} has no tokens for the marks that {path.name} puts around images"
                 )
@@ -74,7 +74,7 @@ class Projector:
             self._context = None
 
     def layout(self, picture: Picture) -> Layout:
-        layout: list[Run | tuple[int, ...]] = []
+        layout: list[PictureTokens | tuple[int, ...]] = []
         part = 0
         with self._chunks(picture, with_pixels=False) as chunks:
             for chunk in chunks:
@@ -84,14 +84,18 @@ class Projector:
                     layout.append(tuple(tokens[: count.value]))
                     continue
                 length = self._library.mtmd_input_chunk_get_n_tokens(chunk)
-                if self._mutual and length > MUTUAL_TOKENS_MAX:
+                if self._bidirectional and length > BIDIRECTIONAL_TOKENS_MAX:
                     raise UnseenPicture(f"an image has {length} tokens, more than fit a step")
-                layout.append(Run.of(picture, part, length, self._vocabulary, self._identity, mutual=self._mutual))
+                layout.append(
+                    PictureTokens.of(
+                        picture, part, length, self._vocabulary, self._identity, bidirectional=self._bidirectional
+                    )
+                )
                 part += 1
         return layout
 
     def encode(self, picture: Picture) -> list[NDArray[np.float32]]:
-        """The vectors of each part. They are the same bit by bit whatever else is computed."""
+        """The embeddings of each part. They are the same bit by bit whatever else is computed."""
         with self._chunks(picture, with_pixels=True) as chunks:
             parts = [self._encoded(chunk) for chunk in chunks if not self._is_text(chunk)]
         end_compute_threads()  # this thread's would keep the engine's from spinning
@@ -102,10 +106,10 @@ class Projector:
             raise InferenceError(f"an image could not be encoded: {last_complaint()}")
         shape = (self._library.mtmd_input_chunk_get_n_tokens(chunk), self._dimensions)
         pointer = ctypes.cast(self._library.mtmd_get_output_embd(self._context), ctypes.POINTER(ctypes.c_float))
-        vectors = mended(np.ctypeslib.as_array(pointer, shape).copy(), self._row_end)
-        if not np.isfinite(vectors).all():
+        embeddings = mended(np.ctypeslib.as_array(pointer, shape).copy(), self._row_end)
+        if not np.isfinite(embeddings).all():
             raise InferenceError("the encoder computed no numbers for an image")
-        return vectors
+        return embeddings
 
     def _is_text(self, chunk: Any) -> bool:
         return bool(self._library.mtmd_input_chunk_get_type(chunk) == self._library.MTMD_INPUT_CHUNK_TYPE_TEXT)
@@ -141,11 +145,11 @@ def _row_end(path: Path) -> NDArray[np.float32] | None:
     return None if tensor is None else dequantize(tensor.data, tensor.tensor_type).reshape(-1)
 
 
-def mended(vectors: NDArray[np.float32], row_end: NDArray[np.float32] | None) -> NDArray[np.float32]:
+def mended(embeddings: NDArray[np.float32], row_end: NDArray[np.float32] | None) -> NDArray[np.float32]:
     """With all ends of rows. llama.cpp makes them by adding `row_end` to unused memory times zero, and what that memory
     held may be no number: then neither is its product with zero."""
     if row_end is not None:
-        nothing = np.isnan(vectors)
-        ends = (nothing | (vectors == row_end)).all(axis=1)
-        vectors[ends] = row_end
-    return vectors
+        nothing = np.isnan(embeddings)
+        ends = (nothing | (embeddings == row_end)).all(axis=1)
+        embeddings[ends] = row_end
+    return embeddings

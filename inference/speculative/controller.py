@@ -94,7 +94,7 @@ class SpeculationController:
         self, rows: Sequence[Work], forced: Mapping[int, Sequence[int]]
     ) -> tuple[dict[int, list[int]], frozenset[int]]:
         """Drafts of the drafter for the streams without a forced one, and the slots of those that a request predicted.
-        None for those that speak of pictures, which the drafter cannot see. A failure costs speed, never an answer."""
+        None for those with pictures, which the drafter cannot see. A failure costs speed, never an answer."""
         if self._drafter is None:
             return NO_DRAFTS
         rooms = [self._room_of(work, forced, self._drafter) for work in rows]
@@ -120,7 +120,7 @@ class SpeculationController:
 
     def _room_of(self, work: Work, forced: Collection[int], drafter: Drafting) -> int:
         request = work.request
-        if work.slot in forced or request.runs or (drafter.predicted_only and not request.prediction):
+        if work.slot in forced or request.pictures or (drafter.predicted_only and not request.prediction):
             return 0
         return self._room(request, self.length.longest)
 

@@ -19,7 +19,7 @@ from inference.engine.engine import Engine
 from inference.errors import InferenceError, NotDeterministic, UnseenPicture
 from inference.generation import Delta, Finish, Sampling, Terms
 from inference.model import ChatModel
-from inference.picture import Layout, Picture, PlacedRun, Run
+from inference.picture import Layout, Picture, PictureRange, PictureTokens
 from inference.prompt import ChatMessage, PlacedPicture, PromptTokens, image_tokens
 from inference.request import Handle
 from inference.speculative.draft_model import CATCH_UP_TOKENS_MAX, DraftModel
@@ -84,7 +84,7 @@ async def answer(model: ChatModel, text: str, *pictures: Picture, salt: str = ""
 
 
 def end_of_pictures(prompt: PromptTokens) -> int:
-    return prompt.runs[-1].end
+    return prompt.pictures[-1].end
 
 
 async def test_a_second_question_about_a_picture_computes_only_its_own_text(model: ChatModel) -> None:
@@ -97,7 +97,7 @@ async def test_a_second_question_about_a_picture_computes_only_its_own_text(mode
     second = await answer(model, "Is it red?", RED)
     assert second.cached >= end_of_pictures(prompt)
     assert not second.encoded
-    assert image_tokens(prompt) == sum(len(placed.run.ids) for placed in prompt.runs) > 0
+    assert image_tokens(prompt) == sum(len(placed.tokens.ids) for placed in prompt.pictures) > 0
     assert model.is_busy is False
 
 
@@ -107,13 +107,13 @@ async def test_two_pictures_are_told_apart_and_the_first_is_shared(model: ChatMo
     both = await answer(model, "Which?", RED, BLUE)
     assert end_of_pictures(one) <= both.cached < end_of_pictures(prompt_of(model, "Which?", RED, BLUE))
     turned = await answer(model, "Which?", BLUE, RED)
-    assert turned.cached <= prompt_of(model, "Which?", BLUE, RED).runs[0].start
+    assert turned.cached <= prompt_of(model, "Which?", BLUE, RED).pictures[0].start
 
 
 async def test_the_picture_of_one_tenant_is_not_found_by_another(model: ChatModel) -> None:
     mine = await answer(model, "What is this?", RED, salt="mine")
     theirs = await answer(model, "What is this?", RED, salt="theirs")
-    assert theirs.cached <= prompt_of(model, "What is this?", RED).runs[0].start
+    assert theirs.cached <= prompt_of(model, "What is this?", RED).pictures[0].start
     assert theirs.encoded
     assert theirs.first == pytest.approx(mine.first, abs=ROUNDING_NATS)
 
@@ -152,13 +152,13 @@ async def test_prompts_without_pictures_are_cached_as_ever(model: ChatModel) -> 
 
 
 class Slow:
-    """Eyes that open when they are told to."""
+    """An encoder that goes on when it is told to."""
 
     def __init__(self, model: ChatModel, monkeypatch: pytest.MonkeyPatch, error: InferenceError | None = None) -> None:
-        assert model.eyes is not None
-        self.begun, self._error, self._encode = 0, error, model.eyes.encode
+        assert model.vision is not None
+        self.begun, self._error, self._encode = 0, error, model.vision.encode
         self.began, self.opened = threading.Event(), threading.Event()
-        monkeypatch.setattr(model.eyes, "encode", self.encode)
+        monkeypatch.setattr(model.vision, "encode", self.encode)
 
     def encode(self, picture: Picture) -> list[NDArray[np.float32]]:
         self.begun += 1
@@ -172,28 +172,28 @@ class Slow:
 async def test_others_go_on_while_a_picture_is_encoded_and_equal_ones_are_encoded_once(
     model: ChatModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    eyes = Slow(model, monkeypatch)
+    encoder = Slow(model, monkeypatch)
     prompt = prompt_of(model, "What is this?", RED)
     seeing = [submit(model, prompt) for _ in range(2)]
     asked = [asyncio.create_task(handle.stream(lambda _: None)) for handle in seeing]
-    await asyncio.to_thread(eyes.began.wait)
+    await asyncio.to_thread(encoder.began.wait)
     seeing[1].cancel()
     await asked[1]
     assert seeing[1].finish is Finish.CANCELLED
     text = await answer(model, "Hello")
     assert text.handle.finish in (Finish.STOP, Finish.LENGTH)
     assert not asked[0].done()
-    eyes.opened.set()
+    encoder.opened.set()
     await asked[0]
     assert seeing[0].finish in (Finish.STOP, Finish.LENGTH)
-    assert eyes.begun == 1
+    assert encoder.begun == 1
 
 
 async def test_a_picture_that_cannot_be_encoded_ends_its_own_request_alone(
     model: ChatModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    eyes = Slow(model, monkeypatch, InferenceError("no memory for an image"))
-    eyes.opened.set()
+    encoder = Slow(model, monkeypatch, InferenceError("no memory for an image"))
+    encoder.opened.set()
     with pytest.raises(InferenceError, match="no memory for an image"):
         await answer(model, "What is this?", RED)
     assert (await answer(model, "Hello")).handle.finish in (Finish.STOP, Finish.LENGTH)
@@ -202,11 +202,11 @@ async def test_a_picture_that_cannot_be_encoded_ends_its_own_request_alone(
 async def test_a_deadline_ends_a_request_that_waits_for_its_picture(
     model: ChatModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    eyes = Slow(model, monkeypatch)
+    encoder = Slow(model, monkeypatch)
     handle = model.generate(prompt_of(model, "What is this?", RED), GREEDY, Terms(deadline_ns=1))
     await handle.stream(lambda _: None)
     assert handle.finish is Finish.DEADLINE
-    eyes.opened.set()
+    encoder.opened.set()
 
 
 async def test_a_prompt_that_has_lost_its_pictures_is_refused(model: ChatModel) -> None:
@@ -226,10 +226,10 @@ async def test_a_model_without_a_projector_refuses_a_picture_by_its_name() -> No
 
 
 class Blots:
-    """Eyes that see nothing: each picture is a run of four ids."""
+    """An encoder that sees nothing: each picture is four ids."""
 
     def layout(self, picture: Picture) -> Layout:
-        return [Run.of(picture, 0, 4, VOCABULARY, b"", mutual=False)]
+        return [PictureTokens.of(picture, 0, 4, VOCABULARY, b"", bidirectional=False)]
 
     def encode(self, picture: Picture) -> list[NDArray[np.float32]]:
         return [np.zeros((4, 1), np.float32)]
@@ -245,12 +245,12 @@ async def test_there_are_no_drafts_beside_pictures() -> None:
         for rows in (config.rows_max, CATCH_UP_TOKENS_MAX)
     )
     pieces = [bytes([65 + token]) for token in range(VOCABULARY)]
-    engine = Engine(backend, pieces, frozenset(), config, DraftModel(drafting), eyes=Blots())
+    engine = Engine(backend, pieces, frozenset(), config, DraftModel(drafting), vision=Blots())
     engine.start()
-    (run,) = Blots().layout(RED)
-    assert isinstance(run, Run)
+    (tokens,) = Blots().layout(RED)
+    assert isinstance(tokens, PictureTokens)
     drafted = []
-    for prompt in (PromptTokens([1, 2, 3]), PromptTokens([1, *run.ids, 2], runs=[PlacedRun(1, run)])):
+    for prompt in (PromptTokens([1, 2, 3]), PromptTokens([1, *tokens.ids, 2], pictures=[PictureRange(1, tokens)])):
         handle = engine.submit(prompt, Sampling(temperature=0.0, max_tokens=30))
         await handle.stream(lambda _: None)
         drafted.append(handle.facts.acceptance.drafted)
@@ -259,9 +259,9 @@ async def test_there_are_no_drafts_beside_pictures() -> None:
     await asyncio.to_thread(engine.close)
 
 
-async def test_runs_of_a_prompt_lie_where_their_ids_stand(model: ChatModel) -> None:
+async def test_the_pictures_of_a_prompt_lie_where_their_ids_stand(model: ChatModel) -> None:
     prompt = prompt_of(model, "Which?", RED, BLUE)
-    assert [placed.run.picture for placed in prompt.runs] == [RED, BLUE]
-    for placed in prompt.runs:
-        assert tuple(prompt[placed.start : placed.end]) == placed.run.ids
-        assert isinstance(placed.run, Run)
+    assert [placed.tokens.picture for placed in prompt.pictures] == [RED, BLUE]
+    for placed in prompt.pictures:
+        assert tuple(prompt[placed.start : placed.end]) == placed.tokens.ids
+        assert isinstance(placed.tokens, PictureTokens)

@@ -1,4 +1,4 @@
-"""A projector's vectors are computed as llama.cpp's own helper computes them, and what is wrong with a file is told."""
+"""A projector's embeddings are those of llama.cpp's own helper, and what is wrong with a file is told."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from inference.errors import ModelNotLoaded, UnseenPicture
 from inference.llama import LlamaContext, LlamaModel, Projector
 from inference.llama.library import get_logits, mtmd
 from inference.llama.projector import mended
-from inference.picture import IDS_END, Picture, Pixels, Run, Vectors
+from inference.picture import IDS_END, Picture, PictureEmbeddings, PictureTokens, Pixels
 from tests.inference.hybrids import write_hybrid
 from tests.inference.projectors import KINDS, Kind, picture, write_projector, write_with_marks
 
@@ -58,9 +58,11 @@ def ours(model: LlamaModel, projector: Projector, *pictures: Picture) -> NDArray
     for seen in pictures:
         parts = iter(projector.encode(seen))
         for piece in projector.layout(seen):
-            ids = piece.ids if isinstance(piece, Run) else piece
-            vectors = Vectors(next(parts), piece.mutual) if isinstance(piece, Run) else None
-            context.decode([Chunk(0, position, ids, 0, vectors is not None, vectors)])
+            ids = piece.ids if isinstance(piece, PictureTokens) else piece
+            embeddings = (
+                PictureEmbeddings(next(parts), piece.bidirectional) if isinstance(piece, PictureTokens) else None
+            )
+            context.decode([Chunk(0, position, ids, 0, embeddings is not None, embeddings)])
             position += len(ids)
     question = model.tokenize(QUESTION, parse_special=False)
     logits: NDArray[np.float32] = context.decode([Chunk(0, position, question)])[0].copy()
@@ -86,8 +88,8 @@ def theirs(model: LlamaModel, projector: Projector, *pictures: Picture) -> NDArr
         if projector._is_text(chunk):
             assert library.mtmd_helper_eval_chunk_single(*here, *at, True, ctypes.byref(past)) == 0
             continue
-        vectors = projector._encoded(chunk)  # the library's own may lack the ends of rows
-        rows = vectors.ctypes.data_as(ctypes.POINTER(ctypes.c_float))
+        embeddings = projector._encoded(chunk)  # the library's own may lack the ends of rows
+        rows = embeddings.ctypes.data_as(ctypes.POINTER(ctypes.c_float))
         assert library.mtmd_helper_decode_image_chunk(*here, rows, *at, ctypes.byref(past), none, None) == 0
     pointer = get_logits(context._context)
     logits = np.ctypeslib.as_array((ctypes.c_float * model.vocabulary_size).from_address(pointer)).copy()
@@ -115,20 +117,22 @@ def test_a_large_picture_has_parts_with_the_marks_of_the_model_between_them(
     model: LlamaModel, projectors: Mapping[Kind, Projector]
 ) -> None:
     layout = projectors["idefics3"].layout(picture(1, 300, 200))
-    texts = [model.detokenize(piece) for piece in layout if not isinstance(piece, Run)]
-    runs = [piece for piece in layout if isinstance(piece, Run)]
-    assert len(runs) == 1 + 2 * 2
-    assert len({run.ids for run in runs}) == len(runs)
+    texts = [model.detokenize(piece) for piece in layout if not isinstance(piece, PictureTokens)]
+    parts = [piece for piece in layout if isinstance(piece, PictureTokens)]
+    assert len(parts) == 1 + 2 * 2
+    assert len({part.ids for part in parts}) == len(parts)
     assert "row_2_col_1" in "".join(texts)
-    assert [run.mutual for run in runs] == [False] * len(runs)
-    assert all(piece.mutual for piece in projectors["gemma3"].layout(picture(1)) if isinstance(piece, Run))
+    assert [part.bidirectional for part in parts] == [False] * len(parts)
+    assert all(
+        piece.bidirectional for piece in projectors["gemma3"].layout(picture(1)) if isinstance(piece, PictureTokens)
+    )
 
 
 def test_ids_are_drawn_from_the_picture_and_the_projector_outside_of_the_vocabulary(
     model: LlamaModel, projectors: Mapping[Kind, Projector]
 ) -> None:
     def ids(seed: int, kind: Kind = "gemma3") -> tuple[int, ...]:
-        return next(piece.ids for piece in projectors[kind].layout(picture(seed)) if isinstance(piece, Run))
+        return next(piece.ids for piece in projectors[kind].layout(picture(seed)) if isinstance(piece, PictureTokens))
 
     assert ids(1) == ids(1)
     assert len({ids(1)[0], ids(2)[0], ids(1, "pixtral")[0]}) == 3
@@ -149,7 +153,7 @@ def test_the_ends_of_rows_that_the_library_leaves_to_chance_are_mended() -> None
 def test_no_size_ends_the_process(projectors: Mapping[Kind, Projector], kind: Kind) -> None:
     for width, height in ((1, 1), (1, 50), (50, 1), (2, 99), (2000, 40), (40, 2000), (1999, 2001)):
         shown = Picture("", b"", "", Pixels(width, height, b""))
-        assert any(isinstance(piece, Run) for piece in projectors[kind].layout(shown))
+        assert any(isinstance(piece, PictureTokens) for piece in projectors[kind].layout(shown))
     assert all(
         np.isfinite(part).all() for size in ((1, 1), (1, 50)) for part in projectors[kind].encode(picture(1, *size))
     )

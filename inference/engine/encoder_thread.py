@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inference.errors import InferenceError
-from inference.picture import Eyes, Picture, Vectors
+from inference.picture import Picture, PictureEmbeddings, VisionEncoder
 from inference.request import Request
 from inference.trace import now_ns
 
@@ -22,30 +22,30 @@ from inference.trace import now_ns
 _Key: TypeAlias = tuple[str, str]
 
 
-class Sight:
-    def __init__(self, eyes: Eyes, wake: Callable[[], None]) -> None:
+class EncoderThread:
+    def __init__(self, encoder: VisionEncoder, wake: Callable[[], None]) -> None:
         """`wake` is called on another thread when a picture is encoded."""
-        self._eyes, self._wake = eyes, wake
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="sight")
+        self._encoder, self._wake = encoder, wake
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="encoder")
         self._coming: dict[_Key, Future[tuple[list[NDArray[np.float32]], int]]] = {}
 
     @property
     def is_busy(self) -> bool:
         return bool(self._coming)
 
-    def look(self, requests: Iterable[Request]) -> list[tuple[Request, InferenceError]]:
-        """Give each request the vectors of its next picture, or have it encoded: one at a time, which bounds the memory
-        for vectors. Returns the requests whose picture cannot be encoded. What nobody waits for any more is dropped."""
+    def serve(self, requests: Iterable[Request]) -> list[tuple[Request, InferenceError]]:
+        """Give each request the embeddings of its next picture, or have it encoded: one at a time, which bounds their
+        memory. Returns the requests whose picture cannot be encoded. What nobody waits for any more is dropped."""
         wanted, failed = set[_Key](), list[tuple[Request, InferenceError]]()
         for request in requests:
-            placed = request.next_run
-            for start in [start for start in request.vectors if placed is None or start < placed.start]:
-                del request.vectors[start]
-            if placed is None or placed.start in request.vectors:
+            placed = request.next_picture
+            for start in [start for start in request.embeddings if placed is None or start < placed.start]:
+                del request.embeddings[start]
+            if placed is None or placed.start in request.embeddings:
                 continue
-            key = request.scope.tenant, placed.run.picture.digest
+            key = request.scope.tenant, placed.tokens.picture.digest
             if key not in self._coming:
-                self._coming[key] = coming = self._thread.submit(self._encoded, placed.run.picture)
+                self._coming[key] = coming = self._thread.submit(self._encoded, placed.tokens.picture)
                 coming.add_done_callback(lambda _: self._wake())
             coming = self._coming[key]
             if not coming.done():
@@ -55,7 +55,7 @@ class Sight:
             else:
                 parts, took_ns = coming.result()
                 request.spent.sight_ns += took_ns
-                self._give(request, placed.run.picture.digest, parts)
+                self._give(request, placed.tokens.picture.digest, parts)
         for key in self._coming.keys() - wanted:
             self._coming.pop(key).cancel()
         return failed
@@ -63,15 +63,16 @@ class Sight:
     @staticmethod
     def _give(request: Request, digest: str, parts: list[NDArray[np.float32]]) -> None:
         """All parts of a picture at once: they were encoded together."""
-        for placed in request.runs:
-            if placed.end > request.computed and placed.run.picture.digest == digest:
-                request.vectors[placed.start] = Vectors(parts[placed.run.part], placed.run.mutual)
+        for placed in request.pictures:
+            tokens = placed.tokens
+            if placed.end > request.computed and tokens.picture.digest == digest:
+                request.embeddings[placed.start] = PictureEmbeddings(parts[tokens.part], tokens.bidirectional)
 
     def _encoded(self, picture: Picture) -> tuple[list[NDArray[np.float32]], int]:
         began_ns = now_ns()
-        return self._eyes.encode(picture), now_ns() - began_ns
+        return self._encoder.encode(picture), now_ns() - began_ns
 
     def close(self) -> None:
         """Waits for the picture that is being encoded."""
         self._thread.shutdown(cancel_futures=True)
-        self._eyes.close()
+        self._encoder.close()
