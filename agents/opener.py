@@ -292,11 +292,11 @@ def _grammar(
     if to is None:
         return None
     try:
-        return candidate.model.prepare(to.grammar, to.begins)
+        return candidate.model.prepare(to.grammar, to.trigger)
     except InvalidSchema as error:
         if less:  # it may be a schema that nobody insists on
             return _grammar(turn, offer, candidate, stage, less)
-        if to.begins:
+        if to.trigger:
             return None
         error.param = turn.answer_format.param if turn.answer_format else "tools"
         raise

@@ -324,12 +324,12 @@ class Extent(Enum):
 
 @dataclass(frozen=True, slots=True)
 class StepConstraint:
-    """`begins` empty: the whole text is constrained. Otherwise only the calls, from that mark on, as far as
+    """Without a `trigger`, the whole text is constrained. Otherwise only the calls, from that mark on, as far as
     possible.
     """
 
     grammar: str
-    begins: str = ""
+    trigger: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -381,9 +381,9 @@ def _helping(functions: list[CallableFunction], format: Format) -> StepConstrain
         for function, count in zip(functions, chars, strict=True)
     ]
     if format is Format.HERMES:
-        return StepConstraint(tool_grammar(helped), begins=OPEN)
+        return StepConstraint(tool_grammar(helped), trigger=OPEN)
     mark, grammar_of = CALLS[format]
-    return StepConstraint(grammar_of(helped, None), begins=mark)
+    return StepConstraint(grammar_of(helped, None), trigger=mark)
 
 
 def _can_hold(dialect: Dialect, *, tools: bool) -> bool:

@@ -77,11 +77,11 @@ class LanguageModel(Protocol):
     def verdict(self, segments: Sequence[Segment], generation: Generation, *, salt: str = "") -> Verdict | None:
         """Why no more of the prompt was reused; None before the generation was admitted."""
 
-    def prepare(self, grammar: str, begins: str = "") -> Grammar:
+    def prepare(self, grammar: str, trigger: str = "") -> Grammar:
         """Compile a grammar (see `inference.grammar`) for consecutive texts. Takes milliseconds; thread-safe.
 
-        With a marker `begins`, the text before it is free, and the grammar must allow any: it is then only an aid, and
-        is dropped if it is too large or matches nothing. Raises InvalidSchema.
+        With a `trigger`, the text before it is free, and the grammar must allow any: it is then only an aid, and is
+        dropped if it is too large or matches nothing. Raises InvalidSchema.
         """
 
     def generate(self, prompt: Sequence[int], sampling: Sampling, terms: Terms = ANY_TERMS) -> Generation:

@@ -43,7 +43,7 @@ class ScriptedGrammar:
     """Records its text and its marker; the replies are not constrained by it."""
 
     text: str
-    begins: str
+    trigger: str
 
     def start(self) -> Constraint:
         raise NotImplementedError
@@ -241,8 +241,8 @@ class ScriptedModel:
         self.salts.add(salt)
         return None
 
-    def prepare(self, grammar: str, begins: str = "") -> ScriptedGrammar:
-        self.grammars.append(ScriptedGrammar(grammar, begins))
+    def prepare(self, grammar: str, trigger: str = "") -> ScriptedGrammar:
+        self.grammars.append(ScriptedGrammar(grammar, trigger))
         return self.grammars[-1]
 
     def generate(self, prompt: Sequence[int], sampling: Sampling, terms: Terms = ANY_TERMS) -> ScriptedGeneration:

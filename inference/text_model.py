@@ -152,8 +152,8 @@ class TextModel:
     def learn(self, turns: Iterable[tuple[bytes, tuple[int, ...]]]) -> None:
         self._turns.load(turns)
 
-    def prepare(self, grammar: str, begins: str = "") -> Grammar:
-        return self.codec.vocabulary.compile(grammar, begins)
+    def prepare(self, grammar: str, trigger: str = "") -> Grammar:
+        return self.codec.vocabulary.compile(grammar, trigger)
 
     def stats(self) -> dict[str, Any]:
         """Gauges and totals for health and metrics."""

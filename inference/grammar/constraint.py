@@ -40,8 +40,8 @@ OPENS, CLOSES = (b"[", b"{"), (b"]", b"}")  # of lists and objects in JSON
 SPACED = (b":", b",")
 # Limits for grammars in which forced text is looked for. The library reads such a text to its end in one go, with the
 # fuel that is left; 20,000 characters take it 20 ms.
-FORESEEN_CHARS_MAX = 30_000  # of the whole grammar
-FORESEEN_TEXT_CHARS_MAX = 1_000  # of a quoted text in it; behind a longer forced text none is looked for
+FORCED_GRAMMAR_CHARS_MAX = 30_000  # of the whole grammar
+FORCED_TEXT_CHARS_MAX = 1_000  # of a quoted text in it; behind a longer forced text none is looked for
 _PREAMBLE = "failed to compile JSON schema: "
 _PLACE = re.compile(r"^(at )?\d+\(\d+\): ")  # line and column
 
@@ -72,9 +72,9 @@ class Vocabulary:
         tokens = [*pieces] if end_tokens else [*pieces, b""]
         self._tokenizer = LLTokenizer(TokenizerWrapper(_Tokens(tokens, ends[0])), eos_token=ends)
 
-    def compile(self, grammar: str, begins: str = "") -> Grammar:
-        """The grammar of a whole text, or of what follows the first mark `begins` in one, however that is tokenised: it
-        must allow any text before the mark. Call it off the event loop.
+    def compile(self, grammar: str, trigger: str = "") -> Grammar:
+        """The grammar of a whole text, or a lazy one, of what follows the first `trigger` in a text, however that is
+        tokenised: it must allow any text before the trigger. Call it off the event loop.
 
         Raises InvalidSchema if the library refuses the grammar, or if nothing matches it.
         """
@@ -83,7 +83,7 @@ class Vocabulary:
             matcher.compute_bitmask()  # some grammars exceed the limits at their first token
         if matcher.is_error():
             raise InvalidSchema(f"this schema cannot be compiled to a grammar: {_reason(matcher.get_error())}")
-        return Grammar(matcher, self, begins.encode(), foresees=_is_foreseen(grammar))
+        return Grammar(matcher, self, trigger.encode(), finds_forced=_finds_forced_in(grammar))
 
     def containing(self, byte: bytes) -> frozenset[int]:
         """The tokens whose text contains this byte."""
@@ -104,32 +104,30 @@ class Vocabulary:
 class Grammar:
     """A compiled grammar. The texts of one turn are consecutive and share what the library has learnt of it."""
 
-    def __init__(
-        self, matcher: LLMatcher, vocabulary: Vocabulary, begins: bytes = b"", *, foresees: bool = False
-    ) -> None:
+    def __init__(self, matcher: LLMatcher, vocabulary: Vocabulary, trigger: bytes, *, finds_forced: bool) -> None:
         self._matcher = matcher
         self._vocabulary = vocabulary
-        self._begins = begins
-        if begins:
-            vocabulary.containing(begins[:1])  # takes milliseconds once: not for the event loop
-        self._foresees = foresees
+        self._trigger = trigger
+        if trigger:
+            vocabulary.containing(trigger[:1])  # takes milliseconds once: not for the event loop
+        self._finds_forced = finds_forced
 
     def start(self) -> Constraint:
         """The state at the start of a text."""
         matcher = self._matcher.deep_copy()
-        if not self._begins:
-            return Constraint(matcher, self._vocabulary, foresees=self._foresees)
-        return Help(matcher, self._vocabulary, self._begins, foresees=self._foresees)
+        if not self._trigger:
+            return Constraint(matcher, self._vocabulary, finds_forced=self._finds_forced)
+        return LazyConstraint(matcher, self._vocabulary, self._trigger, finds_forced=self._finds_forced)
 
 
 class Constraint:
     """What one request may generate next. Used by one thread at a time. Raises GrammarFailed if following the grammar
     exceeds the limits."""
 
-    def __init__(self, matcher: LLMatcher, vocabulary: Vocabulary, *, foresees: bool = False) -> None:
+    def __init__(self, matcher: LLMatcher, vocabulary: Vocabulary, *, finds_forced: bool) -> None:
         self._matcher = matcher
         self._vocabulary = vocabulary
-        self._foresees = foresees
+        self._finds_forced = finds_forced
         self._mask: NDArray[np.bool_] | None = None  # for the next token
         self._taken = 0
         self._last = b""  # the text of the newest token
@@ -173,10 +171,10 @@ class Constraint:
     def forced(self) -> list[int]:
         """The tokens that probably come next where the grammar leaves no choice of text except an optional space. A
         guess: the model may tokenise it differently, and its last token may extend beyond the text."""
-        if not self._foresees:
+        if not self._finds_forced:
             return []
         text = self._matcher.deep_copy().compute_ff_bytes()  # one that takes all the fuel fails what follows it
-        self._foresees = len(text) <= FORESEEN_TEXT_CHARS_MAX
+        self._finds_forced = len(text) <= FORCED_TEXT_CHARS_MAX
         if text.endswith(SPACED) or (not text and self._last.endswith(SPACED)):
             text += self._behind_space(text)
         tokens = self._vocabulary.spell(text[:FORCED_BYTES_MAX])
@@ -199,22 +197,22 @@ class Constraint:
             raise _too_much()
 
 
-class Help(Constraint):
-    """Constrains the text from a mark on. Before that anything is allowed, and again once the grammar exceeds the
-    limits or allows nothing.
+class LazyConstraint(Constraint):
+    """Constrains the text from a trigger on, as a lazy grammar of llama.cpp does. Before it anything is allowed, and
+    again once the grammar exceeds the limits or allows nothing.
 
-    A vocabulary may spell the mark in several tokens, and its last one may extend beyond the mark.
+    A vocabulary may spell the trigger in several tokens, and its last one may extend beyond it.
     """
 
-    def __init__(self, matcher: LLMatcher, vocabulary: Vocabulary, mark: bytes, *, foresees: bool = False) -> None:
-        super().__init__(matcher, vocabulary, foresees=foresees)
-        self._mark, self._starts = mark, vocabulary.containing(mark[:1])
-        self._near = b""  # the longest end of the text that begins the mark
-        self._follows = self._released = False
+    def __init__(self, matcher: LLMatcher, vocabulary: Vocabulary, trigger: bytes, *, finds_forced: bool) -> None:
+        super().__init__(matcher, vocabulary, finds_forced=finds_forced)
+        self._trigger, self._starts = trigger, vocabulary.containing(trigger[:1])
+        self._partial = b""  # the longest end of the text that begins the trigger
+        self._active = self._released = False
 
     def allows(self, token: int) -> bool:
-        if not self._follows:  # nearly all tokens are far from a mark
-            return (not self._near and token not in self._starts) or self._may_open(token)
+        if not self._active:  # nearly all tokens are far from a trigger
+            return (not self._partial and token not in self._starts) or self._may_trigger(token)
         try:
             return super().allows(token)
         except GrammarFailed:
@@ -222,7 +220,7 @@ class Help(Constraint):
             return True
 
     def allowed(self, tokens: NDArray[np.integer[Any]]) -> NDArray[np.bool_]:
-        if not self._follows:
+        if not self._active:
             return np.fromiter(map(self.allows, tokens.tolist()), np.bool_, len(tokens))
         try:
             return super().allowed(tokens)
@@ -231,7 +229,7 @@ class Help(Constraint):
             return np.ones(len(tokens), np.bool_)
 
     def accept(self, token: int) -> None:
-        if not self._follows and ((not self._near and token not in self._starts) or not self._opens(token)):
+        if not self._active and ((not self._partial and token not in self._starts) or not self._triggers(token)):
             return
         try:
             super().accept(token)
@@ -239,31 +237,31 @@ class Help(Constraint):
             self._release()
 
     def forced(self) -> list[int]:
-        return super().forced() if self._follows else []
+        return super().forced() if self._active else []
 
-    def _may_open(self, token: int) -> bool:
-        """Whether the text goes beyond the mark with this token only if it fits."""
-        text = self._near + self._vocabulary.pieces[token]
-        if self._released or (at := text.find(self._mark)) < 0 or at + len(self._mark) == len(text):
+    def _may_trigger(self, token: int) -> bool:
+        """Whether the text goes beyond the trigger with this token only if it fits."""
+        text = self._partial + self._vocabulary.pieces[token]
+        if self._released or (at := text.find(self._trigger)) < 0 or at + len(self._trigger) == len(text):
             return True
-        tokens = [*self._vocabulary.covering(self._near), token]
+        tokens = [*self._vocabulary.covering(self._partial), token]
         return self._matcher.validate_tokens(tokens) == len(tokens)
 
-    def _opens(self, token: int) -> bool:
-        """Whether the token completes the mark: then the grammar follows from it on."""
+    def _triggers(self, token: int) -> bool:
+        """Whether the token completes the trigger: the grammar is active from it on."""
         if self._released:
             return False
-        text = self._near + self._vocabulary.pieces[token]
-        if self._mark in text:
-            self._follows = True
-            self._matcher.consume_tokens(self._vocabulary.covering(self._near))
+        text = self._partial + self._vocabulary.pieces[token]
+        if self._trigger in text:
+            self._active = True
+            self._matcher.consume_tokens(self._vocabulary.covering(self._partial))
             return True
-        begun = range(min(len(text), len(self._mark) - 1), 0, -1)
-        self._near = next((self._mark[:length] for length in begun if text.endswith(self._mark[:length])), b"")
+        begun = range(min(len(text), len(self._trigger) - 1), 0, -1)
+        self._partial = next((self._trigger[:length] for length in begun if text.endswith(self._trigger[:length])), b"")
         return False
 
     def _release(self) -> None:
-        self._follows, self._released, self._near = False, True, b""
+        self._active, self._released, self._partial = False, True, b""
 
 
 class _Tokens:
@@ -301,9 +299,9 @@ def _characters(text: bytes) -> str:
         return text[: error.start].decode()
 
 
-def _is_foreseen(grammar: str) -> bool:
+def _finds_forced_in(grammar: str) -> bool:
     longest = max(map(len, grammar.split('"')))
-    return len(grammar) <= FORESEEN_CHARS_MAX and longest <= FORESEEN_TEXT_CHARS_MAX
+    return len(grammar) <= FORCED_GRAMMAR_CHARS_MAX and longest <= FORCED_TEXT_CHARS_MAX
 
 
 def _reason(error: str) -> str:

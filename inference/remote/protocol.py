@@ -44,11 +44,11 @@ TOP_P_MIN = 1e-6  # vLLM rejects 0, which leaves only the most likely token; so 
 @dataclass(frozen=True, slots=True)
 class SentGrammar:
     """A grammar compiled here, so that an invalid schema is refused before anything is sent, and enforced by the
-    engine. `begins` is its marker: see `LanguageModel.prepare`. `by_token` is the variant for engines other than ours:
+    engine. `trigger`: see `LanguageModel.prepare`. `by_token` is the variant for engines other than ours:
     see `inference.grammar.lark`."""
 
     text: str
-    begins: str
+    trigger: str
     compiled: Grammar
     by_token: str
 
@@ -93,7 +93,7 @@ class Ask:
             sampling["logit_bias"] = {str(token): bias for token, bias in s.logit_bias.items()}
         if s.top_logprobs is not None:
             sampling["logprobs"] = s.top_logprobs
-        if grammar and not grammar.begins:
+        if grammar and not grammar.trigger:
             sampling["structured_outputs"] = {"grammar": grammar.text}
         if not ours:
             sampling |= self._for_others(grammar)
@@ -109,7 +109,9 @@ class Ask:
             "written": len(generated) or None,
             "prediction": list(terms.prediction) or None,
             "thought": asdict(s.thought) if s.thought and s.thought.tokens is not None else None,
-            "marked_grammar": {"text": grammar.text, "begins": grammar.begins} if grammar and grammar.begins else None,
+            "marked_grammar": {"text": grammar.text, "begins": grammar.trigger}
+            if grammar and grammar.trigger
+            else None,
         }
         body = {
             "request_id": self.id,
@@ -134,7 +136,7 @@ class Ask:
         }
         if s.top_logprobs is not None:
             told["logprobs"] = min(s.top_logprobs + 1, LOGPROBS_MAX)
-        if grammar and not grammar.begins:
+        if grammar and not grammar.trigger:
             told["structured_outputs"] = {"grammar": grammar.by_token}
         return told
 

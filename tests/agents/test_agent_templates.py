@@ -91,7 +91,7 @@ async def test_a_model_without_tools_is_held_to_those_that_its_prompt_shows() ->
     model = ScriptedModel([call("double", x=2), "4"], capabilities=Capabilities(tools=False), chat_template=llama)
     ran = await run(model, asked(server_tools=("double",), tool_choice="required"), [double])
     assert ran.results == ["4"]
-    assert "double" in model.prompts[0] and "double" in model.grammars[0].text and not model.grammars[0].begins
+    assert "double" in model.prompts[0] and "double" in model.grammars[0].text and not model.grammars[0].trigger
 
 
 async def test_tools_are_refused_by_name_where_there_is_no_way_to_show_them() -> None:

@@ -35,7 +35,7 @@ def test_a_model_that_cannot_be_held_is_shown_only_what_is_allowed() -> None:
 def test_the_grammar_knows_only_what_is_allowed() -> None:
     offer = AvailableTools.of(LIMITED, Toolbox([double]))
     limited = constraint_of(LIMITED, offer, HERMES, Stage(forced=False, calls_max=4, thinking=False))
-    assert limited is not None and not limited.begins
+    assert limited is not None and not limited.trigger
     assert "load" in limited.grammar and "save" not in limited.grammar and "double" not in limited.grammar
 
 

@@ -36,26 +36,26 @@ SAVE = FunctionTool("save", "Save a number.", NUMBER, strict=True)
 LOOSE = FunctionTool("save", "Save a number.", NUMBER)
 
 
-async def grammars(turn: Turn, *replies: str, template: str = "", begins: str = "") -> list[str]:
+async def grammars(turn: Turn, *replies: str, template: str = "", trigger: str = "") -> list[str]:
     """The grammars of the steps that are held to one from their beginning, or from a mark on."""
     model = ScriptedModel(replies or ("Hi",), chat_template=template, context_length=1_000_000)
     await run(model, turn, [double])
     held = [generation.sampling for generation in model.generations]
     grammars = [sampling.grammar for sampling in held if isinstance(sampling.grammar, ScriptedGrammar)]
-    return [grammar.text for grammar in grammars if grammar.begins == begins]
+    return [grammar.text for grammar in grammars if grammar.trigger == trigger]
 
 
 async def test_a_turn_that_asks_for_nothing_is_free() -> None:
     for turn in (asked(), asked(functions=(LOOSE,), tool_choice="none")):
-        assert await grammars(turn) == await grammars(turn, begins=CALL) == []
+        assert await grammars(turn) == await grammars(turn, trigger=CALL) == []
 
 
 async def test_calls_that_nobody_asked_for_are_held_from_their_mark_on() -> None:
     turn = asked(functions=(LOOSE,), server_tools=("double",))
     assert await grammars(turn) == []
-    for grammar in await grammars(turn, call("double", x=2), "4", begins=CALL):
+    for grammar in await grammars(turn, call("double", x=2), "4", trigger=CALL):
         assert "save" in grammar and "double" in grammar
-    assert await grammars(turn, template="[TOOL_CALLS]", begins=CALL) == []
+    assert await grammars(turn, template="[TOOL_CALLS]", trigger=CALL) == []
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ async def test_calls_that_nobody_asked_for_are_held_from_their_mark_on() -> None
 async def test_calls_of_other_dialects_are_held_from_their_own_mark_on(template: str, mark: str) -> None:
     for function in (SAVE, LOOSE):
         turn = asked(functions=(function,), server_tools=("double",))
-        (grammar,) = await grammars(turn, template=template, begins=mark)
+        (grammar,) = await grammars(turn, template=template, trigger=mark)
         assert function.name in grammar and "double" in grammar
         assert await grammars(turn, template=template) == []
 
@@ -90,7 +90,7 @@ async def test_what_cannot_be_held_to_a_schema_that_nobody_insists_on_is_held_to
     parameters: dict[str, Any], count: int
 ) -> None:
     functions = [FunctionTool(f"save_{i}", "", parameters) for i in range(count)]
-    (grammar,) = await grammars(asked(functions=tuple(functions)), begins=CALL)
+    (grammar,) = await grammars(asked(functions=tuple(functions)), trigger=CALL)
     assert f"save_{count - 1}" in grammar and len(grammar) < SCHEMA_CHARS_MAX
 
 

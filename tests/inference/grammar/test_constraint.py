@@ -39,8 +39,8 @@ END = 6
 VOCABULARY = Vocabulary(PIECES, frozenset({END}))
 
 
-def constraint(grammar: str, begins: str = "") -> Constraint:
-    return VOCABULARY.compile(grammar, begins).start()
+def constraint(grammar: str, trigger: str = "") -> Constraint:
+    return VOCABULARY.compile(grammar, trigger).start()
 
 
 def sampler(grammar: str, **sampling: Any) -> Sampler:
