@@ -101,7 +101,7 @@ class NextStep:
     def computing_s(self, answer: CachedAnswer) -> float:
         """The time that generating this answer would take."""
         speed = self.candidate.speed
-        return len(self.prompt) * speed.read_s + len(answer.ids) * speed.write_s
+        return len(self.prompt) * speed.prefill_token_s + len(answer.ids) * speed.decode_token_s
 
 
 Keep: TypeAlias = Callable[[CachedAnswer], None]

@@ -127,7 +127,7 @@ class StepSpans:
             if self.image_tokens:
                 sight_ms = self.generation.facts.spent.sight_ns / 1e6
                 self._prefill.attributes |= {"image_tokens": self.image_tokens, "sight_ms": sight_ms}
-            self._prefill.attributes |= _batch("chunks", self.generation.facts.reading)
+            self._prefill.attributes |= _batch("chunks", self.generation.facts.prefill_steps)
             self._name(self._prefill)
 
     def _connected(self) -> int:
@@ -161,7 +161,7 @@ class StepSpans:
                 drafted=generation.facts.acceptance.drafted,
                 accepted=generation.facts.acceptance.accepted,
             )
-            decode.attributes |= _batch("steps", generation.facts.writing)
+            decode.attributes |= _batch("steps", generation.facts.decode_steps)
             if reasoning_tokens:
                 decode.attributes["reasoning_tokens"] = reasoning_tokens
             self._name(decode)

@@ -210,16 +210,16 @@ class Forecast:
     longer than `wait_most_s`."""
 
     wait_s: float
-    read_s: float
+    prefill_s: float
     wait_most_s: float = 0.0
 
     @property
     def total_s(self) -> float:
-        return self.wait_s + self.read_s
+        return self.wait_s + self.prefill_s
 
     @property
     def most_s(self) -> float:
-        return max(self.wait_s, self.wait_most_s) + self.read_s
+        return max(self.wait_s, self.wait_most_s) + self.prefill_s
 
     def after(self, seconds: float) -> Forecast:
         """What is left of it so much later, if nothing but time has passed."""
@@ -323,8 +323,8 @@ class Facts:
     scores: list[Likelihoods] = field(default_factory=list)  # of each prompt token but the first, if requested
     acceptance: Acceptance = field(default_factory=Acceptance)
     predicted: Predicted = field(default_factory=Predicted)
-    reading: Steps = field(default_factory=Steps)  # of the prefill, up to the last token of the prompt
-    writing: Steps = field(default_factory=Steps)  # of the decode
+    prefill_steps: Steps = field(default_factory=Steps)  # up to that of the last token of the prompt
+    decode_steps: Steps = field(default_factory=Steps)
     spent: Spent = field(default_factory=Spent)  # so far
     hops: list[Hop] = field(default_factory=list)  # the remote engines that were tried, in order
 

@@ -103,7 +103,7 @@ class ScriptedGeneration:
         facts, stamps = self.facts, self.facts.stamps
         facts.miss = Miss(0)
         stamps.admitted_ns = stamps.prefilled_ns = stamps.first_token_ns = now_ns()
-        facts.reading.count = facts.reading.requests = 1
+        facts.prefill_steps.count = facts.prefill_steps.requests = 1
         while len(self.ids) < len(self._pieces):
             await asyncio.sleep(0)  # a step: other coroutines run between two tokens
             if self._cancelled.is_set():
@@ -118,7 +118,7 @@ class ScriptedGeneration:
             self._end_thought()
             piece = self._pieces[len(self.ids)]
             self.ids.append(len(self.ids))
-            facts.writing.count = facts.writing.requests = len(self.ids)
+            facts.decode_steps.count = facts.decode_steps.requests = len(self.ids)
             stamps.last_token_ns = now_ns()
             yield Delta(piece, 1, self._told(piece))
         self.finish = Finish.STOP

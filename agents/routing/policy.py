@@ -27,7 +27,7 @@ from inference.trace import Attribute
 
 # A first guess, only good enough to rank models: on a CPU a token takes about two operations per parameter, at 20
 # GFLOPS in prefill, and a tenth of that in decode.
-READ_S_PER_PARAMETER, WRITE_S_PER_PARAMETER = 1e-10, 1e-9
+PREFILL_S_PER_PARAMETER, DECODE_S_PER_PARAMETER = 1e-10, 1e-9
 LEARNING = 0.1  # weight of the newest step
 CHARS_PER_TOKEN = 4  # in the usual languages, within a third
 ANSWER_TOKENS = 100.0  # of the first answer; after that it is learned
@@ -89,8 +89,8 @@ class Situation:
 class Speed:
     """Seconds per prefilled token, and per decoded token; `answer` is the mean number of decoded tokens."""
 
-    read_s: float
-    write_s: float
+    prefill_token_s: float
+    decode_token_s: float
     load_s: float = 0.0
     answer: float = ANSWER_TOKENS
     _learned: bool = False
@@ -98,24 +98,26 @@ class Speed:
     @classmethod
     def of_size(cls, parameters: int) -> Speed:
         """A parameter is assumed to take one byte of the file, for the load time."""
-        return cls(parameters * READ_S_PER_PARAMETER, parameters * WRITE_S_PER_PARAMETER, parameters / LOAD_BYTES_PER_S)
+        prefill_token_s, decode_token_s = parameters * PREFILL_S_PER_PARAMETER, parameters * DECODE_S_PER_PARAMETER
+        return cls(prefill_token_s, decode_token_s, parameters / LOAD_BYTES_PER_S)
 
-    def learn(self, read: int, read_s: float, written: int, write_s: float) -> None:
+    def learn(self, prefilled: int, prefill_s: float, decoded: int, decode_s: float) -> None:
         """From a step that has ended: the computed tokens and their times."""
         weight = LEARNING if self._learned else 1.0
-        if read >= FEW:
-            self.read_s += weight * (read_s / read - self.read_s)
-        if written >= FEW and write_s > 0:
-            self.write_s += weight * (write_s / written - self.write_s)
+        if prefilled >= FEW:
+            self.prefill_token_s += weight * (prefill_s / prefilled - self.prefill_token_s)
+        if decoded >= FEW and decode_s > 0:
+            self.decode_token_s += weight * (decode_s / decoded - self.decode_token_s)
             self._learned = True
-        self.answer += LEARNING * (written - self.answer)
+        self.answer += LEARNING * (decoded - self.answer)
 
     def cost(self, chars: int, engine_second: float, *, warm: bool, is_loaded: bool, cached_chars: int = 0) -> Cost:
         """Of a step with a prompt of this many characters, of which `cached_chars` need no prefill where they are
         cached.
         """
-        read = (chars - (cached_chars if warm else 0)) / CHARS_PER_TOKEN
-        seconds = max(0.0, read) * self.read_s + self.answer * self.write_s + (0.0 if is_loaded else self.load_s)
+        uncached = max(0.0, (chars - (cached_chars if warm else 0)) / CHARS_PER_TOKEN)
+        seconds = uncached * self.prefill_token_s + self.answer * self.decode_token_s
+        seconds += 0.0 if is_loaded else self.load_s
         return Cost(seconds, seconds * engine_second, warm, is_loaded)
 
 

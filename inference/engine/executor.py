@@ -105,7 +105,7 @@ class Executor:
         row, together = 0, len(work)
         for each in work:
             request = each.request
-            steps = request.writing if request.stamps.prefilled_ns else request.reading
+            steps = request.decode_steps if request.stamps.prefilled_ns else request.prefill_steps
             steps.count += 1
             steps.requests += together
             if each.scored:

@@ -130,7 +130,7 @@ class Speed:
         """Seconds that each prompt token adds to a step."""
         return max(0.0, self.step_s(self.streams + self.chunk) - self.step_s(self.streams)) / self.chunk
 
-    def read_s(self, prompt: int, others: Sequence[int]) -> float:
+    def prefill_s(self, prompt: int, others: Sequence[int]) -> float:
         """Seconds to prefill `prompt` tokens beside other prompts of these lengths. The shortest goes first, so each of
         the others delays it by at most its own length; tokens of the others fill up the step that completes it."""
         before = prompt + sum([min(left, prompt) for left in others])
@@ -143,7 +143,7 @@ class SimulatedWait(NamedTuple):
     """The simulated TTFT of a new request."""
 
     waits_s: Sequence[float]  # until it gets a slot; one per sample, in ascending order
-    read_s: float  # from then to its first token, in the median sample
+    prefill_s: float  # from then to its first token, in the median sample
 
     def wait_s(self, quantile: float) -> float:
         return self.waits_s[min(len(self.waits_s) - 1, int(quantile * len(self.waits_s)))]
@@ -154,30 +154,30 @@ def simulate(prompt: int, ahead: Ahead, speed: Speed, lengths: AnswerLengths) ->
     LOOKUPS_MAX draws, but at least one per request."""
     requests = len(ahead.running) + len(ahead.waiting)
     if requests < speed.places - ahead.held:
-        others = [each.unread for each in (*ahead.running, *ahead.waiting)]
-        return SimulatedWait([0.0], speed.rest_s + speed.read_s(prompt, others))
-    generated, max_tokens, unread = np.array([*zip(*ahead.running, *ahead.waiting, strict=True)], np.int64)
+        others = [each.to_prefill for each in (*ahead.running, *ahead.waiting)]
+        return SimulatedWait([0.0], speed.rest_s + speed.prefill_s(prompt, others))
+    generated, max_tokens, to_prefill = np.array([*zip(*ahead.running, *ahead.waiting, strict=True)], np.int64)
     samples = min(SAMPLES, max(1, LOOKUPS_MAX // requests))
     draws = DRAWS[np.arange(requests) % len(DRAWS), :samples]
-    steps = _steps(lengths.left(generated, max_tokens, draws), unread, speed)
+    steps = _steps(lengths.left(generated, max_tokens, draws), to_prefill, speed)
     free = speed.places - ahead.held - len(ahead.running)
     starts = np.array([_starts(each, len(ahead.running), free) for each in steps.T.tolist()], np.int64)
     admitted = starts[:, -1]
-    rest = np.maximum(0, unread - (admitted[:, None] - starts[:, :-1]) * speed.chunk)
-    read = unread.sum() - rest.sum(axis=1)
-    waits_s = speed.rest_s + admitted * speed.step_s(speed.places) + read * speed.token_s
+    rest = np.maximum(0, to_prefill - (admitted[:, None] - starts[:, :-1]) * speed.chunk)
+    prefilled = to_prefill.sum() - rest.sum(axis=1)
+    waits_s = speed.rest_s + admitted * speed.step_s(speed.places) + prefilled * speed.token_s
     order = waits_s.argsort()
     beside = rest[order[samples // 2]]
-    return SimulatedWait(waits_s[order].tolist(), speed.read_s(prompt, beside[beside > 0].tolist()))
+    return SimulatedWait(waits_s[order].tolist(), speed.prefill_s(prompt, beside[beside > 0].tolist()))
 
 
-def _steps(left: NDArray[np.int64], unread: NDArray[np.int64], speed: Speed) -> NDArray[np.int64]:
+def _steps(left: NDArray[np.int64], to_prefill: NDArray[np.int64], speed: Speed) -> NDArray[np.int64]:
     """Further steps of each request, by sample: shape (requests, samples). `left`: tokens left of its answer, in the
-    same shape; `unread` has shape (requests,)."""
+    same shape; `to_prefill` has shape (requests,)."""
     if speed.tokens_per_step > 1:
         left = np.ceil(left / speed.tokens_per_step).astype(np.int64)
     # The step that completes a prompt also yields a token; one without prompt left gets one from the current step.
-    prefills = np.where(unread > 0, -(-unread // speed.chunk) - 1, -int(speed.rest_s > 0))
+    prefills = np.where(to_prefill > 0, -(-to_prefill // speed.chunk) - 1, -int(speed.rest_s > 0))
     return left + prefills[:, None]
 
 
@@ -413,7 +413,7 @@ class Forecasts:
         median, tail = self._wait_factors[priority]
         return Forecast(
             median.value * simulated.wait_s(MEDIAN),
-            self._prefill_factor.value * simulated.read_s,
+            self._prefill_factor.value * simulated.prefill_s,
             tail.value * simulated.wait_s(TAIL),
         )
 
@@ -426,8 +426,8 @@ class Forecasts:
         self._slot_s = held_s if self._slot_s is None else self._slot_s + LEARNING_RATE * (held_s - self._slot_s)
         self._prompt_tokens += LEARNING_RATE * (len(request.prompt) - request.cached_tokens - self._prompt_tokens)
         self._lengths.add(len(request.generated), limited=request.finish is Finish.LENGTH)
-        if request.writing.count:
-            tokens_per_step = max(1.0, (len(request.generated) - 1) / request.writing.count)
+        if request.decode_steps.count:
+            tokens_per_step = max(1.0, (len(request.generated) - 1) / request.decode_steps.count)
             self._tokens_per_step += LEARNING_RATE * (tokens_per_step - self._tokens_per_step)
         if request.forecast and stamps.first_token_ns:
             ttft_s = (stamps.first_token_ns - stamps.submitted_ns) / 1e9
@@ -436,15 +436,15 @@ class Forecasts:
     def _compare(self, forecast: Forecast, ttft_s: float, priority: Priority) -> None:
         median, tail = self._wait_factors[priority]
         if forecast.wait_s:
-            median.observe(forecast.wait_s, ttft_s - forecast.read_s)
-            tail.observe(forecast.wait_most_s, ttft_s - forecast.read_s)
+            median.observe(forecast.wait_s, ttft_s - forecast.prefill_s)
+            tail.observe(forecast.wait_most_s, ttft_s - forecast.prefill_s)
         else:
             median.decay()
             tail.decay()
-            self._prefill_factor.observe(forecast.read_s, ttft_s)
+            self._prefill_factor.observe(forecast.prefill_s, ttft_s)
 
     def _speed(self, ahead: Ahead, tokens: int, rest_s: float) -> Speed:
         scheduler, places = self._scheduler, self._config.parallel
         streams = min(places - 1, len(ahead.running) + len(ahead.waiting))
-        chunk = scheduler.chunks.size(streams, tokens + sum([each.unread for each in ahead.running]))
+        chunk = scheduler.chunks.size(streams, tokens + sum([each.to_prefill for each in ahead.running]))
         return Speed(scheduler.cost, places, streams, chunk, self._tokens_per_step, rest_s)

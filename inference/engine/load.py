@@ -23,12 +23,12 @@ FLOOR_NS = 30 * 10**9
 
 
 class RequestAhead(NamedTuple):
-    """A request that holds a slot or waits for one. `unread`: prompt tokens that are neither cached nor prefilled by
-    the current step."""
+    """A request that holds a slot or waits for one. `to_prefill`: prompt tokens that are neither cached nor prefilled
+    by the current step."""
 
     generated: int  # tokens
     max_tokens: int
-    unread: int
+    to_prefill: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,10 +85,10 @@ class Load:
         """Tenants with more running requests than that."""
         return [tenant for tenant, held in list(self._held.items()) if held.running > places]
 
-    def add(self, request: Request, unread: int) -> None:
-        """Queue a request with `unread` uncached prompt tokens."""
+    def add(self, request: Request, to_prefill: int) -> None:
+        """Queue a request with `to_prefill` uncached prompt tokens."""
         with self._lock:
-            self._wait(request, unread)
+            self._wait(request, to_prefill)
 
     def place(self, request: Request) -> None:
         """Record that the request got a slot."""
@@ -105,7 +105,7 @@ class Load:
                 self._stop_running(request)
                 self._wait(request, request.remaining)
 
-    def read(self, request: Request, tokens: int) -> None:
+    def prefill(self, request: Request, tokens: int) -> None:
         """Record that the next step prefills this many tokens of the request's prompt."""
         left = self._running.get(request)
         if left is not None:
@@ -134,16 +134,16 @@ class Load:
         by_ns = _admit_by_ns(due_ns, now_ns, now_ns)
         starved, held = _floor_slot(waiting, running, now_ns)
         higher, same = list[tuple[float, RequestAhead]](), defaultdict[str, list[tuple[float, RequestAhead]]](list)
-        for request, unread in waiting:
+        for request, to_prefill in waiting:
             if request is starved and others and priority < Priority.BATCH:
-                higher.append((-1, RequestAhead(len(request.generated), request.max_tokens, unread)))
+                higher.append((-1, RequestAhead(len(request.generated), request.max_tokens, to_prefill)))
             if request.priority > priority or not (others or request.scope.tenant == tenant):
                 continue
-            entry = RequestAhead(len(request.generated), request.max_tokens, unread)
+            entry = RequestAhead(len(request.generated), request.max_tokens, to_prefill)
             if request.priority < priority:
                 higher.append((request.priority, entry))
             elif request.scope.tenant != tenant or admit_by_ns(request, now_ns) <= by_ns:
-                same[request.scope.tenant].append((unread + answer, entry))
+                same[request.scope.tenant].append((to_prefill + answer, entry))
         mine = self._shares.joining(tenant) + sum([work for work, _ in same[tenant]])
         fair = list[tuple[float, RequestAhead]]()
         for name, entries in same.items():
@@ -154,8 +154,8 @@ class Load:
                 fair.append((served, entry))
                 served += work
         beside = [
-            (request.scope.tenant == tenant, RequestAhead(len(request.generated), request.max_tokens, unread))
-            for request, unread in running
+            (request.scope.tenant == tenant, RequestAhead(len(request.generated), request.max_tokens, to_prefill))
+            for request, to_prefill in running
             if (not held if request.keeps_slot else request.priority <= priority)
         ]
         return Ahead(
@@ -165,8 +165,8 @@ class Load:
             held if others else 0,
         )
 
-    def _wait(self, request: Request, unread: int) -> None:
-        self._waiting[request] = unread
+    def _wait(self, request: Request, to_prefill: int) -> None:
+        self._waiting[request] = to_prefill
         self._count(request, waiting=1, tokens=len(request.prompt))
 
     def _stop_waiting(self, request: Request) -> None:

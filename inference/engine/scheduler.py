@@ -359,7 +359,7 @@ class Scheduler:
     def _take(self, plan: Plan, request: Request, tokens: int) -> None:
         assert request.slot is not None
         chunk = request.uncomputed[:tokens]
-        self.load.read(request, len(chunk))
+        self.load.prefill(request, len(chunk))
         sampled, apart = int(len(chunk) == request.remaining), request.exact and len(chunk) > 1
         scored = len(chunk) - sampled if request.is_unscored else 0
         work = Work(request.slot, request.computed, chunk, scored + sampled, apart, request=request, scored=scored)

@@ -171,7 +171,7 @@ class Placement(NamedTuple):
     prefill_ms: float
     miss: Miss | None
     forecast: Forecast | None = None
-    reading: Steps | None = None
+    prefill_steps: Steps | None = None
 
 
 class StreamUpdate(NamedTuple):
@@ -184,7 +184,7 @@ class StreamUpdate(NamedTuple):
     cached: int | None = None
     placement: Placement | None = None
     counts: tuple[int, int] | None = None
-    writing: Steps | None = None
+    decode_steps: Steps | None = None
     engine_ms: float | None = None  # from submission there to the last token, reported at the end
     spent: Spent | None = None  # engine time used, reported at the end
     predicted: Predicted | None = None  # drafted tokens of the request's prediction, reported at the end
@@ -266,7 +266,7 @@ def _own(own: Mapping[str, Any], pieces: Sequence[bytes]) -> dict[str, Any]:
     if "drafted" in own:
         drafted = _count(own["drafted"])
         said["counts"] = drafted, min(drafted, _count(own["accepted"]))
-        said["writing"] = _steps(own)
+        said["decode_steps"] = _steps(own)
         said["predicted"] = Predicted(*map(_count, own.get("predicted", (0, 0))))
     if (took := own.get("engine_ms")) is not None:
         said["engine_ms"] = _duration(took, MS_MAX)
@@ -357,12 +357,12 @@ def spell_first(id: str, ids: Sequence[int], logprobs: Iterable[TokenLogprob], g
     own: dict[str, Any] = {
         "queue_ms": max(0, stamps.admitted_ns - stamps.submitted_ns) / 1e6,
         "prefill_ms": max(0, stamps.prefilled_ns - stamps.admitted_ns) / 1e6,
-        "steps": (facts.reading.count, facts.reading.requests),
+        "steps": (facts.prefill_steps.count, facts.prefill_steps.requests),
     }
     if miss is not None:
         own["miss"] = {"cached": miss.cached, "seen": miss.seen, "wanted": miss.wanted, "held": miss.held}
     if (forecast := facts.forecast) is not None:
-        own["expected_s"] = (forecast.wait_s, forecast.read_s)
+        own["expected_s"] = (forecast.wait_s, forecast.prefill_s)
     event = {"request_id": id, "choices": [_choice(ids, logprobs)], "usage": _usage(generation), "firsttoken": own}
     return _event(event)
 
@@ -382,7 +382,7 @@ def spell_end(generation: Generation) -> bytes:
         "drafted": facts.acceptance.drafted,
         "accepted": facts.acceptance.accepted,
         "predicted": (facts.predicted.accepted, facts.predicted.rejected),
-        "steps": (facts.writing.count, facts.writing.requests),
+        "steps": (facts.decode_steps.count, facts.decode_steps.requests),
         "engine_ms": max(0, stamps.last_token_ns - stamps.submitted_ns) / 1e6,
         "engine_ns": facts.spent.engine_ns,
         "speculation_ns": facts.spent.speculation_ns,

@@ -304,7 +304,7 @@ class RemoteGeneration(DeltaStream):
             self._hop.queue_ms, self._hop.prefill_ms = placed.queue_ms, placed.prefill_ms
             if not facts.stamps.admitted_ns:
                 facts.miss, facts.forecast = placed.miss, placed.forecast
-                facts.reading = placed.reading or facts.reading
+                facts.prefill_steps = placed.prefill_steps or facts.prefill_steps
                 self._stamp(placed.queue_ms, placed.prefill_ms)
         if told.cached is not None and not facts.cached_tokens and not self.moves:
             # For engines other than ours, tokens written already count as part of the prompt.
@@ -313,8 +313,8 @@ class RemoteGeneration(DeltaStream):
             facts.acceptance.drafted, facts.acceptance.accepted = told.counts
         if told.predicted is not None:
             facts.predicted += told.predicted
-        if told.writing is not None:
-            facts.writing = told.writing
+        if told.decode_steps is not None:
+            facts.decode_steps = told.decode_steps
         if told.engine_ms is not None:
             self._hop.engine_ms = told.engine_ms
         if told.spent is not None:

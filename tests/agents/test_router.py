@@ -355,7 +355,7 @@ async def test_a_conversation_stays_with_the_model_that_knows_it_where_that_is_c
     """The large model has answered, and reading it all again would cost the small one more."""
     small, large = model("small", "No."), model("large", "Paris.")
     models = model_registry(small, large, CASCADE)
-    models.candidates["small"].speed.read_s = models.candidates["large"].speed.read_s = 0.1
+    models.candidates["small"].speed.prefill_token_s = models.candidates["large"].speed.prefill_token_s = 0.1
     agent = Agent(models, None, Toolbox())
     long = "All about Paris. " * 100
     await run(models, asked(long, model="large"), agent)

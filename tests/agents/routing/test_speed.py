@@ -15,20 +15,20 @@ def test_before_anything_was_measured_a_larger_model_costs_more() -> None:
 def test_the_first_step_takes_the_place_of_the_guess_and_later_ones_a_tenth() -> None:
     speed = Speed.of_size(1_000_000_000)
     speed.learn(100, 1.0, 50, 5.0)
-    assert (speed.read_s, speed.write_s) == pytest.approx((0.01, 0.1))
+    assert (speed.prefill_token_s, speed.decode_token_s) == pytest.approx((0.01, 0.1))
     speed.learn(100, 2.0, 50, 5.0)
-    assert speed.read_s == pytest.approx(0.011)
+    assert speed.prefill_token_s == pytest.approx(0.011)
 
 
 def test_a_few_tokens_teach_nothing_of_the_pace() -> None:
     speed = Speed.of_size(1_000_000)
-    before = (speed.read_s, speed.write_s)
+    before = (speed.prefill_token_s, speed.decode_token_s)
     speed.learn(1, 5.0, 2, 5.0)
-    assert (speed.read_s, speed.write_s) == before
+    assert (speed.prefill_token_s, speed.decode_token_s) == before
 
 
 def test_what_is_cached_is_not_read_and_what_is_not_loaded_has_to_be() -> None:
-    speed = Speed(read_s=0.01, write_s=0.0, load_s=2.0)
+    speed = Speed(prefill_token_s=0.01, decode_token_s=0.0, load_s=2.0)
     cold = speed.cost(4000, 3.0, warm=False, is_loaded=True, cached_chars=3600)
     warm = speed.cost(4000, 3.0, warm=True, is_loaded=True, cached_chars=3600)
     assert (cold.seconds, cold.price) == pytest.approx((10, 30))

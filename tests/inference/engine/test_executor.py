@@ -46,15 +46,15 @@ def streaming(machine: Machine, count: int) -> list[Request]:
 def test_a_request_counts_its_steps_and_who_else_was_in_them() -> None:
     machine = Machine(WIDE)
     alone = streaming(machine, 1)[0]
-    assert (alone.reading.count, alone.writing.count) == (1, 0)
+    assert (alone.prefill_steps.count, alone.decode_steps.count) == (1, 0)
     machine.add(other := request([n % VOCABULARY for n in range(40)], 50))
     machine.step()
     machine.step()
-    assert (other.reading.count, other.writing.count) == (2, 0), "40 tokens are two chunks and a rest"
+    assert (other.prefill_steps.count, other.decode_steps.count) == (2, 0), "40 tokens are two chunks and a rest"
     machine.step()
-    assert (other.reading.count, other.reading.batch) == (3, 2.0)
+    assert (other.prefill_steps.count, other.prefill_steps.batch) == (3, 2.0)
     machine.finish(alone, other)
-    assert alone.writing.count == len(alone.generated) - 1 < alone.writing.requests
+    assert alone.decode_steps.count == len(alone.generated) - 1 < alone.decode_steps.requests
 
 
 def test_a_token_out_of_reach_is_not_taken_beside_others_that_may_be() -> None:

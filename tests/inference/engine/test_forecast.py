@@ -123,7 +123,7 @@ class Shop:
                 r.generated.append(0)
                 r.stamps.first_token_ns = r.stamps.first_token_ns or self.now_ns
                 r.stamps.last_token_ns = self.now_ns
-                r.writing.count += 1
+                r.decode_steps.count += 1
                 self._end(r)
         self.scheduler.record_step(plan, self.step_s + self.row_s * plan.rows)
 
@@ -405,7 +405,7 @@ def test_a_slow_machine_refuses_nothing_while_nobody_else_is_there() -> None:
     for _ in range(100):
         request = shop.ask("a")
         assert request is not None and request.forecast is not None
-        request.forecast = replace(request.forecast, read_s=1e-9)  # everything takes longer than foretold
+        request.forecast = replace(request.forecast, prefill_s=1e-9)  # everything takes longer than foretold
         shop.run_until(shop.now_ns / 1e9 + 10)
     told = shop.foretold("a", Priority.STANDARD, 100)
     assert told is not None
@@ -484,23 +484,23 @@ WITH_LAST_STEPS = 1.05
 
 
 def test_prompts_are_read_at_the_pace_of_the_streams_beside_them() -> None:
-    hurried, read_s = beside_prompts(None)
+    hurried, prefill_s = beside_prompts(None)
     paced, read_beside_it_s = beside_prompts(0.03)
     assert hurried > 0.035
     assert paced <= WITH_LAST_STEPS * 0.03
-    assert read_s < read_beside_it_s < 3 * read_s
+    assert prefill_s < read_beside_it_s < 3 * prefill_s
 
 
 def test_a_prompt_that_would_be_late_does_not_wait_for_the_pace_of_streams() -> None:
-    _, read_s = beside_prompts(0.03)
+    _, prefill_s = beside_prompts(0.03)
     _, urgent_s = beside_prompts(0.03, target_s=0.2)
-    assert urgent_s < 0.2 < read_s
+    assert urgent_s < 0.2 < prefill_s
 
 
 def test_a_stream_of_a_higher_class_keeps_its_pace_beside_a_prompt_that_would_be_late() -> None:
-    paced, read_s = beside_prompts(0.03, target_s=0.2, priority=Priority.INTERACTIVE)
+    paced, prefill_s = beside_prompts(0.03, target_s=0.2, priority=Priority.INTERACTIVE)
     assert paced <= 0.03
-    assert read_s > 0.2
+    assert prefill_s > 0.2
 
 
 def test_beside_a_prompt_that_is_late_whatever_is_done_streams_keep_their_pace() -> None:
@@ -601,7 +601,7 @@ def test_who_comes_in_the_middle_of_a_step_is_told_to_wait_for_the_rest_of_it() 
             shop.step()
     early, late = told
     assert early and late
-    assert early.read_s - late.read_s == pytest.approx(0.8 * STEP_S, rel=0.1)
+    assert early.prefill_s - late.prefill_s == pytest.approx(0.8 * STEP_S, rel=0.1)
 
 
 def test_the_place_of_those_that_have_waited_for_too_long_gets_free_for_nobody_else() -> None:
@@ -735,7 +735,7 @@ def test_a_repeated_forecast_is_what_a_new_one_would_be_less_the_time_gone_by() 
     shop.now_ns += 20_000_000
     assert told().wait_s == pytest.approx(first.wait_s - 0.02)
     assert told().wait_most_s == pytest.approx(first.wait_most_s - 0.02)
-    assert told().read_s == first.read_s
+    assert told().prefill_s == first.prefill_s
     shop.now_ns += int(REUSE_S * 1e9)
     assert told() == shop.foretold("a")  # too old to be repeated
     shop.ask("a", answer=100)
@@ -783,7 +783,7 @@ def test_requests_that_find_a_slot_say_nothing_of_the_wait_for_one() -> None:
     for _ in range(50):
         request = shop.ask("a")
         assert request is not None and request.forecast is not None
-        request.forecast = replace(request.forecast, read_s=1e-9)  # far too little was foretold
+        request.forecast = replace(request.forecast, prefill_s=1e-9)  # far too little was foretold
         shop.run_until(shop.now_ns / 1e9 + 10)
     for _ in range(4):
         shop.ask("a")

@@ -114,7 +114,7 @@ async def test_a_turn_that_goes_on_computes_what_is_new_and_an_edit_of_it_no_mor
     edited = await talk.ask([*messages, user(4)])
     for generation, question in ((third, user(3)), (edited, user(4))):
         assert computed(generation) <= talk.tokens(question) + MARKUP_MAX
-        assert generation.facts.reading.count == 1, "no step of its own for the markup behind the question"
+        assert generation.facts.prefill_steps.count == 1, "no step of its own for the markup behind the question"
 
 
 async def test_an_answer_is_generated_again_without_a_step_for_its_prompt(talk: Talk) -> None:
@@ -122,7 +122,7 @@ async def test_an_answer_is_generated_again_without_a_step_for_its_prompt(talk: 
     first = await talk.ask(messages)
     again = await talk.ask(messages)
     assert first.facts.cached_tokens == 0
-    assert (computed(again), again.facts.reading.count) == (0, 0)
+    assert (computed(again), again.facts.prefill_steps.count) == (0, 0)
     prompt, answers = talk.model.encode(talk.model.render(messages, TOOLS)), []
     for _ in range(3):
         generation = talk.model.generate(prompt, Sampling(max_tokens=90, temperature=0, top_logprobs=0))

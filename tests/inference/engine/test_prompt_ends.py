@@ -46,7 +46,7 @@ def test_the_same_prompt_is_answered_again_without_computing_any_of_it(rewinds: 
     assert answered(machine, request(PROMPT, tokens)) == len(PROMPT)
     for again in [request(PROMPT, 4), request(PROMPT, 1), request(PROMPT, 2)]:
         assert answered(machine, again) == 0
-        assert (again.cached_tokens, again.miss, again.reading.count) == (len(PROMPT), Miss(len(PROMPT), 32), 0)
+        assert (again.cached_tokens, again.miss, again.prefill_steps.count) == (len(PROMPT), Miss(len(PROMPT), 32), 0)
     assert answered(machine, request(PROMPT, 5, exact=True)) == len(PROMPT), "it is computed in another way"
     for prompt in (PROMPT, [1]):
         answered(machine, request(prompt, 5, exact=True))

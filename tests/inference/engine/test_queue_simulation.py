@@ -82,20 +82,20 @@ def test_a_place_that_goes_from_one_to_the_next_is_none_for_a_newcomer() -> None
 
 
 def test_a_prompt_takes_the_steps_that_it_needs_and_the_rest_of_the_one_under_way() -> None:
-    assert simulate(1, Ahead([RequestAhead(0, 50, 0)]), SPEED, CERTAIN).read_s == pytest.approx(took_s(2))
+    assert simulate(1, Ahead([RequestAhead(0, 50, 0)]), SPEED, CERTAIN).prefill_s == pytest.approx(took_s(2))
     long = simulate(100, Ahead([RequestAhead(0, 50, 0)]), replace(SPEED, rest_s=0.003), CERTAIN)
-    assert long.read_s == pytest.approx(0.003 + took_s(65) + took_s(37))
+    assert long.prefill_s == pytest.approx(0.003 + took_s(65) + took_s(37))
 
 
 def test_a_short_prompt_is_delayed_by_a_long_one_by_no_more_than_its_own_length() -> None:
     beside = simulate(10, Ahead([RequestAhead(0, 50, 5000)]), SPEED, CERTAIN)
-    assert beside.read_s == pytest.approx(took_s(65))  # the step is filled with what else there is to read
-    assert simulate(40, Ahead([RequestAhead(0, 50, 5000)]), SPEED, CERTAIN).read_s == pytest.approx(2 * took_s(65))
+    assert beside.prefill_s == pytest.approx(took_s(65))  # the step is filled with what else there is to read
+    assert simulate(40, Ahead([RequestAhead(0, 50, 5000)]), SPEED, CERTAIN).prefill_s == pytest.approx(2 * took_s(65))
 
 
 def test_a_prompt_that_is_read_while_a_newcomer_waits_delays_it_no_more() -> None:
     simulated = simulate(10, Ahead([RequestAhead(0, 10, 64), RequestAhead(0, 30, 0)]), SPEED, CERTAIN)
-    assert simulated.read_s == pytest.approx(took_s(11))
+    assert simulated.prefill_s == pytest.approx(took_s(11))
 
 
 def test_many_short_waits_and_few_long_ones_are_told_apart() -> None:
@@ -139,4 +139,4 @@ def test_whoever_comes_before_makes_a_wait_no_shorter(
     for quantile in (0.5, 0.95):
         assert 0 <= fewer.wait_s(quantile) <= more.wait_s(quantile) + 1e-9
     assert more.wait_s(0.5) <= more.wait_s(0.95)
-    assert more.read_s >= took_s(1)
+    assert more.prefill_s >= took_s(1)

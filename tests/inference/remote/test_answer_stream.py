@@ -123,7 +123,7 @@ def test_what_our_engine_spells_is_read_as_it_was_meant() -> None:
     )
     likely = TokenLogprob(b"\xe2\x82", -1.0, ((b"zero", -0.5),))
     generation.finish, generation.facts.acceptance.drafted, generation.facts.acceptance.accepted = Finish.DEADLINE, 6, 5
-    generation.facts.reading, generation.facts.writing = Steps(2, 3), Steps(4, 9)
+    generation.facts.prefill_steps, generation.facts.decode_steps = Steps(2, 3), Steps(4, 9)
     first, plain, drawn, end, usage = all_of(
         spell_first("r", [1], (), generation)
         + spell_tokens([2, 0])
@@ -133,10 +133,10 @@ def test_what_our_engine_spells_is_read_as_it_was_meant() -> None:
     assert (first.ids, first.cached, first.placement) == (
         [1],
         4,
-        Placement(2.0, 3.0, generation.facts.miss, reading=Steps(2, 3)),
+        Placement(2.0, 3.0, generation.facts.miss, prefill_steps=Steps(2, 3)),
     )
     assert (plain.ids, drawn.ids, drawn.logprobs) == ([2, 0], [3], [likely])
     assert (end.finish, end.aborted, end.counts, usage.cached) == (Finish.DEADLINE, False, (6, 5), 4)
-    assert end.writing == Steps(4, 9)
+    assert end.decode_steps == Steps(4, 9)
     assert all_of(spell_error("no", 503, "server_error"))[0].error == ("no", 503)
     assert all_of(spell_nothing())[0].finish is Finish.STOP
