@@ -407,7 +407,7 @@ async def run_approved(
                 delta = ArgumentsDelta(index, call.id, call.arguments)
                 sink.write([ItemStarted(index, begun), delta, ItemFinished(index, call)])
                 progress.output.append(call)
-            progress.told = len(progress.output)
+            progress.opening_sent = len(progress.output)
             for call, pending in running.pending:
                 result = await _settled(progress, span, call, pending)
                 read = Addition(fit_in(result.output, count=count), ())

@@ -71,7 +71,7 @@ class TurnOpener:
     ) -> Progress:
         """The turn as its checkpoint has it, before its newest step. Raises InvalidTurn."""
         budget = Budget(turn.limits, now_ns(), self._prices)
-        budget.spend(checkpoint.budget, now_ns())
+        budget.restore(checkpoint.budget, now_ns())
         stores = turn.file_search.vector_store_ids if turn.file_search else ()
         output = checkpoint.output[: checkpoint.before]
         return Progress(
@@ -204,7 +204,7 @@ class StepStarter:
             except UnseenPicture as error:  # a checkpoint has the tokens that stood for it, not the picture
                 raise CannotResume(str(error)) from error
         prompt, thinking = checkpoint.prompt, checkpoint.thinking
-        progress.step = self.step(progress, candidate, generation, prompt, thinking, known=checkpoint.told)
+        progress.step = self.step(progress, candidate, generation, prompt, thinking, known=checkpoint.sent)
         return texts
 
     def step(

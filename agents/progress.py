@@ -66,7 +66,7 @@ class CannotResume(Exception):
 @dataclass(slots=True)
 class Checkpoint:
     """The state of a turn at the start of its newest step, and the progress of that step: the tokens `written`, the ids
-    of the items that were sent (`told`), and the characters sent of the last one."""
+    of the items that were `sent`, and the characters sent of the last one."""
 
     model: str = ""
     prompt: Sequence[int] = ()
@@ -79,7 +79,7 @@ class Checkpoint:
     output: list[Item] = field(default_factory=list)
     sources: list[Passage] = field(default_factory=list)
     written: list[int] = field(default_factory=list)
-    told: Sequence[tuple[str, str]] = ()
+    sent: Sequence[tuple[str, str]] = ()
     chars: int = 0
     finish: Finish | None = None
     ended: bool = False
@@ -107,18 +107,18 @@ class Checkpoint:
             _put(self.sources, mark["from"], [Passage(**source) for source in mark["sources"]])
         elif "written" in mark and mark["of"] == self._step:
             _put(self.written, mark["from"], mark["written"])
-            self.told = tuple((id, call_id) for id, call_id in mark["told"])
+            self.sent = tuple((id, call_id) for id, call_id in mark["told"])
             self.chars, self.ended = mark["chars"], mark["ended"]
             self.finish = Finish(mark["finish"]) if mark["finish"] else None
 
     def _begin(self, mark: Mapping[str, Any]) -> None:
-        told = mark["usage"]
-        usage = {**told, "spent": Spent(**told["spent"]), "predicted": Predicted(**told.get("predicted", {}))}
+        used = mark["usage"]
+        usage = {**used, "spent": Spent(**used["spent"]), "predicted": Predicted(**used.get("predicted", {}))}
         self.model, self.prompt, self.thinking = mark["model"], unpacked(mark["prompt"]), mark["thinking"]
         self.before, self.in_prompt, self.concluding = mark["output"], mark["in_prompt"], mark["concluding"]
         self.usage, self.budget = Usage(**usage), mark["budget"]
         if mark["step"] != self._step:
-            self._step, self.written, self.told, self.chars = mark["step"], [], (), 0
+            self._step, self.written, self.sent, self.chars = mark["step"], [], (), 0
             self.finish, self.ended = None, False
 
 
@@ -172,7 +172,7 @@ class Marks:
             "in_prompt": turn.in_prompt,
             "concluding": turn.concluding,
             "usage": asdict(turn.usage),
-            "budget": turn.budget.told(now_ns()),
+            "budget": turn.budget.state(now_ns()),
         }
         self._turn = turn
         self._begun.append((turn.step, facts))
@@ -210,7 +210,7 @@ def _written(number: int, step: Step, since: int) -> dict[str, Any]:
         "of": number,
         "from": since,
         "written": list(step.ids[since : step.fed]),
-        "told": [[item.id, item.call_id if isinstance(item, FunctionCall) else ""] for item in step.reply.told],
+        "told": [[item.id, item.call_id if isinstance(item, FunctionCall) else ""] for item in step.reply.begun],
         "chars": step.reply.open_chars,
         "finish": str(step.finish) if over else None,
         "ended": step.ended,
@@ -243,7 +243,7 @@ class Progress:
     remembered: list[tuple[bytes, tuple[int, ...]]] = field(default_factory=list)  # exact tokens, for other workers
     needs_another_step: bool = False  # it was started by another worker, which sent its beginning
     opened: bool = False  # the sink is, so that nothing can be refused any more
-    told: int = 0  # items of the output that were sent as its opening
+    opening_sent: int = 0  # items of the output that were sent as its opening
 
     @property
     def step(self) -> Step:
@@ -292,8 +292,8 @@ class Progress:
         if self.needs_another_step:
             return []
         tokens = self._step.generation.prompt_tokens if self._step else 0
-        events: list[Event] = [] if self.told else [TurnStarted(tokens)]
-        for index, item in enumerate(self.output[self.told :], self.told):
+        events: list[Event] = [] if self.opening_sent else [TurnStarted(tokens)]
+        for index, item in enumerate(self.output[self.opening_sent :], self.opening_sent):
             match item:
                 case FileSearchCall():
                     started = RetrievalStarted(index, replace(item, results=(), status="in_progress"))
@@ -301,7 +301,7 @@ class Progress:
                 case ToolListing():
                     begun = replace(item, tools=(), error="", status="in_progress")
                     events += [ItemStarted(index, begun), ItemFinished(index, item)]
-        self.told = len(self.output)
+        self.opening_sent = len(self.output)
         return events
 
     def add(self, step: Step) -> None:
@@ -413,12 +413,12 @@ class Progress:
         return None if owner is Owner.REQUEST else f"{owner}.tokens"
 
     def failed(self, error: Exception) -> TurnFinished:
-        code, message = _told(error)
+        code, message = _code_and_message(error)
         return replace(self._finished("failed"), error_code=code, error_message=message)
 
     def failed_before_step(self, error: Exception) -> TurnFinished:
         """The end of a turn whose first step could not begin, although it had been accepted."""
-        code, message = _told(error)
+        code, message = _code_and_message(error)
         return TurnFinished("failed", tuple(self.output), self.usage, error_code=code, error_message=message)
 
     def _finished(self, status: TurnStatus, cut: str | None = None) -> TurnFinished:
@@ -446,7 +446,7 @@ class Progress:
         )
 
 
-def _told(error: Exception) -> tuple[str, str]:
+def _code_and_message(error: Exception) -> tuple[str, str]:
     """Code and message. That of an unexpected error is only logged: it may contain data of others."""
     if isinstance(error, InferenceError | AgentError):
         return error.code or "server_error", str(error)
@@ -466,18 +466,18 @@ def replay(progress: Progress, checkpoint: Checkpoint, texts: Sequence[str]) -> 
 def _replayed(progress: Progress, checkpoint: Checkpoint, texts: Sequence[str]) -> list[Event]:
     step, output = progress.step, checkpoint.output
     before = [_item_event(index, item) for index, item in enumerate(progress.output)]
-    behind = output[checkpoint.before + len(checkpoint.told) :] if checkpoint.ended else []
+    behind = output[checkpoint.before + len(checkpoint.sent) :] if checkpoint.ended else []
     step.calls.answered, step.calls.lost = len(behind), True
-    told = step.replay(texts)
+    replayed = step.replay(texts)
     if checkpoint.ended:
-        told += step.end(fallback=progress.fallback)
+        replayed += step.end(fallback=progress.fallback)
     step.calls.lost = False
-    if (len(step.reply.told), step.reply.open_chars) != (len(checkpoint.told), checkpoint.chars):
+    if (len(step.reply.begun), step.reply.open_chars) != (len(checkpoint.sent), checkpoint.chars):
         raise CannotResume("its tokens do not decode to the text that was sent")
     if checkpoint.ended:
         progress.add(step)
         progress.output += behind
-    return [*before, *told, *(_item_event(len(output) - len(behind) + n, item) for n, item in enumerate(behind))]
+    return [*before, *replayed, *(_item_event(len(output) - len(behind) + n, item) for n, item in enumerate(behind))]
 
 
 def _item_event(index: int, item: Item) -> Event:

@@ -112,7 +112,7 @@ class Reply:
     _open: Message | Reasoning | FunctionCall | None = None  # without its text
     _texts: list[str] = field(default_factory=list)  # of the open item
     _logprobs: list[TokenLogprob] = field(default_factory=list)
-    _told: tuple[TokenLogprob, ...] = ()  # of tokens whose text is still held back
+    _pending_logprobs: tuple[TokenLogprob, ...] = ()  # of tokens whose text is still held back
     _space: str = ""  # white space that is sent only if visible text or a stop string follows
     _written: list[str] = field(default_factory=list)  # all text, if every call is dropped
     _twins: list[str] = field(default_factory=list)  # arguments of earlier calls that begin like those of the new one
@@ -124,7 +124,7 @@ class Reply:
         return [item for item in self.items if isinstance(item, FunctionCall)]
 
     @property
-    def told(self) -> list[Item]:
+    def begun(self) -> list[Item]:
         """The items that have begun."""
         return [*self.items, *([self._open] if self._open else [])]
 
@@ -145,7 +145,7 @@ class Reply:
 
     def feed(self, text: str, logprobs: tuple[TokenLogprob, ...] = ()) -> list[Event]:
         if logprobs:
-            self._told += logprobs
+            self._pending_logprobs += logprobs
         text = storable(text)
         if not self.calls_max:
             self._written.append(text)
@@ -162,7 +162,7 @@ class Reply:
         events += self._release()
         if self.stops.met is not None and self._space and isinstance(self._open, Message):
             events += self._grow(self._space)
-        if self.verbatim and self._told and self.stops.met is None:  # the end, which has no text
+        if self.verbatim and self._pending_logprobs and self.stops.met is None:  # the end, which has no text
             events += [] if isinstance(self._open, Message) else self._start(_empty(Message))
             events += self._grow("")
         events += self._close(status)
@@ -170,7 +170,9 @@ class Reply:
             self.exact = False
             events += self._start(_empty(Message))
             shown = self.stops.push(fallback) + self.stops.flush()
-            self._told = _within(shown, self._told) if shown in self.written else ()  # else it is not the model's
+            if shown not in self.written:  # it is not the model's
+                self._pending_logprobs = ()
+            self._pending_logprobs = _within(shown, self._pending_logprobs)
             self.over |= self.stops.met is not None
             events += self._grow(shown) if shown else []
             events += self._close(status)
@@ -194,7 +196,7 @@ class Reply:
         shown = self.stops.push(text.lstrip() if begins else text)
         if self.stops.met is not None:
             self.over = True
-            self._told = _before(self.stops.rest, self._told)
+            self._pending_logprobs = _before(self.stops.rest, self._pending_logprobs)
         return self._say(Message, shown)
 
     def _release(self) -> list[Event]:
@@ -230,8 +232,8 @@ class Reply:
         if not shown:
             self._space = text if goes_on else self._space
             return []
-        if self._told and not self.verbatim:
-            self._told = _within(shown, self._told)
+        if self._pending_logprobs and not self.verbatim:
+            self._pending_logprobs = _within(shown, self._pending_logprobs)
         begun = [] if goes_on else [*self._close("completed"), *self._start(_empty(kind))]
         self._space = text[len(shown) :]
         return begun + self._grow(shown)
@@ -286,14 +288,14 @@ class Reply:
         return [ItemStarted(self._index, item)]
 
     def _grow(self, text: str) -> list[Event]:
-        item, told, self._told = self._open, self._told, ()
+        item, logprobs, self._pending_logprobs = self._open, self._pending_logprobs, ()
         if item is None:
             return []
         self._texts.append(text)
         if isinstance(item, Message):
-            if told:
-                self._logprobs += told
-            return [TextDelta(self.first_index + len(self.items), item.id, text, told)]
+            if logprobs:
+                self._logprobs += logprobs
+            return [TextDelta(self.first_index + len(self.items), item.id, text, logprobs)]
         kind = ReasoningDelta if isinstance(item, Reasoning) else ArgumentsDelta  # without log probabilities
         return [kind(self._index, item.id, text)]
 
@@ -319,26 +321,26 @@ class Reply:
         return self.first_index + len(self.items)
 
 
-def _before(text: str, told: tuple[TokenLogprob, ...]) -> tuple[TokenLogprob, ...]:
+def _before(text: str, logprobs: tuple[TokenLogprob, ...]) -> tuple[TokenLogprob, ...]:
     """All but the last tokens, which spell the text."""
     left = len(text.encode())
-    while told and len(told[-1].token) <= left:
-        left -= len(told[-1].token)
-        told = told[:-1]
-    return told
+    while logprobs and len(logprobs[-1].token) <= left:
+        left -= len(logprobs[-1].token)
+        logprobs = logprobs[:-1]
+    return logprobs
 
 
-def _within(text: str, told: tuple[TokenLogprob, ...]) -> tuple[TokenLogprob, ...]:
+def _within(text: str, logprobs: tuple[TokenLogprob, ...]) -> tuple[TokenLogprob, ...]:
     """The tokens from the first one of the text on: those before it are marks, or white space that is not shown. The
     white space that a text begins with may stand for a mark."""
-    spelled = b"".join(each.token for each in told)
+    spelled = b"".join(each.token for each in logprobs)
     at = spelled.rfind(text.encode("utf-8", "replace"))
     if at < 0:
         at = spelled.rfind(text.lstrip().encode("utf-8", "replace"))
-    while told and at >= len(told[0].token):
-        at -= len(told[0].token)
-        told = told[1:]
-    return told
+    while logprobs and at >= len(logprobs[0].token):
+        at -= len(logprobs[0].token)
+        logprobs = logprobs[1:]
+    return logprobs
 
 
 def _empty(kind: type[Message] | type[Reasoning]) -> Message | Reasoning:

@@ -95,16 +95,16 @@ class StepSpans:
     verdict: Callable[[], Verdict | None]
     model: str = ""  # if there are several
     priority: Priority = Priority.STANDARD
-    told_prefill: bool = False
+    has_prefill: bool = False
     place: int | None = None  # in the queue, as first reported to the client
     image_tokens: int = 0  # of the prompt
     _prefill: Span | None = None
     _decoded: bool = False
 
     def prefilled(self) -> None:
-        if self.told_prefill:
+        if self.has_prefill:
             return
-        self.told_prefill = True
+        self.has_prefill = True
         stamps = self.generation.facts.stamps
         queued_ns = self._connected() if self.generation.facts.hops else stamps.submitted_ns
         queue = self.trace.add("queue", queued_ns, stamps.admitted_ns or now_ns())
@@ -210,7 +210,7 @@ class Step:
         self.is_whole = True
 
     def feed(self, delta: Delta) -> list[Event]:
-        if not self.spans.told_prefill:
+        if not self.spans.has_prefill:
             self.spans.prefilled()
         # The answer ends with the token that completes a stop string, even if the engine has not yet heard of it; and
         # the log probabilities of a text are those of its tokens, not of the marks beside it.
@@ -285,7 +285,7 @@ class Step:
 
     def steer(self, *, stop_tools: bool) -> None:
         """End early: at once, or once the calls that it has begun have their results."""
-        if not any(isinstance(item, FunctionCall) for item in self.reply.told):
+        if not any(isinstance(item, FunctionCall) for item in self.reply.begun):
             self.generation.cancel()
         if stop_tools:
             self.calls.cancel()

@@ -328,7 +328,7 @@ class Budget:
     circling: bool = False
     _seen: Counter[tuple[str, str]] = field(default_factory=Counter)
 
-    def told(self, now_ns: int) -> dict[str, Any]:
+    def state(self, now_ns: int) -> dict[str, Any]:
         """What is spent, as JSON."""
         return {
             "elapsed_ms": (now_ns - self.started_ns) / 1e6,
@@ -341,12 +341,12 @@ class Budget:
             "seen": [[name, arguments, count] for (name, arguments), count in self._seen.items()],
         }
 
-    def spend(self, told: Mapping[str, Any], now_ns: int) -> None:
+    def restore(self, state: Mapping[str, Any], now_ns: int) -> None:
         """Restore what a turn had spent where it started. Raises KeyError, TypeError and ValueError."""
-        self.started_ns = now_ns - int(told["elapsed_ms"] * 1e6)
-        self.steps, self.calls, self.tokens = told["steps"], told["calls"], told["tokens"]
-        self.cost, self.tool_s, self.circling = told["cost"], told["tool_s"], told["circling"]
-        self._seen = Counter({(name, arguments): count for name, arguments, count in told["seen"]})
+        self.started_ns = now_ns - int(state["elapsed_ms"] * 1e6)
+        self.steps, self.calls, self.tokens = state["steps"], state["calls"], state["tokens"]
+        self.cost, self.tool_s, self.circling = state["cost"], state["tool_s"], state["circling"]
+        self._seen = Counter({(name, arguments): count for name, arguments, count in state["seen"]})
 
     def admit(self, name: str, arguments: str) -> bool:
         """Whether one more tool call may run; counts it if so."""

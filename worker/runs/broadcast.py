@@ -239,16 +239,16 @@ class Reader:
         self.sent = number  # the next frame to send
 
     def push(self) -> None:
-        stream, frames, told = self._stream, self._broadcast.frames, self._broadcast.told
-        while self.sent < told and stream.has_room:
-            end = min(told, self.sent + BATCH_FRAMES)
+        stream, frames, sendable = self._stream, self._broadcast.frames, self._broadcast.sendable
+        while self.sent < sendable and stream.has_room:
+            end = min(sendable, self.sent + BATCH_FRAMES)
             stream.send(frames[self.sent : end])
             self.sent = end
         self._broadcast.on_sent(self.sent)
 
 
 class Broadcast:
-    """`frames[n]` is the encoded event with the sequence number n; the first ones were sent before it began (`told`).
+    """`frames[n]` is the encoded event with the sequence number n; the first ones were sent before it began.
 
     `settle` stores that a queued response cannot be restarted; `resumed`: it was begun by a worker that was lost.
     """
@@ -258,17 +258,17 @@ class Broadcast:
         turn: ResponseTurn,
         trace: Trace,
         event_log: EventLog,
-        told: Sequence[WireEvent],
+        sent_before: Sequence[WireEvent],
         *,
         resumed: bool,
         settle: Callable[[], Awaitable[None]] | None,
     ) -> None:
-        self.frames: list[bytes] = list(map(encode, told))
+        self.frames: list[bytes] = list(map(encode, sent_before))
         beginning = None if resumed else begun(turn)
-        self.journal = Journal(turn.tenant_id, turn.frame.id, self.frames, beginning, stored=len(told))
+        self.journal = Journal(turn.tenant_id, turn.frame.id, self.frames, beginning, stored=len(sent_before))
         self.journal.on_stored = self._on_stored
         self._event_log = event_log
-        self._encoder = EventEncoder(turn.frame, len(told))
+        self._encoder = EventEncoder(turn.frame, len(sent_before))
         self._is_streamed, self._is_stored = turn.frame.request.streamed, turn.frame.request.stored
         self._first = FirstTokens(trace, were_sent=resumed)
         self._settle = settle
@@ -288,7 +288,7 @@ class Broadcast:
         return self._encoder.output
 
     @property
-    def told(self) -> int:
+    def sendable(self) -> int:
         """The number of frames that may be sent."""
         if self.journal.continuation is None or self._over:
             return len(self.frames)
@@ -376,10 +376,10 @@ class Broadcast:
         """`trace` ends the trace: nothing is added to it afterwards."""
         if self._followers:  # where no event was stored before the end, they go out below, together with that
             self._first.sent(len(self.frames) + len(self._rest))
-        told = list(map(encode, self._encoder.trace(trace()))) if self._encoder.tells_trace else []
+        traced = list(map(encode, self._encoder.trace(trace()))) if self._encoder.tells_trace else []
         if self.journal.stored > len(self.frames):
-            self.journal.late = told
-        self._publish([*self._rest, *told, *self._end], last=True)
+            self.journal.late = traced
+        self._publish([*self._rest, *traced, *self._end], last=True)
 
     async def flush(self, give_up_s: float) -> None:
         """Store the end that could not be stored before: a client that reads the response now should find it."""

@@ -101,12 +101,12 @@ ATTEMPTS_MAX, PROGRESS_EVENTS = 3, 100
 
 @dataclass(slots=True)
 class Continuation:
-    """The `job` once, then the marks of the turn, while `is_told`: nothing is stored of a response that is held
+    """The `job` once, then the marks of the turn, while `is_sent`: nothing is stored of a response that is held
     back."""
 
     job: dict[str, Any]
     marks: Marks
-    is_told: Callable[[], bool]
+    is_sent: Callable[[], bool]
     _job_kept: bool = False
     _number: int = -1  # of the last event that the newest marks stand beside
     _newest: list[dict[str, Any]] | None = None
@@ -115,7 +115,7 @@ class Continuation:
         """The marks to store with the events up to this one; the same ones when storing is retried."""
         if self._newest is None or number != self._number:
             job = [] if self._job_kept else [{"job": self.job}]
-            self._number, self._newest = number, [*job, *self.marks.take()] if self.is_told() else []
+            self._number, self._newest = number, [*job, *self.marks.take()] if self.is_sent() else []
         return self._newest
 
     def keep(self) -> None:

@@ -159,9 +159,10 @@ class Runs:
         services = self.services
         queued = await services.queue.job(taken.tenant_id, taken.response_id)
         turn, ledger = await restored_turn(services, taken, queued.request, queued.caller)
-        told = (await services.running.read(taken.tenant_id, taken.response_id, -1)).events
+        sent_before = (await services.running.read(taken.tenant_id, taken.response_id, -1)).events
+        job = job_of(services, turn, GO_ON.grace_s)
         with suppress(RunCancelled):  # it has stored its end
-            run = await self._begin(turn, ledger, ExitStack(), GO_ON, told, job_of(services, turn, GO_ON.grace_s))
+            run = await self._begin(turn, ledger, ExitStack(), GO_ON, sent_before, job)
             await run.wait()
 
     async def _begin(
@@ -170,14 +171,14 @@ class Runs:
         ledger: Ledger,
         held: ExitStack,
         on_disconnect: Disconnect,
-        told: Sequence[WireEvent] = (),
+        sent_before: Sequence[WireEvent] = (),
         job: dict[str, Any] | None = None,
         interrupted: InterruptedResponse | None = None,
         promised: bool = False,
     ) -> Run:
-        """Start a response; raises the errors that refuse it. `held` is closed at its end; `told` are earlier events.
+        """Start a response; raises the errors that refuse it. `held` is closed at its end.
         See `Run` for the other parameters."""
-        run = Run(self.services, turn, ledger, self._event_log, told, job, interrupted, promised=promised)
+        run = Run(self.services, turn, ledger, self._event_log, sent_before, job, interrupted, promised=promised)
         run.readers.policy = on_disconnect
         run.on_successor = partial(self._succeed, run)
         self._runs[run.id] = run

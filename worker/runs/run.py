@@ -75,7 +75,7 @@ class Run:
         turn: ResponseTurn,
         ledger: Ledger,
         event_log: EventLog,
-        told: Sequence[WireEvent] = (),
+        sent_before: Sequence[WireEvent] = (),
         job: dict[str, Any] | None = None,
         interrupted: InterruptedResponse | None = None,
         *,
@@ -89,7 +89,7 @@ class Run:
             turn,
             ledger.trace,
             event_log,
-            told,
+            sent_before,
             resumed=interrupted is not None,
             settle=partial(settle, services, turn) if settles else None,
         )
@@ -140,7 +140,7 @@ class Run:
 
     @property
     def can_move(self) -> bool:
-        """Whether another worker restarts it, or resumes it behind what was told, once this one has left it."""
+        """Whether another worker restarts it, or resumes it behind what was sent, once this one has left it."""
         return self.broadcast.is_held_back or self.broadcast.journal.continuation is not None
 
     @property
@@ -245,7 +245,7 @@ class Run:
             try:
                 with self.broadcast.followed_by(reader):
                     await self.wait()
-                    while reader.sent < self.broadcast.told:
+                    while reader.sent < self.broadcast.sendable:
                         await stream.room()
             finally:
                 stream.on_room.remove(reader.push)
@@ -342,8 +342,8 @@ class Run:
             or turn.only_reads
         ):
             return None
-        told, marks = self.broadcast, Marks(self.broadcast.until_stored)
-        told.journal.continuation = Continuation(self._job, marks, lambda: not told.is_held_back)
+        broadcast, marks = self.broadcast, Marks(self.broadcast.until_stored)
+        broadcast.journal.continuation = Continuation(self._job, marks, lambda: not broadcast.is_held_back)
         return marks
 
     async def _conclude(self, finished: TurnFinished) -> str:
@@ -371,18 +371,18 @@ class Run:
         return finished.status
 
     async def _store_end(
-        self, snapshot: dict[str, Any], finished: TurnFinished, told: Callable[[], Batch], give_up_s: float
+        self, snapshot: dict[str, Any], finished: TurnFinished, batch: Callable[[], Batch], give_up_s: float
     ) -> Batch:
         """Returns the events that are stored. Adds the successor to the snapshot, if something was said: up to now."""
         if self.successor is not None:
             snapshot[SUCCESSOR] = self.successor.id
         record = changed(record_of(self.turn, snapshot, finished.output), remembered=finished.remembered)
-        events = told()
+        events = batch()
         try:
             await certain(lambda: self._finish(record, events), give_up_s)
         except SaidMeanwhile as said:
             snapshot[SUCCESSOR] = said.successor_id
-            return await self._store_end(snapshot, finished, told, give_up_s)
+            return await self._store_end(snapshot, finished, batch, give_up_s)
         return events
 
     async def _finish(self, record: ResponseRecord, events: Batch) -> None:
