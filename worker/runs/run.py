@@ -29,9 +29,10 @@ from migrations.pool import DATABASE_AWAY, certain
 from worker.errors import BROKE, ApiError
 from worker.http.error_mapping import refusal, to_api_error
 from worker.lifecycle.supervisor import at_most
-from worker.runs.broadcast import Broadcast, EventLog, Reader
+from worker.runs.broadcast import Broadcast, Reader
 from worker.runs.cache_diagnostics import diagnosed
 from worker.runs.continuation import Batch, Continuation, InterruptedResponse, ResponseEnd, completed_items
+from worker.runs.event_log import EventLog
 from worker.runs.event_stream import Readers, Stream
 from worker.runs.ledger import Ledger
 from worker.runs.presence import FOLLOW, FOLLOWED_S

@@ -19,8 +19,8 @@ from tests.agents.turns import user
 from tests.worker.answering import answering, events_of, stream
 from worker.lifecycle.supervisor import Supervisor
 from worker.runs import broadcast
-from worker.runs.broadcast import EventLog, Journal
 from worker.runs.continuation import GAP, UNSTORED_EVENTS_MAX, Batch, ResponseEnd
+from worker.runs.event_log import EventLog, Journal
 from worker.runs.running_store import RunningStore
 from worker.wire.events import data_of, encode
 

@@ -10,7 +10,7 @@ from inference.testing import ScriptedModel
 from migrations.pool import Database
 from tests.worker.answering import MODEL, answering, events_of, stream
 from worker.runs import record
-from worker.runs.broadcast import EventLog
+from worker.runs.event_log import EventLog
 from worker.runs.event_stream import Stream
 
 CHAT = {"messages": [{"role": "user", "content": "x"}]}
