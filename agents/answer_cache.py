@@ -72,7 +72,7 @@ class CachedGeneration:
     def cancel(self) -> None:
         self.finish = self.finish or Finish.CANCELLED
 
-    def end_thought(self) -> None:
+    def end_reasoning(self) -> None:
         """Without effect: all of it is there."""
 
 

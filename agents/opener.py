@@ -28,7 +28,7 @@ from agents.toolbox import AvailableTools, Extent, Stage, constraint_of, defect_
 from agents.turn import TOKENS_MAX, Budget, Prices, Turn
 from inference.errors import InferenceError, InvalidSchema, TextTooLong, UnseenPicture
 from inference.frozen import changed
-from inference.generation import Due, Finish, Generation, Grammar, Sampling, Terms, ThoughtLimit
+from inference.generation import Due, Finish, Generation, Grammar, ReasoningLimit, Sampling, Terms
 from inference.prompt import Segment, image_tokens
 from inference.trace import Trace, now_ns
 from retrieval.passage import Passage
@@ -266,8 +266,8 @@ class StepStarter:
         turn, calls_max = progress.turn, _calls_max(progress, candidate)
         asked = turn.sampling.at_most(progress.budget.remaining_tokens)
         asked = asked.completed(candidate.model.usual_sampling.values)
-        if (thought := _thought_of(progress, candidate, thinking)) is not None:
-            asked = changed(asked, thought=thought)
+        if (limit := _reasoning_limit(progress, candidate, thinking)) is not None:
+            asked = changed(asked, reasoning_limit=limit)
         if judge is not None:
             asked = judged(asked, judge)
         if not calls_max and turn.answer_format is None:
@@ -330,9 +330,9 @@ def _calls_max(progress: Progress, candidate: Candidate) -> int:
     return 1 if is_named or candidate.dialect.one_call or not turn.parallel_tool_calls else CALLS_MAX
 
 
-def _thought_of(progress: Progress, candidate: Candidate, begun: bool) -> ThoughtLimit | None:
+def _reasoning_limit(progress: Progress, candidate: Candidate, begun: bool) -> ReasoningLimit | None:
     """How the reasoning of the next step is ended, after what is left of the turn's budget."""
-    limit, most = candidate.thought, progress.turn.limits.thought_tokens
+    limit, most = candidate.reasoning_limit, progress.turn.limits.thought_tokens
     if limit is None or progress.turn.prompt:
         return None
     left = max(0, most - progress.usage.reasoning_tokens) if most < TOKENS_MAX else None

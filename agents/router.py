@@ -14,7 +14,7 @@ from agents.message import Compaction, FunctionCall, FunctionCallOutput, Item, M
 from agents.parser.dialect import Dialect, choose
 from agents.routing.policy import Cost, Decision, Fixed, Policy, Situation, Speed, Steps, decide, language_of, named_by
 from agents.turn import ANSWER_TOKENS, Turn
-from inference.generation import Generation, ThoughtLimit
+from inference.generation import Generation, ReasoningLimit
 from inference.language_model import LanguageModel
 from inference.lru_cache import LruCache
 from inference.prompt import NO_OPTIONS, Value
@@ -76,13 +76,13 @@ class Candidate:
         return tuple(ids[0] for ids in spelled if len(ids) == 1)
 
     @cached_property
-    def thought(self) -> ThoughtLimit | None:
+    def reasoning_limit(self) -> ReasoningLimit | None:
         """How its reasoning is ended; None for a model without marks of reasoning that are known."""
         if (parts := self.dialect.thought_and_answer) is None:
             return None
         marks, answer = parts
         ends = self.model.tokenize(marks.close + answer, add_special=False, parse_special=True)
-        return ThoughtLimit(marks.open, marks.close, tuple(ends)) if ends else None
+        return ReasoningLimit(marks.open, marks.close, tuple(ends)) if ends else None
 
     @property
     def answer_tokens(self) -> int:

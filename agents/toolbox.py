@@ -34,7 +34,7 @@ from inference.grammar import calls
 from inference.grammar.calls import ANY_OBJECT, OPEN, CallableFunction, Forced, tool_grammar
 from inference.grammar.conformance import check
 from inference.grammar.constraint import check_productive
-from inference.grammar.lark import Thought, escaped, grammar, hollow, told, value_of
+from inference.grammar.lark import ReasoningMarks, escaped, grammar, hollow, told, value_of
 from inference.grammar.schema import restated
 from inference.lru_cache import LruCache
 from inference.trace import now_ns
@@ -352,7 +352,8 @@ def constraint_of(
     Raises InvalidSchema, and InvalidTurn for a constraint that the model's dialect does not support.
     """
     answer = _answer_schema(turn.answer_format, extent) if turn.answer_format else None
-    thought = Thought(dialect.thoughts.open, dialect.thoughts.close, stage.thinking) if dialect.thoughts else None
+    marks = dialect.thoughts
+    thought = ReasoningMarks(marks.open, marks.close, stage.thinking) if marks else None
     functions = _functions(offer, extent) if stage.calls_max else []
     if turn.answer_format and not _can_hold(dialect, tools=bool(functions)):
         raise InvalidTurn("This model cannot be held to a format here: leave it out.", param=turn.answer_format.param)

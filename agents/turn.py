@@ -178,12 +178,12 @@ class AnswerNow:
         """The step that runs from here on."""
         self._generation = generation
         if self.wanted:
-            generation.end_thought()
+            generation.end_reasoning()
 
     def ask(self) -> None:
         self.wanted = True
         if self._generation is not None:
-            self._generation.end_thought()
+            self._generation.end_reasoning()
 
 
 class Steerable(Protocol):

@@ -48,7 +48,7 @@ class Grammar(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class ThoughtLimit:
+class ReasoningLimit:
     """How the reasoning between two marks is ended: by the tokens `ends` of its closing mark and of what the answer
     begins with, after `tokens` of it, or when the caller says so. `begun`: the prompt ends within it."""
 
@@ -88,7 +88,7 @@ class Sampling:
     top_logprobs: int | None = None  # number of alternatives per token; None: no log probabilities at all
     scores_prompt: bool = False  # log probabilities of the prompt's tokens too, which are then all computed
     grammar: Grammar | None = None
-    thought: ThoughtLimit | None = None  # None: of a model that does not reason
+    reasoning_limit: ReasoningLimit | None = None  # None: of a model that does not reason
     open: frozenset[str] = frozenset()  # names of parameters that the model chooses: see `completed`
 
     def completed(self, usual: Mapping[str, float]) -> Sampling:
@@ -360,7 +360,7 @@ class Generation(Protocol):
 
     def cancel(self) -> None: ...
 
-    def end_thought(self) -> None:
+    def end_reasoning(self) -> None:
         """End the reasoning that runs, and all that follows, at the next token; without effect if an engine cannot."""
 
 

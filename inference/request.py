@@ -9,7 +9,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import field
 
-from inference.engine.sampler import Sampler, Thought
+from inference.engine.reasoning_budget import ReasoningBudget
+from inference.engine.sampler import Sampler
 from inference.errors import EmptyPrompt, InferenceError, TooManyTokens, UnknownToken
 from inference.frozen import dataclass
 from inference.generation import Delta, DeltaStream, Facts, Finish, Priority, Sampling, Terms, TokenLogprob
@@ -34,7 +35,7 @@ def room_for(prompt: Sequence[int], sampling: Sampling, terms: Terms, *, context
     room = context - len(prompt)
     if room < 1 + len(terms.written):
         raise TooManyTokens(len(prompt), context)
-    ends = sampling.thought.ends if sampling.thought else ()
+    ends = sampling.reasoning_limit.ends if sampling.reasoning_limit else ()
     unknown = next((token for token in (*sampling.logit_bias, *ends) if not 0 <= token < vocabulary), None)
     if unknown is not None:
         raise UnknownToken(f"the request names token {unknown}; this model has {vocabulary} tokens")
@@ -68,7 +69,7 @@ class Request(Facts):
     keeps_slot: bool = False  # never preempted: see FLOOR_NS in inference.engine.load
     deadline_ns: int | None = None  # monotonic; ends it then, waiting or running
     cancelled: bool = False
-    thought: Thought | None = None
+    reasoning: ReasoningBudget | None = None
     finish: Finish | None = None
 
     def ending(self, now_ns: int) -> Finish | None:
@@ -81,7 +82,7 @@ class Request(Facts):
     @property
     def takes_most_likely(self) -> bool:
         """Whether its next token is the most likely one, whatever else holds: then the sampler need not be asked."""
-        return self.sampler.takes_most_likely and not (self.thought and self.thought.interferes)
+        return self.sampler.takes_most_likely and not (self.reasoning and self.reasoning.interferes)
 
     def spare_s(self, now_ns: int) -> float:
         """Seconds until the next token of a paced stream is due; negative if it is late."""
@@ -212,9 +213,9 @@ class Handle(DeltaStream):
             self._request.cancelled = True
             self._wake()
 
-    def end_thought(self) -> None:
-        if self._request.thought is not None:
-            self._request.thought.ending = True
+    def end_reasoning(self) -> None:
+        if self._request.reasoning is not None:
+            self._request.reasoning.ending = True
 
     def take(self, news: TokenUpdate) -> bool:
         """Apply the result of a step. Returns whether the caller has to schedule `flush`."""

@@ -78,13 +78,13 @@ class ScriptedGeneration:
     def cancel(self) -> None:
         self._cancelled.set()
 
-    def end_thought(self) -> None:
+    def end_reasoning(self) -> None:
         """Go on with the closing mark, now or as soon as there is a thought."""
         self._ends_thought = True
 
     def _end_thought(self) -> None:
         """End the thought that is being told if it is to end. It has as many tokens as pieces."""
-        limit, written, chars = self.sampling.thought, len(self.ids), self._piece_chars
+        limit, written, chars = self.sampling.reasoning_limit, len(self.ids), self._piece_chars
         if limit is None:
             return
         spent = (written * chars - (0 if limit.begun else len(limit.open))) // chars

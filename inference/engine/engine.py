@@ -20,7 +20,8 @@ from inference.engine.encoder_thread import EncoderThread
 from inference.engine.executor import Executor
 from inference.engine.fairness import within_share
 from inference.engine.forecast import Forecasts
-from inference.engine.sampler import Sampler, Thought
+from inference.engine.reasoning_budget import ReasoningBudget
+from inference.engine.sampler import Sampler
 from inference.engine.scheduler import AHEAD_TOKENS_MIN, Scheduler
 from inference.errors import (
     EngineStopped,
@@ -124,6 +125,7 @@ class Engine:
         known = 0 if sampling.scores_prompt else self._scheduler.slots.longest(prompt, scope)
         uncached = max(1, len(prompt) - known)
         self._check_queue(len(prompt), terms.salt)
+        limit = sampling.reasoning_limit
         request = Request(
             prompt=list(prompt),
             max_tokens=min(sampling.max_tokens, room),
@@ -138,7 +140,7 @@ class Engine:
             pace_s=terms.due.pace_s,
             forecast=self._forecasts.check(uncached, terms.due, terms.salt, terms.priority, now_ns()),
             deadline_ns=terms.deadline_ns,
-            thought=Thought(sampling.thought, self._pieces, self._end_tokens) if sampling.thought else None,
+            reasoning=ReasoningBudget(limit, self._pieces, self._end_tokens) if limit else None,
             boundaries=PromptTokens.boundaries_of(prompt),
             pictures=pictures,
         )

@@ -187,11 +187,11 @@ class Executor:
 
     def _draw(self, request: Request, logits: NDArray[np.float32]) -> None:
         try:
-            thought, written = request.thought, request.generated
-            due = thought.due(written) if thought else None
-            token = request.sampler.draw(logits, due, thought.banned(written) if thought else ())
-            if thought and due is not None and token != due:
-                thought.refuse()
+            reasoning, written = request.reasoning, request.generated
+            due = reasoning.due(written) if reasoning else None
+            token = request.sampler.draw(logits, due, reasoning.banned(written) if reasoning else ())
+            if reasoning and due is not None and token != due:
+                reasoning.refuse()
         except InferenceError as error:
             self._finish(request, Finish.ERROR, error)
         except Exception as error:  # isolation: one request's settings must not end the others

@@ -14,7 +14,7 @@ from typing import Any
 
 from inference.errors import InvalidSchema
 from inference.grammar.declared import ANY, Declared
-from inference.grammar.lark import Thought, grammar, literal, up_to, value_of
+from inference.grammar.lark import ReasoningMarks, grammar, literal, up_to, value_of
 from inference.grammar.schema import restated
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
@@ -40,7 +40,7 @@ def tool_grammar(
     calls_max: int = CALLS_MAX,
     required: bool = False,
     answer: Mapping[str, Any] | None = None,
-    thought: Thought | None = None,
+    thought: ReasoningMarks | None = None,
 ) -> str:
     """`<tool_call>\\n{"name": ..., "arguments": {...}}\\n</tool_call>`, each call on lines of its own.
 
@@ -98,7 +98,7 @@ class Forced:
     """The answer consists of one to `calls_max` calls, after reasoning if the model may produce it."""
 
     calls_max: int
-    thought: Thought | None = None
+    thought: ReasoningMarks | None = None
 
     def grammar(self, call: str, rules: Mapping[str, str], between: str = "") -> str:
         return grammar(self.several("made", between), {**rules, "made": call}, self.thought)
@@ -163,7 +163,7 @@ def harmony_calls(functions: Sequence[CallableFunction], forced: Forced | None =
         head = literal(f"{CHANNEL}commentary to=functions.")
         types = {"recipient": rules["recipient"].replace("TYPE", literal(" <|constrain|>json<|message|>"))}
         del rules["TYPE"]
-        thought = Thought(f"{CHANNEL}analysis<|message|>", "<|end|>")
+        thought = ReasoningMarks(f"{CHANNEL}analysis<|message|>", "<|end|>")
         rules |= types | {"thinking[lazy]": up_to(thought.close, thought.open)}
         return grammar(f"(thinking {literal('<|start|>assistant')})? {head} recipient", rules)
     rules |= {

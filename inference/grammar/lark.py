@@ -15,7 +15,7 @@ _QUOTED = re.compile(r'/(?:\\.|[^/\\\n])+/|"(?:\\.|[^"\\])*"')
 
 
 @dataclass(frozen=True, slots=True)
-class Thought:
+class ReasoningMarks:
     """The markers around a model's reasoning; `begun` if the prompt ends inside it."""
 
     open: str
@@ -23,7 +23,7 @@ class Thought:
     begun: bool = False
 
 
-def grammar(start: str, rules: Mapping[str, str], thought: Thought | None = None) -> str:
+def grammar(start: str, rules: Mapping[str, str], thought: ReasoningMarks | None = None) -> str:
     """The grammar of `start`, preceded by reasoning if the model may produce it."""
     written = dict(rules)
     if thought:

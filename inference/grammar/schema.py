@@ -36,7 +36,7 @@ from inference.grammar.keywords import (
     refuse_beyond,
     types_of,
 )
-from inference.grammar.lark import Thought, grammar, value_of
+from inference.grammar.lark import ReasoningMarks, grammar, value_of
 from inference.grammar.pattern import translated
 
 # Nesting of schemas, references included: llguidance recurses, with 8 kB of its thread's stack per level, and so do we,
@@ -64,7 +64,7 @@ STYLE = {
 }
 
 
-def json_grammar(schema: object, thought: Thought | None = None) -> str:
+def json_grammar(schema: object, thought: ReasoningMarks | None = None) -> str:
     """A grammar of the JSON values that fit a schema. Raises InvalidSchema with the position in the schema."""
     return grammar("value", {"value": value_of(restated(schema))}, thought)
 

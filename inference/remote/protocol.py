@@ -23,6 +23,7 @@ from inference.generation import (
     Grammar,
     Predicted,
     Priority,
+    ReasoningLimit,
     Sampling,
     Spent,
     Steps,
@@ -77,8 +78,12 @@ class Ask:
         s = self.sampling
         penalises = s.presence_penalty or s.frequency_penalty or s.repeat_penalty != 1.0
         drawn = s.temperature > 0 and s.seed is not None
-        limited = s.thought is not None and s.thought.tokens is not None
-        return not (penalises or drawn or limited or s.grammar or s.deterministic)
+        return not (penalises or drawn or self._reasoning_limit or s.grammar or s.deterministic)
+
+    @property
+    def _reasoning_limit(self) -> ReasoningLimit | None:
+        limit = self.sampling.reasoning_limit
+        return limit if limit and limit.tokens is not None else None
 
     def body(self, now_ns: int, generated: Sequence[int], *, ours: bool) -> bytes:
         """The body of the request for what follows the `generated` tokens, for an engine of this project or another
@@ -93,7 +98,8 @@ class Ask:
             sampling["logit_bias"] = {str(token): bias for token, bias in s.logit_bias.items()}
         if s.top_logprobs is not None:
             sampling["logprobs"] = s.top_logprobs
-        if grammar and not grammar.trigger:
+        lazy = grammar if grammar and grammar.trigger else None
+        if grammar and not lazy:
             sampling["structured_outputs"] = {"grammar": grammar.text}
         if not ours:
             sampling |= self._for_others(grammar)
@@ -108,10 +114,8 @@ class Ask:
             "boundaries": list(self.boundaries[-BOUNDARIES_MAX:]) or None,
             "written": len(generated) or None,
             "prediction": list(terms.prediction) or None,
-            "thought": asdict(s.thought) if s.thought and s.thought.tokens is not None else None,
-            "marked_grammar": {"text": grammar.text, "begins": grammar.trigger}
-            if grammar and grammar.trigger
-            else None,
+            "thought": asdict(limit) if (limit := self._reasoning_limit) else None,
+            "marked_grammar": {"text": lazy.text, "begins": lazy.trigger} if lazy else None,
         }
         body = {
             "request_id": self.id,

@@ -99,15 +99,15 @@ class RemoteGeneration(DeltaStream):
             self._end(Finish.CANCELLED)
             self._changed.set()
 
-    def end_thought(self) -> None:
+    def end_reasoning(self) -> None:
         """An engine takes nothing more of a request that it has begun, so the request goes on with a limit that is
         spent, where its prefix is cached. Without effect on other engines than ours, and behind the thought."""
-        limit = self._ask.sampling.thought
+        limit = self._ask.sampling.reasoning_limit
         if limit is None or limit.tokens == 0 or self.finish is not None or not self._fleet.has_ours:
             return
         if self._ending is not None or limit.close.encode() in b"".join([self._pieces[id] for id in self.ids]):
             return
-        spent = changed(self._ask.sampling, thought=changed(limit, tokens=0))
+        spent = changed(self._ask.sampling, reasoning_limit=changed(limit, tokens=0))
         self._ask = changed(self._ask, sampling=spent)
         if self._exchange is not None:
             self._tried.pop()

@@ -35,17 +35,17 @@ class WaitingModel(ScriptedModel):
 
     def generate(self, *args: Any, **options: Any) -> ScriptedGeneration:
         generation = super().generate(*args, **options)
-        wanted, told, end = asyncio.Event(), generation.stream, generation.end_thought
+        wanted, told, end = asyncio.Event(), generation.stream, generation.end_reasoning
 
         async def stream(receive: Callable[[Delta], None]) -> None:
             await wanted.wait()
             await told(receive)
 
-        def end_thought() -> None:
+        def end_reasoning() -> None:
             end()
             wanted.set()
 
-        generation.stream, generation.end_thought = stream, end_thought  # type: ignore[method-assign]
+        generation.stream, generation.end_reasoning = stream, end_reasoning  # type: ignore[method-assign]
         return generation
 
 

@@ -26,7 +26,7 @@ from pydantic import ConfigDict, Field, StringConstraints
 from agents.inflight import InFlight
 from inference.errors import EngineStopped, GrammarFailed, InvalidSchema
 from inference.frozen import changed
-from inference.generation import Due, Generation, Grammar, Priority, Sampling, Terms, ThoughtLimit
+from inference.generation import Due, Generation, Grammar, Priority, ReasoningLimit, Sampling, Terms
 from inference.model import ChatModel
 from inference.prompt import PromptTokens
 from inference.remote.protocol import BOUNDARIES_MAX, MODELS_PATH, PATH, spell_nothing
@@ -87,7 +87,7 @@ class MarkedGrammar(Strict):
 
 
 class Thinking(Strict):
-    """A limit of the reasoning: see `ThoughtLimit`."""
+    """A limit of the reasoning: see `ReasoningLimit`."""
 
     open: Annotated[str, StringConstraints(min_length=1, max_length=64)]
     close: Annotated[str, StringConstraints(min_length=1, max_length=64)]
@@ -96,8 +96,8 @@ class Thinking(Strict):
     tokens: Annotated[int, Field(ge=0, le=limits.OUTPUT_TOKENS_MAX)]
 
     @property
-    def limit(self) -> ThoughtLimit:
-        return ThoughtLimit(self.open, self.close, tuple(self.ends), self.begun, self.tokens)
+    def limit(self) -> ReasoningLimit:
+        return ReasoningLimit(self.open, self.close, tuple(self.ends), self.begun, self.tokens)
 
 
 class Own(Strict):
@@ -159,7 +159,7 @@ class GenerateRequest(Strict):
             deterministic=self.firsttoken.deterministic,
             top_logprobs=params.logprobs,
             grammar=grammar,
-            thought=self.firsttoken.thought.limit if self.firsttoken.thought else None,
+            reasoning_limit=self.firsttoken.thought.limit if self.firsttoken.thought else None,
         )
 
 

@@ -22,7 +22,7 @@ from inference.grammar.calls import (
     qwen_coder_calls,
 )
 from inference.grammar.constraint import Vocabulary
-from inference.grammar.lark import Thought
+from inference.grammar.lark import ReasoningMarks
 from inference.llama import LlamaModel
 
 MODEL = LlamaModel.load(CHAT_MODEL, weights=False)
@@ -255,7 +255,7 @@ def test_forced_calls_are_the_whole_answer(format: Format, calls: Calls, right: 
 def test_a_thought_may_precede_forced_calls(format: Format) -> None:
     calls = next(each[1] for each in DIALECTS if each[0] is format)
     text = FORCED[format][0]
-    grammar = calls([WEATHER, CLOCK], Forced(1, Thought("<think>", "</think>")))
+    grammar = calls([WEATHER, CLOCK], Forced(1, ReasoningMarks("<think>", "</think>")))
     assert fits(grammar, text) and fits(grammar, f"<think>hm</think>\n\n{text}")
     assert not fits(grammar, f"<think>hm</think>Well, {text}")
 

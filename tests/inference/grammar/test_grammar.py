@@ -13,7 +13,7 @@ from inference.bundled import CHAT_MODEL
 from inference.errors import InvalidSchema
 from inference.grammar.calls import CallableFunction, tool_grammar
 from inference.grammar.constraint import Vocabulary
-from inference.grammar.lark import Thought, by_token, grammar, up_to
+from inference.grammar.lark import ReasoningMarks, by_token, grammar, up_to
 from inference.grammar.schema import json_grammar, restated
 from inference.llama import LlamaModel
 
@@ -243,8 +243,8 @@ def test_arguments_are_an_object_whatever_the_schema_says(parameters: dict[str, 
 
 
 def test_a_thought_may_come_first() -> None:
-    free = json_grammar({"const": 1}, Thought("<think>", "</think>"))
-    begun = json_grammar({"const": 1}, Thought("<think>", "</think>", begun=True))
+    free = json_grammar({"const": 1}, ReasoningMarks("<think>", "</think>"))
+    begun = json_grammar({"const": 1}, ReasoningMarks("<think>", "</think>", begun=True))
     assert fits(free, "1") and fits(free, "<think>a < b</think>\n\n1") and not fits(free, "hm</think>1")
     assert fits(begun, "hm</think>1") and not fits(begun, "1")
 

@@ -15,7 +15,7 @@ import pytest
 from inference.bundled import CHAT_MODEL
 from inference.config import EngineConfig
 from inference.errors import InvalidSchema, NotDeterministic, PromptTooLong, QueueFull, Refused, UnknownToken
-from inference.generation import Delta, Finish, Sampling, Terms, ThoughtLimit
+from inference.generation import Delta, Finish, ReasoningLimit, Sampling, Terms
 from inference.grammar.calls import CallableFunction, tool_grammar
 from inference.grammar.schema import json_grammar
 from inference.llama import has_gpu
@@ -250,7 +250,7 @@ async def test_an_answer_stays_within_its_schema(any_model: Model) -> None:
 
 async def test_a_thought_ends_at_its_limit(model: Model) -> None:
     ends = tuple(model.tokenize("</think>", add_special=False, parse_special=True))
-    limited = replace(GREEDY, thought=ThoughtLimit("<think>", "</think>", ends, begun=True, tokens=3))
+    limited = replace(GREEDY, reasoning_limit=ReasoningLimit("<think>", "</think>", ends, begun=True, tokens=3))
     free, held = [text_of(await read(model.generate(prompt_of(model), each))) for each in (GREEDY, limited)]
     thought, mark, answer = held.partition("</think>")
     assert mark and answer and free.startswith(thought) and free != thought
@@ -258,12 +258,12 @@ async def test_a_thought_ends_at_its_limit(model: Model) -> None:
 
 async def test_whoever_waits_may_end_a_thought_wherever_it_is_computed(model: Model) -> None:
     ends = tuple(model.tokenize("</think>", add_special=False, parse_special=True))
-    thinking = replace(GREEDY, thought=ThoughtLimit("<think>", "</think>", ends, begun=True))
+    thinking = replace(GREEDY, reasoning_limit=ReasoningLimit("<think>", "</think>", ends, begun=True))
     free = text_of(await read(model.generate(prompt_of(model), GREEDY)))
     generation, said = model.generate(prompt_of(model), thinking), ""
     async for delta in generation:
         said += delta.text
-        generation.end_thought()
+        generation.end_reasoning()
     thought, mark, answer = said.partition("</think>")
     assert mark and answer and free.startswith(thought) and "</think>" not in answer
 

@@ -12,9 +12,10 @@ import pytest
 
 from inference.config import EngineConfig
 from inference.engine.engine import Engine
-from inference.engine.sampler import Sampler, Thought
+from inference.engine.reasoning_budget import ReasoningBudget
+from inference.engine.sampler import Sampler
 from inference.errors import UnknownToken
-from inference.generation import Sampling, Terms, ThoughtLimit
+from inference.generation import ReasoningLimit, Sampling, Terms
 from inference.grammar.constraint import Vocabulary
 from inference.request import Handle
 from inference.testing import ScriptedBackend, scripted_token
@@ -23,7 +24,7 @@ PIECES = [bytes([65 + token]) for token in range(26)]
 PROMPT = [1, 2, 3]
 OTHER = [5, 2, 3]
 CLOSE = (25, 24, 25)  # ZYZ: no answer of the scripted device happens to contain it
-OPENED = ThoughtLimit("QXQ", "ZYZ", CLOSE, begun=True)
+OPENED = ReasoningLimit("QXQ", "ZYZ", CLOSE, begun=True)
 
 
 @asynccontextmanager
@@ -42,12 +43,12 @@ async def engine() -> AsyncIterator[Engine]:
         yield engine
 
 
-def greedy(thought: ThoughtLimit | None, tokens: int = 9) -> Sampling:
-    return Sampling(temperature=0, max_tokens=tokens, thought=thought)
+def greedy(limit: ReasoningLimit | None, tokens: int = 9) -> Sampling:
+    return Sampling(temperature=0, max_tokens=tokens, reasoning_limit=limit)
 
 
-def limited(tokens: int | None, *, begun: bool = True) -> ThoughtLimit:
-    return ThoughtLimit(OPENED.open, OPENED.close, CLOSE, begun, tokens)
+def limited(tokens: int | None, *, begun: bool = True) -> ReasoningLimit:
+    return ReasoningLimit(OPENED.open, OPENED.close, CLOSE, begun, tokens)
 
 
 def drawn(prompt: list[int], ids: list[int], count: int) -> list[int]:
@@ -73,7 +74,7 @@ async def test_a_thought_ends_exactly_at_its_limit_and_the_answer_goes_on_from_t
 
 
 async def test_streams_beside_it_are_not_touched(engine: Engine) -> None:
-    others = [engine.submit(PROMPT, greedy(thought)) for thought in (None, limited(None), limited(2, begun=False))]
+    others = [engine.submit(PROMPT, greedy(limit)) for limit in (None, limited(None), limited(2, begun=False))]
     ended = engine.submit(PROMPT, greedy(limited(2)))
     plain = drawn(PROMPT, [], 9)
     assert [await ids_of(handle) for handle in others] == [plain] * 3
@@ -86,7 +87,7 @@ async def test_whoever_waits_may_end_it_while_it_runs(engine: Engine) -> None:
     text = ""
     async for delta in handle:
         text += delta.text
-        handle.end_thought()
+        handle.end_reasoning()
         if "ZYZ" in text[:-5]:
             handle.cancel()
     behind = text.index("ZYZ") + len(CLOSE)
@@ -114,15 +115,15 @@ async def test_an_answer_begins_behind_a_thought_that_was_ended() -> None:
 
 
 def test_a_model_that_ends_its_thought_may_end_its_turn() -> None:
-    thought = Thought(limited(4), PIECES, frozenset({1}))
+    budget = ReasoningBudget(limited(4), PIECES, frozenset({1}))
     for written in range(6):
-        thought.due(spell("AZYZBC")[:written])
-        assert not thought.banned(spell("AZYZBC")[:written])
+        budget.due(spell("AZYZBC")[:written])
+        assert not budget.banned(spell("AZYZBC")[:written])
 
 
 async def test_a_mark_of_another_vocabulary_is_refused(engine: Engine) -> None:
     with pytest.raises(UnknownToken):
-        engine.submit(PROMPT, greedy(ThoughtLimit("Q", "Z", (26,), True, 1)))
+        engine.submit(PROMPT, greedy(ReasoningLimit("Q", "Z", (26,), True, 1)))
 
 
 def spell(text: str) -> list[int]:
@@ -140,17 +141,17 @@ def spell(text: str) -> list[int]:
         (limited(None), "ABCDEFG", None),
     ],
 )
-def test_only_a_thought_counts_that_is_open(limit: ThoughtLimit, told: str, due: int | None) -> None:
-    assert Thought(limit, PIECES).due(spell(told)) == due
+def test_only_a_thought_counts_that_is_open(limit: ReasoningLimit, told: str, due: int | None) -> None:
+    assert ReasoningBudget(limit, PIECES).due(spell(told)) == due
 
 
 def test_marks_within_longer_tokens_are_found() -> None:
     pieces = [b"ab<th", b"ink>c", b"d</think", b">", b"x"]
-    thought = Thought(ThoughtLimit("<think>", "</think>", (2, 3), tokens=2), pieces)
-    assert thought.due([0, 1]) is None
-    assert thought.due([0, 1, 4]) is None
-    assert [thought.due([0, 1, 4, 4]), thought.due([0, 1, 4, 4, 2])] == [2, 3]
-    assert thought.due([0, 1, 4, 4, 2, 3, 4, 4, 4]) is None
+    budget = ReasoningBudget(ReasoningLimit("<think>", "</think>", (2, 3), tokens=2), pieces)
+    assert budget.due([0, 1]) is None
+    assert budget.due([0, 1, 4]) is None
+    assert [budget.due([0, 1, 4, 4]), budget.due([0, 1, 4, 4, 2])] == [2, 3]
+    assert budget.due([0, 1, 4, 4, 2, 3, 4, 4, 4]) is None
 
 
 def test_a_grammar_that_does_not_allow_the_mark_is_kept() -> None:
