@@ -265,7 +265,7 @@ class StepStarter:
         InvalidSchema."""
         turn, calls_max = progress.turn, _calls_max(progress, candidate)
         asked = turn.sampling.at_most(progress.budget.remaining_tokens)
-        asked = asked.completed(candidate.model.usual_sampling.values)
+        asked = asked.completed(candidate.model.sampling_defaults.values)
         if (limit := _reasoning_limit(progress, candidate, thinking)) is not None:
             asked = changed(asked, reasoning_limit=limit)
         if judge is not None:

@@ -6,9 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from inference.adapter import Adapter
-from inference.generation import ANY_TERMS, Due, Generation, Grammar, Priority, Sampling, Terms, UsualSampling
+from inference.generation import ANY_TERMS, Due, Generation, Grammar, Priority, Sampling, Terms
 from inference.message_fitting import Capabilities
 from inference.prompt import NO_OPTIONS, ChatMessage, PromptTokens, Rendered, Segment, Value, Verdict
+from inference.sampling_defaults import SamplingDefaults
 
 
 class LanguageModel(Protocol):
@@ -22,7 +23,7 @@ class LanguageModel(Protocol):
     chat_template: str  # its text determines the format of tool calls
     capabilities: Capabilities  # of the chat template
     shares_turns: bool  # whether other workers may know turns of its conversations that this one does not
-    usual_sampling: UsualSampling  # of the model file
+    sampling_defaults: SamplingDefaults  # of the model file
     adapters: Sequence[Adapter]  # LoRA
     measures: Mapping[str, int]  # of the model file, in llama.cpp's names: n_ctx_train, n_params, n_vocab, n_embd, size
     ends: tuple[str, str]  # the marks of the tokens for the beginning and the end of a text; empty without one

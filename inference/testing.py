@@ -29,11 +29,11 @@ from inference.generation import (
     Stamps,
     Terms,
     TokenLogprob,
-    UsualSampling,
 )
 from inference.grammar.constraint import Constraint
 from inference.message_fitting import EVERYTHING, Capabilities
 from inference.prompt import NO_OPTIONS, ChatMessage, Miss, Part, PromptTokens, Rendered, Segment, Value, Verdict
+from inference.sampling_defaults import SamplingDefaults
 from inference.tokenizer import CHARACTER_BYTES, Room
 from inference.trace import now_ns
 
@@ -152,7 +152,7 @@ class ScriptedModel:
     piece_chars: int = 3
     fills: bool = False  # whether it supports infill
     switches: frozenset[str] = frozenset()  # rendered at the start of the prompt when set
-    usual_sampling: UsualSampling = field(default_factory=UsualSampling)
+    sampling_defaults: SamplingDefaults = field(default_factory=SamplingDefaults)
     adapters: Sequence[Adapter] = ()
     measures: Mapping[str, int] = field(default_factory=dict)
     ends: tuple[str, str] = "", ""

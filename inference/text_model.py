@@ -15,11 +15,12 @@ from inference.adapter import Adapter
 from inference.codec import Codec
 from inference.errors import UnknownToken, UnseenPicture
 from inference.generated_tokens import GeneratedTokens
-from inference.generation import Generation, Grammar, UsualSampling
+from inference.generation import Generation, Grammar
 from inference.kvcache.miss_report import judge
 from inference.llama import LlamaModel
 from inference.picture import PictureTokens, VisionEncoder
 from inference.prompt import NO_OPTIONS, ChatMessage, Part, PromptTokens, Rendered, Segment, Value, Verdict
+from inference.sampling_defaults import SamplingDefaults
 from inference.tokenizer import TextStream
 
 
@@ -48,7 +49,7 @@ class TextModel:
             "n_embd": weights.dimensions,
             "size": weights.weight_bytes,
         }
-        self.usual_sampling = UsualSampling.read(weights.metadata())
+        self.sampling_defaults = SamplingDefaults.read(weights.metadata())
         self._weights = weights
         self.ends = weights.bos_text, weights.eos_text
         self.codec = codec or Codec(weights, context)

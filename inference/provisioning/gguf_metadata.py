@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from inference.errors import InvalidTemplate
-from inference.generation import UsualSampling
 from inference.llama import LlamaModel
 from inference.message_fitting import Capabilities
+from inference.sampling_defaults import SamplingDefaults
 from inference.template import ChatTemplate
 
 # Markers in a chat template that show the format the model was trained on; the first one found counts.
@@ -44,7 +44,7 @@ class GgufMetadata:
     template: str
     capabilities: Capabilities | None  # of the template
     system: str  # the default of the template
-    sampling: UsualSampling
+    sampling: SamplingDefaults
     licence: str
 
 
@@ -67,7 +67,7 @@ def read_metadata(model: LlamaModel) -> GgufMetadata:
         template=template_kind(model.chat_template),
         capabilities=_capabilities(model),
         system=default_system(model.chat_template),
-        sampling=UsualSampling.read(metadata),
+        sampling=SamplingDefaults.read(metadata),
         licence=metadata.get("general.license", "not stated"),
     )
 

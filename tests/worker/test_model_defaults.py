@@ -7,15 +7,15 @@ from typing import Any
 import pytest
 
 from inference.bundled import CHAT_MODEL
-from inference.generation import UsualSampling
 from inference.llama import LlamaModel
 from inference.provisioning.gguf_metadata import read_metadata
+from inference.sampling_defaults import SamplingDefaults
 from inference.testing import ScriptedModel
 from migrations.pool import Database
 from tests.worker.answering import MODEL, answering, post
 from tests.worker.test_answer_limits import APIS, apis
 
-USUAL = UsualSampling({"temperature": 0.6, "top_k": 20, "top_p": 0.95})
+USUAL = SamplingDefaults({"temperature": 0.6, "top_k": 20, "top_p": 0.95})
 FORMATS: dict[str, dict[str, Any]] = {
     "/v1/responses": {"text": {"format": {"type": "json_object"}}},
     "/v1/chat/completions": {"response_format": {"type": "json_object"}},
@@ -32,7 +32,7 @@ class Named(ScriptedModel):
 
 @pytest.fixture
 def model() -> ScriptedModel:
-    return Named(["{}"], name=MODEL, usual_sampling=USUAL)
+    return Named(["{}"], name=MODEL, sampling_defaults=USUAL)
 
 
 @apis

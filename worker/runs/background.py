@@ -84,7 +84,7 @@ async def restored_turn(
         response_id,
         record.body["created_at"],
         Dialect(caller["dialect"]),
-        services.usual_sampling(request.get("model")),
+        services.sampling_defaults(request.get("model")),
     )
     trace = Trace(attributes={"background": True})
     with trace.span("hydrate"):

@@ -134,11 +134,11 @@ class RunServices:
     def frame(self, request: ResponseRequest, **more: Any) -> ResponseFrame:
         """What all snapshots of the response to this request share. Raises ApiError 404."""
         model = self.checked(request.model)
-        return ResponseFrame(request, model, usual=self.usual_sampling(request.model), **more)
+        return ResponseFrame(request, model, usual=self.sampling_defaults(request.model), **more)
 
-    def usual_sampling(self, name: str | None) -> Mapping[str, float]:
+    def sampling_defaults(self, name: str | None) -> Mapping[str, float]:
         """Of the model that answers a request which names this model, route, agent or alias."""
-        return self.model_of(name).usual_sampling.values
+        return self.model_of(name).sampling_defaults.values
 
     def definition(self, model: str, asked: str | None) -> Definition:
         """What the model that a request names adds to its turns. `model` is what it stands for, `asked` what it says:

@@ -7,14 +7,15 @@ from pathlib import Path
 import pytest
 
 from inference.bundled import DRAFT_MODEL
-from inference.generation import Sampling, UsualSampling
+from inference.generation import Sampling
 from inference.llama import LlamaModel
 from inference.provisioning.gguf_metadata import read_metadata
+from inference.sampling_defaults import SamplingDefaults
 from tests.inference.variants import write_variant
 
 
-def read(**given: str) -> UsualSampling:
-    return UsualSampling.read({f"general.sampling.{key}": text for key, text in given.items()})
+def read(**given: str) -> SamplingDefaults:
+    return SamplingDefaults.read({f"general.sampling.{key}": text for key, text in given.items()})
 
 
 def test_a_file_recommends_sampling(tmp_path: Path) -> None:
@@ -26,14 +27,14 @@ def test_a_file_recommends_sampling(tmp_path: Path) -> None:
 
 
 def test_what_a_file_does_not_recommend_is_llama_cpp_s_default() -> None:
-    assert UsualSampling.read({"general.name": "x"}) == UsualSampling()
-    assert UsualSampling().values == {"temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.05}
+    assert SamplingDefaults.read({"general.name": "x"}) == SamplingDefaults()
+    assert SamplingDefaults().values == {"temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.05}
     assert read(top_k="0").values == {"temperature": 0.8, "top_k": 0, "top_p": 0.95, "min_p": 0.05}
 
 
 @pytest.mark.parametrize("text", ["-1", "2.5", "nan", "inf", "", "warm"])
 def test_what_no_request_could_ask_for_has_no_effect(text: str) -> None:
-    assert read(temp=text) == UsualSampling({}, {"temp": text})
+    assert read(temp=text) == SamplingDefaults({}, {"temp": text})
 
 
 def test_samplers_that_are_not_there_are_told_unless_they_are_off() -> None:
