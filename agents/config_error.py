@@ -7,7 +7,7 @@ from difflib import get_close_matches
 from typing import Any
 
 
-def describe_error(problem: Mapping[str, Any], known: Iterable[str] = ()) -> str:
+def describe_error(problem: Mapping[str, Any], known: Iterable[str]) -> str:
     """`problem` is one of a ValidationError's errors; `known` are the keys that exist, wherever they are allowed."""
     told = problem["msg"].removeprefix("Value error, ")
     context = problem.get("ctx", {})

@@ -85,7 +85,7 @@ class FunctionTool:
 
 
 def custom_tool(
-    name: str, description: str, grammar: InputGrammar | None, namespace: str = "", *, deferred: bool = False
+    name: str, description: str, grammar: InputGrammar | None, namespace: str, *, deferred: bool
 ) -> FunctionTool:
     """A tool whose input is a text: to the model a function with one argument."""
     text = {"type": "string"}

@@ -100,7 +100,7 @@ def decoded(message: ChatMessage, pixels: Mapping[str, Pixels]) -> ChatMessage:
     return replace(message, pictures=tuple(shown)) if message.pictures else message
 
 
-def renders_fast(turn: Turn, output: Sequence[Item] = ()) -> bool:
+def renders_fast(turn: Turn, output: Sequence[Item]) -> bool:
     """Whether assembling and rendering the prompt takes a few milliseconds at most. Looks at no more than that is."""
     if len(turn.history) + len(turn.input) + len(output) > FAST_ITEMS_MAX:
         return False

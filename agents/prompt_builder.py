@@ -32,7 +32,7 @@ PREDICTED_CHARS_MAX = 16
 
 
 class PromptBuilder:
-    def __init__(self, toolbox: Toolbox, see: See | None = None) -> None:
+    def __init__(self, toolbox: Toolbox, see: See | None) -> None:
         self._toolbox, self._see = toolbox, see
 
     def tools_of(self, turn: Turn) -> Toolbox:

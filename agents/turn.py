@@ -365,13 +365,13 @@ class Budget:
         self.tool_s += seconds
         self.cost += self.prices.tool_seconds.get(name, 0.0) * seconds
 
-    def add_step(self, usage: Usage, engine_second: float | None = None) -> None:
+    def add_step(self, usage: Usage, engine_second: float | None) -> None:
         """Account for a step that has ended."""
         self.steps += 1
         self.tokens += usage.output_tokens
         self.cost += self.prices.of_step(usage, engine_second)
 
-    def add_unused(self, usage: Usage, engine_second: float | None = None) -> None:
+    def add_unused(self, usage: Usage, engine_second: float | None) -> None:
         """Account for what a model computed of a step that another one completed."""
         self.cost += self.prices.of_step(usage, engine_second)
 

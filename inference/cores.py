@@ -11,7 +11,7 @@ from pathlib import Path
 MOUNT, OWN = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 
 
-def control_groups(controller: str, mount: Path = MOUNT, own: Path = OWN) -> Iterator[Path]:
+def control_groups(controller: str, mount: Path, own: Path) -> Iterator[Path]:
     """The folders of this process's groups, innermost first. In a container the path may be the host's, and the group
     itself is the root of the mount."""
     for line in text_of(own).splitlines():

@@ -50,7 +50,7 @@ async def embedded(
     title: str,
     chunks: Sequence[Chunk],
     *,
-    chatting: Callable[[], bool] = lambda: False,
+    chatting: Callable[[], bool],
     told: Callable[[int], None] = lambda _: None,
 ) -> list[EmbeddedChunk]:
     """The chunks of a document with their vectors. `chatting` returns whether a client is waiting for tokens and would

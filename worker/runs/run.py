@@ -76,11 +76,11 @@ class Run:
         turn: ResponseTurn,
         ledger: Ledger,
         event_log: EventLog,
-        sent_before: Sequence[WireEvent] = (),
-        job: dict[str, Any] | None = None,
-        interrupted: InterruptedResponse | None = None,
+        sent_before: Sequence[WireEvent],
+        job: dict[str, Any] | None,
+        interrupted: InterruptedResponse | None,
         *,
-        promised: bool = False,
+        promised: bool,
     ) -> None:
         """`job` is what another worker needs to resume it, if one may. `interrupted`: this worker resumes it.
         `promised`: its client knows of it before it begins, as of one in the background."""

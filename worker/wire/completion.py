@@ -192,7 +192,7 @@ def _places_of(told: Sequence[TokenLogprob]) -> list[Place]:
     return [(each.token, each.logprob, each.top) for each in told]
 
 
-def _logprobs_object(places: Sequence[Place], offset: int = 0) -> dict[str, Any] | None:
+def _logprobs_object(places: Sequence[Place], offset: int) -> dict[str, Any] | None:
     """`offset` is where the first token begins, in characters of the choice; tokens in front of it begin with it."""
     if not places:
         return None

@@ -60,7 +60,7 @@ class DiskTier:
         folder: Path,
         fingerprint: bytes,
         bytes_max: int,
-        turns: GeneratedTokens | None = None,
+        turns: GeneratedTokens | None,
         *,
         spare_bytes: int = SPARE_BYTES,
     ) -> None:

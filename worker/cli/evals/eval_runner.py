@@ -67,7 +67,7 @@ class Recording:
 EvalTarget: TypeAlias = LocalWorker | Endpoint | Recording
 
 
-def eval_target(option: str, text: str, key_file: Path | None = None) -> EvalTarget:
+def eval_target(option: str, text: str, key_file: Path | None) -> EvalTarget:
     """The target that `option` names; the first word is a model unless it is a flag. Raises StartError."""
     model, at, url = text.partition("@")
     if at and url.startswith(("http://", "https://")):

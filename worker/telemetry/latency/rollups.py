@@ -57,7 +57,7 @@ Row: TypeAlias = dict[str, Any]
 class Rollups:
     """The side that writes. `worker` is its name."""
 
-    def __init__(self, worker: str = "") -> None:
+    def __init__(self, worker: str) -> None:
         self._worker = worker
         self._named: dict[UUID, frozenset[str]] = {}
 
