@@ -180,7 +180,7 @@ class Agent:
             sink.write(progress.opening())
             with (
                 self.turns.track(),
-                report_position(progress.step, sink) if progress.turn.tells_place else nullcontext(),
+                report_position(progress.step, sink) if progress.turn.reports_position else nullcontext(),
             ):
                 await self._go_on(progress, sink)
             return progress.finished()

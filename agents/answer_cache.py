@@ -47,7 +47,7 @@ class CachedGeneration:
         now = now_ns()
         self.facts = Facts(stamps=Stamps(now, now, now, now, now, now), cached_tokens=prompt_tokens)
         self.prompt_tokens = prompt_tokens
-        self.place: int | None = None
+        self.queue_position: int | None = None
         self.ids: list[int] = []
         self.finish: Finish | None = None
         self._answer = answer

@@ -75,7 +75,7 @@ class Queued:
     """The position of the turn in the model's queue, 1 being the next: for clients that ask for it. `expected_ms` until
     its first token, if known."""
 
-    place: int
+    position: int
     expected_ms: float | None = None
 
 

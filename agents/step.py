@@ -96,7 +96,7 @@ class StepSpans:
     model: str = ""  # if there are several
     priority: Priority = Priority.STANDARD
     has_prefill: bool = False
-    place: int | None = None  # in the queue, as first reported to the client
+    queue_position: int | None = None  # as first reported to the client
     image_tokens: int = 0  # of the prompt
     _prefill: Span | None = None
     _decoded: bool = False
@@ -113,8 +113,8 @@ class StepSpans:
             queue.attributes["expected_ms"] = round(forecast.total_s * 1e3, 3)
             queue.attributes["expected_wait_ms"] = round(forecast.wait_s * 1e3, 3)
             queue.attributes["took_ms"] = ((stamps.first_token_ns or now_ns()) - stamps.submitted_ns) / 1e6
-        if self.place is not None:
-            queue.attributes["place"] = self.place
+        if self.queue_position is not None:
+            queue.attributes["place"] = self.queue_position
         if stamps.admitted_ns:
             cached = self.generation.facts.cached_tokens
             self._prefill = self.trace.add(
@@ -367,7 +367,7 @@ POSITION_EVERY_S = 0.5  # at most this often: a position changes whenever a resp
 @contextmanager
 def report_position(step: Step, sink: EventSink) -> Iterator[None]:
     """Report the position, and each change of it, until the generation begins or the block ends."""
-    telling = asyncio.create_task(_report(step, sink), name="place in the queue")
+    telling = asyncio.create_task(_report(step, sink), name="queue position")
     try:
         yield
     finally:
@@ -377,11 +377,11 @@ def report_position(step: Step, sink: EventSink) -> Iterator[None]:
 async def _report(step: Step, sink: EventSink) -> None:
     generation, last = step.generation, None
     await asyncio.sleep(POSITION_AFTER_S)
-    while (place := generation.place) is not None and not generation.ids and generation.finish is None:
-        if place != last:
-            step.spans.place = step.spans.place or place
-            sink.write([Queued(place, _left_ms(step))])
-            last = place
+    while (position := generation.queue_position) is not None and not generation.ids and generation.finish is None:
+        if position != last:
+            step.spans.queue_position = step.spans.queue_position or position
+            sink.write([Queued(position, _left_ms(step))])
+            last = position
         await asyncio.sleep(POSITION_EVERY_S)
 
 

@@ -242,7 +242,7 @@ class Turn:
     limits: Limits = field(default_factory=Limits)  # the limits in effect
     priority: Priority = Priority.STANDARD
     due: Due = NO_DEADLINE
-    tells_place: bool = False  # report its position in the queue, while it waits for the model
+    reports_position: bool = False  # report its position in the queue, while it waits for the model
     only_reads: bool = False  # prefill the prompt for the turn that continues this one, and answer nothing
     compacting: Compacting | None = None
     truncates: bool = False  # the oldest turns may be dropped when the context is too small

@@ -341,7 +341,7 @@ class Generation(Protocol):
     finish: Finish | None
 
     @property
-    def place(self) -> int | None:
+    def queue_position(self) -> int | None:
         """Position in the queue, from 1; None if it does not wait or the position is unknown."""
 
     async def admitted(self) -> None:

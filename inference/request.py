@@ -194,16 +194,16 @@ class Handle(DeltaStream):
     """The event loop's side of a request: a `Generation`."""
 
     def __init__(
-        self, request: Request, wake: Callable[[], None], place_of: Callable[[Request], int | None] = lambda _: None
+        self, request: Request, wake: Callable[[], None], position_of: Callable[[Request], int | None] = lambda _: None
     ) -> None:
         super().__init__(request, len(request.prompt), request.generated)
         self._request = request
         self._wake = wake
-        self._place_of = place_of
+        self._position_of = position_of
 
     @property
-    def place(self) -> int | None:
-        return self._place_of(self._request)
+    def queue_position(self) -> int | None:
+        return self._position_of(self._request)
 
     async def admitted(self) -> None:
         """Returns immediately: the engine admits or refuses requests when they are submitted."""

@@ -192,15 +192,15 @@ class Engine:
 
     def _enter(self, request: Request) -> Handle:
         request.stamps.submitted_ns = now_ns()
-        handle = Handle(request, self.wake, self._place_of)
+        handle = Handle(request, self.wake, self._queue_position)
         self._inbox.append((request, handle))
         self._wake_soon()
         return handle
 
-    def _place_of(self, request: Request) -> int | None:
+    def _queue_position(self, request: Request) -> int | None:
         if request.finish is not None or request.slot is not None:
             return None
-        return self._scheduler.place_of(request, now_ns())
+        return self._scheduler.queue_position(request, now_ns())
 
     def _check_queue(self, tokens: int, tenant: str) -> None:
         """Raises QueueFull. No prompt is too long for an empty queue: there, the context is the limit."""

@@ -235,7 +235,7 @@ class Scheduler:
         self.slots.advance(request.slot, tokens)
         self._shares.charge(request.scope.tenant, tokens)
 
-    def place_of(self, request: Request, now_ns: int) -> int:
+    def queue_position(self, request: Request, now_ns: int) -> int:
         """Position of a request in the queue, from 1. The event loop calls it too: a request that is still in the
         engine's inbox counts as last."""
         ranked = list(self._ranked(now_ns))

@@ -112,7 +112,7 @@ class Ledger:
         )
 
     @property
-    def _tells_place(self) -> bool:
+    def _reports_position(self) -> bool:
         """Only for clients that ask to wait: other clients do not expect an event of ours."""
         return self.answer.request.options.get(LATE) == WAIT and "background" not in self.trace.attributes
 
@@ -131,7 +131,9 @@ class Ledger:
             note_arm(self.trace, turn.arm)
         turn = self._policy.applied(turn)
         limits = turn.limits.capped(self.services.caps, Owner.SERVER)
-        return changed(turn, limits=limits, priority=self.priority, due=self.due, tells_place=self._tells_place)
+        return changed(
+            turn, limits=limits, priority=self.priority, due=self.due, reports_position=self._reports_position
+        )
 
     @contextmanager
     def entering(self, turns: int = 1) -> Iterator[ExitStack]:

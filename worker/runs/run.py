@@ -317,7 +317,7 @@ class Run:
             turn = changed(turn, answer_now=self.answer_now, steering=self.steering)
             marks = self._marks_of(turn)
             if self._interrupted is not None:
-                turn, marks = replace(turn, tells_place=False), marks or Marks(self.broadcast.until_stored)
+                turn, marks = replace(turn, reports_position=False), marks or Marks(self.broadcast.until_stored)
                 return await self._services.agent.resume(
                     turn, trace, self, self._interrupted.checkpoint, marks, self.broadcast.replay
                 )

@@ -95,7 +95,7 @@ def sources(response_id: str, output_index: int, passages: Sequence[Passage]) ->
 
 def waiting(event: Queued) -> dict[str, Any]:
     """The position of a request in the model's queue."""
-    return {"place": event.place, "expected_ms": event.expected_ms}
+    return {"place": event.position, "expected_ms": event.expected_ms}
 
 
 def queued(response_id: str, event: Queued) -> WireEvent:

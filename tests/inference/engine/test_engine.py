@@ -166,13 +166,13 @@ async def test_who_waits_knows_its_place_and_who_runs_has_none(engine: Engine) -
         await first_delta(handle)
     first, second = (engine.submit([n], GREEDY) for n in (3, 4))
     while True:  # the thread takes them in
-        if (first.place, second.place) == (1, 2):
+        if (first.queue_position, second.queue_position) == (1, 2):
             break
         await asyncio.sleep(0)
-    assert [handle.place for handle in running] == [None, None]
+    assert [handle.queue_position for handle in running] == [None, None]
     running[0].cancel()
     assert await text(first)
-    assert first.place is None
+    assert first.queue_position is None
     running[1].cancel()
 
 
@@ -284,7 +284,7 @@ async def test_an_engine_that_breaks_tells_everybody_whatever_state_it_is_in(
         with pytest.raises(EngineStopped, match="out of order"):
             await text(handle)
     assert (engine.failed, engine.running, engine.waiting) == ("the engine failed: out of order", 0, 0)
-    assert waiting.place is None
+    assert waiting.queue_position is None
 
 
 async def test_a_request_ends_at_its_deadline_with_what_there_is(engine: Engine) -> None:

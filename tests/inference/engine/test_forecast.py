@@ -438,10 +438,10 @@ def test_who_waits_knows_its_place() -> None:
     patient, person = shop.ask("a", target_s=50), shop.ask("a", Priority.INTERACTIVE, target_s=50)
     urgent, batch = shop.ask("a", target_s=1), shop.ask("a", Priority.BATCH)
     order = [person, urgent, patient, batch]
-    assert [shop.scheduler.place_of(each, shop.now_ns) for each in order if each] == [1, 2, 3, 4]
+    assert [shop.scheduler.queue_position(each, shop.now_ns) for each in order if each] == [1, 2, 3, 4]
     assert all(each and each.slot is not None for each in running)
     shop.step()  # the person has the place of one of the four, which goes first now
-    assert [shop.scheduler.place_of(each, shop.now_ns) for each in order[1:] if each] == [2, 3, 4]
+    assert [shop.scheduler.queue_position(each, shop.now_ns) for each in order[1:] if each] == [2, 3, 4]
 
 
 def test_a_flood_of_people_leaves_one_slot_to_what_nobody_waits_for() -> None:
