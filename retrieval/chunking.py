@@ -93,6 +93,7 @@ def _fitting(text: str, count: Callable[[str], int], markdown: bool) -> Iterator
         yield 0, text, tokens
         return
     smaller = max(CHUNK_CHARS_MIN, min(len(text) * CHUNK_TOKENS_MAX // tokens, len(text) - 1) * 9 // 10)
+    markdown = markdown and not text.startswith("|")  # rows without their head are a paragraph to it, cut within lines
     for start, piece in _pieces(text, smaller, markdown):
         for offset, part, part_tokens in _fitting(piece, count, markdown):
             yield start + offset, part, part_tokens

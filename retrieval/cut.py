@@ -29,10 +29,12 @@ _BREAK = re.compile(
     r"(?<=[.!?])[\"')\]*_`]*\s+(?=[\"'(\[*_`]*[A-Z0-9])"  # a sentence ends and the next starts with a capital
     r"|\n\s*\n"  # a paragraph ends
     r"|\n(?=[ \t]*(?:[-*+]|\d{1,3}[.)])[ \t])"  # a list item starts
+    r"|\n(?=[ \t]*\|)"  # a row starts, of a table that lost its head to the chunk before
 )
 _WHOLE = re.compile(
     r"^[ \t]*(`{3,}|~{3,})[^\n]*\n.*?(?:^[ \t]*\1|\Z)"  # fenced code
-    r"|(?:^[ \t]*\|[^\n]*(?:\n|\Z))+",  # a table
+    r"|^[ \t]*\|[^\n]*\n[ \t]*\|[-:| \t]+\n(?:[ \t]*\|[^\n]*(?:\n|\Z))*"  # a table, with its head
+    r"|^[ \t]*\|[^\n]*",  # a row of one without
     re.MULTILINE | re.DOTALL,
 )
 
@@ -43,7 +45,8 @@ class Span(NamedTuple):
 
 
 def sentences(text: str) -> list[Span]:
-    """Splits a text between its sentences, list items and paragraphs, never inside a table or code.
+    """Splits a text between its sentences, list items, paragraphs and rows, never inside code or a table with its head,
+    without which a row of figures says nothing.
 
     Spans in order, without the white space around them; together they contain every other character of the text.
     """

@@ -32,7 +32,6 @@ NOT_FOR_USERS = (
     "scale.md",
     "several-models.md",
     "SECURITY.md",
-    "settings.md",
 )
 
 NOTE_S = 1.0  # between notes of how many files are left

@@ -102,6 +102,18 @@ def test_the_numbers_of_sections_are_not_embedded(title: str, heading: str, embe
     assert embedded_text(title, Chunk(heading, "the text", 0, 8, 2)) == f"{embedded}\nthe text"
 
 
+def test_a_dense_table_is_split_between_its_rows(embedder: Embedder) -> None:
+    rows = "".join(
+        f"| `--flag-{n}-s` | `FLAG_{n}_S` | `{n}` | seconds that the {n}th answer gets. At most |\n" for n in range(40)
+    )
+    document = markdown.load(
+        f"# Settings\n\n| flag | variable | default | meaning |\n|---|---|---|---|\n{rows}".encode(), "settings"
+    )
+    chunks = split(document, embedder.count)
+    assert len(chunks) > 2
+    assert all(chunk.text.startswith("| ") and chunk.text.endswith(" |") for chunk in chunks)
+
+
 def test_text_that_stays_dense_is_not_split_for_ever() -> None:
     chunks = split(source.load(("x" * 900).encode(), "page"), lambda text: 1000)
     assert all(len(chunk.text) <= CHUNK_CHARS_MIN for chunk in chunks)

@@ -119,6 +119,7 @@ def parts(text: str) -> list[str]:
         ("Options:\n- first. Really.\n- second\n2. third", ["Options:", "- first.", "Really.", "- second", "2. third"]),
         ("Look:\n\n```sh\na. B\n\nc. D\n```\n\nDone.", ["Look:", "```sh\na. B\n\nc. D\n```", "Done."]),
         ("| a. B | c |\n|---|---|\n| d. E | f |\n\nAfter.", ["| a. B | c |\n|---|---|\n| d. E | f |", "After."]),
+        ("| a | One. Two. |\n| d | e |\n\nAfter.", ["| a | One. Two. |", "| d | e |", "After."]),
         ("```\nnever. Closed", ["```\nnever. Closed"]),
         ("", []),
         (" \n\n ", []),
