@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import platform
+import shutil
 import subprocess
 from collections.abc import Callable
+from functools import cache
 from itertools import product
 from pathlib import Path
 
@@ -21,17 +23,26 @@ Compile = Callable[..., ctypes.CDLL]
 Floats = NDArray[np.float32]
 
 
-@pytest.fixture
-def compiled(tmp_path: Path) -> Compile:
-    def compile_(what: str, *features: str) -> ctypes.CDLL:
-        """A program with the header of the same name."""
-        library = tmp_path / f"{what}{len(features)}.so"
+@pytest.fixture(scope="module")
+def libraries(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """Programs with the header of the same name, each compiled once: that takes two seconds."""
+    folder = tmp_path_factory.mktemp("libraries")
+
+    @cache
+    def compile_(what: str, *features: str) -> Path:
+        library = folder / f"{what}{''.join(features)}.so"
         command = ["c++", "-shared", "-fPIC", "-O2", "-std=c++17", "-Dggml_cpu_EXPORTS", "-I", str(PLAIN), *features]
         files = ["-include", f"ggml_{what}.h", str(PLAIN / f"{what}.cpp"), "-o", str(library)]
         subprocess.run([*command, *files], check=True, env=including_headers())
-        return ctypes.CDLL(str(library))
+        return library
 
     return compile_
+
+
+@pytest.fixture
+def compiled(tmp_path: Path, libraries: Callable[..., Path]) -> Compile:
+    """Loads one that nobody has called yet: it counts, and has a switch."""
+    return lambda *of: ctypes.CDLL(str(shutil.copy(libraries(*of), tmp_path)))
 
 
 @pytest.mark.parametrize("features", [(), ("-march=native",)])
