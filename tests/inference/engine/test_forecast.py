@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from heapq import heapify, heappop, heappush
@@ -204,7 +204,7 @@ def test_what_it_can_do_is_taken_what_is_taken_is_in_time_and_more_load_makes_it
         rng, shop, taken, asked = random.Random(1), Shop(), list[Request](), 0
         shop.learn()
         began_s = at_s = shop.now_ns / 1e9
-        for _ in range(1000):
+        for _ in range(600):
             at_s += rng.expovariate(load * CAPACITY)
             shop.run_until(at_s)
             batch, answer = rng.random() < 0.2, min(120, max(4, int(rng.lognormvariate(0, 0.6) * 24)))
@@ -230,14 +230,13 @@ def test_a_small_tenant_keeps_its_share_beside_a_large_one() -> None:
     """Ten times as many clients, each of which asks again when it has its answer."""
 
     def served(clients: dict[str, int]) -> Counter[str]:
-        shop, open_ = Shop(), defaultdict[str, int](int)
-        for _ in range(1500):
-            ended = Counter(r.scope.tenant for r in shop.ended)
-            for tenant, count in clients.items():
-                while open_[tenant] - ended[tenant] < count:
-                    shop.ask(tenant, answer=10)
-                    open_[tenant] += 1
+        shop, seen = Shop(), 0
+        asking = [tenant for tenant, count in clients.items() for _ in range(count)]
+        for _ in range(1000):
+            for tenant in asking:
+                shop.ask(tenant, answer=10)
             shop.step()
+            asking, seen = [r.scope.tenant for r in shop.ended[seen:]], len(shop.ended)
         return shop.tokens
 
     beside = served({"large": 40, "small": 4})
@@ -245,7 +244,7 @@ def test_a_small_tenant_keeps_its_share_beside_a_large_one() -> None:
 
 
 def answered(
-    clients: dict[str, int], row_s: float, seconds: float = 60.0, step_s: float = 0.03
+    clients: dict[str, int], row_s: float, seconds: float = 40.0, step_s: float = 0.03
 ) -> tuple[Counter[str], Shop]:
     """Answers by tenant. Each of its clients thinks for a second when it has one, and asks again."""
     shop, counts, seen = Shop(EngineConfig(parallel=8, resident=8), step_s=step_s, row_s=row_s), Counter[str](), 0
@@ -448,7 +447,7 @@ def test_a_flood_of_people_leaves_one_slot_to_what_nobody_waits_for() -> None:
     shop = Shop()
     batch = [shop.ask("b", Priority.BATCH, answer=5) for _ in range(3)]
     most = 0
-    for _ in range(6000):
+    while not all(r and r.finish for r in batch):
         while shop.scheduler.load.waiting + shop.scheduler.load.running < 10:
             shop.ask("a", Priority.INTERACTIVE)
         shop.step()
@@ -520,10 +519,12 @@ def test_a_flood_of_batch_moves_the_first_tokens_of_people_by_no_more_than_the_s
         for number in range(200):
             shop.run_until(0.2 * number)
             people.append(shop.ask("a", Priority.INTERACTIVE, prompt=rng.randint(5, 95)))
-        shop.run_until(10**6)
+        assert not flood or shop.scheduler.load.waiting > 10  # to the end
+        while not all(each and each.finish for each in people):
+            shop.step()
         return sorted(ttft_s(each) for each in people if each)[190]
 
-    assert p95_s(500) <= p95_s(0) + STEP_S + 4 * ROW_S
+    assert p95_s(250) <= p95_s(0) + STEP_S + 4 * ROW_S
 
 
 def test_what_has_ended_or_lost_its_place_counts_no_more_than_once() -> None:
@@ -547,7 +548,7 @@ def ratios(load: float, *, most: int | None, tenants: str = "a") -> tuple[list[t
     shop = Shop(EngineConfig(parallel=8, resident=8), step_s=0.03, row_s=0.0001)
     shop.learn()
     at_s = shop.now_ns / 1e9
-    for _ in range(1500):
+    for _ in range(1200):
         at_s += rng.expovariate(load * CAPACITY)
         shop.run_until(at_s)
         prompt, answer = rng.randint(5, 95), rng.randint(4, 60)
