@@ -37,6 +37,16 @@ class FileNotFound(RetrievalError):
         self.file_id = file_id
 
 
+class BatchNotFound(RetrievalError):
+    """No batch of files of this store has that id."""
+
+    status = 404
+    code = "not_found"
+
+    def __init__(self, batch_id: str) -> None:
+        super().__init__(f"There is no batch '{batch_id}'.")
+
+
 class TooManyFiles(RetrievalError):
     """The tenant's files have reached the storage limit."""
 

@@ -70,11 +70,20 @@ class StoreFile:
     status: str  # in_progress, completed, failed or cancelled
     error: Mapping[str, str] | None
     attributes: Mapping[str, Any]
-    batch_id: str | None
     created_at: datetime
     bytes: int
     filename: str
     chunks: int
+
+
+@dataclass(frozen=True, slots=True)
+class FileBatch:
+    """Files that were added to a store together. `files` counts them by how they ended in this batch."""
+
+    id: str
+    vector_store_id: str
+    created_at: datetime
+    files: Mapping[str, int]
 
 
 class SourceSpan(NamedTuple):

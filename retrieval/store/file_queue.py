@@ -3,22 +3,36 @@
 from __future__ import annotations
 
 import secrets
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 from uuid import UUID
 
 from migrations.pool import Also, Connection, Database, nothing
-from retrieval.errors import FileNotFound
+from retrieval.errors import BatchNotFound, FileNotFound
 from retrieval.loaders.document import Document
-from retrieval.records import EmbeddedChunk, StoreFile
+from retrieval.records import EmbeddedChunk, FileBatch, StoreFile
 from retrieval.store.chunks import locked, remove, write
 
 _FILES = """
-select v.file_id as id, v.vector_store_id, v.status, v.error, v.attributes, v.batch_id, v.created_at, f.bytes,
-       f.filename, v.chunks
+select v.file_id as id, v.vector_store_id, v.status, v.error, v.attributes, v.created_at, f.bytes, f.filename,
+       v.chunks
   from vector_store_files v join files f on f.tenant_id = v.tenant_id and f.id = v.file_id
  where v.tenant_id = $1 and v.vector_store_id = $2
 """
+# Of a batch: a file is listed while it is in the store, with how it ended in this batch.
+_FILES_OF_BATCH = """
+select v.file_id as id, v.vector_store_id, b.status, case when v.status = b.status then v.error end as error,
+       v.attributes, v.created_at, f.bytes, f.filename, v.chunks
+  from batch_files b join vector_store_files v using (tenant_id, vector_store_id, file_id)
+       join files f on f.tenant_id = b.tenant_id and f.id = b.file_id
+ where b.tenant_id = $1 and b.vector_store_id = $2 and b.batch_id = $3
+"""
+_END_IN_BATCHES = """
+update batch_files set status = $4
+ where tenant_id = $1 and vector_store_id = $2 and file_id = $3 and status = 'in_progress'
+"""
+_OLDEST_FIRST = "order by v.created_at, v.file_id"
 
 
 class Claim(NamedTuple):
@@ -58,6 +72,11 @@ class FileQueue:
                               attributes = excluded.attributes, batch_id = excluded.batch_id""",
                     *(tenant_id, store_id, file_id, dict(attributes), batch_id),
                 )
+            await connection.execute(
+                """insert into batch_files (tenant_id, vector_store_id, batch_id, file_id)
+                   select $1, $2, $3::text, unnest($4::text[]) where $3::text is not null""",
+                *(tenant_id, store_id, batch_id, list(files)),
+            )
         return batch_id
 
     async def claim(self, worker: int) -> Claim | None:
@@ -106,15 +125,19 @@ class FileQueue:
                 "where tenant_id = $1 and vector_store_id = $2 and file_id = $3",
                 *(tenant_id, store_id, file_id, len(chunks)),
             )
+            await connection.execute(_END_IN_BATCHES, *claim, "completed")
 
     async def fail(self, claim: Claim, code: str, message: str) -> None:
         async with self._database.tenant(claim.tenant_id) as connection:
-            await connection.execute(
+            failed = await connection.fetchval(
                 "update vector_store_files set status = 'failed', worker = null, error = $4 "
-                "where tenant_id = $1 and vector_store_id = $2 and file_id = $3 and status = 'in_progress'",
+                "where tenant_id = $1 and vector_store_id = $2 and file_id = $3 and status = 'in_progress' "
+                "returning true",
                 *claim,
                 {"code": code, "message": message},
             )
+            if failed:
+                await connection.execute(_END_IN_BATCHES, *claim, "failed")
 
     async def get(self, tenant_id: UUID, store_id: str, file_id: str) -> StoreFile:
         """Raises FileNotFound."""
@@ -124,14 +147,29 @@ class FileQueue:
             raise FileNotFound(file_id)
         return StoreFile(**row)
 
-    async def list(self, tenant_id: UUID, store_id: str, *, batch_id: str | None = None) -> list[StoreFile]:
-        """All files of a store, or of one batch, oldest first."""
+    async def list_batch(self, tenant_id: UUID, store_id: str, batch_id: str) -> list[StoreFile]:
+        """The files of a batch that are still in the store, oldest first."""
+        async with self._database.tenant(tenant_id) as connection:
+            rows = await connection.fetch(f"{_FILES_OF_BATCH} {_OLDEST_FIRST}", tenant_id, store_id, batch_id)
+        return [StoreFile(**row) for row in rows]
+
+    async def list(self, tenant_id: UUID, store_id: str) -> list[StoreFile]:
+        """All files of a store, oldest first."""
+        async with self._database.tenant(tenant_id) as connection:
+            rows = await connection.fetch(f"{_FILES} {_OLDEST_FIRST}", tenant_id, store_id)
+        return [StoreFile(**row) for row in rows]
+
+    async def batch(self, tenant_id: UUID, store_id: str, batch_id: str) -> FileBatch:
+        """Raises BatchNotFound."""
         async with self._database.tenant(tenant_id) as connection:
             rows = await connection.fetch(
-                f"{_FILES} and ($3::text is null or v.batch_id = $3) order by v.created_at, v.file_id",
+                """select status, created_at from batch_files
+                   where tenant_id = $1 and vector_store_id = $2 and batch_id = $3""",
                 *(tenant_id, store_id, batch_id),
             )
-        return [StoreFile(**row) for row in rows]
+        if not rows:
+            raise BatchNotFound(batch_id)
+        return FileBatch(batch_id, store_id, rows[0]["created_at"], Counter(row["status"] for row in rows))
 
     async def attributes(self, tenant_id: UUID, store_id: str, files: Collection[str]) -> dict[str, Mapping[str, Any]]:
         """The attributes of these files, by id."""
@@ -163,15 +201,27 @@ class FileQueue:
                 "returning true",
                 *(tenant_id, store_id, file_id),
             )
+            await connection.execute(_END_IN_BATCHES, tenant_id, store_id, file_id, "cancelled")
         if not gone:
             raise FileNotFound(file_id)
 
     async def cancel(self, tenant_id: UUID, store_id: str, batch_id: str) -> None:
-        """Cancel the files of a batch that have not been read yet."""
+        """Cancel the files of a batch that have not been read yet. Those that were added again since are read for who
+        did."""
         async with self._database.tenant(tenant_id) as connection:
+            await locked(connection, tenant_id, store_id)
             await connection.execute(
-                "update vector_store_files set status = 'cancelled', worker = null "
-                "where tenant_id = $1 and vector_store_id = $2 and batch_id = $3 and status = 'in_progress'",
+                """update vector_store_files v set status = 'cancelled', worker = null
+                   where tenant_id = $1 and vector_store_id = $2 and status = 'in_progress' and batch_id is not null
+                     and exists (select from batch_files b where b.tenant_id = $1 and b.vector_store_id = $2
+                                 and b.file_id = v.file_id and b.batch_id = $3 and b.status = 'in_progress')
+                     and not exists (select from batch_files b where b.tenant_id = $1 and b.vector_store_id = $2
+                                     and b.file_id = v.file_id and b.batch_id <> $3 and b.status = 'in_progress')""",
+                *(tenant_id, store_id, batch_id),
+            )
+            await connection.execute(
+                """update batch_files set status = 'cancelled'
+                   where tenant_id = $1 and vector_store_id = $2 and batch_id = $3 and status = 'in_progress'""",
                 *(tenant_id, store_id, batch_id),
             )
 
@@ -188,6 +238,7 @@ class FileQueue:
             for row in stores:
                 await locked(connection, tenant_id, row["vector_store_id"])
                 await remove(connection, tenant_id, row["vector_store_id"], [file_id])
+                await connection.execute(_END_IN_BATCHES, tenant_id, row["vector_store_id"], file_id, "cancelled")
             gone = await connection.fetchval(
                 "delete from files where tenant_id = $1 and id = $2 returning true", tenant_id, file_id
             )

@@ -137,6 +137,23 @@ def test_a_batch_reads_what_can_be_read_and_says_what_cannot(client: OpenAI) -> 
         client.files.delete(file_id)
 
 
+def test_a_file_of_two_batches_is_in_both(client: OpenAI) -> None:
+    store, batches = client.vector_stores.create(name="two batches"), client.vector_stores.file_batches
+    bread = client.files.create(file=("bread.md", BREAD), purpose="assistants").id
+    both = [batches.create_and_poll(store.id, file_ids=[bread], poll_interval_ms=50) for _ in range(2)]
+    for batch in both:
+        assert batches.retrieve(batch.id, vector_store_id=store.id) == batch
+        assert [file.id for file in batches.list_files(batch.id, vector_store_id=store.id)] == [bread]
+        assert batches.cancel(batch.id, vector_store_id=store.id).status == "completed"  # nothing is left to cancel
+    client.vector_stores.files.delete(bread, vector_store_id=store.id)
+    assert batches.retrieve(both[0].id, vector_store_id=store.id).file_counts.completed == 1
+    assert not batches.list_files(both[0].id, vector_store_id=store.id).data
+    client.vector_stores.delete(store.id)
+    with pytest.raises(openai.NotFoundError):
+        batches.retrieve(both[0].id, vector_store_id=store.id)
+    client.files.delete(bread)
+
+
 def test_a_deleted_file_is_found_no_more(client: OpenAI, store: VectorStore, file: FileObject) -> None:
     client.files.delete(file.id)
     assert client.vector_stores.search(store.id, query="What does a berth cost?").data == []

@@ -16,7 +16,7 @@ from migrations.pool import Database
 from retrieval import ingest
 from retrieval import ingest_worker as module
 from retrieval.embedding import REST_SHARE
-from retrieval.errors import FileNotFound
+from retrieval.errors import BatchNotFound, FileNotFound
 from retrieval.ingest_worker import ATTEMPTS_MAX
 from retrieval.loaders.job import Limits
 from retrieval.loaders.pool import LoaderPool
@@ -200,6 +200,49 @@ async def test_reading_a_file_again_replaces_its_passages(
     intake.wake()
     await ended(shelf, queued)
     assert (await store.get(queued.tenant_id, queued.store_id)).chunks == before > 0
+
+
+async def test_each_batch_of_a_file_knows_how_it_ended_there(
+    shelf: FileQueue, intake: Intake, queued: Claim, store: PassageStore
+) -> None:
+    tenant_id, store_id, file_id = queued
+
+    async def added() -> str:
+        return str(await shelf.add(tenant_id, store_id, {file_id: {}}, batch=True))
+
+    async def counts(batch_id: str) -> dict[str, int]:
+        return dict((await shelf.batch(tenant_id, store_id, batch_id)).files)
+
+    first, second = await added(), await added()
+    await shelf.cancel(tenant_id, store_id, second)
+    assert (await shelf.get(*queued)).status == "in_progress"  # the first batch waits for it
+    assert (await counts(first), await counts(second)) == ({"in_progress": 1}, {"cancelled": 1})
+    await shelf.cancel(tenant_id, store_id, first)
+    assert (await shelf.get(*queued)).status == "cancelled"
+
+    third = await added()
+    await shelf.add(tenant_id, store_id, {file_id: {}})  # once more, alone
+    await shelf.cancel(tenant_id, store_id, third)
+    assert (await shelf.get(*queued)).status == "in_progress"
+
+    fourth, claim = await added(), await shelf.claim(ALIVE)
+    assert claim == queued
+    await shelf.fail(claim, "invalid_file", "of this test")
+    fifth = await added()
+    intake.start()
+    await ended(shelf, queued)
+    assert (await counts(third), await counts(fourth), await counts(fifth)) == (
+        {"cancelled": 1},
+        {"failed": 1},
+        {"completed": 1},
+    )
+    (listed,) = await shelf.list_batch(tenant_id, store_id, fourth)
+    assert (listed.id, listed.status, listed.error) == (file_id, "failed", None)
+    await shelf.delete_file(tenant_id, file_id)
+    assert await counts(fifth) == {"completed": 1}
+    await store.delete(tenant_id, store_id)
+    with pytest.raises(BatchNotFound):
+        await counts(fifth)
 
 
 async def test_a_file_that_was_deleted_meanwhile_is_let_go(

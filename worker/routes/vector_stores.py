@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 from uuid import UUID
@@ -16,10 +15,10 @@ from retrieval.embedding import check_model
 from retrieval.filter import Attributes, Filter
 from retrieval.passage import Passage
 from retrieval.query import Query
-from retrieval.records import CountedStore, StoreFile
+from retrieval.records import CountedStore, FileBatch, StoreFile
 from worker.auth.audit import Act
 from worker.auth.scope import USUAL, Scope
-from worker.errors import ApiError, invalid
+from worker.errors import invalid
 from worker.http.request import PAGE, PRINCIPAL, TRACE, Json, Routes, noted, page_object, path_id
 from worker.services import SERVICES, Services
 from worker.wire import limits
@@ -152,20 +151,16 @@ def store_file_object(file: StoreFile) -> dict[str, Any]:
     }
 
 
-def batch_object(batch_id: str, store_id: str, files: Sequence[StoreFile]) -> dict[str, Any]:
-    """A batch is the set of its files."""
-    counts = Counter(file.status for file in files)
+def batch_object(batch: FileBatch) -> dict[str, Any]:
+    counts = {status: batch.files.get(status, 0) for status in STATUSES}
     ended = "cancelled" if counts["cancelled"] else "completed"
     return {
-        "id": batch_id,
+        "id": batch.id,
         "object": "vector_store.files_batch",
-        "created_at": int(min(file.created_at for file in files).timestamp()),
-        "vector_store_id": store_id,
+        "created_at": int(batch.created_at.timestamp()),
+        "vector_store_id": batch.vector_store_id,
         "status": "in_progress" if counts["in_progress"] else ended,
-        "file_counts": {
-            **{status: counts[status] for status in ("in_progress", "completed", "failed", "cancelled")},
-            "total": len(files),
-        },
+        "file_counts": {**counts, "total": sum(counts.values())},
     }
 
 
@@ -287,7 +282,11 @@ async def list_files(request: web.Request) -> Json:
     status = request.query.get("filter")
     if status is not None and status not in STATUSES:
         raise invalid("filter", f"it must be {', '.join(STATUSES[:-1])} or {STATUSES[-1]}.")
-    files = await services.file_queue.list(tenant_id, store_id, batch_id=batch_id)
+    if batch_id is None:
+        files = await services.file_queue.list(tenant_id, store_id)
+    else:
+        await services.file_queue.batch(tenant_id, store_id, batch_id)
+        files = await services.file_queue.list_batch(tenant_id, store_id, batch_id)
     shown = [store_file_object(file) for file in files if status in (None, file.status)]
     return page_object(request, shown)
 
@@ -347,10 +346,7 @@ async def cancel_batch(request: web.Request) -> Json:
 
 
 async def _batch(services: Services, tenant_id: UUID, store_id: str, batch_id: str) -> Json:
-    files = await services.file_queue.list(tenant_id, store_id, batch_id=batch_id)
-    if not files:
-        raise ApiError(404, "There is no batch with this id.", code="not_found")
-    return batch_object(batch_id, store_id, files)
+    return batch_object(await services.file_queue.batch(tenant_id, store_id, batch_id))
 
 
 async def _opened(request: web.Request) -> tuple[Services, UUID, str]:
