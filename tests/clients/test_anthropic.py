@@ -154,6 +154,27 @@ def test_the_models_are_listed_as_the_client_describes_them(strict_client: Anthr
     assert [name for name, model in listed.items() if model.capabilities is None] == [*listed.keys() - {MODEL}]
 
 
+def test_the_models_come_in_pages_in_both_directions(strict_client: Anthropic) -> None:
+    models = strict_client.models
+    known = [model.id for model in models.list()]
+    assert len(known) > 1 and known == [model.id for model in models.list(limit=1)]  # one page after the other
+    first = models.list(limit=1)
+    assert (first.first_id, first.last_id, first.has_more) == (known[0], known[0], True)
+    assert [model.id for model in models.list(after_id=known[0], limit=1).data] == [known[1]]
+    before = models.list(before_id=known[-1], limit=1)
+    assert ([model.id for model in before.data], before.has_more) == ([known[-2]], len(known) > 2)
+    assert [model.id for model in models.list(before_id=known[-1])] == known[:-1]
+    wrong: list[tuple[str, dict[str, Any]]] = [
+        ("limit", {"limit": 0}),
+        ("limit", {"limit": 1001}),
+        ("after_id", {"after_id": "no-model"}),
+        ("before_id", {"after_id": known[0], "before_id": known[1]}),
+    ]
+    for param, asked in wrong:
+        with pytest.raises(anthropic.BadRequestError, match=param):
+            models.list(**asked)
+
+
 def test_files_are_those_that_the_client_describes_and_messages_read(strict_client: Anthropic) -> None:
     sent = [strict_client.files.upload(file=(f"{i}.txt", b"A berth costs 40 euros.")) for i in range(3)]
     file = sent[-1]

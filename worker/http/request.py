@@ -44,6 +44,12 @@ PAGE: dict[str, dict[str, Any]] = {
     "limit": {"type": "integer", "minimum": 1, "maximum": limits.PAGE_MAX, "default": limits.PAGE_DEFAULT},
     "order": {"enum": ["asc", "desc"], "default": "desc"},
 }
+# Of the lists that Anthropic's API has too, at the same address.
+ANTHROPIC_PAGE: dict[str, dict[str, Any]] = {
+    "after_id": {"type": "string"},
+    "before_id": {"type": "string"},
+    "limit": PAGE["limit"] | {"maximum": limits.ANTHROPIC_PAGE_MAX},
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,6 +210,27 @@ def page_object(request: web.Request, data: Sequence[dict[str, Any]]) -> dict[st
         raise _unknown_after()
     end = start + query.limit
     return list_object(ordered[start:end], len(ordered) > end)
+
+
+def anthropic_page(request: web.Request, data: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The page that is asked for of a complete list, as Anthropic's clients ask: behind an entry, or before one."""
+    size = _limit(request.query.get("limit"), limits.PAGE_DEFAULT, limits.ANTHROPIC_PAGE_MAX)
+    at = {name: _place(data, name, id) for name in ("after_id", "before_id") if (id := request.query.get(name))}
+    if len(at) == 2:
+        raise invalid("before_id", "give either after_id or before_id.")
+    if "before_id" in at:
+        end = at["before_id"]
+        return list_object(data[max(0, end - size) : end], end > size)
+    start = at["after_id"] + 1 if at else 0
+    return list_object(data[start : start + size], len(data) > start + size)
+
+
+def _place(data: Sequence[dict[str, Any]], name: str, id: str) -> int:
+    """Raises ApiError 400."""
+    found = next((index for index, entry in enumerate(data) if entry["id"] == id), None)
+    if found is None:
+        raise invalid(name, "use the id of the first or the last entry received.")
+    return found
 
 
 def json_bytes(body: bytes, *, status: int = 200, headers: Mapping[str, str] | None = None) -> web.Response:

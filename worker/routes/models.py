@@ -14,7 +14,7 @@ from inference.message_fitting import Capabilities
 from inference.prompt import have_effort
 from worker.auth.scope import Scope
 from worker.errors import ApiError
-from worker.http.request import Json, Routes, list_object, speaks_anthropic
+from worker.http.request import ANTHROPIC_PAGE, Json, Routes, anthropic_page, speaks_anthropic
 from worker.services import SERVICES, Services
 
 VISION = "vision"
@@ -86,12 +86,13 @@ def anthropic_card(model: Mapping[str, Any]) -> dict[str, Any]:
 routes = Routes()
 
 
-@routes.get("/v1/models", Scope)
+@routes.get("/v1/models", Scope, query=ANTHROPIC_PAGE)
 async def list_models(request: web.Request) -> Json:
+    """All of them; in pages for clients of Anthropic's API."""
     models = _models(request.app[SERVICES])
     if not speaks_anthropic(request):
         return {"object": "list", "data": models}
-    return list_object([anthropic_card(model) for model in models], has_more=False)
+    return anthropic_page(request, [anthropic_card(model) for model in models])
 
 
 @routes.get("/v1/models/{id:.+}", Scope)

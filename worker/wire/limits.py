@@ -50,4 +50,5 @@ SEARCH_CHARS_MAX = 200  # of a search in conversations: a line of words
 
 PAGE_DEFAULT = 20
 PAGE_MAX = 100
+ANTHROPIC_PAGE_MAX = 1000  # the limit of that contract
 FILES_PAGE_MAX = 1000  # files are asked for all at once: half a megabyte
