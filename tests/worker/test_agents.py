@@ -139,6 +139,7 @@ async def test_a_key_whose_budget_of_the_day_is_spent_gets_a_429_that_nobody_rep
     services.daily_budgets.charge(principal, 1.0)
     for path, body in (
         ("/v1/responses", {"input": "hello"}),
+        ("/v1/responses", {"input": "hello", "background": True}),
         ("/v1/chat/completions", {"messages": [{"role": "user", "content": "hello"}]}),
     ):
         async with client.post(path, json=body) as refused:

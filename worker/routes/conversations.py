@@ -370,7 +370,7 @@ async def warm(request: web.Request, body: ResponseRequest) -> Json:
 
 async def _warm(request: web.Request, body: ResponseRequest, conversation_id: str | None) -> Json:
     services, principal = request.app[SERVICES], request[PRINCIPAL]
-    written = _turn_of(body, conversation_id)
+    written = _turn_of(body, conversation_id).with_headers(request.headers, services.surface_names)
     frame = services.frame(written.model_copy(update={DRAFT: []}))
     sent = Ledger(services, principal, Trace(), frame)  # as if it were sent now
     place, speculative_search = (principal.tenant_id, principal.subject, conversation_id), services.speculative_search

@@ -26,9 +26,10 @@ from worker.runs.queue_store import Job
 from worker.runs.run_services import RunServices
 from worker.runs.running_store import OwnedResponse
 from worker.runs.turn import ResponseTurn, hydrate, record_of
-from worker.wire.options import rank_of
 from worker.wire.response import Dialect, EventEncoder, ResponseFrame
 from worker.wire.response_request import ResponseRequest
+
+BACKGROUND = {"background": True}  # in a trace: nobody waits for the answer
 
 
 def stored_request(seals: Seals, tenant_id: UUID, body: ResponseRequest) -> dict[str, Any]:
@@ -86,7 +87,7 @@ async def restored_turn(
         Dialect(caller["dialect"]),
         services.sampling_defaults(request.get("model")),
     )
-    trace = Trace(attributes={"background": True})
+    trace = Trace(attributes=dict(BACKGROUND))
     with trace.span("hydrate"):
         items = tuple(opened(services.seals, tenant_id, item, "input") for item in record.input)
         turn = replace(await hydrate(services, principal, frame, trace=trace), items=items)
@@ -139,10 +140,12 @@ class Backlog:
         services = self._services
         body = body.entitled(principal.best_class)
         frame = services.frame(body, id=id, dialect=dialect)
-        turn = await hydrate(services, principal, frame)
-        await services.agent.count(turn.turn)
+        ledger = Ledger(services, principal, Trace(attributes=dict(BACKGROUND)), frame)
+        with ledger.counting():
+            turn = await hydrate(services, principal, frame)
+            await services.agent.count(ledger.applied(turn.turn))
         request, queued = stored_request(services.seals, turn.tenant_id, body), frame.queued()
-        job = Job(request, _caller(turn), rank_of(body.service_tier))
+        job = Job(request, _caller(turn), ledger.priority)
         record, events = record_of(turn, queued, ()), EventEncoder(frame).queue()
         here = self.has_room
         await _undisturbed(

@@ -136,15 +136,24 @@ class Ledger:
         )
 
     @contextmanager
+    def counting(self) -> Iterator[None]:
+        """Count the request against the limits of its key. The tokens that it is expected to take are held until the
+        block ends. Raises ApiError 429."""
+        self.services.daily_budgets.check(self.principal)
+        taken = self.services.rates.take(self.principal, monotonic())
+        try:
+            yield
+        finally:
+            self.services.rates.give_back(self.principal, taken, monotonic())
+
+    @contextmanager
     def entering(self, turns: int = 1) -> Iterator[ExitStack]:
         """Admit the turns, which are prepared in the block; each holds a place until the stack is closed. What fails in
         the block is recorded as one turn. Raises ApiError, Late."""
         services, tenant_id = self.services, self.principal.tenant_id
         with ExitStack() as places:
             try:
-                services.daily_budgets.check(self.principal)
-                taken = services.rates.take(self.principal, monotonic())
-                places.callback(lambda: services.rates.give_back(self.principal, taken, monotonic()))
+                places.enter_context(self.counting())
                 priority = self.priority
                 for model in self._expected:
                     model.expect(self.due, salt=str(tenant_id), priority=priority)

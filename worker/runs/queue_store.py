@@ -14,6 +14,7 @@ from uuid import UUID
 from agents.errors import NotFound, TooManyQueued
 from agents.payload import to_payload
 from agents.store.responses import ResponseRecord
+from inference.generation import Priority
 from migrations.pool import Connection, Database
 from worker.runs.running_store import CHANNEL, QUEUED, OwnedResponse, add_events, end_unstarted
 from worker.runs.steering_store import KEPT
@@ -25,14 +26,12 @@ ATTEMPTS_MAX = 3  # a response that has crashed three workers would crash a four
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What is needed to start a response: the body of its request without the input, the caller and the dialect.
-
-    Lower ranks are started first.
-    """
+    """What is needed to start a response: the body of its request without the input, the caller and the dialect. Those
+    of a higher class are started first."""
 
     request: Mapping[str, Any]
     caller: Mapping[str, str]
-    rank: int
+    priority: Priority
 
 
 class QueueStore:
@@ -71,7 +70,7 @@ class QueueStore:
                    values ($1, $2, $3, $4, $5)""",
                 tenant_id,
                 record.id,
-                job.rank,
+                job.priority,
                 job.request,
                 job.caller,
             )
@@ -98,7 +97,7 @@ class QueueStore:
             )
         if row is None:
             raise NotFound("response", response_id)
-        return Job(row["request"], row["caller"], row["class"])
+        return Job(row["request"], row["caller"], Priority(row["class"]))
 
     async def begin(self, taken: OwnedResponse, body: Mapping[str, Any]) -> None:
         """Mark the response as in progress; no event is sent yet. Raises NotFound also when another worker owns it."""

@@ -103,11 +103,6 @@ def tier_used(requested: ServiceTier | None) -> ServiceTier:
     return "default" if requested in (None, "auto") else requested
 
 
-def rank_of(requested: ServiceTier | None) -> int:
-    """The order in which background responses start, lowest first."""
-    return {"priority": 0, "flex": 2}.get(requested or "default", 1)
-
-
 def _budgets_are_numbers(metadata: dict[str, str]) -> dict[str, str]:
     for key in (STEPS, SECONDS, COST):
         value = metadata.get(key)

@@ -18,6 +18,7 @@ from migrations.pool import Database
 from retrieval.speculative_search import SpeculativeSearch
 from tests.worker.answering import MODEL, PASSAGE, ShelfRetriever, answering, double, get, post, services_with
 from tests.worker.harness import SECRET, Client, serving
+from tests.worker.sharing import signed_in
 from worker.auth.keys import Keys
 from worker.lifecycle.prewarm import TENANT_MAX
 
@@ -65,6 +66,20 @@ async def test_what_is_read_has_what_its_surface_says(database: Database, model:
         await post(client, "/v1/responses", {"instructions": "Be terse.", "input": "And now?"})
     [ahead], [prompt] = model.ahead, model.prompts
     assert "Begin with the answer." in ahead and prompt.startswith(ahead)
+
+
+async def test_a_surface_may_be_named(database: Database, model: ScriptedModel) -> None:
+    headers, body = {"X-Firsttoken-Surface": "voice"}, {"instructions": "Be terse."}
+    services = replace(services_with(database, model), surfaces={"voice": Surface(instructions="Speak plainly.")})
+    async with signed_in(database, services) as client:
+        async with client.post(f"{URL}/warm", json=body, headers=headers) as answer:
+            assert answer.status == 202
+        async with client.post("/v1/responses", json=body | {"input": "And now?"}, headers=headers) as answer:
+            assert answer.status == 200
+        async with client.post(f"{URL}/warm", json=body, headers={"X-Firsttoken-Surface": "moon"}) as refused:
+            assert (refused.status, (await refused.json())["error"]["param"]) == (400, "X-Firsttoken-Surface")
+    [ahead], [prompt] = model.ahead, model.prompts
+    assert "Speak plainly." in ahead and prompt.startswith(ahead)
 
 
 async def test_one_conversation_is_read_once_at_a_time(client: Client, model: ScriptedModel) -> None:

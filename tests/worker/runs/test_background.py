@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any
 from uuid import UUID, uuid4
 
 import asyncpg
 import pytest
 
+from agents.definition import USUAL
 from inference.testing import ScriptedModel
 from migrations.pool import Database
 from tests.worker.answering import (
@@ -272,6 +274,21 @@ async def test_urgent_ones_are_begun_first(database: Database) -> None:
             for id in ids:
                 await ended(client, id)
     assert [prompt.split("\n")[-2] for prompt in model.prompts] == ["<user>priority", "<user>default", "<user>flex"]
+
+
+async def test_what_a_surface_holds_to_the_lowest_class_is_begun_last(database: Database) -> None:
+    model = ScriptedModel(["Done."], name=MODEL)
+    services = replace(services_with(database, model, NOBODY_TAKES), surfaces=USUAL)
+    async with signed_in(database, services) as client:
+        ids = []
+        for surface in ("batch", "voice"):
+            body, headers = {**BODY, "input": surface}, {"X-Firsttoken-Surface": surface}
+            async with client.post(URL, json=body, headers=headers) as answer:
+                ids.append((await answer.json())["id"])
+        async with serving(services_with(database, model, Config(background=1))):
+            for id in ids:
+                await ended(client, id)
+    assert [prompt.split("\n")[-2] for prompt in model.prompts] == ["<user>voice", "<user>batch"]
 
 
 async def test_a_key_that_was_revoked_meanwhile_gets_nothing(database: Database) -> None:

@@ -13,6 +13,7 @@ import pytest
 from agents.errors import NotFound
 from agents.message import new_id
 from agents.store import ResponseRecord, ResponseStore
+from inference.generation import Priority
 from migrations.pool import Database
 from tests.agents.turns import user
 from worker.runs.continuation import Batch
@@ -38,7 +39,7 @@ async def waiting(queue: QueueStore, tenant_id: UUID, owner_dsn: str) -> AsyncIt
     connection = await asyncpg.connect(owner_dsn)
     await connection.execute("delete from queued_responses")
     record = ResponseRecord(new_id("resp"), "queued", BODY, datetime.now(UTC), None, (user("ask"),), (), None, None)
-    await queue.add(tenant_id, record, Job({}, {}, 1), EVENTS)
+    await queue.add(tenant_id, record, Job({}, {}, Priority.STANDARD), EVENTS)
     yield record
     await connection.execute("delete from responses where id = $1", record.id)
     await connection.close()
