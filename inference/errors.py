@@ -104,7 +104,11 @@ class InvalidSchema(InferenceError):
 
 
 class GrammarFailed(InferenceError):
-    """An answer cannot continue within its grammar. Only its own request ends."""
+    """An answer cannot continue within its grammar. Only its own request ends, whose schema is at fault: it would end
+    the next answer as well."""
+
+    status = 400
+    code = InvalidSchema.code
 
 
 class SchemaUnmet(InferenceError):

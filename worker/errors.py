@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from agents.message import storable
-from inference.errors import OVERLOADED
+from inference.errors import OVERLOADED, GrammarFailed
 
 BUSY = frozenset({429, 503})  # not the client's fault: it may retry elsewhere, or later
 BROKE = "Internal error while generating the answer. Please try again."
@@ -56,6 +56,12 @@ class ApiError(Exception):
 def invalid(param: str, reason: str) -> ApiError:
     """400, for a parameter whose value is wrong. `reason` is a sentence that follows its name."""
     return ApiError(400, f"Invalid '{param}': {reason}", param=param, code="invalid_value")
+
+
+def failed(failure: Mapping[str, str]) -> ApiError:
+    """What ended an answer that had begun. 400 where its schema did: clients repeat a request that got 500."""
+    status = GrammarFailed.status if failure["code"] == GrammarFailed.code else 500
+    return ApiError(status, failure["message"], code=failure["code"])
 
 
 def rate_limited(message: str, retry_after_s: float | None = None) -> ApiError:

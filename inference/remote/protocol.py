@@ -192,7 +192,7 @@ class StreamUpdate(NamedTuple):
     engine_ms: float | None = None  # from submission there to the last token, reported at the end
     spent: Spent | None = None  # engine time used, reported at the end
     predicted: Predicted | None = None  # drafted tokens of the request's prediction, reported at the end
-    error: tuple[str, int] | None = None  # message and status
+    error: tuple[str, int, str] | None = None  # message, status and type
 
 
 class Events:
@@ -253,7 +253,8 @@ def _told(event: Mapping[str, Any], pieces: Sequence[bytes]) -> StreamUpdate:
         return _chosen(choices[0], pieces)
     if (error := event.get("error")) is not None:
         code = error.get("code")
-        return StreamUpdate(error=(str(error.get("message")), code if isinstance(code, int) else 500))
+        status, kind = code if isinstance(code, int) else 500, error.get("type")
+        return StreamUpdate(error=(str(error.get("message")), status, str(kind)))
     said: dict[str, Any] = {}
     if details := (event.get("usage") or {}).get("prompt_tokens_details"):
         said["cached"] = _count(details.get("cached_tokens") or 0)

@@ -11,6 +11,7 @@ import orjson
 from inference.errors import (
     OVERLOADED,
     EnginesAway,
+    GrammarFailed,
     InferenceError,
     InvalidSchema,
     NotDeterministic,
@@ -290,9 +291,11 @@ class RemoteGeneration(DeltaStream):
 
     def _take(self, told: StreamUpdate) -> None:
         if told.error is not None:
-            message, status = told.error[0][:REFUSAL_CHARS_MAX], told.error[1]
+            message, status, kind = told.error[0][:REFUSAL_CHARS_MAX], *told.error[1:]
             self._release(f"error {status}")
-            if status in FAULTS:  # vLLM validates most of a request after sending the response headers
+            if kind == GrammarFailed.code:
+                self._fail(GrammarFailed(message))
+            elif status in FAULTS:  # vLLM validates most of a request after sending the response headers
                 self._fail(Refused(message, status, "invalid_value", None))
             else:
                 if status != 503:

@@ -162,6 +162,24 @@ def test_an_answer_that_breaks_what_no_grammar_holds_fails_and_names_the_keyword
     assert streamed.value.code == UNMET
 
 
+@pytest.mark.any_answer("it fails whatever it says")
+def test_a_schema_that_proves_too_much_in_the_middle_is_told_as_the_requests_mistake(lenient_client: OpenAI) -> None:
+    sprawling: Any = {"name": "odd", "strict": True, "schema": {"type": "string", "pattern": "(.?){2000}"}}
+    told: Any = {"format": {"type": "json_schema", **sprawling}}
+    answer = lenient_client.responses.create(model=MODEL, input="hello", text=told)
+    assert (answer.status, answer.error and answer.error.code) == ("failed", "invalid_json_schema")
+    asked: Any = {
+        "model": MODEL,
+        "messages": [{"role": "user", "content": "hello"}],
+        "response_format": {"type": "json_schema", "json_schema": sprawling},
+    }
+    with pytest.raises(openai.BadRequestError, match="make its alternatives differ sooner"):  # it is not tried again
+        lenient_client.chat.completions.create(**asked)
+    with pytest.raises(openai.APIError) as streamed:
+        list(lenient_client.chat.completions.create(**asked, stream=True))
+    assert (streamed.value.code, streamed.value.type) == ("invalid_json_schema", "invalid_request_error")
+
+
 @pytest.mark.any_answer("the schema leaves no choice")
 def test_arguments_of_a_strict_function_that_break_it_never_reach_the_caller(client: OpenAI) -> None:
     parameters = {"type": "object", "properties": {"twins": TWINS}, "required": ["twins"]}

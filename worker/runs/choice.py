@@ -18,7 +18,7 @@ from agents.turn import Turn
 from inference.errors import InferenceError
 from inference.frozen import changed, dataclass
 from inference.trace import Trace
-from worker.errors import ApiError, ClientGone
+from worker.errors import ClientGone, failed
 from worker.http.request import BODY, IGNORED, PRINCIPAL, TRACE, in_param, json_bytes, json_response
 from worker.runs.event_stream import EventStream
 from worker.runs.idempotency import Once, unstored
@@ -218,8 +218,7 @@ def succeeded(finished: TurnFinished) -> TurnFinished:
     if finished.error_message == STOPPED:
         raise Interrupted
     if finished.status == "failed":
-        failure = finished.failure
-        raise ApiError(500, failure["message"], code=failure["code"])
+        raise failed(finished.failure)
     return finished
 
 

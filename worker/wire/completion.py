@@ -27,6 +27,7 @@ from agents.message import FunctionCall, Item, Message, Reasoning, new_id
 from agents.payload import logprob_payloads
 from inference.frozen import dataclass
 from inference.generation import TokenLogprob
+from worker.errors import failed
 from worker.wire.chat_request import ChatRequest
 from worker.wire.completion_request import CompletionRequest
 from worker.wire.events import DONE, HOLE, PING_COMMENT, QUEUED, Template, cut, encode_data, waiting
@@ -348,7 +349,7 @@ class ChunkEncoder:
 
     def last(self, finished: TurnFinished) -> list[bytes]:
         if finished.status == "failed":
-            return [encode_data({"error": {**finished.failure, "type": "server_error", "param": None}})]
+            return [encode_data(failed(finished.failure).body)]
         return [self._chunk.filled(self._choice.conclude(finished))]
 
 

@@ -32,6 +32,7 @@ from agents.message import (
     ToolListing,
     new_id,
 )
+from worker.errors import failed
 from worker.wire.events import HOLE, QUEUED, Template, cut, encode, waiting
 from worker.wire.messages_request import MessagesRequest
 from worker.wire.messages_tools import ERROR
@@ -209,7 +210,9 @@ class MessageEventEncoder:
 
     def last(self, finished: TurnFinished) -> list[bytes]:
         if finished.status == "failed":
-            return [encode({"type": "error", "error": {"type": "api_error", "message": finished.failure["message"]}})]
+            error = failed(finished.failure)
+            kind = "api_error" if error.status >= 500 else error.type
+            return [encode({"type": "error", "error": {**error.body["error"], "type": kind}})]
         reply = self._reply
         delta = {"stop_reason": reply.stop_reason(finished), "stop_sequence": reply.stop_sequence(finished)}
         end = {"type": "message_delta", "delta": delta, "usage": usage_object(finished.usage), **cut(finished)}

@@ -79,7 +79,7 @@ def test_token_ids_stand_for_the_text_of_likely_tokens() -> None:
 
 
 def test_errors_and_answers_that_were_given_up_are_told() -> None:
-    assert read(FAILED, PIECES).error == ("the engine core died", 500)
+    assert read(FAILED, PIECES).error == ("the engine core died", 500, "InternalServerError")
     given_up = read(b'{"choices":[{"index":0,"token_ids":[],"finish_reason":"abort"}]}', PIECES)
     assert (given_up.finish, given_up.aborted) == (None, True)
 
@@ -138,5 +138,5 @@ def test_what_our_engine_spells_is_read_as_it_was_meant() -> None:
     assert (plain.ids, drawn.ids, drawn.logprobs) == ([2, 0], [3], [likely])
     assert (end.finish, end.aborted, end.counts, usage.cached) == (Finish.DEADLINE, False, (6, 5), 4)
     assert end.decode_steps == Steps(4, 9)
-    assert all_of(spell_error("no", 503, "server_error"))[0].error == ("no", 503)
+    assert all_of(spell_error("no", 503, "server_error"))[0].error == ("no", 503, "server_error")
     assert all_of(spell_nothing())[0].finish is Finish.STOP

@@ -14,7 +14,15 @@ import pytest
 
 from inference.bundled import CHAT_MODEL
 from inference.config import EngineConfig
-from inference.errors import InvalidSchema, NotDeterministic, PromptTooLong, QueueFull, Refused, UnknownToken
+from inference.errors import (
+    GrammarFailed,
+    InvalidSchema,
+    NotDeterministic,
+    PromptTooLong,
+    QueueFull,
+    Refused,
+    UnknownToken,
+)
 from inference.generation import Delta, Finish, ReasoningLimit, Sampling, Terms
 from inference.grammar.calls import CallableFunction, tool_grammar
 from inference.grammar.schema import json_grammar
@@ -246,6 +254,13 @@ async def test_an_answer_stays_within_its_schema(any_model: Model) -> None:
     sampling = Sampling(max_tokens=200, seed=1, grammar=any_model.prepare(json_grammar(PERSON)))
     generation = any_model.generate(prompt_of(any_model), sampling)
     assert json.loads(text_of(await read(generation))).keys() == {"name", "age"}
+
+
+async def test_an_answer_whose_schema_proves_too_much_fails_by_it_wherever_it_is_computed(model: Model) -> None:
+    sprawling = {"type": "string", "pattern": "(.?){2000}"}
+    sampling = replace(GREEDY, grammar=model.prepare(json_grammar(sprawling)))
+    with pytest.raises(GrammarFailed, match="too many ways"):
+        await read(model.generate(prompt_of(model), sampling))
 
 
 async def test_a_thought_ends_at_its_limit(model: Model) -> None:
