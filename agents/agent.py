@@ -275,6 +275,12 @@ class Agent:
             if digest == newest[candidate.name]:
                 self._router.wrote(turn, candidate)
 
+    def repeats(self, turn: Turn) -> bool:
+        """Whether all that the turn may call on the server may run twice."""
+        tools = self._prompts.tools_of(turn)
+        of_servers = (tool.name for server in turn.servers for tool in server.tools)
+        return all(map(tools.repeats, (*turn.server_tools, *of_servers)))
+
     async def count(self, turn: Turn) -> int:
         """Tokens of the first prompt of this turn, without passages.
 

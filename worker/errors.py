@@ -9,6 +9,7 @@ from agents.message import storable
 from inference.errors import OVERLOADED, GrammarFailed
 
 BUSY = frozenset({429, 503})  # not the client's fault: it may retry elsewhere, or later
+PLATFORM = "server_error"  # the code of what is no fault of the request: the same one may succeed
 BROKE = "Internal error while generating the answer. Please try again."
 TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
 

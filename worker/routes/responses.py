@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from time import monotonic
 from typing import Annotated, Any
 
@@ -22,7 +23,7 @@ from inference.frozen import changed
 from inference.trace import Trace
 from worker.auth.scope import Scope
 from worker.auth.secret import sealed
-from worker.errors import ClientGone, invalid
+from worker.errors import PLATFORM, ClientGone, invalid
 from worker.http.request import (
     BODY,
     EVENTS,
@@ -80,13 +81,37 @@ async def create(request: web.Request) -> web.StreamResponse | Json:
         body.note_ignored(services.model_of(body.model).switches, request[IGNORED])
         once = Once.of(request, services.claims, request[PRINCIPAL].tenant_id)
     id = new_id("resp")
-    if once is None or not body.stored:
-        async with unstored(once):
-            return await _respond_with(request, body, await _start(request, body, id), id)
-    async with once.first(id) as earlier:
+    if once is None:
+        return await _respond_with(request, body, await _start(request, body, id), id)
+    return await (_respond_once if body.stored else _respond_unstored)(request, body, once, id)
+
+
+async def _respond_once(request: web.Request, body: ResponseRequest, once: Once, id: str) -> web.StreamResponse | Json:
+    again = False
+    while True:
+        async with once.first(id, again=again) as earlier:
+            if earlier is None:
+                started = await _start(request, body, id, COME_BACK)
         if earlier is None:
-            started = await _start(request, body, id, COME_BACK)
-    return await (_respond_with(request, body, started, id) if earlier is None else _repeat(request, body, earlier))
+            return await _respond_with(request, body, started, id)
+        if again or not await _may_begin_again(request, body, earlier):
+            return await _repeat(request, body, earlier)
+        again = True
+
+
+async def _respond_unstored(
+    request: web.Request, body: ResponseRequest, once: Once, id: str
+) -> web.StreamResponse | Json:
+    async with unstored(once) as ending:
+        started = await _start(request, body, id)
+        if not isinstance(started, Run):
+            return started
+        # A conversation has its input already.
+        ending.repeats = body.conversation is None and request.app[SERVICES].agent.repeats(started.turn.turn)
+        try:
+            return await _respond_with(request, body, started, id)
+        finally:
+            ending.failed = is_ours(started.snapshot)
 
 
 async def _start(request: web.Request, body: ResponseRequest, id: str, usual: Disconnect | None = None) -> Run | Json:
@@ -110,23 +135,46 @@ async def _respond_with(
     return await _follow(request, id, -1) if body.stream else started
 
 
-async def _repeat(request: web.Request, body: ResponseRequest, earlier: Earlier) -> web.StreamResponse | Json:
-    """The response of the first request with this key, from its start. Raises ApiError 409 if that does not begin."""
-    services, tenant_id, id = request.app[SERVICES], request[PRINCIPAL].tenant_id, earlier.response_id
+async def _may_begin_again(request: web.Request, body: ResponseRequest, earlier: Earlier) -> bool:
+    """Whether the platform failed the first response with this key, and all that it may have called may run twice.
+    Waits until its end is known, or its stream can be followed. Raises ApiError 409 if it does not begin."""
+    services, runs, principal = request.app[SERVICES], request.app[RUNS], request[PRINCIPAL]
+    tenant_id, id = principal.tenant_id, earlier.response_id
     give_up_at = monotonic() + BEGIN_S
-    while id is None or not await services.responses.exists(tenant_id, id):
+    while id is None or not await services.running.is_in_hand(tenant_id, id):
         if monotonic() >= give_up_at:
             raise in_use()
         await asyncio.sleep(LOOK_S)
+    try:
+        if not body.stream and not body.background:
+            await runs.ended(tenant_id, id)
+        record = await services.responses.get(tenant_id, id)
+        if not is_ours(record.body) or body.servers:  # tools of servers that the request names may do anything
+            return False
+        said = body.model_copy(update={"input": []})
+        turn = await hydrate(services, principal, services.frame(said, id=id))
+    except NotFound:  # it was refused after all, and removed
+        raise in_use() from None
+    return services.agent.repeats(replace(turn, items=record.input).turn)
+
+
+async def _repeat(request: web.Request, body: ResponseRequest, earlier: Earlier) -> web.StreamResponse | Json:
+    """The response of the first request with this key, from its start. Raises ApiError 409 if that is gone."""
+    services, tenant_id, id = request.app[SERVICES], request[PRINCIPAL].tenant_id, earlier.response_id or ""
     try:
         if body.stream:
             return await _follow(request, id, -1)
         if not body.background:
             await request.app[RUNS].ended(tenant_id, id)
         record = await services.responses.get(tenant_id, id)
-    except NotFound:  # it was refused after all, and removed
+    except NotFound:
         raise in_use() from None
     return public_response(record.body, body.with_results)
+
+
+def is_ours(response: Json) -> bool:
+    """Whether a response failed through no fault of its request."""
+    return bool(response["status"] == "failed" and response["error"]["code"] == PLATFORM)
 
 
 async def _stream(request: web.Request, run: Run, number: int = 0) -> web.StreamResponse:

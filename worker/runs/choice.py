@@ -18,10 +18,10 @@ from agents.turn import Turn
 from inference.errors import InferenceError
 from inference.frozen import changed, dataclass
 from inference.trace import Trace
-from worker.errors import ClientGone, failed
+from worker.errors import PLATFORM, ClientGone, failed
 from worker.http.request import BODY, IGNORED, PRINCIPAL, TRACE, in_param, json_bytes, json_response
 from worker.runs.event_stream import EventStream
-from worker.runs.idempotency import Once, unstored
+from worker.runs.idempotency import Ending, Once, unstored
 from worker.runs.ledger import Ledger
 from worker.runs.record import FirstTokens
 from worker.services import SERVICES
@@ -213,6 +213,11 @@ async def whole_of(choices: Sequence[Choice]) -> list[TurnFinished]:
     return list(map(succeeded, await all_of([choice.whole() for choice in choices])))
 
 
+def is_ours(finished: TurnFinished) -> bool:
+    """Whether it failed through no fault of its request."""
+    return finished.status == "failed" and finished.failure["code"] == PLATFORM
+
+
 def succeeded(finished: TurnFinished) -> TurnFinished:
     """Of an answer that nobody has seen yet. Raises Interrupted, and ApiError for one that failed."""
     if finished.error_message == STOPPED:
@@ -249,27 +254,34 @@ async def read_request(request: web.Request, model: type[R]) -> tuple[R, Once | 
 async def respond(request: web.Request, answer: Answer, once: Once | None, prepare: Prepare) -> web.StreamResponse:
     """Send the answer to a request, streamed or whole. Raises what refuses it."""
     with in_param(answer.request.PROMPT_PARAM):
-        async with unstored(once):
+        async with unstored(once) as ending:
             ledger = Ledger(request.app[SERVICES], request[PRINCIPAL], request[TRACE], answer)
             with ledger.entering(answer.turns) as entered:
                 answer, turns = await prepare(ledger)
                 places = entered.pop_all()
             with places:
                 choices = choices_of(ledger, turns)
-                return await (_stream if answer.request.stream else _whole)(request, answer, choices)
+                if once is not None:
+                    ending.repeats = all(map(ledger.services.agent.repeats, turns))
+                return await (_stream if answer.request.stream else _whole)(request, answer, choices, ending)
 
 
-async def _stream(request: web.Request, answer: Answer, choices: Sequence[Choice]) -> web.StreamResponse:
+async def _stream(
+    request: web.Request, answer: Answer, choices: Sequence[Choice], ending: Ending
+) -> web.StreamResponse:
     stream, encoders = EventStream(request, answer.HEARTBEAT), list[ChoiceEncoder](answer.encoders)
     try:
         finished = await all_of([choice.stream(stream, of) for choice, of in zip(choices, encoders, strict=True)])
     except ClientGone:  # every choice has been closed and recorded by now
         return stream.response
+    ending.failed = any(map(is_ours, finished))
     return await stream.close(*answer.closing(finished))
 
 
-async def _whole(request: web.Request, answer: Answer, choices: Sequence[Choice]) -> web.Response:
-    finished, headers = await whole_of(choices), {"Server-Timing": server_timing(request[TRACE])}
+async def _whole(request: web.Request, answer: Answer, choices: Sequence[Choice], ending: Ending) -> web.Response:
+    ended = await all_of([choice.whole() for choice in choices])
+    ending.failed = any(map(is_ours, ended))
+    finished, headers = list(map(succeeded, ended)), {"Server-Timing": server_timing(request[TRACE])}
     if isinstance(answer, TextCompletion):
         return json_bytes(await asyncio.to_thread(_encoded, answer, finished), headers=headers)
     return json_response(answer.whole(finished), headers=headers)

@@ -1,7 +1,9 @@
-"""Idempotency-Key: a request that is repeated with its key never starts a second generation.
+"""Idempotency-Key: a request that is repeated with its key never starts a second generation, unless the platform failed
+the first one.
 
 A stored answer is sent again. Of an answer that is not stored only the key is kept, none of its content: its repetition
-is refused, which is better than a second generation.
+is refused, which is better than a second generation. One that failed through no fault of its request is begun again by
+its next repetition, once, if all that its turn may call on the server may run twice.
 """
 
 from __future__ import annotations
@@ -19,10 +21,25 @@ import orjson
 from aiohttp import web
 
 from migrations.pool import DATABASE_AWAY, Database, certain
-from worker.errors import ApiError, invalid
+from worker.errors import PLATFORM, ApiError, invalid
 from worker.http.request import BODY
 
 REMEMBERED = timedelta(hours=24)
+# The first response of a key, locked, if the platform failed it and nothing followed it in its conversation.
+_FAILED = """
+select r.id, r.conversation_id
+  from idempotency_keys k join responses r on r.tenant_id = k.tenant_id and r.id = k.response_id
+ where k.tenant_id = $1 and k.key = $2 and k.claim <> $3 and r.status = 'failed' and r.body->'error'->>'code' = $4
+   and not exists (select from items i where i.tenant_id = $1 and i.conversation_id = r.conversation_id and i.chosen
+                   and i.response_id is distinct from r.id
+                   and i.position > (select min(position) from items
+                                     where tenant_id = $1 and conversation_id = r.conversation_id
+                                       and response_id = r.id and chosen))
+   for update of k
+"""
+_REWIND = """
+update items set chosen = false where tenant_id = $1 and conversation_id = $2 and response_id = $3 and chosen
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +58,24 @@ class IdempotencyStore:
         self._database = database
 
     async def claim(
-        self, tenant_id: UUID, key: str, fingerprint: bytes, response_id: str | None, worker: int, claim: UUID
+        self,
+        tenant_id: UUID,
+        key: str,
+        fingerprint: bytes,
+        response_id: str | None,
+        worker: int,
+        claim: UUID,
+        *,
+        again: bool = False,
     ) -> Earlier | None:
         """None when this request is the first of its key; otherwise the one that was. Doing it again does nothing.
 
-        A first one whose worker died before anything of it was stored counts no more.
+        A first one whose worker died before anything of it was stored counts no more; nor does, with `again`, one that
+        the platform failed. What that had left at the end of its conversation becomes another version; where the
+        conversation has gone on, it counts.
         """
         async with self._database.tenant(tenant_id) as connection:
+            failed = await connection.fetchrow(_FAILED, tenant_id, key, claim, PLATFORM) if again else None
             first = await connection.fetchval(
                 """insert into idempotency_keys as k (tenant_id, key, fingerprint, response_id, worker, claim)
                    values ($1, $2, $3, $4, $5, $7)
@@ -58,6 +86,7 @@ class IdempotencyStore:
                        or k.created_at < now() - $6::interval
                        or not k.answered and not worker_lives(k.worker)
                           and not exists (select from responses r where r.tenant_id = $1 and r.id = k.response_id)
+                       or k.response_id = $8 and k.fingerprint = excluded.fingerprint
                    returning true""",
                 tenant_id,
                 key,
@@ -66,7 +95,10 @@ class IdempotencyStore:
                 worker,
                 REMEMBERED,
                 claim,
+                failed and failed["id"],
             )
+            if first and failed:
+                await connection.execute(_REWIND, tenant_id, failed["conversation_id"], failed["id"])
             if first:
                 return None
             row = await connection.fetchrow(
@@ -132,11 +164,19 @@ class IdempotencyClaims:
         self._unsettled: dict[UUID, tuple[UUID, str, bool]] = {}
 
     async def claim(
-        self, tenant_id: UUID, key: str, fingerprint: bytes, response_id: str | None, claim: UUID
+        self,
+        tenant_id: UUID,
+        key: str,
+        fingerprint: bytes,
+        response_id: str | None,
+        claim: UUID,
+        *,
+        again: bool = False,
     ) -> Earlier | None:
         """As in the store, where a COMMIT whose outcome is unknown is repeated."""
         return await certain(
-            lambda: self.store.claim(tenant_id, key, fingerprint, response_id, self._worker, claim), CLAIM_S
+            lambda: self.store.claim(tenant_id, key, fingerprint, response_id, self._worker, claim, again=again),
+            CLAIM_S,
         )
 
     async def settle(self, tenant_id: UUID, key: str, claim: UUID, *, answered: bool) -> None:
@@ -191,22 +231,27 @@ class Once:
         return cls(request, claims, tenant_id, key, fingerprint)
 
     @asynccontextmanager
-    async def first(self, response_id: str | None) -> AsyncIterator[Earlier | None]:
-        """The earlier request with this key; None for the first one, which is not remembered if it fails in here.
+    async def first(
+        self, response_id: str | None, ending: Ending | None = None, *, again: bool = False
+    ) -> AsyncIterator[Earlier | None]:
+        """The earlier request with this key; None for the first one, which is not remembered if it is refused in here.
+        `again`: one that the platform failed may be begun again.
 
         Raises ApiError 422 when the two differ.
         """
         earlier = None
         try:
-            earlier = await self._earlier(response_id)
+            earlier = await self._earlier(response_id, again=again)
             yield earlier
         except BaseException:  # also when the caller leaves, be it before we know whether the key is ours
             if earlier is None:
-                await self.settle(answered=False)
+                await self.settle(answered=ending is not None and ending.failed and not ending.repeats)
             raise
 
-    async def _earlier(self, response_id: str | None) -> Earlier | None:
-        earlier = await self.claims.claim(self.tenant_id, self.key, self.fingerprint, response_id, self.claim)
+    async def _earlier(self, response_id: str | None, *, again: bool) -> Earlier | None:
+        earlier = await self.claims.claim(
+            self.tenant_id, self.key, self.fingerprint, response_id, self.claim, again=again
+        )
         if earlier is not None and earlier.fingerprint != self.fingerprint:
             message = f"The '{HEADER}' of this request was used for another request: use a new key."
             raise ApiError(422, message, param=HEADER, code="idempotency_key_reused")
@@ -216,21 +261,31 @@ class Once:
         await self.claims.settle(self.tenant_id, self.key, self.claim, answered=answered)
 
 
+@dataclass(slots=True)
+class Ending:
+    """How an answer that is not stored has ended."""
+
+    failed: bool = False  # through no fault of its request
+    repeats: bool = True  # what it may have called on the server may run twice
+
+
 @asynccontextmanager
-async def unstored(once: Once | None) -> AsyncIterator[None]:
-    """The whole of an answer that is not stored. Raises ApiError 409 for a repetition."""
+async def unstored(once: Once | None) -> AsyncIterator[Ending]:
+    """The whole of an answer that is not stored, which says how it ends. Raises ApiError 409 for a repetition."""
+    ending = Ending()
     if once is None:
-        yield
+        yield ending
         return
-    async with once.first(None) as earlier:
+    async with once.first(None, ending) as earlier:
         if earlier is not None and earlier.answered:
-            message = f"The request with this '{HEADER}' was answered, and its answer was not stored: use a new key."
+            message = f"The request with this '{HEADER}' is over, and its answer was not stored: use a new key."
             raise ApiError(409, message, param=HEADER, code="idempotency_key_used")
         if earlier is not None:
             raise in_use()
-        yield
+        yield ending
     transport = once.request.transport
-    await once.settle(answered=transport is not None and not transport.is_closing())  # or it reached nobody
+    arrived = transport is not None and not transport.is_closing()
+    await once.settle(answered=not ending.repeats if ending.failed else arrived)
 
 
 def in_use() -> ApiError:

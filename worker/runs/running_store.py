@@ -190,6 +190,17 @@ class RunningStore:
         told, sealed = events_after(events, after, sealed=row["sealed"]), row["sealed"]
         return EventPage(told, row["body"], sealed, sealed and row["silent"] and not told)
 
+    async def is_in_hand(self, tenant_id: UUID, response_id: str) -> bool:
+        """Whether it is there, and not in the hands of a worker that is lost: another one will resume it or end it."""
+        async with self._database.tenant(tenant_id) as connection:
+            found = await connection.fetchval(
+                """select completed_at is not null or worker is null or worker_lives(worker)
+                   from responses where tenant_id = $1 and id = $2""",
+                tenant_id,
+                response_id,
+            )
+        return bool(found)
+
     async def finish(self, tenant_id: UUID, record: ResponseRecord, worker: int, events: Batch) -> Successor | None:
         """Store the end of a response with all its events and, when it belongs to a conversation, append its items
         there, in one transaction. Idempotent. Returns what goes on with what was said to it meanwhile.

@@ -1,9 +1,11 @@
-"""A request that is repeated with its Idempotency-Key never starts a second generation."""
+"""A request that is repeated with its Idempotency-Key never starts a second generation, unless the platform failed the
+first one."""
 
 from __future__ import annotations
 
 import asyncio
-from contextlib import ExitStack
+from collections.abc import AsyncIterator, Sequence
+from contextlib import ExitStack, asynccontextmanager
 from typing import Any
 from uuid import uuid4
 
@@ -12,11 +14,15 @@ import orjson
 import pytest
 
 from agents.errors import STOPPED
+from inference.errors import InferenceError
+from inference.generation import ANY_TERMS, Delta, Sampling, Terms
+from inference.testing import ScriptedGeneration, ScriptedModel
 from migrations.pool import Database
-from tests.worker.answering import answering, events_of, get, services_with, stalling
+from tests.worker.answering import MODEL, StallingModel, answering, events_of, get, post, services_with, stalling
 from tests.worker.harness import Client
 from tests.worker.sharing import colleagues, response_id_of, signed_in
 from worker.routes import responses
+from worker.runs import manager
 from worker.runs.run import Run
 
 URL, CHAT = "/v1/responses", "/v1/chat/completions"
@@ -26,6 +32,20 @@ UNSTORED: list[tuple[str, dict[str, Any]]] = [
     (CHAT, {"messages": [{"role": "user", "content": "x"}]}),
 ]
 LAST_PIECE = b'"t."'
+CONVERSATIONS = "/v1/conversations"
+SAID = [{"type": "message", "role": "user", "content": "Hello."}]
+
+
+class FailingGeneration(ScriptedGeneration):
+    async def __aiter__(self) -> AsyncIterator[Delta]:
+        async for delta in super().__aiter__():
+            yield delta
+            raise InferenceError("scripted failure")
+
+
+class Failing(ScriptedModel):
+    def generate(self, prompt: Sequence[int], sampling: Sampling, terms: Terms = ANY_TERMS) -> ScriptedGeneration:
+        return FailingGeneration("Hm, no.", len(prompt), sampling, self.piece_chars)
 
 
 def key() -> dict[str, str]:
@@ -127,18 +147,94 @@ async def test_an_answer_waits_for_a_caller_who_left_just_when_it_was_accepted(
     assert len(model.running) == 1
 
 
-async def test_an_answer_whose_worker_stops_was_not_cancelled(database: Database) -> None:
-    """And repeating the request tells how it ended."""
-    model, headers, body = stalling(), key(), {**BODY, "stream": True}
-    async with answering(database, "Another.") as other:
+@asynccontextmanager
+async def stopped_worker(
+    database: Database, model: StallingModel, headers: dict[str, str], body: dict[str, Any], *replies: str
+) -> AsyncIterator[tuple[Client, str]]:
+    """Another worker, with these replies, and the id of the response that stopped with the first one."""
+    async with answering(database, model=ScriptedModel(replies, name=MODEL)) as other:
         async with signed_in(database, services_with(database, model)) as maker:
             other.session.headers["Authorization"] = maker.session.headers["Authorization"]
-            async with maker.post(URL, json=body, headers=headers) as answer:
+            if "conversation" in body:
+                body["conversation"] = (await post(maker, CONVERSATIONS, {"items": SAID}))["id"]
+            async with maker.post(URL, json={**body, "stream": True}, headers=headers) as answer:
                 id = response_id_of(await answer.content.readuntil(LAST_PIECE))
-        async with other.post(URL, json=body, headers=headers) as answer:
-            end = events_of(await answer.text())[-1]["response"]
+        yield other, id
+
+
+async def test_what_the_platform_failed_is_begun_again_once(database: Database) -> None:
+    headers, body = key(), {**BODY, "stream": True}
+
+    async def repeat(client: Client) -> dict[str, Any]:
+        async with client.post(URL, json=body, headers=headers) as answer:
+            assert answer.status == 200
+            return dict(events_of(await answer.text())[-1]["response"])
+
+    async with stopped_worker(database, stalling(), headers, body, "Whole.", "Never.") as (other, id):
+        failed = await get(other, f"{URL}/{id}")
+        ends = await asyncio.gather(*(repeat(other) for _ in range(3)))
+    assert (failed["status"], failed["error"]["message"]) == ("failed", STOPPED)
+    assert failed["output"][0]["content"][0]["text"] == "Half an answer, and the rest."  # it was not cancelled
+    assert [(end["status"], end["output"][0]["content"][0]["text"]) for end in ends] == [("completed", "Whole.")] * 3
+    assert len({end["id"] for end in ends}) == 1 and ends[0]["id"] != id
+
+
+async def test_what_may_have_called_a_tool_that_must_not_run_twice_stays_failed(database: Database) -> None:
+    headers, body = key(), {**BODY, "tools": [{"type": "firsttoken:double"}]}
+    async with (
+        stopped_worker(database, stalling(), headers, body, "Never.") as (other, id),
+        other.post(URL, json={**body, "stream": True}, headers=headers) as answer,
+    ):
+        end = events_of(await answer.text())[-1]["response"]
     assert (end["id"], end["status"], end["error"]["message"]) == (id, "failed", STOPPED)
-    assert end["output"][0]["content"][0]["text"] == "Half an answer, and the rest."
+
+
+@pytest.mark.parametrize("goes_on", [False, True])
+async def test_what_is_begun_again_in_a_conversation_is_another_version_of_what_failed(
+    database: Database, goes_on: bool
+) -> None:
+    """Where it has gone on, what failed is part of it."""
+    headers, body = key(), {**BODY, "conversation": ""}
+    async with stopped_worker(database, stalling(), headers, body, "Whole.") as (other, id):
+        items = f"{CONVERSATIONS}/{body['conversation']}/items"
+        if goes_on:
+            await post(other, items, {"items": [{"type": "message", "role": "user", "content": "and?"}]})
+        async with other.post(URL, json={**body, "stream": True}, headers=headers) as answer:
+            end = events_of(await answer.text())[-1]["response"]
+        texts = [item["content"][0]["text"] for item in (await get(other, f"{items}?order=asc"))["data"]]
+        versions = await get(other, f"{items}?order=asc&include[]=firsttoken:versions")
+    if goes_on:
+        assert (end["id"], texts) == (id, ["Hello.", "tell me", "Half an answer, and the rest.", "and?"])
+    else:
+        assert (end["status"], texts) == ("completed", ["Hello.", "tell me", "Whole."])
+        assert len(versions["data"][1]["firsttoken_versions"]) == 2
+
+
+@pytest.mark.parametrize("streamed", [True, False])
+async def test_a_repetition_waits_until_it_is_known_what_becomes_of_a_lost_workers_answer(
+    database: Database, monkeypatch: pytest.MonkeyPatch, streamed: bool
+) -> None:
+    monkeypatch.setattr(manager, "PASS_EVERY_S", 0.05)
+    headers, body, model = key(), {**BODY, "stream": streamed}, stalling()
+    services = services_with(database, model)
+
+    async def read(client: Client) -> dict[str, Any]:
+        async with client.post(URL, json=body, headers=headers) as answer:
+            assert answer.status == 200
+            text = await answer.text()
+        return dict(events_of(text)[-1]["response"] if streamed else orjson.loads(text))
+
+    async with signed_in(database, services) as lost, answering(database, "Whole.") as heir:
+        heir.session.headers["Authorization"] = lost.session.headers["Authorization"]
+        first = asyncio.create_task(read(lost))
+        async with asyncio.timeout(60):
+            while not await services.running.abandoned(services.presence.worker, of_others=False):  # noqa: ASYNC110
+                await asyncio.sleep(0.01)  # nobody tells when it is stored that it has begun
+        await services.presence.close()  # to all others it is dead
+        end = await read(heir)
+        model.running[0].released.set()
+        await asyncio.wait([first])
+    assert (end["status"], end["output"][0]["content"][0]["text"]) == ("completed", "Whole.")
 
 
 async def test_an_answer_in_the_background_is_queued_once(database: Database) -> None:
@@ -207,6 +303,29 @@ async def test_an_answer_that_reached_nobody_may_be_asked_for_again(
                 status = answer.status
             answer.close()
     assert status == 200
+
+
+@pytest.mark.parametrize("streamed", [True, False])
+@pytest.mark.parametrize(("path", "body"), UNSTORED)
+async def test_an_answer_that_is_not_stored_and_that_the_platform_failed_may_be_asked_for_again(
+    database: Database, path: str, body: dict[str, Any], streamed: bool
+) -> None:
+    headers, asked = key(), {**body, "stream": streamed}
+    acts = {**body, "tools": [{"type": "firsttoken:double"}]}
+    async with answering(database, model=Failing(["Never."], name=MODEL)) as client:
+        for _ in range(2):
+            async with client.post(path, json=asked, headers=headers) as answer:
+                assert (answer.status, "scripted failure" in await answer.text()) == (
+                    200 if streamed or path == URL else 500,
+                    True,
+                )
+        if path == URL:  # the other API names no tools of the server
+            headers = key()
+            async with client.post(path, json={**acts, "stream": streamed}, headers=headers) as answer:
+                assert "scripted failure" in await answer.text()
+            assert (await ask(client, headers, acts | {"stream": streamed}, 409))["error"][
+                "code"
+            ] == "idempotency_key_used"
 
 
 async def test_a_key_of_a_worker_that_died_before_it_began_is_free(
