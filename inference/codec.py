@@ -14,13 +14,15 @@ from inference.tokenizer import Room, Tokenizer
 
 
 class Codec:
-    """`source` may be loaded without tensors, and stays open as long as anybody tokenizes. `context` bounds the texts.
+    """`source` may be loaded without tensors, and stays open as long as anybody tokenizes: until the last of those that
+    `join` leaves. `context` bounds the texts.
 
     Raises InvalidTemplate for a model without a usable chat template.
     """
 
     def __init__(self, source: LlamaModel, context: int) -> None:
-        self.source = source
+        self.source, self.context = source, context
+        self._users = 0
         self.template = ChatTemplate(source.chat_template, bos=source.bos_text, eos=source.eos_text)
         self.pieces, self.end_tokens = source.pieces(), source.end_tokens()
         # Control tokens without text in answers, which therefore have empty pieces.
@@ -29,3 +31,11 @@ class Codec:
         room = Room(context, longest) if source.keeps_text else None
         self.tokenizer = Tokenizer(source, room, self.template.openings)
         self.vocabulary = Vocabulary(self.pieces, self.end_tokens, partial(source.tokenize, parse_special=True))
+
+    def join(self) -> None:
+        self._users += 1
+
+    def leave(self) -> None:
+        self._users -= 1
+        if not self._users:
+            self.source.close()

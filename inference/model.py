@@ -54,11 +54,12 @@ class ChatModel(TextModel):
 
     @classmethod
     def load(cls, config: EngineConfig, progress: Progress | None = None, codec: Codec | None = None) -> ChatModel:
-        """`progress` is called with the share of the weights that is loaded, from 0 to 1. A `codec` from before is made
-        again if the file has changed.
+        """`progress` is called with the share of the weights that is loaded, from 0 to 1. A `codec` was made before, of
+        another model on the same file.
 
         Layers for which a GPU turns out to have no room (others use it too) go to the CPU, unless the number of layers
-        was configured. Raises ModelNotLoaded, or InvalidTemplate for a model without a usable chat template.
+        was configured. Raises ModelNotLoaded, also if the file has changed since the codec was made; InvalidTemplate
+        for a model without a usable chat template.
         """
         layers = gpu_layers(config)
         while True:
@@ -94,8 +95,9 @@ class ChatModel(TextModel):
             if config.projector_path:
                 vision = Projector(config.projector_path, weights, config.threads or default_threads())
                 undo.callback(vision.close)
-            if codec and codec.source.file_version != weights.file_version:
-                codec = None
+            of_another = codec is not None and codec.source.file_version != weights.file_version
+            if of_another or not weights.is_current:  # its states on disk would be taken for those of the new file
+                raise ModelNotLoaded(f"{config.model_path} changed while it was loaded: try again")
             model = cls(weights, backend, config, drafter, vision, codec)
             undo.pop_all()
             return model

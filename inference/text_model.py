@@ -27,7 +27,7 @@ from inference.tokenizer import TextStream
 class TextModel:
     """`weights` may be loaded without tensors. `fingerprint` keys the generated turns: see GeneratedTokens.
     `context_length` is the limit for a prompt with its answer, in tokens. A `codec` that was made before is of another
-    model on the same version of the file, which stays open for as long as this one.
+    model on the same version of the file; `weights` may be its source.
 
     Raises InvalidTemplate for a model without a usable chat template.
     """
@@ -53,13 +53,16 @@ class TextModel:
         self._weights = weights
         self.ends = weights.bos_text, weights.eos_text
         self.codec = codec or Codec(weights, context)
+        self.codec.join()
         self._template, self._tokenizer = self.codec.template, self.codec.tokenizer
         self._pieces, self._end_tokens = self.codec.pieces, self.codec.end_tokens
         self.capabilities = self._template.capabilities
         self._turns = GeneratedTokens(self._pieces, fingerprint)
 
     async def close(self) -> None:
-        self._weights.close()
+        self.codec.leave()
+        if self._weights is not self.codec.source:
+            self._weights.close()
 
     @property
     def prefill_token_s(self) -> float | None:

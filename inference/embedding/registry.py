@@ -11,7 +11,7 @@ from pathlib import Path
 
 from inference.embedding.embedder import Embedder, pool_of, try_isolated
 from inference.errors import EmbedderNotLoaded, EngineStopped, ModelNotLoaded, UnknownEmbedder
-from inference.llama import LlamaModel
+from inference.llama import FileVersion, LlamaModel, version_of
 
 EMBEDDERS_MAX = 8  # each stays in memory once loaded: a tenth of a gigabyte or more
 
@@ -25,7 +25,7 @@ class EmbedderFile:
     path: Path
     name: str
     dimensions: int
-    version: tuple[int, int]  # size and mtime of the file
+    version: FileVersion
 
     @classmethod
     def examine(cls, path: Path) -> EmbedderFile:
@@ -33,7 +33,7 @@ class EmbedderFile:
         model = LlamaModel.load(path, weights=False)
         try:
             pool_of(model)
-            return cls(path, model.name, model.dimensions, _version(path))
+            return cls(path, model.name, model.dimensions, model.file_version)
         finally:
             model.close()
 
@@ -45,14 +45,9 @@ class EmbedderFile:
 
     def load(self) -> Embedder:
         """Raises ModelNotLoaded, also if the file has changed since it was examined."""
-        if self.path.is_file() and _version(self.path) != self.version:
+        if self.path.is_file() and version_of(self.path) != self.version:
             raise ModelNotLoaded(f"{self.path} has changed: restart the worker to use it")
         return Embedder.load(self.path)
-
-
-def _version(path: Path) -> tuple[int, int]:
-    facts = path.stat()
-    return facts.st_size, facts.st_mtime_ns
 
 
 class Embedders:

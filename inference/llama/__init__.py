@@ -5,13 +5,24 @@ from inference.llama.device import Device, backends, build_features, computing, 
 from inference.llama.encoder import EmbeddingContext, RankContext
 from inference.llama.library import DecodeFailed, has_gpu
 from inference.llama.projector import Projector
-from inference.llama.weights import QUANTISATIONS, LlamaModel, Progress, are_loaded, load_weights, model_name, quantize
+from inference.llama.weights import (
+    QUANTISATIONS,
+    FileVersion,
+    LlamaModel,
+    Progress,
+    are_loaded,
+    load_weights,
+    model_name,
+    quantize,
+    version_of,
+)
 
 __all__ = [
     "QUANTISATIONS",
     "DecodeFailed",
     "Device",
     "EmbeddingContext",
+    "FileVersion",
     "LlamaContext",
     "LlamaModel",
     "Progress",
@@ -26,4 +37,5 @@ __all__ = [
     "load_weights",
     "model_name",
     "quantize",
+    "version_of",
 ]

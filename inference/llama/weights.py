@@ -41,7 +41,7 @@ SHORT_BYTES = 256
 
 
 Progress: TypeAlias = Callable[[float], None]
-FileVersion: TypeAlias = tuple[Path, int, int]  # without symbolic links; bytes, time of the last change in ns
+FileVersion: TypeAlias = tuple[Path, int, int, int]  # without symbolic links; bytes, time of change in ns, inode
 
 
 def model_name(path: Path) -> str:
@@ -50,9 +50,9 @@ def model_name(path: Path) -> str:
 
 
 def version_of(path: Path) -> FileVersion:
-    """Which content of a file is read: one that was replaced since is another."""
+    """Which content of a file is read: one that was replaced since is another, even where images keep no times."""
     facts = path.stat()
-    return path.resolve(), facts.st_size, facts.st_mtime_ns
+    return path.resolve(), facts.st_size, facts.st_mtime_ns, facts.st_ino
 
 
 class LlamaModel:

@@ -213,12 +213,12 @@ class _Several:
             raise StartError("models of remote engines can only change with a restart")
         check(file)
         here_ = {name: table for name, table in file.models.items() if table.engines is None}
-        models = {name: self._kept(name, table) for name, table in here_.items()}
-        changed = [name for name, model in models.items() if model is None]
+        changed = await asyncio.to_thread(self._changed, here_)
         fresh: dict[str, OnDemandModel] = {}
         try:
             for name in changed:
-                fresh[name] = await asyncio.to_thread(self.pool.prepared, name, here_[name])
+                beside = tuple(fresh.values())
+                fresh[name] = await asyncio.to_thread(self.pool.prepared, name, here_[name], beside)
             offered = _lineup(file, {**self.served, **fresh})
             for name in changed:
                 before = self.pool.models.get(name)
@@ -229,7 +229,7 @@ class _Several:
             for model in fresh.values():
                 await self.pool.discard(model)
             raise
-        self.pool.replace(here_, {name: model or fresh[name] for name, model in models.items()})
+        self.pool.replace(here_, {name: fresh.get(name) or self.pool.models[name] for name in here_})
         others = {name: self.served[name] for name in file.elsewhere()}
         now: Mapping[str, Served] = {**self.pool.models, **others}
         self.served.clear()
@@ -242,10 +242,9 @@ class _Several:
         self.file = file
         return changed
 
-    def _kept(self, name: str, table: ModelTable) -> OnDemandModel | None:
-        """The existing model with the same engine configuration."""
-        before = self.pool.tables.get(name)
-        return self.pool.models[name] if before is not None and before.engine == table.engine else None
+    def _changed(self, tables: Mapping[str, ModelTable]) -> list[str]:
+        """Those that are new, or whose settings or files are others. Raises ModelNotLoaded."""
+        return [name for name, table in tables.items() if not self.pool.is_current(name, table)]
 
 
 def _candidate(model: Served, table: ModelTable, is_priced: bool) -> Candidate:

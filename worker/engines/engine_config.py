@@ -22,7 +22,7 @@ from inference.config import EngineConfig
 from inference.embedding.cross_encoder import CrossEncoder
 from inference.embedding.registry import Embedders
 from inference.errors import AdapterNotLoaded, InvalidTemplate, ModelNotLoaded
-from inference.llama import model_name
+from inference.llama import FileVersion, model_name, version_of
 from inference.provisioning.calibration import Calibrations
 from inference.provisioning.catalogue import SMOL_CHAT, find, names_of
 from worker.config import Config
@@ -78,6 +78,18 @@ def engine_config(config: Config) -> EngineConfig:
         **fixed,
     )
     return Calibrations(home.calibrations).applied(engine)
+
+
+def versions(config: Config) -> tuple[FileVersion, ...]:
+    """The contents that an engine would compute with now, the model's first. Raises ModelNotLoaded."""
+    models = Home(config.home).models
+    drafter = None if config.draft in (LOOKUP, NO_DRAFTS) else config.draft
+    beside = [find(name, models) for name in (config.mmproj, drafter) if name]
+    adapters = [adapter.path for adapter in _adapters(config.lora, models)]
+    try:
+        return tuple(map(version_of, (find(config.model, models), *beside, *adapters)))
+    except OSError as error:
+        raise ModelNotLoaded(f"{error.filename} cannot be read: {error.strerror}") from error
 
 
 def _adapters(setting: str | None, models: Path) -> tuple[Adapter, ...]:

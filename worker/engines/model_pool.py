@@ -14,19 +14,18 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from time import monotonic
 
 from inference.config import EngineConfig
-from inference.errors import InferenceError, ModelAway, NoRoom
+from inference.errors import InferenceError, ModelAway, ModelNotLoaded, NoRoom
 from inference.generation import Generation
-from inference.llama import LlamaModel
+from inference.llama import FileVersion, LlamaModel
 from inference.model import ChatModel
 from inference.provisioning.fit import Allowance, CannotServe, here
 from inference.provisioning.memory import Proportions
 from inference.trace import Trace
 from worker.config import Config
-from worker.engines.engine_config import engine_config
+from worker.engines.engine_config import engine_config, versions
 from worker.engines.model_file import ModelTable
 from worker.engines.on_demand import OnDemandModel
 from worker.home import Home
@@ -44,19 +43,18 @@ log = logging.getLogger("firsttoken.models")
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """`needs` is in bytes and includes the conversations that it may park in host memory, but not the `weights`: models
+    """`needs` is in bytes and includes the conversations that it may park in host memory, but not the weights: models
     on one `file` share them."""
 
     model: OnDemandModel
     needs: int
-    file: Path
-    weights: int
+    file: FileVersion
 
 
 def taken(loaded: Iterable[Loaded]) -> int:
     """Bytes of all of them together. Pure."""
     held = list(loaded)
-    return sum(each.needs for each in held) + sum({each.file: each.weights for each in held}.values())
+    return sum(each.needs for each in held) + sum(size for _, size, *_ in {each.file for each in held})
 
 
 def leaving(loaded: Iterable[Loaded]) -> Loaded | None:
@@ -99,15 +97,31 @@ class ModelPool:
         for name, table in self.tables.items():
             self.models[name] = self.prepared(name, table)
 
-    def prepared(self, name: str, table: ModelTable) -> OnDemandModel:
-        """Raises as `prepare` does."""
-        wanted = self._wanted(name, table)
-        weights = LlamaModel.load(wanted.model_path, weights=False)
+    def prepared(self, name: str, table: ModelTable, beside: Iterable[OnDemandModel] = ()) -> OnDemandModel:
+        """Of several models on one file, those `beside` it too, the first one's codec serves all. Raises as `prepare`
+        does."""
+        wanted, files = self._wanted(name, table), versions(table.applied(self._config))
+        codecs = [model.codec for model in (*self.models.values(), *beside)]
+        fits = [
+            codec
+            for codec in codecs
+            if codec.source.file_version == files[0] and codec.context == wanted.context_of(codec.source.context_length)
+        ]
+        codec = next(iter(fits), None)
+        weights = codec.source if codec else LlamaModel.load(wanted.model_path, weights=False)
         context, sees = wanted.context_of(weights.context_length), wanted.projector_path is not None
         open_ = partial(self._open, table, Proportions.of(weights))
-        model = OnDemandModel(name, weights, context, open_, sees=sees)
-        model.adapters = wanted.adapters
+        model = OnDemandModel(name, weights, context, open_, codec, sees=sees)
+        model.adapters, model.files = wanted.adapters, files
         return model
+
+    def is_current(self, name: str, table: ModelTable) -> bool:
+        """Whether the model of this name is what its table says now, and made of the files that are there now. Raises
+        ModelNotLoaded."""
+        before = self.tables.get(name)
+        if before is None or before.engine != table.engine:
+            return False
+        return self.models[name].files == versions(table.applied(self._config))
 
     async def start(self) -> None:
         """Load the models that should be loaded at start, in the order of the file. Raises InferenceError."""
@@ -166,16 +180,16 @@ class ModelPool:
         return replace(wanted, disk_folder=Home(self._config.home).kv_of(name))
 
     async def _open(self, table: ModelTable, proportions: Proportions, model: OnDemandModel) -> ChatModel:
-        """The file is read again for nothing but its weights, unless it has changed. Raises ModelNotLoaded, NoRoom."""
+        """The file is read again for nothing but its weights. Raises NoRoom; ModelNotLoaded, also if it has changed."""
         retiring = self._retiring.get(model.name)
         if retiring is not None and self.models.get(model.name) is model:
             await asyncio.wait([retiring], timeout=PATIENCE_S)
         async with self._one_at_a_time:
             self._loaded.pop(model, None)
-            known = proportions if model.codec.source.is_current else None
+            await asyncio.to_thread(self._check_files, model, table)
             trace = Trace(attributes={"model": model.name})
             with trace.span("room"):
-                allowance = await self._make_room(model, table, known)
+                allowance = await self._make_room(model, table, proportions)
             with trace.span("weights"):
                 tell = partial(self._tell, model)
                 opened = await asyncio.to_thread(ChatModel.load, allowance.config, tell, model.codec)
@@ -188,15 +202,21 @@ class ModelPool:
             except BaseException:
                 await opened.close()
                 raise
-            need, file = allowance.need, allowance.config.model_path
+            need = allowance.need
             own = need.total + need.parked_max - need.weights
-            self._loaded[model] = Loaded(model, own, file, file.stat().st_size)
+            self._loaded[model] = Loaded(model, own, model.files[0])
             trace.finish()
             self.starts[model.name] = trace
             log.info("the model %s is loaded in %.1f s: %s", model.name, trace.duration_ms / 1e3, phases(trace))
             return opened
 
-    async def _make_room(self, model: OnDemandModel, table: ModelTable, known: Proportions | None) -> Allowance:
+    def _check_files(self, model: OnDemandModel, table: ModelTable) -> None:
+        """What was tokenized, cached and learned with other contents is worthless. Raises ModelNotLoaded."""
+        for file in versions(table.applied(self._config)):
+            if file not in model.files:
+                raise ModelNotLoaded(f"{file[0]} has changed since it was read: `firsttoken reload` puts it to use")
+
+    async def _make_room(self, model: OnDemandModel, table: ModelTable, known: Proportions) -> Allowance:
         """The resources it gets, after others were evicted. Raises CannotServe, NoRoom."""
         while True:
             try:

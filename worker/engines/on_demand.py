@@ -12,9 +12,10 @@ from contextlib import contextmanager, suppress
 from time import monotonic
 from typing import Any, Literal, TypeAlias
 
+from inference.codec import Codec
 from inference.errors import EngineStopped, InferenceError, ModelAway, NoRoom
 from inference.generation import ANY_TERMS, Due, Generation, Priority, Sampling, Terms
-from inference.llama import LlamaModel
+from inference.llama import FileVersion, LlamaModel
 from inference.model import ChatModel
 from inference.prompt import NO_OPTIONS, ChatMessage, Rendered, Value
 from inference.text_model import TextModel
@@ -30,8 +31,8 @@ BEGINNINGS_MAX = 512  # shared prefixes that are recomputed after a load: those 
 
 
 class OnDemandModel(TextModel):
-    """A `LanguageModel`, and its own `OnDemand`. `weights` were loaded without tensors; `opened` opens the engine,
-    after making room for it, and is never called concurrently.
+    """A `LanguageModel`, and its own `OnDemand`. `weights` were loaded without tensors, and `codec` may be that of
+    another model; `opened` opens the engine, after making room for it, and is never called concurrently.
 
     Tokenization uses the vocabulary, which stays loaded: a thread may be tokenizing while the engine is unloaded.
     """
@@ -42,12 +43,14 @@ class OnDemandModel(TextModel):
         weights: LlamaModel,
         context: int,
         opened: Callable[[OnDemandModel], Awaitable[ChatModel]],
+        codec: Codec | None = None,
         *,
         sees: bool = False,
     ) -> None:
         """`sees`: whether its engine has a projector."""
-        super().__init__(weights, b"", context)
+        super().__init__(weights, b"", context, codec)
         self.name, self._sees = name, sees
+        self.files: tuple[FileVersion, ...] = ()  # that its engine is made of, as they were when it was prepared
         self.share_loaded = 0.0  # from 0 to 1, while it is loading
         self.used_at = float("-inf")  # on the monotonic clock
         self._left_at = float("-inf")  # on the monotonic clock

@@ -15,6 +15,7 @@ from inference.bundled import CHAT_MODEL, EMBEDDER
 from inference.embedding.embedder import Embedder
 from inference.embedding.registry import EMBEDDERS_MAX, EmbedderFile, Embedders
 from inference.errors import EmbedderNotLoaded, EngineStopped, ModelNotLoaded, UnknownEmbedder
+from inference.llama import version_of
 from tests.inference.encoders import write_encoder
 
 BUNDLED = "minilm-l6-v2"
@@ -109,7 +110,7 @@ def test_files_that_cannot_be_used_are_refused_at_the_start(words: Path, tmp_pat
 
 def test_there_are_so_many_at_most(words: Path) -> None:
     default = Embedder.load(EMBEDDER)
-    files = [EmbedderFile(words, f"words-{n}", 32, (0, 0)) for n in range(EMBEDDERS_MAX)]
+    files = [EmbedderFile(words, f"words-{n}", 32, version_of(words)) for n in range(EMBEDDERS_MAX)]
     with pytest.raises(ModelNotLoaded, match=f"too many embedding models: {EMBEDDERS_MAX + 1}"):
         Embedders(default, files)
     assert len(Embedders(default, files[1:]).names) == EMBEDDERS_MAX

@@ -26,7 +26,7 @@ class Model:
 
 
 def loaded(*models: Model) -> list[Loaded]:
-    return [Loaded(cast(OnDemandModel, model), 10, Path(model.file), 100) for model in models]
+    return [Loaded(cast(OnDemandModel, model), 10, (Path(model.file), 100, 0, 0)) for model in models]
 
 
 def test_of_those_that_are_idle_the_one_that_was_not_used_for_longest_leaves() -> None:

@@ -13,7 +13,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -21,9 +21,10 @@ from typing import Any
 
 import tomli_w
 
+from inference.llama import FileVersion
 from inference.remote.transport import Transport
 from worker.config import Config, settings
-from worker.engines.engine_config import read_token
+from worker.engines.engine_config import load_for, read_token, versions
 from worker.engines.exchange import EngineTransport
 from worker.engines.model_file import InvalidModels, ModelFile, ModelTable, read_models
 from worker.errors import StartError
@@ -35,24 +36,26 @@ from worker.lifecycle.process import StopSignals, notice
 from worker.lifecycle.ready_file import FIRST_START, Ready, ready_files
 from worker.lifecycle.supervisor import first_of
 
-FILE = "models.toml"
+ENGINE, FILE = "engine", "models.toml"
 NAME_CHARS_MAX = 24  # of a model in the name of its process: the path of a socket has 107 at most
 
 
 @dataclass(frozen=True, slots=True)
 class SharedEngine:
-    """`process` is the name of the process, `address` where it listens, `flags` the settings of its table."""
+    """`process` is the name of the process, `address` where it listens, `flags` the settings of its table, `files` what
+    it reads."""
 
     model: str
     process: str
     address: str
     flags: Mapping[str, str]
+    files: tuple[FileVersion, ...]
 
 
 @dataclass(slots=True)
 class SharedModels:
-    """The running engines, and the file that workers read instead of the operator's: it contains the engines'
-    addresses.
+    """The running engines, and how workers find them: by the file that they read instead of the operator's, or by the
+    address of the only one. The model of that one has no name.
     """
 
     config: Config
@@ -62,61 +65,73 @@ class SharedModels:
     _started: int = 0
 
     @classmethod
-    def of(cls, config: Config, folder: Path) -> SharedModels | None:
-        """None if there is only one model. Raises StartError."""
+    def of(cls, config: Config, folder: Path) -> SharedModels:
+        """Raises StartError."""
         models = cls(config, folder)
-        return models if models._read() is not None else None
+        models._file = models._read()
+        return models
 
     @property
     def path(self) -> Path:
         return self.folder / FILE
 
+    @property
+    def of_workers(self) -> Mapping[str, str]:
+        """The setting that leads workers to the engines."""
+        if self._file is not None:
+            return {"models": str(self.path)}
+        return {"engines": self.config.engines or self.engines[""].address}
+
     def read(self) -> Sequence[SharedEngine]:
         """The engines to start for new or changed models. Nothing changes before `take`. Raises StartError."""
         file = self._read()
-        if file is None:
-            raise StartError("models.toml is gone: a crew with one model needs a restart")
-        return [self._engine(name, table) for name, table in file.models.items() if self._is_new(name, table)]
+        if (file is None) is not (self._file is None):
+            raise StartError("models.toml has come or gone: a crew with one model or several needs a restart")
+        self._file = file
+        return [engine for name, table in self._tables.items() if (engine := self._new(name, table))]
 
     def take(self, begun: Sequence[SharedEngine]) -> list[SharedEngine]:
         """Make workers that start from now on use what was read last, with these engines. Returns those that are no
         longer used. Raises OSError; then nothing has changed."""
-        assert self._file is not None
-        own = {name for name, table in self._file.models.items() if table.engines is None}
+        own = {name for name, table in self._tables.items() if table.engines is None}
         before = self.engines
         now = {name: engine for name, engine in before.items() if name in own}
         now.update({engine.model: engine for engine in begun})
-        told = self._file.model_dump(mode="json", exclude_unset=True, exclude_none=True)
-        for name, engine in now.items():
-            told["models"][name]["engines"] = engine.address
-        # Atomically: a worker that is restarting right now reads the old or the new file.
-        write_atomically(self.path, tomli_w.dumps(told).encode())
+        if self._file is not None:
+            told = self._file.model_dump(mode="json", exclude_unset=True, exclude_none=True)
+            for name, engine in now.items():
+                told["models"][name]["engines"] = engine.address
+            # Atomically: a worker that is restarting right now reads the old or the new file.
+            write_atomically(self.path, tomli_w.dumps(told).encode())
         self.engines = now
         kept = set(map(id, now.values()))
         return [engine for engine in before.values() if id(engine) not in kept]
 
     def _read(self) -> ModelFile | None:
         try:
-            self._file = read_models(self.config)
+            return read_models(self.config)
         except InvalidModels as error:
             raise StartError(str(error)) from None
-        return self._file
 
-    def _is_new(self, name: str, table: ModelTable) -> bool:
+    @property
+    def _tables(self) -> Mapping[str, ModelTable]:
+        return self._file.models if self._file else {"": ModelTable(engines=self.config.engines)}
+
+    def _new(self, name: str, table: ModelTable) -> SharedEngine | None:
+        """None if the running one is the same, or the operator starts it."""
+        if table.engines is not None:
+            return None
+        files = load_for("models.toml" if self._file else "--model", versions, table.applied(self.config))
+        flags = {key: str(value) for key, value in table.engine.items()}
         running = self.engines.get(name)
-        return table.engines is None and (running is None or running.flags != _flags(table))
-
-    def _engine(self, name: str, table: ModelTable) -> SharedEngine:
+        if running is not None and (running.flags, running.files) == (flags, files):
+            return None
         self._started += 1
-        process = f"engine-{self._started}-{name[:NAME_CHARS_MAX]}"
-        return SharedEngine(name, process, f"unix:{socket_in(self.folder, process)}", _flags(table))
+        number = str(self._started) if name or self._started > 1 else ""
+        process = "-".join(filter(None, (ENGINE, number, name[:NAME_CHARS_MAX])))
+        return SharedEngine(name, process, f"unix:{socket_in(self.folder, process)}", flags, files)
 
 
-def _flags(table: ModelTable) -> dict[str, str]:
-    return {name: str(value) for name, value in table.engine.items()}
-
-
-ENGINE = "engine"
 EMBEDDED_CONNECTIONS = 100  # of the embedded database, for all workers
 # A worker exits within two seconds after its drain timeout, and the last one stops the database; then it is killed.
 LEAVE_S = 15.0
@@ -169,29 +184,24 @@ class Crew:
         self._again = asyncio.Event()
         self._transport = transport
         self._models = SharedModels.of(config, folder)
-        engine = None if config.engines or self._models else f"unix:{socket_in(folder, ENGINE)}"
+        begun = self._models.read()
+        self._models.take(begun)
         given = {name: text for name, text in flags.items() if name not in OF_THE_WHOLE}
         if not config.database_url:
             fair = EMBEDDED_CONNECTIONS // config.workers - 1  # and one that listens
             given["database_connections"] = str(min(config.database_connections, fair))
-        own = {"host": config.host, "port": str(port), "engines": config.engines or engine or ""}
+        own = {"host": config.host, "port": str(port)}
         of_engines = {each.name for each in settings() if each.is_for_engines}
-        self._of_engine = {name: text for name, text in given.items() if name in of_engines}
-        if self._models is not None:
-            del own["engines"]
-            self._of_engine.pop("models", None)
-            own["models"] = str(self._models.path)
+        self._of_engine = {name: text for name, text in given.items() if name in of_engines - {"models"}}
+
+        def of_workers() -> Mapping[str, str]:
+            return {**given, **own, **self._models.of_workers}
+
         self.workers = [
-            self._child(f"worker-{number}", "serve", {**given, **own}, "/readyz", transport)
+            self._child(f"worker-{number}", "serve", of_workers, "/readyz", transport)
             for number in range(1, config.workers + 1)
         ]
-        self.engines: list[Child] = []
-        if engine:
-            self.engines = [self._child(ENGINE, "engine", {**self._of_engine, "listen": engine}, "/health", transport)]
-        if self._models is not None:
-            begun = self._models.read()
-            self.engines = [self._engine(each, len(begun)) for each in begun]
-            self._models.take(begun)
+        self.engines = [self._engine(each, len(begun)) for each in begun]
         self._keeping: list[asyncio.Task[None]] = []
         self._leaving: set[asyncio.Task[None]] = set()  # of engines that are no longer used
 
@@ -200,20 +210,19 @@ class Crew:
         settings = {**self._of_engine, **engine.flags, "listen": engine.address}
         if allowed := settings.get("memory_mb"):
             settings["memory_mb"] = str(max(1, int(allowed) // count))
-        return self._child(engine.process, "engine", settings, "/health", self._transport, engine.model)
+        return self._child(engine.process, "engine", lambda: settings, "/health", self._transport, engine.model or None)
 
     def _child(
         self,
         name: str,
         command: str,
-        settings: Mapping[str, str],
+        settings: Callable[[], Mapping[str, str]],
         path: str,
         transport: Transport,
         model: str | None = None,
     ) -> Child:
-        flags = [f"--{setting.replace('_', '-')}={text}" for setting, text in settings.items()]
-
         def line(descriptor: int) -> Sequence[str]:
+            flags = [f"--{setting.replace('_', '-')}={text}" for setting, text in settings().items()]
             return [*_this_program(), command, *flags, "--member", f"{name}:{descriptor}"]
 
         def hello() -> dict[str, Any]:
@@ -231,7 +240,7 @@ class Crew:
 
     async def start(self) -> Ready:
         """Return when all are ready. Raises StartError if one of them cannot start."""
-        if self._models is not None:
+        if len(self.engines) > 1:
             for engine in self.engines:  # one after the other: each sizes itself by the memory that is free then
                 await self._begin(engine)
         begun = {task.get_name() for task in self._keeping}
@@ -268,9 +277,9 @@ class Crew:
             asked.cancel()
 
     def renew(self) -> None:
-        """Restart all workers, one after the other, while the others take new requests; engines too if there are
-        several. Requests in progress are finished first. If called again meanwhile, it starts over: with the file's new
-        content a worker may start that could not before."""
+        """Restart all workers, one after the other, while the others take new requests, and begin engines for models
+        that have changed. Requests in progress are finished first. If called again meanwhile, it starts over: with the
+        file's new content a worker may start that could not before."""
         self._again.set()
         if self._renewing is None or self._renewing.done():
             self._renewing = asyncio.create_task(self._renew(), name="renew")
@@ -279,7 +288,11 @@ class Crew:
         leaving: list[Child] = []
         while self._again.is_set():
             self._again.clear()
-            leaving += await self._exchange_engines()
+            try:
+                leaving += await self._exchange_engines()
+            except (StartError, OSError) as error:
+                log.error("nothing was reloaded; all models stay as they are: %s", error)
+                continue
             for worker in self.workers:
                 log.warning("%s drains for its replacement", worker.name)
                 if not await self._relieved(worker):
@@ -294,10 +307,8 @@ class Crew:
         return not self._again.is_set()
 
     async def _exchange_engines(self) -> list[Child]:
-        """Start engines for models that are new or changed since models.toml was read; the old ones serve until the
-        last worker that uses them has exited."""
-        if self._models is None:
-            return []
+        """Start engines for models whose tables or files are new or others than before. Returns the old ones, which
+        serve until the last worker that uses them has exited. Raises StartError, OSError; then nothing has changed."""
         begun: list[tuple[SharedEngine, Child]] = []
         try:
             wanted = self._models.read()
@@ -307,11 +318,10 @@ class Crew:
                 self.engines.append(child)
                 await self._begin(child)
             left = self._models.take([each for each, _ in begun])
-        except (StartError, OSError) as error:
-            log.error("models.toml was not reloaded; all models stay as they are: %s", error)
+        except (StartError, OSError):
             for _, child in begun:
                 await self._end(child)
-            return []
+            raise
         gone = {engine.process for engine in left}
         return [child for child in self.engines if child.name in gone]
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 import tomllib
 from pathlib import Path
 
 import pytest
 
+from inference.bundled import CHAT_MODEL, DRAFT_MODEL
 from worker.config import load
 from worker.engines.model_file import read_models
 from worker.errors import StartError
@@ -61,15 +63,14 @@ def folder(tmp_path: Path) -> Path:
     return folder
 
 
-def shared(home: Path, folder: Path, text: str | None = TWO) -> SharedModels | None:
+def shared(home: Path, folder: Path, text: str | None = TWO, **flags: str) -> SharedModels:
     if text is not None:
         (home / "models.toml").write_text(text)
-    return SharedModels.of(load({"home": str(home)}, {}), folder)
+    return SharedModels.of(load({"home": str(home), **flags}, {}), folder)
 
 
 def test_each_model_gets_an_engine_with_the_settings_of_its_table(tmp_path: Path, folder: Path) -> None:
     models = shared(tmp_path, folder)
-    assert models is not None
     begun = models.read()
     assert [(each.model, dict(each.flags)) for each in begun] == [
         ("small", {"model": "demo-draft", "streams": "2"}),
@@ -87,7 +88,6 @@ def test_each_model_gets_an_engine_with_the_settings_of_its_table(tmp_path: Path
 
 def test_only_what_is_another_engine_is_begun_again(tmp_path: Path, folder: Path) -> None:
     models = shared(tmp_path, folder)
-    assert models is not None
     first = list(models.read())
     models.take(first)
     assert models.read() == []
@@ -102,7 +102,6 @@ def test_a_file_that_cannot_be_written_changes_nothing(
     tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     models = shared(tmp_path, folder)
-    assert models is not None
     first = list(models.read())
     models.take(first)
     (tmp_path / "models.toml").write_text(TWO.replace("demo-chat", "demo-draft"))
@@ -120,31 +119,63 @@ def test_a_file_that_cannot_be_written_changes_nothing(
 
 def test_a_file_that_is_gone_is_said_to_be(tmp_path: Path, folder: Path) -> None:
     models = shared(tmp_path, folder)
-    assert models is not None
     models.take(list(models.read()))
     (tmp_path / "models.toml").unlink()
-    with pytest.raises(StartError, match="is gone"):
+    with pytest.raises(StartError, match="come or gone"):
         models.read()
 
 
 def test_engines_that_the_operator_names_are_left_to_the_operator(tmp_path: Path, folder: Path) -> None:
     models = shared(tmp_path, folder, TWO.replace('load = "use"', 'engines = "http://127.0.0.1:9"'))
-    assert models is not None
     begun = list(models.read())
     models.take(begun)
     assert [each.model for each in begun] == ["small"]
     assert "http://127.0.0.1:9" in models.path.read_text()
 
 
-def test_without_a_file_there_is_one_model_and_a_mistake_is_one_line(tmp_path: Path, folder: Path) -> None:
-    assert shared(tmp_path, folder, None) is None
+def test_without_a_file_there_is_one_engine_begun_again_if_its_model_is_another(tmp_path: Path, folder: Path) -> None:
+    file = tmp_path / "models" / "chat.gguf"
+    file.parent.mkdir()
+    shutil.copyfile(DRAFT_MODEL, file)
+    models = shared(tmp_path, folder, None, model="chat.gguf")
+    (first,) = models.read()
+    models.take([first])
+    assert (first.process, models.of_workers) == ("engine", {"engines": first.address})
+    assert models.read() == []
+    shutil.copyfile(CHAT_MODEL, file)
+    (second,) = models.read()
+    assert models.of_workers == {"engines": first.address}
+    assert models.take([second]) == [first]
+    assert (second.process, models.of_workers) == ("engine-2", {"engines": second.address})
+
+
+def test_engines_elsewhere_are_those_of_all_workers(tmp_path: Path, folder: Path) -> None:
+    models = shared(tmp_path, folder, None, engines="http://127.0.0.1:9")
+    assert models.read() == []
+    assert models.of_workers == {"engines": "http://127.0.0.1:9"}
+
+
+def test_a_mistake_is_one_line(tmp_path: Path, folder: Path) -> None:
     with pytest.raises(StartError, match=r"models\.toml.*models\.small\.model"):
         shared(tmp_path, folder, "[models.small]\nmodel = 5\n")
 
 
+def test_only_a_file_that_was_replaced_begins_its_engine_again(tmp_path: Path, folder: Path) -> None:
+    file = tmp_path / "models" / "small.gguf"
+    file.parent.mkdir()
+    shutil.copyfile(DRAFT_MODEL, file)
+    models = shared(tmp_path, folder, TWO.replace("demo-draft", "small.gguf"))
+    models.take(list(models.read()))
+    assert models.read() == []
+    shutil.copyfile(CHAT_MODEL, file)
+    assert [each.model for each in models.read()] == ["small"]
+
+
 def test_workers_read_what_the_operator_wrote_whatever_is_in_it(tmp_path: Path, folder: Path) -> None:
+    odd = tmp_path / "models" / tomllib.loads(HARD)["models"]["odd"]["model"]
+    odd.parent.mkdir()
+    odd.symlink_to(DRAFT_MODEL)
     models = shared(tmp_path, folder, TWO + HARD)
-    assert models is not None
     begun = models.read() or ()
     models.take(begun)
     written, told = (tomllib.loads(path.read_text()) for path in (tmp_path / "models.toml", models.path))
