@@ -165,6 +165,12 @@ class Database:
             finally:
                 await _undo(connection, connection.reset)
 
+    async def check(self) -> None:
+        """Raises one of DATABASE_AWAY if nothing can be stored now."""
+        async with self.anonymous() as connection:
+            if await connection.fetchval("show transaction_read_only") == "on":
+                raise asyncpg.ReadOnlySQLTransactionError("it is read-only, such as a standby is")
+
     @asynccontextmanager
     async def direct(self) -> AsyncIterator[asyncpg.Connection[asyncpg.Record]]:
         """A dedicated connection to the server itself, for what outlives a transaction: LISTEN, and session locks. It
@@ -261,6 +267,9 @@ class Database:
         self._given_at = time.monotonic()
         try:
             yield connection
+        except asyncpg.ReadOnlySQLTransactionError:
+            _cut(connection)  # to a standby, which serves on: the next one may find the primary
+            raise
         finally:
             with suppress(*DATABASE_AWAY):  # the pool has closed it, and the caller's own error takes precedence
                 await self._pool.release(connection, timeout=UNDO_S)

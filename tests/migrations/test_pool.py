@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from types import NoneType
-from uuid import UUID
+from uuid import UUID, uuid4
 
+import asyncpg
 import pytest
 
 from migrations import pool
@@ -42,6 +43,25 @@ async def test_who_is_late_at_a_server_that_stands_still_is_late_by_half_a_secon
     proxy.go_on()
     async with far.anonymous() as connection:
         assert await connection.fetchval("select 1") == 1
+
+
+async def test_a_connection_to_a_standby_gives_way_to_one_to_the_primary(
+    postgres: EmbeddedPostgres, owner_dsn: str
+) -> None:
+    """A name may lead to a server that takes no writes any more, and later to another: its connections would stay."""
+    owner, name = await asyncpg.connect(owner_dsn), f"standby_{uuid4().hex}"
+    await owner.execute(f"create database {name}")
+    try:
+        await owner.execute(f"alter database {name} set default_transaction_read_only = on")  # of new sessions
+        database = await Database.connect(postgres.app_dsn.replace("/postgres?", f"/{name}?"), size_max=1)
+        await owner.execute(f"alter database {name} reset default_transaction_read_only")
+        with pytest.raises(asyncpg.ReadOnlySQLTransactionError):
+            await database.check()
+        await database.check()
+        await database.close()
+    finally:
+        await owner.execute(f"drop database {name} with (force)")
+        await owner.close()
 
 
 async def test_nobody_waits_for_ever_for_a_connection(

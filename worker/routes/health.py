@@ -90,8 +90,8 @@ def _models(services: Services) -> dict[str, Any]:
 
 async def _database(request: web.Request) -> str:
     try:
-        async with asyncio.timeout(DATABASE_TIMEOUT_S), request.app[SERVICES].database.anonymous() as connection:
-            await connection.fetchval("select 1")
+        async with asyncio.timeout(DATABASE_TIMEOUT_S):
+            await request.app[SERVICES].database.check()
     except DATABASE_AWAY as error:
         return type(error).__name__
     return "ok"
