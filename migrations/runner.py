@@ -25,8 +25,16 @@ SERVER_VERSION_MIN = 15
 CONNECT_TIMEOUT_S = 10.0  # a server that responds at all does so within a second, even from another continent
 PGVECTOR_MIN = (0, 8)  # the first version whose index scan continues until enough rows pass the filter
 
+SETTING = "DATABASE_URL"
+POOLER, REJECTED = "unsupported startup parameter", "authentication failed"  # as pgbouncer says
+APP_ROLE = "firsttoken_app"  # made by the first migration; workers serve with its rights
 UNREACHABLE = (OSError, ValueError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
 
+# Roles belong to a server, grants to a database: one that was restored elsewhere may have neither.
+HAS_RIGHTS = """
+select exists (select from pg_roles where rolname = $1 and pg_has_role(oid, $2)
+                  and has_table_privilege(oid, to_regclass('responses'), 'select') is not false)
+"""
 HISTORY = """
 create table if not exists schema_migrations (
     version text primary key,
@@ -87,21 +95,21 @@ def check_server(major: int, pgvector: str | None) -> None:
         )
 
 
-async def migrate(owner_dsn: str, migrations: Sequence[Migration] | None = None) -> list[str]:
+async def migrate(
+    owner_dsn: str, migrations: Sequence[Migration] | None = None, *, setting: str = SETTING
+) -> list[str]:
     """Apply the missing migrations; returns their versions. `owner_dsn` reaches the server directly, not through a
-    transaction pooler, as the owner of the tables.
+    transaction pooler, as the owner of the tables; messages name the `setting` that it comes from.
 
     Raises MigrationError, also if the server cannot be reached.
     """
     todo = bundled_migrations() if migrations is None else migrations
-    connection = await _connect(owner_dsn, application_name="firsttoken migrate", lock_timeout=TABLE_LOCK_TIMEOUT)
+    connection = await _connect(owner_dsn, setting)
     try:
         await _take_lock(connection)
         return await _apply_pending(connection, todo)
     except asyncpg.ReadOnlySQLTransactionError as error:
-        raise MigrationError(
-            f"The database is read-only, such as a standby is ({error}): name the primary in DATABASE_URL."
-        ) from error
+        raise _read_only(str(error), setting) from error
     except asyncpg.InsufficientPrivilegeError as error:
         raise MigrationError(
             f"The database login may not keep the history of migrations ({error}): migrate once as the owner of the "
@@ -111,32 +119,35 @@ async def migrate(owner_dsn: str, migrations: Sequence[Migration] | None = None)
         await connection.close()  # the lock ends with the session, even if this process is killed
 
 
-async def _connect(dsn: str, **server_settings: str) -> Connection:
+async def _connect(dsn: str, setting: str) -> Connection:
     """Raises MigrationError."""
+    settings = {"application_name": "firsttoken migrate", "lock_timeout": TABLE_LOCK_TIMEOUT}
     try:
-        return await asyncpg.connect(dsn, timeout=CONNECT_TIMEOUT_S, server_settings=server_settings)
+        return await asyncpg.connect(dsn, timeout=CONNECT_TIMEOUT_S, server_settings=settings)
     except UNREACHABLE as error:
         # Without the cause, which may quote a part of the URL that was parsed as the port.
-        raise MigrationError(f"The database cannot be reached: {why_unreachable(error)}.") from None
+        raise MigrationError(f"The database cannot be reached: {why_unreachable(error, setting)}.") from None
 
 
-def why_unreachable(error: Exception) -> str:
-    """Why a connection failed, and what to do. Never quotes the URL, which may contain a password."""
+def why_unreachable(error: Exception, setting: str = SETTING) -> str:
+    """Why a connection failed, and what to do. Never quotes the URL of the setting, which may contain a password."""
     said = " ".join(str(error).split()).rstrip(".")
     if isinstance(error, TimeoutError):
-        return f"no answer within {CONNECT_TIMEOUT_S:.0f} s: check the host and the port in DATABASE_URL"
+        return f"no answer within {CONNECT_TIMEOUT_S:.0f} s: check the host and the port in {setting}"
     if isinstance(error, ValueError):  # also asyncpg's own errors about a URL
         return (
-            "DATABASE_URL is not valid: it must be postgresql://USER:PASSWORD@HOST:PORT/DATABASE, with special "
+            f"{setting} is not valid: it must be postgresql://USER:PASSWORD@HOST:PORT/DATABASE, with special "
             "characters of the password percent-encoded"
         )
-    if isinstance(error, asyncpg.InvalidAuthorizationSpecificationError):
-        return f"{said}: check the user and the password in DATABASE_URL"
+    if isinstance(error, asyncpg.InvalidAuthorizationSpecificationError) or REJECTED in said:
+        return f"{said}: check the user and the password in {setting}"
     if isinstance(error, asyncpg.InvalidCatalogNameError):
-        return f"{said}: create it, or name another one in DATABASE_URL"
+        return f"{said}: create it, or name another one in {setting}"
+    if POOLER in said:
+        return f"{said}: it is a pooler, so name the server itself in --database-direct-url"
     if isinstance(error, asyncpg.CannotConnectNowError | asyncpg.InsufficientResourcesError):
         return f"{said}: try again later"
-    return f"{said or type(error).__name__}: check that it runs, and the host and the port in DATABASE_URL"
+    return f"{said or type(error).__name__}: check that it runs, and the host and the port in {setting}"
 
 
 async def _take_lock(connection: Connection) -> None:
@@ -158,7 +169,22 @@ async def _apply_pending(connection: Connection, migrations: Sequence[Migration]
     todo = pending(migrations, {row["version"]: row["sha256"] for row in rows})
     for migration in todo:
         await _apply(connection, migration)
+    await _check_role(connection)
     return [migration.version for migration in todo]
+
+
+async def _check_role(connection: Connection) -> None:
+    privilege = "SET" if connection.get_server_version().major >= 16 else "MEMBER"
+    if not await connection.fetchval(HAS_RIGHTS, APP_ROLE, privilege):
+        login = await connection.fetchval("select current_user")
+        raise MigrationError(
+            f"The role {APP_ROLE} has no rights here, as in a database that was restored on another server: `create "
+            f"role {APP_ROLE} login; grant {APP_ROLE} to {login};` there, then restore the database again."
+        )
+
+
+def _read_only(error: str, setting: str) -> MigrationError:
+    return MigrationError(f"The database is read-only, such as a standby is ({error}): name the primary in {setting}.")
 
 
 async def _apply(connection: Connection, migration: Migration) -> None:
@@ -177,18 +203,32 @@ async def _apply(connection: Connection, migration: Migration) -> None:
         raise MigrationError(f"{migration.version}.sql failed and changed nothing: {error}") from error
 
 
-async def server_versions(dsn: str) -> tuple[int, str]:
-    """Major version of Postgres, and the version of pgvector that it offers. Changes nothing.
+@dataclass(frozen=True, slots=True)
+class Server:
+    """The major version of Postgres, the version of pgvector that it offers, and how many migrations the database
+    lacks; None for an empty one."""
 
-    Raises MigrationError if the server cannot be reached or cannot hold the tables.
-    """
-    connection = await _connect(dsn)
+    major: int
+    pgvector: str
+    lacks: int | None = None
+
+
+async def examine(dsn: str, *, setting: str = SETTING) -> Server:
+    """Changes nothing. Raises MigrationError for all that would keep `migrate` from bringing it to this version."""
+    connection = await _connect(dsn, setting)
     try:
         major, pgvector = await _versions(connection)
+        check_server(major, pgvector)
+        if await connection.fetchval("show transaction_read_only") == "on":
+            raise _read_only("transaction_read_only is on", setting)
+        if await connection.fetchval("select to_regclass('schema_migrations')") is None:  # an empty one
+            return Server(major, str(pgvector))
+        rows = await connection.fetch("select version, sha256 from schema_migrations")
+        todo = pending(bundled_migrations(), {row["version"]: row["sha256"] for row in rows})
+        await _check_role(connection)
     finally:
         await connection.close()
-    check_server(major, pgvector)
-    return major, str(pgvector)
+    return Server(major, str(pgvector), len(todo))
 
 
 async def _versions(connection: Connection) -> tuple[int, str | None]:

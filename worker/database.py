@@ -13,7 +13,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Generic, TypeVar
@@ -23,12 +23,11 @@ import asyncpg
 
 from migrations.embedded import EmbeddedPostgres, EmbeddedPostgresError
 from migrations.pool import DATABASE_AWAY, Database, Login
-from migrations.runner import migrate, why_unreachable
+from migrations.runner import APP_ROLE, SETTING, migrate, why_unreachable
 from worker.config import Config
 from worker.errors import StartError
 from worker.lifecycle.supervisor import Part, Supervised, Supervisor, Well, at_most
 
-APP_ROLE = "firsttoken_app"  # the role to assume when a DATABASE_URL has more privileges
 CLOSE_TIMEOUT_S = 5.0
 WATCH_S = 0.5  # between two checks of the embedded server; a check costs a few microseconds
 
@@ -69,9 +68,14 @@ async def _keep_running(postgres: EmbeddedPostgres, well: Well) -> None:
 async def open_database(config: Config, supervisor: Supervisor | None = None) -> AsyncIterator[Database]:
     """The migrated database, with the privileges of the worker."""
     async with open_owner_dsn(config, supervisor) as (owner_dsn, app_dsn):
-        await migrate(owner_dsn)
-        async with _closing(await _connect(config, owner_dsn, app_dsn)) as database:
+        await migrate(owner_dsn, setting=owner_setting(config))
+        async with opened(config, owner_dsn, app_dsn) as database:
             yield database
+
+
+def owner_setting(config: Config) -> str:
+    """The setting that `open_owner_dsn` follows, for messages."""
+    return "--database-direct-url" if config.database_direct_url else SETTING
 
 
 @asynccontextmanager
@@ -80,20 +84,18 @@ async def open_replica(config: Config, database: Database) -> AsyncIterator[Data
     if config.database_replica_url is None:
         yield database
         return
-    try:
-        replica = await Database.connect(
-            config.database_replica_url, role=APP_ROLE, size_max=config.database_connections
-        )
-    except (*DATABASE_AWAY, asyncpg.PostgresError, ValueError) as error:
-        raise StartError(
-            f"the read replica cannot be used: {why_unreachable(error)} (--database-replica-url)"
-        ) from None
-    async with _closing(replica):
-        yield replica
+    size_max, setting = config.database_connections, "--database-replica-url"
+    async with _opened(Database.connect(config.database_replica_url, role=APP_ROLE, size_max=size_max), setting) as it:
+        yield it
 
 
 @asynccontextmanager
-async def _closing(database: Database) -> AsyncIterator[Database]:
+async def _opened(connecting: Awaitable[Database], setting: str) -> AsyncIterator[Database]:
+    try:
+        database = await connecting
+    except (*DATABASE_AWAY, asyncpg.PostgresError, ValueError) as error:
+        why = why_unreachable(error, setting)
+        raise StartError(f"the database cannot be used: {why}") from None
     try:
         yield database
     finally:
@@ -103,13 +105,15 @@ async def _closing(database: Database) -> AsyncIterator[Database]:
             await database.close()
 
 
-async def _connect(config: Config, owner_dsn: str, app_dsn: str | None) -> Database:
-    """Behind a pooler, the login must be the unprivileged role itself: a SET ROLE would not persist."""
+def opened(config: Config, owner_dsn: str, app_dsn: str | None) -> AbstractAsyncContextManager[Database]:
+    """Behind a pooler, the login must be the unprivileged role itself: a SET ROLE would not persist. Raises StartError,
+    UnsafeRole."""
     size_max = config.database_connections
     if config.database_url and config.database_direct_url:
         direct = Login(config.database_direct_url, APP_ROLE)
-        return await Database.connect(config.database_url, size_max=size_max, direct=direct)
-    return await Database.connect(app_dsn or owner_dsn, role=None if app_dsn else APP_ROLE, size_max=size_max)
+        return _opened(Database.connect(config.database_url, size_max=size_max, direct=direct), SETTING)
+    role = None if app_dsn else APP_ROLE
+    return _opened(Database.connect(app_dsn or owner_dsn, role=role, size_max=size_max), SETTING)
 
 
 GATHER_S = 0.25  # how long a batch accumulates: one commit for a busy moment

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 from uuid import uuid4
 
@@ -17,6 +17,7 @@ from migrations.runner import (
     MigrationError,
     bundled_migrations,
     check_server,
+    examine,
     migrate,
     pending,
     why_unreachable,
@@ -153,6 +154,43 @@ async def test_a_database_that_is_read_only_like_a_standby_is_said_to_be(empty_d
         await migrate(empty_dsn)
 
 
+async def test_what_would_keep_a_start_from_its_database_is_found_without_changing_it(empty_dsn: str) -> None:
+    assert (await examine(empty_dsn)).lacks is None  # the first start makes all of it
+    *older, newest = bundled_migrations()
+    await migrate(empty_dsn, older)
+    assert (await examine(empty_dsn)).lacks == 1
+    assert await migrate(empty_dsn) == [newest.version]
+    assert (await examine(empty_dsn)).lacks == 0
+    connection = await asyncpg.connect(empty_dsn)
+    await connection.execute("insert into schema_migrations (version, sha256) values ('9999_future', '')")
+    with pytest.raises(MigrationError, match="run the newer version"):
+        await examine(empty_dsn)
+    await connection.execute(
+        "alter database current_database set default_transaction_read_only = on".replace(
+            "current_database", empty_dsn.split("/")[3].split("?")[0]
+        )
+    )
+    await connection.close()
+    with pytest.raises(MigrationError, match=r"read-only, such as a standby.*name the primary in DATABASE_URL"):
+        await examine(empty_dsn)
+
+
+@pytest.mark.parametrize("act", [migrate, examine])
+async def test_a_database_that_was_restored_without_its_role_is_said_to_need_it(
+    empty_dsn: str, act: Callable[[str], Awaitable[object]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As pg_restore leaves it on another server: the role is none of the database's, and without it no grant is one."""
+    await migrate(empty_dsn)
+    connection = await asyncpg.connect(empty_dsn)
+    await connection.execute("revoke all on all tables in schema public from firsttoken_app")
+    await connection.close()
+    with pytest.raises(MigrationError, match=r"`create role firsttoken_app login; grant firsttoken_app to postgres;`"):
+        await act(empty_dsn)
+    monkeypatch.setattr("migrations.runner.APP_ROLE", "nobody_at_all")
+    with pytest.raises(MigrationError, match="nobody_at_all has no rights here"):
+        await act(empty_dsn)
+
+
 @pytest.mark.parametrize(
     ("error", "advice"),
     [
@@ -164,6 +202,8 @@ async def test_a_database_that_is_read_only_like_a_standby_is_said_to_be(empty_d
         (asyncpg.TooManyConnectionsError("sorry, too many clients already"), "try again later"),
         (asyncpg.CannotConnectNowError("the database system is starting up"), "try again later"),
         (ConnectionRefusedError(111, "Connect call failed"), "check that it runs"),
+        (asyncpg.ProtocolViolationError("unsupported startup parameter: lock_timeout"), "--database-direct-url"),
+        (asyncpg.ProtocolViolationError("password authentication failed"), "check the user and the password"),
         (TimeoutError(), "no answer within 10 s"),
         (ValueError("Port could not be cast to integer value as 'hunter2'"), "percent-encoded"),
     ],
@@ -171,6 +211,7 @@ async def test_a_database_that_is_read_only_like_a_standby_is_said_to_be(empty_d
 def test_why_a_database_cannot_be_reached_comes_with_what_to_do(error: Exception, advice: str) -> None:
     assert advice in why_unreachable(error)
     assert "hunter2" not in why_unreachable(error)
+    assert "DATABASE_URL" not in why_unreachable(error, "--database-direct-url")
 
 
 async def test_a_login_without_the_rights_is_told_so(empty_dsn: str, owner_dsn: str) -> None:

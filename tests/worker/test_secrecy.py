@@ -22,7 +22,7 @@ from agents.mcp_config import ServerTable
 from inference.testing import ScriptedModel
 from inference.trace import Trace
 from migrations.pool import Database
-from migrations.runner import MigrationError, migrate, server_versions
+from migrations.runner import MigrationError, examine, migrate
 from tests.worker.answering import MODEL, services_with
 from tests.worker.harness import SECRET, Client, serving
 from worker.auth.jwt import Jwks, KeysUnavailable
@@ -175,7 +175,7 @@ async def test_a_database_that_is_away_is_not_told_with_its_password(
         f"mysql://firsttoken:{MARK}@127.0.0.1/x",
         f"postgresql://firsttoken:{MARK}[@127.0.0.1/x",
     ):
-        for act in (migrate, server_versions):
+        for act in (migrate, examine):
             with pytest.raises(MigrationError) as refused:
                 await act(url)
             caller.told.append(f"{refused.value}{refused.value.__cause__!r}")

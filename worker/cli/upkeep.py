@@ -14,6 +14,7 @@ from functools import partial
 
 import orjson
 
+from agents.definition import InvalidAgents
 from inference.embedding.registry import EmbedderFile
 from inference.errors import InferenceError, ModelNotLoaded
 from inference.generation import Sampling
@@ -25,15 +26,19 @@ from inference.provisioning.fit import CannotServe, here
 from inference.provisioning.memory import in_words
 from inference.remote.remote_model import LOOK_TIMEOUT_S, RemoteModel
 from migrations.embedded import EmbeddedPostgresError
-from migrations.runner import MigrationError, migrate, server_versions
+from migrations.pool import UnsafeRole
+from migrations.runner import MigrationError, migrate
+from migrations.runner import examine as examine_database
+from worker.auth.secret import read_secret
 from worker.config import Config
-from worker.database import open_owner_dsn
+from worker.database import open_owner_dsn, opened, owner_setting
 from worker.engines.engine_config import check_files, embedder_files, engine_config, read_token
 from worker.engines.exchange import EngineTransport
 from worker.engines.model_file import InvalidModels, read_models
 from worker.errors import StartError
 from worker.home import Home
 from worker.lifecycle.address import engines_in
+from worker.lifecycle.agent_files import read_agents
 
 # The embedded database keeps a gigabyte of write-ahead log; with less than that it stops while people chat.
 DISK_BYTES_MIN = 2 * 10**9
@@ -57,6 +62,8 @@ async def doctor(config: Config, *, as_json: bool) -> None:
 async def _findings(config: Config) -> AsyncIterator[Finding]:
     """Quick checks first: the engine's ends with a measurement of seconds."""
     yield _disk(config)
+    yield await asyncio.to_thread(_secret, config)
+    yield await asyncio.to_thread(_agents, config)
     yield await _database(config)
     yield await asyncio.to_thread(_embedders, config)
     if config.engines is not None:  # the engines' machines have the memory and processors that matter
@@ -95,14 +102,34 @@ def _disk(config: Config) -> Finding:
     return Finding("disk", Level.OK, text, numbers=numbers)
 
 
+def _secret(config: Config) -> Finding:
+    try:
+        read_secret(config, Home(config.home))
+    except (StartError, OSError) as error:
+        return Finding("secret", Level.PROBLEM, str(error), "see docs/operations.md, Backup")
+    return Finding("secret", Level.OK, "it can be read")
+
+
+def _agents(config: Config) -> Finding:
+    try:
+        agents = read_agents(config).agents
+    except (StartError, InvalidAgents, OSError) as error:
+        return Finding("agents", Level.PROBLEM, str(error), "fix the file, or choose another one with --agents")
+    return Finding("agents", Level.OK, ", ".join(agents) or "none")
+
+
 async def _database(config: Config) -> Finding:
     kind = "given" if config.database_url else "embedded"
     try:
-        async with open_owner_dsn(config) as (owner_dsn, _):
-            major, pgvector = await server_versions(owner_dsn)
-    except (EmbeddedPostgresError, MigrationError, OSError) as error:
+        async with open_owner_dsn(config) as (owner_dsn, app_dsn):
+            server = await examine_database(owner_dsn, setting=owner_setting(config))
+            if server.lacks is not None:  # an empty one does not have the role of workers
+                async with opened(config, owner_dsn, app_dsn):
+                    pass
+    except (EmbeddedPostgresError, MigrationError, StartError, UnsafeRole, OSError) as error:
         return Finding("database", Level.PROBLEM, " ".join(str(error).split()), "see docs/operations.md, Database")
-    return Finding("database", Level.OK, f"{kind} Postgres {major} with pgvector {pgvector}")
+    behind = f", {server.lacks} migrations behind: the next start applies them" if server.lacks else ""
+    return Finding("database", Level.OK, f"{kind} Postgres {server.major} with pgvector {server.pgvector}{behind}")
 
 
 def _embedders(config: Config) -> Finding:
@@ -201,7 +228,7 @@ def _todo(reason: str) -> str:
 async def migrate_database(config: Config) -> None:
     Home(config.home).prepare()
     async with open_owner_dsn(config) as (owner_dsn, _):
-        applied = await migrate(owner_dsn)
+        applied = await migrate(owner_dsn, setting=owner_setting(config))
     print("\n".join(f"applied {version}" for version in applied) or "the database is up to date")
 
 

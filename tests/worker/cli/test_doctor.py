@@ -31,8 +31,9 @@ def test_a_machine_that_can_serve_is_told_so_line_by_line(home: str) -> None:
     done = firsttoken("doctor", "--home", home, "--draft", "demo-draft", "--kv-type", "q8_0")
     assert done.returncode == 0, done.stdout + done.stderr
     names = [line.split()[1] for line in done.stdout.splitlines() if not line.startswith(" ")]
-    assert names[:7] == ["disk", "database", "embedders", "cpu", "backend", "threads", "barriers"]
-    assert names[7:] == ["model", "file", "draft", "memory", "self-test", "speed", "attention"]
+    assert names[:6] == ["disk", "secret", "agents", "database", "embedders", "cpu"]
+    assert names[6:9] == ["backend", "threads", "barriers"]
+    assert names[9:] == ["model", "file", "draft", "memory", "self-test", "speed", "attention"]
     assert "pgvector" in done.stdout and "tokens/s" in done.stdout
 
 
@@ -46,6 +47,22 @@ def test_problems_are_named_in_the_exit_code_and_in_json(home: str) -> None:
     levels = {finding["name"]: finding["level"] for finding in report["findings"]}
     assert levels["database"] == levels["model"] == "problem" and levels["disk"] == "ok"
     assert all(finding["todo"] for finding in report["findings"] if finding["level"] == "problem")
+
+
+def test_what_a_start_would_refuse_is_a_problem_too(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_bytes(b"short")
+    (tmp_path / "agents.toml").write_text("[agents.support]\ntools = 5\n")
+    database = ("--database-url", "postgresql://nobody@127.0.0.1:1/none", "--model", "nothing")
+    done = firsttoken("doctor", "--home", str(tmp_path), *database)
+    assert done.stderr == "firsttoken: not ready to serve because of secret, agents, database, model\n"
+    assert "secret is damaged: restore it" in done.stdout and "agents.toml:2: agents.support.tools" in done.stdout
+
+
+def test_a_pooler_that_leads_nowhere_is_a_problem_though_the_server_is_there(home: str, owner_dsn: str) -> None:
+    urls = ("--database-url", "postgresql://nobody@127.0.0.1:1/none", "--database-direct-url", owner_dsn)
+    done = firsttoken("doctor", "--home", home, "--model", "nothing", *urls)
+    assert done.stderr == "firsttoken: not ready to serve because of database, model\n"
+    assert "Connection refused: check that it runs, and the host and the port in DATABASE_URL" in done.stdout
 
 
 def test_a_model_that_is_not_here_yet_comes_with_the_way_to_get_it(home: str) -> None:
