@@ -31,7 +31,7 @@ from worker.routes import (
 from worker.routes.sockets import connection
 from worker.routes.sockets.connection import SOCKETS, Sockets
 from worker.runs.batches.batch_worker import BATCHES, BatchWorker
-from worker.runs.event_stream import PULSE, Heartbeat
+from worker.runs.event_stream import HEARTBEAT, Heartbeat
 from worker.runs.manager import RUNS, Runs
 from worker.services import CHECKERS, DRAINING, LEAVING, REQUESTS, SERVICES, Services
 
@@ -75,7 +75,7 @@ def build_app(services: Services, runs: Runs, batch_worker: BatchWorker) -> web.
     app[CHECKERS] = HealthProbes()
     app[BUDGET] = budget
     app[SOCKETS] = Sockets()
-    app[PULSE] = Heartbeat()
+    app[HEARTBEAT] = Heartbeat()
     app.on_response_prepare.append(passed.add_headers)
     cors = CorsMiddleware(Cors.parse(config.cors_origins))
     if cors.cors.origins:

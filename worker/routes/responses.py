@@ -42,7 +42,8 @@ from worker.http.request import (
     path_id,
 )
 from worker.lifecycle.supervisor import at_most
-from worker.runs.event_stream import COME_BACK, HEADER, Disconnect, EventStream
+from worker.runs.disconnect import COME_BACK, HEADER, Disconnect
+from worker.runs.event_stream import EventStream
 from worker.runs.idempotency import Earlier, Once, in_use, unstored
 from worker.runs.ledger import Ledger
 from worker.runs.manager import RUNS

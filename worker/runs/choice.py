@@ -269,7 +269,7 @@ async def respond(request: web.Request, answer: Answer, once: Once | None, prepa
 async def _stream(
     request: web.Request, answer: Answer, choices: Sequence[Choice], ending: Ending
 ) -> web.StreamResponse:
-    stream, encoders = EventStream(request, answer.HEARTBEAT), list[ChoiceEncoder](answer.encoders)
+    stream, encoders = EventStream(request, answer.PING), list[ChoiceEncoder](answer.encoders)
     try:
         finished = await all_of([choice.stream(stream, of) for choice, of in zip(choices, encoders, strict=True)])
     except ClientGone:  # every choice has been closed and recorded by now

@@ -1,5 +1,4 @@
-"""Streams to sockets: plain calls down to the transport, with a bound for clients that read slowly. And what happens to
-an answer when its last reader leaves: the header `x-firsttoken-on-disconnect`.
+"""Streams to sockets: plain calls down to the transport, with a bound for clients that read slowly.
 
 Frames that do not fit wait at the sender, not here: a run keeps its frames anyway, and deltas of a completion that wait
 together are merged. One timer serves all streams: it tells senders when there is room again, sends heartbeats on idle
@@ -12,14 +11,13 @@ import asyncio
 import logging
 import socket
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from aiohttp import web
 
 from inference.trace import now_ns
-from worker.errors import ClientGone, invalid
+from worker.errors import ClientGone
 from worker.http.request import TRACE
 from worker.telemetry.telemetry import server_timing
 from worker.wire.events import PING_COMMENT, SSE_HEADERS
@@ -73,17 +71,17 @@ class Heartbeat:
         self._timer = again
 
 
-PULSE: web.AppKey[Heartbeat] = web.AppKey("pulse", Heartbeat)
+HEARTBEAT: web.AppKey[Heartbeat] = web.AppKey("heartbeat", Heartbeat)
 
 
 class Stream(ABC):
     """Server-sent events to one client. `on_room` are called when there is room again."""
 
-    heartbeat: Sequence[bytes] = ()  # sent when nothing else was for a while
+    ping: Sequence[bytes] = ()  # sent when nothing else was for a while
 
     def __init__(self, request: web.Request) -> None:
         self._request = request
-        self._pulse = request.app[PULSE]
+        self._heartbeat = request.app[HEARTBEAT]
         self._transport: asyncio.WriteTransport | None = None
         self.is_behind = False  # whether its client had no room when it was last looked at
         self._behind_bytes = 0  # in the transport, at the last beat
@@ -170,9 +168,9 @@ class Stream(ABC):
                 self.cut()
         elif self._spoke:
             self._spoke, self._active_ns = False, now
-        elif self.heartbeat and now - self._active_ns > HEARTBEAT_S * 1e9:
+        elif self.ping and now - self._active_ns > HEARTBEAT_S * 1e9:
             self._active_ns = now
-            self.send(self.heartbeat)
+            self.send(self.ping)
 
     def _catch_up(self, now: int) -> None:
         if self.is_behind:
@@ -188,18 +186,18 @@ class Stream(ABC):
     def begin(self) -> None:
         """The headers have been sent."""
         self._transport = self._request.transport
-        self._pulse.add(self)
+        self._heartbeat.add(self)
 
     def end(self) -> None:
-        self._pulse.remove(self)
+        self._heartbeat.remove(self)
 
 
 class EventStream(Stream):
     """The body of a streamed HTTP response."""
 
-    def __init__(self, request: web.Request, heartbeat: bytes = PING_COMMENT) -> None:
+    def __init__(self, request: web.Request, ping: bytes = PING_COMMENT) -> None:
         super().__init__(request)
-        self.heartbeat = (heartbeat,)
+        self.ping = (ping,)
         self._response = web.StreamResponse(headers=SSE_HEADERS)
         self._opening = asyncio.Lock()  # the choices of one completion open it together
         self._chunked = True
@@ -257,72 +255,3 @@ def _cork(transport: asyncio.Transport | None) -> None:
 
     connection.setsockopt(socket.IPPROTO_TCP, TCP_CORK, 1)
     asyncio.get_running_loop().call_soon(uncork)
-
-
-HEADER = "X-Firsttoken-On-Disconnect"
-DIGITS_MAX = 9  # before a number is read
-GRACE_MAX_S = 600.0  # the longest a client may take to come back; `continue` has no such end
-
-
-@dataclass(frozen=True, slots=True)
-class Disconnect:
-    """Stop after `grace_s` seconds without a reader; never, when it is infinite."""
-
-    grace_s: float
-
-    @classmethod
-    def parse(cls, value: str | None, usual: Disconnect | None = None) -> Disconnect:
-        """cancel, continue, or seconds; without a value `usual`, which is to cancel. Raises ApiError 400."""
-        if value is None:
-            return usual or STOP
-        if value == "cancel":
-            return STOP
-        if value == "continue":
-            return GO_ON
-        if value.isascii() and value.isdigit() and len(value) <= DIGITS_MAX and int(value) <= GRACE_MAX_S:
-            return cls(float(value))
-        raise invalid(HEADER, f"it must be cancel, continue or a number of seconds up to {GRACE_MAX_S:.0f}.")
-
-
-STOP = Disconnect(0.0)
-GO_ON = Disconnect(float("inf"))
-COME_BACK = Disconnect(30.0)  # of an answer with an Idempotency-Key: clients retry after at most 8 s
-
-
-class Readers:
-    """Counts the clients that read an answer. Once there are none, `policy` decides how long it goes on; then `stop` is
-    called."""
-
-    def __init__(self, stop: Callable[[], None]) -> None:
-        self.policy = STOP
-        self._stop = stop
-        self._count = 0
-        self._unread: asyncio.TimerHandle | None = None  # while there is no reader
-        self._over = False
-
-    @contextmanager
-    def reading(self) -> Iterator[None]:
-        """In the block, a client reads."""
-        self._count += 1
-        self._disarm()
-        try:
-            yield
-        finally:
-            self._count -= 1
-            self.expect()
-
-    def expect(self) -> None:
-        """There may be no reader yet: the policy decides for how long."""
-        self._disarm()
-        if self.policy is not GO_ON and not self._count and not self._over:
-            self._unread = asyncio.get_running_loop().call_later(self.policy.grace_s, self._stop)
-
-    def close(self) -> None:
-        """The answer has ended."""
-        self._over = True
-        self._disarm()
-
-    def _disarm(self) -> None:
-        if self._unread is not None:
-            self._unread.cancel()
-            self._unread = None

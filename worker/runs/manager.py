@@ -25,8 +25,8 @@ from worker.http.error_mapping import explained, to_api_error
 from worker.lifecycle.supervisor import Supervised, Well, at_most
 from worker.runs.background import RETRY_S, Backlog, job_of, restored_turn
 from worker.runs.continuation import InterruptedResponse
+from worker.runs.disconnect import GO_ON, Disconnect
 from worker.runs.event_log import EventLog
-from worker.runs.event_stream import GO_ON, Disconnect
 from worker.runs.ledger import Ledger
 from worker.runs.presence import ANSWER, CANCEL, STEER, STEER_AT_ONCE
 from worker.runs.run import Run, RunCancelled

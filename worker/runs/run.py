@@ -32,8 +32,9 @@ from worker.lifecycle.supervisor import at_most
 from worker.runs.broadcast import Broadcast, Reader
 from worker.runs.cache_diagnostics import diagnosed
 from worker.runs.continuation import Batch, Continuation, InterruptedResponse, ResponseEnd, completed_items
+from worker.runs.disconnect import Readers
 from worker.runs.event_log import EventLog
-from worker.runs.event_stream import Readers, Stream
+from worker.runs.event_stream import Stream
 from worker.runs.ledger import Ledger
 from worker.runs.presence import FOLLOW, FOLLOWED_S
 from worker.runs.run_services import RunServices

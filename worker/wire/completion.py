@@ -225,7 +225,7 @@ def _shown(token: bytes) -> str:
 class _Completion(ABC, Generic[Request]):
     """One completion, complete or in chunks, which all carry the same id."""
 
-    HEARTBEAT: ClassVar = PING_COMMENT
+    PING: ClassVar = PING_COMMENT
     WHOLE: ClassVar[str]  # what it is called, and what its chunks are called
     CHUNK: ClassVar[str]
 

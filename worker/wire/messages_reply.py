@@ -47,7 +47,7 @@ class Reply:
     """Calls of functions that the client did not offer are left out: nobody could run them. `diagnose` returns the
     diagnostics, from the first token on, if they are asked for."""
 
-    HEARTBEAT: ClassVar = PING
+    PING: ClassVar = PING
 
     request: MessagesRequest
     model: str

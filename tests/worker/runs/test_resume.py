@@ -21,7 +21,7 @@ from tests.worker.harness import Client
 from tests.worker.reader import Reader
 from tests.worker.sharing import colleagues, response_id_of, signed_in
 from worker.runs import manager
-from worker.runs.event_stream import Disconnect, Readers
+from worker.runs.disconnect import Disconnect, Readers
 
 URL = "/v1/responses"
 LAST_PIECE = b'"t."'

@@ -20,7 +20,7 @@ from tests.worker.harness import Client
 from worker.routes.sockets.lane import message
 from worker.runs import choice
 from worker.runs import event_stream as stream
-from worker.runs.event_stream import PULSE, ROOM_BYTES, Stream
+from worker.runs.event_stream import HEARTBEAT, ROOM_BYTES, Stream
 
 RECEIVE_BYTES, SEND_BYTES = 4096, 16_384  # the kernel's part is kept small on both sides, so that waiting begins soon
 PIECE_CHARS = 2000
@@ -55,7 +55,7 @@ class Reader:
     def stream(self) -> Stream:
         """The worker's side of it."""
         app = self.client.server.app  # type: ignore[attr-defined]  # a test server has one
-        [stream] = app[PULSE].streams
+        [stream] = app[HEARTBEAT].streams
         assert isinstance(stream, Stream)
         return stream
 

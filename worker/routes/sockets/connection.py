@@ -33,7 +33,8 @@ from worker.http.middleware import join_trace
 from worker.http.request import PRINCIPAL, Routes
 from worker.lifecycle.supervisor import first_of
 from worker.routes.sockets.lane import WAITING_MAX, Lane, Said, SocketStream
-from worker.runs.event_stream import HEADER, HEARTBEAT_S, Disconnect
+from worker.runs.disconnect import HEADER, Disconnect
+from worker.runs.event_stream import HEARTBEAT_S
 from worker.runs.manager import RUNS, Runs
 from worker.runs.run import Run
 from worker.services import DRAINING, SERVICES
