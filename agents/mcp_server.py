@@ -165,8 +165,8 @@ class McpServer:
         """What is known of its newest request, if that went wrong."""
         return self._transport.trouble if isinstance(self._transport, GuardedTransport) else ""
 
-    async def run(self, well: Callable[[], None]) -> None:
-        """Connect, publish the tools and stay connected; `well` is called once it is. Always raises: ServerAway when
+    async def run(self, healthy: Callable[[], None]) -> None:
+        """Connect, publish the tools and stay connected; `healthy` is called once it is. Always raises: ServerAway when
         that did not work, or when the connection is lost. Then it may be run again.
         """
         self._lost.clear()
@@ -175,7 +175,7 @@ class McpServer:
                 self._changed(offered)
                 log.info("MCP server %s: %d tools", self.name, len(offered))
                 self.tried.set()
-                well()
+                healthy()
                 await self._lost.wait()
             reason = "the connection is lost"
         except Exception as error:  # top-level boundary: another process, and its client library

@@ -62,16 +62,16 @@ class IngestWorker:
         """Signal that the queue has a new file."""
         self._arrived.set()
 
-    async def run(self, well: Callable[[], None]) -> None:
-        """Process the queue for ever; `well` is called each time the queue was read. Raises the database's errors, and
-        can then be run again. If it is cancelled, the file being read stays queued.
+    async def run(self, healthy: Callable[[], None]) -> None:
+        """Process the queue for ever; `healthy` is called each time the queue was read. Raises the database's errors,
+        and can then be run again. If it is cancelled, the file being read stays queued.
         """
         while True:
             self._arrived.clear()
             while (claim := await self._file_queue.claim(self._worker)) is not None:
                 await self._take(claim)
-                well()
-            well()
+                healthy()
+            healthy()
             if await self._refresh():
                 continue
             with suppress(TimeoutError):

@@ -26,7 +26,7 @@ from migrations.pool import DATABASE_AWAY, Database, Login
 from migrations.runner import APP_ROLE, SETTING, migrate, why_unreachable
 from worker.config import Config
 from worker.errors import StartError
-from worker.lifecycle.supervisor import Part, Supervised, Supervisor, Well, at_most
+from worker.lifecycle.supervisor import Healthy, Part, Supervised, Supervisor, at_most
 
 CLOSE_TIMEOUT_S = 5.0
 WATCH_S = 0.5  # between two checks of the embedded server; a check costs a few microseconds
@@ -54,13 +54,13 @@ async def open_owner_dsn(config: Config, supervisor: Supervisor | None = None) -
         await asyncio.to_thread(postgres.stop)
 
 
-async def _keep_running(postgres: EmbeddedPostgres, well: Well) -> None:
+async def _keep_running(postgres: EmbeddedPostgres, healthy: Healthy) -> None:
     """Restart the embedded server when it dies; the pool reconnects automatically. Raises EmbeddedPostgresError."""
     while True:
         if not await asyncio.to_thread(lambda: postgres.is_running):
             log.warning("Postgres stopped; restarting it")
             await asyncio.to_thread(postgres.start)
-        well()
+        healthy()
         await asyncio.sleep(WATCH_S)
 
 
@@ -162,7 +162,7 @@ class BatchWriter:
             await self._task.stop()
         await self.flush()
 
-    async def _write(self, well: Well) -> None:
+    async def _write(self, healthy: Healthy) -> None:
         while True:
             await self._notified.wait()
             await self._gather()
@@ -174,7 +174,7 @@ class BatchWriter:
                 self._notified.set()  # the next iteration of this task stores what is pending
                 raise
             if stored:
-                well()
+                healthy()
 
     async def _gather(self) -> None:
         async with at_most(GATHER_S if self._gather_s is None else self._gather_s):

@@ -17,7 +17,7 @@ from retrieval.errors import RetrievalError
 from retrieval.ingest import Progress, ingest
 from worker.auth.keys import LOCAL_TENANT
 from worker.config import PROJECT
-from worker.lifecycle.supervisor import Well
+from worker.lifecycle.supervisor import Healthy
 from worker.services import Services
 
 SAMPLE_STORE = "docs"
@@ -59,14 +59,14 @@ async def reading_samples(services: Services) -> AsyncIterator[None]:
         await task.stop()
 
 
-async def _read(services: Services, folder: Path, tenant_id: UUID, store_id: str, well: Well) -> None:
+async def _read(services: Services, folder: Path, tenant_id: UUID, store_id: str, healthy: Healthy) -> None:
     """Unchanged files cost nothing."""
     left = 1
 
     def told(progress: Progress) -> None:
         nonlocal left
         left = max(1, progress.files_total - progress.files_done)
-        well()
+        healthy()
 
     note = partial(services.passages.note_unread, tenant_id, store_id, services.presence.worker)
     reading = asyncio.create_task(_ingest(services, folder, tenant_id, told))

@@ -77,20 +77,20 @@ class RemoteModel(TextModel):
         """Check all engines once. A worker may start before they do: until one is up, it refuses turns."""
         await self._look()
 
-    async def watch(self, well: Callable[[], None]) -> None:
+    async def watch(self, healthy: Callable[[], None]) -> None:
         """Check the engines for ever, each in its own task, since one whose machine is gone takes seconds."""
         async with asyncio.TaskGroup() as group:
             for upstream in self._fleet.upstreams:
-                group.create_task(self._watch(upstream, well))
+                group.create_task(self._watch(upstream, healthy))
 
-    async def _watch(self, upstream: Upstream, well: Callable[[], None]) -> None:
+    async def _watch(self, upstream: Upstream, healthy: Callable[[], None]) -> None:
         while True:
             await asyncio.sleep(LOOK_S if upstream.is_up else LOOK_AGAIN_S)
             await self._look_at(upstream)
             self._learn()
             if upstream.is_up:  # checks of an engine that is away are frequent, and must not overload a full one
                 self._resume()
-            well()
+            healthy()
 
     async def close(self) -> None:
         for generation in tuple(self._going):

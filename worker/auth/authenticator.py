@@ -26,7 +26,7 @@ from worker.auth.secret import Secret
 from worker.auth.session import Sessions, require_same_origin
 from worker.auth.throttle import Throttle
 from worker.errors import ApiError
-from worker.lifecycle.supervisor import Supervised, Supervisor, Well
+from worker.lifecycle.supervisor import Healthy, Supervised, Supervisor
 
 CACHE_S = 30.0  # a revoked credential keeps working for at most this long
 RECHECK_S = 10.0
@@ -267,13 +267,13 @@ class Authenticator:
             asked_at = time.monotonic()
             self._auth_cache.checked(subjects, await self.keys.counting(subjects, used), asked_at)
 
-    async def _recheck_forever(self, well: Well) -> None:
+    async def _recheck_forever(self, healthy: Healthy) -> None:
         while True:
             await asyncio.sleep(RECHECK_S)
             await asyncio.to_thread(self.secret.reread)
             await self.recheck()
             await self._tidy()
-            well()
+            healthy()
 
     async def _tidy(self) -> None:
         if time.monotonic() - self._tidied_at >= TIDY_EVERY_S:

@@ -24,7 +24,7 @@ from joserfc.jws import JWSRegistry
 from inference.trace import Trace
 from worker.auth.auth_settings import TokenSettings
 from worker.auth.scope import USUAL, Scope, known
-from worker.lifecycle.supervisor import Supervised, Supervisor, Well
+from worker.lifecycle.supervisor import Healthy, Supervised, Supervisor
 
 log = logging.getLogger("firsttoken.auth")
 
@@ -85,13 +85,13 @@ class Jwks:
             return fitting[0] if len(fitting) == 1 else None
         return next((key for key in fitting if key.kid == kid), None)
 
-    async def _refresh(self, well: Well) -> None:
+    async def _refresh(self, healthy: Healthy) -> None:
         while True:
             await asyncio.sleep(REFRESH_S)
             async with self._lock:
                 if not await self._fetch():
                     raise KeysUnavailable(f"no keys from {self._shown}")
-            well()
+            healthy()
 
     async def _fetch(self) -> bool:
         """Whether the fetch succeeded."""

@@ -15,7 +15,7 @@ from inference.errors import InferenceError
 from inference.provisioning.calibration import Calibrations, affordable
 from inference.provisioning.speed import Pace
 from inference.provisioning.speed import isolated_attention_paces as measure
-from worker.lifecycle.supervisor import Supervised, Supervisor, Well
+from worker.lifecycle.supervisor import Healthy, Supervised, Supervisor
 
 PAUSE_S = 60.0  # without a token: the worker is idle
 LOOK_S = 0.05  # longest time for which a returning user shares the CPU with the measurement
@@ -48,7 +48,7 @@ class Calibrator:
         if self._task is not None:
             await self._task.stop()
 
-    async def _run(self, _well: Well) -> None:
+    async def _run(self, _healthy: Healthy) -> None:
         paces = None
         try:
             while paces is None:

@@ -20,7 +20,7 @@ from agents.turn import Turn
 from inference.errors import EnginesAway, InferenceError, InvalidTemplate
 from inference.generation import Generation
 from worker.auth.principal import NOBODY
-from worker.lifecycle.supervisor import Well
+from worker.lifecycle.supervisor import Healthy
 
 # A user types in one conversation at a time; a program that prewarms many must not keep the model busy needlessly.
 TENANT_MAX = 4
@@ -104,13 +104,13 @@ async def prefill_shared_prefixes(
         log.info("the prompts of %d agents take longer than %.0f s to prefill: they follow later", unread, within_s)
 
 
-async def read_answered_questions(agent: Agent, well: Well) -> None:
+async def read_answered_questions(agent: Agent, healthy: Healthy) -> None:
     """Prefill, one by one, what the next prompts of answered questions will begin with. Never returns."""
     while True:
         turn = await agent.answered.get()
         await asyncio.sleep(END_S)
         await agent.read_answered(turn)
-        well()
+        healthy()
 
 
 async def _is_read(reading: Generation) -> bool:

@@ -48,8 +48,8 @@ RETRY_MAX_S = 5.0  # longest delay once the dependency is back
 STOP_S = 5.0  # longer than any task takes to handle its cancellation
 DOWN_FAILURES = 3  # consecutive failures: a single lost connection is not worth reporting
 
-Well: TypeAlias = Callable[[], None]  # a task calls it whenever it has made progress
-Run: TypeAlias = Callable[[Well], Awaitable[None]]
+Healthy: TypeAlias = Callable[[], None]  # a task calls it whenever it has made progress
+Run: TypeAlias = Callable[[Healthy], Awaitable[None]]
 
 
 @asynccontextmanager
@@ -73,7 +73,7 @@ async def first_of(*waits: Awaitable[object], within_s: float | None = None) -> 
 
 @dataclass(frozen=True, slots=True)
 class Vitals:
-    """The health of a task. Pure. `since` is the time of the first failure after it was well, in Unix seconds."""
+    """The health of a task. Pure. `since` is the time of the first failure after it was healthy, in Unix seconds."""
 
     failures: int = 0  # consecutive
     failures_total: int = 0
@@ -87,7 +87,7 @@ class Vitals:
         since = now if self.since is None else self.since
         return Vitals(self.failures + 1, self.failures_total + 1, since)
 
-    def well(self) -> Vitals:
+    def recovered(self) -> Vitals:
         return replace(self, failures=0, since=None)
 
 
@@ -128,12 +128,12 @@ class Supervised:
             self._task.cancel()
             await asyncio.wait([self._task], timeout=STOP_S)  # and again, if a library swallowed the cancellation
 
-    def well(self) -> None:
+    def healthy(self) -> None:
         """Report that the task has made progress."""
         if self.vitals.is_down:
             log.info("%s is up again", self.part)
         if self.vitals.failures:
-            self.vitals = self.vitals.well()
+            self.vitals = self.vitals.recovered()
         if self.silent_s is not None and not self._limit.expired():
             self._limit.reschedule(asyncio.get_running_loop().time() + self.silent_s)
 
@@ -147,7 +147,7 @@ class Supervised:
         self._limit = asyncio.timeout(self.silent_s)
         try:
             async with self._limit:
-                await self.run(self.well)
+                await self.run(self.healthy)
             self._over = self.ends
             if not self._over:
                 self._fail(Ended("returned"))

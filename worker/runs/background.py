@@ -20,7 +20,7 @@ from worker.auth.principal import Principal, Via
 from worker.auth.secret import Seals, opened
 from worker.errors import BUSY
 from worker.http.error_mapping import explained
-from worker.lifecycle.supervisor import Supervised, Well, at_most
+from worker.lifecycle.supervisor import Healthy, Supervised, at_most
 from worker.runs.ledger import Ledger
 from worker.runs.queue_store import Job
 from worker.runs.run_services import RunServices
@@ -183,11 +183,11 @@ class Backlog:
         if self._making:
             await asyncio.wait(self._making)
 
-    async def _keep_taking(self, well: Well) -> None:
+    async def _keep_taking(self, healthy: Healthy) -> None:
         while True:
             self._queued.clear()
             await self._take_all()
-            well()
+            healthy()
             async with at_most(POLL_S):
                 await self._queued.wait()
 

@@ -22,7 +22,7 @@ from migrations.pool import DATABASE_AWAY, certain
 from worker.auth.principal import Principal
 from worker.errors import BUSY, ApiError
 from worker.http.error_mapping import explained, to_api_error
-from worker.lifecycle.supervisor import Supervised, Well, at_most
+from worker.lifecycle.supervisor import Healthy, Supervised, at_most
 from worker.runs.background import RETRY_S, Backlog, job_of, restored_turn
 from worker.runs.continuation import InterruptedResponse
 from worker.runs.disconnect import GO_ON, Disconnect
@@ -388,13 +388,13 @@ class Runs:
         here = id in (*self._runs, *self._resuming.values(), *self._succeeding.values())
         return here or self._event_log.knows(id) or self.backlog.holds(owned)
 
-    async def _run_janitor(self, well: Well) -> None:
+    async def _run_janitor(self, healthy: Healthy) -> None:
         while True:
-            await self._janitor_pass(well)
-            well()
+            await self._janitor_pass(healthy)
+            healthy()
             await asyncio.sleep(PASS_EVERY_S)
 
-    async def _janitor_pass(self, well: Well) -> None:
+    async def _janitor_pass(self, healthy: Healthy) -> None:
         """End abandoned responses, release keys, and delete expired events; for all workers at one of them only."""
         await self.services.claims.settle_all()
         running, worker = self.services.running, self.services.presence.worker
@@ -405,7 +405,7 @@ class Runs:
         abandoned = {owned for owned in listed if not self._makes(owned)}
         for owned in abandoned & self._suspects:
             await self._give_up(owned)
-            well()
+            healthy()
         self._suspects = abandoned
         if is_janitor and time.monotonic() - self._forgot_at >= FORGET_EVERY_S:
             await running.forget(EVENT_DAYS)

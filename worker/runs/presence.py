@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from migrations.pool import DATABASE_AWAY, Database
-from worker.lifecycle.supervisor import Supervised, Supervisor, Well, at_most
+from worker.lifecycle.supervisor import Healthy, Supervised, Supervisor, at_most
 from worker.runs.running_store import CHANNEL, NEWS
 
 CANCEL = "cancel"
@@ -82,7 +82,7 @@ class Presence:
             if not self._watchers[response_id]:
                 del self._watchers[response_id], self._news[response_id]
 
-    async def _listen(self, well: Well) -> None:
+    async def _listen(self, healthy: Healthy) -> None:
         """Raises what ends the connection. Reconnect quickly: other workers must not consider this one dead."""
         lost = asyncio.Event()
         async with self._database.direct() as connection:
@@ -94,7 +94,7 @@ class Presence:
                 for news in self._news.values():  # notifications in between were missed
                     news.set()
                 while True:
-                    well()
+                    healthy()
                     async with at_most(PROBE_S):
                         await lost.wait()
                     await connection.execute("select 1")

@@ -21,7 +21,7 @@ from inference.frozen import changed
 from inference.trace import Trace
 from migrations.pool import DATABASE_AWAY, Database
 from worker.auth.audit import WORKER, Act, Actor, note
-from worker.lifecycle.supervisor import Supervised, Supervisor, Well
+from worker.lifecycle.supervisor import Healthy, Supervised, Supervisor
 from worker.runs.record import TurnRecord
 from worker.telemetry.trial import (
     DECIDED_IN,
@@ -211,10 +211,10 @@ class Canaries:
         if await self._store.change(canary.name, State.RUNNING, State.ROLLED_BACK, verdict.reason, WORKER, auditor):
             log.warning("canary %s is rolled back: %s", canary.name, verdict.reason)
 
-    async def _follow(self, well: Well) -> None:
+    async def _follow(self, healthy: Healthy) -> None:
         while True:
             await self.sync()
-            well()
+            healthy()
             await asyncio.sleep(SYNC_S)
 
 

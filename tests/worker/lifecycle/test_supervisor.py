@@ -18,7 +18,7 @@ from tests.worker.answering import MODEL, get, post, services_with
 from tests.worker.harness import Client
 from tests.worker.sharing import signed_in
 from worker.lifecycle import supervisor as module
-from worker.lifecycle.supervisor import DOWN_FAILURES, RETRY_MAX_S, RETRY_S, Part, Supervisor, Vitals, Well, retry_s
+from worker.lifecycle.supervisor import DOWN_FAILURES, RETRY_MAX_S, RETRY_S, Healthy, Part, Supervisor, Vitals, retry_s
 from worker.routes import health
 from worker.telemetry.prometheus import Metrics
 
@@ -42,14 +42,14 @@ class Task:
         self.ends = list(ends)
         self.runs = 0
 
-    async def run(self, well: Well) -> None:
+    async def run(self, healthy: Healthy) -> None:
         self.runs += 1
         if self.ends:
             end = self.ends.pop(0)
             if end is not None:
                 raise end
             return
-        well()
+        healthy()
         await asyncio.Event().wait()
 
 
@@ -84,10 +84,10 @@ async def test_a_task_that_fails_for_ever_is_down_until_it_is_well(supervisor: S
 
 
 async def test_a_task_that_says_nothing_is_begun_again(supervisor: Supervisor) -> None:
-    runs: list[Well] = []
+    runs: list[Healthy] = []
 
-    async def hang(well: Well) -> None:
-        runs.append(well)
+    async def hang(healthy: Healthy) -> None:
+        runs.append(healthy)
         await asyncio.Event().wait()
 
     running = supervisor.start("presence", hang, silent_s=0.01)
@@ -99,11 +99,11 @@ async def test_a_task_that_says_nothing_is_begun_again(supervisor: Supervisor) -
 async def test_a_task_that_is_well_now_and_then_has_all_of_its_time_again(supervisor: Supervisor) -> None:
     done, limits = asyncio.Event(), list[float]()
 
-    async def work(well: Well) -> None:
+    async def work(healthy: Healthy) -> None:
         for _ in range(3):
             await asyncio.sleep(0.001)
             was_well_at = asyncio.get_running_loop().time()
-            well()
+            healthy()
             limits.append((running._limit.when() or 0.0) - was_well_at)
         done.set()
         await asyncio.Event().wait()
@@ -135,7 +135,7 @@ async def test_a_task_that_swallows_being_cancelled_is_stopped_all_the_same(
     monkeypatch.setattr(module, "STOP_S", 0.01)
     swallowed: list[int] = []
 
-    async def stubborn(_well: Well) -> None:
+    async def stubborn(_healthy: Healthy) -> None:
         while len(swallowed) < 2:
             try:
                 await asyncio.Event().wait()
@@ -161,7 +161,7 @@ def test_a_row_of_failures_has_its_first_one_s_time() -> None:
         assert not vitals.is_down
         vitals = vitals.failed(float(now))
     assert (vitals.is_down, vitals.since) == (True, 0.0)
-    assert vitals.well() == Vitals(failures_total=DOWN_FAILURES)
+    assert vitals.recovered() == Vitals(failures_total=DOWN_FAILURES)
 
 
 async def test_metrics_tell_of_each_part(supervisor: Supervisor) -> None:

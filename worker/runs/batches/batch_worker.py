@@ -29,7 +29,7 @@ from worker.edge.body import MEMORY_BYTES_MAX
 from worker.errors import BUSY, ApiError
 from worker.http.error_mapping import explained
 from worker.lifecycle.process import TimeSlice
-from worker.lifecycle.supervisor import Supervised, Well, at_most
+from worker.lifecycle.supervisor import Healthy, Supervised, at_most
 from worker.runs.batches.batch_store import BatchClaim, Line, LineStore, NewLine
 from worker.runs.presence import BATCH, CANCEL
 from worker.services import Services
@@ -164,7 +164,7 @@ class BatchWorker:
         presence, supervisor = self._services.presence, self._services.supervisor
         presence.on[CANCEL].append(self._stop_lines)
         presence.on[BATCH].append(self._look)
-        works: list[Callable[[Well], Awaitable[None]]] = [
+        works: list[Callable[[Healthy], Awaitable[None]]] = [
             *(partial(self._keep_answering, place) for place in range(len(self._arrived) - 1)),
             *([self._keep_steering] if self._arrived else []),
         ]
@@ -187,15 +187,15 @@ class BatchWorker:
 
     # Lines
 
-    async def _keep_answering(self, place: int, well: Well) -> None:
+    async def _keep_answering(self, place: int, healthy: Healthy) -> None:
         while True:
             self._arrived[place].clear()
             while self._services.presence.is_alive and (
                 line := await self._claimed(self._lines.claim(self._worker, place), self._lines.give_back)
             ):
                 await self._take(line)
-                well()
-            well()
+                healthy()
+            healthy()
             await self._wait(self._arrived[place])
 
     async def _take(self, line: Line) -> None:
@@ -257,7 +257,7 @@ class BatchWorker:
 
     # Whole batches
 
-    async def _keep_steering(self, well: Well) -> None:
+    async def _keep_steering(self, healthy: Healthy) -> None:
         arrived = self._arrived[-1]
         while True:
             arrived.clear()
@@ -267,8 +267,8 @@ class BatchWorker:
             ):
                 await self._steer(claim)
                 self._look()
-                well()
-            well()
+                healthy()
+            healthy()
             await self._wait(arrived)
 
     async def _steer(self, claim: BatchClaim) -> None:

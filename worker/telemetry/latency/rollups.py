@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 from uuid import UUID
 
 from migrations.pool import Connection, Database
-from worker.lifecycle.supervisor import Supervised, Supervisor, Well
+from worker.lifecycle.supervisor import Healthy, Supervised, Supervisor
 from worker.telemetry.latency.measures import MINUTE_S, Rows, Slice, TimeRange
 
 NAMES_MAX = 200  # pairs of a key and a worker: more than a selection list has room for
@@ -185,7 +185,7 @@ class LoadSampler:
     def start(self, supervisor: Supervisor) -> Supervised:
         return supervisor.start("minutes", self._watch, silent_s=SILENT_S)
 
-    async def _watch(self, well: Well) -> None:
+    async def _watch(self, healthy: Healthy) -> None:
         loop = asyncio.get_running_loop()
         while True:
             highest, ends_at = Peak(), loop.time() + MINUTE_S
@@ -194,7 +194,7 @@ class LoadSampler:
                 await asyncio.sleep(LOOK_S)
                 highest.note(self._stats(), max(0.0, loop.time() - due))
             await self.store(highest)
-            well()
+            healthy()
 
     async def store(self, highest: Peak) -> None:
         await self._database.fetch(

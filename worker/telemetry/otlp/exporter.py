@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 from prometheus_client import Metric
 
 from worker.database import BatchWriter, NotStored
-from worker.lifecycle.supervisor import Supervised, Supervisor, Well
+from worker.lifecycle.supervisor import Healthy, Supervised, Supervisor
 from worker.runs.record import TurnRecord
 from worker.telemetry.otlp.conventions import spans_of
 
@@ -89,8 +89,8 @@ class Exporter:
         if not await asyncio.to_thread(lambda: self._sdk.send_metrics(self._collect())):
             raise NotStored("metrics at the collector")
 
-    async def _run(self, well: Well) -> None:
+    async def _run(self, healthy: Healthy) -> None:
         while True:
             await asyncio.sleep(EVERY_S)
             await self.send_metrics()
-            well()
+            healthy()
