@@ -18,7 +18,7 @@ from migrations.pool import DATABASE_AWAY, Database
 from tests.agents.turns import user
 from tests.worker.answering import answering, events_of, stream
 from worker.lifecycle.supervisor import Supervisor
-from worker.runs import broadcast
+from worker.runs import event_log
 from worker.runs.continuation import GAP, UNSTORED_EVENTS_MAX, Batch, ResponseEnd
 from worker.runs.event_log import EventLog, Journal
 from worker.runs.running_store import RunningStore
@@ -143,7 +143,7 @@ async def test_a_backlog_is_stored_in_portions(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Postgres holds several copies of a statement in memory."""
-    monkeypatch.setattr(broadcast, "AT_ONCE_BYTES_MAX", len(frame(0)))
+    monkeypatch.setattr(event_log, "AT_ONCE_BYTES_MAX", len(frame(0)))
     store = Breaking(database)
     log = EventLog(store, WORKER)
     for id in two:
@@ -252,7 +252,7 @@ async def test_what_waits_too_long_is_dropped_and_what_follows_is_marked(
     two: tuple[str, str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(broadcast, "WAITING_MAX", 3)
+    monkeypatch.setattr(event_log, "WAITING_MAX", 3)
     log = EventLog(Breaking(database, TimeoutError()), WORKER)
     going, over = (Told(log, tenant_id, id) for id in two)
     going.tell(frame(0), frame(1))
