@@ -21,7 +21,7 @@ from inference.prompt import ChatMessage
 from inference.provisioning.fit import are_all, fewer_layers, gpu_layers
 from inference.provisioning.memory import Footprint, Proportions
 from inference.request import Handle
-from inference.speculative.controller import Drafting
+from inference.speculative.controller import Drafter
 from inference.speculative.draft_model import CATCH_UP_TOKENS_MAX, DraftModel, same_vocabulary
 from inference.speculative.prompt_lookup import PromptLookup
 from inference.text_model import TextModel
@@ -38,7 +38,7 @@ class ChatModel(TextModel):
         weights: LlamaModel,
         backend: LlamaContext,
         config: EngineConfig,
-        drafter: Drafting | None = None,
+        drafter: Drafter | None = None,
         vision: VisionEncoder | None = None,
         codec: Codec | None = None,
     ) -> None:
@@ -182,7 +182,7 @@ def _backend_of(weights: LlamaModel, config: EngineConfig, context: int) -> Llam
     )
 
 
-def _load_drafter(weights: LlamaModel, context: int, config: EngineConfig, undo: ExitStack) -> Drafting | None:
+def _load_drafter(weights: LlamaModel, context: int, config: EngineConfig, undo: ExitStack) -> Drafter | None:
     """The weights of a draft model are on a GPU only if the model's layers are.
 
     Raises ModelNotLoaded, also for a draft model with another vocabulary.

@@ -20,7 +20,7 @@ from typing import Any
 import aiohttp
 
 PATIENCE_S = 60.0  # a request that has not ended this long after the last fault, with a worker running, is stuck
-COME_BACK_S = 30.0  # how long an answer with a key waits for its client: see worker/runs/event_stream.py
+COME_BACK_S = 30.0  # how long an answer with a key waits for its client: see worker/runs/disconnect.py
 START_S_MAX = 300.0  # after this, it is stuck in any case; on a busy machine a worker may take minutes to start
 RETRY_S = 0.25
 VANISH_SHARE = 0.15

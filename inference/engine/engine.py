@@ -37,7 +37,7 @@ from inference.kvcache.tiers import Tiers
 from inference.picture import PictureRange, VisionEncoder
 from inference.prompt import CacheScope, PromptTokens
 from inference.request import Handle, Outbox, Request, TokenUpdate, room_for
-from inference.speculative.controller import Drafting, SpeculationController
+from inference.speculative.controller import Drafter, SpeculationController
 from inference.tokenizer import TextStream
 from inference.trace import now_ns
 
@@ -60,7 +60,7 @@ class Engine:
         pieces: Sequence[bytes],
         end_tokens: frozenset[int],
         config: EngineConfig,
-        drafter: Drafting | None = None,
+        drafter: Drafter | None = None,
         disk: DiskTier | None = None,
         vision: VisionEncoder | None = None,
     ) -> None:
@@ -113,14 +113,9 @@ class Engine:
         if self._closing or self.failed or self._outbox is None:
             raise EngineStopped(self.failed or "the model is shutting down")
         room = room_for(prompt, sampling, terms, context=self._backend.context, vocabulary=len(self._pieces))
-        if sampling.deterministic and not (self._backend.exact and self._backend.rewinds):
-            raise NotDeterministic(
-                "deterministic answers need a CPU, a model without recurrent layers, and a worker that was started "
-                "with --kv-layout streams --flash-attention off and, for sliding windows, --kv-windows all"
-            )
         pictures = self._pictures_of(prompt)
-        if pictures and sampling.deterministic:
-            raise NotDeterministic("deterministic answers are only for prompts without images")
+        if sampling.deterministic:
+            self._check_deterministic(pictures)
         scope = CacheScope(terms.salt, sampling.deterministic)
         known = 0 if sampling.scores_prompt else self._scheduler.slots.longest(prompt, scope)
         uncached = max(1, len(prompt) - known)
@@ -185,6 +180,16 @@ class Engine:
         if self._encoder and not pictures and max(prompt) >= len(self._pieces):
             raise UnseenPicture("the prompt had images, which this model does not have any more")
         return pictures
+
+    def _check_deterministic(self, pictures: Sequence[PictureRange]) -> None:
+        """Raises NotDeterministic."""
+        if not (self._backend.exact and self._backend.rewinds):
+            raise NotDeterministic(
+                "deterministic answers need a CPU, a model without recurrent layers, and a worker that was started "
+                "with --kv-layout streams --flash-attention off and, for sliding windows, --kv-windows all"
+            )
+        if pictures:
+            raise NotDeterministic("deterministic answers are only for prompts without images")
 
     def share(self, beginning: Sequence[int]) -> None:
         """From now on, prompts of all tenants that start with these tokens share the KV cache of this prefix."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from operator import itemgetter
 from threading import Lock
 from typing import NamedTuple
@@ -132,7 +132,9 @@ class Load:
         with self._lock:
             waiting, running = list(self._waiting.items()), list(self._running.items())
         by_ns = _admit_by_ns(due_ns, now_ns, now_ns)
-        starved, held = _floor_slot(waiting, running, now_ns)
+        starved = next_starved([request for request, _ in waiting], [request for request, _ in running], now_ns)
+        kept = any(request.keeps_slot for request, _ in running)
+        held = int(kept and any(is_starved(request, now_ns) for request, _ in waiting))
         higher, same = list[tuple[float, RequestAhead]](), defaultdict[str, list[tuple[float, RequestAhead]]](list)
         for request, to_prefill in waiting:
             if request is starved and others and priority < Priority.BATCH:
@@ -198,15 +200,13 @@ def admit_by_ns(request: Request, now_ns: int) -> int:
     return _admit_by_ns(request.due_ns, request.stamps.submitted_ns, now_ns)
 
 
-def _floor_slot(
-    waiting: Sequence[tuple[Request, int]], running: Sequence[tuple[Request, int]], now_ns: int
-) -> tuple[Request | None, int]:
-    """The state of the slot for starved batch requests (see FLOOR_NS): the request that gets it next, if it is free;
-    and the number of requests, 0 or 1, that will take it over from the one that has it."""
-    starved = [request for request, _ in waiting if is_starved(request, now_ns)]
-    if any(request.keeps_slot for request, _ in running):
-        return None, int(bool(starved))
-    return min(starved, key=lambda request: request.stamps.submitted_ns, default=None), 0
+def next_starved(waiting: Iterable[Request], running: Iterable[Request], now_ns: int) -> Request | None:
+    """The batch request that gets the slot for starved ones (see FLOOR_NS) next: the one that has waited longest. None
+    while another one keeps it."""
+    if any(request.keeps_slot for request in running):
+        return None
+    starved = (request for request in waiting if is_starved(request, now_ns))
+    return min(starved, key=lambda request: request.stamps.submitted_ns, default=None)
 
 
 def is_starved(request: Request, now_ns: int) -> bool:

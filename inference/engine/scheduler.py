@@ -24,7 +24,7 @@ from operator import attrgetter
 
 from inference.config import EngineConfig
 from inference.engine.fairness import RowFairness, Share, Shares, in_turns
-from inference.engine.load import Load, admit_by_ns, is_starved
+from inference.engine.load import Load, admit_by_ns, next_starved
 from inference.engine.step import PREFILL_CHUNKS, Chunks, Plan, StepCost, Work, whole
 from inference.generation import Priority
 from inference.kvcache.checkpoints import CHECKPOINT_SHARE, Checkpoints
@@ -244,7 +244,7 @@ class Scheduler:
     def _admit(self, plan: Plan, now_ns: int) -> None:
         if not self._waiting:
             return
-        if (starved := self._starved(now_ns)) is not None:
+        if (starved := next_starved(self._waiting, self._running, now_ns)) is not None:
             starved.keeps_slot = True
         for request in islice(self._ranked(now_ns), CANDIDATES_MAX):
             lower = [r for r in self._running if r.priority > request.priority and not r.keeps_slot]
@@ -302,20 +302,13 @@ class Scheduler:
 
     def _ranked(self, now_ns: int) -> Iterator[Request]:
         """The waiting requests in order of admission."""
-        if (starved := self._starved(now_ns)) is not None:
+        if (starved := next_starved(self._waiting, self._running, now_ns)) is not None:
             yield starved
         all_waiting = [r for r in list(self._waiting) if r is not starved and r.slot is None]
         for priority in sorted({request.priority for request in all_waiting}):
             waiting = [r for r in all_waiting if r.priority is priority]
             waiting.sort(key=lambda r: admit_by_ns(r, now_ns))
             yield from in_turns(waiting, lambda r: r.scope.tenant, self._shares.served, lambda r: r.remaining)
-
-    def _starved(self, now_ns: int) -> Request | None:
-        """The starved request that has waited longest; None while another one keeps a slot."""
-        if any(request.keeps_slot for request in self._running):
-            return None
-        starved = [request for request in self._waiting if is_starved(request, now_ns)]
-        return min(starved, key=lambda r: r.stamps.submitted_ns, default=None)
 
     def _prefix_owners(self, request: Request) -> list[Request]:
         """The running requests that are computing a prefix of this one."""

@@ -27,7 +27,7 @@ RETRY_STEPS_MIN, RETRY_DOUBLINGS_MAX = 50, 8
 NO_DRAFTS: tuple[dict[int, list[int]], frozenset[int]] = {}, frozenset()
 
 
-class Drafting(Protocol):
+class Drafter(Protocol):
     """Guesses the next tokens: a `DraftModel`, or a `PromptLookup`."""
 
     cost: StepCost  # of drafting one more token for each stream in a step
@@ -47,7 +47,7 @@ class Drafting(Protocol):
 class SpeculationController:
     """`cost` is that of the steps of `backend`. Nothing is drafted for a model that cannot drop rejected tokens."""
 
-    def __init__(self, drafter: Drafting | None, config: EngineConfig, cost: StepCost, backend: Backend) -> None:
+    def __init__(self, drafter: Drafter | None, config: EngineConfig, cost: StepCost, backend: Backend) -> None:
         self._backend = backend
         self._drafter = drafter = drafter if backend.drops else None
         self._has_rows = config.drafts_for_all
@@ -118,7 +118,7 @@ class SpeculationController:
         self._failures = 0
         return drafts, frozenset(stream.slot for stream in streams if stream.predicted)
 
-    def _room_of(self, work: Work, forced: Collection[int], drafter: Drafting) -> int:
+    def _room_of(self, work: Work, forced: Collection[int], drafter: Drafter) -> int:
         request = work.request
         if work.slot in forced or request.pictures or (drafter.predicted_only and not request.prediction):
             return 0

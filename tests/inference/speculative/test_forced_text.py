@@ -21,7 +21,7 @@ from inference.grammar.schema import json_grammar
 from inference.model import ChatModel
 from inference.prompt import ChatMessage
 from inference.request import Handle
-from inference.speculative.controller import Drafting
+from inference.speculative.controller import Drafter
 from inference.speculative.draft_model import CATCH_UP_TOKENS_MAX, DraftModel
 from inference.testing import ScriptedBackend
 
@@ -52,7 +52,7 @@ def side(drafts: bool = False, *, rewinds: bool = True, pieces: Sequence[bytes] 
         ScriptedBackend(CONFIG.slots, 300, rows, vocabulary=len(pieces), rewinds=rewinds)
         for rows in (CONFIG.rows_max, CATCH_UP_TOKENS_MAX)
     )
-    drafter: Drafting | None = DraftModel(draft_backend) if drafts else None
+    drafter: Drafter | None = DraftModel(draft_backend) if drafts else None
     engine = Engine(backend, pieces, frozenset({END}), CONFIG, drafter)
     engine.start()
     return Side(engine, backend)
