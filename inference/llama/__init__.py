@@ -5,17 +5,8 @@ from inference.llama.device import Device, backends, build_features, computing, 
 from inference.llama.encoder import EmbeddingContext, RankContext
 from inference.llama.library import DecodeFailed, has_gpu
 from inference.llama.projector import Projector
-from inference.llama.weights import (
-    QUANTISATIONS,
-    FileVersion,
-    LlamaModel,
-    Progress,
-    are_loaded,
-    load_weights,
-    model_name,
-    quantize,
-    version_of,
-)
+from inference.llama.shared_weights import are_loaded, load_weights
+from inference.llama.weights import QUANTISATIONS, FileVersion, LlamaModel, Progress, model_name, quantize, version_of
 
 __all__ = [
     "QUANTISATIONS",
