@@ -23,7 +23,7 @@ from agents.message import FunctionCall, FunctionCallOutput, Message, new_id
 from agents.opener import StepStarter, TurnOpener
 from agents.progress import CannotResume, Checkpoint, Marks, Progress, replay
 from agents.prompt import Prefetch, answer_message, assemble, before_missing
-from agents.prompt_builder import PromptBuilder, See
+from agents.prompt_builder import DecodePicture, PromptBuilder
 from agents.router import Candidate, ModelRegistry, Router
 from agents.search import best_within, passage_tokens_max
 from agents.step import Pending, RunningCalls, add_tool, report_position, settled, takes_long
@@ -58,14 +58,14 @@ class Agent:
         toolbox: Toolbox,
         prices: Prices = FREE,
         answers: AnswerCache | None = None,
-        see: See | None = None,
+        decode_picture: DecodePicture | None = None,
         is_free: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`answers` are reused for identical prompts; None: no cache. `see` decodes pictures. `is_free`: whether no
-        request waits for a model."""
+        """`answers` are reused for identical prompts; None: no cache. `is_free`: whether no request waits for a
+        model."""
         model_registry = model if isinstance(model, ModelRegistry) else ModelRegistry.of(model)
         self._router = Router(model_registry)
-        self._prompts = PromptBuilder(toolbox, see)
+        self._prompts = PromptBuilder(toolbox, decode_picture)
         self._opener = TurnOpener(self._prompts, self._router, retriever, prices)
         self._starter = StepStarter(self._prompts, answers, names_models=len(model_registry.candidates) > 1)
         self._is_free = is_free
@@ -244,8 +244,8 @@ class Agent:
         hurried = progress.turn.answer_now is not None and progress.turn.answer_now.wanted
         if hurried:
             progress.trace.attributes["firsttoken.answer_now"] = True
-        if step.keep_answer and step.is_whole and step.finish not in (None, Finish.CANCELLED) and not hurried:
-            step.keep_answer(CachedAnswer("".join(step.heard), tuple(step.ids), step.finish))
+        if step.cache_answer and step.is_whole and step.finish not in (None, Finish.CANCELLED) and not hurried:
+            step.cache_answer(CachedAnswer("".join(step.generated), tuple(step.ids), step.finish))
         self._router.learn(step.candidate, progress.turn, step.reply.items, step.generation)
         reply = step.reply
         if reply.exact and reply.items and not progress.turn.stop:  # the ids contain the stop string, the text does not

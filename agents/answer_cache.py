@@ -53,7 +53,7 @@ class CachedGeneration:
         self._answer = answer
 
     @classmethod
-    def over(cls, answer: CachedAnswer, prompt_tokens: int) -> CachedGeneration:
+    def delivered(cls, answer: CachedAnswer, prompt_tokens: int) -> CachedGeneration:
         """One whose tokens were all delivered."""
         generation = cls(answer, prompt_tokens)
         generation.ids, generation.finish = list(answer.ids), answer.finish
@@ -104,7 +104,7 @@ class NextStep:
         return len(self.prompt) * speed.prefill_token_s + len(answer.ids) * speed.decode_token_s
 
 
-Keep: TypeAlias = Callable[[CachedAnswer], None]
+CacheAnswer: TypeAlias = Callable[[CachedAnswer], None]
 
 
 class AnswerCache:
@@ -130,7 +130,7 @@ class AnswerCache:
         digest.update(array("q", prompt).tobytes())
         return digest.digest()
 
-    def find(self, step: NextStep, trace: Trace) -> tuple[CachedGeneration | None, Keep | None]:
+    def find(self, step: NextStep, trace: Trace) -> tuple[CachedGeneration | None, CacheAnswer | None]:
         """The cached answer of a step, or what caches the generated one. It has a span of its own, which Server-Timing
         reports to clients."""
         if (key := step.key) is None:

@@ -155,16 +155,16 @@ class StepStarter:
         if turn.file_search and not any(isinstance(item, FileSearchCall) for item in progress.output):
             progress.output.append(found(progress.query, progress.passages))
         sampling = await self.sampling(progress, candidate, thinking, decision if trial else None)
-        cached = keep_answer = None
+        cached = cache_answer = None
         if self._answers is not None:
             calls_max = _calls_max(progress, candidate)
             asked = NextStep(turn, progress.offer, calls_max, budget.steps, candidate, prompt, sampling)
-            cached, keep_answer = self._answers.find(asked, progress.trace)
+            cached, cache_answer = self._answers.find(asked, progress.trace)
         predicted = () if cached else await self._prompts.prediction(turn, candidate)
         due = turn.due.begun if budget.steps or decision is None else turn.due
         generation = cached or candidate.model.generate(prompt, sampling, _terms(progress, due, prediction=predicted))
         step = self.step(progress, candidate, generation, prompt, thinking, segments, trial=trial)
-        step.keep_answer = keep_answer
+        step.cache_answer = cache_answer
         return step
 
     async def start_reading(self, progress: Progress, candidate: Candidate) -> Step:
@@ -196,7 +196,7 @@ class StepStarter:
         generation: Generation
         if over is not None:
             answer = CachedAnswer("", tuple(written), over)
-            generation = CachedGeneration.over(answer, len(checkpoint.prompt))
+            generation = CachedGeneration.delivered(answer, len(checkpoint.prompt))
         else:
             terms = _terms(progress, turn.due.begun, written)
             try:

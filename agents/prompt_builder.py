@@ -21,7 +21,7 @@ from inference.prompt import PromptTokens, Rendered, Segment
 from retrieval.passage import Passage
 
 # The pixels of a tenant's picture. Raises UnseenPicture.
-See: TypeAlias = Callable[[UUID, Picture], Awaitable[Pixels]]
+DecodePicture: TypeAlias = Callable[[UUID, Picture], Awaitable[Pixels]]
 
 # Of all pictures of a prompt, which are held until it is computed: 30 screens of a page.
 PIXEL_BYTES_MAX = 120_000_000
@@ -32,8 +32,8 @@ PREDICTED_CHARS_MAX = 16
 
 
 class PromptBuilder:
-    def __init__(self, toolbox: Toolbox, see: See | None) -> None:
-        self._toolbox, self._see = toolbox, see
+    def __init__(self, toolbox: Toolbox, decode_picture: DecodePicture | None) -> None:
+        self._toolbox, self._decode_picture = toolbox, decode_picture
 
     def tools_of(self, turn: Turn) -> Toolbox:
         if not (turn.tool_searches or turn.servers):
@@ -113,9 +113,9 @@ class PromptBuilder:
         pixels: dict[str, Pixels] = {}
         for picture in pictures_in((*turn.history, *turn.input, *output)):
             if picture.digest not in pixels:
-                if self._see is None:
+                if self._decode_picture is None:
                     raise UnseenPicture("this worker does not decode images")
-                pixels[picture.digest] = await self._see(turn.tenant_id, picture)
+                pixels[picture.digest] = await self._decode_picture(turn.tenant_id, picture)
                 if sum(len(seen.rgb) for seen in pixels.values()) > PIXEL_BYTES_MAX:
                     most = f"{PIXEL_BYTES_MAX // 3_000_000} million pixels in all"
                     raise UnseenPicture(

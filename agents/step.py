@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from agents.answer_cache import Keep
+from agents.answer_cache import CacheAnswer
 from agents.events import Event, EventSink, ItemFinished, Queued
 from agents.message import FunctionCall
 from agents.reply import Reply
@@ -186,8 +186,8 @@ class Step:
     offer: AvailableTools
     prompt: Sequence[int] = ()  # for another model or worker that continues it
     thinking: bool = False  # the prompt ends within a thought
-    keep_answer: Keep | None = None  # caches its answer, if there is a cache
-    heard: list[str] = field(default_factory=list)  # the generated text, if it is cached
+    cache_answer: CacheAnswer | None = None  # if there is a cache
+    generated: list[str] = field(default_factory=list)  # the text, in pieces, if it is cached
     is_whole: bool = False  # all of the generation was received
     ended: bool = False
     fed: int = 0  # tokens of the generation that were processed
@@ -227,8 +227,8 @@ class Step:
         if self.reply.over:
             return []
         self.fed += delta.tokens
-        if self.keep_answer is not None:
-            self.heard.append(delta.text)
+        if self.cache_answer is not None:
+            self.generated.append(delta.text)
         events = self._read(delta)
         if self.reply.thinking:
             self.reasoning_tokens += delta.tokens

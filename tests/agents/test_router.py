@@ -76,14 +76,14 @@ async def test_a_question_with_a_picture_goes_to_the_model_that_sees(monkeypatch
 
     shown = (PlacedPicture(0, Picture.of("image/png", b"red")),)
     turn = Turn(TENANT, (Message("user", "What is it?", pictures=shown),))
-    ran = await run(models, turn, Agent(models, None, Toolbox(), see=see))
+    ran = await run(models, turn, Agent(models, None, Toolbox(), decode_picture=see))
     assert ran.answer == "It is red."
     assert not small.prompts
     with pytest.raises(UnseenPicture, match="does not decode images"):
         await run(models, turn)
     monkeypatch.setattr(prompt_builder, "PIXEL_BYTES_MAX", 2)
     with pytest.raises(UnseenPicture, match="start a new one, or send smaller ones"):
-        await run(models, turn, Agent(models, None, Toolbox(), see=see))
+        await run(models, turn, Agent(models, None, Toolbox(), decode_picture=see))
     assert (await run(models, asked())).answer == "Paris."
 
 
