@@ -162,7 +162,7 @@ class Runs:
         sent_before = (await services.running.read(taken.tenant_id, taken.response_id, -1)).events
         job = job_of(services, turn, GO_ON.grace_s)
         with suppress(RunCancelled):  # it has stored its end
-            run = await self._begin(turn, ledger, ExitStack(), GO_ON, sent_before, job)
+            run = await self._begin(turn, ledger, ExitStack(), GO_ON, sent_before=sent_before, job=job)
             await run.wait()
 
     async def _begin(
@@ -171,14 +171,24 @@ class Runs:
         ledger: Ledger,
         held: ExitStack,
         on_disconnect: Disconnect,
+        *,
         sent_before: Sequence[WireEvent] = (),
         job: dict[str, Any] | None = None,
         interrupted: InterruptedResponse | None = None,
         promised: bool = False,
     ) -> Run:
-        """Start a response; raises the errors that refuse it. `held` is closed at its end.
-        See `Run` for the other parameters."""
-        run = Run(self.services, turn, ledger, self._event_log, sent_before, job, interrupted, promised=promised)
+        """Start a response; raises the errors that refuse it. `held` is closed at its end. See `Run` for the other
+        parameters."""
+        run = Run(
+            self.services,
+            turn,
+            ledger,
+            self._event_log,
+            sent_before=sent_before,
+            job=job,
+            interrupted=interrupted,
+            promised=promised,
+        )
         run.readers.policy = on_disconnect
         run.on_successor = partial(self._succeed, run)
         self._runs[run.id] = run
@@ -373,7 +383,12 @@ class Runs:
         while True:
             try:
                 turn, ledger = await restored_turn(self.services, owned, job["request"], job["caller"], job["history"])
-                run = await self._begin(turn, ledger, ExitStack(), policy, interrupted.events, dict(job), interrupted)
+                run = await self._begin(
+                    *(turn, ledger, ExitStack(), policy),
+                    sent_before=interrupted.events,
+                    job=dict(job),
+                    interrupted=interrupted,
+                )
             except Exception as error:  # the boundary: transient errors are retried
                 answer = to_api_error(error)
                 if answer is None or answer.status not in BUSY or time.monotonic() >= give_up_at:

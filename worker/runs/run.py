@@ -77,14 +77,15 @@ class Run:
         turn: ResponseTurn,
         ledger: Ledger,
         event_log: EventLog,
+        *,
         sent_before: Sequence[WireEvent],
         job: dict[str, Any] | None,
         interrupted: InterruptedResponse | None,
-        *,
         promised: bool,
     ) -> None:
-        """`job` is what another worker needs to resume it, if one may. `interrupted`: this worker resumes it.
-        `promised`: its client knows of it before it begins, as of one in the background."""
+        """`sent_before` are its events that were sent before it was here. `job` is what another worker needs to resume
+        it, if one may. `interrupted`: this worker resumes it. `promised`: its client knows of it before it begins, as
+        of one in the background."""
         self.turn = turn
         settles = turn.frame.request.background is True and interrupted is None
         self.broadcast = Broadcast(
