@@ -209,38 +209,35 @@ class AvailableTools:
         and the prompt is the same as without the restriction. Raises InvalidTurn naming the parameter to change.
         """
         added = _added((*turn.history, *turn.input, *output))
-        asks = turn.functions or turn.server_tools or turn.tool_searches or turn.tool_choice not in ("auto", "none")
-        if not (asks or added):  # nearly always
+        if not (added or _asks_for_tools(turn)):  # nearly always
             return NO_TOOLS
         given = [each for each in turn.functions if not each.deferred or _is_forced(turn, each, added)]
-        server = [*turn.server_tools, *(search.name for search in turn.tool_searches)]
-        _check_known(server, toolbox)
+        server = _server_names(turn, toolbox)
         names = _distinct([*server, *(each.name for each in given)])
-        for name in names:
-            added.pop(name, None)
+        added = {name: each for name, each in added.items() if name not in names}
         chosen = _chosen(turn, [*names, *added])
-        if not names and not added:
+        if not (names or added):
             return NO_TOOLS
         allowed = frozenset(chosen if turn.allowed_tools is None else turn.allowed_tools.intersection(chosen))
         shown = set(chosen if dialect.format is Format.HERMES else allowed) - added.keys()
         if (shown or added.keys() & allowed) and not dialect.calls:
             raise InvalidTurn("The chat template of this model shows no tools: leave them out.", param="tools")
         functions = [each for each in given if each.name in shown]
-        shapes = {each.name: each.shape for each in turn.functions}  # items do not say who runs a tool
-        definitions = (*functions, *(replace(each, shape=shapes.get(name, each.shape)) for name, each in added.items()))
+        known = {each.name: each.shape for each in turn.functions}  # items do not say who runs a tool
+        definitions = (*functions, *(replace(each, shape=known.get(name, each.shape)) for name, each in added.items()))
+        by_server = {each.name: each.shape.by_server for each in definitions if each.name in allowed}
         prompted = (
             *toolbox.schemas([name for name in server if name in shown]),
             *(each.schema for each in functions),
         )
-        callable = [each for each in definitions if each.name in allowed]
+        shapes = {each.name: each.shape for each in definitions}
         return cls(
-            allowed.intersection([*server, *(each.name for each in callable if each.shape.by_server)]),
-            frozenset(each.name for each in callable if not each.shape.by_server),
-            (*prompted, *(each.schema for each in added.values())),
-            prompted,
-            definitions,
-            {each.name: each.shape for each in definitions}
-            | {search.name: SERVER_SEARCH for search in turn.tool_searches},
+            server=allowed.intersection([*server, *(name for name, is_ours in by_server.items() if is_ours)]),
+            functions=frozenset(name for name, is_ours in by_server.items() if not is_ours),
+            schemas=(*prompted, *(each.schema for each in added.values())),
+            shown=prompted,
+            definitions=definitions,
+            shapes=shapes | {search.name: SERVER_SEARCH for search in turn.tool_searches},
         )
 
     @property
@@ -278,11 +275,19 @@ def _distinct(names: list[str]) -> list[str]:
     return names
 
 
-def _check_known(names: Sequence[str], toolbox: Toolbox) -> None:
+def _asks_for_tools(turn: Turn) -> bool:
+    chosen = turn.tool_choice not in ("auto", "none")
+    return bool(turn.functions or turn.server_tools or turn.tool_searches) or chosen
+
+
+def _server_names(turn: Turn, toolbox: Toolbox) -> list[str]:
+    """The names of the server's tools that a turn asks for. Raises InvalidTurn if there is none of a name."""
+    names = [*turn.server_tools, *(search.name for search in turn.tool_searches)]
     for name in names:
         if name not in toolbox.names:
             available = ", ".join(toolbox.names) or "none"
             raise InvalidTurn(f"There is no server tool '{name}'. Available: {available}.", param="tools")
+    return names
 
 
 def _chosen(turn: Turn, names: list[str]) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from operator import itemgetter
 from threading import Lock
 from typing import NamedTuple
@@ -29,6 +29,10 @@ class RequestAhead(NamedTuple):
     generated: int  # tokens
     max_tokens: int
     to_prefill: int
+
+    @classmethod
+    def of(cls, request: Request, to_prefill: int) -> RequestAhead:
+        return cls(len(request.generated), request.max_tokens, to_prefill)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,42 +134,50 @@ class Load:
         the tenant's own requests are what delays it.
         """
         with self._lock:
-            waiting, running = list(self._waiting.items()), list(self._running.items())
-        by_ns = _admit_by_ns(due_ns, now_ns, now_ns)
-        starved = next_starved([request for request, _ in waiting], [request for request, _ in running], now_ns)
-        kept = any(request.keeps_slot for request, _ in running)
-        held = int(kept and any(is_starved(request, now_ns) for request, _ in waiting))
+            waiting, running = dict(self._waiting), dict(self._running)
         higher, same = list[tuple[float, RequestAhead]](), defaultdict[str, list[tuple[float, RequestAhead]]](list)
-        for request, to_prefill in waiting:
-            if request is starved and others and priority < Priority.BATCH:
-                higher.append((-1, RequestAhead(len(request.generated), request.max_tokens, to_prefill)))
-            if request.priority > priority or not (others or request.scope.tenant == tenant):
+        starved = next_starved(waiting, running, now_ns)
+        if starved is not None and others and priority < Priority.BATCH:
+            higher.append((-1, RequestAhead.of(starved, waiting[starved])))
+        by_ns = _admit_by_ns(due_ns, now_ns, now_ns)
+        for request, to_prefill in waiting.items():
+            own = request.scope.tenant == tenant
+            if request.priority > priority or not (own or others):
                 continue
-            entry = RequestAhead(len(request.generated), request.max_tokens, to_prefill)
+            entry = RequestAhead.of(request, to_prefill)
             if request.priority < priority:
                 higher.append((request.priority, entry))
-            elif request.scope.tenant != tenant or admit_by_ns(request, now_ns) <= by_ns:
+            elif not own or admit_by_ns(request, now_ns) <= by_ns:
                 same[request.scope.tenant].append((to_prefill + answer, entry))
-        mine = self._shares.joining(tenant) + sum([work for work, _ in same[tenant]])
+        kept = any(request.keeps_slot for request in running)
+        held = int(kept and any(is_starved(request, now_ns) for request in waiting))
+        beside = [
+            (request.scope.tenant == tenant, RequestAhead.of(request, to_prefill))
+            for request, to_prefill in running.items()
+            if (not held if request.keeps_slot else request.priority <= priority)
+        ]
+        return Ahead(
+            [entry for own, entry in beside if own or others],
+            [entry for _, entry in [*sorted(higher, key=_first), *self._served_first(same, tenant)]],
+            sum(int(own) for own, _ in beside) + len(same[tenant]),
+            held if others else 0,
+        )
+
+    def _served_first(
+        self, waiting: Mapping[str, Sequence[tuple[float, RequestAhead]]], tenant: str
+    ) -> list[tuple[float, RequestAhead]]:
+        """Of the waiting requests of a class, by tenant and each with its work in tokens: those that fair sharing
+        serves before the next one of this tenant, the least served tenant first."""
+        mine = self._shares.joining(tenant) + sum([work for work, _ in waiting.get(tenant, ())])
         fair = list[tuple[float, RequestAhead]]()
-        for name, entries in same.items():
+        for name, entries in waiting.items():
             served: float = self._shares.served(name)
             for work, entry in entries:
                 if served > mine:
                     break
                 fair.append((served, entry))
                 served += work
-        beside = [
-            (request.scope.tenant == tenant, RequestAhead(len(request.generated), request.max_tokens, to_prefill))
-            for request, to_prefill in running
-            if (not held if request.keeps_slot else request.priority <= priority)
-        ]
-        return Ahead(
-            [entry for own, entry in beside if own or others],
-            [entry for _, entry in [*sorted(higher, key=_first), *sorted(fair, key=_first)]],
-            sum(int(own) for own, _ in beside) + len(same[tenant]),
-            held if others else 0,
-        )
+        return sorted(fair, key=_first)
 
     def _wait(self, request: Request, to_prefill: int) -> None:
         self._waiting[request] = to_prefill
