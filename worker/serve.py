@@ -23,7 +23,7 @@ from worker.lifecycle.address import Address, bind, join, listen_socket, url_of
 from worker.lifecycle.crew.member import Member
 from worker.lifecycle.drain import drain, make_room
 from worker.lifecycle.loading_app import serving_progress
-from worker.lifecycle.process import LoadProgress, StopSignals, freeze, notice
+from worker.lifecycle.process import LoadProgress, StopSignals, freeze, give_notice
 from worker.lifecycle.ready_file import FIRST_START, Ready, ready_files
 from worker.lifecycle.supervisor import first_of
 from worker.routes.health import beside
@@ -76,7 +76,7 @@ async def _serving(
         await stop.wanted(over)
     reason = over()
     if app[REQUESTS].busy or app[RUNS].busy:
-        print(notice(config.drain_s), flush=True)
+        give_notice(config.drain_s)
     await drain(app, config.drain_s, stop.hurried)
     if reason:
         raise EngineStopped(f"{reason}; another process must take over")

@@ -18,6 +18,7 @@ from worker.cli.parser import SERVE, parser
 from worker.config import VERSION, Config, load, prepare_process, removed_variables
 from worker.errors import StartError
 from worker.lifecycle.crew.member import Member
+from worker.lifecycle.process import hangups
 from worker.setting import ConfigError
 
 log = logging.getLogger("firsttoken")
@@ -125,10 +126,11 @@ def _run_crew(config: Config, flags: dict[str, str], began: float) -> int:
 
 
 async def _stoppable(command: Coroutine[Any, Any, None]) -> None:
-    """SIGTERM ends a command as Ctrl-C does, so that it can stop the database that it started."""
+    """SIGTERM and a closed terminal end a command as Ctrl-C does, so that it can stop the database that it started."""
     task = asyncio.current_task()
     assert task is not None
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    for number in (signal.SIGTERM, *hangups()):
+        asyncio.get_running_loop().add_signal_handler(number, task.cancel)
     await command
 
 

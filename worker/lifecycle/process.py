@@ -16,9 +16,18 @@ from tqdm import tqdm
 LOOK_S = 0.25  # polling interval for conditions that cannot notify
 
 
-def notice(drain_s: float) -> str:
-    """For a terminal where a process that was told to stop is still running."""
-    return f"Stopping. Running answers get up to {drain_s:g} s to finish. Press Ctrl-C again to end them now."
+def give_notice(drain_s: float) -> None:
+    """In a terminal where a process that was told to stop is still running; the terminal may be closed."""
+    with suppress(OSError):
+        print(
+            f"Stopping. Running answers get up to {drain_s:g} s to finish. Press Ctrl-C again to end them now.",
+            flush=True,
+        )
+
+
+def hangups() -> list[signal.Signals]:
+    """What a closed terminal sends, unless `nohup` has it ignored."""
+    return [signal.SIGHUP] if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN else []
 
 
 class StopSignals:
@@ -36,7 +45,7 @@ class StopSignals:
         task = asyncio.current_task()
         assert task is not None
         stop = cls(task)
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in (signal.SIGINT, signal.SIGTERM, *hangups()):
             asyncio.get_running_loop().add_signal_handler(number, stop.ask)
         signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # renews a crew; a single process has no successor
         return stop

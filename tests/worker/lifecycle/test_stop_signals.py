@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import pty
 import signal
 import subprocess
 import sys
+import termios
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -42,14 +46,45 @@ def test_a_worker_told_to_stop_during_its_first_start_leaves_no_database_running
     assert not is_listening(place)
 
 
-def test_a_command_told_to_stop_leaves_no_database_running(home: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP], ids=["asked", "its terminal is closed"])
+def test_a_command_told_to_stop_leaves_no_database_running(home: Path, number: signal.Signals) -> None:
     command = subprocess.Popen(
-        [sys.executable, "-m", "worker", "migrate", "--home", str(home)], cwd=ROOT, env=clean_environment()
+        [sys.executable, "-m", "worker", "migrate", "--home", str(home)],
+        cwd=ROOT,
+        env=clean_environment(),
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),  # the tests may run without a terminal
     )
     wait_for(home, MOMENTS["while its database starts"])
-    command.send_signal(signal.SIGTERM)
+    command.send_signal(number)
     assert command.wait(STOP_TIMEOUT_S) == 130
     assert not is_listening(placement_of(home))
+
+
+def test_a_worker_whose_terminal_is_closed_stops_in_order(home: Path) -> None:
+    ours, theirs = pty.openpty()
+    ready = home / "ready.json"
+    command = [sys.executable, "-m", "worker", "serve", "--port", "0", "--home", str(home), "--ready-file", str(ready)]
+    worker = subprocess.Popen(
+        [*command, "--docs", ""],
+        cwd=ROOT,
+        env=clean_environment(),
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        preexec_fn=partial(_own_terminal, theirs),
+    )
+    os.close(theirs)
+    wait_for(home, ready.name)
+    os.close(ours)
+    worker.wait(STOP_TIMEOUT_S)
+    assert not ready.exists()
+    assert not is_listening(placement_of(home))
+
+
+def _own_terminal(descriptor: int) -> None:
+    os.setsid()
+    fcntl.ioctl(descriptor, termios.TIOCSCTTY, 0)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def test_a_worker_told_to_stop_while_its_database_cannot_come_back_ends_in_time(home: Path) -> None:

@@ -32,7 +32,7 @@ from worker.home import Home, write_atomically
 from worker.lifecycle.address import reserve
 from worker.lifecycle.crew.child import Child
 from worker.lifecycle.crew.member import socket_in
-from worker.lifecycle.process import StopSignals, notice
+from worker.lifecycle.process import StopSignals, give_notice
 from worker.lifecycle.ready_file import FIRST_START, Ready, ready_files
 from worker.lifecycle.supervisor import first_of
 
@@ -167,7 +167,7 @@ async def serve_crew(config: Config, *, began: float, flags: Mapping[str, str]) 
                     ready.banner(time.monotonic() - began, config.home, f" with {config.workers} workers"), flush=True
                 )
                 await crew.serve_until(stop.asked)
-            print(notice(config.drain_s), flush=True)
+            give_notice(config.drain_s)
         finally:
             await crew.stop(config.drain_s if stop.serving else 0.0, stop.hurried)
 
