@@ -131,7 +131,23 @@ class Scheduler:
         """The next step, to which requests are admitted. They are placed, and answers begin that need no step, before
         it is filled with `work`."""
         plan = Plan()
-        self._admit(plan, now_ns)
+        if not self._waiting:
+            return plan
+        if (starved := next_starved(self._waiting, self._running, now_ns)) is not None:
+            starved.keeps_slot = True
+        for request in islice(self._ranked(now_ns), CANDIDATES_MAX):
+            is_free, displaceable = self._room_for(request)
+            if not (is_free or displaceable):
+                # A starved request gets the next slot that becomes free; others may displace requests meanwhile.
+                if request.keeps_slot or self._shares.tenants > 1:
+                    continue
+                break
+            prefix_owners = self._prefix_owners(request)
+            if any(owner not in displaceable for owner in prefix_owners):
+                continue
+            if prefix_owners or not is_free:
+                self._preempt(plan, prefix_owners or displaceable)
+            self._place(plan, request)
         return plan
 
     def fill(self, plan: Plan, now_ns: int = 0) -> Plan:
@@ -241,31 +257,16 @@ class Scheduler:
         ranked = list(self._ranked(now_ns))
         return ranked.index(request) + 1 if request in ranked else len(ranked) + 1
 
-    def _admit(self, plan: Plan, now_ns: int) -> None:
-        if not self._waiting:
-            return
-        if (starved := next_starved(self._waiting, self._running, now_ns)) is not None:
-            starved.keeps_slot = True
-        for request in islice(self._ranked(now_ns), CANDIDATES_MAX):
-            lower = [r for r in self._running if r.priority > request.priority and not r.keeps_slot]
-            full = self.running >= self._config.parallel
-            if full and not lower:
-                over_share = self._over_share(request)
-                if over_share and not self._rows_are_cheap:
-                    full = self.running >= self._running_max
-                else:
-                    lower = [r for r in over_share if not (r.preempted or r.keeps_slot)]
-            if full and not lower:
-                # A starved request gets the next slot that becomes free; others may displace requests meanwhile.
-                if request.keeps_slot or self._shares.tenants > 1:
-                    continue
-                return
-            prefix_owners = self._prefix_owners(request)
-            if any(owner not in lower for owner in prefix_owners):
-                continue
-            if prefix_owners or full:
-                self._preempt(plan, prefix_owners or lower)
-            self._place(plan, request)
+    def _room_for(self, request: Request) -> tuple[bool, list[Request]]:
+        """Whether a slot is free for a waiting request, and the running requests that it may displace."""
+        lower = [r for r in self._running if r.priority > request.priority and not r.keeps_slot]
+        is_free = self.running < self._config.parallel
+        if is_free or lower:
+            return is_free, lower
+        over_share = self._over_share(request)
+        if over_share and not self._rows_are_cheap:
+            return self.running < self._running_max, []
+        return False, [r for r in over_share if not (r.preempted or r.keeps_slot)]
 
     def gets_slot(self, tenant: str, own: int) -> bool:
         """Whether the next request of a tenant, behind `own` of its own, gets a slot although all are taken, because
