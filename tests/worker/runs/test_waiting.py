@@ -34,7 +34,7 @@ class QueuedGeneration(ScriptedGeneration):
     """The third that waits, then the second, and then it answers."""
 
     async def __aiter__(self) -> AsyncIterator[Delta]:
-        for self.place in (3, 2, None):
+        for self.queue_position in (3, 2, None):
             for _ in range(TURNS):
                 await asyncio.sleep(0)
         async for delta in super().__aiter__():
