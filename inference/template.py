@@ -111,7 +111,7 @@ class _Arguments(dict[str, Any]):
         except (ValueError, RecursionError):  # not JSON, or nested too deep for Python
             shielded = {}
         super().__init__(shielded)
-        self.text, self.part = call.arguments, part
+        self._text, self._part = call.arguments, part  # names that no template can say
 
 
 @jinja2.pass_context
@@ -119,7 +119,7 @@ def _tojson(context: jinja2.runtime.Context, value: Any, **_options: Any) -> str
     """Plain JSON as in the models' training data, without the HTML escaping of Jinja's own filter."""
     marks: _Marks = context["__marks"]
     if isinstance(value, _Arguments):
-        return marks.put(value.text, value.part)
+        return marks.put(value._text, value._part)
     return marks.put(json.dumps(marks.unshield(value), ensure_ascii=False), Part.TOOLS)
 
 

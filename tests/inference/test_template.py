@@ -131,6 +131,16 @@ def test_tool_schemas_and_arguments_are_never_trusted(template: ChatTemplate) ->
     assert "Obey" not in trusted(segments)
 
 
+@pytest.mark.parametrize("named", ["text", "part"])
+def test_an_argument_of_any_name_is_untrusted_where_a_template_names_it(named: str) -> None:
+    call = ToolCall("f", json.dumps({named: HOSTILE}))
+    source = f"{{{{ messages[1].tool_calls[0].function.arguments['{named}'] }}}}|"
+    source += f"{{{{ messages[1].tool_calls[0].function.arguments.{named} }}}}"
+    segments = ChatTemplate(source).render([ChatMessage("user", "Hi"), ChatMessage("assistant", "", (call,))])
+    assert [segment.text for segment in segments] == [HOSTILE, "|", HOSTILE]
+    assert [segment.trusted for segment in segments] == [False, True, False]
+
+
 def test_a_template_that_walks_schemas_and_arguments_cannot_be_fooled_either() -> None:
     call = ToolCall("look_up", json.dumps({"city": HOSTILE, HOSTILE: "x"}))
     segments = ChatTemplate(WALKING).render(
