@@ -141,7 +141,7 @@ class OnDemandModel(TextModel):
             model = await self._opened(self)
         except NoRoom:
             raise
-        except InferenceError as error:
+        except (InferenceError, OSError) as error:  # also a file that this user may not read
             log.warning("the model %s could not be loaded: %s", self.name, error)
             raise ModelAway(self.name) from error
         self.context_length = model.context_length  # less, where memory is short

@@ -13,7 +13,7 @@ import pytest_asyncio
 from inference.bundled import DRAFT_MODEL
 from inference.config import EngineConfig
 from inference.engine.executor import Executor
-from inference.errors import EngineStopped
+from inference.errors import EngineStopped, ModelAway
 from inference.generation import Sampling
 from inference.llama import LlamaModel
 from inference.model import ChatModel
@@ -67,6 +67,17 @@ async def test_a_model_that_has_just_given_way_comes_back_for_a_question_only(
     monkeypatch.setattr(on_demand, "AWAY_S", 0.0)
     model.foresee()
     assert state(model) == "loading"
+
+
+async def test_a_file_that_may_not_be_read_is_a_model_that_is_away(caplog: pytest.LogCaptureFixture) -> None:
+    async def refused(_: OnDemandModel) -> ChatModel:
+        raise PermissionError(13, "Permission denied", "small.gguf")
+
+    model = OnDemandModel("small", LlamaModel.load(DRAFT_MODEL, weights=False), 256, refused)
+    with pytest.raises(ModelAway):
+        await model.load()
+    assert "the model small could not be loaded: [Errno 13] Permission denied: 'small.gguf'" in caplog.text
+    await model.close()
 
 
 async def test_a_model_whose_engine_failed_is_opened_anew_and_gets_its_folder_back(
