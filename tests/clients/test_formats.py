@@ -12,6 +12,7 @@ from openai import AsyncOpenAI, OpenAI
 from pydantic import BaseModel, Field
 
 from tests.clients.conftest import MODEL
+from tests.inference.test_hostile_schemas import MANY_WAYS_TO_SKIP
 
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer", "minimum": 0, "maximum": 9}}, "required": ["n"]}
 SAVE: Any = {"type": "function", "name": "save", "parameters": SCHEMA, "strict": True}
@@ -164,7 +165,7 @@ def test_an_answer_that_breaks_what_no_grammar_holds_fails_and_names_the_keyword
 
 @pytest.mark.any_answer("it fails whatever it says")
 def test_a_schema_that_proves_too_much_in_the_middle_is_told_as_the_requests_mistake(lenient_client: OpenAI) -> None:
-    sprawling: Any = {"name": "odd", "strict": True, "schema": {"type": "string", "pattern": "(.?){2000}"}}
+    sprawling: Any = {"name": "odd", "strict": True, "schema": MANY_WAYS_TO_SKIP}
     told: Any = {"format": {"type": "json_schema", **sprawling}}
     answer = lenient_client.responses.create(model=MODEL, input="hello", text=told)
     assert (answer.status, answer.error and answer.error.code) == ("failed", "invalid_json_schema")

@@ -34,6 +34,7 @@ from inference.remote.remote_model import RemoteModel
 from inference.request import Handle
 from inference.trace import now_ns
 from tests.engines import reaching
+from tests.inference.test_hostile_schemas import MANY_WAYS_TO_SKIP
 from tests.vllm.recorded import replaying
 from tests.worker.engines.conftest import QUEUE, STREAMS, TOKEN
 from tests.worker.engines.plain import PlainTransport
@@ -257,8 +258,7 @@ async def test_an_answer_stays_within_its_schema(any_model: Model) -> None:
 
 
 async def test_an_answer_whose_schema_proves_too_much_fails_by_it_wherever_it_is_computed(model: Model) -> None:
-    sprawling = {"type": "string", "pattern": "(.?){2000}"}
-    sampling = replace(GREEDY, grammar=model.prepare(json_grammar(sprawling)))
+    sampling = replace(GREEDY, grammar=model.prepare(json_grammar(MANY_WAYS_TO_SKIP)))
     with pytest.raises(GrammarFailed, match="too many ways"):
         await read(model.generate(prompt_of(model), sampling))
 
