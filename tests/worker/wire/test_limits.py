@@ -56,6 +56,7 @@ OF_REQUESTS = {
     "characters of `user`": "USER_CHARS_MAX",
     "characters of a search in conversations": "SEARCH_CHARS_MAX",
     "entries of a page of a list": "PAGE_MAX",
+    "entries of a page of models, for Anthropic's clients": "ANTHROPIC_PAGE_MAX",
     "entries of a page of files": "FILES_PAGE_MAX",
 }
 OTHERS = {
