@@ -71,6 +71,8 @@ class Executor:
             assert request.slot is not None
             goes_on = request.finish is None
             self._tiers.keep_end(request.slot, len(request.prompt), logits, goes_on=goes_on, ahead=request.ahead)
+            if request.ahead:
+                self._tiers.keep_shared(request.slot)
         self._begun.clear()
 
     def _place(self, request: Request, placement: Placement, started_ns: int) -> None:

@@ -142,7 +142,8 @@ class Slots:
         self._streams = streams
         self._rewinds = rewinds
         self._slots = [Slot(number) for number in range(count)]
-        self._index = RadixIndex(shared_prefixes)
+        self._shared_prefixes = SharedPrefixes() if shared_prefixes is None else shared_prefixes
+        self._index = RadixIndex(self._shared_prefixes)
         self._seen = SeenPrompts()
         self._clock = 0
         self.parked = HostCache(0) if parked is None else parked
@@ -185,8 +186,10 @@ class Slots:
         return self._rewinds or self.checkpoints.keeps
 
     def uncached(self, prompt: Sequence[int], scope: CacheScope) -> int:
-        """Number of tokens at the end of the prompt that no slot holds or is about to hold."""
-        return len(prompt) - self._index.match(prompt, scope)[1]
+        """Number of tokens at the end of the prompt that no slot holds or is about to hold. What all tenants share may
+        be in host memory as well: each conversation gets a copy of it."""
+        held = self.longest(prompt, scope) if self.is_shared(prompt, scope) else self._index.match(prompt, scope)[1]
+        return len(prompt) - held
 
     def prefix_owners(
         self, prompt: Sequence[int], scope: CacheScope, *, recomputed: int = 1, answers: bool = False
@@ -294,6 +297,10 @@ class Slots:
     def longest(self, prompt: Sequence[int], scope: CacheScope) -> int:
         """Length of the longest prefix that a slot holds or is computing, or host memory holds. Thread-safe."""
         return max(self._index.match(prompt, scope)[1], self.parked.longest(prompt, scope))
+
+    def is_shared(self, tokens: Sequence[int], scope: CacheScope) -> bool:
+        """Whether all tenants share all of these tokens."""
+        return bool(tokens) and self._shared_prefixes.length(tokens, scope) == len(tokens)
 
     def offer(self) -> Saved | None:
         """The most recently used resident slot whose state host memory wants and has not been offered yet: now it

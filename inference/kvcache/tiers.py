@@ -1,7 +1,8 @@
 """The tiers of the KV cache: moves states between the device, host memory and disk. Owned by the engine's thread.
 
 A conversation moves from its slot to host memory, and from there to disk; it returns the same way when its next prompt
-arrives, before that is scheduled. A prefix that several conversations share is written to disk at once.
+arrives, before that is scheduled. A prefix that several conversations share is written to disk at once, and so is one
+that all tenants share: the next start reads it there.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ WAIT_S_MAX = 2.0  # however much prefill a read would save: a disk slower than t
 BRANCHES = 2  # different continuations of a prefix, besides its first one, that show that it is common
 BRANCH_TOKENS = 8  # tokens that distinguish continuations: the same question again does not count
 PREFIXES_MAX = 1000  # prefixes observed at a time, a few hundred bytes each
+SHARED = CacheScope("shared")  # of a saved state that is no more than a prefix that all tenants share
 
 
 class CommonPrefixes:
@@ -92,14 +94,17 @@ class Arrivals:
     def requests(self) -> list[Request]:
         return [arrival.request for arrival in self._waiting]
 
-    def hold(self, request: Request, held: int, token_s: float | None, now_ns: int) -> Future[Entry | None] | None:
+    def hold(
+        self, request: Request, held: int, token_s: float | None, now_ns: int, *, shared: bool = False
+    ) -> Future[Entry | None] | None:
         """The read that the request now waits for; None if it need not wait.
 
-        `held` tokens of its prompt are in memory; prefill takes `token_s` seconds per token.
+        `held` tokens of its prompt are in memory; prefill takes `token_s` seconds per token. `shared`: all tenants
+        share its prompt.
         """
         if len(request.prompt) - held <= PARK_TOKENS_MIN:
             return None
-        found = self._disk.match(request.prompt[:-1], request.scope)
+        found = self._disk.match(request.prompt[:-1], SHARED if shared else request.scope)
         if found is None or found.tokens < held + PARK_TOKENS_MIN:
             return None
         reading = self._reading.get(found.name)
@@ -156,7 +161,8 @@ class Tiers:
         if self._arrivals is None or request.is_unscored:
             return False
         held = self._slots.longest(request.prompt, request.scope)
-        reading = self._arrivals.hold(request, held, token_s, now_ns())
+        shared = self._slots.is_shared(request.prompt, request.scope)
+        reading = self._arrivals.hold(request, held, token_s, now_ns(), shared=shared)
         if reading is not None:
             reading.add_done_callback(lambda _: self._wake())
         return reading is not None
@@ -187,7 +193,8 @@ class Tiers:
     def park(self, saved: Saved) -> None:
         """Copy a slot's state to host memory."""
         try:
-            self._keep(Entry(saved.tokens, saved.scope, self._backend.save(saved.slot)))
+            scope = SHARED if self._slots.is_shared(saved.tokens, saved.scope) else saved.scope
+            self._keep(Entry(saved.tokens, scope, self._backend.save(saved.slot)))
         except (InferenceError, MemoryError) as error:  # a missing copy may cost a prefill, but no answer
             log.error("a conversation could not be parked: %s", error)
 
@@ -230,6 +237,18 @@ class Tiers:
                 self._slots.keep_checkpoint(number, self._backend.checkpoint(number), end.logits)
         except (InferenceError, MemoryError) as error:  # a missing one costs a step, but no answer
             log.error("the end of a prompt could not be kept: %s", error)
+
+    def keep_shared(self, number: int) -> None:
+        """Write what a slot holds to disk, if all tenants share it: to compute the prompts of all agents takes most of
+        a start."""
+        slot = self._slots[number]
+        tokens = tuple(slot.tokens)
+        if self._disk is None or not self._slots.is_shared(tokens, slot.scope) or self._disk.holds(tokens, SHARED):
+            return
+        try:
+            self._write(Entry(tokens, SHARED, self._backend.save(number)))
+        except (InferenceError, MemoryError) as error:  # a missing file may cost a prefill, but no answer
+            log.error("a prefix that all share could not be kept: %s", error)
 
     def close(self) -> None:
         """Write what is worth keeping to disk, most recently used first. Takes a few seconds at most."""

@@ -148,6 +148,39 @@ async def test_conversations_that_share_their_beginning_keep_it_once_and_come_ba
     assert int(stats["parked"]) >= 4 and int(stats["parked_bytes"]) < 0.7 * BYTES_PER_TOKEN * parked_tokens
 
 
+async def read_shared(model: ChatModel, salt: str) -> int:
+    """How many tokens were computed for a prefix that all tenants share."""
+    prefix = model.encode(model.render(conversation(1)))[:KEPT_MIN]
+    model.share(prefix)
+    reading = model.prefill_ahead(prefix, salt=salt)
+    assert reading is not None
+    before = model.stats()["ahead_tokens_total"]
+    await reading.stream(lambda _: None)
+    return int(model.stats()["ahead_tokens_total"] - before)
+
+
+async def test_after_a_crash_nothing_that_all_tenants_share_is_computed_again(tmp_path: Path) -> None:
+    config = replace(SMALL, parked_bytes_max=0)  # nothing is left to be written at the close, like in a crash
+    async with running(tmp_path, config) as model:
+        assert await read_shared(model, "one tenant") == KEPT_MIN
+        cold = await ask(model, conversation(1), salt="another tenant")
+        assert await read_shared(model, "another tenant") == 0
+    assert len(conversations_in(tmp_path)) == 1, "it is written for all of them, once"
+    async with running(tmp_path) as model:
+        assert await read_shared(model, "a third tenant") == 0
+        after = await ask(model, conversation(1), salt="another tenant")
+        assert model.stats()["disk_read_total"] == 1
+    assert (after.facts.cached_tokens, after.ids) == (KEPT_MIN, cold.ids)
+
+
+async def test_what_is_no_longer_shared_by_all_is_read_for_nobody(tmp_path: Path) -> None:
+    async with running(tmp_path) as model:
+        await read_shared(model, "one tenant")
+    async with running(tmp_path) as model:
+        after = await ask(model, conversation(1), salt="one tenant")
+        assert (after.facts.cached_tokens, model.stats()["disk_read_total"]) == (0, 0)
+
+
 async def test_another_layout_of_the_cache_takes_nothing_over(tmp_path: Path) -> None:
     streams = replace(SMALL, kv_layout="streams")  # a GPU has one pool of cells, if nobody says otherwise
     async with running(tmp_path, streams) as model:
