@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from math import isfinite
 from typing import Any
@@ -86,8 +87,14 @@ class ChatModel(TextModel):
             if weights.on_gpu and are_all(layers, weights.kv_shape[0]):
                 config = config.offloaded
             context = config.context_of(weights.context_length)
-            backend = _backend_of(weights, config, context)
-            undo.callback(backend.close)
+            of_another = codec is not None and codec.source.file_version != weights.file_version
+            if of_another or not weights.is_current:  # its states on disk would be taken for those of the new file
+                raise ModelNotLoaded(f"{config.model_path} changed while it was loaded: try again")
+            with ThreadPoolExecutor(1, "codec") as beside:  # meanwhile the kernel makes the pages of the cache
+                making = None if codec else beside.submit(Codec, weights, context)
+                backend = _backend_of(weights, config, context)
+                undo.callback(backend.close)
+                codec = making.result() if making else codec
             drafter = _load_drafter(weights, context, config, undo) if backend.drops else None
             if (config.draft_path or config.lookup) and not backend.drops:
                 log.warning("%s gets no drafts: its recurrent state cannot drop a rejected token", weights.name)
@@ -95,9 +102,6 @@ class ChatModel(TextModel):
             if config.projector_path:
                 vision = Projector(config.projector_path, weights, config.threads or default_threads())
                 undo.callback(vision.close)
-            of_another = codec is not None and codec.source.file_version != weights.file_version
-            if of_another or not weights.is_current:  # its states on disk would be taken for those of the new file
-                raise ModelNotLoaded(f"{config.model_path} changed while it was loaded: try again")
             model = cls(weights, backend, config, drafter, vision, codec)
             undo.pop_all()
             return model
