@@ -9,9 +9,9 @@ from contextlib import nullcontext
 from inference.errors import EngineStopped
 from worker.config import VERSION, Config
 from worker.edge.listener import listening
-from worker.engines.active_engines import open_model
 from worker.engines.engine_app import build_engine_app, drain
 from worker.engines.engine_config import read_token
+from worker.engines.local_model import open_model
 from worker.errors import StartError
 from worker.home import Home
 from worker.lifecycle.address import Address, listen_socket

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from socket import gethostname
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 from agents.agent import Agent
 from agents.answer_cache import AnswerCache
@@ -22,8 +22,7 @@ from agents.tools import builtin_toolbox
 from agents.turn import Caps
 from inference.embedding.cross_encoder import CrossEncoder
 from inference.embedding.registry import Embedders
-from inference.provisioning.catalogue import SMOL_CHAT
-from inference.trace import Trace
+from inference.provisioning.catalogue import SMOL_CHAT, find
 from migrations.pool import Database
 from retrieval.config import RetrievalConfig
 from retrieval.ingest_worker import IngestWorker
@@ -41,12 +40,13 @@ from worker.auth.secret import Seals, Secret, read_secret
 from worker.auth.session import Sessions
 from worker.cli.download import make, named, shown
 from worker.config import VERSION, Config
-from worker.database import open_database, open_replica
+from worker.database import open_replica
 from worker.edge.limit_settings import WAIT
 from worker.engines.active_engines import ActiveEngines, Reloader, files_of, open_engines
-from worker.engines.engine_config import names_at_work, open_embedders, open_reranker
+from worker.engines.engine_config import open_reranker
+from worker.engines.local_model import phases
 from worker.engines.model_file import ModelFile
-from worker.engines.model_pool import phases
+from worker.engines.model_names import names_at_work
 from worker.errors import StartError
 from worker.home import Home
 from worker.lifecycle.agent_files import read_agents
@@ -54,6 +54,7 @@ from worker.lifecycle.prewarm import prefill_shared_prefixes, read_answered_ques
 from worker.lifecycle.process import LoadProgress
 from worker.lifecycle.supervisor import Supervisor
 from worker.lifecycle.tool_servers import ToolServers, open_tool_servers
+from worker.opening import Parts
 from worker.runs.admission import Admission, DailyBudgets
 from worker.runs.attachments import Attachments
 from worker.runs.batches.batch_store import BatchStore
@@ -75,52 +76,58 @@ from worker.telemetry.otlp.exporter import Exporter, SdkMissing
 from worker.telemetry.prometheus import Metrics
 from worker.telemetry.telemetry import Telemetry, Traces
 
-T = TypeVar("T")
-
 log = logging.getLogger("firsttoken.start")
 
 
 @asynccontextmanager
 async def open_services(
-    config: Config, home: Home, loading: LoadProgress | None = None, member: str = ""
+    config: Config, home: Home, parts: Parts, member: str = ""
 ) -> AsyncIterator[tuple[Services, Runs, BatchWorker]]:
-    """Start database and models concurrently: the slowest of them determines the start time. What a model is made of
-    may have to be fetched before. `member` is the name within the crew, if there is one."""
-    agent_registry, secret, supervisor = read_agents(config), read_secret(config, home), Supervisor()
-    loading, start = loading or LoadProgress(), Trace()
+    """Open the other parts as well: the slowest of all determines the start time. What a model is made of may have to
+    be fetched before. `member` is the name within the crew, if there is one."""
+    agent_registry, secret, supervisor = read_agents(config), read_secret(config, home), parts.supervisor
+    start = parts.trace
     async with AsyncExitStack() as stack:
-
-        async def opened_as(part: str, opening: AbstractAsyncContextManager[T]) -> T:
-            with start.span(part, lane=part):
-                return await stack.enter_async_context(opening)
-
         on_request = bool(config.mcp_origins or config.mcp_private_origins)
 
         async def models() -> ActiveEngines:
+            if parts.model is not None:
+                return ActiveEngines.of_one(await parts.model, find(config.model, home.models), parts.model_trace)
             if not member:
-                await _fetch_weights(config, home, loading)
-            with loading.shown():
-                return await opened_as("models", open_engines(config, secret, supervisor, loading.tell))
+                await _fetch_weights(config, home, parts.loading)
+            opening = open_engines(config, secret, supervisor, parts.loading.tell)
+            return await parts.begin("models", opening, parts.loading.shown())
+
+        reranking = parts.begin("reranker", open_reranker(config))
+
+        async def searching() -> Retriever:
+            """Warm by the time that the model is there."""
+            held = await asyncio.gather(parts.database, parts.embedders, reranking)
+            retriever = Retriever(PassageStore(held[0]), held[1], RetrievalConfig(), held[2])
+            with start.span("search", lane="search"):
+                await retriever.warm_up()
+            return retriever
 
         opened = await asyncio.gather(
-            opened_as("database", open_database(config, supervisor)),
+            parts.database,
             models(),
-            opened_as("embedders", open_embedders(config)),
-            opened_as("reranker", open_reranker(config)),
-            opened_as("tool_servers", open_tool_servers(agent_registry, supervisor, on_request=on_request)),
+            parts.embedders,
+            reranking,
+            searching(),
+            parts.begin("tool_servers", open_tool_servers(agent_registry, supervisor, on_request=on_request)),
             return_exceptions=True,
         )
         failed = next((failure for failure in opened if isinstance(failure, BaseException)), None)
         if failed is not None:
             raise failed
-        database, engines, embedders, reranker, servers = cast(
-            tuple[Database, ActiveEngines, Embedders, CrossEncoder | None, ToolServers], opened
+        database, engines, embedders, reranker, retriever, servers = cast(
+            tuple[Database, ActiveEngines, Embedders, CrossEncoder | None, Retriever, ToolServers], opened
         )
-        parts = (database, engines, embedders, reranker, servers)
         exporter = _exporter(config)
         replica = await stack.enter_async_context(open_replica(config, database))
         name = "/".join(filter(None, (gethostname(), member)))
-        services = _assemble(config, agent_registry, secret, supervisor, *parts, exporter, replica, name)
+        held = (database, engines, embedders, reranker, retriever, servers)
+        services = _assemble(config, agent_registry, secret, supervisor, *held, exporter, replica, name)
         reloader = _reloader(services, engines)
         services = replace(services, reload=reloader.ask)
         stack.callback(services.loaders.close)
@@ -147,7 +154,7 @@ async def open_services(
         stack.push_async_callback(supervisor.start("answered", answered).stop)
         with start.span("prompts"):
             begins = agent_registry.beside(engines.model_registry.names[1:])
-            await asyncio.gather(prefill_shared_prefixes(services.agent, begins), services.retriever.warm_up())
+            await prefill_shared_prefixes(services.agent, begins)
         stack.push_async_callback(reloader.close)
         start.finish()
         log.info("started in %.2f s: %s", start.duration_ms / 1e3, phases(start))
@@ -217,6 +224,7 @@ def _assemble(
     engines: ActiveEngines,
     embedders: Embedders,
     reranker: CrossEncoder | None,
+    retriever: Retriever,
     servers: ToolServers,
     exporter: Exporter | None,
     replica: Database,
@@ -236,7 +244,6 @@ def _assemble(
     passages, file_queue, loaders = PassageStore(database), FileQueue(database), LoaderPool()
     presence, seals, keys = Presence(database), Seals(secret), Keys(database, secret)
     uploads = UploadStore(database, tenant_bytes_max=config.tenant_files_mb * 2**20)
-    retriever = Retriever(passages, embedders, RetrievalConfig(), reranker)
     speculative_search = SpeculativeSearch(retriever, is_free=engines.is_free)
     toolbox = builtin_toolbox(retriever)
     model_registry = engines.model_registry

@@ -31,8 +31,8 @@ from inference.testing import ScriptedModel
 from inference.tokenizer import TextStream
 from inference.trace import now_ns
 from migrations import pool
+from worker import opening
 from worker.config import Config
-from worker.engines import active_engines
 from worker.serve import serve
 
 CONTEXT = 100_000
@@ -165,7 +165,7 @@ def run(home: Path, ready: Path, rate: float, statements: Path | None = None) ->
             model.start()
             yield model
 
-        active_engines.open_model = open_model  # type: ignore[assignment]
+        setattr(opening, "open_model", open_model)  # noqa: B010
     config = Config(
         home=home,
         port=0,

@@ -14,8 +14,8 @@ from inference.generation import Sampling
 from inference.prompt import ChatMessage
 from tests.worker.cli.test_main import complaint, firsttoken
 from worker.config import load
-from worker.engines.active_engines import open_model
 from worker.engines.engine_config import engine_config
+from worker.engines.local_model import open_model
 from worker.lifecycle.supervisor import Supervisor
 
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import os
 import signal
 import sys
-from collections.abc import Callable, Coroutine, Sequence
-from importlib import import_module
+from collections.abc import Coroutine, Sequence
 from typing import Any
 
 from migrations.embedded.errors import remedy
@@ -18,7 +16,7 @@ from worker.cli.parser import SERVE, parser
 from worker.config import VERSION, Config, load, prepare_process, removed_variables
 from worker.errors import StartError
 from worker.lifecycle.crew.member import Member
-from worker.lifecycle.process import hangups
+from worker.lifecycle.process import function_at, hangups
 from worker.setting import ConfigError
 
 log = logging.getLogger("firsttoken")
@@ -83,17 +81,6 @@ def _run(command: str, config: Config, options: dict[str, Any], member: Member |
     except _failures() as error:
         return _fail(error, member)
     return 0
-
-
-def function_at(path: str) -> Callable[..., Coroutine[Any, Any, None]]:
-    """Its module is loaded without looking for garbage among modules, now or later: that took a tenth of a start."""
-    module, _, name = path.rpartition(".")
-    gc.disable()
-    try:
-        return getattr(import_module(module), name)  # type: ignore[no-any-return]  # the parser names commands alone
-    finally:
-        gc.freeze()
-        gc.enable()
 
 
 def _failures() -> tuple[type[BaseException], ...]:

@@ -14,8 +14,8 @@ from worker.auth.keys import ApiKey
 from worker.auth.principal import NOBODY, KeyLimits, Principal
 from worker.cli.credentials import keys_of
 from worker.config import Config
-from worker.engines.engine_config import check_files
 from worker.engines.model_file import ModelFile, read_models
+from worker.engines.model_names import check_files
 from worker.errors import StartError
 from worker.home import Home
 from worker.lifecycle.agent_files import read_agents

@@ -32,9 +32,10 @@ from migrations.runner import examine as examine_database
 from worker.auth.secret import read_secret
 from worker.config import Config
 from worker.database import open_owner_dsn, opened, owner_setting
-from worker.engines.engine_config import check_files, embedder_files, engine_config, read_token
+from worker.engines.engine_config import embedder_files, engine_config, read_token
 from worker.engines.exchange import EngineTransport
 from worker.engines.model_file import InvalidModels, read_models
+from worker.engines.model_names import check_files
 from worker.errors import StartError
 from worker.home import Home
 from worker.lifecycle.address import engines_in

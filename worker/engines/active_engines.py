@@ -7,7 +7,7 @@ import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from time import monotonic
@@ -17,28 +17,24 @@ from agents.errors import AgentError
 from agents.router import Candidate, ModelRegistry
 from inference.errors import InferenceError
 from inference.model import ChatModel
-from inference.provisioning.calibration import Calibrations
 from inference.provisioning.catalogue import find
-from inference.provisioning.fit import here
 from inference.remote.remote_model import RemoteModel
 from inference.trace import Trace
 from worker.auth.secret import Secret
 from worker.config import Config
-from worker.engines.engine_config import engine_config, load_for, read_token
+from worker.engines.engine_config import load_for, read_token
 from worker.engines.exchange import EngineTransport
+from worker.engines.local_model import Told, open_model
 from worker.engines.model_file import ModelFile, ModelTable, read_models
-from worker.engines.model_pool import ModelPool, phases
+from worker.engines.model_pool import ModelPool
 from worker.engines.on_demand import OnDemandModel, State
 from worker.errors import StartError
 from worker.home import Home
 from worker.lifecycle.address import engines_in
-from worker.lifecycle.calibrator import Calibrator
 from worker.lifecycle.supervisor import Supervisor
 from worker.setting import ConfigError
 
 Served: TypeAlias = ChatModel | RemoteModel | OnDemandModel
-Told: TypeAlias = Callable[[float], None]  # the loaded share of the models, from 0 to 1
-
 Check: TypeAlias = Callable[[ModelFile], None]  # raises StartError
 Warm: TypeAlias = Callable[[Candidate], Awaitable[None]]
 Reload: TypeAlias = Callable[[Check, Warm], Awaitable[list[str]]]
@@ -65,6 +61,10 @@ class ActiveEngines:
     starts: Mapping[str, Trace] = field(default_factory=dict)  # the newest load of each, by its phases
     unloads: Callable[[], int] = int
     reload: Reload | None = None  # if there are several models
+
+    @classmethod
+    def of_one(cls, model: Served, path: Path, start: Trace) -> ActiveEngines:
+        return cls(ModelRegistry.of(model), {model.name: model}, {model.name: path}, starts={model.name: start})
 
     @property
     def states(self) -> dict[str, State]:
@@ -139,9 +139,7 @@ async def open_engines(
         return
     trace = Trace()
     async with open_model(config, supervisor, tell, trace) as model:
-        yield ActiveEngines(
-            ModelRegistry.of(model), {model.name: model}, {model.name: path}, starts={model.name: trace}
-        )
+        yield ActiveEngines.of_one(model, path, trace)
 
 
 @asynccontextmanager
@@ -280,40 +278,6 @@ async def open_remote(config: Config, secret: Secret, supervisor: Supervisor) ->
     finally:
         if watch is not None:
             await watch.stop()
-        await model.close()
-
-
-@asynccontextmanager
-async def open_model(
-    config: Config,
-    supervisor: Supervisor,
-    tell: Told | None = None,
-    trace: Trace | None = None,
-    of: str | None = None,
-) -> AsyncIterator[ChatModel]:
-    """The phases of the start become spans of the trace. `of` is the model's name if there are several."""
-    wanted = await asyncio.to_thread(load_for, "--model", engine_config, config)
-    if of is not None:
-        wanted = replace(wanted, disk_folder=Home(config.home).kv_of(of))
-    allowance = await asyncio.to_thread(load_for, "--model", here, wanted)
-    if allowance.is_less:
-        print(f"There is memory for {allowance}: {allowance.reason}", flush=True)
-    engine = allowance.config
-    trace = trace or Trace()
-    with trace.span("weights"):
-        load = partial(ChatModel.load, progress=tell)
-        model = await asyncio.to_thread(load_for, "--model", load, engine)
-    calibrations = Calibrations(Home(config.home).calibrations)
-    calibrator = Calibrator(engine, calibrations, lambda: model.steps, lambda: model.is_busy)
-    try:
-        with trace.span("first_step"):
-            await model.start()
-        trace.finish()
-        log.info("the model is loaded: %s", phases(trace))
-        calibrator.start(supervisor)
-        yield model
-    finally:
-        await calibrator.close()
         await model.close()
 
 

@@ -26,6 +26,7 @@ from inference.provisioning.memory import Proportions
 from inference.trace import Trace
 from worker.config import Config
 from worker.engines.engine_config import engine_config, versions
+from worker.engines.local_model import phases
 from worker.engines.model_file import ModelTable
 from worker.engines.on_demand import OnDemandModel
 from worker.home import Home
@@ -274,8 +275,3 @@ async def _read(reading: Generation, within_s: float) -> None:
             await reading.stream(lambda _: None)
     except (TimeoutError, InferenceError):
         reading.cancel()  # the first prompt with this prefix prefills it
-
-
-def phases(trace: Trace) -> str:
-    """For people: how long the phases of a start took."""
-    return ", ".join(f"{span.name} {span.duration_ms / 1e3:.2f} s" for span in trace.spans)

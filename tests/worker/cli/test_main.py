@@ -18,8 +18,8 @@ import pytest
 from migrations.embedded import EmbeddedPostgres
 from tests.serving import ROOT, clean_environment
 from tests.warm_process import WarmProcess
-from worker.cli.main import function_at
 from worker.config import settings
+from worker.lifecycle.process import function_at
 
 TIMEOUT_S = 100
 

@@ -50,4 +50,8 @@ def test_commands_that_compute_nothing_do_not_import_the_engine() -> None:
 
 
 def test_a_worker_does_not_import_what_only_making_models_and_reading_projectors_need() -> None:
-    assert imported_by("worker.serve") == HEAVY - {"gguf"}
+    assert imported_by("worker.serving") == HEAVY - {"gguf"}
+
+
+def test_a_worker_begins_its_database_and_its_model_before_it_imports_the_rest() -> None:
+    assert imported_by("worker.serve") == imported_by("worker.opening") == {"asyncpg", "llama_cpp", "numpy"}
