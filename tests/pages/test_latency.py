@@ -244,11 +244,11 @@ async def test_no_table_is_cut(latency: Latency, open_page: OpenPage) -> None:
 
 
 async def test_a_phone_shows_it_without_sideways_scroll(latency: Latency, open_page: OpenPage) -> None:
-    page = await open_page(latency.url, **{**PHONE, **latency.options, "viewport": {"width": 360, "height": 740}})
+    page = await open_page(latency.url, **{**PHONE, **latency.options, "viewport": {"width": 320, "height": 740}})
     for address, shown in ((latency.url, ".traces"), (f"{latency.url}#/trace/{latency.slow.id}", ".waterfall")):
         await page.goto(address)
         await expect(page.locator(shown)).to_be_visible()
-        assert await page.evaluate("() => document.documentElement.scrollWidth") == 360
+        assert await page.evaluate("() => document.documentElement.scrollWidth") == 320
 
 
 async def test_operators_see_no_questions_of_others(
