@@ -52,7 +52,7 @@ PLACES = {
 REGIONS = ("Africa", "America", "Antarctica", "Arctic", "Asia", "Atlantic", "Australia", "Europe", "Indian", "Pacific")
 
 
-@tool
+@tool(idempotent=True)
 def current_time(timezone: str) -> dict[str, str]:
     """Get the current date and time in a time zone.
 

@@ -95,8 +95,9 @@ async def _respond_once(request: web.Request, body: ResponseRequest, once: Once,
                 started = await _start(request, body, id, COME_BACK)
         if earlier is None:
             return await _respond_with(request, body, started, id)
-        if again or not await _may_begin_again(request, body, earlier):
-            return await _repeat(request, body, earlier)
+        first_id = await _begun(request, earlier)
+        if again or not await _may_begin_again(request, body, first_id):
+            return await _repeat(request, body, first_id)
         again = True
 
 
@@ -136,16 +137,23 @@ async def _respond_with(
     return await _follow(request, id, -1) if body.stream else started
 
 
-async def _may_begin_again(request: web.Request, body: ResponseRequest, earlier: Earlier) -> bool:
-    """Whether the platform failed the first response with this key, and all that it may have called may run twice.
-    Waits until its end is known, or its stream can be followed. Raises ApiError 409 if it does not begin."""
-    services, runs, principal = request.app[SERVICES], request.app[RUNS], request[PRINCIPAL]
-    tenant_id, id = principal.tenant_id, earlier.response_id
+async def _begun(request: web.Request, earlier: Earlier) -> str:
+    """The first response with this key, once it can be read and is not in the hands of a lost worker. Raises ApiError
+    409 if that takes too long."""
+    running, tenant_id, id = request.app[SERVICES].running, request[PRINCIPAL].tenant_id, earlier.response_id
     give_up_at = monotonic() + BEGIN_S
-    while id is None or not await services.running.is_in_hand(tenant_id, id):
+    while id is None or not await running.is_in_hand(tenant_id, id):
         if monotonic() >= give_up_at:
             raise in_use()
         await asyncio.sleep(LOOK_S)
+    return id
+
+
+async def _may_begin_again(request: web.Request, body: ResponseRequest, id: str) -> bool:
+    """Whether the platform failed the first response with this key, and all that it may have called may run twice.
+    Waits for its end, unless it is streamed."""
+    services, runs, principal = request.app[SERVICES], request.app[RUNS], request[PRINCIPAL]
+    tenant_id = principal.tenant_id
     try:
         if not body.stream and not body.background:
             await runs.ended(tenant_id, id)
@@ -159,9 +167,9 @@ async def _may_begin_again(request: web.Request, body: ResponseRequest, earlier:
     return services.agent.repeats(replace(turn, items=record.input).turn)
 
 
-async def _repeat(request: web.Request, body: ResponseRequest, earlier: Earlier) -> web.StreamResponse | Json:
+async def _repeat(request: web.Request, body: ResponseRequest, id: str) -> web.StreamResponse | Json:
     """The response of the first request with this key, from its start. Raises ApiError 409 if that is gone."""
-    services, tenant_id, id = request.app[SERVICES], request[PRINCIPAL].tenant_id, earlier.response_id or ""
+    services, tenant_id = request.app[SERVICES], request[PRINCIPAL].tenant_id
     try:
         if body.stream:
             return await _follow(request, id, -1)
