@@ -5,7 +5,7 @@ import { inputOf } from "./attached.js";
 import { ConnectionLost, events } from "./sse.js";
 
 // The worker keeps generating without a reader a little longer than all these delays together.
-const PAUSES_MS = [250, 1000, 2000, 4000, 8000];
+const PAUSES_MS = [250, 1000, 2000, 4000, 4000, 4000, 4000, 8000]; // a worker is back within 20 seconds on a busy machine
 export const GRACE_S = 30;
 
 const path = (id, rest = "") => `/v1/responses/${encodeURIComponent(id)}${rest}`;
