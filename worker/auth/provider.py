@@ -1,6 +1,6 @@
 """Single sign-on for an organisation: OpenID Connect, the authorization code flow with PKCE.
 
-OpenID Connect Core 1.0, section 3.1; RFC 7636; discovery by /.healthy-known/openid-configuration. joserfc checks the ID
+OpenID Connect Core 1.0, section 3.1; RFC 7636; discovery by /.well-known/openid-configuration. joserfc checks the ID
 token; the two requests are plain HTTP, for which Authlib has no client on aiohttp. The ID token alone identifies a
 person: one claim names the tenant, another whether they see the latencies of all tenants.
 """
@@ -208,7 +208,7 @@ class Provider:
         self._ask_at = time.monotonic() + good_s
 
     async def _discover(self) -> Endpoints:
-        status, found = await _ask("GET", f"{self._issuer.rstrip('/')}/.healthy-known/openid-configuration")
+        status, found = await _ask("GET", f"{self._issuer.rstrip('/')}/.well-known/openid-configuration")
         named = [found.get(name) for name in ("authorization_endpoint", "token_endpoint", "jwks_uri")]
         if status != 200 or not all(isinstance(url, str) and self._is_as_safe(url) for url in named):
             raise ProviderUnavailable("the provider has no usable discovery document")
