@@ -108,7 +108,7 @@ class GrammarFailed(InferenceError):
     the next answer as well."""
 
     status = 400
-    code = InvalidSchema.code
+    code = "invalid_prompt"  # the one of those that a failed response may have which says whose mistake it is
 
 
 class SchemaUnmet(InferenceError):

@@ -168,7 +168,7 @@ def test_a_schema_that_proves_too_much_in_the_middle_is_told_as_the_requests_mis
     sprawling: Any = {"name": "odd", "strict": True, "schema": MANY_WAYS_TO_SKIP}
     told: Any = {"format": {"type": "json_schema", **sprawling}}
     answer = lenient_client.responses.create(model=MODEL, input="hello", text=told)
-    assert (answer.status, answer.error and answer.error.code) == ("failed", "invalid_json_schema")
+    assert (answer.status, answer.error and answer.error.code) == ("failed", "invalid_prompt")
     asked: Any = {
         "model": MODEL,
         "messages": [{"role": "user", "content": "hello"}],
@@ -178,7 +178,7 @@ def test_a_schema_that_proves_too_much_in_the_middle_is_told_as_the_requests_mis
         lenient_client.chat.completions.create(**asked)
     with pytest.raises(openai.APIError) as streamed:
         list(lenient_client.chat.completions.create(**asked, stream=True))
-    assert (streamed.value.code, streamed.value.type) == ("invalid_json_schema", "invalid_request_error")
+    assert (streamed.value.code, streamed.value.type) == ("invalid_prompt", "invalid_request_error")
 
 
 @pytest.mark.any_answer("the schema leaves no choice")

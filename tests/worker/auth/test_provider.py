@@ -213,7 +213,7 @@ class Troubled:
 
     def app(self) -> web.Application:
         app = web.Application()
-        app.add_routes([web.get("/.healthy-known/openid-configuration", self.discover), web.post("/token", self.token)])
+        app.add_routes([web.get("/.well-known/openid-configuration", self.discover), web.post("/token", self.token)])
         return app
 
     async def discover(self, request: web.Request) -> web.Response:
