@@ -24,10 +24,14 @@ SIZE_MAX = 2**26  # characters or elements of a value: several times the longest
 TOLD_MAX = 2**28  # characters that a rendering writes in all, also where a macro or a block takes them
 STEP_CHARS = 10_000  # are copied in the time of an iteration
 NUMBER_BITS_MAX = 64
-WIDTH_MAX = 2**20  # of numbers that say how long a text or a list becomes
+WIDTH_MAX = 999  # of numbers that say how long a text or a list becomes
 SIZED = ("batch", "center", "format", "round", "slice")  # filters that take one
-MULTIPLYING = frozenset({"expandtabs", "translate"})  # methods of texts that no template needs
-_WIDTH = re.compile(r"\d{7}")  # in a text that is formatted
+MULTIPLYING = frozenset(
+    {"center", "expandtabs", "ljust", "rjust", "translate", "zfill"}
+)  # methods that no template needs
+# A conversion of `%` or a field of `format` whose width has more digits, or comes from a value.
+_CONVERSION = re.compile(r"%[^a-zA-Z%]*(?:\*|\d{4})")
+_FIELD = re.compile(r"\{[^{}]*(?:\{|\d{4})")
 
 
 class Work:
@@ -36,14 +40,15 @@ class Work:
     def __init__(self, iterations: int) -> None:
         self._left, self._room = iterations, TOLD_MAX
 
-    def count(self, told: int, steps: int = 1) -> None:
-        """An iteration, which may write so many characters that stand in the template."""
+    def count(self, told: int, steps: int = 1) -> bool:
+        """An iteration, which may write so many characters that stand in the template. True, for conditions."""
         self._left -= steps
         self._room -= told
         if self._left < 0:
             raise InvalidTemplate("the model's chat template takes too long for these messages")
         if self._room < 0:
             raise _too_large()
+        return True
 
     def tell(self, value: Any) -> str:
         text = str(value)
@@ -73,9 +78,14 @@ class Sandbox(ImmutableSandboxedEnvironment):
         names = {name.name for name in tree.find_all(nodes.Name)} | {macro.name for macro in tree.find_all(nodes.Macro)}
         if WORK in names:
             raise InvalidTemplate(f"the model's chat template uses the name {WORK}")
+        if next(tree.find_all(nodes.Block), None) is not None:
+            raise InvalidTemplate("the model's chat template has blocks, which can call themselves uncounted")
         loops, macros = tree.find_all(nodes.For), tree.find_all(nodes.Macro)
         for body in [*(loop.body for loop in loops), *(macro.body for macro in macros)]:
             body.insert(0, nodes.ExprStmt(_work(COUNT, nodes.Const(_characters(body)))))
+        for loop in tree.find_all(nodes.For):
+            if loop.test is not None:  # elements that it leaves out never come to the body
+                loop.test = nodes.And(_work(COUNT, nodes.Const(0)), loop.test)
         changed: nodes.Template = _Bounds().visit(tree)
         return changed
 
@@ -86,7 +96,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         if isinstance(left, int | float) and isinstance(right, int | float):
             _check_number(operator, left, right)
         elif operator == "%":
-            _check_format(left)
+            _check_format(_CONVERSION, left)
         elif operator == "*":
             context[WORK].write(_length(left) * _length(right))
         else:
@@ -97,9 +107,8 @@ class Sandbox(ImmutableSandboxedEnvironment):
         """The template chooses the names of the arguments."""
         method = getattr(__obj, "__wrapped__", __obj)  # the sandbox wraps that which formats a text
         if isinstance(method, BuiltinMethodType):
-            _check_widths(*args, *named.values())
             if method is not __obj:
-                _check_format(method.__self__)
+                _check_format(_FIELD, method.__self__)
             match method.__self__, method.__name__, args:
                 case str() as separator, "join", (texts,):
                     return _joined(__context, texts, separator)
@@ -164,7 +173,7 @@ def _narrow(name: str, filter: Callable[..., Any]) -> Callable[..., Any]:
     def narrow(*args: Any, **named: Any) -> Any:
         _check_widths(*args, *named.values())
         if name == "format":
-            _check_format(args[0])
+            _check_format(_CONVERSION, args[0])
         return filter(*args, **named)
 
     return narrow
@@ -188,8 +197,8 @@ def _check_widths(*values: Any) -> None:
         raise _too_large()
 
 
-def _check_format(text: Any) -> None:
-    if isinstance(text, str) and _WIDTH.search(text):
+def _check_format(width: re.Pattern[str], text: Any) -> None:
+    if isinstance(text, str) and width.search(text):
         raise _too_large()
 
 

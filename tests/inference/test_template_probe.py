@@ -46,7 +46,15 @@ def test_the_table_of_families_is_true() -> None:
 
 
 @pytest.mark.parametrize(
-    "source", [ENDLESS, DOUBLING, "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "{{ 1 / 0 }}"]
+    "source",
+    [
+        ENDLESS,
+        DOUBLING,
+        "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
+        "{% for a in range(99999) if false %}{% endfor %}" * 9,
+        "{{ 1 / 0 }}",
+        "{{ 'a'.center(10 ** 10) }}",
+    ],
 )
 def test_a_template_that_never_ends_or_always_fails_is_loaded_and_refuses_messages(
     source: str, monkeypatch: pytest.MonkeyPatch
@@ -68,8 +76,11 @@ def test_a_template_that_never_ends_or_always_fails_is_loaded_and_refuses_messag
         "{{ range(10 ** 9) | list }}",
         "{% set ns = namespace(s='a') %}{% for i in range(99) %}{% set ns.s = ns.s + ns.s %}{% endfor %}",
         "{% set ns = namespace(s='a') %}{% for i in range(99) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}",
-        "{{ 'a'.center(10 ** 10) }}",
-        "{{ 'a' | center(10000000000) }}",
+        "{{ 'a' | center(1000) }}",
+        "{{ '%*d' % (999, 1) }}",
+        "{{ '%-*d' | format(999, 1) }}",
+        "{{ '%1000d' % 1 }}",
+        "{{ '{:1000}'.format(1) }}",
         "{{ 1 | round(1000000000, 'ceil') }}",
         "{{ '%9999999999d' % 1 }}",
         "{{ '{:9999999999}'.format(1) }}",
@@ -106,8 +117,13 @@ def test_a_template_cannot_change_its_own_limits(source: str) -> None:
         ChatTemplate(source + ENDLESS)
 
 
+def test_a_template_with_blocks_which_nobody_counts_is_refused() -> None:
+    with pytest.raises(InvalidTemplate, match="has blocks"):
+        ChatTemplate("{% block a %}{{ self.a() }}{{ self.a() }}{% endblock %}")
+
+
 def test_a_template_may_count_format_and_repeat() -> None:
-    source = "{{ 2 ** 10 + loops * 60 }} {{ '-' * 3 }} {{ [1] * 2 }} {{ 'a' ~ 1 ~ none }} {{ '%05d' % 7 }}"
+    source = "{{ 2 ** 10 + loops * 60 }} {{ '-' * 3 }} {{ [1] * 2 }} {{ 'a' ~ 1 ~ none }} {{ '%05d of 2026' % 7 }}"
     source = source.replace("loops", "messages | length") + " {{ '{:>3}'.format(1) }}"
     source += " {{ 1700000000 + 86400 }} {{ '1234567890' + 'a' }} {{ ', '.join(['b', 'c']) }} {{ [4, 5] | join('-') }}"
     source += (
@@ -115,7 +131,7 @@ def test_a_template_may_count_format_and_repeat() -> None:
     )
     source += " {{ 'a\n\nb' | indent(2, first=true) }}{{ nothing }}"
     written = "".join(segment.text for segment in ChatTemplate(source).render([ChatMessage("user", "Hi")]))
-    assert written == "1084 --- [1, 1] a1None 00007   1 1700086400 1234567890a b, c 4-5 user aa bXa   a\n\n  b"
+    assert written == "1084 --- [1, 1] a1None 00007 of 2026   1 1700086400 1234567890a b, c 4-5 user aa bXa   a\n\n  b"
 
 
 def test_a_system_message_that_is_shown_as_an_answer_is_not_taken() -> None:
