@@ -46,7 +46,7 @@ def test_a_running_worker_gets_another_model_and_a_mistake_changes_nothing(worke
         assert parameters() == small
         file.write_text(LARGE)
         told = firsttoken("reload", "--home", str(home))
-        assert told.returncode == 0 and "reads it: chat" in told.stdout, told.stderr
+        assert told.returncode == 0 and "is reloading: chat" in told.stdout, told.stderr
         give_up_at = time.monotonic() + PATIENCE_S
         while parameters() == small:
             answer = client.post("/v1/responses", json={"input": "Hello!", "max_output_tokens": 4})
