@@ -20,7 +20,7 @@ IMPORTED_S, READY_S = 0.8, 7.0  # the worker has its home by the first, and is r
 
 
 def processes_of(home: Path) -> Iterator[int]:
-    """The worker, initdb and the servers: what names the home on its command line."""
+    """Initdb and the servers: what names the home on its command line."""
     for folder in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
             if os.fsencode(home) in (folder / "cmdline").read_bytes() and int(folder.name) != os.getpid():
@@ -31,7 +31,7 @@ def kill_after(worker: Worker, seconds: float, *, all_of: Path | None) -> None:
     """The worker alone, or everything at once as in a crash of the machine."""
     with suppress(subprocess.TimeoutExpired):
         worker.process.wait(seconds)
-    for pid in processes_of(all_of) if all_of else [worker.process.pid]:
+    for pid in {worker.process.pid, *(processes_of(all_of) if all_of else ())}:  # it was forked, without a command line
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
     worker.process.wait()
