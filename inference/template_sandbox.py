@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Sequence
 from functools import wraps
+from string import Formatter
 from types import BuiltinMethodType
 from typing import Any
 
@@ -21,17 +22,16 @@ from inference.errors import InvalidTemplate
 WORK = "__work"  # the variable with what a rendering may still do, of which no template may speak
 COUNT, TELL = "count_iteration", "tell"  # filters that the compiled template applies
 SIZE_MAX = 2**26  # characters or elements of a value: several times the longest text of a request
-TOLD_MAX = 2**28  # characters that a rendering writes in all, also where a macro or a block takes them
+TOLD_MAX = 2**28  # characters that a rendering writes in all, also where a macro takes them
 STEP_CHARS = 10_000  # are copied in the time of an iteration
 NUMBER_BITS_MAX = 64
 WIDTH_MAX = 999  # of numbers that say how long a text or a list becomes
 SIZED = ("batch", "center", "format", "round", "slice")  # filters that take one
-MULTIPLYING = frozenset(
-    {"center", "expandtabs", "ljust", "rjust", "translate", "zfill"}
-)  # methods that no template needs
-# A conversion of `%` or a field of `format` whose width has more digits, or comes from a value.
-_CONVERSION = re.compile(r"%[^a-zA-Z%]*(?:\*|\d{4})")
-_FIELD = re.compile(r"\{[^{}]*(?:\{|\d{4})")
+# Methods of texts that no template needs.
+MULTIPLYING = frozenset({"center", "expandtabs", "ljust", "rjust", "translate", "zfill"})
+# How wide a value becomes as it is formatted has three digits, and does not come from another value.
+_CONVERSION = re.compile(r"%(?:%|[^a-zA-Z%]*(\*|\d{4}))")
+_WIDE = re.compile(r"\{|\d{4}")  # behind the colon of a field
 
 
 class Work:
@@ -96,7 +96,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         if isinstance(left, int | float) and isinstance(right, int | float):
             _check_number(operator, left, right)
         elif operator == "%":
-            _check_format(_CONVERSION, left)
+            _check_conversions(left)
         elif operator == "*":
             context[WORK].write(_length(left) * _length(right))
         else:
@@ -107,8 +107,8 @@ class Sandbox(ImmutableSandboxedEnvironment):
         """The template chooses the names of the arguments."""
         method = getattr(__obj, "__wrapped__", __obj)  # the sandbox wraps that which formats a text
         if isinstance(method, BuiltinMethodType):
-            if method is not __obj:
-                _check_format(_FIELD, method.__self__)
+            if method is not __obj and isinstance(method.__self__, str):
+                _check_fields(method.__self__)
             match method.__self__, method.__name__, args:
                 case str() as separator, "join", (texts,):
                     return _joined(__context, texts, separator)
@@ -173,7 +173,7 @@ def _narrow(name: str, filter: Callable[..., Any]) -> Callable[..., Any]:
     def narrow(*args: Any, **named: Any) -> Any:
         _check_widths(*args, *named.values())
         if name == "format":
-            _check_format(_CONVERSION, args[0])
+            _check_conversions(args[0])
         return filter(*args, **named)
 
     return narrow
@@ -197,8 +197,13 @@ def _check_widths(*values: Any) -> None:
         raise _too_large()
 
 
-def _check_format(width: re.Pattern[str], text: Any) -> None:
-    if isinstance(text, str) and width.search(text):
+def _check_conversions(text: Any) -> None:
+    if isinstance(text, str) and any(match[1] for match in _CONVERSION.finditer(text)):
+        raise _too_large()
+
+
+def _check_fields(text: str) -> None:
+    if any(_WIDE.search(width or "") for _, _, width, _ in Formatter().parse(text)):
         raise _too_large()
 
 

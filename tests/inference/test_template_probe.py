@@ -122,6 +122,19 @@ def test_a_template_with_blocks_which_nobody_counts_is_refused() -> None:
         ChatTemplate("{% block a %}{{ self.a() }}{{ self.a() }}{% endblock %}")
 
 
+@pytest.mark.parametrize(
+    ("source", "written"),
+    [
+        ("{{ '9%%2000 of %d' % 7 }}", "9%2000 of 7"),
+        ("{{ '100%% * %s' | format(7) }}", "100% * 7"),
+        ("""{{ '{{"year 2026": {{"b": {}}}}}'.format(1) }}""", '{"year 2026": {"b": 1}}'),
+    ],
+)
+def test_digits_and_marks_that_are_no_width_are_written(source: str, written: str) -> None:
+    [segment] = ChatTemplate(source).render([ChatMessage("user", "Hi")])
+    assert segment.text == written
+
+
 def test_a_template_may_count_format_and_repeat() -> None:
     source = "{{ 2 ** 10 + loops * 60 }} {{ '-' * 3 }} {{ [1] * 2 }} {{ 'a' ~ 1 ~ none }} {{ '%05d of 2026' % 7 }}"
     source = source.replace("loops", "messages | length") + " {{ '{:>3}'.format(1) }}"
