@@ -549,7 +549,8 @@ async def test_sources_that_an_answer_does_not_cite_are_pointed_at(
 
 async def test_a_source_shows_words_instead_of_markdown(open_page: OpenPage, scripted: ScriptedWorker) -> None:
     async def answer(stream: Stream) -> None:
-        passage = {**PASSAGE, "text": "## Head\n\nSome **bold**\n`code`.\n\n```\nx\n```"}
+        rows = "| a | b |\n|---|---|\n| 1 | 2 |\n\nOf one without its head:\n\n| `c` | d |\n| e | f |"
+        passage = {**PASSAGE, "text": f"## Head\n\nSome **bold**\n`code`.\n\n```\nx\n```\n\n{rows}"}
         await stream.send("firsttoken:sources", response_id="resp_1", output_index=0, passages=[passage])
         await stream.begin_text()
         await stream.end_text("")
@@ -558,4 +559,5 @@ async def test_a_source_shows_words_instead_of_markdown(open_page: OpenPage, scr
     scripted.script = answer
     page = await open_page(scripted.url)
     await ask(page, "What is it?")
-    await expect(page.locator(".source-text")).to_have_text("Head Some bold code. x")
+    words = "Head Some bold code. x a · b · 1 · 2 Of one without its head: c · d · e · f"
+    await expect(page.locator(".source-text")).to_have_text(words)
