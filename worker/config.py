@@ -26,7 +26,11 @@ from worker.setting import PREFIX, ConfigError, Group, Setting, among, setting, 
 VERSION = version("firsttoken")
 PROJECT = Path(__file__).resolve().parent.parent
 HOME = Path("~/.firsttoken")
-REMOVED = ("semantic_cache",)  # settings of earlier versions
+# Settings of earlier versions.
+REMOVED = (
+    *("body_s", "draft_tokens", "draft_tokens_min", "event_days", "file_mb", "gap_ms", "header_s", "semantic_cache"),
+    *("tenant_request_mb", "tenant_traces", "tenant_turns"),
+)
 WORKERS_MAX = 32  # more than the cores that a machine of the intended size has for sockets
 
 
