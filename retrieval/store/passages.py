@@ -43,11 +43,8 @@ select {_COLUMNS}, counted.*
   from vector_stores s
  cross join lateral (
     select count(*) filter (where v.status = 'completed') as files,
-           count(*) filter (where v.status = 'in_progress') + case when s.unread > 0 and exists (
-               select from pg_locks l
-                where l.locktype = 'advisory' and l.granted and l.objsubid = 1
-                  and l.database = (select oid from pg_database where datname = current_database())
-                  and (l.classid::bigint << 32 | l.objid::bigint) = s.reader) then s.unread else 0 end as waiting,
+           count(*) filter (where v.status = 'in_progress')
+             + case when s.unread > 0 and worker_lives(s.reader) then s.unread else 0 end as waiting,
            count(*) filter (where v.status = 'failed') as failed,
            count(*) filter (where v.status = 'cancelled') as cancelled,
            coalesce(sum(f.bytes) filter (where v.status = 'completed'), 0)::bigint as bytes
