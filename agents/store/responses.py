@@ -61,13 +61,6 @@ class ResponseStore:
             row["previous_response_id"],
         )
 
-    async def exists(self, tenant_id: UUID, response_id: str) -> bool:
-        async with self._database.tenant(tenant_id) as connection:
-            found = await connection.fetchval(
-                "select true from responses where tenant_id = $1 and id = $2", tenant_id, response_id
-            )
-        return bool(found)
-
     async def delete(self, tenant_id: UUID, response_id: str) -> None:
         """Raises NotFound, and InvalidTurn while a worker makes it: that worker would consider it lost and store it
         again.

@@ -240,7 +240,7 @@ async def test_a_caller_who_leaves_while_it_is_queued_leaves_one_that_is_queued(
     goes_on.set()
     with pytest.raises(asyncio.CancelledError):
         await asking
-    assert await services.responses.exists(tenant_id, "resp_1")
+    assert (await services.responses.get(tenant_id, "resp_1")).body["status"] == "queued"
 
 
 async def test_a_waiting_one_is_no_ground_for_another(database: Database) -> None:
