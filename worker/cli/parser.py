@@ -319,33 +319,10 @@ def _add_ingest(commands: Any) -> None:
 def _add_evaluation(commands: Any) -> None:
     kinds = _group(commands, "eval", "measure the quality of answers and of retrieval")
     _add_suite(kinds)
-    where = "worker.cli.evaluate"
-    _command(
-        kinds,
-        "route",
-        f"{where}.evaluate_route",
-        "choose the thresholds of a cascade from cases",
-        _file("files", "cases, as for `firsttoken eval suite`", nargs="+"),
-        _option("--route", "the cascade in models.toml (default: the only one)", metavar="NAME"),
-        _option(
-            "--keep",
-            "share of the quality gap between both models that the cascade must close",
-            type=share,
-            default=0.95,
-            metavar="SHARE",
-        ),
-        JUDGE,
-        _key_file("--judge-key-file"),
-        _at_once("cases"),
-        _file("--json", "write the curve as JSON", dest="json_file"),
-        REPORT,
-        _file("--policy", "file for the route, to paste into models.toml (default: print it)", dest="policy_file"),
-        also={"models"},
-    )
     _command(
         kinds,
         "retrieval",
-        f"{where}.evaluate_retrieval",
+        "worker.cli.evaluate.evaluate_retrieval",
         "measure how well a vector store finds known answers",
         _option("--store", "name of the vector store", required=True, metavar="NAME"),
         _option(
