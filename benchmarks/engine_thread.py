@@ -28,7 +28,7 @@ from inference.config import EngineConfig
 from inference.engine.engine import Engine
 from inference.generation import Sampling
 from inference.llama.context import Batch
-from inference.testing import ScriptedBackend
+from tests.scripted import ScriptedBackend
 
 CONTEXT = 8192
 PROMPT_TOKENS = 16

@@ -27,10 +27,10 @@ from inference.engine.sampler import Sampler
 from inference.generation import ANY_TERMS, Finish, Generation, Sampling, Terms
 from inference.prompt import CacheScope, PromptTokens, Segment
 from inference.request import Handle, Outbox, Request, TokenUpdate
-from inference.testing import ScriptedModel
 from inference.tokenizer import TextStream
 from inference.trace import now_ns
 from migrations import pool
+from tests.scripted import ScriptedModel
 from worker import opening
 from worker.config import Config
 from worker.serve import serve

@@ -18,8 +18,8 @@ from agents.turn import Turn
 from inference.errors import EngineStopped, PromptTooLong, QueueFull
 from inference.generation import ANY_TERMS, Delta, Finish, Sampling, Terms
 from inference.prompt import ChatMessage, PromptTokens, Rendered, Segment
-from inference.testing import ScriptedGeneration, ScriptedModel
 from tests.agents.turns import TENANT, asked, boom, call, double, run
+from tests.scripted import ScriptedGeneration, ScriptedModel
 
 
 async def test_an_answer_is_one_message_that_streams() -> None:

@@ -11,9 +11,9 @@ from agents.progress import NOTHING_LEFT
 from agents.prompt import CONCLUDE
 from agents.turn import CONCLUSION_S, TOKENS_MAX, Budget, Limits, Owner, Prices
 from inference.generation import Sampling
-from inference.testing import ScriptedModel
 from inference.trace import now_ns
 from tests.agents.turns import asked, call, double, run
+from tests.scripted import ScriptedModel
 
 ENDLESS = Sampling(max_tokens=TOKENS_MAX)
 
@@ -53,7 +53,7 @@ async def test_the_answer_after_a_spent_budget_is_the_models_own() -> None:
 
 async def test_the_wall_clock_cuts_an_answer_that_is_being_written(monkeypatch: pytest.MonkeyPatch) -> None:
     seconds = count()  # at least one goes by for each token
-    monkeypatch.setattr("inference.testing.now_ns", lambda: now_ns() + next(seconds) * 10**9)
+    monkeypatch.setattr("tests.scripted.now_ns", lambda: now_ns() + next(seconds) * 10**9)
     model = ScriptedModel(["word " * 1000])
     limits = Limits(answer_s=300, seconds_by=Owner.KEY)
     finished = (ran := await run(model, asked(limits=limits, sampling=ENDLESS))).finished

@@ -14,9 +14,9 @@ from agents.events import Event, EventList, TextDelta
 from agents.tool import Tool, tool
 from agents.toolbox import Toolbox
 from agents.turn import Turn
-from inference.testing import ScriptedModel
 from inference.trace import Trace
 from tests.agents.turns import asked, call
+from tests.scripted import ScriptedModel
 
 
 def agent(model: ScriptedModel, *tools: Tool) -> Agent:

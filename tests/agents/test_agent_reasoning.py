@@ -14,8 +14,8 @@ from agents.prompt import assemble
 from agents.turn import Limits, Turn
 from inference.generation import Sampling
 from inference.prompt import NO_OPTIONS, ChatMessage, Rendered, Segment, Value
-from inference.testing import ScriptedModel
 from tests.agents.turns import TENANT, asked, call, double, run, user
+from tests.scripted import ScriptedModel
 
 THINKS = "<tool_call> {% generation %} </think>"  # enough of a template to tell the dialect
 

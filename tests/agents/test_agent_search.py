@@ -15,12 +15,12 @@ from agents.search import passage_tokens_max, search_documents
 from agents.toolbox import Toolbox
 from agents.turn import FileSearch, Turn
 from inference.generation import NO_DEADLINE, Due, Sampling
-from inference.testing import ScriptedModel
 from inference.trace import Trace, now_ns
 from retrieval.errors import StoreNotFound
 from retrieval.passage import Passage
 from retrieval.query import Query
 from tests.agents.turns import TENANT, ShelfSearcher, asked, call, passage, run, user
+from tests.scripted import ScriptedModel
 
 DOCS = FileSearch(("docs",), max_num_results=3, score_threshold=0.4)
 

@@ -22,11 +22,11 @@ from inference.config import EngineConfig
 from inference.generation import Sampling
 from inference.message_fitting import Capabilities
 from inference.model import ChatModel
-from inference.testing import ScriptedModel
 from inference.trace import Trace
 from tests.agents.turns import TENANT, Ran, asked, call, check_order, double, run, user
 from tests.inference.families import FAMILIES
 from tests.inference.variants import TEMPLATE, write_variant
+from tests.scripted import ScriptedModel
 
 SHORT = Sampling(temperature=0.0, max_tokens=24)
 STRICT = ("Qwen 3.5", "Mistral, v7 tokenizer", "Gemma 2", "SmolLM2")

@@ -17,8 +17,8 @@ from agents.tool import tool
 from agents.turn import Turn
 from inference.generation import Delta, Sampling
 from inference.prompt import ChatMessage, ToolCall
-from inference.testing import ScriptedGeneration, ScriptedModel
 from tests.agents.turns import TENANT, asked, boom, call, double, run, user
+from tests.scripted import ScriptedGeneration, ScriptedModel
 
 WEATHER = FunctionTool("weather", "Tell the weather.", {"type": "object", "properties": {"city": {"type": "string"}}})
 

@@ -9,9 +9,9 @@ from agents.agent import Agent
 from agents.events import Event, EventList, TextDelta, TurnStarted
 from agents.toolbox import Toolbox
 from agents.turn import Limits
-from inference.testing import ScriptedModel
 from inference.trace import Trace
 from tests.agents.turns import asked, boom, call, double, run
+from tests.scripted import ScriptedModel
 
 STEP = ["assemble", "tokenize", "queue", "prefill", "decode"]
 

@@ -17,9 +17,9 @@ from agents.router import Candidate, ModelRegistry
 from agents.toolbox import Toolbox
 from agents.turn import Turn
 from inference.generation import ANY_TERMS, Delta, Finish, Sampling, Terms
-from inference.testing import ScriptedGeneration, ScriptedModel
 from inference.trace import Trace
 from tests.agents.turns import Ran, asked, call, check_order, double
+from tests.scripted import ScriptedGeneration, ScriptedModel
 
 GREEDY = Sampling(temperature=0)
 

@@ -8,8 +8,8 @@ from agents.errors import InvalidTurn
 from agents.function_tool import FunctionTool
 from agents.parser.dialect import Dialect, Format
 from agents.toolbox import AvailableTools, Stage, Toolbox, constraint_of
-from inference.testing import ScriptedModel
 from tests.agents.turns import asked, call, double, run
+from tests.scripted import ScriptedModel
 
 PARAMETERS = {"type": "object", "properties": {}}
 SAVE, LOAD = (FunctionTool(name, "", PARAMETERS) for name in ("save", "load"))

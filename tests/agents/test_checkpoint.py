@@ -18,9 +18,9 @@ from agents.tool import Tool, tool
 from agents.toolbox import Toolbox
 from agents.turn import FileSearch, Turn
 from inference.generation import Finish, Sampling
-from inference.testing import ScriptedModel
 from inference.trace import Trace
 from tests.agents.turns import ShelfSearcher, asked, call, passage
+from tests.scripted import ScriptedModel
 
 SHELF = ShelfSearcher([passage(1), passage(2)])
 

@@ -16,9 +16,9 @@ from agents.prompt import since_compaction
 from agents.toolbox import Toolbox
 from agents.turn import Compacting, ToolSearch, Turn
 from inference.errors import PromptTooLong
-from inference.testing import ScriptedModel
 from inference.trace import Trace
 from tests.agents.turns import TENANT, check_order, user
+from tests.scripted import ScriptedModel
 
 CONTEXT = 1600
 LONG = "very " * 20

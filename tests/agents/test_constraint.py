@@ -25,9 +25,9 @@ from inference.errors import InvalidSchema
 from inference.generation import Sampling
 from inference.model import ChatModel
 from inference.prompt import Segment
-from inference.testing import ScriptedGrammar, ScriptedModel
 from inference.trace import Trace
 from tests.agents.turns import Ran, asked, call, check_order, double, run
+from tests.scripted import ScriptedGrammar, ScriptedModel
 
 CALL = "<tool_call>"
 NUMBER = {"type": "object", "properties": {"n": {"type": "integer", "minimum": 0, "maximum": 9}}, "required": ["n"]}

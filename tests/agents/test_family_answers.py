@@ -15,10 +15,10 @@ from agents.prompt import assemble
 from agents.turn import Turn
 from inference.generation import Sampling
 from inference.template import ChatTemplate
-from inference.testing import ScriptedModel
 from tests.agents.turns import TENANT, asked, run, user
 from tests.inference.families import FAMILIES
 from tests.inference.test_template_probe import described
+from tests.scripted import ScriptedModel
 
 ASKED, RESULT = "Which one is meant?", "It is found."
 DIGITS = "77812"  # a string for each of these schemas, although it looks like a number

@@ -9,8 +9,8 @@ import pytest
 from agents.message import Message
 from agents.turn import Limits
 from inference.generation import Delta, Sampling, joined
-from inference.testing import ScriptedGeneration, ScriptedModel
 from tests.agents.turns import asked, call, double, run
+from tests.scripted import ScriptedGeneration, ScriptedModel
 
 CALL = call("double", x=4)
 

@@ -25,13 +25,13 @@ from inference.generation import Priority
 from inference.llama import LlamaModel
 from inference.prompt import Segment
 from inference.template import ChatTemplate
-from inference.testing import ScriptedGeneration, ScriptedModel
 from inference.tokenizer import Tokenizer
 from inference.trace import Trace
 from retrieval.errors import StoreNotFound
 from retrieval.passage import Passage
 from retrieval.query import Query
 from tests.agents.turns import TENANT, ShelfSearcher, asked, call, double, passage, run, user
+from tests.scripted import ScriptedGeneration, ScriptedModel
 
 DOCS = FileSearch(("docs",))
 HISTORY: tuple[Item, ...] = (

@@ -18,10 +18,10 @@ from agents.toolbox import Toolbox
 from agents.turn import FileSearch, Limits, Prices, Turn
 from inference.errors import QueueFull
 from inference.generation import Delta
-from inference.testing import ScriptedGeneration, ScriptedModel
 from inference.trace import Trace
 from tests.agents.test_router import POLICY
 from tests.agents.turns import TENANT, Ran, ShelfSearcher, asked, passage, user
+from tests.scripted import ScriptedGeneration, ScriptedModel
 
 DOCS = FileSearch(("docs",), max_num_results=3, score_threshold=0.4)
 ROUTE = {"policy": "steps", "tools": "large", "answer": "large", "queries": "small"}

@@ -27,9 +27,9 @@ from inference.errors import EngineStopped, InferenceError, NoRoom, UnseenPictur
 from inference.generation import ANY_TERMS, Facts, Sampling, Spent, Terms
 from inference.picture import Picture, Pixels
 from inference.prompt import ChatMessage, PlacedPicture
-from inference.testing import ScriptedGeneration, ScriptedModel
 from inference.trace import Span, Trace
 from tests.agents.turns import TENANT, Ran, ShelfSearcher, asked, call, check_order, double, passage, user
+from tests.scripted import ScriptedGeneration, ScriptedModel
 
 UNLIKELY = (log(0.01),)
 POLICY: TypeAdapter[Policy] = TypeAdapter(Policy)
@@ -145,7 +145,7 @@ async def test_what_a_cascade_computed_in_vain_is_told_apart_and_each_engine_has
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     each = partial(Facts, spent=Spent(5_000_000, 0))  # of each request to an engine
-    monkeypatch.setattr("inference.testing.Facts", each)
+    monkeypatch.setattr("tests.scripted.Facts", each)
     prices = Prices(engine_second=100.0)
 
     async def told(small: ScriptedModel, **route: Any) -> tuple[object, ...]:

@@ -13,8 +13,8 @@ from agents.events import ReasoningDelta, TextDelta
 from agents.function_tool import FunctionTool
 from agents.reply import StopStrings
 from inference.generation import Sampling
-from inference.testing import ScriptedModel
 from tests.agents.turns import Ran, asked, call, double, run
+from tests.scripted import ScriptedModel
 
 THINKS = "<think> </think> <tool_call>"
 SAVE = FunctionTool("save", "Save a text.", {"type": "object", "properties": {"q": {"type": "string"}}})

@@ -14,8 +14,8 @@ from agents.prompt import shortened
 from agents.turn import Turn
 from inference.errors import PromptTooLong
 from inference.prompt import PromptTokens, Segment
-from inference.testing import ScriptedModel
 from tests.agents.turns import TENANT, asked, run, user
+from tests.scripted import ScriptedModel
 
 CONTEXT = 400
 LONG = "very " * 12

@@ -27,11 +27,11 @@ from agents.message import Compaction, FunctionCall, FunctionCallOutput, Item, M
 from agents.tool import Tool, tool
 from agents.toolbox import Toolbox
 from agents.turn import FREE, Prices, Turn
-from inference.testing import ScriptedModel
 from inference.trace import Trace
 from retrieval.errors import StoreNotFound
 from retrieval.passage import Passage
 from retrieval.query import Query, Searcher
+from tests.scripted import ScriptedModel
 
 TENANT = UUID(int=7)
 

@@ -23,10 +23,10 @@ from aiohttp.test_utils import TestServer
 from deploy import clients
 from deploy.commands import SetupFailed
 from deploy.weights import weights
-from inference.testing import ScriptedModel
 from migrations.pool import Database
 from tests.compliance.test_http import PIXEL
 from tests.inference.grammar.test_escaped_lark import VOCABULARY
+from tests.scripted import ScriptedModel
 from tests.serving import Worker
 from tests.worker.answering import answering
 from tests.worker.harness import Client

@@ -21,8 +21,8 @@ from inference.prompt import CacheScope
 from inference.request import Request
 from inference.speculative.controller import SpeculationController
 from inference.speculative.draft_model import CATCH_UP_TOKENS_MAX, DraftModel
-from inference.testing import ScriptedBackend, scripted_token
 from inference.tokenizer import TextStream
+from tests.scripted import ScriptedBackend, scripted_token
 
 VOCABULARY = 5  # small: prompts share beginnings by chance
 CONTEXT = 400

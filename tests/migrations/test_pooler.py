@@ -18,10 +18,10 @@ from uuid import uuid4
 import asyncpg
 import pytest
 
-from inference.testing import ScriptedModel
 from migrations.embedded import EmbeddedPostgres
 from migrations.pool import Database, Login, UnsafeRole
 from tests.proxy import proxied
+from tests.scripted import ScriptedModel
 from tests.serving import ROOT
 from tests.worker.answering import MODEL, post
 from tests.worker.sharing import colleagues

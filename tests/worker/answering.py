@@ -18,13 +18,13 @@ from agents.store import ConversationStore, ResponseStore
 from agents.tool import tool
 from agents.toolbox import Toolbox
 from inference.generation import ANY_TERMS, Delta, Finish, Sampling, Terms
-from inference.testing import ScriptedGeneration, ScriptedModel
 from inference.trace import Trace
 from migrations.pool import Database
 from retrieval.errors import StoreNotFound
 from retrieval.passage import Passage
 from retrieval.query import Query
 from retrieval.store import PassageStore
+from tests.scripted import ScriptedGeneration, ScriptedModel
 from tests.worker.harness import SECRET, Client, make_services, serving
 from tests.worker.reader import Event
 from worker.auth.keys import Keys

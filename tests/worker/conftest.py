@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from inference.testing import ScriptedModel
 from migrations.pool import Database
+from tests.scripted import ScriptedModel
 from tests.worker.answering import MODEL, answering
 from tests.worker.harness import Client
 

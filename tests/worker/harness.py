@@ -19,10 +19,10 @@ from agents.store import ConversationSearch, ConversationStore, ShareStore
 from agents.turn import Caps
 from inference.embedding.embedder import Embedder
 from inference.embedding.registry import Embedders
-from inference.testing import ScriptedModel
 from migrations.pool import Database
 from retrieval.loaders.pool import LoaderPool
 from retrieval.store import FileQueue, UploadStore
+from tests.scripted import ScriptedModel
 from worker.app import build_app
 from worker.auth.audit import AuditLog
 from worker.auth.authenticator import Authenticator

@@ -12,9 +12,9 @@ import pytest
 
 from agents.definition import USUAL, AgentRegistry, Bounds, Definition, SearchTable, Surface
 from agents.tools import NAMES, builtin_toolbox
-from inference.testing import ScriptedModel
 from inference.trace import Trace
 from migrations.pool import Database
+from tests.scripted import ScriptedModel
 from tests.worker.answering import MODEL, ShelfRetriever, get, post, services_with, stream
 from tests.worker.cli.test_main import complaint, firsttoken
 from tests.worker.harness import SECRET, Client, serving

@@ -7,8 +7,8 @@ from typing import Any
 import orjson
 import pytest
 
-from inference.testing import ScriptedModel
 from migrations.pool import Database
+from tests.scripted import ScriptedModel
 from tests.worker.answering import MODEL, answering
 from tests.worker.harness import Client
 from worker.config import Config

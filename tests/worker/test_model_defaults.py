@@ -10,8 +10,8 @@ from inference.bundled import CHAT_MODEL
 from inference.llama import LlamaModel
 from inference.provisioning.gguf_metadata import read_metadata
 from inference.sampling_defaults import SamplingDefaults
-from inference.testing import ScriptedModel
 from migrations.pool import Database
+from tests.scripted import ScriptedModel
 from tests.worker.answering import MODEL, answering, post
 from tests.worker.test_answer_limits import APIS, apis
 

@@ -19,10 +19,10 @@ import pytest
 from aiohttp import web
 
 from agents.mcp_config import ServerTable
-from inference.testing import ScriptedModel
 from inference.trace import Trace
 from migrations.pool import Database
 from migrations.runner import MigrationError, examine, migrate
+from tests.scripted import ScriptedModel
 from tests.worker.answering import MODEL, services_with
 from tests.worker.harness import SECRET, Client, serving
 from worker.auth.jwt import Jwks, KeysUnavailable

@@ -15,8 +15,8 @@ from openai import AsyncOpenAI
 
 from agents.definition import Surface
 from inference.generation import Delta
-from inference.testing import ScriptedGeneration, ScriptedModel
 from migrations.pool import Database
+from tests.scripted import ScriptedGeneration, ScriptedModel
 from tests.worker.answering import MODEL, answering, get, post, stream
 from tests.worker.harness import SECRET, Client
 from worker.auth.keys import Keys

@@ -18,8 +18,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from agents import mcp_server
 from agents.requested_server import RequestedServers
-from inference.testing import ScriptedModel
 from migrations.pool import Database
+from tests.scripted import ScriptedModel
 from tests.serving import START_TIMEOUT_S
 from tests.worker.answering import services_with
 from tests.worker.harness import SECRET, Client, serving

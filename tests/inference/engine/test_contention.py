@@ -25,8 +25,8 @@ from inference.engine.step import Plan
 from inference.generation import Finish, Priority
 from inference.kvcache.host_cache import Entry
 from inference.request import Request
-from inference.testing import ScriptedBackend
 from tests.inference.machine import CONFIG, CONTEXT, DRAFTING, VOCABULARY, Machine, expected, request
+from tests.scripted import ScriptedBackend
 
 POISON = VOCABULARY + 1
 ALONE = 1000  # added to a cell

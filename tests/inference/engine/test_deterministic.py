@@ -19,7 +19,7 @@ from inference.llama import LlamaContext, LlamaModel
 from inference.model import ChatModel
 from inference.prompt import ChatMessage
 from inference.request import Handle
-from inference.testing import ScriptedBackend
+from tests.scripted import ScriptedBackend
 
 RUNS = 30
 PROMPT_TOKENS, BITE = 400, 16

@@ -20,8 +20,8 @@ from inference.engine.scheduler import AHEAD_TOKENS_MIN
 from inference.errors import EmptyPrompt, EngineStopped, InferenceError, PromptTooLong, QueueFull, UnknownToken
 from inference.generation import Finish, Sampling, Terms
 from inference.request import Handle
-from inference.testing import ScriptedBackend, scripted_token
 from inference.trace import now_ns
+from tests.scripted import ScriptedBackend, scripted_token
 
 CONFIG = EngineConfig(parallel=2, resident=2, queue_max=2, queue_tokens_max=100)
 GREEDY = Sampling(temperature=0, max_tokens=5)

@@ -23,8 +23,8 @@ from inference.picture import Layout, Picture, PictureRange, PictureTokens
 from inference.prompt import ChatMessage, PlacedPicture, PromptTokens, image_tokens
 from inference.request import Handle
 from inference.speculative.draft_model import CATCH_UP_TOKENS_MAX, DraftModel
-from inference.testing import ScriptedBackend
 from tests.inference.projectors import Kind, picture, write_projector
+from tests.scripted import ScriptedBackend
 
 CONFIG = EngineConfig(parallel=2, resident=2, context=512, threads=1)
 GREEDY = Sampling(max_tokens=4, temperature=0.0, top_logprobs=1)

@@ -23,8 +23,8 @@ from inference.kvcache.host_cache import INDEX_TOKEN_BYTES, PARK_TOKENS_MIN
 from inference.kvcache.slots import SHARED_PREFILL_MIN
 from inference.prompt import Miss
 from inference.request import Request
-from inference.testing import ScriptedBackend
 from tests.inference.machine import CONFIG, CONTEXT, GREEDY, VOCABULARY, Machine, expected, request
+from tests.scripted import ScriptedBackend
 
 PROMPT = [n % VOCABULARY for n in range(SHARED_PREFILL_MIN + 13)]
 REWINDS = pytest.mark.parametrize("rewinds", [True, False], ids=["plain", "recurrent"])

@@ -18,7 +18,7 @@ from inference.errors import UnknownToken
 from inference.generation import ReasoningLimit, Sampling, Terms
 from inference.grammar.constraint import Vocabulary
 from inference.request import Handle
-from inference.testing import ScriptedBackend, scripted_token
+from tests.scripted import ScriptedBackend, scripted_token
 
 PIECES = [bytes([65 + token]) for token in range(26)]
 PROMPT = [1, 2, 3]

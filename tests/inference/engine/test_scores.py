@@ -17,8 +17,8 @@ from inference.config import EngineConfig
 from inference.engine.engine import Engine
 from inference.generation import Finish, Priority, Sampling, Terms
 from inference.request import Handle
-from inference.testing import ScriptedBackend, scripted_token
 from inference.trace import now_ns
+from tests.scripted import ScriptedBackend, scripted_token
 
 VOCABULARY = 26
 CONFIG = EngineConfig(parallel=2, resident=2)

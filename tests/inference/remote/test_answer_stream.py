@@ -21,7 +21,7 @@ from inference.remote.protocol import (
     spell_nothing,
     spell_tokens,
 )
-from inference.testing import ScriptedGeneration
+from tests.scripted import ScriptedGeneration
 
 PIECES = [b"zero", b" one", b" two", b"\xe2\x82"]
 # A stream of vLLM with `stream_options.include_usage` and `--enable-prompt-tokens-details`.

@@ -20,7 +20,7 @@ from inference.model import ChatModel
 from inference.prompt import ChatMessage
 from inference.request import Handle
 from inference.speculative.draft_model import CATCH_UP_TOKENS_MAX, DraftModel
-from inference.testing import ScriptedBackend, scripted_token
+from tests.scripted import ScriptedBackend, scripted_token
 
 VOCABULARY = 26
 CONFIG = EngineConfig(draft_path=DRAFT_MODEL, parallel=3, resident=2, draft_min=4, draft_max=4)

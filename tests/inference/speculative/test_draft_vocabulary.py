@@ -22,9 +22,9 @@ from inference.provisioning.calibration import Calibrations
 from inference.provisioning.doctor import Level, draft_finding, examine
 from inference.request import Request
 from inference.speculative.draft_model import PADDING_TOKENS_MAX, DraftModel, same_vocabulary
-from inference.testing import ScriptedBackend
 from inference.tokenizer import TextStream
 from tests.inference.variants import KINDS, TEMPLATE, TOKENS, fact, write_variant
+from tests.scripted import ScriptedBackend
 
 SHARED = 26
 

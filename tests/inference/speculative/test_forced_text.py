@@ -23,7 +23,7 @@ from inference.prompt import ChatMessage
 from inference.request import Handle
 from inference.speculative.controller import Drafter
 from inference.speculative.draft_model import CATCH_UP_TOKENS_MAX, DraftModel
-from inference.testing import ScriptedBackend
+from tests.scripted import ScriptedBackend
 
 CONFIG = EngineConfig(draft_path=DRAFT_MODEL, parallel=3, resident=2, draft_min=2, draft_max=4)
 GREEDY = Sampling(temperature=0, max_tokens=100)

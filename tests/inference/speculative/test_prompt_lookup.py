@@ -28,8 +28,8 @@ from inference.speculative.prompt_lookup import (
     Prediction,
     PromptLookup,
 )
-from inference.testing import ScriptedBackend
 from inference.tokenizer import TextStream
+from tests.scripted import ScriptedBackend
 
 VOCABULARY = 26
 PIECES = [bytes([65 + token]) for token in range(VOCABULARY)]

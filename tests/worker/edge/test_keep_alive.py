@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from inference.testing import ScriptedModel
 from migrations.pool import Database
+from tests.scripted import ScriptedModel
 from tests.worker.answering import MODEL, answering, post
 from tests.worker.edge.sockets import Raw, raw
 from tests.worker.harness import Client

@@ -10,8 +10,8 @@ import pytest
 
 from agents.definition import AgentRegistry, Definition
 from inference.provisioning.catalogue import names_of
-from inference.testing import ScriptedModel
 from migrations.pool import Database
+from tests.scripted import ScriptedModel
 from tests.worker.answering import MODEL, get, post, services_with
 from tests.worker.sharing import signed_in
 from worker.config import Config

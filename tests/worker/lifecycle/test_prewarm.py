@@ -21,10 +21,10 @@ from inference.config import EngineConfig
 from inference.errors import EnginesAway
 from inference.generation import Delta, Sampling
 from inference.model import ChatModel
-from inference.testing import ScriptedGeneration, ScriptedModel
 from inference.trace import Trace
 from tests.agents.test_agent_model import run
 from tests.agents.turns import ShelfSearcher, asked, passage, user
+from tests.scripted import ScriptedGeneration, ScriptedModel
 from worker.lifecycle.prewarm import PAGE, prefill_shared_prefixes, read_answered_questions
 
 SUPPORT = Definition(instructions="You answer questions about the handbook of a small shop, and nothing else. " * 8)

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inference.testing import ScriptedModel
 from migrations.embedded import EmbeddedPostgres
 from migrations.pool import ACQUIRE_S, Database
 from tests.proxy import proxied
+from tests.scripted import ScriptedModel
 from tests.worker.answering import MODEL, get, post, services_with
 from tests.worker.harness import Client
 from tests.worker.sharing import signed_in

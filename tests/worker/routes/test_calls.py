@@ -9,8 +9,8 @@ from typing import Any
 import orjson
 import pytest
 
-from inference.testing import ScriptedModel
 from migrations.pool import Database
+from tests.scripted import ScriptedModel
 from tests.worker.answering import MODEL, answering, post, stream
 from tests.worker.harness import Client
 

@@ -12,8 +12,8 @@ import pytest
 
 from inference.errors import QueueFull
 from inference.generation import ANY_TERMS, Sampling, Terms
-from inference.testing import ScriptedGeneration, ScriptedGrammar, ScriptedModel
 from migrations.pool import Database
+from tests.scripted import ScriptedGeneration, ScriptedGrammar, ScriptedModel
 from tests.worker.answering import MODEL, StallingModel, answering, events_of, post, stream
 from worker.config import Config
 

@@ -9,8 +9,8 @@ import pytest
 from openai.types.responses import ResponseOutputItem, ResponseStreamEvent
 from pydantic import TypeAdapter
 
-from inference.testing import ScriptedModel
 from migrations.pool import Database
+from tests.scripted import ScriptedModel
 from tests.worker.answering import MODEL, answering, get, post, stream
 
 URL = "/v1/responses"

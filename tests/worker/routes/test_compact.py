@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from inference.testing import ScriptedModel
 from migrations.pool import Database
 from tests.compliance.specification import CompactedResponse
+from tests.scripted import ScriptedModel
 from tests.worker.answering import MODEL, answering, get, post, stream
 from tests.worker.harness import Client
 from tests.worker.reader import Reader

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from inference.testing import ScriptedModel
 from migrations.pool import Database
+from tests.scripted import ScriptedModel
 from tests.worker.answering import MODEL, answering, post
 from tests.worker.routes.test_messages import ASK, TOOL, URL, USER, added_up, told
 

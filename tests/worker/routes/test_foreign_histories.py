@@ -10,8 +10,8 @@ from anthropic.types.beta import BetaContentBlockParam
 from openai.types.responses import ResponseInputItemParam, ResponseItem
 from pydantic import TypeAdapter
 
-from inference.testing import ScriptedModel
 from migrations.pool import Database
+from tests.scripted import ScriptedModel
 from tests.worker.answering import MODEL, answering, get, post
 
 URL, MESSAGES = "/v1/responses", "/v1/messages"

@@ -9,8 +9,8 @@ import pytest
 from anthropic import AsyncAnthropic
 from anthropic.types.beta import BetaMCPToolListingBlock, BetaMCPToolResultBlock, BetaMCPToolUseBlock, BetaTextBlock
 
-from inference.testing import ScriptedModel
 from migrations.pool import Database
+from tests.scripted import ScriptedModel
 from tests.worker.answering import MODEL, post
 from tests.worker.harness import SECRET
 from tests.worker.routes.test_client_tools import call

@@ -12,8 +12,8 @@ from openai import AsyncOpenAI
 from openai.types.responses.response_input_param import McpApprovalResponse
 from openai.types.responses.response_output_item import McpApprovalRequest, McpCall
 
-from inference.testing import ScriptedModel
 from migrations.pool import Database
+from tests.scripted import ScriptedModel
 from tests.worker.answering import MODEL, get, post, stream
 from tests.worker.harness import SECRET
 from tests.worker.routes.test_client_tools import EVENTS, ITEMS, call

@@ -8,8 +8,8 @@ from typing import Any
 import orjson
 import pytest
 
-from inference.testing import ScriptedModel
 from migrations.pool import Database
+from tests.scripted import ScriptedModel
 from tests.worker.answering import MODEL, StallingModel, answering, post
 from tests.worker.harness import Client
 from worker.config import Config

@@ -9,8 +9,8 @@ from uuid import uuid4
 import numpy as np
 from numpy.typing import NDArray
 
-from inference.testing import ScriptedModel
 from migrations.pool import Database
+from tests.scripted import ScriptedModel
 from tests.worker.answering import MODEL, get, post, services_with
 from tests.worker.harness import SECRET, serving
 from worker.auth.keys import Keys

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from inference.testing import ScriptedModel
 from migrations.pool import Database
+from tests.scripted import ScriptedModel
 from tests.worker.answering import MODEL, PASSAGE, StallingModel, answering, events_of, get, post, stream
 from tests.worker.harness import Client
 from tests.worker.reader import Reader, check_response

@@ -13,9 +13,9 @@ import pytest
 from agents.agent import Agent
 from agents.definition import Surface
 from agents.toolbox import Toolbox
-from inference.testing import ScriptedModel
 from migrations.pool import Database
 from retrieval.speculative_search import SpeculativeSearch
+from tests.scripted import ScriptedModel
 from tests.worker.answering import MODEL, PASSAGE, ShelfRetriever, answering, double, get, post, services_with
 from tests.worker.harness import SECRET, Client, serving
 from tests.worker.sharing import signed_in

@@ -14,12 +14,12 @@ import orjson
 import pytest
 
 from inference.provisioning.catalogue import PRESETS
-from inference.testing import ScriptedModel
 from retrieval.errors import UnreadableFile
 from retrieval.loaders.job import Limits
 from retrieval.loaders.pool import LoaderPool
 from tests.retrieval.loaders.hostile import ENDLESS
 from tests.retrieval.loaders.test_pdf import make_pdf
+from tests.scripted import ScriptedModel
 from tests.worker.answering import MODEL, get, post
 from tests.worker.harness import Client
 from worker.runs import attachments

@@ -13,8 +13,8 @@ import asyncpg
 import pytest
 
 from agents.definition import USUAL
-from inference.testing import ScriptedModel
 from migrations.pool import Database
+from tests.scripted import ScriptedModel
 from tests.worker.answering import (
     MODEL,
     StallingModel,

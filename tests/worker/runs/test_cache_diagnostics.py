@@ -12,9 +12,9 @@ from agents.function_tool import FunctionTool
 from agents.message import Compaction, Message
 from agents.turn import AnswerFormat, Turn
 from inference.prompt import TemplateOptions
-from inference.testing import ScriptedModel
 from inference.trace import Trace
 from migrations.pool import Database
+from tests.scripted import ScriptedModel
 from tests.worker.answering import MODEL, answering, post
 from tests.worker.harness import SECRET
 from worker.auth.keys import Keys

@@ -16,13 +16,13 @@ from uuid import UUID, uuid4
 import asyncpg
 import pytest
 
-from inference.testing import ScriptedModel
 from migrations.embedded import EmbeddedPostgres
 from migrations.embedded.placement import placement_of
 from migrations.embedded.postmaster import PidFile
 from migrations.pool import Database
 from migrations.runner import migrate
 from tests.proxy import Proxy, proxied
+from tests.scripted import ScriptedModel
 from tests.worker.answering import MODEL, StallingModel, answering, events_of, get, post, replay, services_with, stream
 from tests.worker.harness import Client
 from tests.worker.reader import Event, Reader

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from inference.testing import ScriptedModel
 from migrations.pool import Database
+from tests.scripted import ScriptedModel
 from tests.worker.answering import MODEL, answering, events_of, stream
 from worker.runs import record
 from worker.runs.event_log import EventLog

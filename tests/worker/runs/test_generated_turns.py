@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from inference.testing import ScriptedModel
 from migrations.pool import Database
+from tests.scripted import ScriptedModel
 from tests.worker.answering import MODEL, post, services_with
 from tests.worker.harness import serving
 from tests.worker.sharing import signed_in

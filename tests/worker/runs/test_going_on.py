@@ -18,9 +18,9 @@ from aiohttp import ClientPayloadError, ClientResponse
 from agents.message import new_id
 from agents.store import ResponseRecord, ResponseStore
 from inference.generation import ANY_TERMS, Delta, Sampling, Terms
-from inference.testing import ScriptedGeneration, ScriptedModel
 from migrations.pool import DATABASE_AWAY, Database
 from tests.agents.turns import user
+from tests.scripted import ScriptedGeneration, ScriptedModel
 from tests.worker.answering import MODEL, events_of, get, post, replay, services_with
 from tests.worker.harness import Client, serving
 from tests.worker.reader import Event, Reader

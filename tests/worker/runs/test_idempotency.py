@@ -16,8 +16,8 @@ import pytest
 from agents.errors import STOPPED
 from inference.errors import InferenceError
 from inference.generation import ANY_TERMS, Delta, Sampling, Terms
-from inference.testing import ScriptedGeneration, ScriptedModel
 from migrations.pool import Database
+from tests.scripted import ScriptedGeneration, ScriptedModel
 from tests.worker.answering import MODEL, StallingModel, answering, events_of, get, post, services_with, stalling
 from tests.worker.harness import Client
 from tests.worker.sharing import colleagues, response_id_of, signed_in

@@ -12,9 +12,9 @@ import pytest
 from agents.definition import USUAL
 from inference.errors import Late
 from inference.generation import Due, Priority
-from inference.testing import ScriptedModel
 from inference.trace import Trace
 from migrations.pool import Database
+from tests.scripted import ScriptedModel
 from tests.worker.answering import MODEL, StallingModel, answering
 from tests.worker.harness import Client, make_services
 from worker.auth.principal import NOBODY, KeyLimits, Principal

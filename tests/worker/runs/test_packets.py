@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from inference.testing import ScriptedModel
 from migrations.pool import Database
+from tests.scripted import ScriptedModel
 from tests.worker.answering import MODEL, StallingModel, answering
 from worker.runs.event_stream import Stream
 

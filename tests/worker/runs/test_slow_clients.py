@@ -13,8 +13,8 @@ from typing import Any, cast
 
 import pytest
 
-from inference.testing import ScriptedModel
 from migrations.pool import Database
+from tests.scripted import ScriptedModel
 from tests.worker.answering import MODEL, StallingModel, answering
 from tests.worker.harness import Client
 from worker.routes.sockets.lane import message

@@ -19,9 +19,9 @@ from agents.store import ResponseRecord
 from agents.tool import tool
 from agents.toolbox import Toolbox
 from inference.generation import Delta
-from inference.testing import ScriptedModel
 from migrations.pool import CommitUnknown, Database
 from tests.agents.turns import user
+from tests.scripted import ScriptedModel
 from tests.worker.answering import MODEL, StallingModel, answering, events_of, get, post, replay, services_with
 from tests.worker.harness import SECRET, Client, serving
 from tests.worker.runs.test_going_on import PIECE, TEXT, pair

@@ -13,8 +13,8 @@ from openai import AsyncOpenAI
 
 from agents import step
 from inference.generation import ANY_TERMS, Delta, Forecast, Sampling, Terms
-from inference.testing import ScriptedGeneration, ScriptedModel
 from migrations.pool import Database
+from tests.scripted import ScriptedGeneration, ScriptedModel
 from tests.worker.answering import MODEL, answering
 from tests.worker.harness import Client
 from worker.config import Config

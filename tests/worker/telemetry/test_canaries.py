@@ -15,9 +15,9 @@ import pytest
 from agents.definition import AgentRegistry, Definition, SearchTable
 from agents.message import Message
 from agents.turn import Arm
-from inference.testing import ScriptedModel
 from inference.trace import Trace
 from migrations.pool import Database
+from tests.scripted import ScriptedModel
 from tests.worker.answering import MODEL, post, services_with
 from tests.worker.harness import SECRET, Client, serving
 from worker.auth.audit import Actor, AuditLog

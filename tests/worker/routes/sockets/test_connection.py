@@ -14,8 +14,8 @@ import pytest
 from aiohttp import ClientWebSocketResponse, WSCloseCode, WSMsgType, WSServerHandshakeError
 
 from agents.message import Item, Message
-from inference.testing import ScriptedModel
 from migrations.pool import Database
+from tests.scripted import ScriptedModel
 from tests.worker.answering import MODEL, StallingModel, answering, get, post, services_with
 from tests.worker.edge.sockets import Raw, head, raw
 from tests.worker.harness import SECRET, Client, serving

@@ -14,8 +14,8 @@ from aiohttp import FormData
 
 from agents.definition import USUAL
 from inference.generation import ANY_TERMS, Priority, Sampling, Terms
-from inference.testing import ScriptedGeneration, ScriptedModel
 from migrations.pool import Database
+from tests.scripted import ScriptedGeneration, ScriptedModel
 from tests.worker.answering import MODEL, StallingModel, answering, get, post, services_with
 from tests.worker.harness import Client
 from tests.worker.sharing import signed_in
