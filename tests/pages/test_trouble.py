@@ -230,6 +230,38 @@ async def test_an_answer_goes_on_after_the_connection_was_lost(open_page: OpenPa
     assert scripted.resumed == [2]  # after response.created, the item and its first piece
 
 
+async def test_a_silent_connection_is_given_up_and_one_offline_is_waited_for(
+    open_page: OpenPage, scripted: ScriptedWorker, complaints: list[str]
+) -> None:
+    async def silent(stream: Stream) -> None:
+        await stream.begin_text()
+        await stream.text("It goes ")
+        await asyncio.Event().wait()
+
+    async def rest(stream: Stream) -> None:
+        await stream.text("on.")
+        await stream.end_text("It goes on.")
+        await stream.complete()
+
+    scripted.script, scripted.rest = silent, rest
+    page = await open_page("about:blank", own=True)
+    await page.clock.install()
+    await page.goto(scripted.url)
+    await ask(page, "Go on")
+    await expect(page.locator(".prose")).to_have_text("It goes")
+    await page.context.set_offline(True)
+    await page.clock.fast_forward("00:59")
+    await expect(page.locator(".waiting")).to_have_text("Reconnecting", use_inner_text=True)
+    for _ in range(9):  # more often than a browser tries that takes itself for online
+        async with page.expect_event("requestfailed", lambda request: "/v1/responses/" in request.url):
+            await page.clock.fast_forward("00:09")
+    await expect(page.locator(".waiting")).to_have_text("Reconnecting", use_inner_text=True)
+    await page.context.set_offline(False)
+    await expect(page.locator(".prose")).to_have_text("It goes on.")
+    assert scripted.resumed == [2]
+    complaints.clear()  # the browser's, of each try
+
+
 async def test_an_answer_goes_on_after_the_page_was_loaded_again(open_page: OpenPage, scripted: ScriptedWorker) -> None:
     async def standing(stream: Stream) -> None:
         await stream.begin_text()

@@ -7,6 +7,8 @@ import { ConnectionLost, events } from "./sse.js";
 // The worker keeps generating without a reader a little longer than all these delays together.
 const PAUSES_MS = [250, 1000, 2000, 4000, 4000, 4000, 4000, 8000]; // a worker is back within 20 seconds on a busy machine
 export const GRACE_S = 30;
+// Tried without end while the browser takes itself for offline: a worker on the same machine may be there all the same.
+const OFFLINE_MS = 4000;
 
 const path = (id, rest = "") => `/v1/responses/${encodeURIComponent(id)}${rest}`;
 
@@ -47,7 +49,7 @@ export class Reading {
   async connectAgain() {
     while (this.id !== null && this.lost < PAUSES_MS.length) {
       this.reconnecting();
-      await pause(PAUSES_MS[this.lost++], this.signal);
+      await pause(navigator.onLine ? PAUSES_MS[this.lost++] : OFFLINE_MS, this.signal);
       try {
         return await this.connect();
       } catch (error) {
@@ -81,12 +83,13 @@ export async function answerNow(id) {
   await request("POST", path(id, "/answer_now"), { signal: AbortSignal.timeout(5000) });
 }
 
+/** Ends early when the browser is online again. */
 function pause(ms, signal) {
+  const over = new AbortController();
   return new Promise((resolve, reject) => {
     const timer = setTimeout(resolve, ms);
-    signal.addEventListener("abort", () => {
-      clearTimeout(timer);
-      reject(signal.reason);
-    });
-  });
+    addEventListener("online", resolve, over);
+    signal.addEventListener("abort", () => reject(signal.reason), over);
+    over.signal.addEventListener("abort", () => clearTimeout(timer));
+  }).finally(() => over.abort());
 }

@@ -1,6 +1,8 @@
 // Server-sent events from a fetch body. Comments (heartbeats) are dropped; `[DONE]` ends it.
 
-/** The body ended before `[DONE]`: there is more to be told. */
+const SILENT_MS = 40_000; // the worker writes something every 15 seconds: a connection so long silent is dead, told or not
+
+/** The body ended before `[DONE]`, or fell silent: there is more to be told. */
 export class ConnectionLost extends Error {}
 
 /** Raises ConnectionLost, and AbortError when the request was aborted. */
@@ -25,11 +27,14 @@ export async function* events(body) {
 }
 
 async function more(reader) {
-  let piece;
+  let piece, timer;
+  const silence = new Promise((_, fail) => (timer = setTimeout(() => fail(new ConnectionLost()), SILENT_MS)));
   try {
-    piece = await reader.read();
+    piece = await Promise.race([reader.read(), silence]);
   } catch (error) {
     throw error.name === "AbortError" ? error : new ConnectionLost();
+  } finally {
+    clearTimeout(timer);
   }
   if (piece.done) throw new ConnectionLost();
   return piece.value;
