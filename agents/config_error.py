@@ -26,8 +26,13 @@ def describe_error(problem: Mapping[str, Any], known: Iterable[str]) -> str:
 
 def did_you_mean(written: str, known: Iterable[str]) -> str:
     """`; did you mean tools?`, or nothing without a similar key."""
-    found = get_close_matches(written, sorted(set(known) - {written}), n=1)
-    return f"; did you mean {found[0]}?" if found else ""
+    found = nearest(written, known)
+    return f"; did you mean {found}?" if found else ""
+
+
+def nearest(written: str, known: Iterable[str]) -> str | None:
+    """The most similar of these names, if one is similar at all."""
+    return next(iter(get_close_matches(written, sorted(set(known) - {written}), n=1)), None)
 
 
 def keys_of(schema: Any) -> set[str]:

@@ -8,6 +8,7 @@ declared beside what they configure. `make docs` writes docs/settings.md from he
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import cache
@@ -15,6 +16,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, get_type_hints
 
+from agents.config_error import nearest
 from agents.origin import origins_of
 from inference.attention import QUANTISED
 from worker.auth.auth_settings import Cors, SignOnSettings, TokenSettings
@@ -27,10 +29,24 @@ VERSION = version("firsttoken")
 PROJECT = Path(__file__).resolve().parent.parent
 HOME = Path("~/.firsttoken")
 # Settings of earlier versions.
-REMOVED = (
-    *("body_s", "draft_tokens", "draft_tokens_min", "event_days", "file_mb", "gap_ms", "header_s", "semantic_cache"),
-    *("tenant_request_mb", "tenant_traces", "tenant_turns"),
+REMOVED = frozenset(
+    {
+        *(
+            "body_s",
+            "draft_tokens",
+            "draft_tokens_min",
+            "event_days",
+            "file_mb",
+            "gap_ms",
+            "header_s",
+            "semantic_cache",
+        ),
+        *("tenant_request_mb", "tenant_traces", "tenant_turns"),
+    }
 )
+# Variables with our prefix that are no settings: those of the setup and of deploy/haproxy.cfg, and what Kubernetes and
+# Docker set in containers beside a service of our name.
+NO_SETTINGS = re.compile(r"BACKEND|WHEELS|BIND|WORKER_\d+|(.+_)?(SERVICE_(HOST|PORT)|PORT_\d+_(TCP|UDP))(_.+)?")
 WORKERS_MAX = 32  # more than the cores that a machine of the intended size has for sockets
 
 
@@ -218,10 +234,20 @@ def load(flags: Mapping[str, str], environment: Mapping[str, str] | None = None)
     return Config(**values)
 
 
-def removed_variables(environment: Mapping[str, str] | None = None) -> list[str]:
-    """The variables in the environment that set what is no setting any more."""
+def unknown_variables(environment: Mapping[str, str] | None = None) -> list[str]:
+    """What to tell about each variable in the environment that looks like a setting and is none."""
     environment = os.environ if environment is None else environment
-    return [name for each in REMOVED if environment.get(name := PREFIX + each.upper())]
+    known = {each.name for each in settings()}
+    told = []
+    for variable in sorted(environment):
+        written = variable.removeprefix(PREFIX)
+        name = written.lower()
+        if written == variable or name in known or not environment[variable] or NO_SETTINGS.fullmatch(written):
+            continue
+        meant = None if name in REMOVED else nearest(name, known)
+        why = f"; did you mean {PREFIX}{meant.upper()}?" if meant else " any more" if name in REMOVED else ""
+        told.append(f"{variable} has no effect: there is no such setting{why}")
+    return told
 
 
 def prepare_process() -> None:

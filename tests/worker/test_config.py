@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from worker.cli.arguments import add_settings
-from worker.config import Config, load, settings
+from worker.config import Config, load, settings, unknown_variables
 from worker.setting import ConfigError
 
 
@@ -29,6 +29,34 @@ def test_the_customary_name_of_the_database_is_read_and_the_prefixed_one_wins() 
     assert load({}, {"DATABASE_URL": "postgresql://a"}).database_url == "postgresql://a"
     both = {"DATABASE_URL": "postgresql://a", "FIRSTTOKEN_DATABASE_URL": "postgresql://b"}
     assert load({}, both).database_url == "postgresql://b"
+
+
+@pytest.mark.parametrize(
+    ("variable", "told"),
+    [
+        ("FIRSTTOKEN_STREAM", "; did you mean FIRSTTOKEN_STREAMS?"),
+        ("FIRSTTOKEN_KVTYPE", "; did you mean FIRSTTOKEN_KV_TYPE?"),
+        ("FIRSTTOKEN_QQQ", ""),
+        ("FIRSTTOKEN_BODY_S", " any more"),
+    ],
+)
+def test_a_variable_that_is_no_setting_has_no_effect_and_the_nearest_setting_is_named(variable: str, told: str) -> None:
+    assert unknown_variables({variable: "8"}) == [f"{variable} has no effect: there is no such setting{told}"]
+
+
+@pytest.mark.parametrize(
+    "variable",
+    [
+        *("FIRSTTOKEN_STREAMS", "FIRSTTOKEN_BACKEND", "FIRSTTOKEN_WHEELS", "FIRSTTOKEN_WORKER_1", "PATH"),
+        *("FIRSTTOKEN_SERVICE_HOST", "FIRSTTOKEN_ENGINE_SERVICE_PORT_HTTP", "FIRSTTOKEN_PORT_8080_TCP_ADDR"),
+    ],
+)
+def test_a_variable_of_a_setting_or_of_other_programs_is_not_told(variable: str) -> None:
+    assert unknown_variables({variable: "8"}) == []
+
+
+def test_a_variable_without_a_value_sets_nothing_and_is_not_told() -> None:
+    assert unknown_variables({"FIRSTTOKEN_STREAM": ""}) == []
 
 
 def test_an_empty_flag_takes_a_default_away() -> None:

@@ -12,8 +12,8 @@ from typing import Any
 
 from migrations.embedded.errors import remedy
 from worker.cli.arguments import SETTING_NAMES
-from worker.cli.parser import SERVE, parser
-from worker.config import VERSION, Config, load, prepare_process, removed_variables
+from worker.cli.parser import ENGINE, SERVE, parser
+from worker.config import VERSION, Config, load, prepare_process, unknown_variables
 from worker.errors import StartError
 from worker.lifecycle.crew.member import Member
 from worker.lifecycle.process import function_at, hangups
@@ -44,9 +44,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command, joins = rest.pop("command"), rest.pop("member", None)
     member = Member.join(joins) if joins else None
     _start_log(config.log_level, member)
-    if command == SERVE and member is None:
-        for variable in removed_variables():
-            log.warning("%s has no effect: there is no such setting any more", variable)
+    if command in (SERVE, ENGINE) and member is None:
+        for told in unknown_variables():
+            log.warning("%s", told)
 
     try:
         if command == SERVE and config.workers > 1 and member is None:

@@ -23,7 +23,8 @@ from worker.cli.arguments import (
 )
 from worker.config import VERSION, settings
 
-SERVE = "worker.serve.serve"  # commands are named by the paths of their functions, which are imported when they run
+# Commands are named by the paths of their functions, which are imported when they run.
+SERVE, ENGINE = "worker.serve.serve", "worker.serve_engine.serve_engine"
 ENGINE_SETTINGS = frozenset(each.name for each in settings() if each.is_for_engines)
 MEMORY_SETTINGS = frozenset(
     {"lora", "draft", "context", "streams", "resident", "parked_mb", "kv_type", "kv_windows"}
@@ -128,7 +129,7 @@ def _add_servers(commands: Any) -> None:
     engine = _command(
         commands,
         "engine",
-        "worker.serve_engine.serve_engine",
+        ENGINE,
         "start an engine that several workers share",
         member,
         also=ENGINE_SETTINGS,

@@ -30,7 +30,7 @@ from migrations.pool import UnsafeRole
 from migrations.runner import MigrationError, migrate
 from migrations.runner import examine as examine_database
 from worker.auth.secret import read_secret
-from worker.config import Config
+from worker.config import Config, unknown_variables
 from worker.database import open_owner_dsn, opened, owner_setting
 from worker.engines.engine_config import embedder_files, engine_config, read_token
 from worker.engines.exchange import EngineTransport
@@ -62,6 +62,8 @@ async def doctor(config: Config, *, as_json: bool) -> None:
 
 async def _findings(config: Config) -> AsyncIterator[Finding]:
     """Quick checks first: the engine's ends with a measurement of seconds."""
+    if unknown := unknown_variables():
+        yield Finding("settings", Level.WARNING, ". ".join(unknown), "docs/settings.md lists all variables")
     yield _disk(config)
     yield await asyncio.to_thread(_secret, config)
     yield await asyncio.to_thread(_agents, config)

@@ -53,8 +53,9 @@ def test_what_a_start_would_refuse_is_a_problem_too(tmp_path: Path) -> None:
     (tmp_path / "secret").write_bytes(b"short")
     (tmp_path / "agents.toml").write_text("[agents.support]\ntools = 5\n")
     database = ("--database-url", "postgresql://nobody@127.0.0.1:1/none", "--model", "nothing")
-    done = firsttoken("doctor", "--home", str(tmp_path), *database)
+    done = firsttoken("doctor", "--home", str(tmp_path), *database, FIRSTTOKEN_STREAM="8")
     assert done.stderr == "firsttoken: not ready to serve because of secret, agents, database, model\n"
+    assert "warning  settings   FIRSTTOKEN_STREAM has no effect" in done.stdout
     assert "secret is damaged: restore it" in done.stdout and "agents.toml:2: agents.support.tools" in done.stdout
 
 

@@ -154,9 +154,10 @@ def test_a_model_that_is_not_there_is_named(home: str, tmp_path: Path) -> None:
 
 def test_a_setting_that_is_gone_is_refused_as_a_flag_and_has_no_effect_as_a_variable(home: str, tmp_path: Path) -> None:
     assert "--semantic-cache" in firsttoken("serve", "--semantic-cache", "0.9").stderr
-    missing = ("--home", home, "--port", "0", "--model", str(tmp_path / "none.gguf"))
-    warning, _ = firsttoken("serve", *missing, FIRSTTOKEN_SEMANTIC_CACHE="0.9").stderr.splitlines()
-    assert "FIRSTTOKEN_SEMANTIC_CACHE has no effect" in warning
+    missing = ("--home", home, "--model", str(tmp_path / "none.gguf"))
+    for command in ("serve", "engine"):
+        warning, _ = firsttoken(command, *missing, FIRSTTOKEN_SEMANTIC_CACHE="0.9").stderr.splitlines()
+        assert "FIRSTTOKEN_SEMANTIC_CACHE has no effect" in warning
 
 
 def test_a_file_that_is_no_model_is_named(home: str, tmp_path: Path) -> None:
