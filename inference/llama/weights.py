@@ -11,6 +11,7 @@ from functools import cached_property, partial
 from itertools import chain, groupby, pairwise
 from operator import itemgetter
 from pathlib import Path
+from threading import Event
 from typing import Any, TypeAlias
 
 from inference.attention import AUTO
@@ -38,7 +39,7 @@ TOKEN_BYTES_MAX = 512  # the longest text that a single token may represent
 SHORT_BYTES = 256
 
 
-Progress: TypeAlias = Callable[[float], None]
+Progress: TypeAlias = Callable[[float], bool | None]  # False: the weights are not wanted any more
 FileVersion: TypeAlias = tuple[Path, int, int, int]  # without symbolic links; bytes, time of change in ns, inode
 
 
@@ -91,7 +92,7 @@ class LlamaModel:
         progress: Progress | None = None,
     ) -> LlamaModel:
         """Without `weights`, metadata and vocabulary load in milliseconds, and no context can be created. `progress` is
-        called with the share that is loaded, from 0 to 1, on this thread.
+        called with the share that is loaded, from 0 to 1, on this thread; what it returns may end the load.
 
         Raises ModelNotLoaded with a reason that the user can act on; OutOfDeviceMemory if a GPU has too little memory.
         """
@@ -111,7 +112,8 @@ class LlamaModel:
         if split.shares:
             parameters.tensor_split = shares
         parameters.load_mode = _LOAD_MODES[load_mode]
-        tell = lib.llama_progress_callback(partial(_progressed, progress))
+        unwanted = Event()
+        tell = lib.llama_progress_callback(partial(_progressed, progress, unwanted))
         parameters.progress_callback = tell
         if not weights:
             parameters.no_alloc, parameters.load_mode = True, lib.LLAMA_LOAD_MODE_NONE
@@ -119,6 +121,8 @@ class LlamaModel:
             handle = lib.llama_model_load_from_file(str(path).encode(), parameters)
         end_compute_threads()  # some CPUs need the weights in another order, into which loading puts them in parallel
         if not handle:
+            if unwanted.is_set():
+                raise ModelNotLoaded(f"the load of {path} was given up")
             if offloaded and (reason := no_memory(said)):
                 raise OutOfDeviceMemory(f"the GPU has no room for {path.name}: {reason}")
             if any(_NO_ROWS in line for line in said):
@@ -366,12 +370,12 @@ def _any_of(texts: Iterable[str], behind_first: str = "(?:{})") -> re.Pattern[st
     return re.compile(found or r"(?!)")
 
 
-def _progressed(progress: Progress | None, share: float, _user_data: object) -> bool:
+def _progressed(progress: Progress | None, unwanted: Event, share: float, _user_data: object) -> bool:
     """Returns whether to continue. An exception must not propagate into llama.cpp."""
-    if progress is not None:
-        with suppress(Exception):
-            progress(share)
-    return True
+    with suppress(Exception):
+        if progress is not None and progress(share) is False:
+            unwanted.set()
+    return not unwanted.is_set()
 
 
 # Those in common use, in order of increasing loss; llama.cpp's others are only good with an importance matrix.

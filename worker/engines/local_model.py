@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from functools import partial
+from threading import Event
 from typing import TypeAlias
 
+from inference.llama import Progress
 from inference.model import ChatModel
 from inference.provisioning.calibration import Calibrations
 from inference.provisioning.fit import here
@@ -42,8 +44,8 @@ async def open_model(
         print(f"There is memory for {allowance}: {allowance.reason}", flush=True)
     engine = allowance.config
     trace = trace or Trace()
-    with trace.span("weights"):
-        load = partial(ChatModel.load, progress=tell)
+    with trace.span("weights"), while_wanted(tell) as progress:
+        load = partial(ChatModel.load, progress=progress)
         model = await asyncio.to_thread(load_for, "--model", load, engine)
     calibrations = Calibrations(Home(config.home).calibrations)
     calibrator = Calibrator(engine, calibrations, lambda: model.steps, lambda: model.is_busy)
@@ -57,6 +59,24 @@ async def open_model(
     finally:
         await calibrator.close()
         await model.close()
+
+
+@contextmanager
+def while_wanted(tell: Told | None) -> Iterator[Progress]:
+    """The progress for a load in a thread: the load ends early when the task that waits for it is cancelled, since a
+    process that is to end waits for its threads."""
+    cancelled = Event()
+
+    def progress(share: float) -> bool:
+        if tell is not None:
+            tell(share)
+        return not cancelled.is_set()
+
+    try:
+        yield progress
+    except asyncio.CancelledError:
+        cancelled.set()
+        raise
 
 
 def phases(trace: Trace) -> str:

@@ -26,7 +26,7 @@ from inference.provisioning.memory import Proportions
 from inference.trace import Trace
 from worker.config import Config
 from worker.engines.engine_config import engine_config, versions
-from worker.engines.local_model import phases
+from worker.engines.local_model import phases, while_wanted
 from worker.engines.model_file import ModelTable
 from worker.engines.on_demand import OnDemandModel
 from worker.home import Home
@@ -191,9 +191,8 @@ class ModelPool:
             trace = Trace(attributes={"model": model.name})
             with trace.span("room"):
                 allowance = await self._make_room(model, table, proportions)
-            with trace.span("weights"):
-                tell = partial(self._tell, model)
-                opened = await asyncio.to_thread(ChatModel.load, allowance.config, tell, model.codec)
+            with trace.span("weights"), while_wanted(partial(self._tell, model)) as progress:
+                opened = await asyncio.to_thread(ChatModel.load, allowance.config, progress, model.codec)
             opened.name = model.name
             try:
                 with trace.span("first_step"):
