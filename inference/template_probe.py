@@ -21,9 +21,10 @@ Render: TypeAlias = Callable[[Sequence[TemplateMessage], Sequence[Mapping[str, A
 NAME, DESCRIPTION = "look_up", "tool0text"
 PARAMETERS = {"type": "object", "properties": {"q": {"type": "string", "description": "Words."}}, "required": ["q"]}
 TOOLS = [{"type": "function", "function": {"name": NAME, "description": DESCRIPTION, "parameters": PARAMETERS}}]
-# The beginning of a call in the formats that `agents.parser` parses.
+# The beginning of a call in the formats that `agents.parser` parses. Others differ in a key, a mark or the arguments.
 CALL = re.compile(
-    rf'<tool_call>\s*\{{|<function={NAME}>|"{NAME}", "parameters"|\[TOOL_CALLS\]|call:{NAME}\{{|to=functions\.{NAME}'
+    rf'<tool_call>\s*(\{{|<function={NAME}>\s*<parameter=)|"name": "{NAME}", "parameters"|\[TOOL_CALLS\]'
+    rf"|call:{NAME}\{{|to=functions\.{NAME}"
 )
 ROLE_CHARS = 16  # in front of a text: enough to tell a role from the end of a list of tools
 

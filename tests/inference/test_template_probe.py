@@ -181,6 +181,23 @@ def test_an_answer_is_opened_as_in_later_prompts_unless_a_thought_is_opened_and_
         assert (template.render(called)[-1].text in template.openings) == known
 
 
+@pytest.mark.parametrize(
+    ("written", "instead"),
+    [
+        (
+            "{% for key, value in c.function.arguments.items() %}",
+            "{{ c.function.arguments | tojson }}{% for key in [] %}",
+        ),
+        ("<tool_call>", "<other:tool_call>"),
+    ],
+)
+def test_tools_are_described_where_calls_only_resemble_what_a_parser_reads(written: str, instead: str) -> None:
+    source = FAMILIES["Qwen3-Coder"]
+    assert written in source
+    assert ChatTemplate(source).capabilities.tools
+    assert not ChatTemplate(source.replace(written, instead)).capabilities.tools
+
+
 def test_contents_are_parts_only_where_texts_get_lost() -> None:
     takes_both = FORGETFUL.replace("m.content", "m.content if m.content is string else m.content[0].text")
     takes_parts = FORGETFUL.replace("m.content", "m.content[0].text")
