@@ -205,28 +205,34 @@ class TextStream:
         return self._decoder.decode(b"", final=True)
 
 
+# Around the reasoning that precedes an answer.
+THOUGHTS = (
+    ("<think>", "</think>"),  # Qwen, DeepSeek and others
+    ("[THINK]", "[/THINK]"),  # Mistral
+    ("<|channel>", "<channel|>"),  # Gemma
+    ("<seed:think>", "</seed:think>"),  # Seed-OSS
+    ("<mm:think>", "</mm:think>"),  # MiniMax
+    ("<|START_THINKING|>", "<|END_THINKING|>"),  # Command
+    ("<|inner_prefix|>", "<|inner_suffix|>"),  # Apertus
+    ("Here are my reasoning steps:", "[BEGIN FINAL RESPONSE]"),  # Apriel
+)
 # Control tokens have no text in generated output, so that users do not see end-of-turn markers. These mark tool calls
 # and reasoning: they keep their text if the model's chat template contains them, for the parser of its tool-call
 # dialect. Those of Hermes keep it in any case: in that dialect, tools are described to a model whose template has none.
 DESCRIBED = frozenset({"<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>"})  # Hermes and Qwen
-SIGNIFICANT = DESCRIBED | frozenset(
-    {
+SIGNIFICANT = (
+    DESCRIBED
+    | frozenset(chain.from_iterable(THOUGHTS))
+    | {
         # Llama 3, Mistral
         "<|python_tag|>",
         "[TOOL_CALLS]",
         "[ARGS]",
         "[CALL_ID]",
-        "[THINK]",
-        "[/THINK]",
-        # Qwen, DeepSeek and others
-        "<think>",
-        "</think>",
         # Gemma
         "<|tool_call>",
         "<tool_call|>",
         '<|"|>',
-        "<|channel>",
-        "<channel|>",
         "<start_function_call>",
         "<end_function_call>",
         "<escape>",
@@ -241,5 +247,7 @@ SIGNIFICANT = DESCRIBED | frozenset(
 
 
 def significant_tokens(chat_template: str) -> frozenset[str]:
-    """The texts of control tokens that an answer of this model may contain."""
-    return frozenset(mark for mark in SIGNIFICANT if mark in DESCRIBED or mark in chat_template)
+    """The texts of control tokens that an answer of this model may contain. A template that takes the reasoning out of
+    earlier answers may name only its end."""
+    named = {mark for mark in SIGNIFICANT if mark in chat_template}
+    return DESCRIBED.union(named, *(marks for marks in THOUGHTS if not named.isdisjoint(marks)))

@@ -28,6 +28,7 @@ from agents.parser.markup import (
 from agents.parser.typed_calls import FunctionGemmaParser, GemmaParser, QwenCoderParser
 from inference.grammar.calls import CHANNEL, CLOSE, FUNCTION, FUNCTION_GEMMA, GEMMA, OPEN, PYTHON_TAG, TOOL_CALLS
 from inference.message_fitting import EVERYTHING, RESULT_CLOSE, RESULT_OPEN, Capabilities
+from inference.tokenizer import THOUGHTS
 
 
 class HermesParser(MarkupParser):
@@ -298,11 +299,6 @@ PARSERS: Mapping[Format, type[MarkupParser]] = {
     Format.FUNCTION_GEMMA: FunctionGemmaParser,
     Format.HARMONY: HarmonyParser,
 }
-THOUGHTS = (
-    ThoughtMarks("<think>", "</think>"),
-    ThoughtMarks("[THINK]", "[/THINK]"),
-    ThoughtMarks("<|channel>", "<channel|>"),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -351,5 +347,5 @@ def choose(template: str, can: Capabilities = EVERYTHING) -> Dialect:
     format = next((format for mark, format in FORMATS if mark in template), Format.HERMES)
     if format is Format.HARMONY:
         return Dialect(format, None, not can.parallel_calls, calls=can.tools)
-    thoughts = next((marks for marks in THOUGHTS if marks.close in template), None)
+    thoughts = next((ThoughtMarks(*marks) for marks in THOUGHTS if marks[1] in template), None)
     return Dialect(format if can.tools else Format.HERMES, thoughts, not can.parallel_calls)

@@ -204,6 +204,19 @@ GLM_4_5 = (
     "{% endif %}{% endfor %}{% if add_generation_prompt %}<|assistant|>{% if enable_thinking is defined and not "
     "enable_thinking %}{{ '\n<think></think>' }}{% endif %}{% endif %}"
 )
+COMMAND_R7B = (
+    "{{ bos_token }}{% set system = messages[0].content if messages[0].role == 'system' else '' %}"
+    "<|START_OF_TURN_TOKEN|><|SYSTEM_TOKEN|>{% for tool in tools or [] %}"
+    "{{ {'name': tool.function.name, 'description': tool.function.description} | tojson }}{% endfor %}{{ system }}"
+    "<|END_OF_TURN_TOKEN|>{% for m in messages %}{% if not (loop.first and m.role == 'system') %}"
+    "<|START_OF_TURN_TOKEN|>{% if m.role in ('system', 'tool') %}<|SYSTEM_TOKEN|>{{ m.content }}"
+    "{% elif m.role == 'user' %}<|USER_TOKEN|>{{ m.content }}{% elif m.tool_calls %}<|CHATBOT_TOKEN|>"
+    "<|START_THINKING|>{{ m.content }}<|END_THINKING|><|START_ACTION|>{{ '[' }}{% for c in m.tool_calls %}"
+    '{{ \'{"tool_call_id": "0", "tool_name": "\' + c.function.name + \'", "parameters": \' }}'
+    "{{ c.function.arguments | tojson }}}{% endfor %}]<|END_ACTION|>"
+    "{% else %}<|CHATBOT_TOKEN|><|START_RESPONSE|>{{ m.content }}<|END_RESPONSE|>{% endif %}<|END_OF_TURN_TOKEN|>"
+    "{% endif %}{% endfor %}{% if add_generation_prompt %}<|START_OF_TURN_TOKEN|><|CHATBOT_TOKEN|>{% endif %}"
+)
 SMOL_LM_2 = f"{{% for m in messages %}}{CHATML}{{% endfor %}}{CHATML_ANSWER}"
 VISION = SMOL_LM_2.replace("{{ m.content }}", "{% for part in m.content %}{{ part.text }}{% endfor %}")
 
@@ -224,6 +237,7 @@ FAMILIES = {
     "DeepSeek R1 distils": DEEPSEEK_R1,
     "Granite 4": GRANITE_4,
     "LFM2": LFM_2,
+    "Command R7B": COMMAND_R7B,
     "SmolLM2": SMOL_LM_2,
     "SmolLM3": SMOL_LM_3,
     "GLM 4.5": GLM_4_5,

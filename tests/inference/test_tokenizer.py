@@ -13,7 +13,7 @@ from inference.bundled import CHAT_MODEL
 from inference.errors import TextTooLong
 from inference.llama import LlamaModel
 from inference.prompt import Segment
-from inference.tokenizer import PIECE_BYTES, Room, Tokenizer, count_all
+from inference.tokenizer import DESCRIBED, PIECE_BYTES, Room, Tokenizer, count_all, significant_tokens
 
 
 class Letters:
@@ -147,3 +147,8 @@ def bundled() -> tuple[LlamaModel, int]:
     """Its vocabulary, and the bytes of its longest token."""
     weights = LlamaModel.load(CHAT_MODEL, weights=False)
     return weights, max(map(len, weights.pieces()))
+
+
+def test_both_marks_of_reasoning_keep_their_text_where_a_template_names_only_the_end() -> None:
+    cut_off = "{{ message.content.split('</think>')[-1] }}"
+    assert significant_tokens(cut_off) == DESCRIBED | {"<think>", "</think>"}
