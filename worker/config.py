@@ -29,21 +29,10 @@ VERSION = version("firsttoken")
 PROJECT = Path(__file__).resolve().parent.parent
 HOME = Path("~/.firsttoken")
 # Settings of earlier versions.
-REMOVED = frozenset(
-    {
-        *(
-            "body_s",
-            "draft_tokens",
-            "draft_tokens_min",
-            "event_days",
-            "file_mb",
-            "gap_ms",
-            "header_s",
-            "semantic_cache",
-        ),
-        *("tenant_request_mb", "tenant_traces", "tenant_turns"),
-    }
-)
+REMOVED = {
+    "body_s", "draft_tokens", "draft_tokens_min", "event_days", "file_mb", "gap_ms", "header_s", "semantic_cache",
+    "tenant_request_mb", "tenant_traces", "tenant_turns",
+}  # fmt: skip
 # Variables with our prefix that are no settings: those of the setup and of deploy/haproxy.cfg, and what Kubernetes and
 # Docker set in containers beside a service of our name.
 NO_SETTINGS = re.compile(r"BACKEND|WHEELS|BIND|WORKER_\d+|(.+_)?(SERVICE_(HOST|PORT)|PORT_\d+_(TCP|UDP))(_.+)?")
