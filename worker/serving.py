@@ -26,10 +26,10 @@ from worker.lifecycle.loading_app import serving_progress
 from worker.lifecycle.process import StopSignals, freeze, give_notice
 from worker.lifecycle.ready_file import Ready, ready_files
 from worker.lifecycle.supervisor import first_of
-from worker.opening import Parts
 from worker.routes.health import beside
 from worker.runs.manager import RUNS
 from worker.samples import reading_samples
+from worker.serve import Parts
 from worker.services import CREW, REQUESTS, Services
 from worker.start import open_services
 

@@ -54,7 +54,6 @@ from worker.lifecycle.prewarm import prefill_shared_prefixes, read_answered_ques
 from worker.lifecycle.process import LoadProgress
 from worker.lifecycle.supervisor import Supervisor
 from worker.lifecycle.tool_servers import ToolServers, open_tool_servers
-from worker.opening import Parts
 from worker.runs.admission import Admission, DailyBudgets
 from worker.runs.attachments import Attachments
 from worker.runs.batches.batch_store import BatchStore
@@ -68,6 +67,7 @@ from worker.runs.record import Targets
 from worker.runs.run_services import McpServers
 from worker.runs.running_store import RunningStore
 from worker.runs.steering_store import SteeringStore
+from worker.serve import Parts
 from worker.services import Services
 from worker.setting import ConfigError
 from worker.telemetry.canaries import Canaries, CanaryStore

@@ -31,9 +31,8 @@ from inference.tokenizer import TextStream
 from inference.trace import now_ns
 from migrations import pool
 from tests.scripted import ScriptedModel
-from worker import opening
+from worker import serve
 from worker.config import Config
-from worker.serve import serve
 
 CONTEXT = 100_000
 WRAP_US = 1_000_000_000  # texts have nine digits, so clocks are compared modulo 1,000 seconds
@@ -165,7 +164,7 @@ def run(home: Path, ready: Path, rate: float, statements: Path | None = None) ->
             model.start()
             yield model
 
-        setattr(opening, "open_model", open_model)  # noqa: B010
+        setattr(serve, "open_model", open_model)  # noqa: B010
     config = Config(
         home=home,
         port=0,
@@ -177,4 +176,4 @@ def run(home: Path, ready: Path, rate: float, statements: Path | None = None) ->
         model=None if rate else BUNDLED,
     )
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(serve(config, began=time.monotonic()))
+        runner.run(serve.serve(config, began=time.monotonic()))

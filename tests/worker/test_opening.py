@@ -16,7 +16,7 @@ from inference.provisioning.catalogue import SMOL_CHAT
 from worker.config import Config
 from worker.errors import StartError
 from worker.home import Home
-from worker.opening import Parts, begun, has_own_model
+from worker.serve import Parts, begun, has_own_model
 
 
 @pytest.mark.parametrize(

@@ -54,4 +54,4 @@ def test_a_worker_does_not_import_what_only_making_models_and_reading_projectors
 
 
 def test_a_worker_begins_its_database_and_its_model_before_it_imports_the_rest() -> None:
-    assert imported_by("worker.serve") == imported_by("worker.opening") == {"asyncpg", "llama_cpp", "numpy"}
+    assert imported_by("worker.serve") == {"asyncpg", "llama_cpp", "numpy"}
