@@ -1,11 +1,11 @@
 """`firsttoken eval`: cases run against two configurations, which fails if the first one is worse; and stored answers of
-a tenant as cases, as examples for fine-tuning, and run again."""
+a tenant as cases and as examples for fine-tuning."""
 
 from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,6 @@ from typing import Any
 import orjson
 
 from agents.store.responses import Answered, answered
-from worker.cli.evals import stored_cases
 from worker.cli.evals.eval_client import EvalClient, session
 from worker.cli.evals.eval_runner import (
     NOTHING,
@@ -28,14 +27,13 @@ from worker.cli.evals.eval_runner import (
 )
 from worker.cli.evals.outcome import Outcome, Result
 from worker.cli.evals.report import as_json, markdown, picture, read_recorded, table
-from worker.cli.evals.stored_cases import ReplayedTurn, case_of, example_of, said_in, totals
-from worker.cli.evals.suite import Answer, Case, Suite, read_suites
-from worker.cli.tenant import EVERYBODY, open_tenant
+from worker.cli.evals.stored_cases import case_of, example_of
+from worker.cli.evals.suite import Suite, read_suites
+from worker.cli.tenant import open_tenant
 from worker.config import Config
 from worker.errors import StartError
 from worker.home import KEY_CHARS_MAX, Home, write_atomically
 from worker.telemetry.latency.answer_list import WHYS, Why, accepted_answers
-from worker.telemetry.telemetry import Traces
 
 
 class Worse(StartError):
@@ -78,10 +76,7 @@ async def evaluate_suite(
     outcome = Outcome(names, found[0], before, margin, slower, known is None, _notes(found[0], before, repeated))
     for line in table(outcome):
         print(line)
-    image = picture(outcome) if outcome.other is not None else ""
-    await asyncio.to_thread(
-        write_reports, json_file, as_json(outcome), report, lambda name: markdown(outcome, name), image
-    )
+    await asyncio.to_thread(_write_reports, outcome, json_file, report)
     if outcome.verdict != "not worse":
         raise Worse(f"{one} does not pass the gate against {names[1]}: {outcome.verdict}")
 
@@ -144,17 +139,14 @@ def _notes(one: Sequence[Result], other: Sequence[Result] | None, repeated: int)
     return notes
 
 
-def write_reports(
-    json_file: Path | None, told: object, report: Path | None, text: Callable[[str], str], image: str = ""
-) -> None:
-    """`text` makes the report in Markdown, given the name of the file of the image beside it, if there is one."""
+def _write_reports(outcome: Outcome, json_file: Path | None, report: Path | None) -> None:
     if json_file is not None:
-        write_atomically(json_file, orjson.dumps(told, option=orjson.OPT_INDENT_2) + b"\n")
+        write_atomically(json_file, orjson.dumps(as_json(outcome), option=orjson.OPT_INDENT_2) + b"\n")
     if report is not None:
-        beside = report.with_suffix(".svg")
-        if image:
-            write_atomically(beside, image.encode())
-        write_atomically(report, text(beside.name if image else "").encode())
+        beside = report.with_suffix(".svg") if outcome.other is not None else None
+        if beside:
+            write_atomically(beside, picture(outcome).encode())
+        write_atomically(report, markdown(outcome, beside.name if beside else "").encode())
 
 
 READ_FIRST = (
@@ -180,69 +172,6 @@ async def export_answers(config: Config, *, tenant: str, why: Sequence[Why], lim
     examples = list({orjson.dumps(example): example for example in told}.values())  # duplicates get no extra weight
     _print(examples, found, f"tenant {tenant} has no accepted answers to train on")
     print(f"{len(examples)} of {len(found)} accepted answers. {READ_FIRST.format('lines')}", file=sys.stderr)
-
-
-async def replay(
-    config: Config,
-    *,
-    tenant: str,
-    candidate: str,
-    key_file: Path | None,
-    rated: str,
-    limit: int,
-    at_once: int,
-    json_file: Path | None,
-    report: Path | None,
-) -> None:
-    """Prints the durations of spans then and now. Raises StartError."""
-    asked = eval_target("--model", candidate, key_file)
-    if isinstance(asked, Recording):
-        raise StartError("--model must be a model, or NAME@URL of a server")
-    async with open_tenant(config, tenant) as (database, tenant_id):
-        found = await answered(database, tenant_id, None if rated == "any" else rated, limit)
-        traces = Traces(database)
-        before = [await traces.get(EVERYBODY, answer.id) for answer in found]
-    turns = [
-        (answer, case, totals(trace["spans"]) if trace else {})
-        for answer, trace in zip(found, before, strict=True)
-        if (case := _case(answer, searches=not isinstance(asked, LocalWorker))) is not None
-    ]
-    if not turns:
-        raise StartError(f"tenant {tenant} has no stored answers that can be replayed")
-    async with open_side(asked, config, Suite(())) as client:
-        done = await _asked_again(client, turns, at_once)
-    print("\n".join(stored_cases.table(done)))
-    told = stored_cases.as_json(done, str(asked))
-    await asyncio.to_thread(write_reports, json_file, told, report, lambda _: stored_cases.markdown(done, str(asked)))
-
-
-async def _asked_again(
-    client: EvalClient, turns: Sequence[tuple[Answered, Case, dict[str, float]]], at_once: int
-) -> list[ReplayedTurn]:
-    heard: dict[int, Answer] = {}
-
-    def note(number: int, _: int, answer: Answer) -> None:
-        heard[number] = answer
-
-    cases = [case for _, case, _ in turns]
-    await run_cases(cases, [client], None, at_once=at_once, unit="turns", note=note)
-    return [_replayed(stored, before, heard[number]) for number, (stored, _, before) in enumerate(turns)]
-
-
-def _replayed(stored: Answered, before: dict[str, float], answer: Answer) -> ReplayedTurn:
-    calls = "".join(f" {call.name}({call.arguments})" for call in answer.calls)
-    output = stored.body.get("output") or ()
-    called = "".join(f" {i['name']}({i['arguments']})" for i in output if i["type"] == "function_call")
-    said, now = said_in(stored) + called, answer.text + calls
-    return ReplayedTurn(stored.id, before, totals(answer.spans), said, now, answer.error)
-
-
-def _case(answer: Answered, *, searches: bool) -> Case | None:
-    """A worker that is started for it has none of the tenant's documents."""
-    told = case_of(answer, judged=False)
-    if told is None or ("stores" in told and not searches):
-        return None
-    return Case.model_validate({**told, "expect": {"like": said_in(answer) or "-"}})
 
 
 def _print(lines: Sequence[dict[str, Any]], found: Sequence[Answered], nothing: str) -> None:

@@ -64,23 +64,9 @@ def _json(what: str = "JSON") -> Option:
     return _switch("--json", f"print {what}", dest="as_json")
 
 
-def _key_file(name: str) -> Option:
-    return _file(name, "file with the API key of that server", dest="key_file")
-
-
-def _rated(default: str) -> Option:
-    return _option("--rated", "rating of the answers", choices=("up", "down", "any"), default=default)
-
-
-def _at_once(what: str) -> Option:
-    return _count("--at-once", 1, f"concurrent {what}; for meaningful latencies use 1", most=64)
-
-
 TENANT = _option("--tenant", "tenant to act for", default="local", metavar="NAME")
 HOURS = _option("--hours", "hours to look back", type=number(0.01, 24 * 365), default=24.0, metavar="N")
 MODEL_NAME = "name from `firsttoken models list`, or a GGUF file"
-JUDGE = _option("--judge", "judge model, for cases that need one", metavar="SIDE")
-REPORT = _file("--report", "write a Markdown report, with a chart beside it")
 
 
 def parser() -> Parser:
@@ -277,7 +263,7 @@ def _add_canaries(commands: Any) -> None:
         "let a model judge stored answers of both agents",
         name,
         _option("--judge", f"judge model: {SIDE}", required=True, metavar="SIDE"),
-        _key_file("--judge-key-file"),
+        _file("--judge-key-file", "file with the API key of that server", dest="key_file"),
         _count("--limit", 50, "number of newest answers, half from each agent"),
         _option("--criterion", "what a correct answer does (default: it does what was asked)", metavar="TEXT"),
         TENANT,
@@ -348,7 +334,7 @@ def _add_stored(kinds: Any) -> None:
         "cases",
         f"{where}.write_cases",
         "print stored answers of a tenant as evaluation cases, redacted",
-        _rated("up"),
+        _option("--rated", "rating of the answers", choices=("up", "down", "any"), default="up"),
         _count("--limit", 100, "number of newest answers"),
         _switch("--judged", "let a judge model decide whether a new answer says the same (see eval suite --judge)"),
         TENANT,
@@ -369,20 +355,6 @@ def _add_stored(kinds: Any) -> None:
         _count("--limit", 1000, "number of newest answers"),
         TENANT,
     )
-    _command(
-        kinds,
-        "replay",
-        f"{where}.replay",
-        "send stored turns of a tenant to another configuration",
-        _option("--model", SIDE, dest="candidate", required=True, metavar="SIDE"),
-        _key_file("--model-key-file"),
-        _rated("any"),
-        _count("--limit", 50, "number of newest answers"),
-        _at_once("turns"),
-        _file("--json", "write all turns as JSON", dest="json_file"),
-        _file("--report", "write a Markdown report with both answers side by side"),
-        TENANT,
-    )
 
 
 def _add_suite(kinds: Any) -> None:
@@ -395,7 +367,7 @@ def _add_suite(kinds: Any) -> None:
         _file("files", "cases, as JSON Lines or TOML", nargs="+"),
         _option("--model", f"the candidate: {SIDE}", dest="candidate", required=True, metavar="SIDE"),
         _option("--against", "the baseline: in the same form, or the --json file of an earlier run", metavar="SIDE"),
-        JUDGE,
+        _option("--judge", "judge model, for cases that need one", metavar="SIDE"),
         *(
             _file(f"{side}-key-file", f"file with the API key of the server in {side}", dest=f"{side[2:]}_key_file")
             for side in sides
@@ -413,9 +385,9 @@ def _add_suite(kinds: Any) -> None:
             type=share,
             metavar="SHARE",
         ),
-        _at_once("cases"),
+        _count("--at-once", 1, "concurrent cases; for meaningful latencies use 1", most=64),
         _file("--json", "write the run as JSON", dest="json_file"),
-        REPORT,
+        _file("--report", "write a Markdown report, with a chart beside it"),
     )
 
 

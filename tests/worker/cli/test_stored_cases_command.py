@@ -23,7 +23,7 @@ def test_what_was_rated_up_is_exported_and_everything_can_be_asked_again(
     home, tenant = str(server_worker.log.parent), f"test-{uuid4()}"
     assert "has no accepted answers" in complaint("eval", "export", "--home", home)
     key = firsttoken("keys", "create", "replay", "--tenant", tenant, "--home", home).stdout.split("\n")[0]
-    key_file, report = tmp_path / "key", tmp_path / "replay.md"
+    key_file, cases = tmp_path / "key", tmp_path / "cases.jsonl"
     key_file.write_text(key)
     with httpx.Client(base_url=server["url"], headers={"Authorization": f"Bearer {key}"}, timeout=60) as client:
         for question, rating in ((GREETING, "up"), (GREETING, "up"), ("What can you do?", None)):
@@ -35,15 +35,13 @@ def test_what_was_rated_up_is_exported_and_everything_can_be_asked_again(
     asked, answer = json.loads(line)["messages"]
     assert asked == {"role": "user", "content": "Hello! I am [email]."}
     assert answer["role"] == "assistant" and answer["content"]
-    again = ["--model", f"demo-chat@{server['url']}", "--model-key-file", str(key_file), "--report", str(report)]
-    done = firsttoken("eval", "replay", "--tenant", tenant, "--home", home, *again)
+    cases.write_text(firsttoken("eval", "cases", "--rated", "any", "--tenant", tenant, "--home", home).stdout)
+    again = ["--model", f"demo-chat@{server['url']}", "--model-key-file", str(key_file)]
+    done = firsttoken("eval", "suite", str(cases), "--home", home, *again)
     assert done.returncode == 0, done.stderr
-    assert "3 turns: " in done.stdout and any(line.startswith("decode ") for line in done.stdout.splitlines())
-    assert "## Spans" in report.read_text()
+    assert "3 cases, mean score " in done.stdout
 
 
 def test_a_tenant_that_is_not_there_is_one_line(server_worker: Worker) -> None:
     home = str(server_worker.log.parent)
-    assert "there is no tenant nobody" in complaint(
-        "eval", "replay", "--model", "x", "--tenant", "nobody", "--home", home
-    )
+    assert "there is no tenant nobody" in complaint("eval", "cases", "--tenant", "nobody", "--home", home)

@@ -200,7 +200,7 @@ class EvalClient:
             return answer
         try:
             found = await self._get(f"/ops/api/traces/{trace}")
-            told, spans = found["attributes"], found["spans"]
+            told = found["attributes"]
             took = replace(
                 answer.took,
                 engine_ms=_number(told.get("firsttoken.engine_ms")),
@@ -208,7 +208,7 @@ class EvalClient:
             )
         except (Refused, aiohttp.ClientError, OSError, *ODD):
             return answer
-        return replace(answer, took=took, spans=spans)
+        return replace(answer, took=took)
 
     async def _knows(self, model: str) -> bool:
         """Some servers list fewer names than they accept, such as aliases."""

@@ -15,7 +15,7 @@ import os
 import shlex
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -209,11 +209,8 @@ async def run_cases(
     judge: Judge | None,
     *,
     at_once: int,
-    unit: str = "cases",
-    note: Callable[[int, int, Answer], object] = lambda number, side, answer: None,
 ) -> list[list[Result]]:
-    """The results of each client, in the order of the cases. A bar counts them; `note` is called with the number of the
-    case, that of the client and each answer.
+    """The results of each client, in the order of the cases. A bar counts them.
 
     With more than one case at once, times are no longer those of a single client. Raises StartError.
     """
@@ -226,7 +223,6 @@ async def run_cases(
                 order = list(given) if (number + repetition) % 2 == 0 else list(reversed(list(given)))
                 answers = {side: await clients[side].ask(case) for side in order}
                 for side in given:
-                    note(number, side, answers[side])
                     judged = None
                     if judge is not None and case.expect.judge is not None:
                         judged = await judge.judged(case, answers[side])
@@ -237,7 +233,7 @@ async def run_cases(
         return [Result.of(case.id or "", case.group, fingerprint(case), given[side]) for side in given]
 
     try:
-        with tqdm(total=len(cases), unit=f" {unit}", disable=None) as bar:
+        with tqdm(total=len(cases), unit=" cases", disable=None) as bar:
             async with asyncio.TaskGroup() as group:
                 running = [group.create_task(one(number, case)) for number, case in enumerate(cases)]
     except ExceptionGroup as errors:

@@ -12,7 +12,7 @@ cites = [{ file = "returns.md", says = ["14 days"] }]
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
@@ -312,14 +312,13 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """`error` says in one line why there is none. `spans` are those of its trace, from a worker of this project."""
+    """`error` says in one line why there is none."""
 
     text: str = ""
     calls: tuple[Called, ...] = ()
     found: tuple[Found, ...] = ()
     took: Usage = field(default_factory=Usage)
     error: str | None = None
-    spans: Sequence[Mapping[str, Any]] = ()
 
     @property
     def shown(self) -> dict[str, Any]:
