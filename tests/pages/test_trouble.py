@@ -82,7 +82,7 @@ async def test_what_is_refused_for_hours_is_not_counted_down(
     scripted.refusals.append((503, {"retry-after": "7200"}))
     page = await open_page(scripted.url)
     await ask(page, "Are you there?")
-    await expect(page.locator(".problem button")).to_have_text("Try again")
+    await expect(page.locator(".problem .button")).to_have_text("Try again")
     complaints.clear()
 
 
@@ -94,7 +94,7 @@ async def test_a_refusal_is_told_in_the_worker_s_words_beside_its_countdown(
     page = await open_page(scripted.url)
     await ask(page, "Are you there?")
     await expect(page.locator(".problem p")).to_have_text("The database is not responding.")
-    await expect(page.locator(".problem button")).to_have_text(re.compile(r"Trying again in \d+ s"))
+    await expect(page.locator(".problem .button")).to_have_text(re.compile(r"Trying again in \d+ s"))
     complaints.clear()
 
 
@@ -130,7 +130,7 @@ async def test_a_countdown_that_ends_during_an_answer_leaves_it_to_the_person(
     await ask(page, "First?")
     await expect(page.locator(".problem")).to_be_visible()
     await ask(page, "Second?")
-    await expect(page.locator(".problem button")).to_have_text("Try again")
+    await expect(page.locator(".problem .button")).to_have_text("Try again")
     await expect(page.locator("#warning")).to_be_hidden()
     told.set()
     complaints.clear()

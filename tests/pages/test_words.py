@@ -9,7 +9,7 @@ import pytest
 from playwright.async_api import Page, expect
 
 from tests.pages.conftest import OpenPage, ask
-from tests.pages.scripted import ScriptedWorker, Stream
+from tests.pages.scripted import ScriptedWorker, Stream, message
 
 
 async def test_a_draft_survives_a_reload_and_belongs_to_its_conversation(
@@ -45,6 +45,48 @@ async def test_a_question_that_was_refused_is_there_after_a_reload(
     await expect(page.locator(".prose")).to_have_text("Hello.")
     assert [turn["input"] for turn in scripted.turns] == ["Too much", "Too much"]
     complaints.clear()
+
+
+async def test_every_question_that_did_not_arrive_stays_until_it_is_asked_again_or_deleted(
+    open_page: OpenPage, scripted: ScriptedWorker, complaints: list[str]
+) -> None:
+    async def ask_offline(*questions: str) -> None:
+        await page.context.set_offline(True)
+        problems = page.locator(".problem")
+        for question in questions:
+            before = await problems.count()
+            await ask(page, question)
+            await expect(problems).to_have_count(before + 1)
+        await page.context.set_offline(False)
+
+    def store(n: int, question: str) -> None:
+        scripted.items += [
+            message(question, f"q{n}", "user", f"resp_{n}"),
+            message("Yes.", f"a{n}", "assistant", f"resp_{n}"),
+        ]
+
+    page = await open_page(scripted.url, own=True)
+    asked = page.locator(".question p")
+    await ask_offline("One?", "Two?")
+    await page.reload()  # there is no conversation yet that they could stand in
+    await expect(page.locator("#question")).to_have_value("One?\n\nTwo?")
+    await page.locator("#question").press("Enter")
+    await expect(page.locator(".prose")).to_have_text("Hello.")
+    store(1, "One?\n\nTwo?")
+    await ask_offline("Three?", "Four?", "Five?")
+    await ask(page, "Six?")
+    await expect(page.locator(".prose")).to_have_count(2)
+    store(2, "Six?")
+    store(3, "Five?")  # it did arrive, only the connection was lost then
+    await page.reload()
+    await expect(asked).to_have_text(["One? Two?", "Six?", "Five?", "Three?", "Four?"])
+    await page.locator(".turn", has_text="Three?").get_by_role("button", name="Delete").click()
+    await expect(asked).to_have_count(4)
+    await page.get_by_role("button", name="Try again").click()
+    await expect(page.locator(".prose").last).to_have_text("Hello.")
+    await page.reload()
+    await expect(asked).to_have_text(["One? Two?", "Six?", "Five?"])
+    complaints.clear()  # the browser's, of what did not arrive
 
 
 async def test_a_long_paste_is_sent_whole_and_what_is_too_long_says_the_limit(
@@ -183,7 +225,8 @@ async def test_what_another_version_has_kept_does_not_break_the_page(
     await ask(page, "First")
     await expect(page.locator(".prose")).to_have_text("Hello.")
     await page.evaluate(
-        "(kept) => ['drafts', 'presets', 'running.conv_1'].map((n) => localStorage.setItem(`firsttoken.${n}`, kept))",
+        "(kept) => ['drafts', 'presets', 'running.conv_1', 'unsent.conv_1', 'unsent.null']"
+        ".map((n) => localStorage.setItem(`firsttoken.${n}`, kept))",
         kept,
     )
     await page.reload()

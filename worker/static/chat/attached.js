@@ -17,6 +17,12 @@ export function taken(text) {
   return { question, files };
 }
 
+/** Several such texts as one question with all their files. */
+export function joined(texts) {
+  const all = texts.map(taken);
+  return composed(all.map(({ question }) => question).join("\n\n"), all.flatMap(({ files }) => files));
+}
+
 export function isPicture({ text }) {
   return PICTURE.test(text);
 }

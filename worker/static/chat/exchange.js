@@ -101,7 +101,8 @@ export class Exchange {
   fail(error) {
     if (this.answer === null) this.begin({ announce: () => {} }).settle();
     const retry = () => this.does.again(this, this.question);
-    this.answer.foot.append(problem(error, { retry, ready: this.does.idle, startNew: this.does.startNew }));
+    const remove = () => this.does.remove(this);
+    this.answer.foot.append(problem(error, { retry, remove, ready: this.does.idle, startNew: this.does.startNew }));
   }
 
   /** Traces are kept for some days only. */

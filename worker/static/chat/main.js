@@ -8,7 +8,7 @@ import { themeSwitch } from "../shared/theme.js";
 import { DocumentsPanel } from "../documents/panel.js";
 import { listenToFiles } from "../documents/drop.js";
 import { AccountMenu } from "./account-menu.js";
-import { taken } from "./attached.js";
+import { joined, taken } from "./attached.js";
 import { Composer } from "./composer.js";
 import { createConversation, getConversation, lastItem, listItems, saveSettings } from "./conversations.js";
 import { draftOf, keepDraft } from "./drafts.js";
@@ -28,6 +28,7 @@ import { Sidebar } from "./sidebar.js";
 import { SourceDialog } from "./source-dialog.js";
 import { Transcript } from "./transcript.js";
 import { warm } from "./turn.js";
+import { dropUnsent, keepUnsent, unsentIn } from "./unsent.js";
 import { Welcome } from "./welcome.js";
 
 const ON = new Set(["in_progress", "queued"]); // answers that are made, or will be
@@ -169,6 +170,7 @@ class Chat {
     this.follow.toEnd();
     this.sidebar.select(transcript.id);
     this.composer.show(transcript.running);
+    if (transcript.id === null) takeBack();
     this.composer.fill(draftOf(transcript.id));
     this.showState();
     if (this.column.dataset.state === "empty") this.follow.toStart();
@@ -178,12 +180,11 @@ class Chat {
   async load(transcript) {
     this.column.dataset.state = "loading";
     try {
-      const [{ items, running, unanswered, versions }, conversation] = await Promise.all([
+      const [{ items, running }, conversation] = await Promise.all([
         listing(transcript.id), this.sidebar.get(transcript.id) ?? getConversation(transcript.id),
       ]);
       this.sidebar.add(conversation);
       transcript.load(items);
-      if (unanswered !== null) transcript.unanswered(unanswered, versions);
       if (running !== null) transcript.resume(running).catch((error) => this.warn(error));
     } catch (error) {
       transcript.node.append(this.missing(error));
@@ -320,24 +321,31 @@ async function goingOn(items) {
   return ON.has(status) ? { id: responseId, question } : null;
 }
 
-/** The stored items of a conversation, its running answer, and a question that was sent and that the worker does not
- *  have: a turn is in one of them, never in two. */
+/** The stored items of a conversation and its running answer. What was asked or said and the worker does not have is unsent then:
+ *  a turn is in one of the three, never in two. */
 async function listing(id) {
   const running = runningIn(id);
-  if (running === null) return { items: await listItems(id), running, unanswered: null };
-  const now = running.id === null ? {} : await lookAt(running.id).catch(() => ({}));
+  if (running === null) return { items: await listItems(id), running };
+  const now = await lookAt(running.id).catch(() => ({}));
   const next = running.said === null ? null : { id: now.firsttoken_successor ?? null, question: running.said };
-  if (ON.has(now.status)) return { items: await listItems(id), running: { ...running, next }, unanswered: null };
+  if (ON.has(now.status)) return { items: await listItems(id), running: { ...running, next } };
   if (next !== null && next.id !== null) { // it has ended, and that goes on
     begun(id, next.id, next.question, []);
     return listing(id);
   }
   const items = await listItems(id);
-  const kept = running.id !== null && items.some((item) => item.firsttoken_response_id === running.id);
-  const unanswered = [...(kept ? [] : [running.question]), ...(next === null ? [] : [next.question])];
-  if (unanswered.length === 0) ended(id);
-  else if (kept) begun(id, null, next.question, []);
-  return { items, running: null, unanswered: unanswered.join("\n\n") || null, versions: kept ? [] : running.versions };
+  if (!items.some((item) => item.firsttoken_response_id === running.id)) keepUnsent(id, running);
+  if (next !== null) keepUnsent(id, next);
+  ended(id);
+  return { items, running: null };
+}
+
+/** What was asked where no conversation could begin is a draft again. */
+function takeBack() {
+  const texts = unsentIn(null).map(({ question }) => question);
+  if (texts.length === 0) return;
+  keepDraft(null, joined([...texts, draftOf(null)].filter((text) => text !== "")));
+  for (const text of texts) dropUnsent(null, text);
 }
 
 for (const slot of document.querySelectorAll("[data-icon]")) slot.prepend(icon(slot.dataset.icon));

@@ -1,4 +1,4 @@
-// A turn that failed: what happened, and the one action that helps.
+// A turn that failed: what happened, the one action that helps, and the end of it.
 
 import { el } from "../shared/dom.js";
 import { icon } from "../shared/icons.js";
@@ -8,8 +8,9 @@ const BUSY_S = 3; // when the worker sends no Retry-After
 const WAIT_S_MAX = 120; // nobody watches a button for longer: then the person decides
 const SPENT = "insufficient_quota"; // the budget of a day: to ask again sooner is of no use
 
-/** `retry()` sends the question again, `startNew()` opens an empty conversation; `ready()` says whether one may be sent now. */
-export function problem(error, { retry, ready, startNew }) {
+/** `retry()` sends the question again, `remove()` gives it up, `startNew()` opens an empty conversation; `ready()` says whether one may be
+ *  sent now. */
+export function problem(error, { retry, remove, ready, startNew }) {
   const [message, action] = advice(error, { retry, ready, startNew });
   return el(
     "div",
@@ -17,6 +18,7 @@ export function problem(error, { retry, ready, startNew }) {
     icon("warning"),
     el("p", {}, message, error.requestId && el("small", {}, ` Request ${error.requestId}`)),
     action,
+    el("button", { type: "button", class: "icon-button", "aria-label": "Delete", title: "Delete", click: remove }, icon("trash")),
   );
 }
 

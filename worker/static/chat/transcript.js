@@ -2,14 +2,14 @@
 
 import { ApiError } from "../shared/api.js";
 import { el } from "../shared/dom.js";
-import { taken } from "./attached.js";
+import { joined, taken, withoutPictures } from "./attached.js";
 import { chooseVersion, dropTurns, goBack, listItems } from "./conversations.js";
-import { keepDraft } from "./drafts.js";
 import { Exchange } from "./exchange.js";
 import { exchanges, isQuestion } from "./exchanges.js";
 import { say } from "./reading.js";
-import { begun, ended, heard } from "./running.js";
+import { begun, ended, heard, runningIn } from "./running.js";
 import { resumeTurn, runTurn } from "./turn.js";
+import { dropUnsent, keepUnsent, unsentIn } from "./unsent.js";
 
 export class Transcript {
   /** `id` is null until the first question has made the conversation. `host` is the page around it:
@@ -51,19 +51,30 @@ export class Transcript {
     return this.exchanges.length === 0;
   }
 
-  load(items) {
+  /** Show stored items, and below them what was asked and did not arrive; `shown` are exchanges to show such questions with. */
+  load(items, shown = []) {
     for (const { question, responseId, rated, versions, items: all } of exchanges(items)) {
       const answer = all.filter((item) => !isQuestion(item));
       const itemIds = all.map(({ id }) => id);
       this.add(new Exchange(question, this.does, { responseId, rated, itemIds, versions })).replay(answer);
     }
+    for (const { question, versions, times } of unsentIn(this.id)) {
+      const before = shown.find((exchange) => withoutPictures(exchange.question) === question);
+      if (times !== null && this.times(question) > times) dropUnsent(this.id, question); // it did arrive
+      else if (before !== undefined) this.add(before);
+      else this.unanswered(question, versions);
+    }
   }
 
-  /** Whether the worker's newest item is of no turn that is shown here. A question that did not reach the worker is
-   *  nowhere else, so what is shown stays as long as it ends with one. */
+  /** How often the worker has a question in this conversation. */
+  times(question) {
+    const text = withoutPictures(question);
+    return this.exchanges.filter((each) => !each.unsent && each.question !== null && withoutPictures(each.question) === text).length;
+  }
+
+  /** Whether the worker's newest item is of no turn that is shown here. */
   lacks(item) {
-    const last = this.exchanges.at(-1);
-    if (item === null || last?.unsent) return false;
+    if (item === null) return false;
     return !this.exchanges.some(({ itemIds, responseId }) => (
       itemIds.includes(item.id) || (responseId !== null && responseId === item.firsttoken_response_id)
     ));
@@ -71,8 +82,9 @@ export class Transcript {
 
   /** Show what the worker has now. */
   replace(items) {
+    const unsent = this.exchanges.filter((exchange) => exchange.unsent);
     this.hide([...this.exchanges]);
-    this.load(items);
+    this.load(items, unsent);
   }
 
   add(exchange) {
@@ -94,9 +106,9 @@ export class Transcript {
 
   /** Ask, and show what comes. Never raises: what goes wrong is shown where the answer would be. */
   async ask(question, versions = []) {
+    this.keep(question, versions);
     const run = async (turn, answer) => {
       if (this.id === null) await this.create(question);
-      begun(this.id, null, question, versions);
       await runTurn({ ...turn, conversation: this.id, ...this.host.options(this) }, answer);
     };
     await this.answer(question, run, versions);
@@ -113,11 +125,19 @@ export class Transcript {
     await this.answer(null, run);
   }
 
-  /** Until there is a conversation, the question is kept as the draft of the next one. */
+  /** Until the worker has taken a question, this browser has it. */
+  keep(question, versions = []) {
+    keepUnsent(this.id, { question, versions, times: this.times(question) });
+  }
+
+  /** What was asked here before and did not arrive belongs to the new conversation as well. */
   async create(question) {
-    keepDraft(null, question);
     await this.host.create(this, question);
-    keepDraft(null, "");
+    const own = new Set([...this.exchanges.map((exchange) => exchange.question), ...this.said].map(withoutPictures));
+    for (const entry of unsentIn(null).filter((each) => own.has(each.question))) {
+      keepUnsent(this.id, entry);
+      dropUnsent(null, entry.question);
+    }
   }
 
   /** Go on showing an answer that was begun before this page was loaded. `next` is what was said to it, {id, question} of
@@ -135,7 +155,7 @@ export class Transcript {
   /** Say something while an answer is written: that ends at the next safe place, and another one goes on. */
   async say(text) {
     this.said.push(text);
-    if (this.id !== null) heard(this.id, this.unheard.join("\n\n"));
+    keepUnsent(this.id, { question: text });
     await this.tell();
   }
 
@@ -143,10 +163,12 @@ export class Transcript {
   async tell() {
     const { responseId, answer } = this.exchanges.at(-1);
     if (responseId === null || this.said.length === 0) return;
-    const text = this.said.splice(0).join("\n\n");
-    const before = this.next === null ? "" : `${this.next.question}\n\n`;
-    const next = { id: this.next?.id ?? null, question: before + text };
+    const said = this.said.splice(0);
+    const text = joined(said);
+    const next = { id: this.next?.id ?? null, question: this.next === null ? text : joined([this.next.question, text]) };
     this.next = next;
+    heard(this.id, next.question);
+    for (const each of said) dropUnsent(this.id, each);
     answer.hear(taken(text).question);
     this.telling += 1;
     try {
@@ -177,6 +199,10 @@ export class Transcript {
     try {
       const taken = (id) => {
         exchange.responseId = id;
+        if (question !== null) { // decisions about calls are no text
+          begun(this.id, id, question, versions);
+          dropUnsent(this.id, question);
+        }
         this.tell().catch((error) => this.host.warn(error));
       };
       await run({ question, signal: this.abort.signal, begun: taken }, answer);
@@ -203,7 +229,11 @@ export class Transcript {
     const { unheard } = this;
     this.said = [];
     this.next = null;
-    if (unheard.length > 0) this.unanswered(unheard.join("\n\n"));
+    if (unheard.length === 0) return;
+    for (const each of unheard) dropUnsent(this.id, each);
+    const question = joined(unheard);
+    keepUnsent(this.id, { question });
+    this.unanswered(question);
   }
 
   failed(error, exchange) {
@@ -228,20 +258,20 @@ export class Transcript {
     }
     const gone = exchange.unsent ? [exchange] : this.exchanges.slice(this.exchanges.indexOf(exchange));
     const answered = gone.some((other) => other.answered);
-    if (this.id !== null) begun(this.id, null, question, []); // should the page go now, it is still there
+    this.keep(question); // should the page go now, it is still there
     await this.warning(async () => {
-      const versions = await this.makeRoom(answered ? () => goBack(this.id, exchange) : () => this.forget(gone));
+      const versions = await this.makeRoom(question, answered ? () => goBack(this.id, exchange) : () => this.forget(gone));
       this.hide(gone);
       await this.ask(question, versions);
     });
   }
 
   /** What is refused leaves nothing that waits for an answer. */
-  async makeRoom(act) {
+  async makeRoom(question, act) {
     try {
       return await act();
     } catch (error) {
-      if (this.id !== null) ended(this.id);
+      dropUnsent(this.id, question);
       throw error;
     }
   }
@@ -262,9 +292,10 @@ export class Transcript {
 
   /** Show the conversation as it is with this version of an exchange. */
   async reload(itemId, exchange) {
-    const at = this.exchanges.indexOf(exchange);
+    const at = this.exchanges.slice(0, this.exchanges.indexOf(exchange)).filter((before) => !before.unsent).length;
     await chooseVersion(this.id, itemId);
     ended(this.id); // what waited for an answer beside it is given up
+    if (exchange.unsent) dropUnsent(this.id, exchange.question);
     const items = await listItems(this.id);
     this.replace(items);
     this.exchanges[at]?.focusVersion();
@@ -274,6 +305,10 @@ export class Transcript {
   /** Delete exchanges; the ids of the versions beside the first of them. */
   async forget(gone) {
     const versions = gone[0].versions.filter((id) => id !== null && !gone[0].itemIds.includes(id));
+    for (const { question, unsent, responseId } of gone) {
+      if (unsent) dropUnsent(this.id, question);
+      else if (runningIn(this.id)?.id === responseId) ended(this.id); // it failed
+    }
     if (this.id !== null) await dropTurns(this.id, gone);
     return versions;
   }

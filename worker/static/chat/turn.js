@@ -3,7 +3,7 @@
 import { ApiError, request } from "../shared/api.js";
 import { inputOf } from "./attached.js";
 import { answerNow, GRACE_S, Reading, stop } from "./reading.js";
-import * as running from "./running.js";
+import { ended } from "./running.js";
 import { promptFields, turnFields } from "./settings.js";
 
 const TOOLS = ["calculator", "current_time", "convert_units"];
@@ -22,21 +22,20 @@ export async function runTurn({ conversation, question, store, tools, settings, 
   const headers = { "X-Firsttoken-On-Disconnect": String(GRACE_S) };
   const response = await request("POST", "/v1/responses", { body, signal, headers });
   const reading = new Reading({ signal, reconnecting: () => answer.reconnect() });
-  await show(reading, response, { conversation, question, begun }, answer);
+  await show(reading, response, { conversation, begun }, answer);
 }
 
 /** The same for a turn that is already running, from its first event. */
-export async function resumeTurn({ conversation, question, id, signal, begun }, answer) {
+export async function resumeTurn({ conversation, id, signal, begun }, answer) {
   const reading = new Reading({ signal, reconnecting: () => answer.reconnect() }, id);
-  await show(reading, await reading.connect(), { conversation, question, begun }, answer);
+  await show(reading, await reading.connect(), { conversation, begun }, answer);
 }
 
-async function show(reading, response, { conversation, question, begun }, answer) {
+async function show(reading, response, { conversation, begun }, answer) {
   let complete = false;
   try {
     for await (const event of reading.events(response)) {
       if (event.type === "response.created") {
-        running.begun(conversation, reading.id, question);
         begun(reading.id);
         answer.hurry = () => answerNow(reading.id);
       }
@@ -46,11 +45,11 @@ async function show(reading, response, { conversation, question, begun }, answer
   } catch (error) {
     if (error.name === "AbortError") {
       if (reading.id !== null) await stop(reading.id);
-      running.ended(conversation);
+      ended(conversation);
     }
     throw error; // what failed stays noted: after a reload the question is still there to be asked again
   }
-  running.ended(conversation);
+  ended(conversation);
   if (!complete) throw new DOMException("The answer was stopped on another page.", "AbortError");
 }
 
