@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 
-from playwright.async_api import FilePayload, expect
+from playwright.async_api import FilePayload, Route, expect
 
 from tests.pages.conftest import OpenPage, ask
 from tests.pages.scripted import ScriptedWorker, Stream, hello, message
@@ -32,6 +32,25 @@ async def test_stop_ends_the_request_and_keeps_what_was_written(open_page: OpenP
     await expect(page.locator(".note")).to_contain_text("Stopped")
     await expect(page.locator(".prose")).to_have_text("Half an ans")
     await expect(page.get_by_role("button", name="Send the question")).to_be_visible()
+
+
+async def test_an_answer_that_is_stopped_before_the_page_knows_it_is_stopped_once_it_does(
+    open_page: OpenPage, scripted: ScriptedWorker
+) -> None:
+    arrives = asyncio.Event()
+
+    async def slowly(route: Route) -> None:
+        await arrives.wait()
+        await route.continue_()
+
+    page = await open_page(scripted.url)
+    await page.route("**/v1/responses", slowly)
+    await ask(page, "Something long")
+    await page.get_by_role("button", name="Stop the answer").click()
+    await expect(page.locator(".note")).to_have_text("Stopped before the answer began.")
+    async with page.expect_response("**/v1/responses/*/cancel"):
+        arrives.set()
+    assert scripted.cancelled == ["resp_1"]
 
 
 async def test_a_busy_worker_is_asked_again_after_a_countdown(

@@ -6,7 +6,7 @@ import { ConnectionLost, events } from "./sse.js";
 
 // The worker keeps generating without a reader a little longer than all these delays together.
 const PAUSES_MS = [250, 1000, 2000, 4000, 4000, 4000, 4000, 8000]; // a worker is back within 20 seconds on a busy machine
-export const GRACE_S = 30;
+const GRACE_S = 30;
 // Tried without end while the browser takes itself for offline: a worker on the same machine may be there all the same.
 const OFFLINE_MS = 4000;
 
@@ -59,6 +59,31 @@ export class Reading {
     }
     throw new ApiError(0, "The connection was lost before the answer was complete.");
   }
+}
+
+/** The stream of a new response. One that `signal` stops before the worker has told of it is stopped once it has: it would go
+ *  on, and nobody could stop it any more. Raises ApiError. */
+export async function begin(body, signal) {
+  signal.throwIfAborted();
+  const connection = new AbortController();
+  const headers = { "X-Firsttoken-On-Disconnect": String(GRACE_S) };
+  const asked = request("POST", "/v1/responses", { body, signal: connection.signal, headers });
+  let told = false;
+  const stopped = new Promise((_, reject) => {
+    signal.addEventListener("abort", () => {
+      if (told) connection.abort();
+      else stopFirst(asked).catch(() => {}); // it was refused: there is nothing to stop
+      reject(signal.reason);
+    });
+  });
+  const response = await Promise.race([asked, stopped]);
+  told = true;
+  return response;
+}
+
+/** Its first event names it. */
+async function stopFirst(asked) {
+  for await (const { response } of events((await asked).body)) return stop(response.id);
 }
 
 /** {status, …} of a response. Raises ApiError. */

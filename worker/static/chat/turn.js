@@ -2,7 +2,7 @@
 
 import { ApiError, request } from "../shared/api.js";
 import { inputOf } from "./attached.js";
-import { answerNow, GRACE_S, Reading, stop } from "./reading.js";
+import { answerNow, begin, Reading, stop } from "./reading.js";
 import { ended } from "./running.js";
 import { promptFields, turnFields } from "./settings.js";
 
@@ -19,8 +19,7 @@ export async function runTurn({ conversation, question, store, tools, settings, 
     tools: toolList(store, tools, settings),
     include: ["firsttoken:sources", "firsttoken:trace"],
   };
-  const headers = { "X-Firsttoken-On-Disconnect": String(GRACE_S) };
-  const response = await request("POST", "/v1/responses", { body, signal, headers });
+  const response = await begin(body, signal);
   const reading = new Reading({ signal, reconnecting: () => answer.reconnect() });
   await show(reading, response, { conversation, begun }, answer);
 }
