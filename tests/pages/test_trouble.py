@@ -82,6 +82,30 @@ async def test_a_lost_session_says_how_to_sign_in_again(
     complaints.clear()
 
 
+async def test_an_answer_whose_session_ends_goes_on_after_the_next_sign_in(
+    open_page: OpenPage, scripted: ScriptedWorker, complaints: list[str]
+) -> None:
+    async def broken(stream: Stream) -> None:
+        await stream.begin_text()
+        await stream.text("It goes ")
+        scripted.signed_in = False
+
+    async def whole(stream: Stream) -> None:
+        await stream.begin_text()
+        await stream.text("It goes on.")
+        await stream.end_text("It goes on.")
+        await stream.complete()
+
+    scripted.script, scripted.rest = broken, whole
+    page = await open_page(scripted.url)
+    await ask(page, "Go on")
+    await expect(page.locator(".problem")).to_contain_text("You are signed out.")
+    scripted.signed_in = True
+    await page.get_by_role("button", name="Sign in").click()
+    await expect(page.locator(".prose")).to_have_text("It goes on.")
+    complaints.clear()
+
+
 async def test_a_spent_budget_says_so_and_is_not_asked_again_by_itself(
     open_page: OpenPage, scripted: ScriptedWorker, complaints: list[str]
 ) -> None:

@@ -53,7 +53,7 @@ export class Reading {
       try {
         return await this.connect();
       } catch (error) {
-        if (!(error instanceof ApiError)) throw error;
+        if (!(error instanceof ApiError) || error.status === 401) throw error; // who signs in again finds the answer
         if (error.status !== 0 && error.status < 500 && error.status !== 429) break;
       }
     }
