@@ -3,6 +3,7 @@
 import { ApiError } from "../shared/api.js";
 import { byId, el } from "../shared/dom.js";
 import { icon } from "../shared/icons.js";
+import { comeBack } from "../shared/place.js";
 import { signInButton } from "../shared/sign-in-button.js";
 import { themeSwitch } from "../shared/theme.js";
 import { DocumentsPanel } from "../documents/panel.js";
@@ -349,4 +350,5 @@ function takeBack() {
 }
 
 for (const slot of document.querySelectorAll("[data-icon]")) slot.prepend(icon(slot.dataset.icon));
+comeBack();
 new Chat().start();
