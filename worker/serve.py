@@ -20,19 +20,19 @@ from typing import Any, TypeVar
 
 from inference.embedding.registry import Embedders
 from inference.model import ChatModel
-from inference.provisioning.catalogue import SMOL_CHAT
 from inference.trace import Trace
 from migrations.pool import Database
 from worker.config import PROJECT, Config
 from worker.database import open_database
-from worker.engines.engine_config import open_embedders
+from worker.engines.engine_config import is_fetched, open_embedders
 from worker.engines.local_model import open_model
+from worker.engines.model_names import check_files
 from worker.errors import StartError
 from worker.home import Home
 from worker.lifecycle.address import bind
 from worker.lifecycle.crew.member import Member
 from worker.lifecycle.process import LoadProgress, StopSignals, function_at
-from worker.lifecycle.ready_file import FIRST_START
+from worker.lifecycle.ready_file import FIRST_START, check_folder
 from worker.lifecycle.supervisor import Supervisor
 
 T = TypeVar("T")
@@ -96,8 +96,7 @@ def has_own_model(config: Config, home: Home) -> bool:
     """Whether there is one model, in this process, and its weights need not be fetched."""
     if config.engines is not None or config.models is not None or home.models_file.exists():
         return False
-    fetches = config.weights is not None and str(config.model or SMOL_CHAT.name) == SMOL_CHAT.name
-    return not fetches or SMOL_CHAT.is_current(home.models / SMOL_CHAT.file_name)
+    return not is_fetched(config)
 
 
 async def serve(config: Config, *, began: float, member: Member | None = None) -> None:
@@ -107,8 +106,10 @@ async def serve(config: Config, *, began: float, member: Member | None = None) -
     """
     if config.docs not in (None, PROJECT / "docs") and not config.docs.is_dir():
         raise StartError(f"there is no folder {config.docs} (--docs)")
+    check_folder(config.ready_file)
     stop, home = StopSignals.by_signals(), Home(config.home)
     home.prepare()
+    check_files(config)
     if member is not None:
         async with member.on_duty(stop), begun(config, home) as parts:
             serve_in_crew = await _imported(parts, "worker.serving.serve_in_crew")

@@ -52,7 +52,7 @@ from worker.home import Home
 from worker.lifecycle.agent_files import read_agents
 from worker.lifecycle.prewarm import prefill_shared_prefixes, read_answered_questions
 from worker.lifecycle.process import LoadProgress
-from worker.lifecycle.supervisor import Supervisor
+from worker.lifecycle.supervisor import Supervisor, all_of
 from worker.lifecycle.tool_servers import ToolServers, open_tool_servers
 from worker.runs.admission import Admission, DailyBudgets
 from worker.runs.attachments import Attachments
@@ -84,9 +84,10 @@ async def open_services(
     config: Config, home: Home, parts: Parts, member: str = ""
 ) -> AsyncIterator[tuple[Services, Runs, BatchWorker]]:
     """Open the other parts as well: the slowest of all determines the start time. What a model is made of may have to
-    be fetched before. `member` is the name within the crew, if there is one."""
+    be fetched before. The first failure ends the start: nobody waits for a large model to learn of a small mistake.
+    `member` is the name within the crew, if there is one."""
     agent_registry, secret, supervisor = read_agents(config), read_secret(config, home), parts.supervisor
-    start = parts.trace
+    start, exporter = parts.trace, _exporter(config)
     async with AsyncExitStack() as stack:
         on_request = bool(config.mcp_origins or config.mcp_private_origins)
 
@@ -108,23 +109,21 @@ async def open_services(
                 await retriever.warm_up()
             return retriever
 
-        opened = await asyncio.gather(
+        async def replicated() -> Database:
+            return await parts.begin("replica", open_replica(config, await parts.database))
+
+        opened = await all_of(
             parts.database,
             models(),
             parts.embedders,
             reranking,
             searching(),
             parts.begin("tool_servers", open_tool_servers(agent_registry, supervisor, on_request=on_request)),
-            return_exceptions=True,
+            replicated(),
         )
-        failed = next((failure for failure in opened if isinstance(failure, BaseException)), None)
-        if failed is not None:
-            raise failed
-        database, engines, embedders, reranker, retriever, servers = cast(
-            tuple[Database, ActiveEngines, Embedders, CrossEncoder | None, Retriever, ToolServers], opened
+        database, engines, embedders, reranker, retriever, servers, replica = cast(
+            tuple[Database, ActiveEngines, Embedders, CrossEncoder | None, Retriever, ToolServers, Database], opened
         )
-        exporter = _exporter(config)
-        replica = await stack.enter_async_context(open_replica(config, database))
         name = "/".join(filter(None, (gethostname(), member)))
         held = (database, engines, embedders, reranker, retriever, servers)
         services = _assemble(config, agent_registry, secret, supervisor, *held, exporter, replica, name)

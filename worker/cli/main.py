@@ -95,19 +95,21 @@ def _failures() -> tuple[type[BaseException], ...]:
     from migrations.runner import MigrationError
     from retrieval.errors import RetrievalError
 
-    ours = (StartError, EmbeddedPostgresError, MigrationError, UnsafeRole, InferenceError, RetrievalError, AgentError)
-    return (*ours, asyncpg.PostgresError, *DATABASE_AWAY)
+    ours = (StartError, ConfigError, EmbeddedPostgresError, MigrationError, UnsafeRole)
+    of_packages = (InferenceError, RetrievalError, AgentError)
+    return (*ours, *of_packages, asyncpg.PostgresError, *DATABASE_AWAY)
 
 
 def _run_crew(config: Config, flags: dict[str, str], began: float) -> int:
     """Models and servers are for the members alone: this process stays small."""
     import uvloop
 
+    from agents.errors import AgentError
     from worker.lifecycle.crew.crew import serve_crew
 
     try:
         uvloop.run(serve_crew(config, began=began, flags=flags))
-    except (StartError, OSError) as error:
+    except (StartError, ConfigError, AgentError, OSError) as error:
         return _fail(error)
     return 0
 

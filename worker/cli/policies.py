@@ -104,4 +104,4 @@ async def list_agents(config: Config) -> None:
     if problems := agent_registry.problems(NAMES, models.names if models else None):
         raise StartError(" ".join(problems))
     if models:
-        check_files(config, models)
+        check_files(config)

@@ -240,7 +240,7 @@ async def reload_models(config: Config) -> None:
     models = await asyncio.to_thread(read_models, config)
     if models is None:
         raise StartError("there is no models.toml in the home folder (--models), so there is nothing to reload")
-    await asyncio.to_thread(check_files, config, models)
+    await asyncio.to_thread(check_files, config)
     try:
         ready = orjson.loads(await asyncio.to_thread(Home(config.home).ready_file.read_bytes))
         os.kill(int(ready["pid"]), signal.SIGUSR1)

@@ -76,6 +76,13 @@ def engine_config(config: Config) -> EngineConfig:
     return Calibrations(home.calibrations).applied(engine)
 
 
+def is_fetched(config: Config) -> bool:
+    """Whether the weights of the model are not here, and a start fetches them."""
+    if config.weights is None or str(config.model or SMOL_CHAT.name) != SMOL_CHAT.name:
+        return False
+    return not SMOL_CHAT.is_current(Home(config.home).models / SMOL_CHAT.file_name)
+
+
 def versions(config: Config) -> tuple[FileVersion, ...]:
     """The contents that an engine would compute with now, the model's first. Raises ModelNotLoaded."""
     models = Home(config.home).models

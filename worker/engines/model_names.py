@@ -3,31 +3,55 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from functools import partial
 from pathlib import Path
 
 from agents.definition import AgentRegistry
+from agents.tools import NAMES
 from inference.errors import ModelNotLoaded
 from inference.llama import model_name
-from inference.provisioning.catalogue import find, names_of
+from inference.provisioning.catalogue import SMOL_CHAT, find, names_of
 from worker.config import Config
-from worker.engines.engine_config import embedder_files
+from worker.engines.engine_config import embedder_files, is_fetched, load_for, read_token, versions
 from worker.engines.model_aliases import ModelAliases
-from worker.engines.model_file import ModelFile
+from worker.engines.model_file import read_models
 from worker.errors import StartError
 from worker.home import Home
 from worker.lifecycle.agent_files import read_agents
 
 
-def check_files(config: Config, models: ModelFile) -> None:
-    """What a worker would find in them at its start, without one. Raises StartError if agents, surfaces or aliases name
-    models that would not be there, or a model has no file; InvalidAgents."""
-    for name, table in models.models.items():
-        try:
-            find(table.applied(config).model, Home(config.home).models) if table.engines is None else None
-        except ModelNotLoaded as error:
-            raise StartError(f"models.{name}.model: {error} (--models)") from None
-    beside = [*map(model_name, embedder_files(config)), *([model_name(config.reranker)] if config.reranker else [])]
-    names_at_work(config, read_agents(config), models.aliases, models.names, beside, files={})
+def check_files(config: Config) -> None:
+    """What a start would find in the files that the settings name, found in milliseconds and before anything is loaded.
+    Raises StartError if one does not exist, or refers to something that would not be there; InvalidAgents,
+    InvalidModels."""
+    agent_registry, file = read_agents(config), read_models(config)
+    if file is None:
+        models, aliases = [load_for("--model", _model, config)], dict[str, str]()
+    else:
+        models, aliases = file.names, file.aliases
+        for name, table in file.models.items():
+            try:
+                _model(table.applied(config))
+            except ModelNotLoaded as error:
+                raise StartError(f"models.{name}.model: {error} (--models)") from None
+    if config.engines is not None or (file and file.elsewhere()):
+        read_token(config)
+    beside = list(map(model_name, embedder_files(config)))
+    if config.reranker is not None:
+        find_reranker = partial(find, folder=Home(config.home).models)
+        beside.append(model_name(load_for("--reranker", find_reranker, config.reranker)))
+    names_at_work(config, agent_registry, aliases, models, beside, files={}, tools=NAMES)
+
+
+def _model(config: Config) -> str:
+    """The name of the model that these settings describe. Raises ModelNotLoaded if a file of it is not here and will
+    not be fetched."""
+    if is_fetched(config):
+        return SMOL_CHAT.name
+    path = find(config.model, Home(config.home).models)
+    if config.engines is None:
+        versions(config)
+    return model_name(path)
 
 
 def names_at_work(

@@ -58,6 +58,12 @@ def _command() -> str:
     return "firsttoken" if which("firsttoken") else relpath(Path(sys.executable).parent / "firsttoken")
 
 
+def check_folder(path: Path | None) -> None:
+    """Before a start that would end with its ready file. Raises StartError."""
+    if path is not None and not path.absolute().parent.is_dir():
+        raise StartError(f"there is no folder for {path} (--ready-file)")
+
+
 @contextmanager
 def ready_files(paths: list[Path], ready: Ready) -> Iterator[None]:
     """The files exist while requests are served. Another worker of this home may have written its own since."""

@@ -13,7 +13,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from migrations.pool import DATABASE_AWAY
 
@@ -65,6 +65,17 @@ async def first_of(*waits: Awaitable[object], within_s: float | None = None) -> 
     tasks = [asyncio.ensure_future(wait) for wait in waits]
     try:
         await asyncio.wait(tasks, timeout=within_s, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+
+
+async def all_of(*waits: Awaitable[Any]) -> list[Any]:
+    """Their results. Raises the first failure, as soon as the others are cancelled."""
+    tasks = [asyncio.ensure_future(wait) for wait in waits]
+    try:
+        return await asyncio.gather(*tasks)
     finally:
         for task in tasks:
             task.cancel()

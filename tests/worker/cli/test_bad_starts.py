@@ -32,6 +32,12 @@ class Start:
         return self.sentence
 
 
+DICE, OTHER = b'[agents.a]\ntools = ["dice"]\n', b'[agents.a]\nmodel = "other"\n'
+TYPO, MISSING, Q8 = b"[models.a]\ncontxt = 5\n", b'[models.a]\nmodel = "x"\n', b'[models.a]\nkv_type = "q8_0"\n'
+NO_FLASH = ("--flash-attention", "off")
+TOKEN = ("--engines", "http://127.0.0.1:1", "--token-file", "HOME/no.token")
+
+
 def writes(name: str, content: bytes = FOREIGN) -> Callable[[Path], object]:
     return lambda home: (home / name).write_bytes(content)
 
@@ -91,6 +97,36 @@ def test_a_start_that_cannot_be_says_what_to_do_in_one_line(start: Start, home: 
     )
     assert all(part in line for part in start.told), line
     assert "secret/of" not in line and ":secret" not in line
+
+
+NOWHERE = {"DATABASE_URL": "postgresql://nobody@127.0.0.1:1/none"}  # told first, if it were asked first
+MISTAKES = [
+    Start("an agent has a tool that is none", ("there is no tool 'dice'",), writes("agents.toml", DICE)),
+    Start("an agent has a model that is none", ("needs the model 'other'",), writes("agents.toml", OTHER)),
+    Start("an alias has a model that is none", ("The alias gpt", "'other'"), arguments=("--alias", "gpt=other")),
+    Start("a table has a key that is none", ("models.toml:2", "did you mean context"), writes("models.toml", TYPO)),
+    Start("a table has a model that is none", ("models.a.model: no model x",), writes("models.toml", MISSING)),
+    Start("a table conflicts with a flag", ("needs flash attention",), writes("models.toml", Q8), NO_FLASH),
+    Start("an adapter is not there", ("no.gguf", "--lora"), arguments=("--lora", "HOME/no.gguf")),
+    Start("an embedder is not there", ("no.gguf", "--embedders"), arguments=("--embedders", "HOME/no.gguf")),
+    Start("the reranker is not there", ("no.gguf", "--reranker"), arguments=("--reranker", "HOME/no.gguf")),
+    Start("the token is not there", ("no.token", "--token-file"), arguments=TOKEN),
+    Start("the ready file has no folder", ("no folder", "--ready-file"), arguments=("--ready-file", "HOME/no/ready")),
+]
+
+
+@pytest.mark.parametrize("mistake", MISTAKES, ids=str)
+def test_a_mistake_in_the_files_is_told_before_anything_begins(mistake: Start, home: Path) -> None:
+    mistake.happen(home)
+    arguments = [argument.replace("HOME", str(home)) for argument in mistake.arguments]
+    line = complaint("serve", "--home", str(home), "--port", "0", *arguments, **NOWHERE)
+    assert all(part in line for part in mistake.told), line
+
+
+def test_several_workers_learn_of_a_mistake_before_anything_begins(home: Path) -> None:
+    writes("agents.toml", DICE)(home)
+    line = complaint("serve", "--home", str(home), "--port", "0", "--workers", "2", **NOWHERE)
+    assert "there is no tool 'dice'" in line
 
 
 def test_a_worker_starts_whatever_the_files_say_that_it_can_make_again(home: Path) -> None:

@@ -18,7 +18,17 @@ from tests.worker.answering import MODEL, get, post, services_with
 from tests.worker.harness import Client
 from tests.worker.sharing import signed_in
 from worker.lifecycle import supervisor as module
-from worker.lifecycle.supervisor import DOWN_FAILURES, RETRY_MAX_S, RETRY_S, Healthy, Part, Supervisor, Vitals, retry_s
+from worker.lifecycle.supervisor import (
+    DOWN_FAILURES,
+    RETRY_MAX_S,
+    RETRY_S,
+    Healthy,
+    Part,
+    Supervisor,
+    Vitals,
+    all_of,
+    retry_s,
+)
 from worker.routes import health
 from worker.telemetry.prometheus import Metrics
 
@@ -51,6 +61,24 @@ class Task:
             return
         healthy()
         await asyncio.Event().wait()
+
+
+async def test_of_what_is_awaited_together_the_first_failure_is_told_when_the_others_are_over() -> None:
+    told = list[str]()
+
+    async def slow() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            told.append("over")
+
+    async def fails() -> None:
+        raise ValueError("small")
+
+    with pytest.raises(ValueError, match="small"):
+        await all_of(slow(), fails())
+    assert told == ["over"]
+    assert await all_of(asyncio.sleep(0, "a"), asyncio.sleep(0, "b")) == ["a", "b"]
 
 
 @pytest.mark.parametrize(

@@ -27,13 +27,14 @@ from worker.config import Config, settings
 from worker.engines.engine_config import load_for, read_token, versions
 from worker.engines.exchange import EngineTransport
 from worker.engines.model_file import InvalidModels, ModelFile, ModelTable, read_models
+from worker.engines.model_names import check_files
 from worker.errors import StartError
 from worker.home import Home, write_atomically
 from worker.lifecycle.address import reserve
 from worker.lifecycle.crew.child import Child
 from worker.lifecycle.crew.member import socket_in
 from worker.lifecycle.process import StopSignals, give_notice
-from worker.lifecycle.ready_file import FIRST_START, Ready, ready_files
+from worker.lifecycle.ready_file import FIRST_START, Ready, check_folder, ready_files
 from worker.lifecycle.supervisor import first_of
 
 ENGINE, FILE = "engine", "models.toml"
@@ -147,8 +148,10 @@ async def serve_crew(config: Config, *, began: float, flags: Mapping[str, str]) 
 
     Raises StartError.
     """
+    check_folder(config.ready_file)
     stop, home = StopSignals.by_signals(), Home(config.home)
     home.prepare()
+    check_files(config)
     if home.is_new:
         print(FIRST_START, flush=True)
     with (
