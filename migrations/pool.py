@@ -10,8 +10,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeAlias, TypeVar
@@ -26,6 +26,7 @@ Connection: TypeAlias = "PoolConnectionProxy[asyncpg.Record]"
 # Lets a caller add statements to a transaction of another module.
 Also: TypeAlias = Callable[[Connection], Awaitable[None]]
 
+POSTGRES_PORT = 5432
 POOL_SIZE_MAX = 8  # more than a worker's statements keep busy, since none is held while a stream is open
 STATEMENTS_KEPT = 100  # prepared statements per connection, the driver's default; there are fewer
 # How long a caller waits for a connection, and then for each statement, before the database counts as unavailable.
@@ -33,6 +34,7 @@ STATEMENTS_KEPT = 100  # prepared statements per connection, the driver's defaul
 ACQUIRE_S = 5.0
 QUEUE_S_MAX = 20.0  # but no caller waits longer than clients do
 COMMAND_TIMEOUT_S = 30.0
+CONNECT_TIMEOUT_S = 10.0  # a server that responds at all does so within a second, even from another continent
 # A connection that takes longer to clean up is cut: a hanging server would otherwise block the caller that returns it.
 UNDO_S = 0.5
 AGAIN_S = 0.1  # between two attempts at a transaction that must succeed
@@ -127,18 +129,20 @@ class Database:
         """
         logging.getLogger("asyncpg.pool").addFilter(_in_one_line)
         behind_pooler = direct is not None
-        pool = await asyncpg.create_pool(
-            dsn,
-            min_size=1,
-            max_size=size_max,
-            max_inactive_connection_lifetime=0 if _is_local(dsn) else IDLE_S_MAX,
-            command_timeout=COMMAND_TIMEOUT_S,
-            init=_prepare_behind_pooler if behind_pooler else _prepare,
-            reset=_skip_reset,
-            server_settings=_settings(role),
-            statement_cache_size=0 if behind_pooler else STATEMENTS_KEPT,  # each transaction may be on another server
-            max_cached_statement_lifetime=0,  # forgotten, each would take a round trip more before a first token
-        )
+        with naming(dsn):
+            pool = await asyncpg.create_pool(
+                dsn,
+                min_size=1,
+                max_size=size_max,
+                max_inactive_connection_lifetime=0 if _is_local(dsn) else IDLE_S_MAX,
+                timeout=CONNECT_TIMEOUT_S,
+                command_timeout=COMMAND_TIMEOUT_S,
+                init=_prepare_behind_pooler if behind_pooler else _prepare,
+                reset=_skip_reset,
+                server_settings=_settings(role),
+                statement_cache_size=0 if behind_pooler else STATEMENTS_KEPT,  # each transaction may be elsewhere
+                max_cached_statement_lifetime=0,  # forgotten, each would take a round trip more before a first token
+            )
         database = cls(pool, direct or Login(dsn, role), behind_pooler=behind_pooler)
         try:
             await database._refuse_privileged_role()
@@ -357,6 +361,17 @@ async def _skip_reset(_: asyncpg.Connection[asyncpg.Record]) -> None:
 def _is_local(dsn: str) -> bool:
     """Whether the DSN names a socket of this machine. Without a host, the environment decides, so it does not count."""
     return parse_qs(urlsplit(dsn).query).get("host", [""])[0].startswith("/")
+
+
+@contextmanager
+def naming(dsn: str) -> Iterator[None]:
+    """Where a connection to this server times out, the error says which one it is."""
+    try:
+        yield
+    except TimeoutError:
+        url = urlsplit(dsn)
+        where = f" from {url.hostname} port {url.port or POSTGRES_PORT}" if url.hostname else ""
+        raise TimeoutError(f"no answer{where} within {CONNECT_TIMEOUT_S:g} s") from None
 
 
 def _in_one_line(record: logging.LogRecord) -> bool:

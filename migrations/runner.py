@@ -15,6 +15,9 @@ from typing import TypeAlias
 
 import asyncpg
 
+from migrations import pool
+from migrations.pool import naming
+
 Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
 
 LOCK_ID = int.from_bytes(hashlib.sha256(b"firsttoken.migrations").digest()[:8], signed=True)
@@ -22,7 +25,6 @@ LOCK_WAIT_S = 300.0  # the longest that another worker's migration may take
 LOCK_POLL_S = 0.1
 TABLE_LOCK_TIMEOUT = "30s"  # a forgotten psql session must not hang every worker's start
 SERVER_VERSION_MIN = 15
-CONNECT_TIMEOUT_S = 10.0  # a server that responds at all does so within a second, even from another continent
 PGVECTOR_MIN = (0, 8)  # the first version whose index scan continues until enough rows pass the filter
 
 SETTING = "DATABASE_URL"
@@ -123,7 +125,8 @@ async def _connect(dsn: str, setting: str) -> Connection:
     """Raises MigrationError."""
     settings = {"application_name": "firsttoken migrate", "lock_timeout": TABLE_LOCK_TIMEOUT}
     try:
-        return await asyncpg.connect(dsn, timeout=CONNECT_TIMEOUT_S, server_settings=settings)
+        with naming(dsn):
+            return await asyncpg.connect(dsn, timeout=pool.CONNECT_TIMEOUT_S, server_settings=settings)
     except UNREACHABLE as error:
         # Without the cause, which may quote a part of the URL that was parsed as the port.
         raise MigrationError(f"The database cannot be reached: {why_unreachable(error, setting)}.") from None
@@ -133,7 +136,7 @@ def why_unreachable(error: Exception, setting: str = SETTING) -> str:
     """Why a connection failed, and what to do. Never quotes the URL of the setting, which may contain a password."""
     said = " ".join(str(error).split()).rstrip(".")
     if isinstance(error, TimeoutError):
-        return f"no answer within {CONNECT_TIMEOUT_S:.0f} s: check the host and the port in {setting}"
+        return f"{said or 'no answer in time'}: check the host and the port in {setting}"
     if isinstance(error, ValueError):  # also asyncpg's own errors about a URL
         return (
             f"{setting} is not valid: it must be postgresql://USER:PASSWORD@HOST:PORT/DATABASE, with special "

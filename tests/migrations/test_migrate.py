@@ -12,6 +12,7 @@ import asyncpg
 import pytest
 
 from migrations.embedded import EmbeddedPostgres
+from migrations.pool import Database
 from migrations.runner import (
     Migration,
     MigrationError,
@@ -133,10 +134,15 @@ async def test_an_unreachable_server_is_one_sentence(empty_dsn: str) -> None:
 
 
 async def test_a_server_that_accepts_and_never_answers_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("migrations.runner.CONNECT_TIMEOUT_S", 0.05)
-    told = pytest.raises(MigrationError, match=r"no answer within .* check the host and the port in DATABASE_URL")
-    with socket.create_server(("127.0.0.1", 0)) as silent, told:
-        await migrate(f"postgresql://a:b@127.0.0.1:{silent.getsockname()[1]}/c")
+    monkeypatch.setattr("migrations.pool.CONNECT_TIMEOUT_S", 0.05)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        dsn, told = f"postgresql://a:b@127.0.0.1:{port}/c", f"no answer from 127.0.0.1 port {port} within 0.05 s"
+        with pytest.raises(MigrationError, match=f"{told}: check the host and the port in DATABASE_URL"):
+            await migrate(dsn)
+        with pytest.raises(TimeoutError, match=told):
+            async with asyncio.timeout(30):  # half of what the driver would wait
+                await Database.connect(dsn)
 
 
 async def test_a_user_that_the_server_does_not_know_is_told_to_check_the_url(empty_dsn: str) -> None:
@@ -204,7 +210,7 @@ async def test_a_database_that_was_restored_without_its_role_is_said_to_need_it(
         (ConnectionRefusedError(111, "Connect call failed"), "check that it runs"),
         (asyncpg.ProtocolViolationError("unsupported startup parameter: lock_timeout"), "--database-direct-url"),
         (asyncpg.ProtocolViolationError("password authentication failed"), "check the user and the password"),
-        (TimeoutError(), "no answer within 10 s"),
+        (TimeoutError("no answer from a port 5 within 10 s"), "within 10 s: check the host and the port"),
         (ValueError("Port could not be cast to integer value as 'hunter2'"), "percent-encoded"),
     ],
 )
