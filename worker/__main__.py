@@ -1,9 +1,18 @@
-"""`python -m worker` is the command `firsttoken`."""
+"""The command `firsttoken`, which is also `python -m worker`. Signals are handled before anything else is imported."""
 
 from __future__ import annotations
 
 import sys
 
-from worker.cli.main import main
+from worker.cli.early_signals import handle_early
 
-sys.exit(main())
+
+def main() -> int:
+    handle_early()
+    from worker.cli.main import main
+
+    return main()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

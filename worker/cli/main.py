@@ -12,6 +12,7 @@ from typing import Any
 
 from migrations.embedded.errors import remedy
 from worker.cli.arguments import SETTING_NAMES
+from worker.cli.early_signals import EXIT_INTERRUPTED, leave_to_loop
 from worker.cli.parser import ENGINE, SERVE, parser
 from worker.config import VERSION, Config, load, prepare_process, unknown_variables
 from worker.errors import StartError
@@ -21,7 +22,7 @@ from worker.setting import ConfigError
 
 log = logging.getLogger("firsttoken")
 
-EXIT_FAILED, EXIT_INTERRUPTED, EXIT_UNREAD = 1, 130, 141
+EXIT_FAILED, EXIT_UNREAD = 1, 141
 STANDARD_ERROR = 2  # the last of the three descriptors that every process has
 LOG_FORMAT = "%(asctime)s %(levelname)-7s {who}%(name)s: %(message)s"
 
@@ -74,7 +75,9 @@ def _run(command: str, config: Config, options: dict[str, Any], member: Member |
     import uvloop
 
     try:
-        uvloop.run(_stoppable(function_at(command)(config, **options)))
+        running = _stoppable(function_at(command)(config, **options))
+        leave_to_loop()
+        uvloop.run(running)
     except BrokenPipeError:  # the reader of the output has closed the pipe: not an error
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_UNREAD
@@ -108,6 +111,7 @@ def _run_crew(config: Config, flags: dict[str, str], began: float) -> int:
     from worker.lifecycle.crew.crew import serve_crew
 
     try:
+        leave_to_loop()
         uvloop.run(serve_crew(config, began=began, flags=flags))
     except (StartError, ConfigError, AgentError, OSError) as error:
         return _fail(error)

@@ -19,12 +19,32 @@ from migrations.embedded.placement import POSTGRES_MAJOR, placement_of
 from migrations.embedded.postmaster import PidFile, is_listening
 from tests.serving import ROOT, START_TIMEOUT_S, STOP_TIMEOUT_S, Worker, clean_environment
 
+GOES_ON = 7
+
 
 def wait_for(home: Path, pattern: str) -> None:
     give_up_at = time.monotonic() + START_TIMEOUT_S
     while not list(home.glob(pattern)):
         assert time.monotonic() < give_up_at, pattern
         time.sleep(0.002)
+
+
+@pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=str)
+@pytest.mark.parametrize("module", ["argparse", "uvloop"])
+def test_a_signal_during_the_imports_ends_the_process_silently_or_is_ignored(
+    number: signal.Signals, module: str, tmp_path: Path
+) -> None:
+    """The first that our command imports, and the last before its event loop."""
+    (tmp_path / f"{module}.py").write_text(f"import os\nos.kill(os.getpid(), {number:d})\nos._exit({GOES_ON})\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "worker", "version"],
+        cwd=ROOT,
+        env=clean_environment(PYTHONPATH=str(tmp_path)),
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),
+        capture_output=True,
+        timeout=START_TIMEOUT_S,
+    )
+    assert (done.returncode, done.stderr) == (GOES_ON if number == signal.SIGUSR1 else 130, b"")
 
 
 MOMENTS = {
