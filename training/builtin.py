@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from datetime import date, timedelta
 from typing import Any
 
 from agents.tool import ToolError
@@ -12,7 +14,7 @@ from agents.tools.calculator import calculator
 from agents.tools.convert_units import convert_units
 from agents.tools.current_time import current_time
 from training.functions import Call
-from training.values import POOLS, Chooser, capital, lines, sections
+from training.values import POOLS, SMALL, Chooser, capital, lines, sections
 
 SCHEMAS = [tool.schema for tool in (calculator, current_time, convert_units)]
 LARGEST = 1e9  # longer results teach nothing but digits
@@ -24,6 +26,13 @@ ASKED = sections("requests.txt")
 SUMS, STORIES, AFTER = ([line.split(" => ") for line in ASKED[name]] for name in ("sums", "stories", "after"))
 NUMBERS = {"a": (2, 9999), "b": (2, 999), "c": (1, 60), "d": (2, 40), "e": (2, 6)}  # c is a percentage
 STORY_SHARE, DATE_SHARE, HERE_SHARE = 0.4, 0.4, 0.08  # of the sums; of the clocks
+HERE = {"date": "today", "time": "now", "tomorrow": "tomorrow here"}  # without a place
+TOLD = {"The": "date", "Tomorrow": "tomorrow"}  # begin the answers to these kinds
+BARE_SHARE = 0.3  # of the amounts of another conversion come without a unit
+SPELLED_SHARE = 0.1  # of the numbers are in words
+PERCENT = re.compile(r"([\d.]+) \* [\d.]+ / 100")
+TENS = ["twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"]
+TEENS = ["thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +52,11 @@ class Asked:
         """The same kind of thing once more, as in "and in London?"."""
         match self.call["name"]:
             case "current_time":
-                return time(choose, "time_again", "date" if self.answer.startswith("The date") else "time")
+                return time(choose, "time_again", TOLD.get(self.answer.split()[0], "time"))
             case "calculator":
+                share = PERCENT.fullmatch(self.call["arguments"]["expression"])
+                if share and choose.chance(0.6) and (made := _share(choose, share[1])):
+                    return made
                 return (choose.chance(0.5) and _after(choose, self)) or sum_(choose, "sum_again")
         value, source, last = self.call["arguments"].values()
         units = [unit for line in UNITS if source in line for unit in line if unit not in (source, last)]
@@ -52,7 +64,8 @@ class Asked:
             return _converted(choose.pick(ASKED["other_unit"]), value, source, choose.pick(units))
         if choose.chance(0.6):
             told, value = _amount(choose)
-            return _converted(choose.pick(ASKED["other_amount"]).format(f"{told} {source}"), value, source, last)
+            told = told if choose.chance(BARE_SHARE) else f"{told} {source}"
+            return _converted(choose.pick(ASKED["other_amount"]).format(told), value, source, last)
         made = conversion(choose)
         return replace(made, text=choose.pick(ASKED["conversion_again"]).format(made.thing))
 
@@ -68,6 +81,13 @@ def sum_(choose: Chooser, form: str = "sum") -> Asked:
         asked = _calculated(text, expression.format(**named), told, "that" if story else thing)
         if asked is not None and not (story and "-" in asked.answer):
             return asked
+
+
+def _share(choose: Chooser, whole: str) -> Asked | None:
+    """Another percentage of the same."""
+    share = _number(choose, *NUMBERS["c"])
+    text, told = choose.pick(ASKED["other_share"]).format(share), f"{share}% of {whole}"
+    return _calculated(text, f"{whole} * {share} / 100", f"{told} is {{r}}.", told)
 
 
 def _after(choose: Chooser, before: Asked) -> Asked | None:
@@ -98,9 +118,23 @@ def _number(choose: Chooser, low: int, high: int) -> str:
 
 
 def _written(choose: Chooser, number: str) -> str:
-    """With thousands separators, as people write large numbers."""
+    """With thousands separators, as people write large numbers, or in words."""
     whole, point, rest = number.partition(".")
+    if not point and choose.chance(SPELLED_SHARE):
+        return _spelled(int(whole))
     return number if len(whole) < 4 or choose.chance(0.3) else f"{int(whole):,}{point}{rest}"
+
+
+def _spelled(number: int) -> str:
+    """In words, below a million."""
+    for size, name in ((1000, "thousand"), (100, "hundred")):
+        if number >= size:
+            head, rest = divmod(number, size)
+            return f"{_spelled(head)} {name}{f' {_spelled(rest)}' if rest else ''}"
+    if number < 20:
+        return [*SMALL, *TEENS][number]
+    ten, one = divmod(number, 10)
+    return TENS[ten - 2] + (f"-{SMALL[one]}" if one else "")
 
 
 def _calculated(text: str, expression: str, answer: str, thing: str) -> Asked | None:
@@ -115,19 +149,18 @@ def _calculated(text: str, expression: str, answer: str, thing: str) -> Asked | 
 
 
 def time(choose: Chooser, form: str = "", kind: str = "") -> Asked:
-    """A clock; `kind` is "date", "time" or "both"."""
-    kind = kind or (choose.pick(("both", "date", "date")) if choose.chance(DATE_SHARE) else "time")
+    """A clock; `kind` is "date", "time", "tomorrow" or "both"."""
+    kind = kind or (choose.pick(("both", "date", "date", "date", "tomorrow")) if choose.chance(DATE_SHARE) else "time")
     place, zone = choose.pick(list(ZONES.items()))
     text = choose.pick(ASKED[form or kind]).format(place)
-    if not form and kind != "both" and choose.chance(HERE_SHARE):
+    if not form and kind in HERE and choose.chance(HERE_SHARE * (6 if kind == "tomorrow" else 1)):
         place = zone = "UTC"
-        text = choose.pick(ASKED["today" if kind == "date" else "now"])
-    result = {
-        "timezone": zone,
-        "date": f"{choose.between(2024, 2031)}-{choose.between(1, 12):02d}-{choose.between(1, 28):02d}",
-        "time": f"{choose.between(0, 23):02d}:{choose.between(0, 59):02d}",
-    }
-    answer = choose.pick(POOLS[f"told {kind}"]).format(place=place, **result)
+        text = choose.pick(ASKED[HERE[kind]])
+    today = date(choose.between(2024, 2031), choose.between(1, 12), choose.between(1, 28))
+    clock = f"{choose.between(0, 23):02d}:{choose.between(0, 59):02d}"
+    result = {"timezone": zone, "date": str(today), "time": clock}
+    told = choose.pick(POOLS[f"told {kind}"])
+    answer = told.format(place=place, tomorrow=today + timedelta(1), **result)
     return _asked(text, "current_time", {"timezone": zone}, result, answer, place)
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from random import Random
 from typing import Any, Literal
 
-from training import builtin, functions, passages, plural
+from training import builtin, functions, passages, plural, tasks
 from training.functions import Call, Function, Request, Tool, spaced, typed
 from training.joined import joined, woven
 from training.talk import Talk
@@ -33,8 +33,9 @@ WOVEN_SHARE = 0.5  # of such messages are about the same thing, where the tools 
 AGAIN_SHARE = 0.15  # of such messages come back to a tool
 CALLS_MAX = 6  # in a message
 DISTRACTED_SHARE = 0.3  # of the requests to the page come with passages that say nothing of them
+BETWEEN_SHARE = 0.15  # of those that follow another one
 RELATED = 8  # functions that stand together in the list are of one subject
-EARLIER_SHARE, DIALOGUE_SHARE = 0.12, 0.25  # of the questions, and of the talk
+EARLIER_SHARE, DIALOGUE_SHARE, TASK_SHARE = 0.12, 0.2, 0.4  # of the questions, and of the talk
 NEAR_SHARE = 0.5  # of the requests without a fitting tool, where near_misses.txt has some
 ALIKE_SHARE = 0.3  # of the words of a description
 VERBS = frozenset(POOLS["verb"])  # in the names of functions: those that say not what it is about
@@ -98,7 +99,7 @@ class Conversations:
         choose = self.choose
         schemas = choose.some(builtin.SCHEMAS, choose.pick((2, 2, 3, 3, 3))) if choose.chance(0.6) else builtin.SCHEMAS
         names = {schema["function"]["name"] for schema in schemas}
-        kinds = [*[self._server] * 8, *[self._documents] * 8, *[self._talk_beside] * 7]
+        kinds = [*[self._server] * 7, *[self._documents] * 8, *[self._talk_beside] * 9]
         return self._tree(schemas, [choose.pick(kinds)(names) for _ in range(choose.between(6, 11))])
 
     def plain(self) -> Tree:
@@ -184,8 +185,11 @@ class Conversations:
 
     def _talk_beside(self, names: set[str]) -> list[Message]:
         choose = self.choose
-        if choose.chance(DIALOGUE_SHARE):
-            return [message for said in self.talk.dialogue(choose) for message in exchange(*said)]
+        if (share := choose.random.random()) < DIALOGUE_SHARE + TASK_SHARE:
+            said = self.talk.dialogue(choose) if share < DIALOGUE_SHARE else choose.pick(tasks.KINDS)(choose)
+            if names and choose.chance(DISTRACTED_SHARE):  # the passages of earlier questions are gone on the platform
+                said[-1] = (passages.distracting(choose, said[-1][0]), said[-1][1])
+            return [message for each in said for message in exchange(*each)]
         branch = self._earlier()
         for at in range(choose.pick((1, 1, 1, 1, 2))):
             text, answer = self.talk.exchange(choose, page=True)
@@ -227,7 +231,8 @@ class Conversations:
             asked = asked.again(choose) if choose.chance(0.6) else choose.pick(builtin.KINDS)(choose)
             if asked.call["name"] not in names:
                 break
-            branch += _done(asked.text, [asked])
+            text = passages.distracting(choose, asked.text) if choose.chance(BETWEEN_SHARE) else asked.text
+            branch += _done(text, [asked])
         return branch + self._talk_beside(names) if choose.chance(0.1) else branch
 
     def _clocks(self) -> list[Message]:

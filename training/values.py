@@ -27,7 +27,7 @@ def lines(name: str) -> list[str]:
 
 def sections(name: str) -> dict[str, list[str]]:
     """Lines below their `[name]`."""
-    parts = re.split(r"^\[(\w+)\]\n", (DATA / name).read_text(), flags=re.MULTILINE)[1:]
+    parts = re.split(r"^\[([\w ]+)\]\n", (DATA / name).read_text(), flags=re.MULTILINE)[1:]
     return {title: text.rstrip().split("\n") for title, text in zip(parts[::2], parts[1::2], strict=True)}
 
 
