@@ -26,7 +26,6 @@ from worker.config import PROJECT, Config
 from worker.database import open_database
 from worker.engines.engine_config import is_fetched, open_embedders
 from worker.engines.local_model import open_model
-from worker.engines.model_names import check_files
 from worker.errors import StartError
 from worker.home import Home
 from worker.lifecycle.address import bind
@@ -109,7 +108,6 @@ async def serve(config: Config, *, began: float, member: Member | None = None) -
     check_folder(config.ready_file)
     stop, home = StopSignals.by_signals(), Home(config.home)
     home.prepare()
-    check_files(config)
     if member is not None:
         async with member.on_duty(stop), begun(config, home) as parts:
             serve_in_crew = await _imported(parts, "worker.serving.serve_in_crew")

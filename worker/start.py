@@ -46,7 +46,7 @@ from worker.engines.active_engines import ActiveEngines, Reloader, files_of, ope
 from worker.engines.engine_config import open_reranker
 from worker.engines.local_model import phases
 from worker.engines.model_file import ModelFile
-from worker.engines.model_names import names_at_work
+from worker.engines.model_names import check_files, names_at_work
 from worker.errors import StartError
 from worker.home import Home
 from worker.lifecycle.agent_files import read_agents
@@ -86,6 +86,7 @@ async def open_services(
     """Open the other parts as well: the slowest of all determines the start time. What a model is made of may have to
     be fetched before. The first failure ends the start: nobody waits for a large model to learn of a small mistake.
     `member` is the name within the crew, if there is one."""
+    check_files(config)
     agent_registry, secret, supervisor = read_agents(config), read_secret(config, home), parts.supervisor
     start, exporter = parts.trace, _exporter(config)
     async with AsyncExitStack() as stack:

@@ -21,7 +21,7 @@ from worker.lifecycle.agent_files import read_agents
 
 
 def check_files(config: Config) -> None:
-    """What a start would find in the files that the settings name, found in milliseconds and before anything is loaded.
+    """What a start would find in the files that the settings name, found in milliseconds, before a model is loaded.
     Raises StartError if one does not exist, or refers to something that would not be there; InvalidAgents,
     InvalidModels."""
     agent_registry, file = read_agents(config), read_models(config)

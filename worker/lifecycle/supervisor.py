@@ -72,14 +72,18 @@ async def first_of(*waits: Awaitable[object], within_s: float | None = None) -> 
 
 
 async def all_of(*waits: Awaitable[Any]) -> list[Any]:
-    """Their results. Raises the first failure, as soon as the others are cancelled."""
+    """Their results. Raises the first failure, as soon as the others are cancelled. Each is cancelled once at most:
+    `gather` would let a second cancellation through to those that clean up after a first one."""
     tasks = [asyncio.ensure_future(wait) for wait in waits]
     try:
-        return await asyncio.gather(*tasks)
+        ended, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+        for task in ended:
+            task.result()
+        return [task.result() for task in tasks]
     finally:
         for task in tasks:
             task.cancel()
-        await asyncio.wait(tasks)
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 @dataclass(frozen=True, slots=True)

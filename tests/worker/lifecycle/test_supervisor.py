@@ -81,6 +81,25 @@ async def test_of_what_is_awaited_together_the_first_failure_is_told_when_the_ot
     assert await all_of(asyncio.sleep(0, "a"), asyncio.sleep(0, "b")) == ["a", "b"]
 
 
+async def test_who_cleans_up_after_all_were_cancelled_is_not_cancelled_again() -> None:
+    told = []
+
+    async def cleans_up() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0.001)
+            told.append("clean")
+
+    waits = asyncio.create_task(all_of(asyncio.Event().wait(), cleans_up()))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    waits.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waits
+    assert told == ["clean"]
+
+
 @pytest.mark.parametrize(
     "end",
     [
