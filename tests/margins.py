@@ -4,8 +4,11 @@ A margin is how much likelier the token of a greedy draw is than the best other 
 llama.cpp computes differs in the second digit between CPUs, builds and numbers of threads, so a test may hang on what
 the model says only where every margin of the answer is larger than that by far.
 
+Nor may a prompt hang on how fast the machine is: `python -m tests.margins` is the command `firsttoken` as a patient
+worker (`tests/patient_worker.py`), with its draws noted.
+
 `note_draws` has a process write down the greedy draws of its real models; `Margins` tells which test they belong to,
-and fails one whose answers were close. `python -m tests.margins` is the command `firsttoken` with its draws noted.
+and fails one whose answers were close.
 """
 
 from __future__ import annotations
@@ -25,6 +28,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from tests.patient_worker import be_patient
 from tests.serving import run_command
 
 if TYPE_CHECKING:
@@ -185,5 +189,10 @@ class Margins:
         return [Draw(**json.loads(line)) for line in written.splitlines()]
 
 
+def prepare() -> None:
+    be_patient()
+    note_draws(Path(os.environ[FILE]))
+
+
 if __name__ == "__main__":
-    sys.exit(run_command(lambda: note_draws(Path(os.environ[FILE]))))
+    sys.exit(run_command(prepare))

@@ -136,7 +136,7 @@ def test_a_question_goes_on_with_the_result_before(client: OpenAI) -> None:
     ("question", "fact", "file"),
     [
         ("How long are traces kept?", "seven days", "operations.md"),
-        ("What is the default limit of steps of a turn?", "is 8", "tools.md"),
+        ("Which command revokes an API key?", "`firsttoken keys revoke`", "api.md"),
         ("What does the browser use?", "a signed session cookie", "api.md"),
     ],
 )

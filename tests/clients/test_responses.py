@@ -33,7 +33,7 @@ WEATHER: ToolParam = {
 }
 # One passage each, the task on which the bundled model cites in nine of ten cases.
 QUESTIONS = [
-    "What does the browser use?",
+    "What is stored in Postgres?",
     "Which port does the worker listen on?",
     "What does the queue span cover?",
     "Which command revokes an API key?",

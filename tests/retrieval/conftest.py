@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -14,17 +13,9 @@ from inference.embedding.embedder import Embedder
 from inference.embedding.registry import Embedders
 from migrations.pool import Database
 from retrieval.candidate import Candidate, ChunkKey
-from retrieval.config import RetrievalConfig
 from retrieval.loaders.pool import LoaderPool
 from retrieval.store import PassageStore
 from tests.inference.encoders import write_encoder
-
-BUDGETS = ("open_ms", "embed_ms", "search_ms", "rerank_ms", "reread_ms", "read_ms", "join_ms")
-
-
-def patient(**changes: Any) -> RetrievalConfig:
-    """Settings under which no stage is skipped on a machine that does much else."""
-    return RetrievalConfig(**{**dict.fromkeys(BUDGETS, 60_000.0), **changes})
 
 
 @pytest.fixture(scope="session")

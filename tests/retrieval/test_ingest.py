@@ -19,7 +19,7 @@ from retrieval.loaders import formats
 from retrieval.query import Query
 from retrieval.retriever import Retriever
 from retrieval.store import PassageStore
-from tests.retrieval.conftest import patient
+from tests.retrieval.patience import patient
 
 HARBOUR = "# Harbour\n\nShips enter the harbour at high tide.\n\n## Fees\n\nA berth costs 40 euros a night.\n"
 BREAD = "# Bread\n\nKnead flour, water and salt, then bake the dough for an hour.\n"

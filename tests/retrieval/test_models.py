@@ -27,8 +27,8 @@ from retrieval.query import Query
 from retrieval.retriever import Retriever
 from retrieval.store import FileQueue, PassageStore, UploadStore
 from tests.inference.encoders import write_encoder
-from tests.retrieval.conftest import patient
 from tests.retrieval.intake import Intake
+from tests.retrieval.patience import patient
 
 BUNDLED, WORDS = "minilm-l6-v2", "words-64"
 TEXTS = {

@@ -22,7 +22,7 @@ from retrieval.query import Query
 from retrieval.rank import Reranker
 from retrieval.retriever import Retriever
 from retrieval.store import PassageStore
-from tests.retrieval.conftest import patient
+from tests.retrieval.patience import patient
 
 DOCS = Path(__file__).parents[2] / "docs"
 # Those that are asked about, and as many others; all of them are asked in tests/worker/cli/test_suite_command.py.

@@ -18,7 +18,7 @@ from retrieval.quality.questions import Line, Question, resolve
 from retrieval.quality.report import as_dict, markdown, quality_table, stage_table
 from retrieval.retriever import Retriever
 from retrieval.store import PassageStore
-from tests.retrieval.conftest import patient
+from tests.retrieval.patience import patient
 
 FACTS = {
     "tea.md": ("How hot is the water for green tea?", "Green tea is steeped at 70 degrees."),
