@@ -190,7 +190,7 @@ T = TypeVar("T")
 @dataclass(frozen=True, slots=True)
 class _Place(Generic[T]):
     item: T
-    told: asyncio.Future[bool]
+    outcome: asyncio.Future[bool]
 
 
 class GroupCommit(Generic[T]):
@@ -211,7 +211,7 @@ class GroupCommit(Generic[T]):
         place = _Place(item, asyncio.get_running_loop().create_future())
         self._waiting.setdefault(tenant_id, deque()).append(place)
         self._go_on(tenant_id)
-        return await place.told
+        return await place.outcome
 
     async def settled(self, tenant_id: UUID) -> None:
         """Return when no transaction that was started before is in progress. Waiting items of cancelled callers are not
@@ -225,7 +225,7 @@ class GroupCommit(Generic[T]):
             return
         waiting, taken = self._waiting[tenant_id], list[_Place[T]]()
         while waiting and len(taken) < BATCH_MAX:
-            if not waiting[0].told.done():
+            if not waiting[0].outcome.done():
                 taken.append(waiting[0])
             waiting.popleft()
         if not taken:
@@ -234,7 +234,7 @@ class GroupCommit(Generic[T]):
         task = self._in_progress[tenant_id] = asyncio.create_task(self._do_all(tenant_id, taken), name="group commit")
         task.add_done_callback(lambda _: self._done(tenant_id))
         for place in taken:
-            place.told.add_done_callback(lambda _: _wanted(taken) or task.cancel())
+            place.outcome.add_done_callback(lambda _: _wanted(taken) or task.cancel())
 
     def _done(self, tenant_id: UUID) -> None:
         del self._in_progress[tenant_id]
@@ -253,20 +253,20 @@ class GroupCommit(Generic[T]):
                     await self._do_all(tenant_id, [place])
         except BaseException:
             for place in taken:
-                place.told.cancel()
+                place.outcome.cancel()
             raise
         else:
             for place, is_done in zip(taken, done, strict=True):
-                if not place.told.done():
-                    place.told.set_result(is_done)
+                if not place.outcome.done():
+                    place.outcome.set_result(is_done)
 
 
 def _wanted(taken: Sequence[_Place[T]]) -> bool:
     """Whether a caller still waits for the result, or already has it."""
-    return not all(place.told.cancelled() for place in taken)
+    return not all(place.outcome.cancelled() for place in taken)
 
 
 def _fail(taken: Sequence[_Place[T]], error: Exception) -> None:
     for place in taken:
-        if not place.told.done():
-            place.told.set_exception(error)
+        if not place.outcome.done():
+            place.outcome.set_exception(error)

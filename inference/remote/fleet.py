@@ -71,5 +71,5 @@ class Fleet:
 
 def session_of(prompt: Sequence[int], salt: str) -> bytes:
     """A key that the prompts of a conversation share, and those of other tenants do not."""
-    told = ",".join(map(str, prompt[:SESSION_TOKENS]))
-    return blake2b(f"{salt} {told}".encode(), digest_size=16).digest()
+    ids = ",".join(map(str, prompt[:SESSION_TOKENS]))
+    return blake2b(f"{salt} {ids}".encode(), digest_size=16).digest()

@@ -133,16 +133,16 @@ class Ask:
     def _for_others(self, grammar: SentGrammar | None) -> dict[str, Any]:
         """Fields that differ for other engines, or are sent only to them."""
         s = self.sampling
-        told: dict[str, Any] = {
+        params: dict[str, Any] = {
             # An engine may know only one of its model's end tokens, and would continue after the others.
             "stop_token_ids": sorted(self.end_tokens),
             "top_p": max(s.top_p, TOP_P_MIN),
         }
         if s.top_logprobs is not None:
-            told["logprobs"] = min(s.top_logprobs + 1, LOGPROBS_MAX)
+            params["logprobs"] = min(s.top_logprobs + 1, LOGPROBS_MAX)
         if grammar and not grammar.trigger:
-            told["structured_outputs"] = {"grammar": grammar.by_token}
-        return told
+            params["structured_outputs"] = {"grammar": grammar.by_token}
+        return params
 
 
 def _left_ms(at_ns: int | None, now_ns: int) -> float | None:
@@ -242,12 +242,12 @@ def _data(event: bytes) -> bytes:
 def read(data: bytes, pieces: Sequence[bytes]) -> StreamUpdate:
     """Parse the data of an event. Raises MalformedStream."""
     try:
-        return _told(orjson.loads(data), pieces)
+        return _update(orjson.loads(data), pieces)
     except (ValueError, TypeError, KeyError, AttributeError, IndexError, OverflowError) as error:
         raise MalformedStream(f"an unreadable event: {repr(error)[:100]}") from None
 
 
-def _told(event: Mapping[str, Any], pieces: Sequence[bytes]) -> StreamUpdate:
+def _update(event: Mapping[str, Any], pieces: Sequence[bytes]) -> StreamUpdate:
     choices, own = event.get("choices"), event.get("firsttoken")
     if own is None and choices and "usage" not in event:  # nearly all events
         return _chosen(choices[0], pieces)
@@ -296,20 +296,20 @@ def _check_ids(ids: Iterable[Any], pieces: Sequence[bytes]) -> None:
             raise MalformedStream(f"no token: {str(id)[:20]}")
 
 
-def _logprob(told: Mapping[str, Any], pieces: Sequence[bytes]) -> TokenLogprob:
-    top = [(_piece(each, pieces), _number(each["logprob"])) for each in told.get("top_logprobs") or ()]
+def _logprob(entry: Mapping[str, Any], pieces: Sequence[bytes]) -> TokenLogprob:
+    top = [(_piece(each, pieces), _number(each["logprob"])) for each in entry.get("top_logprobs") or ()]
     top.sort(key=itemgetter(1), reverse=True)  # vLLM lists the sampled token first
-    return TokenLogprob(_piece(told, pieces), _number(told["logprob"]), tuple(top))
+    return TokenLogprob(_piece(entry, pieces), _number(entry["logprob"]), tuple(top))
 
 
-def _piece(told: Mapping[str, Any], pieces: Sequence[bytes]) -> bytes:
+def _piece(entry: Mapping[str, Any], pieces: Sequence[bytes]) -> bytes:
     """The bytes of a token, which is given by its bytes or its id."""
-    if (spelled := told.get("bytes")) is not None:
+    if (spelled := entry.get("bytes")) is not None:
         if not isinstance(spelled, list):  # bytes(n) would allocate n zeros
             raise MalformedStream("invalid bytes of a token")
         return bytes(spelled)
-    id = told.get("token_id")  # since vLLM 0.32; earlier versions spell it in the text
-    return pieces[_count(int(told["token"].removeprefix(TOKEN_ID)) if id is None else id)]
+    id = entry.get("token_id")  # since vLLM 0.32; earlier versions spell it in the text
+    return pieces[_count(int(entry["token"].removeprefix(TOKEN_ID)) if id is None else id)]
 
 
 def _placement(own: Mapping[str, Any], pieces: Sequence[bytes]) -> Placement:
@@ -410,8 +410,8 @@ def spell_error(message: str, status: int, code: str) -> bytes:
 def _choice(ids: Sequence[int], logprobs: Iterable[TokenLogprob]) -> dict[str, Any]:
     choice: dict[str, Any] = {"index": 0, "token_ids": ids}
     content = [
-        {**_spelled(told.token, told.logprob), "top_logprobs": [_spelled(*each) for each in told.top]}
-        for told in logprobs
+        {**_spelled(token.token, token.logprob), "top_logprobs": [_spelled(*each) for each in token.top]}
+        for token in logprobs
     ]
     return {**choice, "logprobs": {"content": content}} if content else choice
 

@@ -185,7 +185,7 @@ class RemoteGeneration(DeltaStream):
         if self._deltas or self.finish is not None or self._error is not None:
             self.flush()
 
-    def told(self, ids: Sequence[int]) -> None:
+    def generated(self, ids: Sequence[int]) -> None:
         if not ids or max(ids) >= len(self._pieces):
             self._fail(InferenceError("the engine sent a malformed answer: no such token"))
         elif self._is_usual(ids):
@@ -289,9 +289,9 @@ class RemoteGeneration(DeltaStream):
             self._stranded.cancel()
             self._stranded = None
 
-    def _take(self, told: StreamUpdate) -> None:
-        if told.error is not None:
-            message, status, kind = told.error[0][:REFUSAL_CHARS_MAX], *told.error[1:]
+    def _take(self, update: StreamUpdate) -> None:
+        if update.error is not None:
+            message, status, kind = update.error[0][:REFUSAL_CHARS_MAX], *update.error[1:]
             self._release(f"error {status}")
             if kind == GrammarFailed.code:
                 self._fail(GrammarFailed(message))
@@ -303,30 +303,30 @@ class RemoteGeneration(DeltaStream):
                 self._go_elsewhere(EnginesAway(message) if status == 503 else InferenceError(message))
             return
         facts = self.facts
-        if (placed := told.placement) is not None:
+        if (placed := update.placement) is not None:
             self._hop.queue_ms, self._hop.prefill_ms = placed.queue_ms, placed.prefill_ms
             if not facts.stamps.admitted_ns:
                 facts.miss, facts.forecast = placed.miss, placed.forecast
                 facts.prefill_steps = placed.prefill_steps or facts.prefill_steps
                 self._stamp(placed.queue_ms, placed.prefill_ms)
-        if told.cached is not None and not facts.cached_tokens and not self.moves:
+        if update.cached is not None and not facts.cached_tokens and not self.moves:
             # For engines other than ours, tokens written already count as part of the prompt.
-            facts.cached_tokens = min(told.cached, self.prompt_tokens)
-        if told.counts is not None:
-            facts.acceptance.drafted, facts.acceptance.accepted = told.counts
-        if told.predicted is not None:
-            facts.predicted += told.predicted
-        if told.decode_steps is not None:
-            facts.decode_steps = told.decode_steps
-        if told.engine_ms is not None:
-            self._hop.engine_ms = told.engine_ms
-        if told.spent is not None:
-            facts.spent += told.spent
-        if told.ids:
-            self._accept(told)
-        if told.finish is not None:
-            self._ending = told.finish
-        elif told.aborted:
+            facts.cached_tokens = min(update.cached, self.prompt_tokens)
+        if update.counts is not None:
+            facts.acceptance.drafted, facts.acceptance.accepted = update.counts
+        if update.predicted is not None:
+            facts.predicted += update.predicted
+        if update.decode_steps is not None:
+            facts.decode_steps = update.decode_steps
+        if update.engine_ms is not None:
+            self._hop.engine_ms = update.engine_ms
+        if update.spent is not None:
+            facts.spent += update.spent
+        if update.ids:
+            self._accept(update)
+        if update.finish is not None:
+            self._ending = update.finish
+        elif update.aborted:
             self._release("aborted by the engine")
             self._go_elsewhere(EnginesAway("the engine aborted the answer"))
 
@@ -337,7 +337,7 @@ class RemoteGeneration(DeltaStream):
         stamps.admitted_ns = max(stamps.submitted_ns, now - round(prefill_ms * 1e6))
         stamps.arrived_ns = max(stamps.submitted_ns, stamps.admitted_ns - round(queue_ms * 1e6))
 
-    def _accept(self, told: StreamUpdate) -> None:
+    def _accept(self, update: StreamUpdate) -> None:
         if self._ending is not None:  # nothing after the end belongs to the answer
             self._conclude()
             return
@@ -347,7 +347,7 @@ class RemoteGeneration(DeltaStream):
         stamps.last_token_ns = now_ns()
         stamps.first_token_ns = stamps.first_token_ns or stamps.last_token_ns
         self._give_up_at = float("inf")
-        for token, logprob in zip_longest(told.ids, told.logprobs):
+        for token, logprob in zip_longest(update.ids, update.logprobs):
             if token is None:
                 break
             if token in self._ask.end_tokens or len(self.ids) >= most:
@@ -355,8 +355,8 @@ class RemoteGeneration(DeltaStream):
                 break
             self.ids.append(token)
             self._hop.tokens += 1
-            told_of = () if logprob is None else (logprob.with_top(self._ask.sampling.top_logprobs or 0),)
-            self._deltas.append(Delta(self._text.push(token), 1, told_of))
+            likely = () if logprob is None else (logprob.with_top(self._ask.sampling.top_logprobs or 0),)
+            self._deltas.append(Delta(self._text.push(token), 1, likely))
         if len(self.ids) >= most and self._ending is None:
             self._ending = Finish.LENGTH
 

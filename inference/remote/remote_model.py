@@ -187,8 +187,8 @@ class RemoteModel(TextModel):
 
     def _learn(self) -> None:
         """Apply the results of the health checks to the model and to its running generations."""
-        told = (each.facts.context for each in self._fleet.up if each.facts and each.facts.context)
-        self.context_length = min((self._context_max, *told))  # a session may move to any of them
+        contexts = (each.facts.context for each in self._fleet.up if each.facts and each.facts.context)
+        self.context_length = min((self._context_max, *contexts))  # a session may move to any of them
         for generation in tuple(self._going):
             generation.look()
 

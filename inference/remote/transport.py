@@ -31,7 +31,7 @@ class Receiver(Protocol):
     def received(self, data: bytes) -> None:
         """A piece of the body, cut anywhere."""
 
-    def told(self, ids: Sequence[int]) -> None:
+    def generated(self, ids: Sequence[int]) -> None:
         """Tokens of a step, if the engine sends them without an event: see STEP."""
 
     def lost(self, reason: str, *, reached: bool) -> None:
@@ -135,17 +135,17 @@ def read_step(content: bytes) -> Iterator[tuple[int, Sequence[int]]]:
 
 
 def refusal(number: int, status: int, body: object, retry_after_s: float | None) -> bytes:
-    told = {"status": status, "retry_after_s": retry_after_s, "body": body}
-    return frame(REFUSED, number, orjson.dumps(told))
+    content = {"status": status, "retry_after_s": retry_after_s, "body": body}
+    return frame(REFUSED, number, orjson.dumps(content))
 
 
 def read_refusal(content: bytes) -> Answer:
     """Raises MalformedStream."""
     try:
-        told = orjson.loads(content)
-        status, retry_after_s = told["status"], told["retry_after_s"]
+        fields = orjson.loads(content)
+        status, retry_after_s = fields["status"], fields["retry_after_s"]
         if not (400 <= status < 600 and (retry_after_s is None or 0 <= retry_after_s <= RETRY_AFTER_S_MAX)):
             raise ValueError("its status or delay is not that of a refusal")
-        return Answer(int(status), orjson.dumps(told["body"]), retry_after_s)
+        return Answer(int(status), orjson.dumps(fields["body"]), retry_after_s)
     except (ValueError, TypeError, KeyError) as error:
         raise MalformedStream(f"an unreadable refusal: {error!r}") from None

@@ -39,15 +39,15 @@ def _costs(row: Mapping[str, Any]) -> Sequence[str]:
         row["name"] or "-",
         str(row["answers"]),
         f"{row['engine_ms'] / 1e3:.1f}",
-        _told(each["speculation_share"], ".1%"),
-        _told(each["cascade_share"], ".1%"),
+        _number(each["speculation_share"], ".1%"),
+        _number(each["cascade_share"], ".1%"),
         f"{row['tool_ms'] / 1e3:.1f}",
         f"{row['cost']:.4g}",
-        _told(each["cost_per_1000"], ".4g"),
+        _number(each["cost_per_1000"], ".4g"),
     )
 
 
-def _told(value: float | None, form: str) -> str:
+def _number(value: float | None, form: str) -> str:
     return "-" if value is None else format(value, form)
 
 
@@ -75,7 +75,7 @@ def goodput_table(by: str, counted: Sequence[Mapping[str, Any]]) -> list[str]:
         rows = [row for row in counted if row["name"] == name]
         total = {each: sum(row[each] for row in rows) for each in COUNTS}
         total["late"] = total["judged"] - total["in_time"] - total["refused"] - total["failed"]
-        share = _told(total["in_time"] / total["judged"] if total["judged"] else None, ".1%")
+        share = _number(total["in_time"] / total["judged"] if total["judged"] else None, ".1%")
         lines.append((name, share, *(str(total[each]) for each in shown), sparkline(rows)))
     return aligned(lines, texts=(0, len(lines[0]) - 1))
 

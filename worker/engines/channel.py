@@ -143,7 +143,7 @@ class Channel(asyncio.Protocol):
     def leave(self, shared: Shared) -> None:
         """Its caller no longer waits for it."""
         if self._going.pop(shared.number, None) is not None and self.is_open:
-            self._tell(frame(CANCEL, shared.number))
+            self._write(frame(CANCEL, shared.number))
 
     def close(self, reason: str = "it closed the connection") -> None:
         if self.closed:
@@ -185,8 +185,8 @@ class Channel(asyncio.Protocol):
         try:
             if not self.is_open:
                 data = self._opened(data)
-            for told in self._frames.feed(data) if data else ():
-                self._take(told)
+            for received in self._frames.feed(data) if data else ():
+                self._take(received)
         except MalformedStream as error:
             self.close(f"it sent malformed data: {error}")
 
@@ -220,44 +220,44 @@ class Channel(asyncio.Protocol):
             self._transport.abort()
 
     def _send(self, shared: Shared) -> None:
-        self._tell(ask(shared.number, shared.body, shared.traceparent))
+        self._write(ask(shared.number, shared.body, shared.traceparent))
         shared.body = b""
 
-    def _tell(self, told: bytes) -> None:
+    def _write(self, data: bytes) -> None:
         if not self._frames_out:
             asyncio.get_running_loop().call_soon(self._flush)
-        self._frames_out.append(told)
+        self._frames_out.append(data)
 
     def _flush(self) -> None:
         frames, self._frames_out = self._frames_out, []
         if self._transport is not None and not self.closed:
             self._transport.write(b"".join(frames))
 
-    def _take(self, told: Frame) -> None:
-        if told.kind == STEP:
-            for number, ids in read_step(told.content):
+    def _take(self, received: Frame) -> None:
+        if received.kind == STEP:
+            for number, ids in read_step(received.content):
                 shared = self._going.get(number)
                 if shared is not None and shared.receiver is not None:
-                    shared.receiver.told(ids)
+                    shared.receiver.generated(ids)
             return
-        shared = self._going.get(told.number)
+        shared = self._going.get(received.number)
         if shared is None or shared.receiver is None:  # it was cancelled
             return
-        if told.kind == TAKEN:
+        if received.kind == TAKEN:
             shared.taken = True
             shared.timer.cancel()
             shared.receiver.begun()
-        elif told.kind == EVENTS:
-            shared.receiver.received(told.content)
-        elif told.kind == LAST:
-            del self._going[told.number]
-            shared.receiver.received(told.content)
+        elif received.kind == EVENTS:
+            shared.receiver.received(received.content)
+        elif received.kind == LAST:
+            del self._going[received.number]
+            shared.receiver.received(received.content)
             shared.lose("the answer ended")
-        elif told.kind == REFUSED:
-            answer = read_refusal(told.content)
-            del self._going[told.number]
+        elif received.kind == REFUSED:
+            answer = read_refusal(received.content)
+            del self._going[received.number]
             receiver = shared.receiver
             shared.close()
             receiver.refused(answer)
         else:
-            raise MalformedStream(f"a frame of unknown kind: {told.kind}")
+            raise MalformedStream(f"a frame of unknown kind: {received.kind}")

@@ -173,24 +173,24 @@ def gauges_of(model: ChatModel) -> CollectorRegistry:
 
 def _customary(stats: Stats) -> list[Metric]:
     """The names of vLLM, which llm-d, KEDA and the Gateway API's endpoint pickers read, with its label."""
-    told = stats()
-    used = min(1.0, told["running"] / told["parallel"])  # a tenant below its share may run beyond them
-    read, cached = told["prompt_tokens_total"], told["cached_tokens_total"]
+    engine = stats()
+    used = min(1.0, engine["running"] / engine["parallel"])  # a tenant below its share may run beyond them
+    read, cached = engine["prompt_tokens_total"], engine["cached_tokens_total"]
     gauges = (
-        ("num_requests_waiting", "Waiting requests", told["waiting"]),
-        ("num_requests_running", "Running requests", told["running"]),
+        ("num_requests_waiting", "Waiting requests", engine["waiting"]),
+        ("num_requests_running", "Running requests", engine["running"]),
         ("kv_cache_usage_perc", "Share of the places for running requests in use, 0 to 1", used),
         ("gpu_cache_usage_perc", "The same, under its older name", used),
     )
     counters = (
         ("prompt_tokens", "Prompt tokens", read),
-        ("generation_tokens", "Generated tokens", told["generated_tokens_total"]),
+        ("generation_tokens", "Generated tokens", engine["generated_tokens_total"]),
         ("prefix_cache_queries", "Prompt tokens looked up in the prefix cache", read),
         ("prefix_cache_hits", "Prompt tokens found in the prefix cache", cached),
     )
     return [
-        *(_family(GaugeMetricFamily, told["model"], *each) for each in gauges),
-        *(_family(CounterMetricFamily, told["model"], *each) for each in counters),
+        *(_family(GaugeMetricFamily, engine["model"], *each) for each in gauges),
+        *(_family(CounterMetricFamily, engine["model"], *each) for each in counters),
     ]
 
 
@@ -425,7 +425,7 @@ async def scrape(request: web.Request) -> web.Response:
 
 async def drain(app: web.Application, drain_s: float, hurried: asyncio.Event) -> None:
     """Return when nothing is in progress, after `drain_s` seconds, or on a second signal. Meanwhile the socket stays
-    open, so that workers are told (503) to go elsewhere."""
+    open, so that workers are sent elsewhere (503)."""
     app[DRAINING].set()
     await first_of(app[WORK].idle(), hurried.wait(), within_s=drain_s)
     channels = app[CHANNELS]

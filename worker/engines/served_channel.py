@@ -43,7 +43,7 @@ class TokenStream:
         self._outlet = outlet
         self._generation = generation
         self._id = id
-        self._told = len(generation.ids)  # those that the worker already has
+        self._sent = len(generation.ids)  # those that the worker already has
         self._began = False
 
     async def end(self) -> bytes:
@@ -57,10 +57,10 @@ class TokenStream:
 
     def receive(self, delta: Delta) -> None:
         """Called with what each step produced."""
-        ids = self._generation.ids[self._told :]
+        ids = self._generation.ids[self._sent :]
         if not ids:
             return
-        self._told += len(ids)
+        self._sent += len(ids)
         if not self._began:
             self._began = True
             self._outlet.event(spell_first(self._id, ids, delta.logprobs, self._generation))
@@ -109,19 +109,19 @@ class SharedReply:
         self._channel, self._number, self.traceparent = channel, number, traceparent
 
     def taken(self) -> None:
-        self._channel.tell(frame(TAKEN, self._number))
+        self._channel.send(frame(TAKEN, self._number))
 
     def refuse(self, status: int, body: object, retry_after_s: float | None) -> None:
-        self._channel.tell(refusal(self._number, status, body, retry_after_s))
+        self._channel.send(refusal(self._number, status, body, retry_after_s))
 
     def tokens(self, ids: Sequence[int]) -> None:
-        self._channel.tell_tokens(self._number, ids)
+        self._channel.send_tokens(self._number, ids)
 
     def event(self, data: bytes) -> None:
-        self._channel.tell(frame(EVENTS, self._number, data))
+        self._channel.send(frame(EVENTS, self._number, data))
 
     def last(self, data: bytes) -> None:
-        self._channel.tell(frame(LAST, self._number, data))
+        self._channel.send(frame(LAST, self._number, data))
 
 
 Answering: TypeAlias = Callable[[SharedReply, bytes], Coroutine[Any, Any, None]]
@@ -166,13 +166,13 @@ class ServedChannel(asyncio.Protocol):
 
     # --- called by replies ---
 
-    def tell_tokens(self, number: int, ids: Sequence[int]) -> None:
+    def send_tokens(self, number: int, ids: Sequence[int]) -> None:
         self._step += (number, len(ids), *ids)
         self._flush_soon()
 
-    def tell(self, told: bytes) -> None:
+    def send(self, data: bytes) -> None:
         self._end_step()  # tokens that were sent before
-        self._frames_out.append(told)
+        self._frames_out.append(data)
         self._flush_soon()
 
     # --- internal ---

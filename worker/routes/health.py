@@ -82,10 +82,10 @@ def _models(services: Services) -> dict[str, Any]:
     if engines is None or len(engines.states) == 1:
         return {}
     states = Counter(engines.states.values())
-    told: dict[str, Any] = {state: states[state] for state in get_args(State)}
+    shown: dict[str, Any] = {state: states[state] for state in get_args(State)}
     if (share := engines.loading) is not None:
-        told["share"] = round(share, 3)
-    return {"models": told}
+        shown["share"] = round(share, 3)
+    return {"models": shown}
 
 
 async def _database(request: web.Request) -> str:
@@ -108,8 +108,8 @@ async def scrape_all(member: Member, own: bytes, transport: Transport) -> bytes:
     names = [path.name.removesuffix(SUFFIX) for path in sorted(member.folder.glob(f"*{SUFFIX}"))]
     others = [name for name in names if name != member.name]
     texts = await asyncio.gather(*(_ask(member.folder / f"{name}{SUFFIX}", transport) for name in others))
-    told = {member.name: own, **{name: text for name, text in zip(others, texts, strict=True) if text is not None}}
-    return await asyncio.to_thread(merged, told)
+    answered = {name: text for name, text in zip(others, texts, strict=True) if text is not None}
+    return await asyncio.to_thread(merged, {member.name: own, **answered})
 
 
 async def _ask(path: Path, transport: Transport) -> bytes | None:
@@ -121,12 +121,12 @@ async def _ask(path: Path, transport: Transport) -> bytes | None:
     return answer.body if answer.status == 200 else None
 
 
-def merged(told: dict[str, bytes]) -> bytes:
+def merged(texts: dict[str, bytes]) -> bytes:
     """The texts of several processes as one, in which each sample has the label `process`. Takes milliseconds per
     process: call it in a thread. Pure.
     """
     families: dict[str, Metric] = {}
-    for process, text in sorted(told.items()):
+    for process, text in sorted(texts.items()):
         for family in text_string_to_metric_families(text.decode()):
             kept = families.setdefault(family.name, Metric(family.name, family.documentation, family.type))
             for sample in family.samples:

@@ -51,11 +51,11 @@ class Operation:
         return described
 
     def object(self, models: Models) -> Schema:
-        told = getdoc(self.handler)
+        about = getdoc(self.handler)
         return {
             "operationId": "_".join(re.findall(r"\w+", f"{self.method.lower()} {self.path}")),
             "summary": self.handler.__name__.replace("_", " ").capitalize(),
-            **({"description": told} if told else {}),
+            **({"description": about} if about else {}),
             "tags": [self.handler.__module__.rpartition(".")[2]],
             "security": self._security,
             "parameters": [*self._places, *self._query],
@@ -95,8 +95,8 @@ class Operation:
     @property
     def _answers(self) -> Schema:
         said = self.described
-        told = {kind: {"schema": {"type": "object"}} if kind == JSON else {} for kind in said.tells}
-        answer: Schema = {"description": HTTPStatus(said.status).phrase, **({"content": told} if told else {})}
+        content = {kind: {"schema": {"type": "object"}} if kind == JSON else {} for kind in said.tells}
+        answer: Schema = {"description": HTTPStatus(said.status).phrase, **({"content": content} if content else {})}
         refusals = {status: {"$ref": f"#/components/responses/{status}"} for status in ("4XX", "503")}
         return {str(said.status): answer, **refusals}
 
@@ -112,12 +112,12 @@ def operations(routes: Iterable[web.AbstractRoute]) -> list[Operation]:
 
 def document(operations: Iterable[Operation], version: str) -> Schema:
     """As JSON. Operation ids are derived from the paths, so that none changes when code is moved."""
-    told = list(operations)
-    taken = dict.fromkeys(each.described.takes for each in told if each.described.takes is not None)
+    described = list(operations)
+    taken = dict.fromkeys(each.described.takes for each in described if each.described.takes is not None)
     places, schemas = models_json_schema([(model, "validation") for model in taken], ref_template=COMPONENTS)
     models: Models = {model: places[model, "validation"] for model in taken}
     paths: dict[str, Schema] = {}
-    for each in told:
+    for each in described:
         paths.setdefault(each.path, {})[each.method.lower()] = each.object(models)
     return {
         "openapi": OPENAPI,

@@ -4,7 +4,7 @@ key.
 Requests over a cap are refused at once with a time to retry, instead of waiting in an invisible queue. A tenant that
 holds much leaves room for those that hold little.
 
-An API key may have limits of requests and tokens a minute, told in the headers that OpenAI's clients know. Token
+An API key may have limits of requests and tokens a minute, reported in the headers that OpenAI's clients know. Token
 buckets (Turner 1986): a minute's worth may be used at once, and comes back evenly. How many tokens a request took is
 known when it is over; until then, what the key's requests took in the mean stands for it.
 
@@ -167,12 +167,12 @@ class RateLimits:
 
     def headers(self, principal: Principal, now_s: float) -> dict[str, str]:
         """`x-ratelimit-*`, of the limits that the key has."""
-        key, told = self._key(principal, now_s), {}
+        key, headers = self._key(principal, now_s), {}
         for name, bucket in key.named if key else ():
-            told[f"X-RateLimit-Limit-{name.capitalize()}"] = str(int(bucket.per_minute))
-            told[f"X-RateLimit-Remaining-{name.capitalize()}"] = str(max(0, int(bucket.left(now_s))))
-            told[f"X-RateLimit-Reset-{name.capitalize()}"] = duration(bucket.wait_s(bucket.per_minute, now_s))
-        return told
+            headers[f"X-RateLimit-Limit-{name.capitalize()}"] = str(int(bucket.per_minute))
+            headers[f"X-RateLimit-Remaining-{name.capitalize()}"] = str(max(0, int(bucket.left(now_s))))
+            headers[f"X-RateLimit-Reset-{name.capitalize()}"] = duration(bucket.wait_s(bucket.per_minute, now_s))
+        return headers
 
     def _key(self, principal: Principal, now_s: float) -> _Key | None:
         bounds = principal.bounds

@@ -69,8 +69,8 @@ def batch_rows(batches: Sequence[Batch], followed: Collection[str]) -> bytes:
 
 
 def _batch_facts(batch: Batch, followed: Collection[str]) -> bytes:
-    told = batch.last or batch.response_id in followed
-    return orjson.dumps({"id": batch.response_id, "number": batch.number, "last": batch.last, "told": told})
+    is_announced = batch.last or batch.response_id in followed
+    return orjson.dumps({"id": batch.response_id, "number": batch.number, "last": batch.last, "told": is_announced})
 
 
 def ending_row(record: ResponseRecord, events: Batch) -> bytes:
@@ -94,7 +94,7 @@ def ended_body(record: ResponseRecord) -> dict[str, Any]:
     return {**record.body, "output": [to_payload(item) for item in record.output]}
 
 
-# A response that has crashed this many workers would crash the next one. Those that have told so many events of it were
+# A response that has crashed this many workers would crash the next one. Those that have sent so many events of it were
 # lost for another reason: a deployment replaces one worker after the other.
 ATTEMPTS_MAX, PROGRESS_EVENTS = 3, 100
 
@@ -144,7 +144,7 @@ class InterruptedResponse:
         job = next((mark["job"] for mark in marks if "job" in mark), None)
         if job is None:
             raise CannotResume("it is not one that is resumed")
-        vain = makers - sum(told >= PROGRESS_EVENTS for told in _told_by_maker(payloads))
+        vain = makers - sum(stored >= PROGRESS_EVENTS for stored in _events_by_maker(payloads))
         if vain >= ATTEMPTS_MAX:
             raise CannotResume(f"{vain} workers were lost while generating it")
         if sorted(by_number) != list(range(len(by_number))):
@@ -153,15 +153,15 @@ class InterruptedResponse:
         return cls(events, Checkpoint.read(mark for mark in marks if "job" not in mark), job, makers)
 
 
-def _told_by_maker(payloads: Iterable[Mapping[str, Any]]) -> list[int]:
+def _events_by_maker(payloads: Iterable[Mapping[str, Any]]) -> list[int]:
     """The number of events that each maker stored from its job on, which stands beside the first of them."""
-    told: list[int] = []
+    counts: list[int] = []
     for payload in payloads:
         if any("job" in mark for mark in payload.get("marks", ())):
-            told.append(0)
-        if told:
-            told[-1] += len(payload["events"])
-    return told
+            counts.append(0)
+        if counts:
+            counts[-1] += len(payload["events"])
+    return counts
 
 
 GAP = "firsttoken:gap"  # {"after": the number before the gap, "reason": one of these two}
@@ -174,7 +174,7 @@ def events_after(events: Iterable[WireEvent], after: int, *, sealed: bool) -> tu
     """The events after a sequence number, from batches that may overlap. Up to the first gap while that may still be
     filled; once no more events can come (`sealed`), the event behind a gap is marked.
     """
-    told: list[WireEvent] = []
+    found: list[WireEvent] = []
     for event in sorted(events, key=lambda event: int(event["sequence_number"])):
         number = event["sequence_number"]
         if number <= after:
@@ -183,9 +183,9 @@ def events_after(events: Iterable[WireEvent], after: int, *, sealed: bool) -> tu
             if not sealed:
                 break
             event = {**event, GAP: {"after": after, "reason": NOT_STORED}}
-        told.append(event)
+        found.append(event)
         after = number
-    return tuple(told)
+    return tuple(found)
 
 
 def closing_events(body: Mapping[str, Any], ended: Mapping[str, Any], stored: Sequence[WireEvent]) -> list[WireEvent]:

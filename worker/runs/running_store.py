@@ -163,13 +163,13 @@ class RunningStore:
 
     async def append(self, tenant_id: UUID, batch: Batch, worker: int, *, followed: bool = False) -> bool:
         """Like `append_all` for one response, which may have another end than the one that was stored before."""
-        told = [batch.response_id] if followed else []
+        announced = [batch.response_id] if followed else []
         if batch.end is None:
-            return await self.append_all({tenant_id: [batch]}, worker, told)
+            return await self.append_all({tenant_id: [batch]}, worker, announced)
         try:
             async with self._database.tenant(tenant_id) as connection:
                 await _end_otherwise(connection, tenant_id, batch, batch.end)
-                await _append(connection, tenant_id, batch, worker, told)
+                await _append(connection, tenant_id, batch, worker, announced)
         except NoDataFoundError:
             return False
         return True
@@ -187,8 +187,8 @@ class RunningStore:
             if row is None:
                 raise NotFound("response", response_id)
             events = await _events(connection, tenant_id, response_id, after)
-        told, sealed = events_after(events, after, sealed=row["sealed"]), row["sealed"]
-        return EventPage(told, row["body"], sealed, sealed and row["silent"] and not told)
+        sendable, sealed = events_after(events, after, sealed=row["sealed"]), row["sealed"]
+        return EventPage(sendable, row["body"], sealed, sealed and row["silent"] and not sendable)
 
     async def is_in_hand(self, tenant_id: UUID, response_id: str) -> bool:
         """Whether it is there, and not in the hands of a worker that is lost: another one will resume it or end it."""
@@ -393,9 +393,11 @@ async def add_events(connection: Connection, tenant_id: UUID, response_id: str, 
     )
 
 
-async def _append(connection: Connection, tenant_id: UUID, batch: Batch, worker: int, told: Collection[str]) -> None:
+async def _append(
+    connection: Connection, tenant_id: UUID, batch: Batch, worker: int, followed: Collection[str]
+) -> None:
     """In the transaction of something else. Raises NoDataFoundError where the worker does not own the response."""
-    rows = batch_rows([batch], told).decode()
+    rows = batch_rows([batch], followed).decode()
     await connection.execute(f"select {APPEND}($1, $2::text::jsonb, $3)", tenant_id, rows, worker)
 
 

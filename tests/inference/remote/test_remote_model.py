@@ -134,7 +134,7 @@ async def test_tokens_without_more_are_an_answer_too(model: RemoteModel, network
     streaming = asyncio.create_task(generation.stream(received.append))
     await asyncio.sleep(0)
     for ids in ((350,), (351, 352), (353, 2)):  # what ends a turn is not said
-        network.last.receiver.told(ids)
+        network.last.receiver.generated(ids)
     network.last.receiver.received(tokens(finish="stop") + END)
     await streaming
     assert (generation.ids, [delta.tokens for delta in received]) == ([350, 351, 352, 353], [1, 2, 1])
@@ -147,19 +147,19 @@ async def test_an_answer_has_no_more_tokens_than_it_may_and_none_behind_its_end(
 ) -> None:
     generation = model.generate(PROMPT, GREEDY)
     for ids in ((350,), (351, 352), (353, 354, 355), (356,)):
-        network.last.receiver.told(ids)
+        network.last.receiver.generated(ids)
     assert (generation.ids, generation.finish) == ([350, 351, 352, 353, 354], Finish.LENGTH)
 
     generation = model.generate(PROMPT, GREEDY)
-    network.last.receiver.told((350,))
+    network.last.receiver.generated((350,))
     network.last.receiver.received(tokens(351, 2, finish="stop"))
-    network.last.receiver.told((352,))
+    network.last.receiver.generated((352,))
     assert (generation.ids, generation.finish) == ([350, 351], Finish.STOP)
 
 
 async def test_tokens_that_another_worker_had_are_none_that_this_one_got(model: RemoteModel, network: Network) -> None:
     generation = model.generate(PROMPT, GREEDY, Terms(written=(350, 351)))
-    network.last.receiver.told((352,))
+    network.last.receiver.generated((352,))
     generation.cancel()
     assert generation.ids == [350, 351, 352]
     assert model.stats()["generated_tokens_total"] == 1
@@ -168,8 +168,8 @@ async def test_tokens_that_another_worker_had_are_none_that_this_one_got(model: 
 @pytest.mark.parametrize("ids", [(), (350, 10**6)])
 async def test_tokens_that_are_none_end_the_answer(model: RemoteModel, network: Network, ids: tuple[int, ...]) -> None:
     generation = model.generate(PROMPT, GREEDY)
-    network.last.receiver.told((350,))
-    network.last.receiver.told(ids)
+    network.last.receiver.generated((350,))
+    network.last.receiver.generated(ids)
     with pytest.raises(InferenceError, match="malformed answer"):
         await generation.stream(lambda _: None)
     assert network.last.closed

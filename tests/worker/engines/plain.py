@@ -40,7 +40,7 @@ class PlainTransport:
 class PlainReceiver:
     def __init__(self, receiver: Receiver) -> None:
         self.begun, self.refused, self.lost = receiver.begun, receiver.refused, receiver.lost
-        self.told = receiver.told
+        self.generated = receiver.generated
         self._receiver = receiver
         self._events = Events()
 

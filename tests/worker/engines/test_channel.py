@@ -62,7 +62,7 @@ class Log:
     def received(self, data: bytes) -> None:
         self._hear(data)
 
-    def told(self, ids: Sequence[int]) -> None:
+    def generated(self, ids: Sequence[int]) -> None:
         self._hear(tuple(ids))
 
     def lost(self, reason: str, *, reached: bool) -> None:

@@ -200,11 +200,11 @@ class EvalClient:
             return answer
         try:
             found = await self._get(f"/ops/api/traces/{trace}")
-            told = found["attributes"]
+            attributes = found["attributes"]
             took = replace(
                 answer.took,
-                engine_ms=_number(told.get("firsttoken.engine_ms")),
-                cost=_number(told.get("firsttoken.cost")),
+                engine_ms=_number(attributes.get("firsttoken.engine_ms")),
+                cost=_number(attributes.get("firsttoken.cost")),
             )
         except (Refused, aiohttp.ClientError, OSError, *ODD):
             return answer

@@ -130,8 +130,8 @@ async def started(
             )
         try:
             await _wait(process, ready, said, private)
-            told = orjson.loads(ready.read_bytes())
-            yield told["url"], told["api_key"]
+            reached = orjson.loads(ready.read_bytes())
+            yield reached["url"], reached["api_key"]
         finally:
             if process.returncode is None:
                 process.terminate()
@@ -199,8 +199,8 @@ class Judge:
 
 def fingerprint(case: Case) -> str:
     """Identical for cases with the same request and expectation."""
-    told = case.model_dump(mode="json", by_alias=True, exclude={"id", "group"}, exclude_none=True)
-    return hashlib.sha256(orjson.dumps(told, option=orjson.OPT_SORT_KEYS)).hexdigest()[:16]
+    content = case.model_dump(mode="json", by_alias=True, exclude={"id", "group"}, exclude_none=True)
+    return hashlib.sha256(orjson.dumps(content, option=orjson.OPT_SORT_KEYS)).hexdigest()[:16]
 
 
 async def run_cases(

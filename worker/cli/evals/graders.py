@@ -69,24 +69,24 @@ def _fits(expected: ExpectedCall, called: Called, defaults: Mapping[str, Any]) -
         return False
     try:
         arguments = orjson.loads(called.arguments or "{}")
-        told = normalised(arguments)
-        if not isinstance(told, dict) or told.keys() - expected.arguments.keys() - expected.also.keys() - {*defaults}:
+        given = normalised(arguments)
+        if not isinstance(given, dict) or given.keys() - expected.arguments.keys() - expected.also.keys() - {*defaults}:
             return False
         return all(
-            _right(told, name, expected, defaults) for name in {*expected.arguments, *expected.also, *told.keys()}
+            _right(given, name, expected, defaults) for name in {*expected.arguments, *expected.also, *given.keys()}
         )
     except ValueError:
         return False
 
 
-def _right(told: Mapping[str, Any], name: str, expected: ExpectedCall, defaults: Mapping[str, Any]) -> bool:
+def _right(given: Mapping[str, Any], name: str, expected: ExpectedCall, defaults: Mapping[str, Any]) -> bool:
     accepted = [expected.arguments[name]] if name in expected.arguments else []
     accepted += expected.also.get(name, [])
     if not accepted:  # not expected: it may state the default explicitly
         accepted = [defaults[name]]
     wanted = [normalised(value) for value in accepted]
-    if name in told:
-        return any(_same(told[name], value) for value in wanted)
+    if name in given:
+        return any(_same(given[name], value) for value in wanted)
     return name in expected.optional or (name in defaults and normalised(defaults[name]) in wanted)
 
 
@@ -180,12 +180,12 @@ def _sentences(text: str) -> list[str]:
 
 def _bears_out(passage: str, sentence: str) -> bool:
     """All its numbers, and most of its longer words, are in the passage."""
-    told, words = set(_words(passage)), _words(sentence)
+    known, words = set(_words(passage)), _words(sentence)
     numbers = [word for word in words if word[0].isdigit()]
     longer = [word for word in words if len(word) >= WORD_CHARS_MIN and not word[0].isdigit()]
-    if any(number not in told for number in numbers):
+    if any(number not in known for number in numbers):
         return False
-    return not longer or sum(word in told for word in longer) >= BORNE_OUT * len(longer)
+    return not longer or sum(word in known for word in longer) >= BORNE_OUT * len(longer)
 
 
 def _words(text: str) -> list[str]:

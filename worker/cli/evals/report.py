@@ -51,18 +51,18 @@ def verdict(outcome: Outcome) -> str:
     if row.difference is None:
         return f"{row.cases} cases, mean score {row.score:.3f}."
     low, high = row.difference.low, row.difference.high
-    told = f"{row.difference.mean:+.3f} ({low:+.3f} to {high:+.3f}) in {row.cases} cases"
+    gap = f"{row.difference.mean:+.3f} ({low:+.3f} to {high:+.3f}) in {row.cases} cases"
     if outcome.is_slower:
-        return f"Worse: the first token comes more than {outcome.slower:.0%} later. Score: {told}."
+        return f"Worse: the first token comes more than {outcome.slower:.0%} later. Score: {gap}."
     match outcome.verdict:
         case "not worse":
             if outcome.one and not outcome.changed:
                 return f"Not worse: each of {row.cases} cases scored the same on both sides."
-            return f"Not worse: {told}; a loss of more than {outcome.margin:g} is ruled out."
+            return f"Not worse: {gap}; a loss of more than {outcome.margin:g} is ruled out."
         case "worse":
-            return f"Worse: {told}; the margin is {outcome.margin:g}."
+            return f"Worse: {gap}; the margin is {outcome.margin:g}."
     return (
-        f"Unsure: {told}; a loss of more than {outcome.margin:g} is not ruled out. Ask more cases, or state a wider "
+        f"Unsure: {gap}; a loss of more than {outcome.margin:g} is not ruled out. Ask more cases, or state a wider "
         "--margin."
     )
 
@@ -131,10 +131,10 @@ def _cost(cost: Cost, two: bool) -> list[str]:
     if not two:
         return cells
     between = cost.times
-    told = f"{between.mean:.2f} ({between.low:.2f} to {between.high:.2f})" if between else "not of one run"
+    ratio = f"{between.mean:.2f} ({between.low:.2f} to {between.high:.2f})" if between else "not of one run"
     if cost.median_against is None:
         return [*cells, "-", "-"]
-    return [*cells, _amount(cost.median_against, unit), told]
+    return [*cells, _amount(cost.median_against, unit), ratio]
 
 
 def _amount(value: float, unit: str) -> str:
@@ -187,11 +187,11 @@ def read_recorded(path: Path, cases: Sequence[Case]) -> tuple[str, list[Result]]
     try:
         if path.stat().st_size > BYTES_MAX:
             raise StartError(f"{path} is larger than {BYTES_MAX >> 20} MiB")
-        told = orjson.loads(path.read_bytes())
-        if told["format"] != FORMAT:
+        recorded = orjson.loads(path.read_bytes())
+        if recorded["format"] != FORMAT:
             raise StartError(f"{path}: format: it was written by another version: run the suite again with --json")
-        known = {each["id"]: each for each in told["cases"]}
-        name = str(told["model"])
+        known = {each["id"]: each for each in recorded["cases"]}
+        name = str(recorded["model"])
     except FileNotFoundError:
         raise StartError(f"there is no file {path}: a run of the suite with --json writes one") from None
     except (ValueError, TypeError, KeyError) as error:
@@ -212,6 +212,6 @@ def _result(result: Result) -> dict[str, Any]:
     return asdict(result) | {"took": took}
 
 
-def _read(told: Mapping[str, Any]) -> Result:
-    known = {field.name: told[field.name] for field in fields(Result)}
-    return Result(**known | {"took": Usage(**told["took"])})
+def _read(recorded: Mapping[str, Any]) -> Result:
+    known = {field.name: recorded[field.name] for field in fields(Result)}
+    return Result(**known | {"took": Usage(**recorded["took"])})

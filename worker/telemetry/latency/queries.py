@@ -116,8 +116,8 @@ class LatencyQueries:
             other = await rollups.groups(connection, time_ranges[1], against.slice)
             names = await rollups.span_names(connection)
         rows = await asyncio.to_thread(lambda: compared(_tally(one), _tally(other), names))
-        told = [{"start": time_range.start, "end": time_range.end} for time_range in time_ranges]
-        return {"now": told[0], "then": told[1], "rows": rows}
+        now_range, then_range = ({"start": each.start, "end": each.end} for each in time_ranges)
+        return {"now": now_range, "then": then_range, "rows": rows}
 
     @shared(USUAL_KEPT_S)
     async def usual(self, principal: Principal, surface: str) -> View:
