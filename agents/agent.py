@@ -159,7 +159,7 @@ class Agent:
             return finished
         finally:
             progress.step.cancel()
-            progress.tell_cost()
+            progress.record_cost()
 
     def _keep_answered(self, progress: Progress) -> None:
         turn, last = progress.turn, next(reversed(progress.output), None)

@@ -196,7 +196,7 @@ def call_of(payload: Mapping[str, Any]) -> FunctionCall:
 def _server_call_of(payload: Mapping[str, Any], *, joined: bool) -> FunctionCall:
     form, label, result = CALLS[payload["type"]], payload["server_label"], None
     if (error := payload.get("error")) is not None:
-        result = CallResult(told_of(error), failed=True)
+        result = CallResult(error_text(error), failed=True)
     elif (output := payload.get("output")) is not None:
         result = CallResult(output)
     return FunctionCall(
@@ -228,7 +228,7 @@ def _sorted(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, sort_keys=True)
 
 
-def told_of(error: Any) -> str:
+def error_text(error: Any) -> str:
     """The text of the error of an MCP call, in one of the forms of the public contract."""
     if isinstance(error, dict):
         error = error.get("content", error.get("message", error))
@@ -436,7 +436,7 @@ def _item(payload: Mapping[str, Any]) -> Item:
             return FileSearchCall(tuple(payload["queries"]), tuple(map(_result, payload.get("results", ()))), **kept)
         case kind if kind == LISTING:
             return ToolListing(
-                payload["server_label"], tuple(payload["tools"]), told_of(payload.get("error") or ""), **kept
+                payload["server_label"], tuple(payload["tools"]), error_text(payload.get("error") or ""), **kept
             )
         case kind if kind == UPDATE:
             reasoning, answer = payload["reasoning"] or {}, payload["text"] or {}

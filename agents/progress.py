@@ -345,7 +345,7 @@ class Progress:
         self.budget.add_unused(usage, candidate.own_price)
         self.usage += Usage(spent=usage.spent)
 
-    def tell_cost(self) -> None:
+    def record_cost(self) -> None:
         """Record in the trace what the turn cost, including an abandoned step. Call this once, at its end."""
         if not self.step.ended:
             self._charge(self._usage(self.step), self.step.candidate)

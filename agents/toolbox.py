@@ -34,7 +34,7 @@ from inference.grammar import calls
 from inference.grammar.calls import ANY_OBJECT, OPEN, CallableFunction, Forced, tool_grammar
 from inference.grammar.conformance import check
 from inference.grammar.constraint import check_productive
-from inference.grammar.lark import ReasoningMarks, escaped, grammar, hollow, told, value_of
+from inference.grammar.lark import ReasoningMarks, escaped, grammar, hollow, readable, value_of
 from inference.grammar.schema import restated
 from inference.lru_cache import LruCache
 from inference.trace import now_ns
@@ -428,7 +428,7 @@ def _lark(name: str, definition: str) -> str:
         check_productive(hollow(definition))
         return escaped(definition)
     except InvalidSchema as error:
-        reason = told(error.reason)
+        reason = readable(error.reason)
         raise InvalidTurn(f"The grammar of the tool '{name}' cannot be used: {reason}.", param="tools") from None
 
 

@@ -51,17 +51,17 @@ async def embedded(
     chunks: Sequence[Chunk],
     *,
     chatting: Callable[[], bool],
-    told: Callable[[int], None] = lambda _: None,
+    progress: Callable[[int], None] = lambda _: None,
 ) -> list[EmbeddedChunk]:
     """The chunks of a document with their vectors. `chatting` returns whether a client is waiting for tokens and would
-    notice the use of a core; `told` is called with the number of each bite's chunks.
+    notice the use of a core; `progress` is called with the number of each bite's chunks.
     """
     found: list[EmbeddedChunk] = []
     for start in range(0, len(chunks), BITE_CHUNKS):
         part, began = chunks[start : start + BITE_CHUNKS], time.monotonic()
         vectors = await embedder.embed_windows([embedded_text(title, chunk) for chunk in part])
         found += zip(part, vectors, strict=True)
-        told(len(part))
+        progress(len(part))
         if chatting():
             await asyncio.sleep(REST_SHARE * (time.monotonic() - began))
     return found

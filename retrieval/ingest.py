@@ -161,7 +161,7 @@ class _Run:
     async def _write(self, source: Source, content: Content, sha256: bytes) -> bool:
         embedder = await writer_of(self.tenant_id, self.opened, self.store, self.embedders)
         document, chunks = await read_document(self.loaders, content, embedder.count, owner="ingest")
-        passages = await embedded(embedder, document.title, chunks, chatting=self.chatting, told=self._told)
+        passages = await embedded(embedder, document.title, chunks, chatting=self.chatting, progress=self._embedded)
         file = NewFile(
             path=source.place,
             filename=source.name,
@@ -175,7 +175,7 @@ class _Run:
         )
         return await self.store.put(self.tenant_id, self.opened.id, file)
 
-    def _told(self, chunks: int) -> None:
+    def _embedded(self, chunks: int) -> None:
         self.so_far.chunks += chunks
         self._report()
 

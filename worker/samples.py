@@ -63,13 +63,13 @@ async def _read(services: Services, folder: Path, tenant_id: UUID, store_id: str
     """Unchanged files cost nothing."""
     left = 1
 
-    def told(progress: Progress) -> None:
+    def count_left(progress: Progress) -> None:
         nonlocal left
         left = max(1, progress.files_total - progress.files_done)
         healthy()
 
     note = partial(services.passages.note_unread, tenant_id, store_id, services.presence.worker)
-    reading = asyncio.create_task(_ingest(services, folder, tenant_id, told))
+    reading = asyncio.create_task(_ingest(services, folder, tenant_id, count_left))
     try:
         while not reading.done():
             await note(left)
@@ -81,7 +81,7 @@ async def _read(services: Services, folder: Path, tenant_id: UUID, store_id: str
     await note(0)
 
 
-async def _ingest(services: Services, folder: Path, tenant_id: UUID, told: Callable[[Progress], None]) -> None:
+async def _ingest(services: Services, folder: Path, tenant_id: UUID, progress: Callable[[Progress], None]) -> None:
     try:
         report = await ingest(
             [folder],
@@ -91,7 +91,7 @@ async def _ingest(services: Services, folder: Path, tenant_id: UUID, told: Calla
             tenant_id=tenant_id,
             store=services.passages,
             embedders=services.embedders,
-            progress=told,
+            progress=progress,
             loaders=services.loaders,
             chatting=services.chatting,
         )

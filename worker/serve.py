@@ -83,7 +83,7 @@ async def begun(config: Config, home: Home) -> AsyncIterator[Parts]:
             parts.database = parts.begin("database", open_database(config, parts.supervisor))
             if has_own_model(config, home):
                 loading, trace = parts.loading, parts.model_trace
-                opening = open_model(config, parts.supervisor, loading.tell, trace)
+                opening = open_model(config, parts.supervisor, loading.report, trace)
                 parts.model = parts.begin("models", opening, loading.shown())
             parts.embedders = parts.begin("embedders", open_embedders(config))
             yield parts

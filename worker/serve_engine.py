@@ -42,14 +42,14 @@ async def serve_engine(config: Config, *, began: float, member: Member | None = 
                 async with listening(app, config, listener):
                     stop.serving = True
                     if member is None:
-                        _tell(model.name, _where(address, listener), time.monotonic() - began)
+                        _announce(model.name, _where(address, listener), time.monotonic() - began)
                     await stop.wanted(lambda: model.failed)
                     await drain(app, config.drain_s, stop.hurried)
                     if model.failed:  # the process manager starts another one
                         raise EngineStopped(model.failed)
 
 
-def _tell(model: str, where: Address, seconds: float) -> None:
+def _announce(model: str, where: Address, seconds: float) -> None:
     print(f"Firsttoken engine {VERSION} is ready after {seconds:.1f} s: {model} at {where}", flush=True)
 
 

@@ -97,7 +97,7 @@ async def open_services(
                 return ActiveEngines.of_one(await parts.model, find(config.model, home.models), parts.model_trace)
             if not member:
                 await _fetch_weights(config, home, parts.loading)
-            opening = open_engines(config, secret, supervisor, parts.loading.tell)
+            opening = open_engines(config, secret, supervisor, parts.loading.report)
             return await parts.begin("models", opening, parts.loading.shown())
 
         reranking = parts.begin("reranker", open_reranker(config))
@@ -170,12 +170,12 @@ async def _fetch_weights(config: Config, home: Home, loading: LoadProgress) -> N
         return
     with shown(SMOL_CHAT.base.name) as report:
 
-        def tell(here: int, total: int | None) -> None:
+        def progress(here: int, total: int | None) -> None:
             report(here, total)
             loading.share = here / total if total else 0.0
 
         try:
-            await make(SMOL_CHAT, home.models, tell, source=config.weights)
+            await make(SMOL_CHAT, home.models, progress, source=config.weights)
         except (StartError, OSError) as error:
             if SMOL_CHAT.name in chosen:
                 raise

@@ -398,16 +398,16 @@ class Engine:
         stamps.first_token_ns = stamps.first_token_ns or stamps.last_token_ns
         if token in self._end_tokens:
             if request.scores_top is not None:  # the end is scored like what precedes it
-                self._tell(request, None, "")
+                self._emit(request, None, "")
             self._finish(request, Finish.STOP)
             return
         request.generated.append(token)
         self.totals["generated_tokens"] += 1
-        self._tell(request, token, request.text.push(token))
+        self._emit(request, token, request.text.push(token))
         if len(request.generated) >= request.max_tokens:
             self._finish(request, Finish.LENGTH)
 
-    def _tell(self, request: Request, token: int | None, text: str) -> None:
+    def _emit(self, request: Request, token: int | None, text: str) -> None:
         logprobs = request.sampler.logprobs_of(self._pieces)
         self._news.append(TokenUpdate(self._handles[request], token, text, None, None, logprobs))
 

@@ -322,7 +322,7 @@ class Forecasts:
     def next_ttft_s(self, now_ns: int) -> float | None:
         """TTFT in seconds of a request that arrived now, queued behind everything that clients wait for, with the mean
         number of uncached prompt tokens. None until a request has ended."""
-        expected = self._told(max(1, round(self._prompt_tokens)), NO_DEADLINE, "", Priority.BATCH, now_ns)
+        expected = self._expected(max(1, round(self._prompt_tokens)), NO_DEADLINE, "", Priority.BATCH, now_ns)
         return None if expected is None else expected.total_s
 
     @property
@@ -340,7 +340,7 @@ class Forecasts:
 
         Raises Late if the first token would miss its due time, unless `due.waits`.
         """
-        expected = self._told(tokens, due, tenant, priority, now_ns)
+        expected = self._expected(tokens, due, tenant, priority, now_ns)
         if expected is None or due.at_ns is None or due.waits or len(self._lengths) < LEARNED_MIN:
             return expected
         left_s = (due.at_ns - now_ns) / 1e9
@@ -362,7 +362,7 @@ class Forecasts:
             own=own,
         )
 
-    def _told(self, tokens: int, due: Due, tenant: str, priority: Priority, now_ns: int) -> Forecast | None:
+    def _expected(self, tokens: int, due: Due, tenant: str, priority: Priority, now_ns: int) -> Forecast | None:
         """What clients are told, and refused by if they do not wait; statistics tell it several times a second."""
 
         def make() -> Forecast | None:

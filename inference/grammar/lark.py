@@ -59,7 +59,7 @@ def by_token(grammar: str, marks: Mapping[str, int]) -> str:
 
 
 def _rule_by_token(rule: str, found: re.Pattern[str], marks: Mapping[str, int]) -> str:
-    def told(quoted: re.Match[str]) -> str:
+    def by_token(quoted: re.Match[str]) -> str:
         if quoted[0].startswith("/"):
             return quoted[0]
         parts = [part for part in found.split(json.loads(quoted[0])) if part]
@@ -69,7 +69,7 @@ def _rule_by_token(rule: str, found: re.Pattern[str], marks: Mapping[str, int]) 
 
     if "%json" in rule:
         return rule
-    changed = _QUOTED.sub(told, rule)
+    changed = _QUOTED.sub(by_token, rule)
     # A lazy rule is a single lexeme, which cannot contain a token. No text before the token can contain it, so the rule
     # still ends with the first one.
     return rule if changed == rule else changed.replace("[lazy]:", ":", 1)
@@ -136,7 +136,7 @@ def hollow(definition: str) -> str:
     return f"{rules}start: {' '.join([_FIRST, *_HEAD.findall(rules)])}\n"
 
 
-def told(reason: str) -> str:
+def readable(reason: str) -> str:
     """What the library says of a hollow grammar, with the names of the definition."""
     return re.sub(r"\bterminal_(\w+)", lambda name: name[1].upper(), reason).replace(_FIRST, "start")
 

@@ -98,13 +98,13 @@ def _windowed(
 def _state_bytes(width: int, architecture: str, metadata: Mapping[str, str]) -> int:
     """Of a recurrent layer and one slot: the end of what was convolved, and what all tokens add up to."""
 
-    def told(name: str) -> int:
+    def stated(name: str) -> int:
         return int(metadata.get(f"{architecture}.{name}", 0))
 
-    if short := told("shortconv.l_cache"):
+    if short := stated("shortconv.l_cache"):
         return 4 * width * (short - 1)
-    state, inner = told("ssm.state_size"), told("ssm.inner_size")
-    return 4 * (state * inner + max(0, told("ssm.conv_kernel") - 1) * (inner + 2 * told("ssm.group_count") * state))
+    state, inner = stated("ssm.state_size"), stated("ssm.inner_size")
+    return 4 * (state * inner + max(0, stated("ssm.conv_kernel") - 1) * (inner + 2 * stated("ssm.group_count") * state))
 
 
 def in_words(size: int) -> str:

@@ -83,7 +83,7 @@ class EmbeddedPostgres:
     def start(self) -> None:
         """Return once the server responds. Also restarts a server that died meanwhile. Raises StartInterrupted after
         `stop`, which another thread may call meanwhile."""
-        with self._thread, self._told():
+        with self._thread, self._explained():
             self._home.mkdir(parents=True, exist_ok=True, mode=0o711 if os.geteuid() == 0 else 0o700)
             with self._turns.turn(TURN_TIMEOUT_S, self._pause):
                 self._users.share()
@@ -99,7 +99,7 @@ class EmbeddedPostgres:
     def stop(self) -> None:
         """Release the server; shut it down if no other worker uses it. It stays stopped."""
         self._stopping.set()
-        with self._thread, self._told():
+        with self._thread, self._explained():
             if self._users.held:
                 with self._turns.turn(TURN_TIMEOUT_S):
                     self._leave()
@@ -117,7 +117,7 @@ class EmbeddedPostgres:
         return f"postgresql://{user}@/postgres?host={folder}&port=5432&sslmode=disable"
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
+    def _explained(self) -> Iterator[None]:
         try:
             yield
         except OSError as error:

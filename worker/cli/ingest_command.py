@@ -46,7 +46,7 @@ async def ingest_files(
             lines = ProgressLines()
 
             def show(progress: Progress) -> None:
-                bar.set_description(told(progress))
+                bar.set_description(described(progress))
                 bar.update(progress.chunks - bar.n)
                 if bar.disable and (line := lines.due(progress)):
                     print(line, file=sys.stderr, flush=True)
@@ -86,10 +86,10 @@ class ProgressLines:
         if self._clock() < self._due_at:
             return None
         self._due_at = self._clock() + LINE_EVERY_S
-        return f"{told(progress)}, {_counted(progress.chunks, 'passage')} so far"
+        return f"{described(progress)}, {_counted(progress.chunks, 'passage')} so far"
 
 
-def told(progress: Progress) -> str:
+def described(progress: Progress) -> str:
     left = "" if progress.left_s is None else f", {tqdm.format_interval(progress.left_s)} left"
     return f"{progress.files_done} of {progress.files_total} files{left}"
 

@@ -24,7 +24,7 @@ from worker.auth.secret import Secret
 from worker.config import Config
 from worker.engines.engine_config import load_for, read_token
 from worker.engines.exchange import EngineTransport
-from worker.engines.local_model import Told, open_model
+from worker.engines.local_model import LoadedShare, open_model
 from worker.engines.model_file import ModelFile, ModelTable, read_models
 from worker.engines.model_pool import ModelPool
 from worker.engines.on_demand import OnDemandModel, State
@@ -124,12 +124,12 @@ def _is_summed(name: str, value: object) -> bool:
 
 @asynccontextmanager
 async def open_engines(
-    config: Config, secret: Secret, supervisor: Supervisor, tell: Told
+    config: Config, secret: Secret, supervisor: Supervisor, progress: LoadedShare
 ) -> AsyncIterator[ActiveEngines]:
     """Raises StartError, InvalidModels."""
     file = read_models(config)
     if file is not None:
-        async with _open_several(config, file, secret, supervisor, tell) as engines:
+        async with _open_several(config, file, secret, supervisor, progress) as engines:
             yield engines
         return
     path = await asyncio.to_thread(load_for, "--model", partial(find, folder=Home(config.home).models), config.model)
@@ -138,24 +138,24 @@ async def open_engines(
             yield ActiveEngines(ModelRegistry.of(remote), {remote.name: remote}, {remote.name: path})
         return
     trace = Trace()
-    async with open_model(config, supervisor, tell, trace) as model:
+    async with open_model(config, supervisor, progress, trace) as model:
         yield ActiveEngines.of_one(model, path, trace)
 
 
 @asynccontextmanager
 async def _open_several(
-    config: Config, file: ModelFile, secret: Secret, supervisor: Supervisor, tell: Told
+    config: Config, file: ModelFile, secret: Secret, supervisor: Supervisor, progress: LoadedShare
 ) -> AsyncIterator[ActiveEngines]:
     elsewhere = file.elsewhere()
     here_ = {name: table for name, table in file.models.items() if name not in elsewhere}
     at_start = [name for name, table in here_.items() if table.load == "start"]
 
-    def told(name: str, share: float) -> None:
+    def report(name: str, share: float) -> None:
         if name in at_start:
-            tell((at_start.index(name) + share) / len(at_start))
+            progress((at_start.index(name) + share) / len(at_start))
 
     async with AsyncExitStack() as stack:
-        pool = ModelPool(config, here_, told)
+        pool = ModelPool(config, here_, report)
         stack.push_async_callback(pool.close)
         await asyncio.to_thread(load_for, "models.toml", lambda _: pool.prepare(), None)
         models: dict[str, Served] = dict(pool.models)

@@ -22,7 +22,7 @@ from worker.home import Home
 from worker.lifecycle.calibrator import Calibrator
 from worker.lifecycle.supervisor import Supervisor
 
-Told: TypeAlias = Callable[[float], None]  # the loaded share of the models, from 0 to 1
+LoadedShare: TypeAlias = Callable[[float], None]  # the loaded share of the models, from 0 to 1
 
 log = logging.getLogger("firsttoken.models")
 
@@ -31,7 +31,7 @@ log = logging.getLogger("firsttoken.models")
 async def open_model(
     config: Config,
     supervisor: Supervisor,
-    tell: Told | None = None,
+    progress: LoadedShare | None = None,
     trace: Trace | None = None,
     of: str | None = None,
 ) -> AsyncIterator[ChatModel]:
@@ -44,8 +44,8 @@ async def open_model(
         print(f"There is memory for {allowance}: {allowance.reason}", flush=True)
     engine = allowance.config
     trace = trace or Trace()
-    with trace.span("weights"), while_wanted(tell) as progress:
-        load = partial(ChatModel.load, progress=progress)
+    with trace.span("weights"), while_wanted(progress) as reports:
+        load = partial(ChatModel.load, progress=reports)
         model = await asyncio.to_thread(load_for, "--model", load, engine)
     calibrations = Calibrations(Home(config.home).calibrations)
     calibrator = Calibrator(engine, calibrations, lambda: model.steps, lambda: model.is_busy)
@@ -62,14 +62,14 @@ async def open_model(
 
 
 @contextmanager
-def while_wanted(tell: Told | None) -> Iterator[Progress]:
+def while_wanted(report: LoadedShare | None) -> Iterator[Progress]:
     """The progress for a load in a thread: the load ends early when the task that waits for it is cancelled, since a
     process that is to end waits for its threads."""
     cancelled = Event()
 
     def progress(share: float) -> bool:
-        if tell is not None:
-            tell(share)
+        if report is not None:
+            report(share)
         return not cancelled.is_set()
 
     try:

@@ -71,12 +71,12 @@ def is_much_less(allowance: Allowance) -> bool:
 
 
 class ModelPool:
-    """`told` is called with the name of a model and its progress, from the loading thread."""
+    """`report` is called with the name of a model and its progress, from the loading thread."""
 
-    def __init__(self, config: Config, tables: Mapping[str, ModelTable], told: Callable[[str, float], None]) -> None:
+    def __init__(self, config: Config, tables: Mapping[str, ModelTable], report: Callable[[str, float], None]) -> None:
         self._config = config
         self.tables = dict(tables)
-        self._told = told
+        self._report = report
         self._loaded: dict[OnDemandModel, Loaded] = {}
         self._beside: set[OnDemandModel] = set()  # loaded while those that they replace still answer
         self._retiring: dict[str, asyncio.Task[None]] = {}  # by their previous name
@@ -191,7 +191,7 @@ class ModelPool:
             trace = Trace(attributes={"model": model.name})
             with trace.span("room"):
                 allowance = await self._make_room(model, table, proportions)
-            with trace.span("weights"), while_wanted(partial(self._tell, model)) as progress:
+            with trace.span("weights"), while_wanted(partial(self._note_share, model)) as progress:
                 opened = await asyncio.to_thread(ChatModel.load, allowance.config, progress, model.codec)
             opened.name = model.name
             try:
@@ -254,9 +254,9 @@ class ModelPool:
         await gives_way.model.unload()
         return True
 
-    def _tell(self, model: OnDemandModel, share: float) -> None:
+    def _note_share(self, model: OnDemandModel, share: float) -> None:
         model.share_loaded = share
-        self._told(model.name, share)
+        self._report(model.name, share)
 
     @staticmethod
     async def _read_beginnings(opened: ChatModel, model: OnDemandModel) -> None:

@@ -129,7 +129,7 @@ class LoadProgress:
             self._bar = bar
             yield
 
-    def tell(self, share: float) -> None:
+    def report(self, share: float) -> None:
         self.share = share
         if self._bar is not None:
             self._bar.update(round(100 * share) - self._bar.n)

@@ -91,7 +91,7 @@ async def create(request: web.Request) -> Json:
             file = await services.uploads.create(
                 tenant_id, arrived.filename, arrived.purpose, arrived.size, arrived.content
             )
-    return _told(request, file)
+    return _shown(request, file)
 
 
 @routes.get("/v1/files", USUAL, query=PAGE | {"purpose": {"type": "string"}, "limit": LIMIT})
@@ -107,13 +107,13 @@ async def list_files(request: web.Request) -> Json:
         purpose=request.query.get("purpose"),
     )
     await page.check(files, partial(services.uploads.get, tenant_id))
-    shown = list_object([_told(request, file) for file in files[:size]], has_more=len(files) > size)
+    shown = list_object([_shown(request, file) for file in files[:size]], has_more=len(files) > size)
     if speaks_anthropic(request):
         shown["next_page"] = shown["last_id"] if shown["has_more"] else None
     return shown
 
 
-def _told(request: web.Request, file: Upload) -> dict[str, Any]:
+def _shown(request: web.Request, file: Upload) -> dict[str, Any]:
     return anthropic_file(file) if speaks_anthropic(request) else file_object(file)
 
 
@@ -130,7 +130,7 @@ def _paging(request: web.Request) -> Mapping[str, str]:
 @routes.get("/v1/files/{id}", USUAL)
 async def retrieve(request: web.Request) -> Json:
     services, tenant_id = request.app[SERVICES], request[PRINCIPAL].tenant_id
-    return _told(request, await services.uploads.get(tenant_id, path_id(request, "file")))
+    return _shown(request, await services.uploads.get(tenant_id, path_id(request, "file")))
 
 
 @routes.get("/v1/files/{id}/content", USUAL, query={"form": {"enum": ["text"]}}, tells=(BYTES, PLAIN))

@@ -37,7 +37,7 @@ async def create(request: web.Request) -> web.StreamResponse:
         if body.diagnostics is None:
             return answer, [turn]
         diagnosis = await _diagnosis(request, turn, answer, body.diagnostics.previous_message_id)
-        return replace(answer, diagnose=diagnosis.tell), [turn]
+        return replace(answer, diagnose=diagnosis.diagnose), [turn]
 
     return await respond(request, answer, once, prepare)
 

@@ -174,7 +174,7 @@ class Broadcast:
         """The event log stores this end in place of one that may have been stored."""
         self._end, self.journal.end = self._encoded_end(snapshot), end
 
-    def tell_end(self, trace: Callable[[], dict[str, Any]]) -> None:
+    def send_end(self, trace: Callable[[], dict[str, Any]]) -> None:
         """`trace` ends the trace: nothing is added to it afterwards."""
         if self._followers:  # where no event was stored before the end, they go out below, together with that
             self._first.sent(len(self.frames) + len(self._rest))

@@ -123,7 +123,7 @@ class MessageDiagnosis(NamedTuple):
     prompt: PromptDigest
     previous_id: str | None
 
-    def tell(self) -> dict[str, Any] | None:
+    def diagnose(self) -> dict[str, Any] | None:
         """The diagnostics, which are known from the first token on; None where nothing stood against reuse. Afterwards,
         another message may name this one."""
         read = first_prompt(self.trace)

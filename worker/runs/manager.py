@@ -250,7 +250,7 @@ class Runs:
         if run is not None:
             run.answer_now.ask()
         elif not (await self.services.running.read(tenant_id, response_id, NO_EVENTS)).sealed:
-            await self.services.presence.tell(ANSWER, response_id)
+            await self.services.presence.notify(ANSWER, response_id)
 
     async def steer(
         self, tenant_id: UUID, response_id: str, said: tuple[Item, ...], *, stop_tools: bool = False
@@ -264,7 +264,7 @@ class Runs:
             successor = await certain(lambda: self.services.steering.say(tenant_id, response_id, said), SAY_S)
         if run is None:
             with suppress(*DATABASE_AWAY):  # it is stored: the response ends by itself, only later
-                await self.services.presence.tell(STEER_AT_ONCE if stop_tools else STEER, response_id)
+                await self.services.presence.notify(STEER_AT_ONCE if stop_tools else STEER, response_id)
         told = run is not None and run.steer(steer_id, stop_tools=stop_tools)
         return Steer(steer_id, successor, told)
 
@@ -313,7 +313,7 @@ class Runs:
         """Cancel it in the queue or at its worker. Returns when there are new events, or after ASK_AGAIN_S."""
         if await self.services.queue.cancel(tenant_id, response_id):
             return
-        await self.services.presence.tell(CANCEL, response_id)
+        await self.services.presence.notify(CANCEL, response_id)
         async with at_most(ASK_AGAIN_S):
             await news.wait()
         news.clear()

@@ -57,7 +57,7 @@ class Presence:
         if self._task:
             await self._task.stop()
 
-    async def tell(self, word: str, response_id: str) -> None:
+    async def notify(self, word: str, response_id: str) -> None:
         """Tell the worker that runs a response. FOLLOW: to notify of new events. It notifies only for followers, since
         commits with NOTIFY are serialised by Postgres."""
         await self._database.fetch("select pg_notify($1, $2)", CHANNEL, f"{word} {response_id}")

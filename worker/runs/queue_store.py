@@ -75,12 +75,12 @@ class QueueStore:
                 job.caller,
             )
             if tell:
-                await _tell_workers(connection)
+                await _notify_workers(connection)
 
     async def notify_workers(self) -> None:
         """Notify the workers that a response may be waiting."""
         async with self._database.anonymous() as connection:
-            await _tell_workers(connection)
+            await _notify_workers(connection)
 
     async def take(self, worker: int) -> OwnedResponse | None:
         """Take a response, which this worker owns from now on; None when the queue is empty."""
@@ -146,7 +146,7 @@ class QueueStore:
                 taken.tenant_id,
                 taken.response_id,
             )
-            await _tell_workers(connection)
+            await _notify_workers(connection)
         return True
 
     async def cancel(self, tenant_id: UUID, response_id: str) -> bool:
@@ -194,5 +194,5 @@ async def _remove(connection: Connection, taken: OwnedResponse) -> None:
     )
 
 
-async def _tell_workers(connection: Connection) -> None:
+async def _notify_workers(connection: Connection) -> None:
     await connection.execute("select pg_notify($1, $2)", CHANNEL, QUEUED)

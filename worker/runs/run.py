@@ -370,7 +370,7 @@ class Run:
             else:
                 self.broadcast.end_stored(events)
         self.snapshot = snapshot
-        self.broadcast.tell_end(partial(self._ledger.payload, finished.status))
+        self.broadcast.send_end(partial(self._ledger.payload, finished.status))
         return finished.status
 
     async def _store_end(
@@ -480,7 +480,7 @@ async def _follow(
             if page.sealed:
                 break
             if time.monotonic() >= follow_at:  # then read immediately: events may have come since the last read
-                await services.presence.tell(FOLLOW, response_id)
+                await services.presence.notify(FOLLOW, response_id)
                 follow_at = time.monotonic() + FOLLOWED_S / 3
             else:
                 async with at_most(POLL_S):

@@ -114,7 +114,7 @@ def canary_report(canary: Canary, evidence: Evidence) -> dict[str, Any]:
         },
         "verdict": verdict.decision,
         "verdict_reason": verdict.reason,
-        "measures": [each.told() for each in findings(evidence, canary.margins)],
+        "measures": [each.as_dict() for each in findings(evidence, canary.margins)],
     }
 
 
@@ -267,7 +267,7 @@ class Finding:
     def verdict(self) -> str:
         return "worse" if self.is_worse else "harmless" if self.is_harmless else "open"
 
-    def told(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, Any]:
         return {
             "measure": self.measure,
             "unit": self.unit,

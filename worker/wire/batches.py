@@ -61,7 +61,7 @@ class LineError(NamedTuple):
     param: str | None = None
     line: int | None = None
 
-    def told(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, Any]:
         return self._asdict()
 
 

@@ -86,7 +86,7 @@ class ChatChoice:
             "index": self.index,
             "message": message,
             "finish_reason": self.finish_reason(finished),
-            "logprobs": _logprobs([told for item in finished.output for told in _told(item)]),
+            "logprobs": _logprobs([each for item in finished.output for each in _logprobs_of(item)]),
             **cut(finished),
         }
 
@@ -129,7 +129,7 @@ def _call(call: FunctionCall) -> dict[str, Any]:
     return {"id": call.call_id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
 
 
-def _told(item: Item) -> Sequence[TokenLogprob]:
+def _logprobs_of(item: Item) -> Sequence[TokenLogprob]:
     return item.logprobs if isinstance(item, Message) else ()
 
 

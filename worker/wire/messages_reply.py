@@ -76,7 +76,7 @@ class Reply:
 
     def whole(self, finished: Sequence[TurnFinished]) -> dict[str, Any]:
         [turn] = finished
-        blocks = [block for item in _told(turn.output) if (block := self._block(item)) is not None]
+        blocks = [block for item in _as_streamed(turn.output) if (block := self._block(item)) is not None]
         reason = self.stop_reason(turn)
         return {**self._message(blocks, reason, self.stop_sequence(turn), turn.usage), **cut(turn)}
 
@@ -253,7 +253,7 @@ class MessageEventEncoder:
         return {"type": kind, "index": self._index, **more}
 
 
-def _told(items: Iterable[Item]) -> Iterator[Item]:
+def _as_streamed(items: Iterable[Item]) -> Iterator[Item]:
     """The items in the order in which they are streamed: the results of MCP calls follow the calls of their step."""
     results: list[Item] = []
     for item in items:

@@ -311,11 +311,11 @@ class ResponseRequest(TieredRequest):
             self.drawn,
             max_tokens=self.max_output_tokens or TOKENS_MAX,
             deterministic=self.deterministic,
-            top_logprobs=self._told,
+            top_logprobs=self._likeliest,
         )
 
     @property
-    def _told(self) -> int | None:
+    def _likeliest(self) -> int | None:
         """The number of likeliest tokens to report; None: no log probabilities requested."""
         return self.top_logprobs or 0 if self.top_logprobs or self.includes(LOGPROBS) else None
 

@@ -64,12 +64,12 @@ def without_effect(name: str, *neutral: object) -> AfterValidator:
     """A parameter that is accepted without effect. `name` is its full path in the body; `neutral` values request what
     happens anyway, so they are not reported."""
 
-    def told(value: Any, info: ValidationInfo) -> Any:
+    def noted(value: Any, info: ValidationInfo) -> Any:
         if value is not None and value not in neutral:
             note(info, name)
         return value
 
-    return AfterValidator(told)
+    return AfterValidator(noted)
 
 
 class Strict(BaseModel):

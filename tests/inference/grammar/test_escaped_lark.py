@@ -9,7 +9,7 @@ import pytest
 from inference.errors import InvalidSchema
 from inference.grammar.calls import CallableFunction, Forced, llama_calls, tool_grammar
 from inference.grammar.constraint import Vocabulary, check_productive
-from inference.grammar.lark import COMMON, escaped, hollow, told
+from inference.grammar.lark import COMMON, escaped, hollow, readable
 
 END = 256
 VOCABULARY = Vocabulary([*(bytes([byte]) for byte in range(256)), b""], frozenset({END}))
@@ -158,7 +158,7 @@ def test_a_grammar_whose_rules_end_is_productive(definition: str) -> None:
 def test_a_grammar_with_a_rule_that_no_text_completes_is_not(definition: str, reason: str) -> None:
     with pytest.raises(InvalidSchema) as refused:
         check_productive(hollow(definition))
-    assert reason in told(refused.value.reason)
+    assert reason in readable(refused.value.reason)
 
 
 @pytest.mark.parametrize("dialect", ["hermes", "llama"])

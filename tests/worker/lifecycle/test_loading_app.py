@@ -19,7 +19,7 @@ async def test_health_tells_how_far_the_model_is_and_everything_else_is_asked_to
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         async with aiohttp.ClientSession(url) as client:
             async with serving_progress(loading, Config(), listener):
-                loading.tell(0.4242)
+                loading.report(0.4242)
                 async with client.get("/readyz") as answer:
                     ready = await answer.json()
                     assert answer.status == 503 and ready["loaded"] == 0.424
@@ -39,7 +39,7 @@ async def test_a_browser_gets_a_page_that_tells_how_far_the_model_is_and_opens_t
     with closing(bind("127.0.0.1", 0)) as listener:
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         async with aiohttp.ClientSession(url) as client, serving_progress(loading, Config(), listener):
-            loading.tell(0.4242)
+            loading.report(0.4242)
             async with client.get("/?token=secret", headers={"Accept": "text/html,*/*;q=0.8"}) as answer:
                 page = await answer.text()
                 assert (answer.status, answer.headers["Refresh"], answer.content_type) == (503, "1", "text/html")

@@ -90,8 +90,8 @@ def test_what_the_turn_read_ahead_was_not_in_the_cache_before_it() -> None:
 )
 def test_a_message_is_told_why_and_how_much(now: Turn, trace: Trace, reason: dict[str, Any] | None) -> None:
     recent = RecentPrompts()
-    MessageDiagnosis(recent, TENANT, read(200, 0), "msg_1", PromptDigest.of(TURN, "m"), None).tell()
-    told = MessageDiagnosis(recent, TENANT, trace, "msg_2", PromptDigest.of(now, "m"), "msg_1").tell()
+    MessageDiagnosis(recent, TENANT, read(200, 0), "msg_1", PromptDigest.of(TURN, "m"), None).diagnose()
+    told = MessageDiagnosis(recent, TENANT, trace, "msg_2", PromptDigest.of(now, "m"), "msg_1").diagnose()
     if reason and "missed" in reason:
         reason = {"type": reason["type"], "cache_missed_input_tokens": reason["missed"]}
     assert told == (reason and {"cache_miss_reason": reason})

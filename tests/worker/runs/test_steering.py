@@ -435,14 +435,14 @@ async def test_what_is_stored_was_said_though_its_worker_cannot_be_told(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Otherwise its client would say it again."""
-    tell, model = Presence.tell, talk()
+    notify, model = Presence.notify, talk()
 
-    async def tell_all_but_that(presence: Presence, word: str, response_id: str) -> None:
+    async def notify_of_all_but_that(presence: Presence, word: str, response_id: str) -> None:
         if word == STEER:
             raise ConnectionResetError
-        await tell(presence, word, response_id)
+        await notify(presence, word, response_id)
 
-    monkeypatch.setattr(Presence, "tell", tell_all_but_that)
+    monkeypatch.setattr(Presence, "notify", notify_of_all_but_that)
     async with colleagues(database, model) as (client, other):
         id, answer, _ = await begun(client)
         told = await post(other, f"{URL}/{id}/steer", {"input": LESS}, 202)

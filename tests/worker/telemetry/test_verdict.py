@@ -149,7 +149,7 @@ def test_people_are_told_both_kinds_and_between_what_the_difference_lies() -> No
     by_name = {finding.measure: finding for finding in findings(trial(3, replace(USUAL, fails=0.5)), {})}
     assert by_name["failed"].control < 0.1 < 0.4 < by_name["failed"].treatment
     assert 0.3 < by_name["failed"].low < 0.5 < by_name["failed"].high < 0.7
-    assert by_name["failed"].told()["verdict"] == "worse"
+    assert by_name["failed"].as_dict()["verdict"] == "worse"
     assert not by_name["late"].is_worse
 
 

@@ -63,13 +63,13 @@ class Member:
         return socket_in(self.folder, self.name)
 
     def introduce(self, ready: Ready) -> None:
-        self._tell({"ready": asdict(ready)})
+        self._send({"ready": asdict(ready)})
 
     def fail(self, reason: str) -> None:
         """Report a failure to the parent instead of the terminal: all members may fail for the same reason."""
-        self._tell({"failed": reason})
+        self._send({"failed": reason})
 
-    def _tell(self, message: dict[str, Any]) -> None:
+    def _send(self, message: dict[str, Any]) -> None:
         with suppress(OSError):  # the parent is gone
             self.line.sendall(orjson.dumps(message, option=orjson.OPT_APPEND_NEWLINE)[-LINE_BYTES_MAX:])
 

@@ -289,11 +289,11 @@ class Connection:
             await self._complain(lane.stream, explained(error, log, "a request on a WebSocket"))
             return
         lane.pending = ("", [])
-        await self._tell(lane, run)
+        await self._stream(lane, run)
         if run.snapshot["status"] == "failed":
             self._memory.pop(previous_id)
         while (successor := await self._successor(lane, run)) is not None:
-            await self._tell(lane, run := successor)
+            await self._stream(lane, run := successor)
 
     async def _successor(self, lane: Lane, run: Run) -> Run | None:
         """What goes on with what was said to a response, which its client is told if nothing does."""
@@ -364,7 +364,7 @@ class Connection:
             raise ApiError(401, "This session has ended. Sign in again.")
         return principal
 
-    async def _tell(self, lane: Lane, run: Run) -> None:
+    async def _stream(self, lane: Lane, run: Run) -> None:
         """Send every event as it happens. A client that disconnects early gives up its place as a reader."""
         lane.run = run
         await run.read(lane.stream)
@@ -383,7 +383,7 @@ class Connection:
     async def _send(self, stream: SocketStream, event: dict[str, Any]) -> None:
         """Raises ConnectionError, also for a client that has stopped reading."""
         await stream.room()
-        await self._socket.send_frame(stream.told(orjson.dumps(event)), WSMsgType.TEXT)
+        await self._socket.send_frame(stream.labelled(orjson.dumps(event)), WSMsgType.TEXT)
 
 
 def _outputs_of(run: Run) -> dict[str, Any]:

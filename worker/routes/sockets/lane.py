@@ -34,11 +34,11 @@ class SocketStream(Stream):
     async def open(self) -> None:
         """Nothing to send: the handshake has opened the stream."""
 
-    def told(self, event: bytes) -> bytes:
+    def labelled(self, event: bytes) -> bytes:
         return self._begins + event[1:] if self._begins else event
 
     def _encoded(self, frames: Sequence[bytes]) -> bytes:
-        return b"".join([message(self.told(data_of(frame))) for frame in frames])
+        return b"".join([message(self.labelled(data_of(frame))) for frame in frames])
 
 
 def message(data: bytes) -> bytes:

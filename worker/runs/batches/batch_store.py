@@ -124,7 +124,7 @@ class BatchStore:
         await self._change(
             claim,
             "status = 'failed', failed_at = now(), errors = $4, worker = null where status = 'validating'",
-            [error.told() for error in errors],
+            [error.as_dict() for error in errors],
         )
 
     async def finalize(self, claim: BatchClaim) -> None:

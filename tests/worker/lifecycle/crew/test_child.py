@@ -21,7 +21,7 @@ WAITS = """
 import sys
 from worker.lifecycle.crew.member import Member
 member = Member.join(sys.argv[-1])
-member._tell({"hello": member.name, "introduces": member.introduces})
+member._send({"hello": member.name, "introduces": member.introduces})
 member.line.setblocking(True)
 member.line.recv(100)
 """
