@@ -33,6 +33,7 @@ from retrieval.quality.questions import Question
 from retrieval.quality.report import as_dict, quality_table, stage_table
 from retrieval.records import CountedStore, SourceSpan
 from retrieval.retriever import Retriever
+from worker.cli.evals.outcome import difference
 from worker.config import prepare_process
 
 PASSAGES = 5  # the default of a turn
@@ -68,9 +69,10 @@ async def ask(bench: Bench, corpus: Corpus, tenant_id: UUID, store: CountedStore
 def show(evaluation: Evaluation, questions: Sequence[Question]) -> None:
     print(quality_table(evaluation))
     print(f"\n{stage_table(evaluation)}\n")
+    ranks = {name: [each.reciprocal_rank for each in found] for name, found in evaluation.judgements.items()}
     for single in ("vectors alone", "words alone"):
-        low, high = evaluation.gain("reranked", single)
-        print(f"- MRR@10 of reranked over {single}: {low:+.3f} to {high:+.3f} (95 %)")
+        gain = difference(ranks["reranked"], ranks[single])
+        print(f"- MRR@10 of reranked over {single}: {gain.low:+.3f} to {gain.high:+.3f} (95 %)")
     print(f"- given to the model: {evaluation.tokens:.0f} tokens per question")
     kept, tokens = above_threshold(evaluation, questions)
     print(f"- with the threshold {SCORE_THRESHOLD} of the search tool: recall {kept:.3f} with {tokens:.0f} tokens")

@@ -12,7 +12,7 @@ import numpy as np
 from inference.trace import Trace
 from retrieval.candidate import Hit, Scored
 from retrieval.passage import Passage
-from retrieval.quality.measures import Judgement, Quality, judge, mrr_gain, quality
+from retrieval.quality.measures import Judgement, Quality, judge, quality
 from retrieval.quality.questions import Question
 from retrieval.query import Query
 from retrieval.records import SourceSpan
@@ -50,10 +50,6 @@ class Evaluation:
     @property
     def qualities(self) -> dict[Ranking, Quality]:
         return {ranking: quality(judgements) for ranking, judgements in self.judgements.items()}
-
-    def gain(self, ranking: Ranking, over: Ranking) -> tuple[float, float]:
-        """The 95 % interval of the gain in MRR of one ranking over another."""
-        return mrr_gain(self.judgements[ranking], self.judgements[over])
 
     @property
     def percentiles_ms(self) -> dict[str, Percentiles]:

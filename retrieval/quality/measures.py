@@ -10,13 +10,10 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from retrieval.records import SourceSpan
 
 RANKS_MAX = 10  # for MRR and nDCG, as usual in the literature
 RECALL_RANKS = (1, 5, 20)
-RESAMPLES = 2000  # of the bootstrap: the interval is then stable to the third digit
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,14 +87,6 @@ def quality(judgements: Sequence[Judgement]) -> Quality:
         mrr=_mean([j.reciprocal_rank for j in judgements]),
         ndcg=_mean([j.ndcg for j in judgements]),
     )
-
-
-def mrr_gain(ours: Sequence[Judgement], theirs: Sequence[Judgement]) -> tuple[float, float]:
-    """The 95 % interval of the gain in mean reciprocal rank, by paired bootstrap over questions."""
-    differences = np.array([o.reciprocal_rank - t.reciprocal_rank for o, t in zip(ours, theirs, strict=True)])
-    picked = np.random.default_rng(0).integers(0, len(differences), (RESAMPLES, len(differences)))
-    low, high = np.percentile(differences[picked].mean(axis=1), (2.5, 97.5))
-    return float(low), float(high)
 
 
 def _discounted(gains: Iterable[float]) -> float:
