@@ -20,7 +20,7 @@ export class Sending {
   }
 
   add(storeId, files) {
-    const room = FILES_MAX - this.entries.length;
+    const room = FILES_MAX - this.entries.filter(({ state }) => state !== "failed").length;
     for (const file of files.slice(0, room)) {
       const error = unreadable(file.name); // known at once, while the reader may have others before it
       const state = error ? "failed" : "waiting";
