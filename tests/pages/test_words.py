@@ -163,6 +163,12 @@ async def test_a_pasted_file_is_part_of_the_draft_of_its_conversation(
     await page.reload()
     await expect(files).to_contain_text("pasted text.txt")
     await expect(question).to_have_value("Sum it up")
+    await paste(page, LONG)
+    await page.get_by_role("button", name="Remove pasted text.txt").click()
+    await expect(question).to_be_focused()
+    await paste(page, LONG)
+    await expect(files.locator(".file-name")).to_have_text(["pasted text 2.txt", "pasted text.txt"])
+    await page.get_by_role("button", name="Remove pasted text 2.txt").click()
     await question.press("Enter")
     await expect(page.locator(".prose")).to_have_count(1)
     assert scripted.turns[-1]["input"] == f"Sum it up\nFile pasted text.txt:\n{LONG}"

@@ -13,14 +13,22 @@ export class Pastes {
   /** `changed()` is called when there is one more or one less. */
   constructor(input, changed) {
     this.list = byId("pastes");
+    this.input = input;
     this.changed = changed;
     this.files = [];
     input.addEventListener("paste", (event) => {
       const text = event.clipboardData?.getData("text/plain") ?? "";
       if (text.length < LONG_CHARS || event.clipboardData.files.length > 0) return;
       event.preventDefault();
-      this.show([...this.files, { name: `${NAME}${this.files.length > 0 ? ` ${this.files.length + 1}` : ""}.txt`, text }]);
+      this.show([...this.files, { name: this.freeName(), text }]);
     });
+  }
+
+  freeName() {
+    let n = 1;
+    const name = () => `${NAME}${n === 1 ? "" : ` ${n}`}.txt`;
+    while (this.files.some((file) => file.name === name())) n += 1;
+    return name();
   }
 
   get length() {
@@ -40,7 +48,13 @@ export class Pastes {
   show(files) {
     this.files = files;
     this.list.hidden = files.length === 0;
-    this.list.replaceChildren(...files.map((file) => fileChip(file, () => this.show(this.files.filter((other) => other !== file)))));
+    this.list.replaceChildren(...files.map((file) => fileChip(file, () => this.remove(file))));
     this.changed();
+  }
+
+  /** The keyboard goes on in the question: its button is gone. */
+  remove(file) {
+    this.show(this.files.filter((other) => other !== file));
+    this.input.focus();
   }
 }
