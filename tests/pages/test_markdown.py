@@ -315,6 +315,14 @@ async def test_each_paragraph_has_the_direction_of_its_own_language(page: Page) 
     assert found == ["rtl", "ltr", "rtl"]
 
 
+async def test_the_columns_of_a_table_go_on_in_the_direction_of_its_language(page: Page) -> None:
+    places = "(node) => [...node.querySelectorAll('th, td')].map((cell) => cell.getBoundingClientRect().left)"
+    table = "| שם | value |\n|---|---|\n| א | Hello. |\n"
+    for given, order in ((table, [1, 0]), (table.replace("שם", "name"), [0, 1])):
+        found = await page.evaluate(drawing(places), {"pieces": [given], "sources": []})
+        assert [found.index(left) for left in sorted(found[:2])] == order
+
+
 # How often anything changed inside of blocks that were closed, and inside of list items that were complete, while a
 # long answer came in by small pieces.
 CHANGES = """

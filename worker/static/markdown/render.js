@@ -27,11 +27,10 @@ export function renderBlock({ tokens }, given) {
     else if (token.type === "inline") at.append(...inline(token.children, draw));
     else at.append(BLOCKS[token.type](token));
   }
-  // Only now that it is filled: Chromium looks for the direction again at every change.
-  if (root.firstChild.localName !== "table") root.firstChild.dir = "auto";
-  for (const cell of root.querySelectorAll("th, td")) cell.dir = "auto";
   for (const table of root.querySelectorAll("table")) scroll(table);
   for (const item of root.querySelectorAll("li")) showTask(item);
+  // Only now that it is filled: Chromium looks for the direction again at every change.
+  root.firstChild.dir = "auto";
   return root.firstChild;
 }
 
