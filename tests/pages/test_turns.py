@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+import pypdfium2
 import pytest
 from playwright.async_api import Page, expect
 
@@ -148,6 +149,20 @@ async def test_a_deleted_turn_is_gone_and_the_others_stay(page: Page, scripted: 
     await page.locator(".turn").first.get_by_role("button", name="Delete").click()
     await expect(page.locator(".question p")).to_have_text(["Question 2"])
     assert [item["id"] for item in scripted.items] == ["msg_q2", "msg_a2"]
+
+
+async def test_a_conversation_is_printed_whole_and_in_dark_letters(page: Page, scripted: ScriptedWorker) -> None:
+    scripted.items = [item for n in range(30) for item in stored_turn(n)]
+    await page.reload()
+    await expect(page.locator(".turn")).to_have_count(30)
+    await page.emulate_media(media="print", color_scheme="dark")
+    ink = await page.locator(".prose").first.evaluate("(node) => getComputedStyle(node).color")
+    await page.emulate_media(media="null")
+    assert ink == "rgb(31, 28, 24)"
+    paper = pypdfium2.PdfDocument(await page.pdf(format="A4"))
+    printed = "".join(sheet.get_textpage().get_text_range() for sheet in paper)
+    assert printed.count("Yes, always.") == 30
+    assert "Ask a question" not in printed
 
 
 async def test_a_turn_that_failed_is_asked_again_without_its_question_being_stored_twice(
