@@ -9,7 +9,7 @@ from typing import Any
 from playwright.async_api import Page, expect
 
 from tests.pages.conftest import OpenPage, ask
-from tests.pages.scripted import ScriptedWorker, Stream, message
+from tests.pages.scripted import ScriptedWorker, Stream, hello, message
 
 
 async def test_reload_brings_the_conversation_back(open_page: OpenPage, scripted: ScriptedWorker) -> None:
@@ -99,6 +99,45 @@ async def test_a_conversation_can_be_renamed_and_deleted(open_page: OpenPage, sc
     await expect(page.locator(".conversation")).to_have_count(0)
     await expect(page.locator("#welcome")).to_be_visible()
     assert scripted.conversations == {}
+
+
+async def test_a_list_that_is_drawn_again_keeps_a_title_that_is_written_and_the_focus(
+    open_page: OpenPage, scripted: ScriptedWorker
+) -> None:
+    told = asyncio.Event()
+
+    async def slow(stream: Stream) -> None:
+        await told.wait()
+        await hello(stream)
+
+    scripted.script = slow
+    scripted.conversations["conv_0"] = conversation(0, "Another")
+    page = await open_page(scripted.url)
+    await ask(page, "First thought")
+    link = page.get_by_role("link", name="thought")
+    more = page.locator(".conversation", has=link).get_by_role("button", name="More")
+    await link.focus()
+    await page.keyboard.press("Tab")
+    await page.keyboard.press("Enter")
+    await page.get_by_role("menuitem", name="Rename").press("Enter")
+    await page.keyboard.type("Second thought")
+    told.set()
+    await expect(page.locator(".prose")).to_have_text("Hello.")
+    await expect(page.get_by_role("button", name="Send the question")).to_be_visible()
+    await expect(page.get_by_label("New title")).to_have_value("Second thought")
+    await page.keyboard.press("Enter")
+    await expect(link).to_have_text("Second thought")
+    await expect(link).to_be_focused()
+    await page.keyboard.press("Tab")
+    await page.keyboard.press("Enter")
+    await page.get_by_role("menuitem", name="Pin").press("Enter")
+    await expect(page.locator(".period").first).to_have_text("Pinned")
+    await expect(more).to_be_focused()
+    await page.get_by_role("link", name="Another").hover()
+    await page.get_by_role("button", name="More about “Another”").click()
+    await page.get_by_role("menuitem", name="Delete").press("Enter")
+    await page.locator("dialog").get_by_role("button", name="Delete").press("Enter")
+    await expect(page.locator("#new")).to_be_focused()
 
 
 async def test_older_conversations_are_there_when_the_last_one_listed_is_deleted(

@@ -151,6 +151,20 @@ async def test_a_deleted_turn_is_gone_and_the_others_stay(page: Page, scripted: 
     assert [item["id"] for item in scripted.items] == ["msg_q2", "msg_a2"]
 
 
+async def test_the_keyboard_finds_its_place_behind_what_it_changed(page: Page) -> None:
+    first, question = page.locator(".turn").first, page.locator("#question")
+    edit = first.get_by_role("button", name="Edit")
+    await edit.press("Enter")
+    await page.keyboard.press("Escape")
+    await expect(edit).to_be_focused()
+    await first.get_by_role("button", name="Delete").press("Enter")
+    await expect(page.locator(".turn")).to_have_count(1)
+    await expect(question).to_be_focused()
+    await page.get_by_role("button", name="Regenerate").press("Enter")
+    await expect(page.locator(".prose")).to_have_text("Hello.")
+    await expect(question).to_be_focused()
+
+
 async def test_a_conversation_is_printed_whole_and_in_dark_letters(page: Page, scripted: ScriptedWorker) -> None:
     scripted.items = [item for n in range(30) for item in stored_turn(n)]
     await page.reload()

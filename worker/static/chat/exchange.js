@@ -127,6 +127,7 @@ export class Exchange {
     const close = () => {
       form.remove();
       this.asked.hidden = false;
+      this.asked.querySelector("[aria-label=Edit]").focus({ preventScroll: true });
     };
     const send = () => {
       const text = field.value.trim();

@@ -72,6 +72,7 @@ class Chat {
       warn: (error) => this.warn(error),
       create: (transcript, question) => this.create(transcript, question),
       options: (transcript) => this.optionsOf(transcript),
+      refocus: () => document.activeElement === document.body && this.composer.focus(),
     };
     addEventListener("hashchange", () => this.route());
     this.welcome = new Welcome({ ask: (question) => this.send(question), options: this.options });
@@ -248,7 +249,7 @@ class Chat {
   async changeSettings(settings) {
     const conversation = this.sidebar.get(this.transcript.id);
     if (conversation === null) this.newSettings = settings;
-    else conversation.metadata = (await saveSettings(conversation, settings)).metadata;
+    else this.sidebar.update(await saveSettings(conversation, settings));
     this.showTitle();
   }
 

@@ -25,6 +25,7 @@ export class Sidebar {
     this.conversations = [];
     this.paged = []; // ids in the order of the pages that were loaded: the next page begins after the last of them
     this.current = null;
+    this.renaming = false;
     this.frame = null;
     this.more.addEventListener("click", () => this.load(this.paged.at(-1) ?? null));
   }
@@ -87,6 +88,12 @@ export class Sidebar {
     return this.conversations.find((conversation) => conversation.id === id) ?? null;
   }
 
+  /** Take over what the worker keeps with one; the list may have another object of it by now. */
+  update({ id, metadata }) {
+    const conversation = this.get(id);
+    if (conversation !== null) conversation.metadata = metadata;
+  }
+
   titleOf(id) {
     return nameOf(this.get(id));
   }
@@ -96,9 +103,12 @@ export class Sidebar {
     this.frame ??= requestAnimationFrame(() => this.draw());
   }
 
+  /** What has the focus keeps it, though it is another node. */
   draw() {
     cancelAnimationFrame(this.frame);
     this.frame = null;
+    if (this.renaming) return; // it is drawn when that is done
+    const focused = this.list.contains(document.activeElement) ? document.activeElement : null;
     const nodes = [];
     let heading = null;
     const pinned = this.conversations.filter(isPinned);
@@ -110,6 +120,14 @@ export class Sidebar {
     }
     if (nodes.length === 0) nodes.push(el("li", { class: "quiet" }, "Your conversations will appear here."));
     this.list.replaceChildren(...nodes);
+    if (focused === null) return;
+    const row = this.rowOf(focused.closest(".conversation").dataset.id);
+    const again = row?.querySelector(focused.localName === "button" ? "button" : "a") ?? byId("new");
+    again.focus({ preventScroll: true });
+  }
+
+  rowOf(id) {
+    return this.list.querySelector(`[data-id="${CSS.escape(id)}"]`);
   }
 
   row(conversation) {
@@ -125,9 +143,8 @@ export class Sidebar {
 
   /** A title becomes a field in its place in the list; elsewhere there is none. */
   openMenu(anchor, conversation) {
-    const row = anchor.closest(".conversation");
     conversationMenu(anchor, conversation, {
-      rename: row && (() => this.rename(row, conversation)),
+      rename: anchor.closest(".conversation") && (() => this.rename(this.rowOf(conversation.id), conversation)),
       pin: (pinned) => this.pin(conversation, pinned),
       share: () => this.share(conversation),
       remove: () => this.delete(conversation),
@@ -136,7 +153,7 @@ export class Sidebar {
 
   async pin(conversation, pinned) {
     try {
-      conversation.metadata = (await pinConversation(conversation, pinned)).metadata;
+      this.update(await pinConversation(conversation, pinned));
       this.show();
     } catch (error) {
       this.failed(error);
@@ -144,15 +161,15 @@ export class Sidebar {
   }
 
   rename(row, conversation) {
+    if (row === null) return; // it was deleted elsewhere
     const input = el("input", { "aria-label": "New title", maxlength: "200" });
     input.value = nameOf(conversation) ?? "";
-    let open = true;
+    this.renaming = true;
     const close = async (save) => {
-      if (!open) return;
-      open = false;
+      if (!this.renaming) return;
+      this.renaming = false;
       if (save && input.value.trim() !== "") await this.saveTitle(conversation, input.value);
       this.draw();
-      this.list.querySelector(`[data-id="${CSS.escape(conversation.id)}"] a`)?.focus();
     };
     input.addEventListener("blur", () => close(true));
     input.addEventListener("keydown", (event) => {
@@ -166,8 +183,7 @@ export class Sidebar {
 
   async saveTitle(conversation, title) {
     try {
-      const { metadata } = await renameConversation(conversation, title);
-      conversation.metadata = metadata;
+      this.update(await renameConversation(this.get(conversation.id) ?? conversation, title));
     } catch (error) {
       this.failed(error);
     }

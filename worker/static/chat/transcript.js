@@ -13,7 +13,7 @@ import { dropUnsent, keepUnsent, unsentIn } from "./unsent.js";
 
 export class Transcript {
   /** `id` is null until the first question has made the conversation. `host` is the page around it:
-   *  {announce, open, changed, startNew, warn, create, options}. */
+   *  {announce, open, changed, startNew, warn, create, options}; `refocus()` gives the focus a place if what had it is gone. */
   constructor(id, host) {
     this.id = id;
     this.host = host;
@@ -262,6 +262,7 @@ export class Transcript {
     await this.warning(async () => {
       const versions = await this.makeRoom(question, answered ? () => goBack(this.id, exchange) : () => this.forget(gone));
       this.hide(gone);
+      this.host.refocus();
       await this.ask(question, versions);
     });
   }
@@ -282,6 +283,7 @@ export class Transcript {
       const beside = await this.forget([exchange]);
       if (beside.length > 0 && exchange === this.exchanges.at(-1)) return this.reload(beside.at(-1), exchange);
       this.hide([exchange]);
+      this.host.refocus();
       this.host.changed(this);
     });
   }
