@@ -47,7 +47,8 @@ async def test_an_answer_that_is_stopped_before_the_page_knows_it_is_stopped_onc
     await page.route("**/v1/responses", slowly)
     await ask(page, "Something long")
     await page.get_by_role("button", name="Stop the answer").click()
-    await expect(page.locator(".note")).to_have_text("Stopped before the answer began.")
+    await expect(page.locator(".problem")).to_contain_text("Stopped before the answer began.")
+    await expect(page.get_by_role("button", name="Try again")).to_be_visible()
     async with page.expect_response("**/v1/responses/*/cancel"):
         arrives.set()
     assert scripted.cancelled == ["resp_1"]
@@ -126,6 +127,23 @@ async def test_what_is_refused_for_hours_is_not_counted_down(
     page = await open_page(scripted.url)
     await ask(page, "Are you there?")
     await expect(page.locator(".problem .button")).to_have_text("Try again")
+    complaints.clear()
+
+
+async def test_a_question_to_a_conversation_that_was_deleted_is_the_draft_of_a_new_one(
+    open_page: OpenPage, scripted: ScriptedWorker, complaints: list[str]
+) -> None:
+    page = await open_page(scripted.url)
+    await ask(page, "First?")
+    await expect(page.locator(".prose")).to_have_text("Hello.")
+    scripted.refusals.append((404, {}))
+    scripted.reason = {"code": "conversation_not_found"}
+    await ask(page, "Are you there?")
+    await expect(page.locator(".problem")).to_contain_text("This conversation no longer exists.")
+    await page.locator(".problem").get_by_role("button", name="New conversation").click()
+    await expect(page.locator("#question")).to_have_value("Are you there?")
+    await page.get_by_role("link", name="First?", exact=True).click()
+    await expect(page.locator(".problem")).to_have_count(0)
     complaints.clear()
 
 

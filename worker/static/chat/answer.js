@@ -203,11 +203,6 @@ export class Answer {
     if (cut !== "steered") this.note(cut.endsWith(".seconds") ? TIMED_OUT : cut === "context" ? FULL : CUT_SHORT);
   }
 
-  stopped() {
-    const begun = this.texts.size > 0;
-    this.note(begun ? "Stopped. The answer above is incomplete." : "Stopped before the answer began.");
-  }
-
   note(text) {
     this.foot.prepend(el("p", { class: "note" }, text));
   }

@@ -14,7 +14,7 @@ import { versionPager } from "./version-pager.js";
 
 export class Exchange {
   /** `question` is null for an answer that nobody asked for. `does`: {announce, open, decide(decisions), again(exchange, question),
-   *  remove(exchange), choose(exchange, itemId), ready(), idle(), warn(error), startNew}. `versions` are the ids of the first items of all versions,
+   *  remove(exchange), choose(exchange, itemId), startNew(exchange), ready(), idle(), warn(error)}. `versions` are the ids of the first items of all versions,
    *  null for this one while it has none. */
   constructor(question, does, { responseId = null, rated = null, itemIds = [], versions = [] } = {}) {
     this.question = question;
@@ -98,11 +98,16 @@ export class Exchange {
     this.fail(Object.assign(new Error("This question was not answered."), { status: 0 }));
   }
 
+  stopped() {
+    if (this.answered) this.answer.note("Stopped. The answer above is incomplete.");
+    else this.fail(Object.assign(new Error("Stopped before the answer began."), { status: 0 }));
+  }
+
   fail(error) {
     if (this.answer === null) this.begin({ announce: () => {} }).settle();
     const retry = () => this.does.again(this, this.question);
     const remove = () => this.does.remove(this);
-    this.answer.foot.append(problem(error, { retry, remove, ready: this.does.idle, startNew: this.does.startNew }));
+    this.answer.foot.append(problem(error, { retry, remove, ready: this.does.idle, startNew: () => this.does.startNew(this) }));
   }
 
   /** Traces are kept for some days only. */

@@ -6,9 +6,11 @@ import { signInButton } from "../shared/sign-in-button.js";
 
 const BUSY_S = 3; // when the worker sends no Retry-After
 const WAIT_S_MAX = 120; // nobody watches a button for longer: then the person decides
+const GONE = "conversation_not_found"; // it was deleted in another tab
+const FULL = "context_length_exceeded";
 const SPENT = "insufficient_quota"; // the budget of a day: to ask again sooner is of no use
 
-/** `retry()` sends the question again, `remove()` gives it up, `startNew()` opens an empty conversation; `ready()` says whether one may be
+/** `retry()` sends the question again, `remove()` gives it up, `startNew()` takes it to a new conversation; `ready()` says whether one may be
  *  sent now. */
 export function problem(error, { retry, remove, ready, startNew }) {
   const [message, action] = advice(error, { retry, ready, startNew });
@@ -30,8 +32,9 @@ function advice(error, { retry, ready, startNew }) {
   if (error.status === 401) {
     return [error.message, signInButton()];
   }
-  if (error.code === "context_length_exceeded") {
-    return [error.message, el("button", { type: "button", class: "button", click: startNew }, "New conversation")];
+  if (error.code === FULL || error.code === GONE) {
+    const message = error.code === GONE ? "This conversation no longer exists." : error.message;
+    return [message, el("button", { type: "button", class: "button", click: startNew }, "New conversation")];
   }
   return [error.message, again(retry)];
 }

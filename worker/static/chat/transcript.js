@@ -26,7 +26,7 @@ export class Transcript {
     this.does = {
       announce: host.announce,
       open: host.open,
-      startNew: host.startNew,
+      startNew: (exchange) => this.startNew(exchange),
       warn: host.warn,
       decide: (decisions) => this.decide(decisions),
       again: (exchange, question) => this.again(exchange, question),
@@ -238,7 +238,7 @@ export class Transcript {
 
   failed(error, exchange) {
     if (error.name === "AbortError") {
-      exchange.answer.stopped();
+      exchange.stopped();
       this.host.announce("Stopped.");
       return;
     }
@@ -286,6 +286,13 @@ export class Transcript {
       this.host.refocus();
       this.host.changed(this);
     });
+  }
+
+  /** What cannot be answered here is the draft of a new conversation. */
+  startNew({ question, unsent }) {
+    if (unsent) dropUnsent(this.id, question);
+    keepUnsent(null, { question });
+    this.host.startNew();
   }
 
   async choose(exchange, itemId) {
