@@ -40,6 +40,9 @@ async def test_a_turn_of_another_browser_is_there_when_one_comes_back(
     await come_back(page)
     await expect(page.locator(".prose")).to_have_text(["First.", "Second."])
     await expect(page.locator("#conversations")).to_contain_text("From elsewhere")
+    del scripted.conversations["conv_2"]
+    await come_back(page)
+    await expect(page.locator(".conversation")).to_have_count(1)
 
 
 async def test_an_answer_that_another_browser_waits_for_is_followed(

@@ -39,10 +39,13 @@ export class Sidebar {
   async load(after = null, failed = this.failed) {
     try {
       const [page, pinned] = await Promise.all([listConversations(after), after === null ? listPinned() : { data: [] }]);
-      this.paged = [...(after === null ? [] : this.paged), ...page.data.map(({ id }) => id)];
       const fresh = [...page.data, ...pinned.data];
       const known = new Set(fresh.map(({ id }) => id));
-      const merged = [...this.conversations.filter(({ id }) => !known.has(id)), ...fresh];
+      const listed = new Set(after === null ? this.paged : []);
+      const end = page.has_more ? activeAt(page.data.at(-1)) : 0;
+      const isGone = (each) => listed.has(each.id) && each.id !== this.current && activeAt(each) > end; // deleted elsewhere
+      const merged = [...this.conversations.filter((each) => !known.has(each.id) && !isGone(each)), ...fresh];
+      this.paged = [...(after === null ? [] : this.paged), ...page.data.map(({ id }) => id)];
       this.conversations = [...new Map(merged.map((each) => [each.id, each])).values()].sort((a, b) => activeAt(b) - activeAt(a));
       this.more.hidden = !page.has_more;
       this.show();
