@@ -6,7 +6,7 @@ import asyncio
 import re
 
 import pytest
-from playwright.async_api import Page, expect
+from playwright.async_api import Page, Route, expect
 
 from tests.pages.conftest import OpenPage, ask
 from tests.pages.scripted import ScriptedWorker, Stream, message
@@ -30,6 +30,26 @@ async def test_a_draft_survives_a_reload_and_belongs_to_its_conversation(
     await expect(page.locator(".prose")).to_have_count(1)
     await page.reload()
     await expect(question).to_have_value("")
+
+
+async def test_what_is_typed_while_the_page_is_on_its_way_stays(open_page: OpenPage, scripted: ScriptedWorker) -> None:
+    arrives = asyncio.Event()
+
+    async def slowly(route: Route) -> None:
+        await arrives.wait()
+        await route.continue_()
+
+    page = await open_page("about:blank")
+    await page.route("**/chat/main.js", slowly)
+    await page.goto(scripted.url, wait_until="commit")
+    await page.locator("#question").fill("Are you there?")
+    await page.locator("#send").click(no_wait_after=True)  # nobody listens yet
+    arrives.set()
+    await expect(page.get_by_role("button", name="Send the question")).to_be_visible()
+    await expect(page.locator("#question")).to_have_value("Are you there?")
+    assert page.url == f"{scripted.url}/"
+    await page.reload()
+    await expect(page.locator("#question")).to_have_value("Are you there?")
 
 
 async def test_a_question_that_was_refused_is_there_after_a_reload(

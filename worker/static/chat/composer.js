@@ -3,7 +3,7 @@
 import { byId } from "../shared/dom.js";
 import { count } from "../shared/format.js";
 import { icon } from "../shared/icons.js";
-import { composed, isPicture, taken } from "./attached.js";
+import { composed, isPicture, joined, taken } from "./attached.js";
 import { composes } from "./keys.js";
 import { Pastes } from "./pastes.js";
 
@@ -80,6 +80,13 @@ export class Composer {
     this.pastes.show(files);
     clearTimeout(this.timer);
     this.timer = null;
+  }
+
+  /** What was typed before the page was ready. */
+  add(text) {
+    if (text === "") return;
+    this.fill(joined([this.text, text].filter((each) => each !== "")));
+    this.later();
   }
 
   later() {

@@ -120,7 +120,9 @@ class Chat {
 
   async start() {
     themeSwitch("theme");
+    const typed = this.composer.input.value;
     this.route();
+    this.composer.add(typed);
     this.composer.focus();
     const loads = [this.options.load(), this.welcome.load()].map((load) => load.catch((error) => this.warn(error)));
     await Promise.all([this.sidebar.load(), ...loads]);
