@@ -6,7 +6,7 @@ import asyncio
 
 import pypdfium2
 import pytest
-from playwright.async_api import Page, expect
+from playwright.async_api import Page, Route, expect
 
 from tests.pages.conftest import OpenPage, ask
 from tests.pages.scripted import ScriptedWorker, Stream, hello, message
@@ -28,6 +28,25 @@ async def page(open_page: OpenPage, scripted: ScriptedWorker) -> Page:
     page = await open_page(f"{scripted.url}/#/c/conv_1", permissions=["clipboard-read", "clipboard-write"])
     await expect(page.locator(".turn")).to_have_count(2)
     return page
+
+
+async def test_what_is_asked_while_the_conversation_is_on_its_way_stands_below_it(page: Page) -> None:
+    arrives = asyncio.Event()
+
+    async def slowly(route: Route) -> None:
+        await arrives.wait()
+        await route.continue_()
+
+    await page.route("**/conv_1/items?*", slowly)
+    await page.reload()
+    await ask(page, "Another question")
+    await expect(page.locator("#question")).to_have_value("")
+    await page.evaluate(  # and looked at again before it has arrived
+        "() => { Date.now = ((now) => () => now() + 5000)(Date.now); dispatchEvent(new Event('focus')); }"
+    )
+    arrives.set()
+    await expect(page.locator(".question p")).to_have_text(["Question 1", "Question 2", "Another question"])
+    await expect(page.locator(".prose").last).to_have_text("Hello.")
 
 
 async def test_copy_gives_the_markdown_as_it_was_written(page: Page) -> None:

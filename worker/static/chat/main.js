@@ -135,6 +135,7 @@ class Chat {
     const { transcript } = this;
     await this.sidebar.refresh();
     this.showTitle();
+    await transcript.loading;
     const busy = () => transcript !== this.transcript || transcript.running || this.column.contains(document.activeElement);
     if (transcript.id === null || busy() || !transcript.lacks(await lastItem(transcript.id))) return;
     const items = await listItems(transcript.id);
@@ -152,7 +153,7 @@ class Chat {
     this.drawer.set(false);
     if (this.transcript !== undefined && this.transcript.id === id && id !== null) return;
     this.show(this.running.get(id) ?? new Transcript(id, this.host));
-    if (id !== null && !this.running.has(id)) this.load(this.transcript);
+    if (id !== null && !this.running.has(id)) this.transcript.loading = this.load(this.transcript);
   }
 
   /** At once: what is typed before the browser tells of a new address would be a draft of the old one. */
@@ -226,10 +227,11 @@ class Chat {
     warm({ conversation: transcript.id, ...options, draft: text }).catch(() => {});
   }
 
-  /** While an answer is written, what is sent goes on from it. */
-  send(question) {
+  /** While an answer is written, what is sent goes on from it; a conversation that is on its way comes first. */
+  async send(question) {
     const { transcript } = this;
     this.calm();
+    await transcript.loading;
     (transcript.running ? transcript.say(question) : transcript.ask(question)).catch((error) => this.warn(error));
     this.follow.toEnd();
     this.composer.focus();

@@ -18,6 +18,7 @@ export class Transcript {
     this.id = id;
     this.host = host;
     this.abort = null;
+    this.loading = null; // a promise: what the worker has of it is shown
     this.said = []; // while an answer is written
     this.telling = 0; // requests that tell the worker
     this.next = null; // {id, question} of what goes on with it; `id` is null if the answer had ended before
