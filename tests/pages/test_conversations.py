@@ -169,6 +169,22 @@ async def test_a_conversation_that_is_gone_says_so(
     complaints.clear()
 
 
+async def test_a_conversation_that_could_not_be_fetched_is_asked_for_again(
+    open_page: OpenPage, scripted: ScriptedWorker, complaints: list[str]
+) -> None:
+    scripted.conversations = {each["id"]: each for each in (conversation(0, "One"), conversation(1, "Two"))}
+    scripted.items = [message("Hello?", "msg_0", role="user"), message("Yes.")]
+    page = await open_page(scripted.url)
+    await page.route("**/items?*", lambda route: route.abort())
+    await page.get_by_role("link", name="Two", exact=True).click()
+    await expect(page.locator(".problem")).to_contain_text("Cannot reach the worker.")
+    await page.unroute_all()
+    await page.get_by_role("button", name="Try again").click()
+    await expect(page.locator(".prose")).to_have_text("Yes.")
+    await expect(page.locator(".problem")).to_have_count(0)
+    complaints.clear()
+
+
 def conversation(number: int, title: str, **metadata: str) -> dict[str, Any]:
     created = {"object": "conversation", "created_at": 1.8e9 - number * 86400}
     return {"id": f"conv_{number}", **created, "metadata": {"title": title, **metadata}}

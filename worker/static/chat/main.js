@@ -192,16 +192,22 @@ class Chat {
       transcript.load(items);
       if (running !== null) transcript.resume(running).catch((error) => this.warn(error));
     } catch (error) {
-      transcript.node.append(this.missing(error));
+      transcript.node.append(this.missing(error, transcript));
     }
     if (transcript === this.transcript) this.showState();
     this.follow.toEnd();
   }
 
-  missing(error) {
-    const message = error.status === 404 ? "This conversation no longer exists." : error.message;
-    const button = el("button", { type: "button", class: "button", click: () => this.startNew() }, "New conversation");
-    return el("div", { class: "problem", role: "alert" }, icon("warning"), el("p", {}, message), button);
+  missing({ status, message }, transcript) {
+    const gone = status === 404;
+    const act = () => {
+      if (gone) return this.startNew();
+      transcript.node.replaceChildren();
+      transcript.loading = this.load(transcript);
+    };
+    const button = el("button", { type: "button", class: "button", click: act }, gone ? "New conversation" : "Try again");
+    const told = el("p", {}, gone ? "This conversation no longer exists." : message);
+    return el("div", { class: "problem", role: "alert" }, icon("warning"), told, status === 401 ? signInButton() : button);
   }
 
   /** The user is about to ask. Sent once per conversation, length and choice of documents and tools, and when the user `writes`

@@ -84,7 +84,8 @@ export class Transcript {
   /** Show what the worker has now. */
   replace(items) {
     const unsent = this.exchanges.filter((exchange) => exchange.unsent);
-    this.hide([...this.exchanges]);
+    this.exchanges = [];
+    this.node.replaceChildren();
     this.load(items, unsent);
   }
 
