@@ -29,6 +29,7 @@ from worker.errors import StartError
 from worker.lifecycle.supervisor import Healthy, Part, Supervised, Supervisor, at_most
 
 CLOSE_TIMEOUT_S = 5.0
+LOOK_S, LOOK_TIMEOUT_S = 5.0, 5.0  # between two looks at the replica, and for each
 WATCH_S = 0.5  # between two checks of the embedded server; a check costs a few microseconds
 
 log = logging.getLogger("firsttoken.database")
@@ -79,14 +80,31 @@ def owner_setting(config: Config) -> str:
 
 
 @asynccontextmanager
-async def open_replica(config: Config, database: Database) -> AsyncIterator[Database]:
+async def open_replica(
+    config: Config, database: Database, supervisor: Supervisor | None = None
+) -> AsyncIterator[Database]:
     """Where traces and searches are read; the database itself if there is no replica. Raises StartError."""
     if config.database_replica_url is None:
         yield database
         return
     size_max, setting = config.database_connections, "--database-replica-url"
-    async with _opened(Database.connect(config.database_replica_url, role=APP_ROLE, size_max=size_max), setting) as it:
-        yield it
+    async with _opened(
+        Database.connect(config.database_replica_url, role=APP_ROLE, size_max=size_max), setting
+    ) as replica:
+        watch = (supervisor or Supervisor()).start("replica", partial(_look_at, replica))
+        try:
+            yield replica
+        finally:
+            await watch.stop()
+
+
+async def _look_at(replica: Database, healthy: Healthy) -> None:
+    """So that one that is away is known before somebody needs it. Raises one of DATABASE_AWAY."""
+    while True:
+        await asyncio.sleep(LOOK_S)
+        async with asyncio.timeout(LOOK_TIMEOUT_S):
+            await replica.fetch("select 1")
+        healthy()
 
 
 @asynccontextmanager

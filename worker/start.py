@@ -111,7 +111,7 @@ async def open_services(
             return retriever
 
         async def replicated() -> Database:
-            return await parts.begin("replica", open_replica(config, await parts.database))
+            return await parts.begin("replica", open_replica(config, await parts.database, supervisor))
 
         opened = await all_of(
             parts.database,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -10,14 +11,18 @@ from uuid import UUID
 
 import pytest
 
+import worker.database
+import worker.lifecycle.supervisor
 from inference.trace import Trace
 from migrations.embedded import EmbeddedPostgres
 from migrations.pool import Database
 from tests.far_postgres import FarPostgres
+from tests.proxy import proxied
 from tests.worker.telemetry.test_telemetry import member, turn
 from worker.config import Config
 from worker.database import open_replica
 from worker.errors import StartError
+from worker.lifecycle.supervisor import Supervisor
 from worker.setting import ConfigError
 from worker.telemetry.latency.answer_list import Search
 from worker.telemetry.telemetry import Traces
@@ -72,6 +77,23 @@ async def test_what_the_copy_lacks_yet_is_found_at_the_server(database: Database
     await traces.write(tenant_id, [turn(trace, tenant_id)])
     assert (await traces.get(member(tenant_id), trace.id) or {})["id"] == trace.id
     assert asked == [replica, database]
+
+
+async def test_a_copy_that_is_away_is_down_until_it_is_back(
+    database: Database, postgres: EmbeddedPostgres, owner_dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker.lifecycle.supervisor, "RETRY_S", 0.01)
+    monkeypatch.setattr(worker.database, "LOOK_S", 0.01)
+    monkeypatch.setattr(worker.database, "LOOK_TIMEOUT_S", 0.5)
+    supervisor = Supervisor()
+    async with proxied(postgres.owner_dsn) as wire, open_replica(settings(wire.dsn), database, supervisor):
+        assert not supervisor.down
+        wire.stand_still()
+        while "replica" not in supervisor.down:  # noqa: ASYNC110  # the test's own time limit ends this
+            await asyncio.sleep(0.01)
+        wire.go_on()
+        while supervisor.down:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
 
 
 async def test_without_a_copy_the_server_is_read_and_one_that_is_not_there_is_told(database: Database) -> None:

@@ -36,6 +36,7 @@ Part: TypeAlias = Literal[
     "postgres",
     "presence",
     "queue",
+    "replica",
     "samples",
     "telemetry",
     "tool_servers",
