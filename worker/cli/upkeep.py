@@ -31,7 +31,7 @@ from migrations.runner import MigrationError, migrate
 from migrations.runner import examine as examine_database
 from worker.auth.secret import read_secret
 from worker.config import Config, unknown_variables
-from worker.database import open_owner_dsn, opened, owner_setting
+from worker.database import open_owner_dsn, open_replica, opened, owner_setting
 from worker.engines.engine_config import embedder_files, engine_config, read_token
 from worker.engines.exchange import EngineTransport
 from worker.engines.model_file import InvalidModels, read_models
@@ -127,7 +127,7 @@ async def _database(config: Config) -> Finding:
         async with open_owner_dsn(config) as (owner_dsn, app_dsn):
             server = await examine_database(owner_dsn, setting=owner_setting(config))
             if server.lacks is not None:  # an empty one does not have the role of workers
-                async with opened(config, owner_dsn, app_dsn):
+                async with opened(config, owner_dsn, app_dsn) as database, open_replica(config, database):
                     pass
     except (EmbeddedPostgresError, MigrationError, StartError, UnsafeRole, OSError) as error:
         return Finding("database", Level.PROBLEM, " ".join(str(error).split()), "see docs/operations.md, Database")

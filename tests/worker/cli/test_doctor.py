@@ -66,6 +66,13 @@ def test_a_pooler_that_leads_nowhere_is_a_problem_though_the_server_is_there(hom
     assert "Connection refused: check that it runs, and the host and the port in DATABASE_URL" in done.stdout
 
 
+def test_a_replica_that_is_not_there_is_a_problem_though_the_server_is(home: str, owner_dsn: str) -> None:
+    urls = ("--database-url", owner_dsn, "--database-replica-url", "postgresql://nobody@127.0.0.1:1/none")
+    done = firsttoken("doctor", "--home", home, "--model", "nothing", *urls)
+    assert done.stderr == "firsttoken: not ready to serve because of database, model\n"
+    assert "Connection refused: check that it runs, and the host and the port in --database-replica-url" in done.stdout
+
+
 def test_a_model_that_is_not_here_yet_comes_with_the_way_to_get_it(home: str) -> None:
     done = firsttoken("doctor", "--home", home, "--model", "qwen3-8b")
     assert done.returncode == 1 and "firsttoken models pull qwen3-8b" in done.stdout
