@@ -27,7 +27,7 @@ Collect: TypeAlias = Callable[[], Iterable[Metric]]
 EVERY_S = 60.0  # the default of OpenTelemetry's own readers
 WAITING_MAX = 2048  # turns while the collector is unavailable; beyond that the oldest are dropped
 BATCH_MAX = 64  # turns per request: some hundred kilobytes
-SEND_S_MAX = 10
+SEND_S_MAX = 5  # a worker that stops waits for it
 
 
 class SdkMissing(Exception):
@@ -57,14 +57,15 @@ class Exporter:
         self._task = supervisor.start("otlp", self._run, expected=(NotStored,))
 
     async def close(self) -> None:
-        """Send what is pending and the metrics, once, then stop."""
+        """Send what is pending and the metrics, once, then stop. A collector that does not take the one is not waited
+        for with the other."""
         if self._task:
             await self._task.stop()
-        for what, send in (("traces", self._writer.close), ("metrics", self.send_metrics)):
-            try:
-                await send()
-            except NotStored:
-                log.warning("the last %s could not be sent to the collector", what)
+        try:
+            await self._writer.close()
+            await self.send_metrics()
+        except NotStored as error:
+            log.warning("not sent before the end: %s", error)
         await asyncio.to_thread(self._sdk.close)
 
     def offer(self, record: TurnRecord) -> None:

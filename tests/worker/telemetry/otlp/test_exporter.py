@@ -32,9 +32,11 @@ class Collector:
     spans: list[Span] = field(default_factory=list)
     metrics: dict[str, Metric] = field(default_factory=dict)
     headers: dict[str, str] = field(default_factory=dict)
+    asked: list[str] = field(default_factory=list)
     came: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def take(self, request: web.Request) -> web.Response:
+        self.asked.append("traces")
         if self.status == 200:
             body = ExportTraceServiceRequest.FromString(await request.read())
             self.spans += [span for each in body.resource_spans for scope in each.scope_spans for span in scope.spans]
@@ -43,6 +45,7 @@ class Collector:
         return web.Response(status=self.status)
 
     async def measure(self, request: web.Request) -> web.Response:
+        self.asked.append("metrics")
         if self.status == 200:
             body = ExportMetricsServiceRequest.FromString(await request.read())
             told = [
@@ -136,6 +139,15 @@ async def test_what_a_collector_refuses_is_dropped_and_counted_and_holds_nothing
     exporter.offer(answer(uuid4(), age_s=60))
     await exporter.close()
     assert len({span.trace_id for span in collector.spans}) == 1
+
+
+async def test_a_collector_that_takes_no_traces_is_not_waited_for_with_metrics(collector: Collector) -> None:
+    """Each may take seconds, which a worker that stops does not have."""
+    collector.status = 400
+    exporter = Exporter(collector.url, {}, "1")
+    exporter.offer(answer(uuid4(), age_s=60))
+    await exporter.close()
+    assert collector.asked == ["traces"]
 
 
 async def test_what_waits_for_a_collector_is_bounded(collector: Collector) -> None:
