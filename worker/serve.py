@@ -30,7 +30,7 @@ from worker.errors import StartError
 from worker.home import Home
 from worker.lifecycle.address import bind
 from worker.lifecycle.crew.member import Member
-from worker.lifecycle.process import LoadProgress, StopSignals, function_at
+from worker.lifecycle.process import LoadProgress, StopSignals, function_at, say
 from worker.lifecycle.ready_file import FIRST_START, check_folder
 from worker.lifecycle.supervisor import Supervisor
 
@@ -114,7 +114,7 @@ async def serve(config: Config, *, began: float, member: Member | None = None) -
             await serve_in_crew(config, home, parts, stop, member)
         return
     if home.is_new:
-        print(FIRST_START, flush=True)
+        say(FIRST_START)
     with closing(bind(config.host, config.port)) as listener:
         async with begun(config, home) as parts:
             serve_alone = await _imported(parts, "worker.serving.serve_alone")

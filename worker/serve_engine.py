@@ -16,7 +16,7 @@ from worker.errors import StartError
 from worker.home import Home
 from worker.lifecycle.address import Address, listen_socket
 from worker.lifecycle.crew.member import Member
-from worker.lifecycle.process import StopSignals, freeze
+from worker.lifecycle.process import StopSignals, freeze, say
 from worker.lifecycle.supervisor import Supervisor
 
 SOCKET = "engine.sock"
@@ -50,7 +50,7 @@ async def serve_engine(config: Config, *, began: float, member: Member | None = 
 
 
 def _announce(model: str, where: Address, seconds: float) -> None:
-    print(f"Firsttoken engine {VERSION} is ready after {seconds:.1f} s: {model} at {where}", flush=True)
+    say(f"Firsttoken engine {VERSION} is ready after {seconds:.1f} s: {model} at {where}")
 
 
 def _address(config: Config) -> Address:

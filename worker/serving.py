@@ -23,7 +23,7 @@ from worker.lifecycle.address import Address, join, listen_socket, url_of
 from worker.lifecycle.crew.member import Member
 from worker.lifecycle.drain import drain, make_room
 from worker.lifecycle.loading_app import serving_progress
-from worker.lifecycle.process import StopSignals, freeze, give_notice
+from worker.lifecycle.process import StopSignals, freeze, give_notice, say
 from worker.lifecycle.ready_file import Ready, ready_files
 from worker.lifecycle.supervisor import first_of
 from worker.routes.health import beside
@@ -60,7 +60,7 @@ async def _serving(
     asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, services.reload)
     files = [path for path in (Home(config.home).ready_file, config.ready_file) if path]
     with ready_files(files, ready):
-        print(ready.banner(time.monotonic() - began, config.home), flush=True)
+        say(ready.banner(time.monotonic() - began, config.home))
         await stop.wanted(over)
     reason = over()
     if app[REQUESTS].busy or app[RUNS].busy:

@@ -51,7 +51,7 @@ from worker.errors import StartError
 from worker.home import Home
 from worker.lifecycle.agent_files import read_agents
 from worker.lifecycle.prewarm import prefill_shared_prefixes, read_answered_questions
-from worker.lifecycle.process import LoadProgress
+from worker.lifecycle.process import LoadProgress, say
 from worker.lifecycle.supervisor import Supervisor, all_of
 from worker.lifecycle.tool_servers import ToolServers, open_tool_servers
 from worker.runs.admission import Admission, DailyBudgets
@@ -179,7 +179,7 @@ async def _fetch_weights(config: Config, home: Home, loading: LoadProgress) -> N
         except (StartError, OSError) as error:
             if SMOL_CHAT.name in chosen:
                 raise
-            print(f"\nThe small demo-chat answers instead of {SMOL_CHAT.name}: {error}", flush=True)
+            say(f"\nThe small demo-chat answers instead of {SMOL_CHAT.name}: {error}")
     loading.share = 0.0
 
 

@@ -20,6 +20,7 @@ from worker.config import Config
 from worker.engines.engine_config import engine_config, load_for
 from worker.home import Home
 from worker.lifecycle.calibrator import Calibrator
+from worker.lifecycle.process import say
 from worker.lifecycle.supervisor import Supervisor
 
 LoadedShare: TypeAlias = Callable[[float], None]  # the loaded share of the models, from 0 to 1
@@ -41,7 +42,7 @@ async def open_model(
         wanted = replace(wanted, disk_folder=Home(config.home).kv_of(of))
     allowance = await asyncio.to_thread(load_for, "--model", here, wanted)
     if allowance.is_less:
-        print(f"There is memory for {allowance}: {allowance.reason}", flush=True)
+        say(f"There is memory for {allowance}: {allowance.reason}")
     engine = allowance.config
     trace = trace or Trace()
     with trace.span("weights"), while_wanted(progress) as reports:

@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 import signal
+import sys
 import time
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
@@ -17,13 +19,18 @@ from tqdm import tqdm
 LOOK_S = 0.25  # polling interval for conditions that cannot notify
 
 
+def say(text: str) -> None:
+    """To whoever started a server. It serves on where that cannot be read: the terminal may be closed, and the disk
+    full that its output goes to."""
+    try:
+        print(text, flush=True)
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else it would be printed again at the end
+
+
 def give_notice(drain_s: float) -> None:
-    """In a terminal where a process that was told to stop is still running; the terminal may be closed."""
-    with suppress(OSError):
-        print(
-            f"Stopping. Running answers get up to {drain_s:g} s to finish. Press Ctrl-C again to end them now.",
-            flush=True,
-        )
+    """In a terminal where a process that was told to stop is still running."""
+    say(f"Stopping. Running answers get up to {drain_s:g} s to finish. Press Ctrl-C again to end them now.")
 
 
 def hangups() -> list[signal.Signals]:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import pwd
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from inference.provisioning.catalogue import purpose_of
+from tests.serving import ROOT
 from worker.config import HOME
 from worker.lifecycle.ready_file import Ready
 
@@ -18,6 +21,13 @@ def test_a_command_is_told_as_the_shell_finds_it(monkeypatch: pytest.MonkeyPatch
     assert "bin/firsttoken link\n" in ready.banner(1.0, HOME.expanduser())
     (tmp_path / "firsttoken").touch(mode=0o755)
     assert "for a new link: firsttoken link\n" in ready.banner(1.0, HOME.expanduser())
+
+
+def test_what_is_printed_where_the_disk_is_full_ends_no_process() -> None:
+    program = "from worker.lifecycle.process import say; say('ready'); say('stopping')"
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([sys.executable, "-c", program], stdout=full, stderr=subprocess.PIPE, cwd=ROOT)
+    assert (done.returncode, done.stderr) == (0, b"")
 
 
 def test_a_user_without_a_home_directory_is_told_of_the_one_that_is_used(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,7 +33,7 @@ from worker.home import Home, write_atomically
 from worker.lifecycle.address import reserve
 from worker.lifecycle.crew.child import Child
 from worker.lifecycle.crew.member import socket_in
-from worker.lifecycle.process import StopSignals, give_notice
+from worker.lifecycle.process import StopSignals, give_notice, say
 from worker.lifecycle.ready_file import FIRST_START, Ready, check_folder, ready_files
 from worker.lifecycle.supervisor import first_of
 
@@ -153,7 +153,7 @@ async def serve_crew(config: Config, *, began: float, flags: Mapping[str, str]) 
     home.prepare()
     check_files(config)
     if home.is_new:
-        print(FIRST_START, flush=True)
+        say(FIRST_START)
     with (
         closing(reserve(config.host, config.port)) as reserved,
         tempfile.TemporaryDirectory(prefix="firsttoken-") as folder,
@@ -166,9 +166,7 @@ async def serve_crew(config: Config, *, began: float, flags: Mapping[str, str]) 
             ready = replace(introduction, pid=os.getpid())
             files = [path for path in (home.ready_file, config.ready_file) if path]
             with ready_files(files, ready):
-                print(
-                    ready.banner(time.monotonic() - began, config.home, f" with {config.workers} workers"), flush=True
-                )
+                say(ready.banner(time.monotonic() - began, config.home, f" with {config.workers} workers"))
                 await crew.serve_until(stop.asked)
             give_notice(config.drain_s)
         finally:
