@@ -164,5 +164,8 @@ def require_same_origin(method: str, headers: Mapping[str, str]) -> None:
     site, origin = headers.get("Sec-Fetch-Site"), headers.get("Origin")
     from_here = site == "same-origin" if site is not None else urlsplit(origin or "").netloc == headers.get("Host")
     if not from_here:
-        message = "A browser session may only be used by this server's own page. Programs send an API key."
+        message = (
+            "A browser session may only be used by this server's own page. Programs send an API key, and proxies pass "
+            "the header Host on."
+        )
         raise ApiError(403, message, code="cross_origin")
