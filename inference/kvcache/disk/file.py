@@ -141,7 +141,7 @@ def _parse(header: bytes, size: int) -> _Head:
     magic, fingerprint, scope, tokens, state_bytes, count, kept_bytes = _START.unpack_from(header)
     whole = _HEADER_BYTES + 4 * tokens + state_bytes + kept_bytes
     if magic != MAGIC or tokens > TOKENS_MAX or size != whole or kept_bytes < count * _PLACE.itemsize:
-        raise UnreadableFile("not a saved state, or incomplete")
+        raise UnreadableFile("not a saved state of this version, or incomplete")
     return _Head(fingerprint, scope, tokens, state_bytes, count, header[_START.size :])
 
 
@@ -191,5 +191,5 @@ def read_tokens(folder: Path) -> list[tuple[bytes, tuple[int, ...]]]:
         raise UnreadableFile("too short")
     (magic, checksum), content = _TURNS_HEADER.unpack_from(raw), raw[_TURNS_HEADER.size :]
     if magic != TURNS_MAGIC or checksum != _checksum(content):
-        raise UnreadableFile("not a file of turns, or damaged")
+        raise UnreadableFile("not a file of turns of this version, or damaged")
     return [(bytes.fromhex(key), tuple(ids)) for key, ids in orjson.loads(content).items()]
