@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import ssl
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
@@ -29,6 +30,7 @@ PGVECTOR_MIN = (0, 8)  # the first version whose index scan continues until enou
 
 SETTING = "DATABASE_URL"
 POOLER, REJECTED = "unsupported startup parameter", "authentication failed"  # as pgbouncer says
+NO_CERTIFICATE = "root certificate file"  # as the driver says
 APP_ROLE = "firsttoken_app"  # made by the first migration; workers serve with its rights
 UNREACHABLE = (OSError, ValueError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
 
@@ -137,6 +139,10 @@ def why_unreachable(error: Exception, setting: str = SETTING) -> str:
     said = " ".join(str(error).split()).rstrip(".")
     if isinstance(error, TimeoutError):
         return f"{said or 'no answer in time'}: check the host and the port in {setting}"
+    if isinstance(error, ssl.SSLError) or NO_CERTIFICATE in said:  # before ValueError, as some of them are one
+        return f"{said}: check sslmode and the certificates (sslrootcert, sslcert, sslkey) in {setting}"
+    if isinstance(error, FileNotFoundError | PermissionError):
+        return f"{said}: check the socket, or the certificates (sslrootcert, sslcert, sslkey), in {setting}"
     if isinstance(error, ValueError):  # also asyncpg's own errors about a URL
         return (
             f"{setting} is not valid: it must be postgresql://USER:PASSWORD@HOST:PORT/DATABASE, with special "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 from uuid import uuid4
@@ -211,6 +212,12 @@ async def test_a_database_that_was_restored_without_its_role_is_said_to_need_it(
         (asyncpg.ProtocolViolationError("unsupported startup parameter: lock_timeout"), "--database-direct-url"),
         (asyncpg.ProtocolViolationError("password authentication failed"), "check the user and the password"),
         (TimeoutError("no answer from a port 5 within 10 s"), "within 10 s: check the host and the port"),
+        (ssl.SSLCertVerificationError("certificate verify failed"), "check sslmode and the certificates"),
+        (
+            asyncpg.ClientConfigurationError('root certificate file "/a" does not exist'),
+            '"/a" does not exist: check ssl',
+        ),
+        (FileNotFoundError(2, "No such file or directory"), "check the socket, or the certificates"),
         (ValueError("Port could not be cast to integer value as 'hunter2'"), "percent-encoded"),
     ],
 )
