@@ -5,6 +5,7 @@ from __future__ import annotations
 import types
 from collections.abc import Callable
 from dataclasses import Field, dataclass, field
+from pathlib import Path
 from typing import Any, ClassVar, get_args, get_origin
 
 PREFIX = "FIRSTTOKEN_"
@@ -114,8 +115,11 @@ class Setting:
 
     def parse(self, source: str, text: str) -> Any:
         """Parse a value; `source` is the flag or variable that it came from. Raises ConfigError."""
-        if self.nullable and text == "":
-            return None
+        if text == "":
+            if self.nullable:
+                return None
+            if self.kind is Path:  # as of an unset variable in a script, which would mean the current folder
+                raise ConfigError(f"{source} must not be empty")
         try:
             value = self.kind(text)
         except ValueError:

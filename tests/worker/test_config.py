@@ -72,6 +72,7 @@ def test_the_home_is_absolute() -> None:
     ("flags", "environment", "message"),
     [
         ({"port": "http"}, {}, "--port must be a number, not 'http'"),
+        ({"home": ""}, {}, "--home must not be empty"),
         ({"port": "70000"}, {}, "--port must be between 0 and 65535, not 70000"),
         ({}, {"FIRSTTOKEN_PORT": "-1"}, "FIRSTTOKEN_PORT must be between 0 and 65535, not -1"),
         ({"turns": "0"}, {}, "--turns must be at least 1, not 0"),
