@@ -148,7 +148,7 @@ class StepStarter:
         turn, budget = progress.turn, progress.budget
         trial = Trial(decision, turn.due.at_ns) if decision and decision.is_trial else None
         await candidate.ready(progress.trace, progress.held)
-        progress.offer = self._prompts.offer(turn, candidate, progress.output)
+        progress.offer = self._prompts.offer(turn, candidate, progress.output, progress.offer)
         segments, prompt = await self._prompts.build(progress, candidate)
         end = segments[-1].text if segments and segments[-1].trusted else ""
         thinking = candidate.dialect.opens_thought(end)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import TypeAlias
+from typing import Any, TypeAlias
 from uuid import UUID
 
 from agents.message import Item, pictures_in
@@ -41,8 +41,12 @@ class PromptBuilder:
         searches = [tool_search(search, turn.functions) for search in turn.tool_searches]
         return self._toolbox.including([*searches, *(tool for server in turn.servers for tool in server.tools)])
 
-    def offer(self, turn: Turn, candidate: Candidate, output: Sequence[Item] = ()) -> AvailableTools:
-        """Raises InvalidTurn."""
+    def offer(
+        self, turn: Turn, candidate: Candidate, output: Sequence[Item] = (), made: AvailableTools | None = None
+    ) -> AvailableTools:
+        """`made` was made for this turn before: thousands of tools take 30 ms each time. Raises InvalidTurn."""
+        if made is not None and not output and made.dialect == candidate.dialect:
+            return made
         return AvailableTools.of(turn, self.tools_of(turn), candidate.dialect, output)
 
     async def build(self, progress: Progress, candidate: Candidate) -> tuple[Rendered, PromptTokens]:
@@ -73,7 +77,8 @@ class PromptBuilder:
         if turn.prompt:
             return Rendered(turn.prompt)
         conclude = progress.concluding is not None
-        return await self.render(turn, candidate, progress.output, progress.passages, conclude=conclude)
+        shown = None if progress.turns_dropped else progress.offer.shown  # an item that is gone may have added a tool
+        return await self.render(turn, candidate, progress.output, progress.passages, shown, conclude=conclude)
 
     async def unshortened(self, progress: Progress, candidate: Candidate) -> PromptTokens:
         """Its token ids. Raises InvalidTurn, InvalidTemplate, TextTooLong."""
@@ -89,12 +94,14 @@ class PromptBuilder:
         candidate: Candidate,
         output: Sequence[Item] = (),
         passages: Sequence[Passage] = (),
+        shown: Sequence[dict[str, Any]] | None = None,
         *,
         conclude: bool = False,
     ) -> Rendered:
-        """The prompt as the chat template writes it. Raises InvalidTurn, InvalidTemplate."""
-        known, offer = candidate.model.switches, self.offer(turn, candidate)
-        switches = {**candidate.switches, **turn.switches.chosen(known)}
+        """The prompt as the chat template writes it; `shown`: the tools, if they are known. Raises InvalidTurn,
+        InvalidTemplate."""
+        tools = self.offer(turn, candidate).shown if shown is None else shown
+        switches = {**candidate.switches, **turn.switches.chosen(candidate.model.switches)}
 
         pixels = await self._pixels(turn, output)
 
@@ -102,7 +109,7 @@ class PromptBuilder:
             default = candidate.model.default_system
             messages = assemble(turn, output, passages, conclude=conclude, default_system=default)
             messages = [decoded(message, pixels) for message in messages] if pixels else messages
-            return candidate.model.render(messages, offer.shown, switches, salt=turn.salt)
+            return candidate.model.render(messages, tools, switches, salt=turn.salt)
 
         if renders_fast(turn, output):
             return work(output, passages)

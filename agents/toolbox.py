@@ -192,6 +192,7 @@ class AvailableTools:
     """`shown` are in the prompt, the same at every step of the turn; `schemas` are those and the ones that the items of
     the conversation add. `server` and `functions` are the names of those that may be called, `definitions` all
     functions of the caller among the schemas, `shapes` those of calls that are not told as plain function calls.
+    `dialect` is that of the model that they are offered to.
     """
 
     server: frozenset[str]
@@ -200,6 +201,7 @@ class AvailableTools:
     shown: tuple[dict[str, Any], ...]
     definitions: tuple[FunctionTool, ...]
     shapes: Mapping[str, CallShape]
+    dialect: Dialect = HERMES
 
     @classmethod
     def of(cls, turn: Turn, toolbox: Toolbox, dialect: Dialect = HERMES, output: Sequence[Item] = ()) -> AvailableTools:
@@ -238,6 +240,7 @@ class AvailableTools:
             shown=prompted,
             definitions=definitions,
             shapes=shapes | {search.name: SERVER_SEARCH for search in turn.tool_searches},
+            dialect=dialect,
         )
 
     @property

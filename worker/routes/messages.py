@@ -22,6 +22,7 @@ from worker.telemetry.canaries import first_question
 from worker.wire.messages_reply import Reply
 from worker.wire.messages_request import MessagesInput, MessagesRequest
 from worker.wire.response_request import ResponseRequest
+from worker.wire.strict import converted
 
 routes = Routes()
 
@@ -69,6 +70,7 @@ async def _turn(request: web.Request, body: MessagesInput, model: str) -> Turn:
         if server.listing.error:  # this API has no other place to tell it
             message = f"The tools of the MCP server '{server.label}' are not known: {server.listing.error}."
             raise ApiError(400, message, param=param, code="mcp_server_failed")
-    asked = body.turn(principal.tenant_id, servers)
+    entries = len(messages) + len(body.tools or ())
+    asked = await converted(entries, lambda: body.turn(principal.tenant_id, servers))
     agent = services.choose(model, body.model, principal.tenant_id, first_question(asked.input))
     return principal.bounded(agent.applied(asked))

@@ -22,7 +22,7 @@ from worker.services import SERVICES
 from worker.wire import limits
 from worker.wire.chat_request import ChatMessage, ChatRequest, ChatTool
 from worker.wire.completion_request import TokenIds
-from worker.wire.strict import ModelName, Strict, Text, only, up_to
+from worker.wire.strict import ModelName, Strict, Text, converted, only, up_to
 from worker.wire.tools import distinct
 
 
@@ -113,7 +113,8 @@ async def _prompt(request: web.Request, chat: ChatRequest, model: str | None) ->
     services, tenant_id = request.app[SERVICES], request[PRINCIPAL].tenant_id
     with in_param("messages"):
         messages = await services.attachments.read(tenant_id, chat.messages, "messages")
-        turn = chat.model_copy(update={"messages": messages}).turn(tenant_id)
+        chat = chat.model_copy(update={"messages": messages})
+        turn = await converted(len(messages) + len(chat.tools or ()), lambda: chat.turn(tenant_id))
         return await services.agent.tokens(replace(turn, model=services.model_of(model).name))
 
 

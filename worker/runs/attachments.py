@@ -23,7 +23,7 @@ from worker.wire.chat_request import ChatMessage, SpeakerMessage, ToolMessage
 from worker.wire.items import CompactionTrigger, FunctionCallOutputItem, InputItem, ItemReference, MessageItem
 from worker.wire.messages_content import GivenMessage, SaidMessage, ToolResultBlock
 from worker.wire.parts import FilePart, ImagePart, TextPart, named
-from worker.wire.strict import UNSUPPORTED_IMAGE
+from worker.wire.strict import UNSUPPORTED_IMAGE, converted
 
 if TYPE_CHECKING:
     from agents.store import ConversationStore
@@ -37,7 +37,7 @@ BLIND = (  # a test compares the models with the catalogue
     "No model of this worker sees images, and an answer that ignored one would be about something else. Describe it in "
     "words, or start the worker with a model that sees, such as gemma-3-4b, and its projector (--mmproj)."
 )
-ATTACHED = (FilePart, ImagePart, ToolResultBlock)  # the last one may contain the others
+ATTACHED = (FilePart, ImagePart)
 # In the result of a tool, which the model itself called. All later requests contain it: a refusal would end the
 # conversation.
 SHOWN = "Error: the tool returned an image, which this model cannot see."
@@ -60,13 +60,17 @@ class Attachments:
         read = await self.read(tenant_id, entries, param)
         references = [entry.id for entry in read if isinstance(entry, ItemReference)]
         stored = await self.conversations.find_items(tenant_id, references) if references else {}
-        items = [
-            _again(stored, entry, f"{param}[{i}].id") if isinstance(entry, ItemReference) else entry.item()
-            for i, entry in enumerate(read)
-            if not isinstance(entry, CompactionTrigger)  # the last one
-        ]
-        places = (f"{param}[{i}].encrypted_content" for i in range(len(items)))
-        return tuple(opened(self.seals, tenant_id, item, place) for item, place in zip(items, places, strict=True))
+
+        def made() -> tuple[Item, ...]:
+            items = [
+                _again(stored, entry, f"{param}[{i}].id") if isinstance(entry, ItemReference) else entry.item()
+                for i, entry in enumerate(read)
+                if not isinstance(entry, CompactionTrigger)  # the last one
+            ]
+            places = (f"{param}[{i}].encrypted_content" for i in range(len(items)))
+            return tuple(opened(self.seals, tenant_id, item, place) for item, place in zip(items, places, strict=True))
+
+        return await converted(len(read), made)
 
     async def read(self, tenant_id: UUID, entries: Sequence[Entry], param: str) -> Sequence[Entry]:
         """The entries, with each file replaced by its text. Where there is none, the same object.
@@ -74,17 +78,17 @@ class Attachments:
         `param` is the field in which the client sent them. Raises ApiError 400 and 404 naming the part, and
         ReadersUnavailable.
         """
-        attached = [part for entry in entries for part in _parts(entry) if isinstance(part, ATTACHED)]
+        attached = [part for entry in entries for part in _parts(entry) if _has_attachment(part)]
         if not attached:
             return entries
-        if sum(isinstance(part, FilePart | ImagePart) for part in attached) > limits.FILES_MAX:
+        if sum(isinstance(part, ATTACHED) for part in attached) > limits.FILES_MAX:
             message = f"A request may contain at most {limits.FILES_MAX} files and images."
             raise ApiError(400, message, param=param, code="too_many_files")
         return [await self._read(tenant_id, entry, f"{param}[{i}]") for i, entry in enumerate(entries)]
 
     async def _read(self, tenant_id: UUID, entry: Entry, param: str) -> Entry:
         parts = _parts(entry)
-        if not any(isinstance(part, ATTACHED) for part in parts):
+        if not any(map(_has_attachment, parts)):
             return entry
         name = "output" if isinstance(entry, FunctionCallOutputItem) else "content"
         by_tool = isinstance(entry, FunctionCallOutputItem | ToolMessage)
@@ -175,6 +179,12 @@ def _again(stored: Mapping[str, Item], reference: ItemReference, param: str) -> 
     if isinstance(item, FunctionCall) and item.shape.form == "mcp" and item.call_id == item.id:
         return replace(item, id=id, call_id=id)
     return replace(item, id=id)
+
+
+def _has_attachment(part: object) -> bool:
+    if isinstance(part, ToolResultBlock):
+        return any(isinstance(each, ATTACHED) for each in part.content)
+    return isinstance(part, ATTACHED)
 
 
 def _parts(entry: InputItem | ChatMessage | GivenMessage | SaidMessage) -> Sequence[object]:

@@ -30,7 +30,7 @@ from worker.telemetry.telemetry import server_timing
 from worker.wire.completion import ChatCompletion, ChunkEncoder, TextCompletion
 from worker.wire.messages_reply import MessageEventEncoder, Reply
 from worker.wire.options import TurnRequest
-from worker.wire.strict import parsed
+from worker.wire.strict import converted, parsed
 
 # Buffered for a client that reads slowly and cannot reconnect: merged, a million tokens, or 800 with all likelihoods.
 WAITING_BYTES_MAX = 4 * 2**20
@@ -233,7 +233,7 @@ async def turns_of(ledger: Ledger, completion: ChatCompletion) -> list[Turn]:
     messages = await services.attachments.read(principal.tenant_id, body.messages, "messages")
     if messages is not body.messages:
         body = body.model_copy(update={"messages": messages})
-    asked = body.turns(principal.tenant_id)
+    asked = await converted(len(messages) + len(body.tools or ()), lambda: body.turns(principal.tenant_id))
     agent = services.choose(completion.model, body.model, principal.tenant_id, first_question(asked[0].input))
     return [ledger.applied(principal.bounded(agent.applied(turn))) for turn in asked]
 
