@@ -6,6 +6,7 @@ from playwright.async_api import Page, expect
 
 from tests.pages.conftest import OpenPage, ask
 from tests.pages.scripted import STORE, ScriptedWorker
+from tests.pages.test_elsewhere import come_back
 
 INSTRUCTIONS = "Be brief. 😀 " * 60  # longer than one value of metadata
 
@@ -54,9 +55,32 @@ async def test_settings_of_a_begun_conversation_are_changed_and_reset(
     assert scripted.conversations["conv_1"]["metadata"]["title"] == "Hello?"
     await page.get_by_role("button", name="Settings of this conversation").click()
     await page.get_by_role("button", name="Reset").click()
-    await page.get_by_role("button", name="Done").click()
+    async with page.expect_response("**/conversations/conv_1"):
+        await page.get_by_role("button", name="Done").click()
     await expect(page.locator("#open-settings")).to_have_attribute("data-set", "false")
     assert scripted.conversations["conv_1"]["metadata"] == {"title": "Hello?"}
+
+
+async def test_settings_that_could_not_be_saved_are_used_and_saved_later(
+    open_page: OpenPage, scripted: ScriptedWorker, complaints: list[str]
+) -> None:
+    page = await open_page(scripted.url)
+    await ask(page, "Hello?")
+    await expect(page.locator(".prose")).to_have_text("Hello.")
+    await page.route("**/conversations/conv_1", lambda route: route.abort())
+    await choose(page)
+    await expect(page.locator("#warning")).to_contain_text("Cannot reach the worker.")
+    await page.get_by_role("button", name="Settings of this conversation").click()
+    await expect(page.get_by_label("Instructions")).to_have_value(INSTRUCTIONS.strip())
+    await page.keyboard.press("Escape")
+    await ask(page, "And now?")
+    await expect(page.locator(".prose")).to_have_count(2)
+    assert scripted.turns[1]["instructions"] == INSTRUCTIONS.strip()
+    await page.unroute_all()
+    async with page.expect_response("**/conversations/conv_1"):
+        await come_back(page)
+    assert scripted.conversations["conv_1"]["metadata"].keys() >= {"title", "firsttoken:instructions:0"}
+    complaints.clear()
 
 
 async def test_each_conversation_keeps_the_store_that_it_asks(open_page: OpenPage, scripted: ScriptedWorker) -> None:

@@ -42,6 +42,7 @@ class Chat {
     this.follow = new Follow();
     this.options = new Options();
     this.newSettings = settingsIn();
+    this.unsaved = new Map(); // settings of conversations that the worker does not have yet
     this.settings = new SettingsPanel({
       changed: (settings) => this.changeSettings(settings).catch((error) => this.warn(error)),
       stores: () => this.options.stores,
@@ -135,6 +136,7 @@ class Chat {
     const { transcript } = this;
     await this.sidebar.refresh();
     this.showTitle();
+    this.saveSettings().catch(() => {}); // it was told when they were chosen
     await transcript.loading;
     const busy = () => transcript !== this.transcript || transcript.running || this.column.contains(document.activeElement);
     if (transcript.id === null || busy() || !transcript.lacks(await lastItem(transcript.id))) return;
@@ -245,7 +247,7 @@ class Chat {
 
   /** What an answer of this conversation may use, and how it is made. */
   optionsOf({ id }) {
-    const settings = id === null ? this.newSettings : settingsIn(this.sidebar.get(id)?.metadata);
+    const settings = id === null ? this.newSettings : this.unsaved.get(id) ?? settingsIn(this.sidebar.get(id)?.metadata);
     return { ...this.options.chosen(settings.store), settings };
   }
 
@@ -257,10 +259,20 @@ class Chat {
 
   /** A conversation that has not begun takes its settings along when it does. */
   async changeSettings(settings) {
-    const conversation = this.sidebar.get(this.transcript.id);
-    if (conversation === null) this.newSettings = settings;
-    else this.sidebar.update(await saveSettings(conversation, settings));
+    const { id } = this.transcript;
+    if (this.sidebar.get(id) === null) this.newSettings = settings;
+    else this.unsaved.set(id, settings);
     this.showTitle();
+    await this.saveSettings();
+  }
+
+  /** The next question has them already. */
+  async saveSettings() {
+    for (const [id, settings] of this.unsaved) {
+      const conversation = this.sidebar.get(id);
+      if (conversation !== null) this.sidebar.update(await saveSettings(conversation, settings));
+      if (this.unsaved.get(id) === settings) this.unsaved.delete(id);
+    }
   }
 
   /** Make the conversation that a transcript's first question begins. */
