@@ -73,7 +73,7 @@ class LlamaModel:
         self.file_version = file_version
         self.has_weights = weights
         self.on_gpu = on_gpu  # whether at least some of its layers are
-        self._vocabulary = lib.llama_model_get_vocab(handle)
+        self._vocabulary_handle = lib.llama_model_get_vocab(handle)
         self.vocabulary_size: int = lib.llama_vocab_n_tokens(self._vocabulary)
         self.context_length: int = lib.llama_model_n_ctx_train(handle)
         self.dimensions: int = lib.llama_model_n_embd(handle)
@@ -139,6 +139,14 @@ class LlamaModel:
         if self.handle:
             self._free(self.handle)
             self.handle = None
+
+    @property
+    def _vocabulary(self) -> Any:
+        """Raises EngineStopped where the model is closed, as for a request that arrives during shutdown: what it points
+        to is gone then, and may still look whole."""
+        if not self.handle:
+            raise EngineStopped("the model is closed")
+        return self._vocabulary_handle
 
     @property
     def parameters(self) -> int:
@@ -263,11 +271,13 @@ class LlamaModel:
 
     def end_tokens(self) -> frozenset[int]:
         """Tokens that end a turn."""
-        return frozenset(t for t in range(self.vocabulary_size) if lib.llama_vocab_is_eog(self._vocabulary, t))
+        vocabulary = self._vocabulary
+        return frozenset(t for t in range(self.vocabulary_size) if lib.llama_vocab_is_eog(vocabulary, t))
 
     def vocabulary(self) -> list[bytes]:
         """The text of every token as stored in the file, whatever an answer shows of it."""
-        return [lib.llama_vocab_get_text(self._vocabulary, token) for token in range(self.vocabulary_size)]
+        vocabulary = self._vocabulary
+        return [lib.llama_vocab_get_text(vocabulary, token) for token in range(self.vocabulary_size)]
 
     def pieces(self) -> list[bytes]:
         """The bytes of every token. Control tokens are empty except those of calls and reasoning; user-defined ones
@@ -275,11 +285,11 @@ class LlamaModel:
         """
         heard = significant_tokens(self.chat_template or "")
         buffer = ctypes.create_string_buffer(TOKEN_BYTES_MAX)
-        pieces = []
+        pieces, vocabulary = [], self._vocabulary
         for token in range(self.vocabulary_size):
-            control = lib.llama_vocab_is_control(self._vocabulary, token)
+            control = lib.llama_vocab_is_control(vocabulary, token)
             silent = control and self.token_text(token) not in heard
-            length = 0 if silent else lib.llama_token_to_piece(self._vocabulary, token, buffer, len(buffer), 0, True)
+            length = 0 if silent else lib.llama_token_to_piece(vocabulary, token, buffer, len(buffer), 0, True)
             pieces.append(buffer.raw[: max(0, length)])
         return pieces
 
@@ -338,16 +348,15 @@ class LlamaModel:
         """Patterns for the texts of special tokens, and for the starts of user-defined ones except words and blanks."""
         control, user_defined = lib.LLAMA_TOKEN_ATTR_CONTROL, lib.LLAMA_TOKEN_ATTR_USER_DEFINED
         texts: dict[str, int] = {}
+        vocabulary = self._vocabulary
         for token in range(self.vocabulary_size):
-            kind = lib.llama_vocab_get_attr(self._vocabulary, token) & (control | user_defined)
+            kind = lib.llama_vocab_get_attr(vocabulary, token) & (control | user_defined)
             if kind and len(text := self.token_text(token)) > 1:
                 texts[text] = kind
         markup = [text for text in texts if texts[text] & user_defined and not text.isspace() and not text.isalnum()]
         return _any_of(texts), _any_of(markup, "(?={})")
 
     def _tokenize(self, text: str, add_special: bool, parse_special: bool) -> list[int]:
-        if not self.handle:  # a request that arrives during shutdown
-            raise EngineStopped("the model is closed")
         raw = text.encode("utf-8", "surrogatepass" if parse_special else "replace")
         room = len(raw) + 2
         tokenize = tokenize_short if len(raw) < SHORT_BYTES else lib.llama_tokenize

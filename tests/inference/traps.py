@@ -89,10 +89,13 @@ def closed(use: Callable[[LlamaContext], object]) -> Trap:
     return trap
 
 
-def closed_model(context: LlamaContext) -> None:
-    model = LlamaModel.load(DRAFT_MODEL)
-    model.close()
-    model.tokenize("hello", parse_special=False)
+def closed_model(use: Callable[[LlamaModel], object]) -> Trap:
+    def trap(context: LlamaContext) -> None:
+        model = LlamaModel.load(DRAFT_MODEL)
+        model.close()
+        use(model)
+
+    return trap
 
 
 def closed_embedder(context: LlamaContext) -> None:
@@ -137,7 +140,9 @@ TRAPS: dict[str, Trap] = {
     "decode when closed": closed(decode(Chunk(1, 0, [5]))),
     "truncate when closed": closed(lambda context: context.truncate(0, 0)),
     "save when closed": closed(lambda context: context.save(0)),
-    "tokenize when closed": closed_model,
+    "tokenize when closed": closed_model(lambda model: model.tokenize("hello", parse_special=False)),
+    "look for marks when closed": closed_model(lambda model: model._marks),
+    "ask for the end of texts when closed": closed_model(lambda model: model.eos_text),
     "embed when closed": closed_embedder,
     "the text of a token that is none": lambda context: LlamaModel.load(DRAFT_MODEL).token_text(10**7),
     "write with an encoder": lambda context: new_context(LlamaModel.load(EMBEDDER)),
