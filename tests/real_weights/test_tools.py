@@ -31,6 +31,10 @@ CALL_LIKELY = {"logit_bias": {"7639": -100}}  # without this token, <tool_call> 
 CALLERS = ("hermes", "coder")  # a template for each format of calls
 # Those whose calls are JSON, of each prompt one: to "strict", which shows tools as "hermes" does, results are left.
 FORCED = ("own", "hermes", "alternating", "thinking")
+# Where it is what the worker makes of a call, one of them asks; in `make test-long`, all do.
+ASKING = pytest.mark.parametrize(
+    "models", [pytest.param(["hermes"], id="one"), pytest.param(FORCED, id="all", marks=pytest.mark.long)]
+)
 
 
 def tool(name: str = "look_up", strict: bool = False, **properties: Any) -> dict[str, Any]:
@@ -64,7 +68,7 @@ def looked_up(name: str, parameters: Iterable[str], values: Sequence[str]) -> li
     return messages[:-2]
 
 
-def each_answer(client: OpenAI, models: Sequence[str] = FORCED, **asked: Any) -> Iterator[tuple[str, Any]]:
+def each_answer(client: OpenAI, models: Sequence[str], **asked: Any) -> Iterator[tuple[str, Any]]:
     """The greedy answers of the models that take these tools. One that does not says so by the name of the field."""
     for model in models:
         try:
@@ -101,9 +105,10 @@ def test_a_model_is_shown_the_tools_or_they_are_refused_by_name(client: OpenAI, 
         assert shown in prompt
 
 
-def test_a_named_choice_is_one_call_of_that_tool(client: OpenAI) -> None:
+@ASKING
+def test_a_named_choice_is_one_call_of_that_tool(client: OpenAI, models: Sequence[str]) -> None:
     named = {"type": "function", "function": {"name": "get_weather"}}
-    for model, choice in each_answer(client, tools=BOTH, tool_choice=named, max_tokens=120):
+    for model, choice in each_answer(client, models, tools=BOTH, tool_choice=named, max_tokens=120):
         (call,) = calls_of(choice)
         assert call[0] == "get_weather", model
         jsonschema.validate(call[1], CITIES["function"]["parameters"])
@@ -121,23 +126,25 @@ def test_a_named_choice_is_one_call_in_the_other_apis(client: OpenAI, anthropic:
 
 
 def test_required_calls_end_by_themselves_and_do_not_repeat(client: OpenAI) -> None:
-    for model, choice in each_answer(client, tools=BOTH, tool_choice="required", max_tokens=200):
+    for model, choice in each_answer(client, FORCED, tools=BOTH, tool_choice="required", max_tokens=200):
         calls = calls_of(choice)
         assert choice.finish_reason == "tool_calls" and calls, model
         assert len({json.dumps(call) for call in calls}) == len(calls), (model, calls)
         assert {name for name, _ in calls} <= {"look_up", "get_weather"}, model
 
 
-def test_one_call_at_a_time_is_one_call(client: OpenAI) -> None:
+@ASKING
+def test_one_call_at_a_time_is_one_call(client: OpenAI, models: Sequence[str]) -> None:
     for model, choice in each_answer(
-        client, tools=BOTH, tool_choice="required", parallel_tool_calls=False, max_tokens=120
+        client, models, tools=BOTH, tool_choice="required", parallel_tool_calls=False, max_tokens=120
     ):
         assert len(calls_of(choice)) == 1, model
 
 
+@ASKING
 @pytest.mark.parametrize("tokens", [1, 2, 3, 5])
-def test_a_call_that_is_cut_shows_none_of_its_markup(client: OpenAI, tokens: int) -> None:
-    for model, choice in each_answer(client, tools=BOTH, tool_choice="required", max_tokens=tokens):
+def test_a_call_that_is_cut_shows_none_of_its_markup(client: OpenAI, tokens: int, models: Sequence[str]) -> None:
+    for model, choice in each_answer(client, models, tools=BOTH, tool_choice="required", max_tokens=tokens):
         assert (choice.message.content or "", choice.finish_reason) == ("", "length"), model
 
 
@@ -174,7 +181,7 @@ def test_arguments_of_other_types_keep_theirs_too(client: OpenAI) -> None:
 
 def test_a_tool_with_a_long_name_can_be_called(client: OpenAI, anthropic: Anthropic) -> None:
     asked: Any = {"messages": looked_up(LONG_NAME, ["word"], ["cat", "dog", "fox"]), "tools": [tool(LONG_NAME)]}
-    for model, choice in each_answer(client, CALLERS, max_tokens=120, **asked, **CALL_LIKELY):
+    for model, choice in each_answer(client, ["coder"], max_tokens=120, **asked, **CALL_LIKELY):
         assert [name for name, _ in calls_of(choice)] == [LONG_NAME], model
     message = told(anthropic, "hermes", tools=[described(LONG_NAME)], tool_choice={"type": "tool", "name": LONG_NAME})
     assert [block.name for block in message.content if block.type == "tool_use"] == [LONG_NAME]
