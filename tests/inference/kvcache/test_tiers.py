@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from inference.attention import ALL, Attention
+from inference.attention import Attention
 from inference.config import EngineConfig
 from inference.engine.sampler import Sampler
 from inference.generation import Finish, Generation, Sampling, Terms, TokenLogprob
@@ -25,6 +25,7 @@ from inference.model import ChatModel
 from inference.prompt import CacheScope, Cause, ChatMessage, ToolCall
 from inference.request import Request
 from inference.tokenizer import TextStream
+from tests.inference.modes import COVERING
 
 GREEDY = Sampling(temperature=0, max_tokens=5)
 CONTEXT = 512
@@ -208,7 +209,7 @@ class Answer:
         return self.finish is Finish.CANCELLED or len(self.told) == len(alone.told)
 
 
-@pytest.mark.parametrize("mode", ALL, ids=str)
+@pytest.mark.parametrize("mode", COVERING)
 async def test_many_times_what_the_cells_hold_gives_the_answers_of_an_idle_model(
     tmp_path: Path, mode: Attention
 ) -> None:
