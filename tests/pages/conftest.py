@@ -86,7 +86,6 @@ class Window:
             await self.page.unroute_all()
             await self.page.goto(urljoin(self.page.url, "/nothing"))
             await self.page.evaluate("() => { localStorage.clear(); sessionStorage.clear(); }")
-            await self.page.goto("about:blank")
             await self.page.emulate_media(color_scheme="null")
             await self.page.context.clear_cookies()
         except PlaywrightError:  # where it was, nobody answers

@@ -567,7 +567,9 @@ def right(ratios: Sequence[float]) -> float:
     return mean(0.8 <= ratio <= 1.2 for ratio in ratios)
 
 
-@pytest.mark.parametrize("load", [0.6, 1.2, 2.0])
+@pytest.mark.parametrize(
+    "load", [pytest.param(0.6, marks=pytest.mark.long), 1.2, pytest.param(2.0, marks=pytest.mark.long)]
+)
 def test_where_answers_get_as_long_as_they_may_nearly_all_forecasts_are_right(load: float) -> None:
     waited, placed = ratios(load, most=None)
     assert len(waited) > 100
@@ -581,7 +583,7 @@ def test_those_of_other_tenants_who_come_later_and_go_first_are_not_foreseen() -
     assert right([usual for usual, _ in waited]) >= 0.6
 
 
-@pytest.mark.parametrize("load", [1.2, 2.0])
+@pytest.mark.parametrize("load", [pytest.param(1.2, marks=pytest.mark.long), 2.0])
 def test_where_nobody_knows_how_long_answers_get_the_usual_wait_is_told_and_a_long_one_decides(load: float) -> None:
     waited, placed = ratios(load, most=200)
     assert len(waited) > 100 and right(placed) >= 0.9
