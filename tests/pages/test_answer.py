@@ -187,7 +187,9 @@ async def test_a_tool_call_is_a_row_with_arguments_result_and_duration(
     await expect(step.locator("pre").last).to_contain_text('"result": 42')
 
 
-async def test_a_call_that_needs_approval_waits_for_the_person(open_page: OpenPage, scripted: ScriptedWorker) -> None:
+async def test_a_call_that_needs_approval_waits_for_the_person(
+    open_page: OpenPage, scripted: ScriptedWorker, complaints: list[str]
+) -> None:
     asked = {"id": "mcpr_1", "type": "mcp_approval_request", "server_label": "far", "name": "drop"}
     arguments = json.dumps({"path": "a.txt"})
 
@@ -238,6 +240,16 @@ async def test_a_call_that_needs_approval_waits_for_the_person(open_page: OpenPa
         {"type": "mcp_approval_response", "approval_request_id": "mcpr_2", "approve": False},
     ]
     assert second["tools"] == first["tools"]
+    scripted.script = request
+    await ask(page, "Delete b.txt")
+    await expect(page.locator(".approval[data-state=waiting]")).to_have_count(2)
+    scripted.refusals.append((400, {}))
+    for _ in range(2):
+        await page.get_by_role("button", name="Don't allow").first.click()
+    await page.locator(".problem").get_by_role("button", name="Delete").click()  # of a decision that did not arrive
+    await expect(page.locator(".problem")).to_have_count(0)
+    await expect(page.locator("#warning")).to_be_hidden()
+    complaints.clear()
 
 
 def answer_with(spans: Sequence[Mapping[str, object]]) -> Callable[[Stream], Awaitable[None]]:

@@ -66,9 +66,9 @@ export class Exchange {
     if (this.answered && this.question !== null) this.node.append(answerActions(this, callbacks));
   }
 
-  /** Nothing of it reached the worker. */
+  /** A question that the worker may not have. */
   get unsent() {
-    return this.responseId === null && this.itemIds.length === 0;
+    return this.question !== null && this.responseId === null && this.itemIds.length === 0;
   }
 
   get answered() {
