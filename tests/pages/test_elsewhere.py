@@ -6,7 +6,7 @@ import asyncio
 
 from playwright.async_api import Page, expect
 
-from tests.pages.conftest import OpenPage
+from tests.pages.conftest import OpenPage, ask
 from tests.pages.scripted import ScriptedWorker, Stream, message
 
 
@@ -90,6 +90,25 @@ async def test_a_question_that_did_not_arrive_stays_whatever_others_do(
     await expect(page.locator(".question p")).to_have_text(["Question 1", "Question 2", "Is this lost?"])
     await expect(page.locator(".problem")).to_contain_text("Refused with 400.")
     complaints.clear()  # the browser's, of the refusal
+
+
+async def test_an_answer_whose_connection_was_lost_is_shown_once_the_worker_is_reached(
+    open_page: OpenPage, scripted: ScriptedWorker, complaints: list[str]
+) -> None:
+    async def broken(stream: Stream) -> None:
+        await stream.begin_text()
+        await stream.text("It was going w")
+
+    scripted.script = broken
+    page = await open_page(scripted.url)
+    await ask(page, "Question 1")
+    await expect(page.locator(".problem")).to_contain_text("The connection was lost")
+    scripted.items = stored(1, "It was going well.")
+    await page.locator("#question").blur()
+    await come_back(page)
+    await expect(page.locator(".prose")).to_have_text(["It was going well."])
+    await expect(page.locator(".problem")).to_have_count(0)
+    complaints.clear()
 
 
 async def test_a_session_that_ended_is_told_before_something_is_asked(

@@ -23,6 +23,7 @@ export class Exchange {
     this.rated = rated; // {rating, comment}
     this.itemIds = itemIds; // of the items it was shown from; those of a turn made here have its response
     this.versions = versions;
+    this.lost = false; // the worker may have more of it than is shown
     this.answer = null;
     this.node = el("section", { class: "turn" });
     if (question !== null) this.showQuestion();

@@ -73,11 +73,11 @@ export class Transcript {
     return this.exchanges.filter((each) => !each.unsent && each.question !== null && withoutPictures(each.question) === text).length;
   }
 
-  /** Whether the worker's newest item is of no turn that is shown here. */
+  /** Whether the worker's newest item is of no turn that is shown here, to its end. */
   lacks(item) {
     if (item === null) return false;
-    return !this.exchanges.some(({ itemIds, responseId }) => (
-      itemIds.includes(item.id) || (responseId !== null && responseId === item.firsttoken_response_id)
+    return !this.exchanges.some(({ itemIds, responseId, lost }) => (
+      itemIds.includes(item.id) || (responseId !== null && responseId === item.firsttoken_response_id && !lost)
     ));
   }
 
@@ -246,6 +246,7 @@ export class Transcript {
     }
     const shown = error instanceof ApiError ? error : new ApiError(0, "Something went wrong on this page. Reload it.");
     if (shown !== error) console.error(error);
+    exchange.lost = shown.status === 0;
     exchange.fail(shown);
   }
 
