@@ -46,9 +46,12 @@ async def test_an_answer_that_is_stopped_before_the_page_knows_it_is_stopped_onc
     page = await open_page(scripted.url)
     await page.route("**/v1/responses", slowly)
     await ask(page, "Something long")
+    await ask(page, "In short")
+    await expect(page.locator(".heard")).to_have_text("You said: In short")
     await page.get_by_role("button", name="Stop the answer").click()
-    await expect(page.locator(".problem")).to_contain_text("Stopped before the answer began.")
-    await expect(page.get_by_role("button", name="Try again")).to_be_visible()
+    told = ["Stopped before the answer began.", "This question was not answered."]
+    await expect(page.locator(".problem p")).to_have_text(told)
+    await expect(page.get_by_role("button", name="Try again")).to_have_count(2)
     async with page.expect_response("**/v1/responses/*/cancel"):
         arrives.set()
     assert scripted.cancelled == ["resp_1"]

@@ -158,6 +158,7 @@ export class Transcript {
   async say(text) {
     this.said.push(text);
     keepUnsent(this.id, { question: text });
+    this.exchanges.at(-1).answer.hear(taken(joined(this.said)).question);
     await this.tell();
   }
 
