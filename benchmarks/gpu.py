@@ -49,6 +49,7 @@ ANSWER_TOKENS = 32
 PROMPTS = "the same"  # of the batch curve: they are cached, as it is about answers
 SHARES = (1, 8, 32)  # streams at which Python's share of a step is measured
 DRAFTED = (1, 4, 8)
+DRAFT_TURNS = 16  # of a client: a step of so small a model takes half a millisecond, and the first ones try drafts out
 BESIDE = [warm(1, 4), warm(8, 2), warm(32, 2), cold(32)]
 BESIDE_STREAMS, BESIDE_ROUNDS = 32, 2
 MINUTES = 10
@@ -94,7 +95,7 @@ async def drafts(_: Path) -> Rows:
         for side in (ours, without):
             await drafted(1, 2).run(side, "nothing is measured yet")
         for clients in DRAFTED:
-            rates = [(await drafted(clients, 2).run(side, ""))[CHARACTERS] for side in (ours, without)]
+            rates = [(await drafted(clients, DRAFT_TURNS).run(side, ""))[CHARACTERS] for side in (ours, without)]
             yield of_streams(clients), f"{rates[0] / rates[1]:.2f} of the speed without"
 
 
