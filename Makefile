@@ -43,7 +43,7 @@ test-clients: setup ## Run the tests with Codex and Claude Code themselves; the 
 	@$(BIN)/python -m deploy.weights
 	@$(BIN)/pytest -q -m programs tests/clients $(ARGS)
 
-test-long: setup ## Run the fault-injection tests; takes many minutes
+test-long: setup ## Run the fault-injection tests and the rest of the matrices; takes many minutes
 	@$(BIN)/pytest -q -m long $(ARGS)
 
 test-builds: setup ## Run all tests on each build of llama.cpp for this CPU, with one and two threads; takes hours

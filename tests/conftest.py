@@ -66,7 +66,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if "TMPDIR" not in os.environ and (folder := in_memory(WRITTEN_BYTES)):
         os.environ["TMPDIR"] = tempfile.tempdir = str(folder)
     config.addinivalue_line("markers", f"{MARKER}(reason): it passes whatever the model answers")
-    config.addinivalue_line("markers", "long: takes minutes; `make test-long` runs these")
+    config.addinivalue_line("markers", "long: takes minutes, or is the rest of a matrix; `make test-long` runs these")
     config.addinivalue_line("markers", "gpu: needs a GPU, if only one in software; `make test-gpu` runs these")
     config.addinivalue_line("markers", "vulkan: breaks or doubles a device of Vulkan, and no other")
     config.addinivalue_line("markers", "cpu: holds on CPUs alone, where `make test-gpu` does not ask")

@@ -10,7 +10,7 @@ from benchmarks.engine.open_loop.simulated import Device, lines, simulated
 from inference.engine import step
 from worker.runs import record
 
-PLAN = Plan(Targets(ttft_s=0.5, tpot_s=0.05), rounds=2, sessions=96, seed="open loop")
+PLAN = Plan(Targets(ttft_s=0.5, tpot_s=0.05), rounds=1, sessions=96, seed="open loop")
 BUSY = Device(slower=1.3)
 
 
