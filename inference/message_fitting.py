@@ -30,6 +30,7 @@ class Capabilities:
     begins_with_user: bool = False  # it takes no turn of the assistant before the first one of the user
     empty: bool = True  # it takes messages without content
     content_parts: bool = False  # it takes contents as lists of parts only
+    lists_tools: bool = False  # it goes through a list of tools, even if there are none
     tools: bool = True  # it shows tools, calls and results, and the calls in a format that we parse
     parallel_calls: bool = True  # it takes several calls in one message
     text_with_calls: bool = True  # it takes content beside calls

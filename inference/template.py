@@ -212,7 +212,8 @@ class ChatTemplate:
         _number_calls(messages, shown, marks)
         variables = {
             "messages": shown,
-            "tools": marks.shield(list(tools), Part.TOOLS) if tools else None,  # some introduce even an empty list
+            # Some introduce even an empty list.
+            "tools": marks.shield(list(tools), Part.TOOLS) if tools or can.lists_tools else None,
             "__marks": marks,
             WORK: Work(iterations_max or ITERATIONS_MAX),
         }

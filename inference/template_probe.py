@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import product
 from typing import Any, TypeAlias
 
 from inference.errors import InvalidTemplate
@@ -41,8 +42,8 @@ RESULT, RESULT_AGAIN = ChatMessage("tool", "result0text"), ChatMessage("tool", "
 
 def probe(render: Render) -> Capabilities:
     """Renders about 25 conversations. Everything is left to a template that does not take the simplest of them."""
-    for parts in (False, True):
-        can = Capabilities(content_parts=parts)
+    for lists, parts in product((False, True), repeat=2):
+        can = Capabilities(content_parts=parts, lists_tools=lists)
         if _Probe(render, can).takes(ASK, ANSWER, ASK_AGAIN):
             break
     else:

@@ -204,6 +204,13 @@ def test_contents_are_parts_only_where_texts_get_lost() -> None:
     assert [ChatTemplate(source).capabilities.content_parts for source in (takes_both, takes_parts)] == [False, True]
 
 
+def test_a_template_that_goes_through_the_tools_without_looking_gets_an_empty_list() -> None:
+    loop = "{% for tool in tools %}{{ tool.function.name }} {{ tool.function.description }} {% endfor %}"
+    template = ChatTemplate(loop + FAMILIES["Qwen 2.5"].replace("system or tools", "system"))
+    assert template.render([ChatMessage("user", "Hi")])[-1].text.endswith("assistant\n")
+    assert [ChatTemplate(source).capabilities.lists_tools for source in FAMILIES.values()] == [False] * len(FAMILIES)
+
+
 def test_capabilities_are_told_in_words() -> None:
     told = str(Capabilities(system="first", alternates=True, parallel_calls=False))
     assert told == "system messages first; turns: alternating; tools: of the template, one call at a time"
