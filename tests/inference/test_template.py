@@ -24,9 +24,9 @@ WALKING = (
     "{% for key, value in tool.function.parameters.properties.items() %} {{ key }}={{ value.type }}"
     "{% if value.type == 'string' %}(text){% endif %}{% endfor %}{% endfor %}"
     "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content | trim }}"
-    "{% for call in message.tool_calls or [] %}<function={{ call.function.name }}>"
-    "{% for key, value in call.function.arguments.items() %}<{{ key }}>{{ value }}</{{ key }}>{% endfor %}{% endfor %}"
-    "<|im_end|>\n{% endfor %}"
+    "{% for call in message.tool_calls or [] %}<tool_call><function={{ call.function.name }}>"
+    "{% for key, value in call.function.arguments.items() %}<parameter={{ key }}>{{ value }}</{{ key }}>{% endfor %}"
+    "{% endfor %}<|im_end|>\n{% endfor %}"
 )
 
 
