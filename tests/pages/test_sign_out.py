@@ -39,6 +39,18 @@ async def test_a_person_signs_out(open_page: OpenPage, worker: ScriptedWorker, c
     complaints.clear()  # the browser reports the page's own 401
 
 
+async def test_whoever_signs_in_next_finds_nothing_that_was_written_before(
+    open_page: OpenPage, worker: ScriptedWorker, complaints: list[str]
+) -> None:
+    page = await open_page(worker.url)
+    await page.locator("#question").fill("Something private")
+    await page.evaluate("localStorage.setItem('firsttoken.theme', 'dark')")
+    await choose(page, "Sign out")
+    await expect(page.get_by_role("heading", name="You are not signed in")).to_be_visible()
+    assert await page.evaluate("Object.entries(localStorage)") == [["firsttoken.theme", "dark"]]
+    complaints.clear()
+
+
 async def test_browsers_that_are_signed_in_are_told_and_one_of_them_is_signed_out(
     open_page: OpenPage, worker: ScriptedWorker
 ) -> None:

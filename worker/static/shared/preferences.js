@@ -2,6 +2,7 @@
 
 const PREFIX = "firsttoken.";
 const memory = new Map(); // only what storage did not take: another tab may have changed the rest
+let leaving = false;
 
 export function recall(name, fallback) {
   if (memory.has(name)) return memory.get(name);
@@ -23,6 +24,7 @@ export function recallJson(name, fallback) {
 }
 
 export function remember(name, text) {
+  if (leaving) return;
   try {
     localStorage.setItem(PREFIX + name, text);
     memory.delete(name);
@@ -35,6 +37,18 @@ export function forget(name) {
   memory.delete(name);
   try {
     localStorage.removeItem(PREFIX + name);
+  } catch {
+    // nothing was stored there
+  }
+}
+
+/** Forget all but these, and take nothing more, as the page is about to go: it would keep what is typed. */
+export function forgetAllBut(names) {
+  leaving = true;
+  memory.clear();
+  try {
+    const kept = new Set(names.map((name) => PREFIX + name));
+    for (const key of Object.keys(localStorage)) if (key.startsWith(PREFIX) && !kept.has(key)) localStorage.removeItem(key);
   } catch {
     // nothing was stored there
   }

@@ -1,18 +1,25 @@
 // The sessions of a person: this browser, and the others that are signed in.
 
 import { json, request } from "./api.js";
+import { forgetAllBut } from "./preferences.js";
 
 const SHOWN_MAX = 100; // the most that one request may ask for; newest first
 
 /** End this one, and show how to sign in again. */
 export async function signOut() {
   await request("DELETE", "/v1/sessions/current");
-  location.assign("/");
+  leave();
 }
 
 /** End all of them, this one too. */
 export async function signOutEverywhere() {
   await request("DELETE", "/v1/sessions");
+  leave();
+}
+
+/** Whoever signs in here next may be somebody else: what this person wrote and did not send is gone. */
+function leave() {
+  forgetAllBut(["theme"]);
   location.assign("/");
 }
 
