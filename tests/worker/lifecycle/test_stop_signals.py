@@ -40,7 +40,7 @@ def test_a_signal_during_the_imports_ends_the_process_silently_or_is_ignored(
         [sys.executable, "-m", "worker", "version"],
         cwd=ROOT,
         env=clean_environment(PYTHONPATH=str(tmp_path)),
-        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),
+        preexec_fn=lambda: signal.signal(number, signal.SIG_DFL),  # shells have jobs in the background ignore some
         capture_output=True,
         timeout=START_TIMEOUT_S,
     )
