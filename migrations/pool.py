@@ -369,9 +369,16 @@ def naming(dsn: str) -> Iterator[None]:
     try:
         yield
     except TimeoutError:
-        url = urlsplit(dsn)
-        where = f" from {url.hostname} port {url.port or POSTGRES_PORT}" if url.hostname else ""
-        raise TimeoutError(f"no answer{where} within {CONNECT_TIMEOUT_S:g} s") from None
+        raise TimeoutError(f"no answer{_place(dsn)} within {CONNECT_TIMEOUT_S:g} s") from None
+
+
+def _place(dsn: str) -> str:
+    """In words; empty for a socket, and for several hosts, of which none can be called the one."""
+    url = urlsplit(dsn)
+    try:
+        return f" from {url.hostname} port {url.port or POSTGRES_PORT}" if url.hostname else ""
+    except ValueError:  # what follows the first colon is no port then
+        return ""
 
 
 def _in_one_line(record: logging.LogRecord) -> bool:

@@ -17,7 +17,6 @@ from typing import TypeAlias
 import asyncpg
 
 from migrations import pool
-from migrations.pool import naming
 
 Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
 
@@ -127,7 +126,7 @@ async def _connect(dsn: str, setting: str) -> Connection:
     """Raises MigrationError."""
     settings = {"application_name": "firsttoken migrate", "lock_timeout": TABLE_LOCK_TIMEOUT}
     try:
-        with naming(dsn):
+        with pool.naming(dsn):
             return await asyncpg.connect(dsn, timeout=pool.CONNECT_TIMEOUT_S, server_settings=settings)
     except UNREACHABLE as error:
         # Without the cause, which may quote a part of the URL that was parsed as the port.

@@ -224,10 +224,10 @@ def load(flags: Mapping[str, str], environment: Mapping[str, str] | None = None)
 
 
 def unknown_variables(environment: Mapping[str, str] | None = None) -> list[str]:
-    """What to tell about each variable in the environment that looks like a setting and is none."""
+    """A warning about each variable in the environment that looks like a setting and is none."""
     environment = os.environ if environment is None else environment
     known = {each.name for each in settings()}
-    told = []
+    warnings = []
     for variable in sorted(environment):
         written = variable.removeprefix(PREFIX)
         name = written.lower()
@@ -235,8 +235,8 @@ def unknown_variables(environment: Mapping[str, str] | None = None) -> list[str]
             continue
         meant = None if name in REMOVED else nearest(name, known)
         why = f"; did you mean {PREFIX}{meant.upper()}?" if meant else " any more" if name in REMOVED else ""
-        told.append(f"{variable} has no effect: there is no such setting{why}")
-    return told
+        warnings.append(f"{variable} has no effect: there is no such setting{why}")
+    return warnings
 
 
 def prepare_process() -> None:

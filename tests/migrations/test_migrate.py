@@ -144,6 +144,9 @@ async def test_a_server_that_accepts_and_never_answers_is_given_up(monkeypatch: 
         with pytest.raises(TimeoutError, match=told):
             async with asyncio.timeout(30):  # half of what the driver would wait
                 await Database.connect(dsn)
+        several = dsn.replace("/c", f",127.0.0.1:{port}/c")
+        with pytest.raises(MigrationError, match=r"no answer within 0\.05 s: check the host and the port"):
+            await migrate(several)
 
 
 async def test_a_user_that_the_server_does_not_know_is_told_to_check_the_url(empty_dsn: str) -> None:

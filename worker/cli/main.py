@@ -46,8 +46,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     member = Member.join(joins) if joins else None
     _start_log(config.log_level, member)
     if command in (SERVE, ENGINE) and member is None:
-        for told in unknown_variables():
-            log.warning("%s", told)
+        for warning in unknown_variables():
+            log.warning("%s", warning)
 
     try:
         if command == SERVE and config.workers > 1 and member is None:

@@ -82,22 +82,23 @@ async def test_of_what_is_awaited_together_the_first_failure_is_told_when_the_ot
 
 
 async def test_who_cleans_up_after_all_were_cancelled_is_not_cancelled_again() -> None:
-    told = []
+    began, is_clean = asyncio.Event(), False
 
     async def cleans_up() -> None:
+        nonlocal is_clean
+        began.set()
         try:
             await asyncio.Event().wait()
         finally:
-            await asyncio.sleep(0.001)
-            told.append("clean")
+            await asyncio.sleep(0)  # the other one has ended by then
+            is_clean = True
 
     waits = asyncio.create_task(all_of(asyncio.Event().wait(), cleans_up()))
-    await asyncio.sleep(0)
-    await asyncio.sleep(0)
+    await began.wait()
     waits.cancel()
     with pytest.raises(asyncio.CancelledError):
         await waits
-    assert told == ["clean"]
+    assert is_clean
 
 
 @pytest.mark.parametrize(
