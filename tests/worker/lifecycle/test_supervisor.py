@@ -90,7 +90,8 @@ async def test_who_cleans_up_after_all_were_cancelled_is_not_cancelled_again() -
         try:
             await asyncio.Event().wait()
         finally:
-            await asyncio.sleep(0)  # the other one has ended by then
+            for _ in range(10):  # turns of the loop: by then, what waits for both has heard of the other's end
+                await asyncio.sleep(0)
             is_clean = True
 
     waits = asyncio.create_task(all_of(asyncio.Event().wait(), cleans_up()))
