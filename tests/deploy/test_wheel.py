@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
+import sysconfig
 import zipfile
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from deploy.commands import Log, SetupFailed
 from deploy.toolchain import Cpu, features_in, this_cpu
 from deploy.wheel import (
     INCLUDE_HEADERS,
+    PARTS,
     cache_key,
     cached_wheel,
     download_wheel,
@@ -25,6 +27,8 @@ from deploy.wheel import (
 PLAIN = Cpu("x86_64", frozenset({"avx2"}))
 AMX = Cpu("x86_64", frozenset({"avx2", "amx_tile", "amx_int8"}))
 ROOT = Path(__file__).resolve().parents[2]
+CONTAINERFILE = (ROOT / "Containerfile").read_text()
+LIBRARIES = Path(sysconfig.get_path("platlib")) / "llama_cpp" / "lib"
 
 
 def test_a_cpu_with_amx_is_tried_with_it_then_without_then_portably() -> None:
@@ -54,11 +58,14 @@ def test_every_build_includes_our_headers_wherever_the_clone_lies() -> None:
     assert folders[-1] == "/usr/include/vulkan"
     for header in INCLUDE_HEADERS.removeprefix("-include ").split(" -include "):
         assert (Path(folders[0]) / header).exists()
-        assert f"-include /src/{header}" in (ROOT / "Containerfile").read_text()
+        assert f"-include /src/{header}" in CONTAINERFILE
 
 
-def test_every_build_has_the_multimodal_library() -> None:
+def test_every_build_has_the_multimodal_library_and_not_what_the_package_leaves_out() -> None:
     assert all("-DLLAVA_BUILD=ON" in recipe.cmake_args for cpu in (PLAIN, AMX) for recipe in recipes(cpu))
+    assert f"-DCMAKE_PROJECT_llama.cpp_INCLUDE=/src/{PARTS.name} -DLLAVA_BUILD=ON" in CONTAINERFILE
+    installed = {file.name.split(".")[0] for file in LIBRARIES.iterdir()}
+    assert "libmtmd" in installed and "libllama-common" not in installed
 
 
 def test_what_people_add_comes_last_so_that_it_wins() -> None:
