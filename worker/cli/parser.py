@@ -105,7 +105,7 @@ def parser() -> Parser:
         _command(commands, name, f"worker.cli.usage_tables.{function}", text, grouped, HOURS, _json("JSON lines"))
     _add_ingest(commands)
     _add_evaluation(commands)
-    commands.add_parser("version", help="print the version").set_defaults(command="worker.cli.main.show_version")
+    _described(commands, "version", "print the version").set_defaults(command="worker.cli.main.show_version")
     return known
 
 
@@ -119,6 +119,7 @@ def _add_servers(commands: Any) -> None:
         "start an engine that several workers share",
         member,
         also=ENGINE_SETTINGS,
+        example="engine --model qwen3-4b --listen 10.0.0.5:9000 --token-file engines.token",
     )
     for each in (serve, engine):
         each.set_defaults(began=time.monotonic())  # before the imports, which are most of a start
@@ -159,6 +160,7 @@ def _add_credentials(commands: Any) -> None:
             metavar="NAME=VALUE",
         ),
         TENANT,
+        example="keys create phone-app --days 90 --budget requests_per_minute=60 --budget tokens=2000",
     )
     _command(keys, "list", f"{where}.list_keys", "list the API keys of a tenant", TENANT)
     within = "running workers notice within 30 seconds"
@@ -196,7 +198,7 @@ def _add_models(commands: Any) -> None:
         models,
         "pull",
         f"{where}.pull_model",
-        "download a model from the hub into the home folder",
+        "download a model into the home folder",
         _option("name", "name from the catalogue, or a file on the hub as OWNER/REPOSITORY/FILE.gguf", metavar="NAME"),
         _option("--sha256", "expected checksum (default: the one in the catalogue or on the hub)"),
         also={"hub", "weights"},
@@ -218,6 +220,7 @@ def _add_models(commands: Any) -> None:
         _option("--text", "text to compare both models with (default: a model card)", metavar="FILE"),
         _json(),
         also=SPEED_SETTINGS,
+        example="models quantize model-f16.gguf model-q4_k_m.gguf --type q4_k_m",
     )
     compared = _option("--text", "text to compare with (default: a model card)", metavar="FILE")
     text = "measure the effect of a quantised KV cache on a model"
@@ -252,6 +255,7 @@ def _add_canaries(commands: Any) -> None:
             dest="margins",
             metavar="MEASURE=SHARE",
         ),
+        example="canary start brief-1 --agent support --treatment support-brief --share 0.1",
     )
     which = _option("name", "the canary (default: all that are running)", metavar="NAME", nargs="?")
     text = "compare both agents, and recommend what to do"
@@ -267,6 +271,7 @@ def _add_canaries(commands: Any) -> None:
         _count("--limit", 50, "number of newest answers, half from each agent"),
         _option("--criterion", "what a correct answer does (default: it does what was asked)", metavar="TEXT"),
         TENANT,
+        example="canary grade brief-1 --judge best@http://there:8000/v1",
     )
     _command(canary, "promote", f"{where}.promote_canary", "let the treatment answer all conversations", name)
     text = "end the canary: the original agent answers all conversations again"
@@ -300,6 +305,7 @@ def _add_ingest(commands: Any) -> None:
             "--embedding-model", "embedding model for a new store (default: the one of --embedder)", metavar="NAME"
         ),
         TENANT,
+        example="ingest ~/notes https://example.org/manual --store notes --attribute year=2026",
     )
 
 
@@ -322,6 +328,7 @@ def _add_evaluation(commands: Any) -> None:
         _option("--score-threshold", "minimum score of a passage", type=float, default=0.0, metavar="SCORE"),
         _json(),
         TENANT,
+        example="eval retrieval --store notes --questions questions.jsonl",
     )
     _add_stored(kinds)
 
@@ -388,18 +395,24 @@ def _add_suite(kinds: Any) -> None:
         _count("--at-once", 1, "concurrent cases; for meaningful latencies use 1", most=64),
         _file("--json", "write the run as JSON", dest="json_file"),
         _file("--report", "write a Markdown report, with a chart beside it"),
+        example='eval suite cases.toml --model "smol-chat --kv-type q8_0" --against smol-chat',
     )
 
 
 def _group(commands: Any, name: str, text: str) -> Any:
-    return commands.add_parser(name, help=text).add_subparsers(required=True, metavar="COMMAND")
+    return _described(commands, name, text).add_subparsers(required=True, metavar="COMMAND")
+
+
+def _described(parent: Any, name: str, text: str, **given: Any) -> argparse.ArgumentParser:
+    described = f"{text[0].upper()}{text[1:]}."
+    return parent.add_parser(name, help=text, description=described, **given)  # type: ignore[no-any-return]
 
 
 def _command(
-    parent: Any, name: str, function: str, text: str, *options: Option, also: Collection[str] = ()
+    parent: Any, name: str, function: str, text: str, *options: Option, also: Collection[str] = (), example: str = ""
 ) -> argparse.ArgumentParser:
     """`also` are the settings that it takes besides those of every command."""
-    parser: argparse.ArgumentParser = parent.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
+    parser = _described(parent, name, text, epilog=f"Example: firsttoken {example}" if example else None)
     parser.set_defaults(command=function)
     add_settings(parser, also)
     for option, given in options:

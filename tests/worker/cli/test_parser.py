@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,13 +15,16 @@ from worker.cli.parser import parser
 HEAVY = {"aiohttp", "asyncpg", "gguf", "llama_cpp", "numpy", "pydantic"}
 
 
-def functions(of: argparse.ArgumentParser) -> Iterator[str]:
-    if command := of.get_default("command"):
-        yield command
+def parsers(of: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
+    yield of
     for action in of._actions:
         if isinstance(action, argparse._SubParsersAction):
             for each in action.choices.values():
-                yield from functions(each)
+                yield from parsers(each)
+
+
+def functions(of: argparse.ArgumentParser) -> Iterator[str]:
+    return (command for each in parsers(of) if (command := each.get_default("command")))
 
 
 def imported_by(*modules: str) -> set[str]:
@@ -35,6 +39,14 @@ def test_every_command_has_its_function() -> None:
     for function in found:
         module, _, name = function.rpartition(".")
         assert iscoroutinefunction(getattr(import_module(module), name)), function
+
+
+def test_every_help_says_what_its_command_does_and_its_example_is_one() -> None:
+    told = [each.epilog.removeprefix("Example: firsttoken ") for each in parsers(parser()) if each.epilog]
+    assert all(each.description for each in parsers(parser()))
+    for example in told[1:]:  # the first one is of the command itself
+        assert parser().parse_args(shlex.split(example)).command
+    assert len(told) > 5
 
 
 def test_help_imports_neither_servers_nor_models() -> None:
