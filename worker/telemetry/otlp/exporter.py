@@ -79,16 +79,17 @@ class Exporter:
         sent = False
         while self._waiting:
             batch = [self._waiting.popleft() for _ in range(min(BATCH_MAX, len(self._waiting)))]
-            if not await asyncio.to_thread(self._sdk.send, [span for turn in batch for span in spans_of(turn)]):
+            spans = [span for turn in batch for span in spans_of(turn)]
+            if why := await asyncio.to_thread(self._sdk.send, spans):
                 self.dropped += len(batch)
-                raise NotStored(f"{len(batch)} traces at the collector")
+                raise NotStored(f"{len(batch)} traces, at the collector of --otlp-endpoint: {why}")
             sent = True
         return sent
 
     async def send_metrics(self) -> None:
         """Raises NotStored if the collector refuses them: the next ones make up for it, as counters are cumulative."""
-        if not await asyncio.to_thread(lambda: self._sdk.send_metrics(self._collect())):
-            raise NotStored("metrics at the collector")
+        if why := await asyncio.to_thread(lambda: self._sdk.send_metrics(self._collect())):
+            raise NotStored(f"metrics, at the collector of --otlp-endpoint: {why}")
 
     async def _run(self, healthy: Healthy) -> None:
         while True:

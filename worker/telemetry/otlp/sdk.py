@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import re
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
@@ -35,6 +37,29 @@ CREATED = "_created"  # when a series began: the process is older, and has count
 KINDS_OF_METRICS = ("counter", "gauge", "histogram")
 KINDS = {"internal": SpanKind.INTERNAL, "server": SpanKind.SERVER}
 SAMPLED = TraceFlags(TraceFlags.SAMPLED)
+REASON_CHARS_MAX = 200
+OF_SYSTEM = re.compile(r"\[Errno -?\d+\] ([^\"')]+)")
+
+log = logging.getLogger("opentelemetry.exporter.otlp")
+
+
+class _Said(logging.Handler):
+    """The SDK only logs why it failed: several lines for each request while a collector is away, the first of which has
+    the reason. They are shown as those of our own that are for debugging."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = ""
+        log.addHandler(self)
+        log.propagate = log.isEnabledFor(logging.DEBUG)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.first = self.first or record.getMessage()
+
+    @property
+    def reason(self) -> str:
+        of_system = OF_SYSTEM.search(self.first)
+        return of_system[1] if of_system else self.first[:REASON_CHARS_MAX] or "no reason was given"
 
 
 class Sdk:
@@ -42,24 +67,29 @@ class Sdk:
         """`url` is that of the collector."""
         self._exporter = OTLPSpanExporter(endpoint=f"{url}/v1/traces", headers=dict(headers), timeout=timeout_s)
         self._meter = OTLPMetricExporter(endpoint=f"{url}/v1/metrics", headers=dict(headers), timeout=timeout_s)
+        self._said = _Said()
         self._began_ns = time.time_ns()
         self._resource = Resource({"service.name": "firsttoken", "service.version": version})
         self._scope = InstrumentationScope("firsttoken", version)
 
-    def send(self, spans: Sequence[OtelSpan]) -> bool:
-        """Whether the collector accepted them. Blocks for at most the timeout, retries included."""
-        return self._exporter.export([self._readable(span) for span in spans]) is SpanExportResult.SUCCESS
+    def send(self, spans: Sequence[OtelSpan]) -> str:
+        """Why the collector did not accept them; empty if it did. Blocks for at most the timeout, retries included."""
+        self._said.first = ""
+        result = self._exporter.export([self._readable(span) for span in spans])
+        return "" if result is SpanExportResult.SUCCESS else self._said.reason
 
-    def send_metrics(self, families: Iterable[Family]) -> bool:
+    def send_metrics(self, families: Iterable[Family]) -> str:
         """As `send`. All values are cumulative since the start of the process."""
         times = self._began_ns, time.time_ns()
         metrics = [metric for family in families if (metric := _metric(family, times)) is not None]
         told = MetricsData([ResourceMetrics(self._resource, [ScopeMetrics(self._scope, metrics, "")], "")])
-        return self._meter.export(told) is MetricExportResult.SUCCESS
+        self._said.first = ""
+        return "" if self._meter.export(told) is MetricExportResult.SUCCESS else self._said.reason
 
     def close(self) -> None:
         self._exporter.shutdown()  # type: ignore[no-untyped-call]
         self._meter.shutdown()
+        log.removeHandler(self._said)
 
     def _readable(self, span: OtelSpan) -> ReadableSpan:
         return ReadableSpan(

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import socket
 from collections.abc import AsyncIterator
+from contextlib import closing
 from dataclasses import dataclass, field
+from io import StringIO
 from typing import Any
 from uuid import uuid4
 
@@ -132,13 +136,27 @@ async def test_what_a_collector_refuses_is_dropped_and_counted_and_holds_nothing
     collector.status = 400
     exporter = Exporter(collector.url, {}, "1")
     exporter.offer(answer(uuid4(), age_s=60))
-    with pytest.raises(NotStored):
+    with pytest.raises(NotStored, match="code: 400"):
         await exporter._writer.flush()
     assert exporter.dropped == 1
     collector.status = 200
     exporter.offer(answer(uuid4(), age_s=60))
     await exporter.close()
     assert len({span.trace_id for span in collector.spans}) == 1
+
+
+async def test_a_collector_that_is_away_costs_a_line_that_says_why() -> None:
+    log = logging.StreamHandler(StringIO())  # pytest's own sees what is not passed on to the log, too
+    logging.getLogger().addHandler(log)
+    with closing(socket.socket()) as taken:
+        taken.bind(("127.0.0.1", 0))  # and nobody listens
+        exporter = Exporter(f"http://me:secret@127.0.0.1:{taken.getsockname()[1]}", {}, "1")
+        exporter.offer(answer(uuid4(), age_s=60))
+        await exporter.close()
+    logging.getLogger().removeHandler(log)
+    assert log.stream.getvalue() == (
+        "not sent before the end: 1 traces, at the collector of --otlp-endpoint: Connection refused\n"
+    )
 
 
 async def test_a_collector_that_takes_no_traces_is_not_waited_for_with_metrics(collector: Collector) -> None:
