@@ -11,7 +11,10 @@ def main() -> int:
     handle_early()
     from worker.cli.main import main
 
-    return main()
+    try:
+        return main()
+    finally:
+        handle_early()  # only the interpreter's own end is left
 
 
 if __name__ == "__main__":

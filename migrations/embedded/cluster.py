@@ -7,10 +7,14 @@ start. Those inside the data folder, which once trusted everybody, are not used.
 
 from __future__ import annotations
 
+import os
 import secrets
 import shutil
+import signal
 import subprocess
 import tempfile
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 from migrations.embedded.account import ROOT, SHARED, Account, separate_account, shared_account
@@ -23,9 +27,10 @@ SCRATCH = "init."
 INITDB_TIMEOUT_S = 120.0  # takes half a second on a good disk
 
 
-def ensure_cluster(place: Placement, binaries: Path) -> None:
+def ensure_cluster(place: Placement, binaries: Path, pause: Callable[[], None]) -> None:
     """Create the cluster if there is none. It is created next to its place and renamed: an incomplete one is never
-    used, and the next start removes it. Each attempt has its own name, because an initdb outlives a killed worker."""
+    used, and the next start removes it. Each attempt has its own name, because an initdb outlives a killed worker.
+    `pause` is called while it is made, and may raise to give it up."""
     for left in place.root.glob(f"{SCRATCH}*"):
         shutil.rmtree(left, ignore_errors=True)
     if place.data.exists():
@@ -35,9 +40,13 @@ def ensure_cluster(place: Placement, binaries: Path) -> None:
     maker = account if account.is_ours else shared_account()
     scratch = Path(tempfile.mkdtemp(dir=place.root, prefix=SCRATCH))
     maker.own(scratch)
-    _initdb(scratch, maker, binaries)
-    account.take_over(scratch, maker)
-    scratch.rename(place.data)
+    try:
+        _initdb(scratch, maker, binaries, pause)
+        account.take_over(scratch, maker)
+        scratch.rename(place.data)
+    except BaseException:
+        shutil.rmtree(scratch, ignore_errors=True)
+        raise
 
 
 def leave_shared_account(place: Placement) -> None:
@@ -61,28 +70,39 @@ def _check(data: Path) -> None:
         )
 
 
-def _initdb(data: Path, account: Account, binaries: Path) -> None:
-    """Login rules are written at each start: see `write_access`."""
+def _initdb(data: Path, account: Account, binaries: Path, pause: Callable[[], None]) -> None:
+    """Login rules are written at each start: see `write_access`. It runs in a session of its own, so that Ctrl-C at the
+    terminal reaches it by way of `pause` only, and it ends with the servers that it starts."""
     methods = ["--auth-local=peer", "--auth-host=reject"]
     options = ["-U", SUPERUSER, *methods, "--encoding=UTF8", "--locale=C.UTF-8", "--sync-method=syncfs"]
-    try:
-        done = subprocess.run(
+    give_up_at = time.monotonic() + INITDB_TIMEOUT_S
+    with (
+        tempfile.TemporaryFile() as said,
+        subprocess.Popen(
             [binaries / "initdb", "-D", data, *options],
-            capture_output=True,
-            text=True,
-            errors="replace",
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=said,
             env=ENVIRONMENT,
             cwd="/",
-            timeout=INITDB_TIMEOUT_S,
+            start_new_session=True,
             **account.switch,
-        )
-    except subprocess.TimeoutExpired:
-        raise EmbeddedPostgresError(
-            f"Creating the database in {data.parent} took more than {INITDB_TIMEOUT_S:.0f} s: "
-            "put the home on a faster disk with --home, or set DATABASE_URL."
-        ) from None
-    if done.returncode != 0:
-        reason = reason_in(done.stderr) or f"initdb ended with status {done.returncode}"
+        ) as made,
+    ):
+        try:
+            while made.poll() is None:
+                pause()
+                if time.monotonic() > give_up_at:
+                    raise EmbeddedPostgresError(
+                        f"Creating the database in {data.parent} took more than {INITDB_TIMEOUT_S:.0f} s: "
+                        "put the home on a faster disk with --home, or set DATABASE_URL."
+                    )
+        except BaseException:
+            os.killpg(made.pid, signal.SIGKILL)
+            raise
+        said.seek(0)
+        reason = reason_in(said.read().decode(errors="replace")) or f"initdb ended with status {made.returncode}"
+    if made.returncode != 0:
         raise EmbeddedPostgresError(
             f"The database could not be created in {data.parent}: {reason}. Fix that, choose another folder with "
             "--home, or set DATABASE_URL."

@@ -146,7 +146,7 @@ class EmbeddedPostgres:
                 "it: add an entry, or set DATABASE_URL."
             )
         binaries = binaries_for(place.account, packaged_binaries())
-        ensure_cluster(place, binaries)
+        ensure_cluster(place, binaries, self._pause)
         leave_shared_account(place)
         make_socket_folder(place)
         self._start_server(place, binaries)

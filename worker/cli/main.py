@@ -119,10 +119,11 @@ def _run_crew(config: Config, flags: dict[str, str], began: float) -> int:
 
 
 async def _stoppable(command: Coroutine[Any, Any, None]) -> None:
-    """SIGTERM and a closed terminal end a command as Ctrl-C does, so that it can stop the database that it started."""
+    """Ctrl-C, SIGTERM and a closed terminal end a command in order: it stops the database that it started. Python's own
+    handler would leave this work at the second Ctrl-C, in a traceback."""
     task = asyncio.current_task()
     assert task is not None
-    for number in (signal.SIGTERM, *hangups()):
+    for number in (signal.SIGINT, signal.SIGTERM, *hangups()):
         asyncio.get_running_loop().add_signal_handler(number, task.cancel)
     await command
 
@@ -146,8 +147,9 @@ def _fail(error: BaseException, member: Member | None = None) -> int:
 
 def _sentence(error: BaseException) -> str:
     """What happened, and what to do if only the system's message says what happened."""
-    if isinstance(error, OSError) and (todo := remedy(error, "")):
-        return f"{error.strerror} ({error.filename}): {todo}" if error.filename else f"{error.strerror}: {todo}"
+    if isinstance(error, OSError) and (error.filename or remedy(error, "")):
+        where = f" ({error.filename})" if error.filename else ""
+        return ": ".join(filter(None, (f"{error.strerror}{where}", remedy(error, ""))))
     if isinstance(error, TimeoutError) and not str(error):
         return "the database did not respond in time: check it, then try again"
     return str(error) or type(error).__name__

@@ -18,6 +18,7 @@ import pytest
 from migrations.embedded.placement import POSTGRES_MAJOR, placement_of
 from migrations.embedded.postmaster import PidFile, is_listening
 from tests.serving import ROOT, START_TIMEOUT_S, STOP_TIMEOUT_S, Worker, clean_environment
+from tests.worker.cli.test_main import firsttoken
 
 GOES_ON = 7
 
@@ -78,6 +79,29 @@ def test_a_command_told_to_stop_leaves_no_database_running(home: Path, number: s
     command.send_signal(number)
     assert command.wait(STOP_TIMEOUT_S) == 130
     assert not is_listening(placement_of(home))
+
+
+@pytest.mark.parametrize("command", [["migrate"], ["serve", "--port", "0", "--docs", ""]], ids=" ".join)
+def test_a_first_start_that_is_interrupted_again_and_again_leaves_nothing_in_the_way(
+    command: list[str], home: Path
+) -> None:
+    interrupted = subprocess.Popen(
+        [sys.executable, "-m", "worker", *command, "--home", str(home)],
+        cwd=ROOT,
+        env=clean_environment(),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+    )
+    wait_for(home, MOMENTS["while its database is made"])
+    while interrupted.poll() is None:
+        interrupted.send_signal(signal.SIGINT)
+        time.sleep(0.02)
+    _, said = interrupted.communicate()
+    assert interrupted.returncode in (130, -signal.SIGINT), "the latter where only the interpreter's end was left"
+    assert said == b""
+    assert not is_listening(placement_of(home))
+    assert not list(home.glob("postgres/init.*"))
+    assert firsttoken("migrate", "--home", str(home)).returncode == 0
 
 
 def test_a_worker_whose_terminal_is_closed_stops_in_order(home: Path) -> None:
