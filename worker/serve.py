@@ -24,7 +24,7 @@ from inference.trace import Trace
 from migrations.pool import Database
 from worker.config import PROJECT, Config
 from worker.database import open_database
-from worker.engines.engine_config import is_fetched, open_embedders
+from worker.engines.engine_config import check_memory, is_fetched, open_embedders
 from worker.engines.local_model import open_model
 from worker.errors import StartError
 from worker.home import Home
@@ -106,6 +106,7 @@ async def serve(config: Config, *, began: float, member: Member | None = None) -
     if config.docs not in (None, PROJECT / "docs") and not config.docs.is_dir():
         raise StartError(f"there is no folder {config.docs} (--docs)")
     check_folder(config.ready_file)
+    check_memory()
     stop, home = StopSignals.by_signals(), Home(config.home)
     home.prepare()
     if member is not None:

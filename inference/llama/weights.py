@@ -98,9 +98,12 @@ class LlamaModel:
         """
         if not path.is_file():
             raise ModelNotLoaded(f"no model file at {path}")
-        with path.open("rb") as file:
-            if file.read(4) != b"GGUF":
-                raise ModelNotLoaded(f"{path} is not a GGUF file")
+        try:
+            with path.open("rb") as file:
+                if file.read(4) != b"GGUF":
+                    raise ModelNotLoaded(f"{path} is not a GGUF file")
+        except OSError as error:
+            raise ModelNotLoaded(f"{path} cannot be read: {error.strerror}") from error
         file_version = version_of(path)
         parameters = lib.llama_model_default_params()
         offloaded = gpu_layers if has_gpu() else 0

@@ -251,7 +251,9 @@ def _refusal(least: EngineConfig, need: Footprint, room: Room, *, takes_quantise
         f"lower {', '.join(flag for flag, helps in lowered.items() if helps)}",
         *(["set --kv-type q8_0"] if takes_quantised and _may_quantise(least) else []),
         *(["leave out --draft"] if need.draft else []),
-        f"{'raise' if room.given else 'set'} --memory-mb to the memory that may be used",
+        "raise that limit"
+        if room.limit and not room.given
+        else f"{'raise' if room.given else 'set'} --memory-mb to the memory that may be used",
     ]
     return CannotServe(reason, f"{', '.join(todo[:-1])} or {todo[-1]}", need)
 

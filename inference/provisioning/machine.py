@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import platform
+import resource
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,8 +18,9 @@ from inference.llama import Device, computing, devices, has_gpu
 from inference.provisioning.memory import in_words
 from inference.weight_placement import Split
 
-CPUINFO, MEMINFO = Path("/proc/cpuinfo"), Path("/proc/meminfo")
+CPUINFO, MEMINFO, STATM = Path("/proc/cpuinfo"), Path("/proc/meminfo"), Path("/proc/self/statm")
 CGROUP_UNLIMITED_BYTES = 2**60  # version 1 of control groups reports "no limit" as a number of about that size
+GROUP_LIMIT, ADDRESS_LIMIT = " below the limit of its control group", " below its limit of addresses (ulimit -v)"
 # Of free host memory; the rest is for other programs, and for the file cache that keeps everything fast.
 HOST_SHARE = 0.9
 # For this process and its database, which have not grown yet when memory is measured: 0.16 GB and 0.06 GB idle; a busy
@@ -47,8 +49,25 @@ def idle_cores() -> float:
 
 
 def memory_available() -> int | None:
-    """Bytes available without swapping, within the limit of a container; None if unknown."""
-    return min((free for free in (_meminfo("MemAvailable"), cgroup_memory_free()) if free is not None), default=None)
+    """Bytes available without swapping, within the limits of a container and of this process; None if unknown."""
+    return free_below_limits()[0]
+
+
+def free_below_limits() -> tuple[int | None, str]:
+    """The same, and as a phrase the limit below which they are free; empty where that is the machine's memory."""
+    found = {"": _meminfo("MemAvailable"), GROUP_LIMIT: cgroup_memory_free(), ADDRESS_LIMIT: addresses_free()}
+    known = [(free, limit) for limit, free in found.items() if free is not None]
+    return min(known, default=(None, ""))
+
+
+def addresses_free(own: Path = STATM) -> int | None:
+    """Bytes of address space that this process may still take; None without a limit, or if unknown. Where there are no
+    more, llama.cpp aborts the process."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    taken = text_of(own).split()
+    if limit == resource.RLIM_INFINITY or not taken:
+        return None
+    return max(0, limit - int(taken[0]) * resource.getpagesize())
 
 
 def disk_free(folder: Path) -> int:
@@ -114,6 +133,7 @@ class Room:
     given: int = 0
     gpus: int = 1  # number of GPUs whose memory `gpu_free` is
     gpu_own: float = float("inf")  # beyond this, GPU memory is taken from the host's
+    limit: str = ""  # which limit leaves `host_free`, if it is not the memory of the machine
 
     @property
     def host(self) -> float:
@@ -137,20 +157,20 @@ class Room:
         """A phrase for messages to the user."""
         if self.given:
             return f"{in_words(self.given)} may be used (--memory-mb)"
-        host = "" if self.host_free is None else _share_in_words(self.host, self.host_free, "memory")
+        host = "" if self.host_free is None else _share_in_words(self.host, self.host_free, "memory", self.limit)
         gpu = "" if self.gpu_free is None else _share_in_words(self.gpu, self.gpu_free, "the GPU's memory")
         return " and ".join(part for part in (gpu, host) if part) or "its size is unknown"
 
 
-def _share_in_words(share: float, free: int, what: str) -> str:
-    return f"{in_words(int(share))} of the {in_words(free)} of {what} that are free may be used"
+def _share_in_words(share: float, free: int, what: str, limit: str = "") -> str:
+    return f"{in_words(int(share))} of the {in_words(free)} of {what} that are free{limit} may be used"
 
 
 def room_of(config: EngineConfig) -> Room:
     """The memory of this machine that a configuration may use."""
-    host_free = memory_available()
+    host_free, limit = free_below_limits()
     if not has_gpu() or config.gpu_layers == 0:
-        return Room(host_free, beside=config.beside_bytes, given=config.memory_bytes_max)
+        return Room(host_free, beside=config.beside_bytes, given=config.memory_bytes_max, limit=limit)
     split = Split.parse(config.gpu_split)
     gpus = computing(devices(), split)
     return Room(
@@ -160,6 +180,7 @@ def room_of(config: EngineConfig) -> Room:
         config.memory_bytes_max,
         gpus=max(1, len(gpus)),
         gpu_own=own_memory(gpus, _meminfo("MemTotal")),
+        limit=limit,
     )
 
 

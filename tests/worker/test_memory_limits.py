@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+import resource
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,11 +15,14 @@ from inference.bundled import CHAT_MODEL
 from inference.config import ADJUSTABLE
 from inference.generation import Sampling
 from inference.prompt import ChatMessage
+from tests.serving import ROOT, clean_environment
 from tests.worker.cli.test_main import complaint, firsttoken
 from worker.config import load
 from worker.engines.engine_config import engine_config
 from worker.engines.local_model import open_model
 from worker.lifecycle.supervisor import Supervisor
+
+ADDRESSES = 600_000_000  # bytes
 
 
 def test_only_what_nobody_set_may_give_way(tmp_path: Path) -> None:
@@ -39,6 +45,23 @@ def test_a_worker_that_cannot_fit_its_model_refuses_in_a_sentence(tmp_path: Path
     assert "demo-chat-q8_0.gguf with 2 streams of 2048 tokens in q8_0 needs" in line
     assert "18.0 MB may be used (--memory-mb)" in line
     assert "lower --context, --streams" in line and "raise --memory-mb" in line
+
+
+@pytest.mark.parametrize(("command", "told"), [("serve", "besides its model"), ("engine", "needs")])
+def test_a_process_whose_addresses_are_limited_refuses_in_a_sentence_and_does_not_abort(
+    command: str, told: str, tmp_path: Path
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "worker", command, "--home", str(tmp_path)],
+        cwd=ROOT,
+        env=clean_environment(),
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (ADDRESSES, ADDRESSES)),
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 1 and done.stderr.count("\n") == 1, done.stderr
+    assert told in done.stderr and "free below its limit of addresses (ulimit -v)" in done.stderr
+    assert "raise th" in done.stderr and "--memory-mb" not in done.stderr
 
 
 async def test_a_worker_with_little_memory_serves_less_and_says_so(

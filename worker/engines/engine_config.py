@@ -24,6 +24,7 @@ from inference.errors import AdapterNotLoaded, InvalidTemplate, ModelNotLoaded
 from inference.llama import FileVersion, model_name, version_of
 from inference.provisioning.calibration import Calibrations
 from inference.provisioning.catalogue import SMOL_CHAT, find
+from inference.provisioning.machine import ADDRESS_LIMIT, addresses_free, free_below_limits
 from worker.config import Config
 from worker.errors import StartError
 from worker.home import Home
@@ -32,6 +33,9 @@ T = TypeVar("T")
 Loaded = TypeVar("Loaded")
 
 LOOKUP, NO_DRAFTS = Path("lookup"), Path("none")  # in place of a draft model's name
+MB = 10**6
+MEMORY_BYTES_MIN = 250 * MB  # of an idle worker and its database
+ADDRESS_BYTES_MIN = 1000 * MB  # an idle worker with the smallest model maps 1.2 GB, most of it heaps of threads
 TOKEN_SHAPE = re.compile(r"[A-Za-z0-9._~+/=-]{16,512}")  # valid in a header, and long enough that nobody guesses it
 
 
@@ -74,6 +78,24 @@ def engine_config(config: Config) -> EngineConfig:
         **fixed,
     )
     return Calibrations(home.calibrations).applied(engine)
+
+
+def check_memory() -> None:
+    """Whether a worker and its database find room at all. Without addresses for threads, the C library aborts the
+    process, and in a control group without memory the kernel kills it: neither says why. Models are counted when they
+    are loaded. Raises StartError."""
+    free, limit = free_below_limits()
+    addresses = addresses_free()
+    if free is not None and free < MEMORY_BYTES_MIN:
+        raise StartError(
+            f"{free // MB} MB of memory are free{limit}, and a worker takes {MEMORY_BYTES_MIN // MB} besides its "
+            "model: raise the limit, or free some memory"
+        )
+    if addresses is not None and addresses < ADDRESS_BYTES_MIN:
+        raise StartError(
+            f"{addresses // MB} MB are free{ADDRESS_LIMIT}, and a worker takes {ADDRESS_BYTES_MIN // MB} besides its "
+            "model: raise the limit"
+        )
 
 
 def is_fetched(config: Config) -> bool:

@@ -153,6 +153,8 @@ def read_models(config: Config) -> ModelFile | None:
         if config.models is None:
             return None
         raise StartError(f"there is no file {path} (--models)") from None
+    except OSError as error:
+        raise StartError(f"{path} cannot be read: {error.strerror} (--models)") from error
     if problems := file.problems:
         place, message = problems[0]
         line = line_of(place, path.read_text("utf-8"))

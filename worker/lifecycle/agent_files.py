@@ -17,3 +17,5 @@ def read_agents(config: Config) -> AgentRegistry:
         if config.agents is None:
             return AgentRegistry()
         raise StartError(f"there is no file {path} (--agents)") from None
+    except OSError as error:
+        raise StartError(f"{path} cannot be read: {error.strerror} (--agents)") from error

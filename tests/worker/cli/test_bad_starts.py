@@ -107,6 +107,8 @@ MISTAKES = [
     Start("a table has a key that is none", ("models.toml:2", "did you mean context"), writes("models.toml", TYPO)),
     Start("a table has a model that is none", ("models.a.model: no model x",), writes("models.toml", MISSING)),
     Start("a table conflicts with a flag", ("needs flash attention",), writes("models.toml", Q8), NO_FLASH),
+    Start("the agents are a folder", ("Is a directory (--agents)",), lambda home: (home / "agents.toml").mkdir()),
+    Start("the models are a folder", ("Is a directory (--models)",), lambda home: (home / "models.toml").mkdir()),
     Start("an adapter is not there", ("no.gguf", "--lora"), arguments=("--lora", "HOME/no.gguf")),
     Start("an embedder is not there", ("no.gguf", "--embedders"), arguments=("--embedders", "HOME/no.gguf")),
     Start("the reranker is not there", ("no.gguf", "--reranker"), arguments=("--reranker", "HOME/no.gguf")),
