@@ -296,6 +296,18 @@ async def test_the_name_of_an_option_is_not_broken_after_its_dashes(page: Page) 
     assert await page.evaluate(BROKEN, "Traces are kept for seven days by default (`--trace-days`).") == []
 
 
+@pytest.mark.parametrize("deep", ["\n".join("  " * n + "- word" for n in range(14)), "> " * 14 + "word"])
+async def test_what_is_nested_deeper_than_a_phone_is_wide_stays_within_its_width(page: Page, deep: str) -> None:
+    words_beyond = """(node) => {
+      Object.assign(node, { className: "prose", style: "width: 280px" });
+      const beyond = node.scrollWidth - 280;
+      const words = [...node.querySelectorAll("li, p")].map((each) => each.getBoundingClientRect().width);
+      node.remove();
+      return [beyond, Math.min(...words) > 100];
+    }"""
+    assert await page.evaluate(drawing(words_beyond), {"pieces": [deep], "sources": []}) == [0, True]
+
+
 async def test_prices_are_no_formula(page: Page) -> None:
     assert await draw(page, "It costs $5, not $6.") == "<p>It costs $5, not $6.</p>"
 
