@@ -406,6 +406,9 @@ async def test_a_session_that_ended_leads_to_signing_in_and_is_asked_for_no_more
     await page.clock.run_for(60_000)
     await page.evaluate("() => fetch('/ops/api/summary')")  # what had been asked before would have come by now
     assert len(asked) == count + 1
+    await page.unroute_all()
+    await page.evaluate("() => dispatchEvent(new Event('focus'))")  # they have signed in elsewhere
+    await expect(page.locator("#warning")).to_be_hidden()
     complaints.clear()
 
 

@@ -59,7 +59,8 @@ class Ops {
     byId("more").addEventListener("click", () => this.more());
     byId("choose-none").addEventListener("click", () => this.compareWith(null));
     byId("live").addEventListener("change", () => this.schedule());
-    document.addEventListener("visibilitychange", () => !document.hidden && this.refresh(true));
+    document.addEventListener("visibilitychange", () => this.comeBack());
+    addEventListener("focus", () => this.comeBack());
     document.addEventListener("keydown", (event) => this.step(event));
     addEventListener("hashchange", () => this.route());
     addEventListener("popstate", () => this.restore());
@@ -83,6 +84,13 @@ class Ops {
     byId("pair").hidden = this.pairIds === null;
     if (this.pairIds !== null) return this.openPair(...this.pairIds);
     return this.traceId === null ? this.refresh() : this.openTrace(this.traceId);
+  }
+
+  /** Who had to sign in may have done so elsewhere. */
+  comeBack() {
+    if (document.hidden) return;
+    if (this.signedOut) this.route();
+    else this.refresh(true);
   }
 
   change(changes, moves = false) {
