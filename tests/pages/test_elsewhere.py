@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 
 from playwright.async_api import Page, expect
 
@@ -45,9 +46,7 @@ async def test_a_turn_of_another_browser_is_there_when_one_comes_back(
     await expect(page.locator(".conversation")).to_have_count(1)
 
 
-async def test_an_answer_that_another_browser_waits_for_is_followed(
-    open_page: OpenPage, scripted: ScriptedWorker
-) -> None:
+async def test_an_answer_that_another_tab_waits_for_is_followed(open_page: OpenPage, scripted: ScriptedWorker) -> None:
     told = asyncio.Event()
 
     async def rest(stream: Stream) -> None:
@@ -59,13 +58,44 @@ async def test_an_answer_that_another_browser_waits_for_is_followed(
         await stream.complete()
 
     page = await opened(open_page, scripted)
-    scripted.items += stored(2)
     scripted.rest = rest
+    noted = {"id": "resp_2", "question": "Question 2", "versions": []}
+    await page.evaluate("(noted) => localStorage.setItem('firsttoken.running.conv_1', noted)", json.dumps(noted))
     await come_back(page)
     await expect(page.locator(".prose")).to_have_text(["First.", "It is"])
     await expect(page.locator(".question p")).to_have_text(["Question 1", "Question 2"])
     told.set()
     await expect(page.locator(".prose")).to_have_text(["First.", "It is done."])
+
+
+async def test_two_tabs_that_ask_at_once_show_both_turns_in_the_end(
+    open_page: OpenPage, scripted: ScriptedWorker
+) -> None:
+    told = asyncio.Event()
+
+    async def slow(stream: Stream) -> None:
+        await told.wait()
+        await stream.begin_text()
+        await stream.text("Here.")
+        await stream.end_text("Here.")
+        await stream.complete()
+
+    page = await opened(open_page, scripted)
+    scripted.script = slow
+    await ask(page, "Question 3")
+    await expect(page.locator(".waiting").last).to_be_visible()
+    # The other one began later and ended first.
+    other = {"id": "resp_2", "question": "Question 2", "versions": []}
+    await page.evaluate("(noted) => localStorage.setItem('firsttoken.running.conv_1', noted)", json.dumps(other))
+    told.set()
+    await expect(page.locator(".prose")).to_have_text(["First.", "Here."])
+    noted = await page.evaluate("() => localStorage.getItem('firsttoken.running.conv_1')")
+    assert json.loads(noted) == other, "it is still waited for"
+    here = [{**item, "firsttoken_response_id": "resp_1"} for item in stored(3, "Here.")]
+    scripted.items = [*stored(0, "First."), *stored(2, "Elsewhere."), *here]
+    await page.locator("#question").blur()
+    await come_back(page)
+    await expect(page.locator(".prose")).to_have_text(["First.", "Elsewhere.", "Here."])
 
 
 async def test_what_is_shown_already_is_left_alone(open_page: OpenPage, scripted: ScriptedWorker) -> None:

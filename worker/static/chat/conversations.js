@@ -6,6 +6,7 @@ import { withSettings } from "./settings.js";
 
 const PAGE = 30; // conversations in the sidebar before "Older"
 const ITEMS_PAGE = 100; // the most that one request may ask for
+const NEWEST = 8; // items of two or three turns: as many as may come from elsewhere while one is answered here
 const ITEMS_MAX = 2000; // a transcript longer than this would make the page slow
 const TITLE_CHARS_MAX = 80;
 const PINNED_MAX = 100; // shown; more are no help
@@ -83,10 +84,10 @@ export async function listItems(id) {
   return items;
 }
 
-/** The newest item of a conversation, or null. */
-export async function lastItem(id) {
-  const query = new URLSearchParams({ order: "desc", limit: "1", "include[]": "firsttoken:response_id" });
-  return (await json("GET", path(id, `/items?${query}`))).data[0] ?? null;
+/** The newest items of a conversation, newest first. */
+export async function lastItems(id) {
+  const query = new URLSearchParams({ order: "desc", limit: String(NEWEST), "include[]": "firsttoken:response_id" });
+  return (await json("GET", path(id, `/items?${query}`))).data;
 }
 
 /** Delete the items of exchanges ({responseId, itemIds}), the newest first: what is left makes sense at any moment. */

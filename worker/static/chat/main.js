@@ -11,12 +11,11 @@ import { listenToFiles } from "../documents/drop.js";
 import { AccountMenu } from "./account-menu.js";
 import { joined, taken } from "./attached.js";
 import { Composer } from "./composer.js";
-import { createConversation, getConversation, lastItem, listItems, saveSettings } from "./conversations.js";
+import { createConversation, getConversation, lastItems, listItems, saveSettings } from "./conversations.js";
 import { draftOf, keepDraft } from "./drafts.js";
 import { Drawer } from "./drawer.js";
 import { watchElsewhere } from "./elsewhere.js";
 import { Follow } from "./follow.js";
-import { exchanges, isQuestion } from "./exchanges.js";
 import { listenToKeys } from "./keys.js";
 import { Options } from "./options.js";
 import { Palette } from "./palette.js";
@@ -138,13 +137,16 @@ class Chat {
     this.showTitle();
     this.saveSettings().catch(() => {}); // it was told when they were chosen
     await transcript.loading;
+    const { id } = transcript;
     const busy = () => transcript !== this.transcript || transcript.running || this.column.contains(document.activeElement);
-    if (transcript.id === null || busy() || !transcript.lacks(await lastItem(transcript.id))) return;
-    const items = await listItems(transcript.id);
+    if (id === null || busy()) return;
+    const noted = runningIn(id);
+    const answers = noted === null ? [] : [{ firsttoken_response_id: noted.id }];
+    if (![...answers, ...await lastItems(id)].some((item) => transcript.lacks(item))) return;
+    const { items, running } = await listing(id);
     if (busy()) return;
-    const going = await goingOn(items);
-    transcript.replace(going === null ? items : items.filter((item) => item.firsttoken_response_id !== going.id));
-    if (going !== null) transcript.resume(going).catch((error) => this.warn(error));
+    transcript.replace(items);
+    if (running !== null) transcript.resume(running).catch((error) => this.warn(error));
     this.showState();
   }
 
@@ -337,14 +339,6 @@ class Chat {
   }
 }
 
-/** {id, question} of the answer that is being made to the last question, or null. */
-async function goingOn(items) {
-  const { question, responseId, items: all } = exchanges(items).at(-1) ?? {};
-  if (!responseId || question === null || !all.every(isQuestion)) return null;
-  const { status } = await lookAt(responseId);
-  return ON.has(status) ? { id: responseId, question } : null;
-}
-
 /** The stored items of a conversation and its running answer. What was asked or said and the worker does not have is unsent then:
  *  a turn is in one of the three, never in two. */
 async function listing(id) {
@@ -360,7 +354,7 @@ async function listing(id) {
   const items = await listItems(id);
   if (!items.some((item) => item.firsttoken_response_id === running.id)) keepUnsent(id, running);
   if (next !== null) keepUnsent(id, next);
-  ended(id);
+  ended(id, running.id);
   return { items, running: null };
 }
 

@@ -25,8 +25,9 @@ export function heard(conversation, said) {
   if (running !== null) note(conversation, { ...running, said: withoutPictures(said) });
 }
 
-export function ended(conversation) {
-  forget(name(conversation));
+/** Another page may wait for another one by now. */
+export function ended(conversation, id) {
+  if (runningIn(conversation)?.id === id) forget(name(conversation));
 }
 
 function note(conversation, running) {

@@ -73,11 +73,10 @@ export class Transcript {
     return this.exchanges.filter((each) => !each.unsent && each.question !== null && withoutPictures(each.question) === text).length;
   }
 
-  /** Whether the worker's newest item is of no turn that is shown here, to its end. */
-  lacks(item) {
-    if (item === null) return false;
+  /** Whether an item of the worker is of no turn that is shown here, to its end. */
+  lacks({ id, firsttoken_response_id: from }) {
     return !this.exchanges.some(({ itemIds, responseId, lost }) => (
-      itemIds.includes(item.id) || (responseId !== null && responseId === item.firsttoken_response_id && !lost)
+      itemIds.includes(id) || (responseId !== null && responseId === from && !lost)
     ));
   }
 
@@ -307,7 +306,7 @@ export class Transcript {
   async reload(itemId, exchange) {
     const at = this.exchanges.slice(0, this.exchanges.indexOf(exchange)).filter((before) => !before.unsent).length;
     await chooseVersion(this.id, itemId);
-    ended(this.id); // what waited for an answer beside it is given up
+    ended(this.id, runningIn(this.id)?.id); // what waited for an answer beside it is given up
     if (exchange.unsent) dropUnsent(this.id, exchange.question);
     const items = await listItems(this.id);
     this.replace(items);
@@ -320,7 +319,7 @@ export class Transcript {
     const versions = gone[0].versions.filter((id) => id !== null && !gone[0].itemIds.includes(id));
     for (const { question, unsent, responseId } of gone) {
       if (unsent) dropUnsent(this.id, question);
-      else if (runningIn(this.id)?.id === responseId) ended(this.id); // it failed
+      else ended(this.id, responseId); // it failed
     }
     if (this.id !== null) await dropTurns(this.id, gone);
     return versions;

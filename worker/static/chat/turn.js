@@ -44,11 +44,11 @@ async function show(reading, response, { conversation, begun }, answer) {
   } catch (error) {
     if (error.name === "AbortError") {
       if (reading.id !== null) await stop(reading.id);
-      ended(conversation);
+      ended(conversation, reading.id);
     }
     throw error; // what failed stays noted: after a reload the question is still there to be asked again
   }
-  ended(conversation);
+  ended(conversation, reading.id);
   if (!complete) throw new DOMException("The answer was stopped on another page.", "AbortError");
 }
 
