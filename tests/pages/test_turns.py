@@ -41,11 +41,24 @@ async def test_what_is_asked_while_the_conversation_is_on_its_way_stands_below_i
     await page.reload()
     await ask(page, "Another question")
     await expect(page.locator("#question")).to_have_value("")
+    await expect(page.locator(".question")).to_have_text(["Another question"])
     await page.evaluate(  # and looked at again before it has arrived
         "() => { Date.now = ((now) => () => now() + 5000)(Date.now); dispatchEvent(new Event('focus')); }"
     )
     arrives.set()
     await expect(page.locator(".question p")).to_have_text(["Question 1", "Question 2", "Another question"])
+    await expect(page.locator(".prose").last).to_have_text("Hello.")
+
+
+async def test_what_is_asked_of_a_conversation_that_never_arrived_is_there_to_be_asked_again(page: Page) -> None:
+    await page.route("**/conv_1/items?*", lambda route: asyncio.Event().wait())
+    await page.reload()
+    await ask(page, "Another question")
+    await expect(page.locator(".question")).to_have_text(["Another question"])
+    await page.unroute_all()
+    await page.reload()
+    await expect(page.locator(".question p")).to_have_text(["Question 1", "Question 2", "Another question"])
+    await page.get_by_role("button", name="Try again").click()
     await expect(page.locator(".prose").last).to_have_text("Hello.")
 
 

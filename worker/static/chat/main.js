@@ -198,6 +198,7 @@ class Chat {
     } catch (error) {
       transcript.node.append(this.missing(error, transcript));
     }
+    transcript.loading = null;
     if (transcript === this.transcript) this.showState();
     this.follow.toEnd();
   }
@@ -241,7 +242,7 @@ class Chat {
   async send(question) {
     const { transcript } = this;
     this.calm();
-    await transcript.loading;
+    if (transcript.loading !== null) await transcript.wait(question);
     (transcript.running ? transcript.say(question) : transcript.ask(question)).catch((error) => this.warn(error));
     this.follow.toEnd();
     this.composer.focus();

@@ -80,6 +80,16 @@ export class Transcript {
     ));
   }
 
+  /** Show and keep a question that is asked once what stands before it is shown. */
+  async wait(question) {
+    keepUnsent(this.id, { question });
+    const node = el("section", { class: "turn" }, el("div", { class: "question" }, el("p", { dir: "auto" }, taken(question).question)));
+    this.node.append(node);
+    await this.loading;
+    node.remove();
+    this.hide(this.exchanges.filter((each) => each.unsent && each.question === withoutPictures(question)));
+  }
+
   /** Show what the worker has now. */
   replace(items) {
     const unsent = this.exchanges.filter((exchange) => exchange.unsent);
