@@ -57,6 +57,58 @@ async def test_an_answer_that_is_stopped_before_the_page_knows_it_is_stopped_onc
     assert scripted.cancelled == ["resp_1"]
 
 
+async def test_a_question_that_nothing_answers_is_sent_again_as_the_same_request(
+    open_page: OpenPage, scripted: ScriptedWorker, complaints: list[str]
+) -> None:
+    sent: list[tuple[str | None, str | None]] = []
+    held = asyncio.Event()
+
+    async def silent(route: Route) -> None:
+        sent.append((await route.request.header_value("idempotency-key"), route.request.post_data))
+        if len(sent) == 1:
+            held.set()
+        else:
+            await route.continue_()
+
+    page = await open_page("about:blank", own=True)
+    await page.clock.install()
+    await page.goto(scripted.url)
+    await page.route("**/v1/responses", silent)
+    scripted.refusals = [(409, {"retry-after-ms": "500"})]
+    scripted.reason = {"code": "idempotency_key_in_use"}
+    await ask(page, "Are you there?")
+    await held.wait()
+    await page.clock.fast_forward("01:30")
+    await expect(page.locator(".problem p")).to_contain_text("The worker does not answer.")
+    await page.get_by_role("button", name="Tools").click()  # another choice changes nothing of what was sent
+    await page.get_by_role("button", name="Try again").click()
+    await expect(page.locator(".problem p")).to_have_text("The question has arrived and waits for its turn.")
+    await page.clock.run_for(1000)
+    await expect(page.locator(".prose")).to_have_text("Hello.")
+    await expect(page.locator(".question")).to_have_count(1)
+    assert len(sent) == 3 and len(set(sent)) == 1 and sent[0][0]
+    await ask(page, "Are you there?")
+    await expect(page.locator(".prose")).to_have_count(2)
+    assert sent[-1][0] != sent[0][0]
+    complaints.clear()
+
+
+async def test_a_conversation_that_cannot_be_begun_says_so(
+    open_page: OpenPage, scripted: ScriptedWorker, complaints: list[str]
+) -> None:
+    page = await open_page(scripted.url, own=True)
+    # The clock of such a signal is the browser's own.
+    await page.evaluate("() => { own = AbortSignal.timeout; AbortSignal.timeout = () => own.call(AbortSignal, 100); }")
+    await page.route("**/v1/conversations", lambda route: asyncio.Event().wait())
+    await ask(page, "Are you there?")
+    await expect(page.locator(".problem p")).to_contain_text("Cannot reach the worker.")
+    await page.unroute_all()
+    await page.evaluate("() => { AbortSignal.timeout = own; }")
+    await page.get_by_role("button", name="Try again").click()
+    await expect(page.locator(".prose")).to_have_text("Hello.")
+    complaints.clear()
+
+
 async def test_a_busy_worker_is_asked_again_after_a_countdown(
     open_page: OpenPage, scripted: ScriptedWorker, complaints: list[str]
 ) -> None:

@@ -24,6 +24,7 @@ export class Exchange {
     this.itemIds = itemIds; // of the items it was shown from; those of a turn made here have its response
     this.versions = versions;
     this.lost = false; // the worker may have more of it than is shown
+    this.request = null; // that was sent for it, by this page
     this.answer = null;
     this.node = el("section", { class: "turn" });
     if (question !== null) this.showQuestion();

@@ -2,6 +2,7 @@
 
 import { el } from "../shared/dom.js";
 import { icon } from "../shared/icons.js";
+import { IN_USE } from "./reading.js";
 import { signInButton } from "../shared/sign-in-button.js";
 
 const BUSY_S = 3; // when the worker sends no Retry-After
@@ -26,6 +27,7 @@ export function problem(error, { retry, remove, ready, startNew }) {
 
 function advice(error, { retry, ready, startNew }) {
   const waitS = error.retryAfterS ?? BUSY_S;
+  if (error.code === IN_USE) return ["The question has arrived and waits for its turn.", countdown(waitS, retry, ready)];
   if ((error.status === 429 || error.status === 503) && error.code !== SPENT && waitS <= WAIT_S_MAX) {
     return [withoutAdvice(error.message), countdown(waitS, retry, ready)];
   }

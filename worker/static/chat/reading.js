@@ -10,6 +10,11 @@ const GRACE_S = 30;
 // Tried without end while the browser takes itself for offline: a worker on the same machine may be there all the same.
 const OFFLINE_MS = 4000;
 
+// A worker that has to load a large model first may say nothing for most of it.
+const SILENT_MS = 60_000;
+const UPLOAD_BYTES_PER_MS = 10; // of a phone with a bad connection
+const UNHEARD = "The worker does not answer. Try again: a question that has arrived is not asked twice.";
+
 const path = (id, rest = "") => `/v1/responses/${encodeURIComponent(id)}${rest}`;
 
 export class Reading {
@@ -61,24 +66,39 @@ export class Reading {
   }
 }
 
+export const IN_USE = "idempotency_key_in_use"; // it has arrived, and is on its way to be answered
+
+/** A request that may be sent again: the worker then answers it once. */
+export function once(body) {
+  return { body, key: crypto.getRandomValues(new Uint32Array(4)).join("-") };
+}
+
 /** The stream of a new response. One that `signal` stops before the worker has told of it is stopped once it has: it would go
- *  on, and nobody could stop it any more. Raises ApiError. */
-export async function begin(body, signal) {
+ *  on, and nobody could stop it any more. Raises ApiError, also where nothing is heard. */
+export async function begin({ body, key }, signal) {
   signal.throwIfAborted();
   const connection = new AbortController();
-  const headers = { "X-Firsttoken-On-Disconnect": String(GRACE_S) };
+  const headers = { "X-Firsttoken-On-Disconnect": String(GRACE_S), "Idempotency-Key": key };
   const asked = request("POST", "/v1/responses", { body, signal: connection.signal, headers });
   let told = false;
+  let silence;
   const stopped = new Promise((_, reject) => {
     signal.addEventListener("abort", () => {
       if (told) connection.abort();
       else stopFirst(asked).catch(() => {}); // it was refused: there is nothing to stop
       reject(signal.reason);
     });
+    silence = setTimeout(() => {
+      connection.abort();
+      reject(new ApiError(0, UNHEARD));
+    }, SILENT_MS + JSON.stringify(body).length / UPLOAD_BYTES_PER_MS);
   });
-  const response = await Promise.race([asked, stopped]);
-  told = true;
-  return response;
+  try {
+    return await Promise.race([asked, stopped]);
+  } finally {
+    told = true;
+    clearTimeout(silence);
+  }
 }
 
 /** Its first event names it. */

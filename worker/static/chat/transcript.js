@@ -6,9 +6,9 @@ import { joined, taken, withoutPictures } from "./attached.js";
 import { chooseVersion, dropTurns, goBack, listItems } from "./conversations.js";
 import { Exchange } from "./exchange.js";
 import { exchanges, isQuestion } from "./exchanges.js";
-import { say } from "./reading.js";
+import { IN_USE, say } from "./reading.js";
 import { begun, ended, heard, runningIn } from "./running.js";
-import { resumeTurn, runTurn } from "./turn.js";
+import { requestOf, resumeTurn, runTurn } from "./turn.js";
 import { dropUnsent, keepUnsent, unsentIn } from "./unsent.js";
 
 export class Transcript {
@@ -115,12 +115,15 @@ export class Transcript {
     this.add(new Exchange(question, this.does, { versions: [...versions, null] })).unanswered();
   }
 
-  /** Ask, and show what comes. Never raises: what goes wrong is shown where the answer would be. */
-  async ask(question, versions = []) {
+  /** Ask, and show what comes. `sent` is the request of a question of which nobody knows whether it has arrived. Never raises: what
+   *  goes wrong is shown where the answer would be. */
+  async ask(question, versions = [], sent = null) {
     this.keep(question, versions);
     const run = async (turn, answer) => {
       if (this.id === null) await this.create(question);
-      await runTurn({ ...turn, conversation: this.id, ...this.host.options(this) }, answer);
+      const request = sent ?? requestOf({ question, conversation: this.id, ...this.host.options(this) });
+      this.exchanges.at(-1).request = request;
+      await runTurn({ ...turn, conversation: this.id, request }, answer);
     };
     await this.answer(question, run, versions);
   }
@@ -131,7 +134,8 @@ export class Transcript {
     const input = decisions.map(({ id, approve }) => ({ type: "mcp_approval_response", approval_request_id: id, approve }));
     const run = (turn, answer) => {
       this.exchanges.at(-1).decisions = decisions; // to be sent again, should this fail
-      return runTurn({ ...turn, question: input, conversation: this.id, ...this.host.options(this) }, answer);
+      const request = requestOf({ question: input, conversation: this.id, ...this.host.options(this) });
+      return runTurn({ ...turn, conversation: this.id, request }, answer);
     };
     await this.answer(null, run);
   }
@@ -217,7 +221,7 @@ export class Transcript {
         }
         this.tell().catch((error) => this.host.warn(error));
       };
-      await run({ question, signal: this.abort.signal, begun: taken }, answer);
+      await run({ signal: this.abort.signal, begun: taken }, answer);
       this.host.announce("Answer complete.");
       if (exchange.isSilent && this.next === null) exchange.unanswered();
     } catch (error) {
@@ -256,7 +260,7 @@ export class Transcript {
     }
     const shown = error instanceof ApiError ? error : new ApiError(0, "Something went wrong on this page. Reload it.");
     if (shown !== error) console.error(error);
-    exchange.lost = shown.status === 0;
+    exchange.lost = shown.status === 0 || shown.code === IN_USE;
     exchange.fail(shown);
   }
 
@@ -269,6 +273,7 @@ export class Transcript {
       await this.decide(exchange.decisions);
       return;
     }
+    const sent = exchange.unsent && exchange.lost && question === exchange.question ? exchange.request : null;
     const gone = exchange.unsent ? [exchange] : this.exchanges.slice(this.exchanges.indexOf(exchange));
     const answered = gone.some((other) => other.answered);
     this.keep(question); // should the page go now, it is still there
@@ -276,7 +281,7 @@ export class Transcript {
       const versions = await this.makeRoom(question, answered ? () => goBack(this.id, exchange) : () => this.forget(gone));
       this.hide(gone);
       this.host.refocus();
-      await this.ask(question, versions);
+      await this.ask(question, versions, sent);
     });
   }
 

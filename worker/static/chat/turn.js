@@ -2,24 +2,28 @@
 
 import { ApiError, request } from "../shared/api.js";
 import { inputOf } from "./attached.js";
-import { answerNow, begin, Reading, stop } from "./reading.js";
+import { answerNow, begin, once, Reading, stop } from "./reading.js";
 import { ended } from "./running.js";
 import { promptFields, turnFields } from "./settings.js";
 
 const TOOLS = ["calculator", "current_time", "convert_units"];
 
-/** Resolves when the answer is complete. Raises ApiError when it was refused, failed or broke off, AbortError when
- *  `signal` or another page stopped it. `begun(id)` is told the response once the worker has taken the question. */
-export async function runTurn({ conversation, question, store, tools, settings, signal, begun }, answer) {
-  const body = {
+/** What is sent to ask. Sent twice, it is asked once. */
+export function requestOf({ conversation, question, store, tools, settings }) {
+  return once({
     conversation,
     input: typeof question === "string" ? inputOf(question) : question, // decisions about calls are items already
     stream: true,
     ...turnFields(settings),
     tools: toolList(store, tools, settings),
     include: ["firsttoken:sources", "firsttoken:trace"],
-  };
-  const response = await begin(body, signal);
+  });
+}
+
+/** Resolves when the answer is complete. Raises ApiError when it was refused, failed or broke off, AbortError when
+ *  `signal` or another page stopped it. `begun(id)` is told the response once the worker has taken the question. */
+export async function runTurn({ conversation, request, signal, begun }, answer) {
+  const response = await begin(request, signal);
   const reading = new Reading({ signal, reconnecting: () => answer.reconnect() });
   await show(reading, response, { conversation, begun }, answer);
 }

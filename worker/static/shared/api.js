@@ -11,6 +11,9 @@ export class ApiError extends Error {
   }
 }
 
+const SILENT_MS = 60_000;
+const UNREACHABLE = "Cannot reach the worker. Check that it is running and that you are online.";
+
 /** Like fetch, but raises ApiError for anything that is not a 2xx. An abort passes through as AbortError. */
 export async function request(method, path, { body, signal, headers = {} } = {}) {
   let response;
@@ -23,14 +26,20 @@ export async function request(method, path, { body, signal, headers = {} } = {})
     });
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    throw new ApiError(0, "Cannot reach the worker. Check that it is running and that you are online.");
+    throw new ApiError(0, UNREACHABLE);
   }
   if (!response.ok) throw await failure(response);
   return response;
 }
 
-export async function json(method, path, options) {
-  return (await request(method, path, options)).json();
+/** Its body. Whoever gives no `signal` waits for a minute at most. */
+export async function json(method, path, { signal = AbortSignal.timeout(SILENT_MS), ...options } = {}) {
+  const response = await request(method, path, { signal, ...options });
+  try {
+    return await response.json();
+  } catch (error) {
+    throw error.name === "AbortError" ? error : new ApiError(0, UNREACHABLE);
+  }
 }
 
 // The worker speaks to programs; these are people.
