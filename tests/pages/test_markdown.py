@@ -335,6 +335,23 @@ async def test_the_columns_of_a_table_go_on_in_the_direction_of_its_language(pag
         assert [found.index(left) for left in sorted(found[:2])] == order
 
 
+async def test_the_words_of_a_column_begin_below_its_name(page: Page) -> None:
+    begins = """(node) => {
+      node.className = "prose";
+      const rtl = getComputedStyle(node.firstChild).direction === "rtl";
+      const found = [...node.querySelectorAll("th:last-child, td:last-child")].map((cell) => {
+        const range = document.createRange();
+        range.selectNodeContents(cell);
+        const { left, right } = range.getBoundingClientRect();
+        return Math.round(rtl ? right : left);
+      });
+      node.remove();
+      return new Set(found).size;
+    }"""
+    for table in ("| a | b |\n|---|---|\n| 1 | wider than its name |\n", "| שם | מחיר כולל |\n|---|---|\n| א | 12 |\n"):
+        assert await page.evaluate(drawing(begins), {"pieces": [table], "sources": []}) == 1
+
+
 # How often anything changed inside of blocks that were closed, and inside of list items that were complete, while a
 # long answer came in by small pieces.
 CHANGES = """
