@@ -147,6 +147,10 @@ async def test_a_phone_shows_no_sideways_scroll_and_a_drawer(open_page: OpenPage
     assert await page.locator("#question").evaluate("(node) => parseFloat(getComputedStyle(node).fontSize)") >= 16
     await page.get_by_role("button", name="Open the list of conversations").click()
     await expect(page.get_by_role("link", name="wwww")).to_be_in_viewport()
+    await page.get_by_role("button", name="Account").click()
+    await page.keyboard.press("Escape")  # closes what lies on top
+    await expect(page.get_by_role("menu")).to_have_count(0)
+    await expect(page.locator("body")).to_have_attribute("data-drawer", "open")
     await page.keyboard.press("Escape")
     await expect(page.locator("#sidebar")).not_to_be_in_viewport()
 

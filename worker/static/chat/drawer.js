@@ -1,6 +1,7 @@
 // On a phone, however it is held, the sidebar is a drawer over the page.
 
 import { byId } from "../shared/dom.js";
+import { covered } from "./keys.js";
 
 const phone = matchMedia("(max-width: 52rem), (max-height: 30rem)");
 
@@ -12,7 +13,7 @@ export class Drawer {
     this.opener.addEventListener("click", () => this.set(true));
     this.scrim.addEventListener("click", () => this.set(false));
     byId("close-sidebar").addEventListener("click", () => this.set(false));
-    document.addEventListener("keydown", (event) => event.key === "Escape" && this.isOpen && this.set(false));
+    document.addEventListener("keydown", (event) => event.key === "Escape" && !covered() && this.set(false));
     phone.addEventListener("change", () => this.set(false));
     this.set(false);
   }
