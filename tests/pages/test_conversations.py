@@ -205,7 +205,9 @@ async def test_a_pinned_conversation_stands_first(open_page: OpenPage, scripted:
 
 async def test_the_palette_finds_a_conversation_by_its_words(open_page: OpenPage, scripted: ScriptedWorker) -> None:
     scripted.conversations = {each["id"]: each for each in (conversation(1, "Trains"), conversation(2, "Planes"))}
-    excerpt = {"item_id": "msg_1", "text": "😀 Wings and rails", "marks": [[2, 7]]}
+    before = "😀 What stands far before it is of no use: "
+    marks = [[len(before), len(before) + 5]]
+    excerpt = {"item_id": "msg_1", "text": f"{before}Wings and rails", "marks": marks}
     scripted.found = [{**conversation(2, "Planes"), "firsttoken_excerpt": excerpt}]
     page = await open_page(scripted.url)
     await expect(page.locator(".conversation")).to_have_count(2)
@@ -215,6 +217,7 @@ async def test_the_palette_finds_a_conversation_by_its_words(open_page: OpenPage
     await page.keyboard.type("wing")
     await expect(options).to_have_count(1)
     await expect(options.locator("mark")).to_have_text("Wings")
+    await expect(options.locator("small")).to_have_text(f"…{before[-16:]}Wings and rails")
     await page.keyboard.press("Enter")
     await expect(page.locator("#palette")).to_be_hidden()
     assert page.url.endswith("#/c/conv_2")

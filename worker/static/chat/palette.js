@@ -7,6 +7,7 @@ import { searchConversations } from "./conversations.js";
 import { composes } from "./keys.js";
 
 const PAUSE_MS = 150; // between the last key and the search in messages
+const BEFORE_CHARS = 16; // of an excerpt before its first found word, which is to be seen on a phone
 const AT_HAND = 6; // conversations that are offered before the worker has searched
 const NOTHING = "Nothing found. The search matches beginnings of words in titles and messages.";
 
@@ -119,15 +120,16 @@ function about({ metadata, created_at: created, firsttoken_updated_at: updated, 
   ];
 }
 
-/** The text with its found words marked; places count Unicode characters. */
+/** The text from a little before its first found word, all of them marked; places count Unicode characters. */
 function marked({ text, marks }) {
   const characters = Array.from(text);
   const cut = (from, to) => characters.slice(from, to).join("");
-  let at = 0;
+  const begin = Math.max(0, (marks[0]?.[0] ?? 0) - BEFORE_CHARS);
+  let at = begin;
   const nodes = marks.flatMap(([start, end]) => {
     const pieces = [cut(at, start), el("mark", {}, cut(start, end))];
     at = end;
     return pieces;
   });
-  return [...nodes, cut(at)];
+  return [begin > 0 ? "…" : "", ...nodes, cut(at)];
 }
