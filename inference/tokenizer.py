@@ -215,6 +215,22 @@ THOUGHTS = (
     ("<|START_THINKING|>", "<|END_THINKING|>"),  # Command
     ("<|inner_prefix|>", "<|inner_suffix|>"),  # Apertus
     ("Here are my reasoning steps:", "[BEGIN FINAL RESPONSE]"),  # Apriel
+    ("Here is my thought process:", "Here is my response:"),  # Granite 3.2
+    ("<thought>", "</thought>"),  # EXAONE Deep
+    ("<reasoning>", "</reasoning>"),  # Reka Flash
+    ("◁think▷", "◁/think▷"),  # Kimi VL
+    ("<longcat_think>", "</longcat_think>"),  # LongCat
+    ("<|plamo:begin_think:plamo|>", "<|plamo:end_think:plamo|>"),  # PLaMo 3
+    ("[unused16]", "[unused17]"),  # openPangu
+    ("<|think:start|>", "<|think:end|>"),  # Solar Open 2
+    ("<|think|>", "<|end|>"),  # Solar Open
+)
+ENDS_OTHERS_TOO = frozenset({"<|end|>"})  # such a mark alone does not tell that a model reasons
+# Around the answer of models that reason, and no part of it.
+AROUND_ANSWERS = (
+    ("<answer>", "</answer>"),  # Hunyuan
+    ("<response>", "</response>"),  # Granite 3.3, Ernie
+    ("<|begin|>assistant", "<|content|>"),  # Solar Open
 )
 # Control tokens have no text in generated output, so that users do not see end-of-turn markers. These mark tool calls
 # and reasoning: they keep their text if the model's chat template contains them, for the parser of its tool-call
@@ -222,7 +238,7 @@ THOUGHTS = (
 DESCRIBED = frozenset({"<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>"})  # Hermes and Qwen
 SIGNIFICANT = (
     DESCRIBED
-    | frozenset(chain.from_iterable(THOUGHTS))
+    | frozenset(chain.from_iterable((*THOUGHTS, *AROUND_ANSWERS)))
     | {
         # Llama 3, Mistral
         "<|python_tag|>",

@@ -11,6 +11,7 @@ import re
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from itertools import chain
 from typing import Any
 
 from agents.parser.markup import (
@@ -28,7 +29,7 @@ from agents.parser.markup import (
 from agents.parser.typed_calls import FunctionGemmaParser, GemmaParser, QwenCoderParser
 from inference.grammar.calls import CHANNEL, CLOSE, FUNCTION, FUNCTION_GEMMA, GEMMA, OPEN, PYTHON_TAG, TOOL_CALLS
 from inference.message_fitting import EVERYTHING, RESULT_CLOSE, RESULT_OPEN, Capabilities
-from inference.tokenizer import THOUGHTS
+from inference.tokenizer import AROUND_ANSWERS, ENDS_OTHERS_TOO, THOUGHTS
 
 
 class HermesParser(MarkupParser):
@@ -305,6 +306,7 @@ PARSERS: Mapping[Format, type[MarkupParser]] = {
 class Dialect:
     format: Format = Format.HERMES
     thoughts: ThoughtMarks | None = None
+    around: tuple[str, ...] = ()  # marks around the answer behind the thoughts
     one_call: bool = False  # the template accepts one call per message
     calls: bool = True  # tools can be shown to the model, and its calls parsed
 
@@ -335,7 +337,7 @@ class Dialect:
         return "" if thought else text.strip()
 
     def parser(self, schemas: Sequence[Mapping[str, Any]] = (), *, thinking: bool = False) -> MarkupParser:
-        return PARSERS[self.format](self.thoughts, schemas, thinking=thinking)
+        return PARSERS[self.format](self.thoughts, schemas, thinking=thinking, around=self.around)
 
 
 HERMES = Dialect()
@@ -346,6 +348,13 @@ def choose(template: str, can: Capabilities = EVERYTHING) -> Dialect:
     model; but in Harmony, answers have a form of their own as well."""
     format = next((format for mark, format in FORMATS if mark in template), Format.HERMES)
     if format is Format.HARMONY:
-        return Dialect(format, None, not can.parallel_calls, calls=can.tools)
-    thoughts = next((ThoughtMarks(*marks) for marks in THOUGHTS if marks[1] in template), None)
-    return Dialect(format if can.tools else Format.HERMES, thoughts, not can.parallel_calls)
+        return Dialect(format, one_call=not can.parallel_calls, calls=can.tools)
+    thoughts = next((ThoughtMarks(*marks) for marks in THOUGHTS if _tells(template, *marks)), None)
+    marks = chain.from_iterable(each for each in AROUND_ANSWERS if all(mark in template for mark in each))
+    around = tuple(marks) if thoughts else ()
+    return Dialect(format if can.tools else Format.HERMES, thoughts, around, one_call=not can.parallel_calls)
+
+
+def _tells(template: str, open: str, close: str) -> bool:
+    """Whether a template tells that these marks are around reasoning: one that drops it may name the end alone."""
+    return close in template and (open in template or close not in ENDS_OTHERS_TOO)

@@ -301,12 +301,17 @@ class MarkupParser(ABC):
     _answers = False  # it has begun
 
     def __init__(
-        self, thoughts: ThoughtMarks | None = None, schemas: Sequence[Mapping[str, Any]] = (), *, thinking: bool = False
+        self,
+        thoughts: ThoughtMarks | None = None,
+        schemas: Sequence[Mapping[str, Any]] = (),
+        *,
+        thinking: bool = False,
+        around: tuple[str, ...] = (),
     ) -> None:
         """`schemas` are those of the tools, where the markup of a call does not tell the types of its arguments.
-        `thinking`: the prompt has already opened the reasoning."""
-        self._thoughts = thoughts
-        self._marks = (*self.marks, *(thoughts or ()))
+        `thinking`: the prompt has already opened the reasoning. `around`: marks around the answer, dropped."""
+        self._thoughts, self._dropped = thoughts, around
+        self._marks = (*self.marks, *(thoughts or ()), *around)
         self._pattern = _pattern(self._marks)
         self._mode = Mode.THOUGHT if thinking else self.begins
         self._held = ""  # to be read again with what follows: it may begin a mark
@@ -404,7 +409,10 @@ class MarkupParser(ABC):
         return len(text)
 
     def _enter(self, mark: str) -> Iterator[ParserEvent]:
-        if self._thoughts is None or self._mode is Mode.HIDDEN:
+        if mark in self._dropped and self._mode is not Mode.THOUGHT:
+            if self._mode is Mode.TEXT:
+                yield Text(SEAM)
+        elif self._thoughts is None or self._mode is Mode.HIDDEN:
             yield from self._mark(mark)
         elif self._mode is Mode.THOUGHT:
             if mark == self._thoughts.close:

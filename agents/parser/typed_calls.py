@@ -29,9 +29,14 @@ PARAMETER, PARAMETER_END = "<parameter=", "</parameter>"
 
 class TypedCallParser(MarkupParser):
     def __init__(
-        self, thoughts: ThoughtMarks | None = None, schemas: Sequence[Mapping[str, Any]] = (), *, thinking: bool = False
+        self,
+        thoughts: ThoughtMarks | None = None,
+        schemas: Sequence[Mapping[str, Any]] = (),
+        *,
+        thinking: bool = False,
+        around: tuple[str, ...] = (),
     ) -> None:
-        super().__init__(thoughts, schemas, thinking=thinking)
+        super().__init__(thoughts, schemas, thinking=thinking, around=around)
         self._parameters = {each["function"]["name"]: each["function"]["parameters"] for each in schemas}
         self._taken: list[str] = []  # of the text that is being read
         self._chars = 0

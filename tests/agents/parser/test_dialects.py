@@ -23,6 +23,8 @@ from agents.parser.markup import (
     ThoughtMarks,
     joined,
 )
+from inference.message_fitting import Capabilities
+from inference.tokenizer import significant_tokens
 
 PROPERTIES = {"city": {"type": "string"}, "days": {"type": "integer"}, "tags": {"type": "array"}}
 CODES = {
@@ -206,6 +208,70 @@ def said(events: list[ParserEvent]) -> Said:
 def test_an_answer_says_what_it_says(name: str) -> None:
     dialect, answer, expected = ANSWERS[name]
     assert said(parse(dialect, answer)) == expected
+
+
+CALLED = f'<tool_call>\n{{"name": "weather", "arguments": {J1}}}\n</tool_call>'
+# What a template says of the marks, where the prompt ends, and an answer with reasoning, as the family writes it.
+FAMILIES = {
+    "Kimi VL": ("{{ c.split('◁/think▷')[1] }}", "", "◁think▷Hm.◁/think▷I look.\n"),
+    "Kimi K2": ("<think></think>", "<|im_middle|>", "<think>Hm.</think>I look.\n"),
+    "Hunyuan": (
+        "<think>\n\n</think>\n <answer> </answer>",
+        "<｜hy_Assistant｜>",
+        "<think>\nHm.\n</think>\n<answer>\nI look.\n</answer>\n",
+    ),
+    "Granite 3.2": (
+        "after 'Here is my thought process:' and 'Here is my response:'",
+        "",
+        "Here is my thought process:\nHm.\n\nHere is my response:\nI look.\n",
+    ),
+    "Granite 3.3": (
+        "<think></think> <response></response>",
+        "",
+        "<think>Hm.</think>\n<response>I look.</response>\n",
+    ),
+    "EXAONE Deep": ("{{ c.split('</thought>')[-1] }} <thought>\n", "<thought>\n", "Hm.\n</thought>\n\nI look.\n"),
+    "Reka Flash": ("</reasoning>", "", "<reasoning>Hm.</reasoning>I look.\n"),
+    "LongCat": ("<longcat_think> </longcat_think>", "<longcat_think>\n", "Hm.</longcat_think>I look.\n"),
+    "PLaMo 3": (
+        "<|plamo:begin_think:plamo|> <|plamo:end_think:plamo|>",
+        "",
+        "<|plamo:begin_think:plamo|>Hm.<|plamo:end_think:plamo|>I look.\n",
+    ),
+    "openPangu": ("[unused16] [unused17]", "", "[unused16] Hm. [unused17] I look.\n"),
+    "Solar Open 2": ("<|think:start|> <|think:end|>", "<|think:start|>", "Hm.<|think:end|>I look.\n"),
+    "Solar Open": (
+        "<|begin|>assistant <|think|> <|end|> <|content|>",
+        "<|begin|>assistant",
+        "<|think|>Hm.<|end|><|begin|>assistant<|content|>I look.\n",
+    ),
+    "Solar Open, at low effort": (
+        "<|begin|>assistant <|think|> <|end|> <|content|>",
+        "<|think|><|end|><|begin|>assistant",
+        "<|content|>I look.\n",
+    ),
+}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_reasoning_answers_and_calls_of_a_family_are_told_apart(family: str) -> None:
+    template, prompt_end, answer = FAMILIES[family]
+    dialect = choose(template, Capabilities(tools=False))
+    marks = (*(dialect.thoughts or ()), *dialect.around)
+    assert significant_tokens(template).issuperset(marks)
+    answer += CALLED
+    expected = Said("I look.", "Hm." if "Hm." in answer else "", (TALLINN,))
+    thinking = dialect.opens_thought(prompt_end)
+    whole = parse(dialect, answer, thinking=thinking)
+    assert said(whole) == expected
+    assert parse(dialect, *answer, thinking=thinking) == whole
+    for cut in range(len(answer)):
+        part = said(parse(dialect, answer[:cut], thinking=thinking))
+        assert not any(mark in part.text + part.thought for mark in marks)
+
+
+def test_a_mark_that_ends_any_message_does_not_tell_of_reasoning() -> None:
+    assert choose("<|user|>...<|end|><|assistant|>", Capabilities(tools=False)).thoughts is None
 
 
 @pytest.mark.parametrize("dialect", MARKS, ids=lambda each: each.format)
