@@ -25,6 +25,7 @@ class Capabilities:
     """What a template takes, and shows in full: see `template_probe`. The defaults are those of one that takes
     everything."""
 
+    chats: bool = True  # it takes the simplest conversation
     system: SystemPlace = "anywhere"  # where it takes system messages
     alternates: bool = False  # it takes turns of user and assistant only in alternation
     begins_with_user: bool = False  # it takes no turn of the assistant before the first one of the user
@@ -56,6 +57,8 @@ class Capabilities:
         return "of the template" if self.tools else "described by the worker"
 
     def __str__(self) -> str:
+        if not self.chats:
+            return "no conversation"
         tools = self.tool_format if self.parallel_calls else f"{self.tool_format}, one call at a time"
         return f"system messages {self.system}; turns: {self.turns}; tools: {tools}"
 

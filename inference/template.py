@@ -24,7 +24,7 @@ from jinja2.parser import Parser
 from inference.errors import InvalidTemplate
 from inference.message_fitting import Capabilities, TemplateMessage, fit
 from inference.prompt import NO_OPTIONS, ChatMessage, Part, Rendered, Segment, ToolCall, Value
-from inference.template_probe import openings, probe
+from inference.template_probe import ASK, openings, probe
 from inference.template_sandbox import WORK, Sandbox, Work
 
 # Markup needs brackets, bars or the like. Text of only these characters is harmless, and templates compare it
@@ -41,6 +41,11 @@ ITERATIONS_MAX = 1_000_000
 PROBE_ITERATIONS_MAX = 20_000  # of a few short messages
 ANY = "<any>"  # stands for any system message
 CALL_ID_CHARS = 9  # Mistral's templates accept no other length
+# What to do about a template that takes no conversation.
+INSTEAD = (
+    "choose another file of this model, or another model (`firsttoken models list`); variables that it misses can be "
+    "set by `switches` in models.toml, or by the `chat_template_kwargs` of a request"
+)
 
 
 # The tokens of an assistant message that this model generated for the same tenant; None for any other.
@@ -158,6 +163,7 @@ class ChatTemplate:
         self.switches = frozenset(read - OURS - self._variables.keys() - environment.globals.keys())
         self.capabilities = probe(self._tried)
         self.openings = openings(self._tried, self.capabilities)
+        self.fault = "" if self.capabilities.chats else self._fault()  # why it takes no conversation
 
     def render(
         self,
@@ -223,6 +229,13 @@ class ChatTemplate:
             raise
         except Exception as error:  # a template is foreign code: whatever it raises, these messages do not suit it
             raise InvalidTemplate(f"the model's chat template fails on these messages: {error}") from error
+
+    def _fault(self) -> str:
+        try:
+            self._tried([TemplateMessage.of(ASK, Part.QUESTION)], (), self.capabilities)
+        except InvalidTemplate as error:
+            return str(error)
+        return "the model's chat template drops messages, or changes their order"
 
     def default_system(self) -> str:
         """The system text that a prompt without a system message has; empty if none is found. Not cached: it may have

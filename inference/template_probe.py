@@ -41,13 +41,14 @@ RESULT, RESULT_AGAIN = ChatMessage("tool", "result0text"), ChatMessage("tool", "
 
 
 def probe(render: Render) -> Capabilities:
-    """Renders about 25 conversations. Everything is left to a template that does not take the simplest of them."""
+    """Renders about 25 conversations. Everything is left to a template that does not take the simplest of them: a
+    request may set the variables without which it fails."""
     for lists, parts in product((False, True), repeat=2):
         can = Capabilities(content_parts=parts, lists_tools=lists)
         if _Probe(render, can).takes(ASK, ANSWER, ASK_AGAIN):
             break
     else:
-        return Capabilities()
+        return Capabilities(chats=False)
     can = replace(can, alternates=_Probe(render, can).alternates)
     can = replace(can, system=_Probe(render, can).system)
     can = replace(can, empty=_Probe(render, can).takes(ASK, SILENCE, ASK_AGAIN))

@@ -5,6 +5,7 @@ It runs in the caller's process, wherever the tokens are computed.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from hashlib import blake2b
@@ -21,7 +22,10 @@ from inference.llama import LlamaModel
 from inference.picture import PictureTokens, VisionEncoder
 from inference.prompt import NO_OPTIONS, ChatMessage, Part, PromptTokens, Rendered, Segment, Value, Verdict
 from inference.sampling_defaults import SamplingDefaults
+from inference.template import INSTEAD
 from inference.tokenizer import TextStream
+
+log = logging.getLogger("firsttoken.model")
 
 
 class TextModel:
@@ -57,6 +61,8 @@ class TextModel:
         self._template, self._tokenizer = self.codec.template, self.codec.tokenizer
         self._pieces, self._end_tokens = self.codec.pieces, self.codec.end_tokens
         self.capabilities = self._template.capabilities
+        if self._template.fault:
+            log.warning("%s answers no conversation: %s; %s", self.name, self._template.fault, INSTEAD)
         self._turns = GeneratedTokens(self._pieces, fingerprint)
 
     async def close(self) -> None:

@@ -13,7 +13,7 @@ from inference.adapter import Adapter
 from inference.attention import ALL, Attention
 from inference.config import EngineConfig, default_threads
 from inference.cores import usable_cores
-from inference.errors import InferenceError
+from inference.errors import InferenceError, InvalidTemplate
 from inference.llama import Device, LlamaModel, backends, build_features, computing, devices
 from inference.provisioning import machine, selftest
 from inference.provisioning.calibration import SLOWDOWN_MIN, Calibrations
@@ -33,6 +33,7 @@ from inference.provisioning.speed import (
     isolated_stream_speed,
 )
 from inference.speculative.draft_model import same_vocabulary
+from inference.template import INSTEAD, ChatTemplate
 from inference.weight_placement import Split
 
 SELF_TEST_TIMEOUT_S = 120.0
@@ -210,6 +211,12 @@ def model_finding(model: LlamaModel) -> Finding:
     text = f"{model.name}, {model.quantisation}, {_count(model.parameters)} parameters"
     if model.chat_template is None:
         return Finding("model", Level.PROBLEM, f"{text}: no chat template", "use an instruct model of the same family")
+    try:
+        fault = ChatTemplate(model.chat_template, bos=model.bos_text, eos=model.eos_text).fault
+    except InvalidTemplate as error:
+        fault = str(error)
+    if fault:
+        return Finding("model", Level.PROBLEM, f"{text}: {fault}", INSTEAD)
     return Finding("model", Level.OK, text, numbers={"parameters": model.parameters})
 
 

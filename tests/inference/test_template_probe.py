@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -61,7 +62,8 @@ def test_a_template_that_never_ends_or_always_fails_is_loaded_and_refuses_messag
 ) -> None:
     monkeypatch.setattr("inference.template.ITERATIONS_MAX", 50_000)
     template = ChatTemplate(source)
-    assert template.capabilities == EVERYTHING
+    assert template.capabilities == replace(EVERYTHING, chats=False)
+    assert template.fault and str(template.capabilities) == "no conversation"
     with pytest.raises(InvalidTemplate, match=r"takes too long|fails on these messages"):
         template.render([ChatMessage("user", "Hi")])
 
@@ -145,6 +147,24 @@ def test_a_template_may_count_format_and_repeat() -> None:
     source += " {{ 'a\n\nb' | indent(2, first=true) }}{{ nothing }}"
     written = "".join(segment.text for segment in ChatTemplate(source).render([ChatMessage("user", "Hi")]))
     assert written == "1084 --- [1, 1] a1None 00007 of 2026   1 1700086400 1234567890a b, c 4-5 user aa bXa   a\n\n  b"
+
+
+@pytest.mark.parametrize(
+    ("source", "fault"),
+    [
+        ("{{ 'Functions: ' + functions }}" + FORGETFUL, "'functions' is undefined"),
+        ("{% for m in messages %}{{ m.role }} {{ m.text }} {% endfor %}", "drops messages"),
+    ],
+)
+def test_why_a_template_takes_no_conversation_is_told(source: str, fault: str) -> None:
+    assert fault in ChatTemplate(source).fault
+    assert ChatTemplate(FORGETFUL).fault == ""
+
+
+def test_a_variable_that_a_template_misses_can_be_set() -> None:
+    template = ChatTemplate("{{ 'Functions: ' + functions }} " + FORGETFUL)
+    rendered = template.render([ChatMessage("user", "Hi")], switches={"functions": "none"})
+    assert "".join(segment.text for segment in rendered) == "Functions: none U Hi "
 
 
 def test_a_system_message_that_is_shown_as_an_answer_is_not_taken() -> None:

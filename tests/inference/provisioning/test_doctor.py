@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from dataclasses import replace
 from hashlib import sha256
 from importlib.util import find_spec
@@ -15,6 +16,7 @@ from inference.adapter import Adapter
 from inference.backend import Chunk
 from inference.bundled import CHAT_MODEL, DRAFT_MODEL, EMBEDDER
 from inference.config import ADJUSTABLE, EngineConfig
+from inference.errors import InvalidTemplate
 from inference.llama import Device, LlamaContext, LlamaModel
 from inference.provisioning import catalogue, doctor, machine
 from inference.provisioning.calibration import Calibrations
@@ -29,6 +31,7 @@ from inference.provisioning.doctor import (
     examine,
     file_finding,
     memory_finding,
+    model_finding,
     prefill,
     self_test,
     speed_finding,
@@ -38,7 +41,10 @@ from inference.provisioning.isolated_process import Isolated, RunFailed
 from inference.provisioning.machine import Room
 from inference.provisioning.memory import Footprint, Proportions
 from inference.provisioning.speed import SIZES, Barriers, Speed, isolated_stream_speed
+from inference.template import INSTEAD
+from inference.text_model import TextModel
 from tests.inference.adapters import random_changes, write_adapter
+from tests.inference.variants import TEMPLATE, write_variant
 
 AVX2_CPU = frozenset(["sse3", "avx2", "fma", "f16c"])
 AVX2_BUILD = {"AVX2": "1", "FMA": "1", "F16C": "1", "OPENMP": "1"}
@@ -61,6 +67,24 @@ def test_a_file_of_the_catalogue_that_differs_in_one_bit_is_found(
     assert damaged.level is Level.PROBLEM and "firsttoken models pull mine" in damaged.todo
     other = tmp_path / "other.gguf"
     assert file_finding(other) == Finding("file", Level.OK, "the catalogue has no checksum of other.gguf")
+
+
+@pytest.mark.parametrize("template", ["{{ 'Functions: ' + functions }}", "{% for m in %}"])
+def test_a_template_that_takes_no_conversation_is_told_with_a_way_out(
+    template: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One that does not compile keeps the model from being loaded, which says so too."""
+    path = tmp_path / "functions.gguf"
+    write_variant(DRAFT_MODEL, path, {TEMPLATE: template})
+    model = LlamaModel.load(path, weights=False)
+    found = model_finding(model)
+    assert found.level is Level.PROBLEM and found.todo == INSTEAD
+    fault = "'functions' is undefined" if "functions" in template else "does not compile"
+    assert fault in found.text
+    with suppress(InvalidTemplate):
+        TextModel(model, b"", 512)
+        assert fault in caplog.text and INSTEAD in caplog.text
+    model.close()
 
 
 def test_a_build_that_uses_what_the_processor_has_is_fine() -> None:
