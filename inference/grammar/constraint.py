@@ -42,6 +42,12 @@ SPACED = (b":", b",")
 # fuel that is left; 20,000 characters take it 20 ms.
 FORCED_GRAMMAR_CHARS_MAX = 30_000  # of the whole grammar
 FORCED_TEXT_CHARS_MAX = 1_000  # of a quoted text in it; behind a longer forced text none is looked for
+# Behind so many digits a number ends, or goes on with a point or an exponent: a small model may write digits without
+# end. No bound of a schema is as long, and 128 bits have 39; llama.cpp allows 16 before the point and behind it.
+DIGITS_MAX = 40
+DIGITS = b"0123456789"
+AMID_NUMBER = DIGITS + b".eE,]} \t\r\n"
+AMID_NUMBER_TOKENS_MAX = 5_000  # that may come next: it takes a millisecond; where more may, a text is written
 _PREAMBLE = "failed to compile JSON schema: "
 _PLACE = re.compile(r"^(at )?\d+\(\d+\): ")  # line and column
 
@@ -131,12 +137,15 @@ class Constraint:
         self._mask: NDArray[np.bool_] | None = None  # for the next token
         self._taken = 0
         self._last = b""  # the text of the newest token
+        self._digits = 0  # at the end of the text
 
     def allows(self, token: int) -> bool:
         """Whether the token may come next; an end token may once the text is complete."""
         if self._matcher.is_stopped():
             self._check()
             return token in self._vocabulary.end_tokens
+        if self._digits >= DIGITS_MAX:
+            return bool(self.allowed(np.array([token]))[0])
         return self._matcher.validate_tokens([token]) == 1
 
     def allowed(self, tokens: NDArray[np.integer[Any]]) -> NDArray[np.bool_]:
@@ -145,6 +154,8 @@ class Constraint:
             bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
             self._check()
             self._mask = np.unpackbits(bits, count=self._vocabulary.size, bitorder="little").astype(np.bool_)
+            if self._digits >= DIGITS_MAX:
+                self._end_number(self._mask)
         fitting: NDArray[np.bool_] = self._mask[tokens]
         return fitting
 
@@ -164,9 +175,21 @@ class Constraint:
             raise _too_much()
         self._mask = None
         self._last = self._vocabulary.pieces[token]
+        behind = self._last.rstrip(DIGITS)
+        self._digits = len(self._last) - len(behind) + (0 if behind else self._digits)
         self._taken += 1
         if self._taken % REFILL_TOKENS == 0 and not self._matcher.is_stopped():
             self._matcher.compute_bitmask()
+
+    def _end_number(self, mask: NDArray[np.bool_]) -> None:
+        """No further digit, if it is a number that is written and it may end."""
+        tokens = np.flatnonzero(mask)
+        if len(tokens) > AMID_NUMBER_TOKENS_MAX:
+            return
+        firsts = [self._vocabulary.pieces[token][:1] for token in tokens.tolist()]
+        is_digit = np.fromiter((first.isdigit() for first in firsts), np.bool_, len(tokens))
+        if all(first in AMID_NUMBER for first in firsts) and not is_digit.all():
+            mask[tokens[is_digit]] = False
 
     def forced(self) -> list[int]:
         """The tokens that probably come next where the grammar leaves no choice of text except an optional space. A

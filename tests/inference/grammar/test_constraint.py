@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -18,7 +19,7 @@ from inference.engine.sampler import Sampler
 from inference.errors import GrammarFailed, InvalidSchema
 from inference.generation import Finish, Priority, Sampling, Terms
 from inference.grammar.calls import CallableFunction, tool_grammar
-from inference.grammar.constraint import Constraint, Vocabulary
+from inference.grammar.constraint import DIGITS_MAX, Constraint, Vocabulary
 from inference.grammar.schema import json_grammar
 from inference.model import ChatModel
 from inference.prompt import ChatMessage
@@ -97,6 +98,37 @@ def test_a_list_is_not_closed_empty_because_its_content_does_not_fit(
     shares[pieces.index(likely)] = 0.6
     drawn = [drawing.draw(np.log(each)) for each in (np.eye(5, dtype=np.float32)[0] + 1e-6, shares)]
     assert b"".join(pieces[token] for token in drawn) == written
+
+
+DIGITS = [b"3", b"000", b'"', b"a", b".", b"e", b"}", b"{", b"x", b":", b" ", b","]
+NUMBERS = Vocabulary([*DIGITS, b""], frozenset({len(DIGITS)}))
+
+
+def written(schema: Any, likely: bytes, most: int = 200) -> tuple[bytes, bool]:
+    """What a model writes that wants nothing but this piece, and otherwise the first ones; and whether it ends."""
+    drawing, text = Sampler(Sampling(temperature=0), NUMBERS.compile(json_grammar(schema)).start()), b""
+    likelihoods = -np.arange(len(DIGITS) + 1, dtype=np.float32)
+    likelihoods[DIGITS.index(likely)] = 9
+    for _ in range(most):
+        token = drawing.draw(likelihoods)
+        if token == len(DIGITS):
+            return text, True
+        text += NUMBERS.pieces[token]
+    return text, False
+
+
+@pytest.mark.parametrize("schema", [{"type": "number"}, {"type": ["number", "null"]}, {}])
+@pytest.mark.parametrize("likely", [b"3", b"000"])
+def test_a_number_ends_although_the_model_wants_only_digits(schema: Any, likely: bytes) -> None:
+    number = {"type": "object", "properties": {"x": schema}, "required": ["x"], "additionalProperties": False}
+    text, ends = written(number, likely)
+    assert ends and max(map(len, re.findall(rb"\d+", text))) < DIGITS_MAX + 3
+    assert isinstance(json.loads(text)["x"], int | float)
+
+
+def test_digits_in_a_text_are_not_counted() -> None:
+    assert written({"type": "string", "pattern": "^[0-9]{64}$"}, b"3") == (b'"' + b"3" * 64 + b'"', True)
+    assert written({"type": "string"}, b"3") == (b'"' + b"3" * 199, False)
 
 
 def test_a_token_without_text_is_never_let_through() -> None:
