@@ -142,7 +142,8 @@ def requested(
     told = {each.mcp_server_name: each.tools for each in listings}
     sets = {each.mcp_server_name: each for each in toolsets}
     if missing := sorted(sets.keys() - {server.name for server in servers}):
-        raise ValueError(f"there is no MCP server named '{missing[0]}' in mcp_servers")
+        names = ", ".join(f"'{server.name}'" for server in servers) or "none"
+        raise ValueError(f"an mcp_toolset names '{missing[0]}', but the servers are {names}")
     all = {
         f"mcp_servers[{at}].url": _requested(server, sets.get(server.name), told.get(server.name))
         for at, server in enumerate(servers)

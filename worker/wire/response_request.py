@@ -320,10 +320,19 @@ class ResponseRequest(TieredRequest):
         return self.top_logprobs or 0 if self.top_logprobs or self.includes(LOGPROBS) else None
 
 
+TYPE_CHARS_MAX = 100  # of what is quoted
+
+
+def _creates(type: str) -> str:
+    if type != "response.create":
+        raise ValueError(f"a message has the type 'response.create' or 'response.steer', not '{type[:TYPE_CHARS_MAX]}'")
+    return type
+
+
 class CreateMessage(ResponseRequest):
     """The body of POST /v1/responses; every response is streamed."""
 
-    type: Literal["response.create"]
+    type: Annotated[str, AfterValidator(_creates)]
     stream: Annotated[bool | None, only(None, True)] = None
     background: Annotated[bool | None, only(None, False)] = None
     generate: bool | None = None

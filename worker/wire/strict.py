@@ -235,7 +235,22 @@ CODES = {
 SHORT_BYTES_MAX = 16 * 1024  # parsed in 5 ms, whatever is in it
 FEW_ENTRIES_MAX = 200  # become items in 5 ms
 CONTAINERS = (dict, list)
-OBJECT_TYPES = ("dict_type", "model_type")  # whose messages name types of Python, one of them ours
+# What a value should be, by the validator's error types, whose own messages name types of Python.
+KINDS = {
+    "bool_type": "a boolean",
+    "int_type": "an integer",
+    "float_type": "a number",
+    "string_type": "a string",
+    "list_type": "a list",
+    "tuple_type": "a list",
+    "dict_type": "an object",
+    "model_type": "an object",
+    "model_attributes_type": "an object",
+}
+QUOTING = ("literal_error", "string_pattern_mismatch")  # after which what was given is quoted
+QUOTED_CHARS_MAX = 100
+SECRETS = frozenset({"authorization", "authorization_token", "headers"})  # parameters whose values are never quoted
+ERRORS_MAX = 50  # that are looked at, for those of one parameter with several kinds of values
 TYPE_CODE = "invalid_type"
 VALUE_CODE = "invalid_value"
 
@@ -325,8 +340,11 @@ def _has_nul(param: str | None) -> ApiError:
 
 def refusal(error: ValidationError, body: Mapping[str, Any], synonyms: Mapping[str, str] = {}) -> ApiError:
     """The first error, in the public contract's words."""
-    details = error.errors(include_url=False)[0]
-    param = _param(details["loc"], body, missing=details["type"] == "missing")
+    first, *others = error.errors(include_url=False)[:ERRORS_MAX]
+    param = _param(first["loc"], body, missing=first["type"] == "missing")
+    alternatives = [first, *(each for each in others if _param(each["loc"], body, missing=False) == param)]
+    # Of the kinds of values that a parameter takes, the one that was given, if it is of one of them.
+    details = next((each for each in alternatives if each["type"] not in KINDS), first)
     code = _code(details["type"])
     if code == "unknown_parameter":
         meant = synonyms.get(param or "")
@@ -334,11 +352,14 @@ def refusal(error: ValidationError, body: Mapping[str, Any], synonyms: Mapping[s
     elif code == "missing_required_parameter":
         message = f"Missing required parameter: '{param}'."
     elif code == UNSUPPORTED:
-        message = f"Unsupported parameter: '{param}'. {details['msg']}"
+        asked = type_of(details["input"]) if isinstance(details["input"], dict) else None
+        told = f" Its type is '{asked}'." if isinstance(asked, str) and len(asked) <= QUOTED_CHARS_MAX else ""
+        message = f"Unsupported parameter: '{param}'. {details['msg']}{told}"
     elif details["type"] == "int_type" and _is_vast(details["input"]):
         message, code = f"Invalid '{param}': the number has more than 64 bits.", VALUE_CODE
     else:
-        message = f"Invalid '{param}': {_sentence(details)}" if param else _sentence(details)
+        sentence = _sentence(details, alternatives)
+        message = f"Invalid '{param}': {sentence}" if param else sentence
     return ApiError(400, message, param=param, code=code)
 
 
@@ -351,11 +372,33 @@ def _code(kind: str) -> str:
     return CODES.get(kind) or (TYPE_CODE if kind.endswith("_type") else VALUE_CODE)
 
 
-def _sentence(details: ErrorDetails) -> str:
-    if details["type"] in OBJECT_TYPES:
-        return "Input should be an object."
+def _sentence(details: ErrorDetails, alternatives: Sequence[ErrorDetails]) -> str:
+    kind, value = details["type"], details["input"]
     message = details["msg"].removeprefix("Value error, ").replace(" after validation", "")
+    if kind in KINDS:
+        kinds = dict.fromkeys(KINDS[each["type"]] for each in alternatives if each["type"] in KINDS)
+        return f"Input should be {_listed(list(kinds))}, not {_kind_of(value)}."
+    is_secret = SECRETS.intersection(details["loc"])
+    if kind in QUOTING and isinstance(value, str) and len(value) <= QUOTED_CHARS_MAX and not is_secret:
+        return f"{message.removesuffix('.')}, not '{value}'."
     return message if message.endswith(".") else message + "."
+
+
+def _listed(words: Sequence[str]) -> str:
+    return " or ".join(filter(None, (", ".join(words[:-1]), words[-1])))
+
+
+def _kind_of(value: Any) -> str:
+    """Of a JSON value, in words."""
+    kinds = {
+        bool: "a boolean",
+        int: "an integer",
+        float: "a number",
+        str: "a string",
+        dict: "an object",
+        list: "a list",
+    }
+    return kinds.get(type(value), "null" if value is None else "another value")
 
 
 def _param(location: Sequence[int | str], body: Any, missing: bool) -> str | None:

@@ -5,7 +5,7 @@ contract defines; file search; and tools of this server ("firsttoken:<name>").
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Annotated, Any, ClassVar, Literal, Protocol, TypeAlias, TypeVar
 
 from pydantic import (
@@ -264,8 +264,23 @@ def given(choice: N, info: ValidationInfo) -> N:
     known = {name for tool in info.data.get("tools") or () for name in tool.names}
     servers = tuple(name for name in known if qualified(name, "") == name)
     if missing := sorted(name for name in set(choice.names) - known if not name.startswith(servers)):
-        raise ValueError(f"'{missing[0]}' is not among the tools of this request")
+        raise ValueError(f"{_told(missing[0])} is not among the tools of this request: {_these(known)}")
     return choice
+
+
+NAMED_MAX = 10  # of the tools of a request, in a message
+
+
+def _told(name: str) -> str:
+    label = name.removesuffix("__")
+    return f"the MCP server '{label}'" if name != label else f"'{name}'"
+
+
+def _these(known: Collection[str]) -> str:
+    """The tools of a request, in words."""
+    told = [f"those of {_told(name)}" if name.endswith("__") else _told(name) for name in sorted(known)]
+    more = [f"{len(told) - NAMED_MAX} more"] if len(told) > NAMED_MAX else []
+    return ", ".join([*told[:NAMED_MAX], *more]) or "it has none"
 
 
 class ToolReference(Strict):

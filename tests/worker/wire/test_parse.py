@@ -19,7 +19,7 @@ from worker.wire.chat_request import ChatRequest
 from worker.wire.function_tools import FunctionToolParam
 from worker.wire.items import ItemReference, MessageItem
 from worker.wire.messages_request import MessagesRequest
-from worker.wire.response_request import ResponseRequest
+from worker.wire.response_request import CreateMessage, ResponseRequest
 from worker.wire.strict import SHORT_BYTES_MAX, Strict, parse, parsed
 from worker.wire.text_inputs import EmbeddingsRequest
 
@@ -192,6 +192,52 @@ def test_an_mcp_server_is_refused_by_the_name_of_its_field(broken: Any, param: s
 
 
 FAR: dict[str, Any] = {"type": "url", "name": "far", "url": "https://tools.example/mcp"}
+TICKETS = {"type": "mcp", "server_label": "tickets", "server_url": "https://tickets.example/mcp"}
+
+
+@pytest.mark.parametrize(
+    ("model", "body", "told"),
+    [
+        (
+            ResponseRequest,
+            {"chat_template_kwargs": {"thinking": ["on"]}},
+            "'chat_template_kwargs.thinking': Input should be a boolean, an integer, a number or a string, not a list.",
+        ),
+        (ResponseRequest, {"chat_template_kwargs": "on"}, "'chat_template_kwargs': Input should be an object, not a s"),
+        (ResponseRequest, {"chat_template_kwargs": {"a": "x" * 513}}, "kwargs.a': String should have at most 512 char"),
+        (ResponseRequest, {"chat_template_kwargs": {"a b": 1}}, "{0,63}$', not 'a b'."),
+        (ResponseRequest, {"stream": "yes"}, "'stream': Input should be a boolean, not a string."),
+        (ChatRequest, {"reasoning_effort": "huge"}, "'high', 'xhigh' or 'max', not 'huge'."),
+        (ChatRequest, {"response_format": {"type": "yaml"}}, "json_object or json_schema. Its type is 'yaml'."),
+        (
+            ResponseRequest,
+            {"tools": [TICKETS, FUNCTION], "tool_choice": {"type": "function", "name": "x__y"}},
+            "'tool_choice': 'x__y' is not among the tools of this request: 'f', those of the MCP server 'tickets'.",
+        ),
+        (
+            ResponseRequest,
+            {"tools": [TICKETS], "tool_choice": {"type": "mcp", "server_label": "x"}},
+            "the MCP server 'x' is not among the tools of this request: those of the MCP server 'tickets'.",
+        ),
+        (ResponseRequest, {"tool_choice": {"type": "function", "name": "f"}}, "tools of this request: it has none."),
+        (
+            ResponseRequest,
+            {"tools": [{**FUNCTION, "name": f"f{n}"} for n in range(12)], "tool_choice": FUNCTION},
+            "'f0', 'f1', 'f10', 'f11', 'f2', 'f3', 'f4', 'f5', 'f6', 'f7', 2 more.",
+        ),
+        (CreateMessage, {"type": "response.make"}, "'type': a message has the type 'response.create' or 'response.s"),
+        (CreateMessage, {"type": 5}, "'type': Input should be a string, not an integer."),
+    ],
+)
+def test_what_was_given_is_told_beside_what_is_taken(model: type[Strict], body: dict[str, Any], told: str) -> None:
+    messages = {"messages": [{"role": "user", "content": "Hi"}]} if model is ChatRequest else {}
+    assert told in refused(model, {**messages, **body}).message
+
+
+def test_a_token_that_is_wrong_is_not_repeated() -> None:
+    assert "secret" not in refused(ResponseRequest, {"tools": [{**TICKETS, "authorization": "secret\n"}]}).message
+
+
 TOOLSET: dict[str, Any] = {"type": "mcp_toolset", "mcp_server_name": "far"}
 
 
