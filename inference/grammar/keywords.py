@@ -74,12 +74,18 @@ EMPTY: dict[str, object] = {"uniqueItems": False, "propertyNames": {"type": "str
 # Keywords that no grammar enforces: the finished text is validated against them. Of an object without named properties,
 # grammars can count.
 UNENFORCED = frozenset({"uniqueItems", "minProperties", "maxProperties"})
+# Formats that say how wide an integer is: their readers take no wider one. 64 bits are more than LARGEST.
+WIDTHS = {
+    **{f"int{bits}": (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) for bits in (8, 16, 32)},
+    **{f"uint{bits}": (0, 2**bits - 1) for bits in (8, 16, 32)},
+}
+WHOLE, LISTED = ("integer", ["integer", "null"]), ("const", "enum")
 LENGTH_MAX = 20_000  # of anything counted: each position is a state of its own
 
 
 def asserted(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """The keywords that constrain the value, as the newest draft writes them. A `format` that is not among `FORMATS`,
-    such as int32, says what a value means, not which ones fit.
+    """The keywords that constrain the value, as the newest draft writes them. A `format` that is not among `FORMATS`
+    says what a value means, not which ones fit; but integers have the bounds of their width where none are stated.
     """
     said = {key: value for key, value in schema.items() if key not in ANNOTATIONS and not key.startswith("x-")}
     said = {key: value for key, value in said.items() if EMPTY.get(key, said) != value}
@@ -90,6 +96,10 @@ def asserted(schema: Mapping[str, Any]) -> dict[str, Any]:
             is_exclusive = said.pop(exclusive)
             if is_exclusive and bound in said:
                 said[exclusive] = said.pop(bound)
+    width = WIDTHS.get(str(schema.get("format")))
+    if width and said.get("type") in WHOLE and said.keys().isdisjoint(LISTED):
+        for sides, bound in zip((LOWER, UPPER), width, strict=True):
+            said |= {} if said.keys() & set(sides) else {sides[0]: bound}
     if said.pop("nullable", None) is True and "type" in said:  # OpenAPI 3.0
         kinds = said["type"]
         said["type"] = [*(kinds if isinstance(kinds, list) else [kinds]), "null"]

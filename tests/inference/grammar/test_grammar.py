@@ -77,7 +77,9 @@ def tagged(kind: str) -> Any:
         ({"type": "string", "pattern": "^[A-Z]{2}-\\d+$"}, ["AB-1", "XY-2024"], ["ab-1", "AB-", "AB-1x"]),
         ({"required": ["a"], "properties": {"a": {}, "b": {}}}, [{"a": 1}, {"a": [], "b": {}}], [{}, {"b": 1}]),
         (True, [1, "a", None, [{}]], []),
-        ({"type": "integer", "format": "int32"}, [1], ["1"]),
+        ({"type": "integer", "format": "int32"}, [1, 2**31 - 1, -(2**31)], ["1", 2**31]),
+        ({"type": "integer", "format": "uint8", "nullable": True, "minimum": 9}, [9, 255, None], [8, 256]),
+        ({"type": "integer", "format": "int8", "enum": [1000]}, [1000], [1]),
         ({"type": ["number", "null"], "format": "float"}, [1.5, None], ["1"]),
         (
             {"type": "object", "properties": {"a": {"type": "boolean", "format": "x"}}, "format": "y"},
