@@ -179,7 +179,7 @@ class ResponseFrame:
             "conversation": request.conversation and {"id": request.conversation.id},
             "instructions": request.instructions,
             "output": [],
-            "tools": [tool.echo() for tool in request.tools or ()],
+            "tools": request.tools_echo,
             "tool_choice": request.choice.echo(),
             "parallel_tool_calls": request.parallel_tool_calls is not False,
             "max_tool_calls": request.max_tool_calls,

@@ -5,7 +5,8 @@ message."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Any, ClassVar, Literal, TypeAlias
+from functools import cached_property
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias
 from uuid import UUID
 
 from pydantic import (
@@ -16,8 +17,10 @@ from pydantic import (
     ValidationInfo,
     WrapValidator,
     field_validator,
+    model_validator,
 )
 
+from agents.function_tool import FunctionTool
 from agents.message import ConfigurationUpdate, Item
 from agents.requested_server import RequestedServer
 from agents.turn import TOKENS_MAX, Compacting, FileSearch, Turn
@@ -192,6 +195,20 @@ class ResponseRequest(TieredRequest):
             raise ValueError("a background response must be stored")
         return value
 
+    @model_validator(mode="after")
+    def _makes_tools(self) -> Self:
+        """Here, since a long body is validated in a thread: ten thousand tools take 0.1 s."""
+        _ = self.functions, self.tools_echo
+        return self
+
+    @cached_property
+    def functions(self) -> tuple[FunctionTool, ...]:
+        return tuple(function for tool in self.tools or () for function in tool.functions)
+
+    @cached_property
+    def tools_echo(self) -> list[dict[str, Any]]:
+        return [tool.echo() for tool in self.tools or ()]
+
     @property
     def streamed(self) -> bool:
         """Whether the client reads events while the response is made."""
@@ -270,7 +287,7 @@ class ResponseRequest(TieredRequest):
             input=items,
             history=history,
             instructions=self.instructions,
-            functions=tuple(function for tool in tools for function in tool.functions),
+            functions=self.functions,
             tool_searches=tuple(each for tool in tools if isinstance(tool, ToolSearchTool) for each in tool.searches),
             server_tools=tuple(tool.name for tool in tools if isinstance(tool, ServerTool)),
             file_search=None if self.only_reads else self._file_search,

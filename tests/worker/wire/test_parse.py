@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from typing import Any
+from uuid import uuid4
 
 import orjson
 import pytest
@@ -19,6 +20,7 @@ from worker.wire.chat_request import ChatRequest
 from worker.wire.function_tools import FunctionToolParam
 from worker.wire.items import ItemReference, MessageItem
 from worker.wire.messages_request import MessagesRequest
+from worker.wire.response import ResponseFrame
 from worker.wire.response_request import CreateMessage, ResponseRequest
 from worker.wire.strict import SHORT_BYTES_MAX, Strict, parse, parsed
 from worker.wire.text_inputs import EmbeddingsRequest
@@ -192,6 +194,18 @@ def test_an_mcp_server_is_refused_by_the_name_of_its_field(broken: Any, param: s
 
 
 FAR: dict[str, Any] = {"type": "url", "name": "far", "url": "https://tools.example/mcp"}
+
+
+async def test_the_tools_of_a_long_body_are_made_in_the_thread_that_reads_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Five thousand would hold up all streams for 60 ms."""
+    tools = [{**FUNCTION, "name": f"f{n}", "description": "x" * 100, "defer_loading": True} for n in range(500)]
+    body = await parsed(ResponseRequest, orjson.dumps({"input": "Hi", "tools": tools}))
+    for made in ("of", "echo"):
+        monkeypatch.delattr(FunctionToolParam, made)
+    assert len(body.turn(uuid4(), (), ()).functions) == len(ResponseFrame(body, "m").started()["tools"]) == 500
+    assert len(body.with_headers({"X-Firsttoken-Hints": "false"}, frozenset()).functions) == 500
+
+
 TICKETS = {"type": "mcp", "server_label": "tickets", "server_url": "https://tickets.example/mcp"}
 
 
