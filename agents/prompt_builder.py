@@ -8,7 +8,9 @@ from functools import partial
 from typing import Any, TypeAlias
 from uuid import UUID
 
-from agents.message import Item, pictures_in
+from agents.errors import InvalidTurn
+from agents.message import FunctionCall, Item, Message, pictures_in
+from agents.parser.dialect import Dialect, Format
 from agents.progress import Progress
 from agents.prompt import assemble, before_question, bytes_of, decoded, renders_fast, shortened
 from agents.router import Candidate
@@ -17,7 +19,7 @@ from agents.tools.tool_search import tool_search
 from agents.turn import Turn
 from inference.errors import TextTooLong, UnseenPicture
 from inference.picture import Picture, Pixels
-from inference.prompt import PromptTokens, Rendered, Segment
+from inference.prompt import Part, PromptTokens, Rendered, Segment
 from retrieval.passage import Passage
 
 # The pixels of a tenant's picture. Raises UnseenPicture.
@@ -78,7 +80,9 @@ class PromptBuilder:
             return Rendered(turn.prompt)
         conclude = progress.concluding is not None
         shown = None if progress.turns_dropped else progress.offer.shown  # an item that is gone may have added a tool
-        return await self.render(turn, candidate, progress.output, progress.passages, shown, conclude=conclude)
+        rendered = await self.render(turn, candidate, progress.output, progress.passages, shown, conclude=conclude)
+        has_begun = any(isinstance(item, (Message, FunctionCall)) for item in progress.output)
+        return _continued(rendered, turn.beginning, candidate.dialect) if turn.beginning and not has_begun else rendered
 
     async def unshortened(self, progress: Progress, candidate: Candidate) -> PromptTokens:
         """Its token ids. Raises InvalidTurn, InvalidTemplate, TextTooLong."""
@@ -162,3 +166,12 @@ class PromptBuilder:
             progress.drop_passage()
             return True
         return False
+
+
+def _continued(rendered: Rendered, beginning: str, dialect: Dialect) -> Rendered:
+    """The prompt with the beginning of the answer, behind reasoning that the template opened. Raises InvalidTurn."""
+    if dialect.format is Format.HARMONY:
+        raise InvalidTurn("This model begins each message anew: it cannot continue one.", param="messages")
+    thoughts, end = dialect.thoughts, rendered[-1].text if rendered else ""
+    closing = [Segment(f"{thoughts.close}\n\n", trusted=True)] if thoughts and dialect.opens_thought(end) else []
+    return Rendered([*rendered, *closing, Segment(beginning, trusted=False, part=Part.QUESTION)], rendered.rewrites)

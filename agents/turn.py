@@ -18,9 +18,10 @@ from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from agents.errors import InvalidTurn
 from agents.events import Usage
 from agents.function_tool import FunctionTool, qualified
-from agents.message import Item, ToolListing
+from agents.message import Item, Message, ToolListing
 from agents.tool import ServerTool
 from inference.frozen import changed, dataclass
 from inference.generation import NO_DEADLINE, Due, Generation, Priority, Sampling
@@ -222,6 +223,7 @@ class Turn:
     input: tuple[Item, ...]
     history: tuple[Item, ...] = ()
     prompt: tuple[Segment, ...] = ()  # in place of all items: continued as it is, without template and tools
+    beginning: str = ""  # of the answer, which goes on from it and does not repeat it
     instructions: str | None = None
     functions: tuple[FunctionTool, ...] = ()
     server_tools: tuple[str, ...] = ()  # names in the toolbox
@@ -263,6 +265,17 @@ class Turn:
         if allowed is not None:
             allowed = frozenset(name for each in allowed for name in of.get(each, [each]))
         return changed(self, functions=functions, servers=tuple(servers), tool_choice=choice, allowed_tools=allowed)
+
+    @property
+    def continued(self) -> Turn:
+        """The turn whose answer goes on from the last message, which is the assistant's. Raises InvalidTurn."""
+        last = self.input[-1] if self.input else None
+        if not (isinstance(last, Message) and last.role == "assistant" and last.text):
+            raise InvalidTurn("The last message has no text of the assistant to be continued.", param="messages")
+        if self.answer_format is not None or self.tool_choice not in ("auto", "none"):
+            reason = "leave out the format and the tool choice, or the last message"
+            raise InvalidTurn(f"An answer of a required form continues no message: {reason}.", param="messages")
+        return changed(self, input=self.input[:-1], beginning=last.text)
 
     @property
     def salt(self) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from agents.errors import InvalidTurn
 from agents.events import ReasoningDelta
 from agents.message import FunctionCall, FunctionCallOutput, Message, Reasoning
 from agents.payload import from_payload, to_payload
@@ -89,18 +90,32 @@ async def test_a_thought_that_never_ends_leaves_an_unfinished_turn() -> None:
     assert ran.finished.status == "incomplete"
 
 
-async def test_a_prompt_that_opens_a_thought_is_continued() -> None:
-    class Opened(ScriptedModel):
-        def render(
-            self,
-            messages: Sequence[ChatMessage],
-            tools: Sequence[Mapping[str, Any]] = (),
-            switches: Mapping[str, Value] = NO_OPTIONS,
-            *,
-            salt: str = "",
-        ) -> Rendered:
-            return Rendered([*super().render(messages, tools, salt=salt), Segment("<think>\n", trusted=True)])
+class Opened(ScriptedModel):
+    def render(
+        self,
+        messages: Sequence[ChatMessage],
+        tools: Sequence[Mapping[str, Any]] = (),
+        switches: Mapping[str, Value] = NO_OPTIONS,
+        *,
+        salt: str = "",
+    ) -> Rendered:
+        return Rendered([*super().render(messages, tools, salt=salt), Segment("<think>\n", trusted=True)])
 
+
+async def test_an_answer_that_goes_on_from_its_beginning_begins_behind_the_thought_that_is_opened() -> None:
+    model = Opened([" am well.\n"], chat_template=THINKS)
+    ran = await run(model, asked(beginning="Hello, I"))
+    assert ran.answer == " am well.\n"
+    assert model.prompts[0].endswith("<assistant><think>\n</think>\n\nHello, I")
+
+
+async def test_a_model_whose_messages_have_headers_continues_none() -> None:
+    model = ScriptedModel(["Hi"], chat_template="<|channel|>")
+    with pytest.raises(InvalidTurn, match="begins each message anew"):
+        await run(model, asked(beginning="Hello, I"))
+
+
+async def test_a_prompt_that_opens_a_thought_is_continued() -> None:
     ran = await run(Opened(["Hm.</think>Yes."], chat_template=THINKS), asked())
     thought, answer = ran.output
     assert isinstance(thought, Reasoning) and thought.text == "Hm."

@@ -293,6 +293,9 @@ class ChatRequest(ChoicesRequest, TieredRequest):
     reasoning_effort: Effort | None = None
     verbosity: Verbosity | None = None
     prediction: PredictedContent | None = None
+    # As vLLM names them: the answer goes on from the last message, which is the assistant's.
+    continue_final_message: bool | None = None
+    add_generation_prompt: bool | None = None
     modalities: Annotated[list[str] | None, only(None, ["text"])] = None
     prompt_cache_retention: CacheRetention = None
     prompt_cache_options: PromptCacheOptions | None = None
@@ -307,6 +310,13 @@ class ChatRequest(ChoicesRequest, TieredRequest):
     def _comes_with_logprobs(cls, value: int | None, info: ValidationInfo) -> int | None:
         if value and not info.data.get("logprobs"):
             raise ValueError("it requires logprobs to be true")
+        return value
+
+    @field_validator("add_generation_prompt")
+    @classmethod
+    def _begins_or_continues(cls, value: bool | None, info: ValidationInfo) -> bool | None:
+        if value is not None and value is bool(info.data.get("continue_final_message")):
+            raise ValueError("it is the opposite of continue_final_message")
         return value
 
     @property
@@ -328,7 +338,7 @@ class ChatRequest(ChoicesRequest, TieredRequest):
 
     def turn(self, tenant_id: UUID) -> Turn:
         """The turn of the first choice."""
-        return Turn(
+        turn = Turn(
             tenant_id=tenant_id,
             input=tuple(item for message in self.messages for item in message.items()),
             functions=tuple(tool.definition for tool in self.tools or ()),
@@ -346,6 +356,7 @@ class ChatRequest(ChoicesRequest, TieredRequest):
             hints=self.hints,
             caps=changed(self.caps, tokens=self._tokens_max, thought_tokens=self.thought_tokens),
         )
+        return turn.continued if self.continue_final_message else turn
 
     @property
     def _tokens_max(self) -> int | None:

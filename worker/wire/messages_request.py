@@ -21,7 +21,16 @@ from agents.requested_server import RequestedServer
 from agents.turn import AnswerFormat, Turn, TurnServer
 from inference.prompt import Effort, TemplateOptions
 from worker.wire import limits
-from worker.wire.messages_content import BILLING, GivenMessage, MessageParam, SaidMessage, SystemContent, items_of, said
+from worker.wire.messages_content import (
+    BILLING,
+    GivenMessage,
+    MessageParam,
+    SaidMessage,
+    SystemContent,
+    TextBlock,
+    items_of,
+    said,
+)
 from worker.wire.messages_tools import (
     CustomTool,
     DefinedTool,
@@ -103,8 +112,9 @@ class MessagesInput(GenerationParameters, Lenient):
     @field_validator("messages")
     @classmethod
     def _asks(cls, value: list[MessageParam]) -> list[MessageParam]:
-        if value[-1].role == "assistant":
-            raise ValueError("the last message must be the user's: a message of the assistant is not continued here")
+        last = value[-1]
+        if isinstance(last, SaidMessage) and not all(isinstance(block, TextBlock) for block in last.content):
+            raise ValueError("the last message must be the user's, or text of the assistant to be continued")
         return value
 
     @field_validator("system")
@@ -170,7 +180,7 @@ class MessagesInput(GenerationParameters, Lenient):
         choice, functions = self.tool_choice, tuple(tool.definition for tool in self._customs)
         changes = ToolChanges((*functions, *(function for server in servers for function in server.functions)))
         items = items_of(self.messages, changes)
-        return Turn(
+        turn = Turn(
             tenant_id=tenant_id,
             input=items,
             instructions=said(self.system or (), "\n\n") or None,
@@ -183,6 +193,7 @@ class MessagesInput(GenerationParameters, Lenient):
             sampling=self.drawn,
             switches=self.switches,
         ).using(servers)
+        return turn.continued if self.messages[-1].role == "assistant" else turn
 
     @property
     def _format(self) -> AnswerFormat | None:

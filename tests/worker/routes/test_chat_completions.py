@@ -51,6 +51,24 @@ async def test_a_completion_as_a_whole(database: Database) -> None:
     assert completion["usage"]["total_tokens"] > completion["usage"]["completion_tokens"] > 0
 
 
+async def test_the_last_message_is_continued_where_that_is_asked(database: Database) -> None:
+    model = ScriptedModel([" am well."], name=MODEL)
+    body = {"model": MODEL, "messages": [USER, {"role": "assistant", "content": "Hello, I"}]}
+    asked = {**body, "continue_final_message": True, "add_generation_prompt": False}
+    async with answering(database, model=model) as client:
+        (choice,) = (await post(client, URL, asked))["choices"]
+        await post(client, URL, body)
+        wrong = [
+            {**asked, "add_generation_prompt": True},
+            {**asked, "messages": [USER]},
+            {**asked, "response_format": {"type": "json_object"}},
+        ]
+        refused = [(await post(client, URL, each, 400))["error"]["param"] for each in wrong]
+    assert choice["message"]["content"] == " am well."
+    assert model.prompts == ["<user>hello\n<assistant>Hello, I", "<user>hello\n<assistant>Hello, I\n<assistant>"]
+    assert refused == ["add_generation_prompt", "messages", "messages"]
+
+
 async def test_files_are_read_as_in_responses_and_pictures_refused(database: Database) -> None:
     model = ScriptedModel(["I see."], name=MODEL)
     picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo=", "detail": "low"}}

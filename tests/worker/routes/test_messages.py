@@ -20,6 +20,7 @@ USER = {"role": "user", "content": "hello"}
 ASK: dict[str, Any] = {"model": MODEL, "max_tokens": 100, "messages": [USER]}
 TOOL = {"name": "get_weather", "input_schema": {"type": "object", "properties": {"city": {"type": "string"}}}}
 PICTURE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "iVBORw0KGgo="}}
+CALLED = {"type": "tool_use", "id": "toolu_1", "name": "get_weather", "input": {}}
 RESULT = {"type": "tool_result", "tool_use_id": "toolu_1"}
 CALL = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Oslo"}}\n</tool_call>'
 THINKING = "{% if enable_thinking %}<think></think>{% endif %}"
@@ -88,6 +89,16 @@ async def test_a_stream_adds_up_to_the_whole_message(database: Database, reply: 
             block.pop("signature", None)
     assert streamed == whole
     assert (whole["type"], whole["role"], whole["model"]) == ("message", "assistant", MODEL)
+
+
+async def test_an_answer_goes_on_from_the_last_message_of_the_assistant(database: Database) -> None:
+    model = ScriptedModel([" am well."], name=MODEL)
+    messages = [USER, {"role": "assistant", "content": "Hello,"}, {"role": "assistant", "content": " I"}]
+    async with answering(database, model=model) as client:
+        message = await post(client, URL, {**ASK, "messages": messages})
+        streamed = added_up(await told(client, {**ASK, "messages": messages}))
+    assert message["content"][0]["text"] == streamed["content"][0]["text"] == " am well."
+    assert model.prompts == ["<user>hello\n<assistant>Hello, I"] * 2
 
 
 async def test_the_end_says_why(database: Database) -> None:
@@ -263,7 +274,18 @@ async def test_thinking_is_switched_where_the_template_has_a_switch(database: Da
         ({"max_tokens": 0}, 400, "invalid_request_error", "max_tokens"),
         ({"model": "claude"}, 404, "not_found_error", "model"),
         ({"messages": []}, 400, "invalid_request_error", "messages"),
-        ({"messages": [USER, {"role": "assistant", "content": "{"}]}, 400, "invalid_request_error", "messages"),
+        ({"messages": [USER, {"role": "assistant", "content": ""}]}, 400, "invalid_request_error", "messages"),
+        ({"messages": [USER, {"role": "assistant", "content": [CALLED]}]}, 400, "invalid_request_error", "messages"),
+        (
+            {
+                "messages": [USER, {"role": "assistant", "content": "{"}],
+                "tools": [TOOL],
+                "tool_choice": {"type": "any"},
+            },
+            400,
+            "invalid_request_error",
+            "messages",
+        ),
         ({"messages": [{"role": "tool", "content": "x"}]}, 400, "invalid_request_error", "messages[0]"),
         ({"messages": [{"role": "user", "content": [{"type": "audio"}]}]}, 400, "invalid_request_error", "[0].content"),
         ({"messages": [USER, {"role": "user", "content": [PICTURE]}]}, 400, "invalid_request_error", "[1].content[0]"),
