@@ -237,8 +237,10 @@ async def test_no_table_is_cut(latency: Latency, open_page: OpenPage) -> None:
     page = await open_page(latency.url, **latency.options)
     await expect(page.locator("#by-cost tbody tr")).to_have_count(1)
     await expect(page.locator(".surfaces tbody tr").first).to_be_visible()
-    cut = "nodes => nodes.filter(node => node.scrollWidth > node.clientWidth).map(node => node.id)"
+    await page.locator(".trace-when").first.evaluate("(node) => { node.textContent = 'Nov 27, 11:59:59 PM'; }")
+    cut = "nodes => nodes.filter(node => node.scrollWidth > node.clientWidth).map(node => node.className)"
     for width in (1280, 390):
+        assert await page.locator(".trace-when").evaluate_all(cut) == []
         await page.set_viewport_size({"width": width, "height": 844})
         assert await page.locator(".scroll").evaluate_all(cut) == []
 
