@@ -31,6 +31,7 @@ from typing import IO
 FOLDER = Path(__file__).resolve().parent.parent
 NUMBER = struct.Struct("!i")  # the length of a request, a process, or its exit status
 POLL_S = 0.01
+BESIDE = ("numpy.random", "pytest", "unittest.mock", "tests.retrieval.patience")  # what our programs import as well
 
 
 class WarmProcess:
@@ -171,6 +172,8 @@ def main() -> None:
     for module in pkgutil.walk_packages(worker.__path__, "worker."):
         if not module.name.endswith("__main__"):
             import_module(module.name)
+    for name in BESIDE:
+        import_module(name)
     gc.freeze()
     gc.enable()
     with socket.socket(fileno=0) as requests:
@@ -178,6 +181,21 @@ def main() -> None:
         requests.detach()
 
 
+def run() -> None:
+    """Run the program, and end as an interpreter does, but for the modules: to take them apart, object by object, costs
+    more than most commands do. Processes that were not forked do it (`lifecycle/test_stop_signals.py`)."""
+    try:
+        runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+    except SystemExit as end:
+        if not isinstance(end.code, int | None):
+            raise  # with a message
+        threading._shutdown()  # type: ignore[attr-defined]  # waits for threads
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(end.code or 0)
+
+
 if __name__ == "__main__":
     main()
-    runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+    run()

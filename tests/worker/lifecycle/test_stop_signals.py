@@ -10,6 +10,7 @@ import subprocess
 import sys
 import termios
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -104,7 +105,8 @@ def test_a_first_start_that_is_interrupted_again_and_again_leaves_nothing_in_the
     assert firsttoken("migrate", "--home", str(home)).returncode == 0
 
 
-def test_a_worker_whose_terminal_is_closed_stops_in_order(home: Path) -> None:
+def test_a_worker_whose_terminal_is_closed_stops_in_order(make_home: Callable[[], Path]) -> None:
+    home = make_home()
     ours, theirs = pty.openpty()
     ready = home / "ready.json"
     command = [sys.executable, "-m", "worker", "serve", "--port", "0", "--home", str(home), "--ready-file", str(ready)]
@@ -120,7 +122,7 @@ def test_a_worker_whose_terminal_is_closed_stops_in_order(home: Path) -> None:
     os.close(theirs)
     wait_for(home, ready.name)
     os.close(ours)
-    worker.wait(STOP_TIMEOUT_S)
+    assert worker.wait(STOP_TIMEOUT_S) == 0
     assert not ready.exists()
     assert not is_listening(placement_of(home))
 
@@ -131,7 +133,8 @@ def _own_terminal(descriptor: int) -> None:
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
-def test_a_worker_told_to_stop_while_its_database_cannot_come_back_ends_in_time(home: Path) -> None:
+def test_a_worker_told_to_stop_while_its_database_cannot_come_back_ends_in_time(make_home: Callable[[], Path]) -> None:
+    home = make_home()
     worker = Worker(home, "--docs", "")
     worker.wait_until_ready()
     place = placement_of(home)
