@@ -12,6 +12,7 @@ import socket
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ import pytest
 from migrations.embedded.placement import placement_of
 from migrations.embedded.postmaster import PidFile
 from tests.serving import STOP_TIMEOUT_S, Worker
+from tests.worker.cli.test_main import firsttoken
 from worker.config import Config
 from worker.errors import StartError
 from worker.home import Home
@@ -32,15 +34,6 @@ from worker.serve import serve
 def home(make_home: Callable[[], Path]) -> Path:
     """A home that the workers of this file share, so that only the first one starts cold."""
     return make_home()
-
-
-@pytest.fixture
-def documents(tmp_path: Path) -> Path:
-    """A folder with a single one: to embed the sample documents takes most of a start."""
-    folder = tmp_path / "documents"
-    folder.mkdir()
-    (folder / "harbour.md").write_text("A berth costs 40 euros a night.")
-    return folder
 
 
 @pytest.fixture
@@ -64,27 +57,75 @@ async def json_of(http: aiohttp.ClientSession, ready: dict[str, Any], path: str)
         return await response.json()
 
 
-async def test_the_ready_file_tells_how_to_reach_a_worker(
-    http: aiohttp.ClientSession, home: Path, documents: Path
-) -> None:
+@dataclass(frozen=True)
+class Life:
+    """What a worker told from its start to its end."""
+
+    ready: dict[str, Any]
+    pid: int
+    statuses: dict[str, int]
+    page: tuple[int, str]  # behind its link: the status and the query
+    files: list[str]
+    log: str
+    left: list[Path]  # files that say how to reach it, after its end
+
+
+@pytest.fixture(scope="module")
+async def lives(home: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Life, Life]:
+    """The first one of this home, and another one, before which the documents were moved. They are a single one: to
+    embed those of ours takes most of a start."""
+    documents = tmp_path_factory.mktemp("berths") / "first"
+    documents.mkdir()
+    (documents / "harbour.md").write_text("A berth costs 40 euros a night.")
+    first = await lived(home, documents)
+    return first, await lived(home, Path(shutil.move(documents, documents.with_name("second"))))
+
+
+async def lived(home: Path, documents: Path) -> Life:
     worker = Worker(home, "--docs", str(documents))
-    ready = worker.wait_until_ready()
-    try:
-        assert ready.keys() == {"url", "api_key", "chat_url", "ops_url", "pid", "version", "model"}
-        assert ready["pid"] == worker.process.pid
-        assert await status_of(http, ready, "/readyz") == 200
-        assert await status_of(http, ready, "/v1/models") == 200
+    ready = await asyncio.to_thread(worker.wait_until_read)
+    async with aiohttp.ClientSession(cookie_jar=aiohttp.CookieJar(unsafe=True)) as http:
+        paths = ("/readyz", "/v1/models")
+        statuses = {path: await status_of(http, ready, path) for path in paths}
         async with http.get(ready["chat_url"]) as page:  # through the cookie to the page itself
-            assert (page.status, page.url.query_string) == (200, "")
+            chat = page.status, page.url.query_string
         async with http.get(ready["ops_url"]) as page:
-            assert page.status == 200
-        banner = worker.log.read_text()
-        assert banner.startswith(FIRST_START)
-        assert ready["chat_url"] in banner and ready["ops_url"] in banner and ready["api_key"] in banner
-        assert "curl" in banner and "WARNING" not in banner
-    finally:
-        assert worker.stop() == 0
-    assert not worker.ready_file.exists() and not Home(home).ready_file.exists()
+            statuses["ops"] = page.status
+        files = await json_of(http, ready, "/v1/vector_stores/docs/files")
+    assert await asyncio.to_thread(worker.stop) == 0
+    left = [path for path in (worker.ready_file, Home(home).ready_file) if path.exists()]
+    ids = [file["id"] for file in files["data"]]
+    return Life(ready, worker.process.pid, statuses, chat, ids, worker.log.read_text(), left)
+
+
+async def test_the_ready_file_tells_how_to_reach_a_worker(lives: tuple[Life, Life]) -> None:
+    life, _ = lives
+    assert life.ready.keys() == {"url", "api_key", "chat_url", "ops_url", "pid", "version", "model"}
+    assert life.ready["pid"] == life.pid
+    assert life.statuses == {"/readyz": 200, "/v1/models": 200, "ops": 200}
+    assert life.page == (200, "")
+    assert life.left == []
+
+
+async def test_the_banner_of_a_first_start_has_all_that_a_newcomer_needs(lives: tuple[Life, Life]) -> None:
+    life, _ = lives
+    assert life.log.startswith(FIRST_START)
+    assert all(life.ready[name] in life.log for name in ("chat_url", "ops_url", "api_key"))
+    assert "curl" in life.log and "WARNING" not in life.log
+
+
+async def test_a_second_start_keeps_the_key_and_has_a_new_link(lives: tuple[Life, Life]) -> None:
+    first, second = lives
+    assert FIRST_START not in second.log
+    assert first.ready["api_key"] == second.ready["api_key"]
+    assert first.ready["chat_url"].split("token=")[1] != second.ready["chat_url"].split("token=")[1]
+
+
+async def test_documents_are_stored_once_and_not_read_again_when_their_folder_has_moved(
+    lives: tuple[Life, Life],
+) -> None:
+    first, second = lives
+    assert len(first.files) == 1 and second.files == first.files
 
 
 async def test_two_workers_share_a_home_from_the_first_moment(
@@ -104,47 +145,21 @@ async def test_two_workers_share_a_home_from_the_first_moment(
     assert PidFile.read(data) is None  # the last one out stopped it
 
 
-async def test_a_second_start_keeps_the_key_and_has_a_new_link(home: Path, documents: Path) -> None:
-    starts = []
-    for _ in range(2):
-        worker = Worker(home, "--docs", str(documents))
-        starts.append(worker.wait_until_ready())
-        assert worker.stop() == 0
-    assert FIRST_START not in worker.log.read_text()
-    assert starts[0]["api_key"] == starts[1]["api_key"]
-    assert starts[0]["chat_url"].split("token=")[1] != starts[1]["chat_url"].split("token=")[1]
-
-
-async def test_documents_are_stored_once_and_not_read_again_when_their_folder_has_moved(
-    http: aiohttp.ClientSession, home: Path, documents: Path
-) -> None:
-    stored = []
-    for place in ("first", "second"):
-        documents = Path(shutil.move(documents, documents.with_name(place)))
-        worker = Worker(home, "--docs", str(documents))
-        ready = await asyncio.to_thread(worker.wait_until_read)
-        files = await json_of(http, ready, "/v1/vector_stores/docs/files")
-        stored.append([file["id"] for file in files["data"]])
-        assert worker.stop() == 0
-    assert len(stored[0]) == 1 and stored[1] == stored[0]
-
-
 async def test_questions_are_answered_before_the_sample_documents_are_read_and_a_stop_waits_for_none(
     http: aiohttp.ClientSession, home: Path, tmp_path: Path
 ) -> None:
     for name in ("lighthouse", "tide"):
         (tmp_path / f"{name}.md").write_text(f"All about the {name}.")
-    for _ in range(2):  # what the first one did not read is left for the next one
-        worker = Worker(home, "--docs", str(tmp_path), program="tests.worker.held_reader")
-        ready = worker.wait_until_ready()
-        store = await json_of(http, ready, "/v1/vector_stores/docs")
-        assert store["status"] == "in_progress" and store["file_counts"]["in_progress"] in (1, 2)
-        async with http.post(
-            f"{ready['url']}/v1/responses", json={"input": "Hello!"}, headers=authorization(ready)
-        ) as answer:
-            assert answer.status == 200
-        assert await asyncio.to_thread(worker.stop) == 0
-    (home / "read").touch()
+    worker = Worker(home, "--docs", str(tmp_path), program="tests.worker.held_reader")
+    ready = await asyncio.to_thread(worker.wait_until_ready)
+    store = await json_of(http, ready, "/v1/vector_stores/docs")
+    assert store["status"] == "in_progress" and store["file_counts"]["in_progress"] in (1, 2)
+    async with http.post(
+        f"{ready['url']}/v1/responses", json={"input": "Hello!"}, headers=authorization(ready)
+    ) as answer:
+        assert answer.status == 200
+    assert await asyncio.to_thread(worker.stop) == 0
+    (home / "read").touch()  # what the first one did not read is left for the next one
     worker = Worker(home, "--docs", str(tmp_path), program="tests.worker.held_reader")
     ready = await asyncio.to_thread(worker.wait_until_read)
     files = await json_of(http, ready, "/v1/vector_stores/docs/files")
@@ -169,15 +184,17 @@ async def test_a_revoked_local_key_is_replaced_at_the_next_start(http: aiohttp.C
     assert worker.stop() == 0
 
 
-async def test_workers_of_one_external_database_take_each_others_keys(
+async def test_workers_of_one_external_database_and_secret_take_each_others_keys(
     http: aiohttp.ClientSession, owner_dsn: str, make_empty_home: Callable[[], Path]
 ) -> None:
-    settings = ("--docs", "", "--database-url", owner_dsn, "--secret", "the same for both of them")
+    settings = ("--database-url", owner_dsn, "--secret", "the same for both of them")
     homes = [make_empty_home(), make_empty_home()]
-    workers = [Worker(home, *settings) for home in homes]
-    first, second = [worker.wait_until_ready() for worker in workers]
-    assert await status_of(http, {**second, "api_key": first["api_key"]}, "/v1/models") == 200
-    assert [worker.stop() for worker in workers] == [0, 0]
+    made = await asyncio.to_thread(firsttoken, "keys", "create", "theirs", "--home", str(homes[0]), *settings)
+    worker = Worker(homes[1], "--docs", "", *settings)
+    ready = await asyncio.to_thread(worker.wait_until_ready)
+    key = made.stdout.split("\n")[0]
+    assert key != ready["api_key"] and await status_of(http, {**ready, "api_key": key}, "/v1/models") == 200
+    assert worker.stop() == 0
     assert not any((home / "postgres").exists() for home in homes)
 
 
@@ -300,8 +317,8 @@ def _wait_for(path: Path) -> None:
         time.sleep(0.01)
 
 
-async def test_a_signal_during_the_start_ends_it(make_empty_home: Callable[[], Path]) -> None:
-    home = make_empty_home()
+async def test_a_signal_during_the_start_ends_it(make_home: Callable[[], Path]) -> None:
+    home = make_home()
     worker = Worker(home, "--docs", "")
     await asyncio.to_thread(_wait_for, home / "lock")  # made right after the worker listens to signals
     assert await asyncio.to_thread(worker.stop) == 130
