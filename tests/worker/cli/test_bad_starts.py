@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from inference.bundled import CHAT_MODEL, EMBEDDER
+from migrations.embedded.placement import placement_of
 from tests.disks import fill, root_only, small_disk
 from tests.serving import Worker
 from tests.worker.cli.test_main import complaint, firsttoken
@@ -131,7 +133,8 @@ def test_several_workers_learn_of_a_mistake_before_anything_begins(home: Path) -
     assert "there is no tool 'dice'" in line
 
 
-def test_a_worker_starts_whatever_the_files_say_that_it_can_make_again(home: Path) -> None:
+def test_a_worker_starts_whatever_the_files_say_that_it_can_make_again(make_home: Callable[[], Path]) -> None:
+    home = make_home()
     (home / "kv").mkdir()
     names = ["local.key", "worker.json", "calibrations.json", "lock", "postgres.lock", "postgres.users"]
     names += ["kv/lock", "kv/turns", "kv/0123.kv", "kv/0123.root", "kv/0123.tmp", ".secret.1.tmp"]
@@ -158,8 +161,9 @@ def test_on_a_full_disk_the_first_start_says_so(home: Path) -> None:
 
 
 @root_only
-def test_a_worker_whose_disk_ran_full_stops_in_time_and_its_next_start_says_why(home: Path) -> None:
+def test_a_worker_whose_disk_ran_full_stops_in_time_and_its_next_start_says_why(home: Path, migrated: Path) -> None:
     with small_disk(home, 400):
+        subprocess.run(["cp", "-a", migrated, placement_of(home).data], check=True)
         worker = Worker(home, "--docs", "")
         worker.wait_until_ready()
         filler = fill(home)
