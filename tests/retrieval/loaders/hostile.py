@@ -1,4 +1,5 @@
-"""Files that are small, and made to keep whoever reads them busy: what each of them once did is beside it."""
+"""Files that are small, and made to keep whoever reads them busy: what each of them once did is beside it. Large ones
+are made by the test that reads them, not wherever tests are collected."""
 
 from __future__ import annotations
 
@@ -9,31 +10,41 @@ from tests.retrieval.loaders.test_docx import make_docx
 
 CALM = (Path("calm.md"), b"# Harbour\n\nShips enter the harbour at high tide.\n")
 
-# 725 bytes of white space that was taken for the end of a line again and again: half a minute.
 TABS_MAX = 32_767  # of one string in a PDF
 TABS = 4 * TABS_MAX
-
-# 200 KB, a heading of nothing but the beginnings of links: minutes.
-BRACKETS = (Path("brackets.md"), b"# " + b"[" * 200_000 + b"\n\ntext\n")
 
 # 2.7 MB of elements in each other, though all are closed: what ends within an object ends nothing outside it. Minutes,
 # growing with the square.
 ENDLESS = (Path("endless.html"), b"<div><object></div></object>" * 100_000)
 
-# 58 KB that unpack to 60 MB of elements in each other: 2.8 GB.
-NESTED = (Path("nested.docx"), make_docx("<a>" * 20_000_000))
 
-# 88 KB whose title is told in many pieces: 48 MB, copied with each of them.
-TITLED = (Path("titled.docx"), make_docx("<w:p/>", docProps__core=f"<p><title>{'&amp;' * 12_000_000}</title></p>"))
+def brackets() -> tuple[Path, bytes]:
+    """200 KB, a heading of nothing but the beginnings of links: minutes."""
+    return Path("brackets.md"), b"# " + b"[" * 200_000 + b"\n\ntext\n"
 
-# 10 MB of nothing between two rows.
-GAPS = (Path("gaps.csv"), b"a,b\n1,2\n" + b"\n" * 9_000_000 + b"3,4\n")
 
-# 9 MB without a heading, once cut into passages in a time that grew with the square.
-UNBROKEN = (Path("unbroken.md"), b"The port is 8080, and [a link](x) says so. Words go on.\n" * 160_000)
+def nested() -> tuple[Path, bytes]:
+    """58 KB that unpack to 60 MB of elements in each other: 2.8 GB."""
+    return Path("nested.docx"), make_docx("<a>" * 20_000_000)
+
+
+def titled() -> tuple[Path, bytes]:
+    """88 KB whose title is told in many pieces: 48 MB, copied with each of them."""
+    return Path("titled.docx"), make_docx("<w:p/>", docProps__core=f"<p><title>{'&amp;' * 12_000_000}</title></p>")
+
+
+def gaps() -> tuple[Path, bytes]:
+    """10 MB of nothing between two rows."""
+    return Path("gaps.csv"), b"a,b\n1,2\n" + b"\n" * 9_000_000 + b"3,4\n"
+
+
+def unbroken() -> tuple[Path, bytes]:
+    """9 MB without a heading, once cut into passages in a time that grew with the square."""
+    return Path("unbroken.md"), b"The port is 8080, and [a link](x) says so. Words go on.\n" * 160_000
 
 
 def tabs() -> tuple[Path, bytes]:
+    """725 bytes of white space that was taken for the end of a line again and again: half a minute."""
     shown = b" Tj ".join([b"(" + b"\\t" * TABS_MAX + b")"] * (TABS // TABS_MAX))
     return Path("tabs.pdf"), pdf_showing(b"BT /F 12 Tf 72 700 Td (berth) Tj " + shown + b" Tj (fee) Tj ET")
 
