@@ -552,6 +552,17 @@ async def test_a_socket_gets_back_what_was_not_taken(database: Database) -> None
 
 
 @pytest.mark.parametrize("store", [True, False])
+async def test_a_socket_tells_that_a_response_has_ended_whether_it_was_stored_or_not(
+    database: Database, store: bool
+) -> None:
+    async with answering(database, "Hi.") as client, client.ws_connect(URL) as socket:
+        await send(socket, "create", input="Tell me.", store=store)
+        id = (await until(socket, "completed"))["response"]["id"]
+        await send(socket, "steer", previous_response_id=id, input=LESS)
+        assert (await until(socket, "steer.failed"))["error"]["code"] == "response_already_completed"
+
+
+@pytest.mark.parametrize("store", [True, False])
 async def test_on_a_socket_it_waits_for_the_outputs_of_the_caller(database: Database, store: bool) -> None:
     model = Talk([CALLS_MINE], name=MODEL)
     async with answering(database, model=model) as client, client.ws_connect(URL) as socket:

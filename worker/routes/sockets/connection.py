@@ -17,7 +17,7 @@ from uuid import UUID
 import orjson
 from aiohttp import WSCloseCode, WSMsgType, web
 
-from agents.errors import WaitsForCaller
+from agents.errors import TurnOver, WaitsForCaller
 from agents.function_tool import PLAIN
 from agents.message import Compaction, ConfigurationUpdate, FileSearchCall, FunctionCall, Item, ToolListing
 from agents.payload import OUTPUT_TYPES
@@ -325,6 +325,8 @@ class Connection:
                 type = "invalid_request_error"
                 raise ApiError(404, text, type=type, param="previous_response_id", code="response_not_found")
             lane, run = found, found.run
+            if run.ended and not run.turn.frame.request.stored:  # nobody else knows that it was there
+                raise TurnOver(run.id)
             said = await self._services.attachments.items(tenant_id, body.input, "input")
             accepted = await self._runs.steer(tenant_id, run.id, said, stop_tools=body.stop_tools)
         except Exception as error:  # top-level boundary: the connection survives what is refused
