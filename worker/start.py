@@ -19,7 +19,6 @@ from agents.origin import origins_of
 from agents.router import Candidate
 from agents.store import ConversationSearch, ConversationStore, ResponseStore, ShareStore
 from agents.tools import builtin_toolbox
-from agents.turn import Caps
 from inference.embedding.cross_encoder import CrossEncoder
 from inference.embedding.registry import Embedders
 from inference.provisioning.catalogue import SMOL_CHAT, find
@@ -64,7 +63,7 @@ from worker.runs.manager import Runs
 from worker.runs.presence import Presence
 from worker.runs.queue_store import QueueStore
 from worker.runs.record import Targets
-from worker.runs.run_services import McpServers
+from worker.runs.run_services import McpServers, caps_of
 from worker.runs.running_store import RunningStore
 from worker.runs.steering_store import SteeringStore
 from worker.serve import Parts
@@ -313,7 +312,7 @@ def _assemble(
         daily_budgets=DailyBudgets(telemetry.traces.spending.of_key, telemetry.flush),
         targets=Targets.parse(config.targets).with_those_of(surfaces),
         surfaces=surfaces,
-        caps=Caps(seconds=config.answer_s, tokens=config.answer_tokens, thought_tokens=config.thought_tokens),
+        caps=caps_of(config),
         waits=config.late == WAIT,
         agent_registry=agent_registry,
         canaries=Canaries(CanaryStore(database), partial(keys.tenant, LOCAL_TENANT)),

@@ -16,7 +16,6 @@ from yarl import URL
 
 from agents.router import ModelRegistry
 from agents.store import ConversationSearch, ConversationStore, ShareStore
-from agents.turn import Caps
 from inference.embedding.embedder import Embedder
 from inference.embedding.registry import Embedders
 from migrations.pool import Database
@@ -47,6 +46,7 @@ from worker.runs.manager import Runs
 from worker.runs.presence import Presence
 from worker.runs.queue_store import QueueStore
 from worker.runs.record import Targets
+from worker.runs.run_services import caps_of
 from worker.runs.running_store import RunningStore
 from worker.runs.steering_store import SteeringStore
 from worker.services import Services
@@ -123,7 +123,7 @@ def make_services(database: Database, config: Config | None = None) -> Services:
         daily_budgets=DailyBudgets(telemetry.traces.spending.of_key, telemetry.flush),
         canaries=Canaries(CanaryStore(database), partial(keys.tenant, LOCAL_TENANT)),
         targets=Targets.parse(config.targets),
-        caps=Caps(seconds=config.answer_s, tokens=config.answer_tokens, thought_tokens=config.thought_tokens),
+        caps=caps_of(config),
         waits=config.late == WAIT,
         supervisor=supervisor,
     )

@@ -20,6 +20,7 @@ from worker.errors import StartError
 from worker.home import Home
 from worker.lifecycle.agent_files import read_agents
 from worker.runs.record import Targets
+from worker.runs.run_services import caps_of
 
 LIMITS = (*(each.name for each in fields(Caps)), "answer_tokens", "answer_s")
 RATES = ("requests_per_minute", "tokens_per_minute")
@@ -57,8 +58,7 @@ def policy(key: ApiKey, surface: Surface, config: Config) -> str:
     bounds = KeyLimits.model_validate(dict(key.bounds))
     principal = Principal(NOBODY, key.id, key.scopes, "api_key", bounds)
     turn = surface.applied(principal.bounded(Turn(NOBODY, ())))
-    caps = Caps(seconds=config.answer_s, tokens=config.answer_tokens, thought_tokens=config.thought_tokens)
-    limits = turn.limits.capped(caps, Owner.SERVER)
+    limits = turn.limits.capped(caps_of(config), Owner.SERVER)
     rates = [f"{getattr(bounds, name)} {name.replace('_', ' ')}" for name in RATES if getattr(bounds, name)]
     last = [f"late {surface.late or config.late}", *rates]
     best = surface.capped(principal.best_class)

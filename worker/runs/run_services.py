@@ -15,6 +15,7 @@ from agents.requested_server import RequestedServer, RequestedServers
 from agents.turn import Caps, TurnServer
 from inference.trace import Trace
 from worker.auth.principal import Principal
+from worker.edge.limit_settings import LimitSettings
 from worker.engines.model_aliases import ModelAliases
 from worker.errors import ApiError
 from worker.lifecycle.supervisor import Supervisor
@@ -39,6 +40,11 @@ if TYPE_CHECKING:
     from worker.runs.running_store import RunningStore
     from worker.runs.steering_store import SteeringStore
     from worker.telemetry.telemetry import Telemetry
+
+
+def caps_of(settings: LimitSettings) -> Caps:
+    """What the operator allows every turn."""
+    return Caps(seconds=settings.answer_s, tokens=settings.answer_tokens, thought_tokens=settings.thought_tokens)
 
 
 @dataclass(frozen=True, slots=True)
