@@ -14,25 +14,18 @@ from agents.tools.calculator import calculator
 from agents.tools.convert_units import convert_units
 from agents.tools.current_time import current_time
 from training.functions import Call
-from training.values import POOLS, SMALL, Chooser, capital, lines, sections
+from training.values import MIXTURE, POOLS, Chooser, capital, halves, in_words, lines
 
 SCHEMAS = [tool.schema for tool in (calculator, current_time, convert_units)]
 LARGEST = 1e9  # longer results teach nothing but digits
-ZONES = dict(line.split("|") for line in lines("zones.txt"))
+ZONES = [line.split("|") for line in lines("zones.txt")]
 UNITS = [line.split("|") for line in lines("units.txt")]
 DEGREES = ("celsius", "fahrenheit", "kelvin")
-ASKED = sections("requests.txt")
 # words, expression, and the answer of a story, in which {r} is the result
-SUMS, STORIES, AFTER = ([line.split(" => ") for line in ASKED[name]] for name in ("sums", "stories", "after"))
+SUMS, STORIES, AFTER = map(halves, ("sums", "stories", "after"))
 NUMBERS = {"a": (2, 9999), "b": (2, 999), "c": (1, 60), "d": (2, 40), "e": (2, 6)}  # c is a percentage
-STORY_SHARE, DATE_SHARE, HERE_SHARE = 0.4, 0.4, 0.08  # of the sums; of the clocks
-HERE = {"date": "today", "time": "now", "tomorrow": "tomorrow here"}  # without a place
 TOLD = {"The": "date", "Tomorrow": "tomorrow"}  # begin the answers to these kinds
-BARE_SHARE = 0.3  # of the amounts of another conversion come without a unit
-SPELLED_SHARE = 0.1  # of the numbers are in words
 PERCENT = re.compile(r"([\d.]+) \* [\d.]+ / 100")
-TENS = ["twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"]
-TEENS = ["thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,31 +45,31 @@ class Asked:
         """The same kind of thing once more, as in "and in London?"."""
         match self.call["name"]:
             case "current_time":
-                return time(choose, "time_again", TOLD.get(self.answer.split()[0], "time"))
+                return time(choose, "time again", TOLD.get(self.answer.split()[0], "clock"))
             case "calculator":
                 share = PERCENT.fullmatch(self.call["arguments"]["expression"])
                 if share and choose.chance(0.6) and (made := _share(choose, share[1])):
                     return made
-                return (choose.chance(0.5) and _after(choose, self)) or sum_(choose, "sum_again")
+                return (choose.chance(0.5) and _after(choose, self)) or sum_(choose, "sum again")
         value, source, last = self.call["arguments"].values()
         units = [unit for line in UNITS if source in line for unit in line if unit not in (source, last)]
         if units and choose.chance(0.5):
-            return _converted(choose.pick(ASKED["other_unit"]), value, source, choose.pick(units))
+            return _converted(choose.pick(POOLS["other unit"]), value, source, choose.pick(units))
         if choose.chance(0.6):
             told, value = _amount(choose)
-            told = told if choose.chance(BARE_SHARE) else f"{told} {source}"
-            return _converted(choose.pick(ASKED["other_amount"]).format(told), value, source, last)
+            told = told if choose.chance("bare") else f"{told} {source}"
+            return _converted(choose.way("other amount", told), value, source, last)
         made = conversion(choose)
-        return replace(made, text=choose.pick(ASKED["conversion_again"]).format(made.thing))
+        return replace(made, text=choose.way("conversion again", made.thing))
 
 
 def sum_(choose: Chooser, form: str = "sum") -> Asked:
     """A sum in a sentence of a section of requests.txt, or a story."""
-    story = form == "sum" and choose.chance(STORY_SHARE)
+    story = form == "sum" and choose.chance("story")
     while True:
         words, expression, *answer = choose.pick(STORIES if story else SUMS)
         named, thing = _filled(choose, words)
-        text = thing if story else choose.pick(ASKED[form]).format(thing)
+        text = thing if story else choose.way(form, thing)
         told = answer[0].format(**named) if answer else f"{capital(thing)} is {{r}}."
         asked = _calculated(text, expression.format(**named), told, "that" if story else thing)
         if asked is not None and not (story and "-" in asked.answer):
@@ -86,8 +79,8 @@ def sum_(choose: Chooser, form: str = "sum") -> Asked:
 def _share(choose: Chooser, whole: str) -> Asked | None:
     """Another percentage of the same."""
     share = _number(choose, *NUMBERS["c"])
-    text, told = choose.pick(ASKED["other_share"]).format(share), f"{share}% of {whole}"
-    return _calculated(text, f"{whole} * {share} / 100", f"{told} is {{r}}.", told)
+    told = f"{share}% of {whole}"
+    return _calculated(choose.way("other share", share), f"{whole} * {share} / 100", f"{told} is {{r}}.", told)
 
 
 def _after(choose: Chooser, before: Asked) -> Asked | None:
@@ -102,8 +95,8 @@ def _after(choose: Chooser, before: Asked) -> Asked | None:
 def _filled(choose: Chooser, words: str) -> tuple[dict[str, str], str]:
     """What stands for the names in an expression, and the words with it."""
     numbers = {name: _number(choose, *limits) for name, limits in NUMBERS.items()}
-    numbers["s"] = str(choose.between(2, 40) ** 2)
-    others = {"n": choose.word("first"), "y": str(choose.between(40, 99)), "r": "{r}"}
+    numbers["s"] = str(choose.randint(2, 40) ** 2)
+    others = {"n": choose.word("first"), "y": str(choose.randint(40, 99)), "r": "{r}"}
     told = {name: _written(choose, number) for name, number in numbers.items()}
     return numbers | others, words.format(**told, **others)
 
@@ -111,30 +104,18 @@ def _filled(choose: Chooser, words: str) -> tuple[dict[str, str], str]:
 def _number(choose: Chooser, low: int, high: int) -> str:
     top = min(high, choose.pick((20, 100, 1000, high)))
     if high > 60 and choose.chance(0.12):
-        return f"{round(choose.random.uniform(low, top), choose.pick((1, 2))):g}"
+        return f"{round(choose.uniform(low, top), choose.pick((1, 2))):g}"
     if high > 1000 and choose.chance(0.2):
-        return str(choose.between(1, 900) * choose.pick((100, 1000, 1250)))
-    return str(choose.between(low, top))
+        return str(choose.randint(1, 900) * choose.pick((100, 1000, 1250)))
+    return str(choose.randint(low, top))
 
 
 def _written(choose: Chooser, number: str) -> str:
     """With thousands separators, as people write large numbers, or in words."""
     whole, point, rest = number.partition(".")
-    if not point and choose.chance(SPELLED_SHARE):
-        return _spelled(int(whole))
+    if not point and choose.chance("in_words"):
+        return in_words(int(whole))
     return number if len(whole) < 4 or choose.chance(0.3) else f"{int(whole):,}{point}{rest}"
-
-
-def _spelled(number: int) -> str:
-    """In words, below a million."""
-    for size, name in ((1000, "thousand"), (100, "hundred")):
-        if number >= size:
-            head, rest = divmod(number, size)
-            return f"{_spelled(head)} {name}{f' {_spelled(rest)}' if rest else ''}"
-    if number < 20:
-        return [*SMALL, *TEENS][number]
-    ten, one = divmod(number, 10)
-    return TENS[ten - 2] + (f"-{SMALL[one]}" if one else "")
 
 
 def _calculated(text: str, expression: str, answer: str, thing: str) -> Asked | None:
@@ -149,18 +130,17 @@ def _calculated(text: str, expression: str, answer: str, thing: str) -> Asked | 
 
 
 def time(choose: Chooser, form: str = "", kind: str = "") -> Asked:
-    """A clock; `kind` is "date", "time", "tomorrow" or "both"."""
-    kind = kind or (choose.pick(("both", "date", "date", "date", "tomorrow")) if choose.chance(DATE_SHARE) else "time")
-    place, zone = choose.pick(list(ZONES.items()))
-    text = choose.pick(ASKED[form or kind]).format(place)
-    if not form and kind in HERE and choose.chance(HERE_SHARE * (6 if kind == "tomorrow" else 1)):
+    """A clock; `kind` is "date", "clock", "tomorrow" or "both"."""
+    kind = kind or (choose.pick(("both", "date", "date", "date", "tomorrow")) if choose.chance("dates") else "clock")
+    place, zone = choose.pick(ZONES)
+    text = choose.way(form or f"{kind} in", place)
+    if not form and kind != "both" and choose.chance(MIXTURE["here"] * (6 if kind == "tomorrow" else 1)):
         place = zone = "UTC"
-        text = choose.pick(ASKED[HERE[kind]])
-    today = date(choose.between(2024, 2031), choose.between(1, 12), choose.between(1, 28))
-    clock = f"{choose.between(0, 23):02d}:{choose.between(0, 59):02d}"
+        text = choose.way(f"{kind} here")
+    today = date(choose.randint(2024, 2031), choose.randint(1, 12), choose.randint(1, 28))
+    clock = f"{choose.randint(0, 23):02d}:{choose.randint(0, 59):02d}"
     result = {"timezone": zone, "date": str(today), "time": clock}
-    told = choose.pick(POOLS[f"told {kind}"])
-    answer = told.format(place=place, tomorrow=today + timedelta(1), **result)
+    answer = choose.way(f"told {kind}", place=place, tomorrow=today + timedelta(1), **result)
     return _asked(text, "current_time", {"timezone": zone}, result, answer, place)
 
 
@@ -169,7 +149,7 @@ def conversion(choose: Chooser) -> Asked:
     while True:
         source, target = choose.some(choose.pick(UNITS), 2)
         told, value = _amount(choose)
-        forms = ASKED["convert"] + ASKED["degrees"] * 3 * (source in DEGREES)
+        forms = POOLS["convert"] + POOLS["degrees"] * 3 * (source in DEGREES)
         text = choose.pick(forms).format(v=told, f=source, t=target)
         made = _converted(text, value, source, target)
         if json.loads(made.result)["result"] != value:  # else two names of one unit

@@ -8,41 +8,26 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import cycle
 from pathlib import Path
-from random import Random
 from typing import Any, Literal
 
-from training import builtin, functions, passages, plural, tasks
+from training import builtin, functions, plural, questions, tasks
 from training.functions import Call, Function, Request, Tool, spaced, typed
 from training.joined import joined, woven
 from training.talk import Talk
-from training.values import POOLS, Chooser, lines, lowered
+from training.values import MIXTURE, POOLS, Chooser, Unfit, lines, lowered
 
 Message = dict[str, Any]  # as chat completions have them
 Split = Literal["train", "test"]
 
 HELD_OUT = 12  # every so many-th function is for the test alone
-SERVICES_SHARE = 0.1  # of the trees have functions of real services
-DETAILED_SHARE = 0.2  # of the trees have functions whose requests tell much in passing
-PLURAL_SHARE = 0.15  # of the trees have functions of which people ask several things at once
-SIMILAR_SHARE = 0.65  # of the trees have functions of one subject
-SEVERAL_SHARE = 0.25  # of the tools in a message are called more than once
-WOVEN_SHARE = 0.5  # of such messages are about the same thing, where the tools share one
-AGAIN_SHARE = 0.15  # of such messages come back to a tool
 CALLS_MAX = 6  # in a message
-DISTRACTED_SHARE = 0.3  # of the requests to the page come with passages that say nothing of them
-BETWEEN_SHARE = 0.15  # of those that follow another one
 RELATED = 8  # functions that stand together in the list are of one subject
-EARLIER_SHARE, DIALOGUE_SHARE, TASK_SHARE = 0.12, 0.2, 0.4  # of the questions, and of the talk
-NEAR_SHARE = 0.5  # of the requests without a fitting tool, where near_misses.txt has some
 ALIKE_SHARE = 0.3  # of the words of a description
 VERBS = frozenset(POOLS["verb"])  # in the names of functions: those that say not what it is about
-TOOLS = (1, 1, 1, 2, 2, 2, 3, 3, 4)
-# kinds of branches, with one tool and with several
-ALONE = {"one": 8, "several": 6, "declined": 4, "unspecified": 1, "talked": 2}
-BESIDE = {"one": 8, "several": 5, "different": 10, "declined": 7, "unspecified": 1, "talked": 3}
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +52,7 @@ class Conversations:
     """Seeded: the same seed writes the same trees. `split` says which functions may be used."""
 
     def __init__(self, seed: str, split: Split = "train") -> None:
-        self.choose = Chooser(Random(seed))
+        self.choose = Chooser(seed)
         everyday = list(functions.read())
         self.everyday = _kept(everyday, split)
         self.places = {function.name: at for at, function in enumerate(everyday)}
@@ -82,16 +67,17 @@ class Conversations:
 
     def trees(self) -> Iterator[Tree]:
         while True:
-            share = self.choose.random.random()
+            share = self.choose.random()
             yield self.functions() if share < 0.6 else self.page() if share < 0.92 else self.plain()
 
     def functions(self) -> Tree:
         """Tools of a client: the calls end a branch."""
-        choose = self.choose
         tools = self._tools()
-        shares = ALONE if len(tools) == 1 else BESIDE
-        kinds = choose.random.choices([*shares], [*shares.values()], k=choose.between(7, 10))
-        branches = [made for kind in kinds if (made := getattr(self, kind)(tools))]
+        shares = MIXTURE["alone" if len(tools) == 1 else "between_several"]
+        branches = []
+        for kind in self.choose.choices([*shares], [*shares.values()], k=self.choose.randint(7, 10)):
+            with suppress(Unfit):
+                branches.append(getattr(self, kind)(tools))
         return self._tree([tool.schema for tool in tools], branches or [self.talked(tools)])
 
     def page(self) -> Tree:
@@ -100,115 +86,115 @@ class Conversations:
         schemas = choose.some(builtin.SCHEMAS, choose.pick((2, 2, 3, 3, 3))) if choose.chance(0.6) else builtin.SCHEMAS
         names = {schema["function"]["name"] for schema in schemas}
         kinds = [*[self._server] * 7, *[self._documents] * 8, *[self._talk_beside] * 9]
-        return self._tree(schemas, [choose.pick(kinds)(names) for _ in range(choose.between(6, 11))])
+        return self._tree(schemas, [choose.pick(kinds)(names) for _ in range(choose.randint(6, 11))])
 
     def plain(self) -> Tree:
         """No tools at all."""
         kinds = (self._documents, self._documents, self._talk_beside)
-        return self._tree([], [self.choose.pick(kinds)(set()) for _ in range(self.choose.between(3, 5))])
+        return self._tree([], [self.choose.pick(kinds)(set()) for _ in range(self.choose.randint(3, 5))])
 
     def _tree(self, tools: list[dict[str, Any]], branches: list[list[Message]]) -> Tree:
-        usual, *_ = systems = POOLS["system text"]
-        text = usual if self.choose.chance(0.75) else self.choose.pick(systems)
+        text = POOLS["system text"][0] if self.choose.chance(0.75) else self.choose.way("system text")
         return Tree({"role": "system", "content": text}, tools, branches)
 
     def _tools(self) -> list[Tool]:
         choose = self.choose
-        share = choose.random.random()
-        pool = self.services if share < SERVICES_SHARE else self.everyday
-        if share > 1 - DETAILED_SHARE:
+        share = choose.random()
+        pool = self.services if share < MIXTURE["services"] else self.everyday
+        if share > 1 - MIXTURE["detailed"]:
             pool = self.detailed
-        elif share > 1 - DETAILED_SHARE - PLURAL_SHARE:
+        elif share > 1 - MIXTURE["detailed"] - MIXTURE["plural"]:
             pool = self.plural
-        if choose.chance(SIMILAR_SHARE):
-            start = choose.between(0, max(0, len(pool) - RELATED))
+        if choose.chance("similar"):
+            start = choose.randint(0, max(0, len(pool) - RELATED))
             pool = pool[start : start + RELATED]
-        return [function.tool(choose) for function in choose.some(pool, choose.pick(TOOLS))]
+        return [function.tool(choose) for function in choose.some(pool, choose.count("tools"))]
 
-    def one(self, tools: list[Tool]) -> list[Message] | None:
+    def one(self, tools: list[Tool]) -> list[Message]:
         return self._request(self.choose.pick(tools).ask(self.choose))
 
-    def several(self, tools: list[Tool]) -> list[Message] | None:
+    def several(self, tools: list[Tool]) -> list[Message]:
         return self._request(plural.several(self.choose, self.choose.pick(tools)))
 
-    def different(self, tools: list[Tool]) -> list[Message] | None:
+    def different(self, tools: list[Tool]) -> list[Message]:
         """Several tools in one message, now and then one of them more than once, or two about the same thing."""
         choose = self.choose
         if len(tools) < 2:
             return self.several(tools)
         chosen = choose.some(tools, choose.pick((2, 2, 3)))
-        made = woven(choose, *chosen[:2]) if choose.chance(WOVEN_SHARE) else []
-        for tool in chosen[len(made) :] + choose.some(chosen, choose.chance(AGAIN_SHARE)):
-            asked = plural.several(choose, tool) if choose.chance(SEVERAL_SHARE) else tool.ask(choose)
-            made += [asked] if asked else []
-        return self._request(joined(choose, made)) if made else None
+        made = woven(choose, *chosen[:2]) if choose.chance("about_the_same") else []
+        for tool in chosen[len(made) :] + choose.some(chosen, choose.chance("come_back")):
+            with suppress(Unfit):
+                made.append(plural.several(choose, tool) if choose.chance("several") else tool.ask(choose))
+        return self._request(joined(choose, made))
 
-    def _request(self, request: Request | None) -> list[Message] | None:
-        """None where a call would be repeated, or there are too many."""
-        if request is None or len(request.calls) > CALLS_MAX:
-            return None
-        if len(set(map(json.dumps, request.calls))) < len(request.calls):
-            return None
+    def _request(self, request: Request) -> list[Message]:
+        """Raises Unfit where a call would be repeated, or there are too many."""
+        if not len(set(map(json.dumps, request.calls))) == len(request.calls) <= CALLS_MAX:
+            raise Unfit(request.text)
         return called(typed(self.choose, request.text), request.calls)
 
-    def declined(self, tools: list[Tool]) -> list[Message] | None:
+    def declined(self, tools: list[Tool]) -> list[Message]:
         """A request for a function that is not there: of another subject, of the same, or about the same things."""
         choose = self.choose
-        decline = choose.pick(POOLS["decline"])
+        decline = choose.way("decline")
         alone = [tool for tool in tools if not self._beside_another(tool, tools)]
         near = [(tool, text) for tool in alone for text in self.near.get(tool.function.name, ())]
-        if near and choose.chance(NEAR_SHARE):
+        if near and choose.chance("near"):
             tool, text = choose.pick(near)
-            asked = tool.filled(choose, text)
-            return exchange(typed(choose, asked), decline) if asked else None
+            return exchange(typed(choose, tool.filled(choose, text)), decline)
         pool = self.everyday if choose.chance(0.85) else self.services
         offered = {tool.function.name for tool in tools}
         if choose.chance(0.5) and (at := next((i for i, f in enumerate(pool) if f.name in offered), None)) is not None:
             pool = pool[max(0, at - RELATED) : at + RELATED]
         other = choose.pick(pool)
-        request = None if any(alike(other, tool.function) for tool in tools) else other.tool(choose).ask(choose)
+        request = None
+        if not any(alike(other, tool.function) for tool in tools):
+            with suppress(Unfit):
+                request = other.tool(choose).ask(choose)
         if choose.chance(0.2) and not other.exact:
             decline = f"I have no tool for this: {lowered(other.description.rstrip('.'))}."
-        return exchange(typed(choose, request.text), decline) if request else None
+        if request is None:
+            raise Unfit(other.name)
+        return exchange(typed(choose, request.text), decline)
 
     def _beside_another(self, tool: Tool, tools: Sequence[Tool]) -> bool:
         """Whether another of them stands near it in the list, so that it may do what this one cannot."""
-        places = [self.places.get(each.function.name, -RELATED) for each in (tool, *tools)]
-        return any(0 < abs(places[0] - place) < RELATED for place in places[1:])
+        place, *places = (self.places.get(each.function.name, -RELATED) for each in (tool, *tools))
+        return any(0 < abs(place - other) < RELATED for other in places)
 
-    def unspecified(self, tools: list[Tool]) -> list[Message] | None:
-        made = self.choose.pick(tools).unspecified(self.choose)
-        return exchange(*made) if made else None
+    def unspecified(self, tools: list[Tool]) -> list[Message]:
+        return exchange(*self.choose.pick(tools).unspecified(self.choose))
 
     def talked(self, tools: list[Tool]) -> list[Message]:
         return exchange(*self.talk.exchange(self.choose, page=False))
 
     def _talk_beside(self, names: set[str]) -> list[Message]:
         choose = self.choose
-        if (share := choose.random.random()) < DIALOGUE_SHARE + TASK_SHARE:
-            said = self.talk.dialogue(choose) if share < DIALOGUE_SHARE else choose.pick(tasks.KINDS)(choose)
-            if names and choose.chance(DISTRACTED_SHARE):  # the passages of earlier questions are gone on the platform
-                said[-1] = (passages.distracting(choose, said[-1][0]), said[-1][1])
+        if (share := choose.random()) < MIXTURE["dialogue"] + MIXTURE["task"]:
+            said = self.talk.dialogue(choose) if share < MIXTURE["dialogue"] else choose.pick(tasks.KINDS)(choose)
+            if names and choose.chance("distracted"):  # the passages of earlier questions are gone on the platform
+                said[-1] = (questions.distracting(choose, said[-1][0]), said[-1][1])
             return [message for each in said for message in exchange(*each)]
         branch = self._earlier()
         for at in range(choose.pick((1, 1, 1, 1, 2))):
             text, answer = self.talk.exchange(choose, page=True)
-            found = passages.retrieved(text)
-            if names and not at and choose.chance(2 * DISTRACTED_SHARE if found else DISTRACTED_SHARE):
-                text = passages.distracting(choose, text)
+            share = MIXTURE["distracted"] * (2 if questions.retrieved(text) else 1)
+            if names and not at and choose.chance(share):
+                text = questions.distracting(choose, text)
             branch += exchange(text, answer)
         return branch
 
     def _earlier(self) -> list[Message]:
         """Now and then a question before, whose passages are gone as on the platform."""
-        if not self.choose.chance(EARLIER_SHARE):
+        if not self.choose.chance("earlier"):
             return []
-        before = passages.ask(self.choose)
+        before = questions.ask(self.choose)
         user, assistant = exchange(before.question, before.answer)
         return [user, assistant | {"learnt": False}]
 
     def _documents(self, names: set[str]) -> list[Message]:
-        branch, asked = self._earlier(), passages.ask(self.choose)
+        branch, asked = self._earlier(), questions.ask(self.choose)
         return branch + exchange(asked.text, asked.answer)
 
     def _server(self, names: set[str]) -> list[Message]:
@@ -217,30 +203,31 @@ class Conversations:
         choose = self.choose
         asked = choose.pick(builtin.KINDS)(choose)
         if asked.call["name"] not in names:
-            return exchange(asked.text, choose.pick(POOLS["decline"]))
+            return exchange(asked.text, choose.way("decline"))
         if choose.chance(0.28):
             if choose.chance(0.35) and asked.call["name"] == "current_time":
                 return self._clocks()
             more = [choose.pick(builtin.KINDS)(choose) for _ in range(choose.pick((1, 1, 1, 2)))]
             several = [asked, *(each for each in more if each.call["name"] in names)]
-            text = joined(choose, [Request(each.text, [each.call]) for each in several]).text
-            return _done(text, several)
-        text = passages.distracting(choose, asked.text) if choose.chance(DISTRACTED_SHARE) else asked.text
-        branch = _done(text, [asked])
+            return _done(joined(choose, [Request(each.text, [each.call]) for each in several]).text, several)
+        branch = self._distracted(asked, "distracted")
         for _ in range(choose.pick((0, 0, 0, 1, 1, 2))):
             asked = asked.again(choose) if choose.chance(0.6) else choose.pick(builtin.KINDS)(choose)
             if asked.call["name"] not in names:
                 break
-            text = passages.distracting(choose, asked.text) if choose.chance(BETWEEN_SHARE) else asked.text
-            branch += _done(text, [asked])
+            branch += self._distracted(asked, "distracted_between")
         return branch + self._talk_beside(names) if choose.chance(0.1) else branch
+
+    def _distracted(self, asked: builtin.Asked, share: str) -> list[Message]:
+        choose = self.choose
+        return _done(questions.distracting(choose, asked.text) if choose.chance(share) else asked.text, [asked])
 
     def _clocks(self) -> list[Message]:
         """The time in several places, asked in one question."""
         choose = self.choose
-        clocks = [builtin.time(choose, "time", "time") for _ in range(choose.pick((2, 2, 3)))]
-        text = choose.pick(builtin.ASKED["time"]).format(choose.listed([clock.thing for clock in clocks]))
-        return _done(text, clocks)
+        clocks = [builtin.time(choose, "clock in", "clock") for _ in range(choose.pick((2, 2, 3)))]
+        form = choose.pick(POOLS["clock in"])
+        return _done(form.format(choose.listed([clock.thing for clock in clocks])), clocks)
 
 
 def _done(text: str, asked: Sequence[builtin.Asked]) -> list[Message]:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from training.values import POOLS, Chooser, Kind, Said, capital, lines, lowered
+from training.values import POOLS, Chooser, Kind, Said, Unfit, capital, lines, lowered
 
 DETAILED = "functions_3.txt"  # whose requests tell much in passing
 LIBRARIES = "functions_4.txt"  # in the manner of libraries: families of similar functions stand together
@@ -16,11 +16,7 @@ PLURAL = "functions_5.txt"  # of which people ask several things at once
 # the place in them says what is held out
 FILES = ("everyday.txt", "functions_1.txt", "functions_2.txt", DETAILED, LIBRARIES, PLURAL)
 SERVICES = "services.txt"  # operations of real services, whose names stay as they are
-OPTIONAL_SHARE = 0.8  # of the optional parameters stay in a schema
-IN_PERCENT, FRACTION_SHARE = " in percent", 0.4
-SPARE_SHARE = 0.4  # of the requests name parameters that their template does not
-WOVEN_SHARE = 0.7  # of these parameters stand inside the sentence
-CLAUSE_SHARE = 0.65  # of the clauses that a template may do without are said
+IN_PERCENT = " in percent"
 TRIES = 4  # to find a value that is not said yet
 NAMED = re.compile(r"\{(\w+(?:\.\w+)?)\}")
 CLAUSE = re.compile(r"~([^~]*)~")
@@ -31,9 +27,8 @@ PHRASE = re.compile(r"(in|at|by|around|on|for|as|to|with|without|from|of|only|no
 THIRD_PERSON = re.compile(r"([A-Z][a-z]+)(?<!s)s(?= (an?|the|all|every|each|how|what|which|whether|one|two|some)\b)")
 ORDER = re.compile(r"(?!(I|We|My|Our|A|An|The|This)\b)[^.?!]+\.")  # a sentence that "please" may stand before
 
-NOTHING: Mapping[str, Said] = {}
-
 Call = dict[str, Any]  # {"name": ..., "arguments": {...}}
+Values = Mapping[str, Said]  # of parameters, by name
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,21 +50,20 @@ class Parameter:
     def varied(self, choose: Chooser) -> Parameter:
         """Now and then with percentages as fractions."""
         percent = self.kind.text[0] in "in" and IN_PERCENT in self.description and "percent" not in self.name
-        if not percent or not choose.chance(FRACTION_SHARE):
+        if not percent or not choose.chance("fraction"):
             return self
-        described = self.description.replace(IN_PERCENT, choose.pick(POOLS["fraction"]))
-        return replace(self, description=described, scale=0.01)
+        return replace(self, description=self.description.replace(IN_PERCENT, choose.way("fraction")), scale=0.01)
 
     def schema(self, choose: Chooser) -> dict[str, Any]:
         made = self.kind.schema()
         if made["type"] == "integer" and (self.scale != 1 or choose.chance(0.2)):
             made["type"] = "number"
-        described = self.description if self.description.endswith(".") else self.description + choose.pick(("", "."))
+        described = _stopped(choose, self.description)
         schema = {"type": made.pop("type"), "description": described, **made}
         if not self.required and self.kind.text != "o" and choose.chance(0.35):
             usual = self.said(choose).value
             if choose.chance(0.5):
-                told = choose.pick(POOLS["usual value"])
+                told = choose.way("usual value")
                 schema["description"] = f"{described.rstrip('.')}. {told} {json.dumps(usual)}."
             else:
                 schema["default"] = usual
@@ -78,6 +72,20 @@ class Parameter:
     def said(self, choose: Chooser) -> Said:
         said = self.kind.said(choose, self.description)
         return said if self.scale == 1 else Said(round(said.value * self.scale, 6), said.words)
+
+    @property
+    def inner(self) -> bool:
+        """Whether it is a property of an object."""
+        return "." in self.name
+
+    @property
+    def sayable(self) -> bool:
+        """Whether its words may stand anywhere."""
+        return self.kind.text[0] not in "ol" and self.kind.text != "b"
+
+    def alone(self, said: Said) -> bool:
+        """Whether the words speak for themselves, without its name: `with pets`, `in front`."""
+        return self.kind.text.startswith("b(") or (self.kind.text[0] == "e" and bool(PHRASE.match(said.words)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,13 +103,13 @@ class Function:
 
     def tool(self, choose: Chooser) -> Tool:
         """The same under another name and with other optional parameters."""
-        kept = [p.varied(choose) for p in self.parameters if p.required or self.exact or choose.chance(OPTIONAL_SHARE)]
+        kept = [p.varied(choose) for p in self.parameters if p.required or self.exact or choose.chance("optional")]
         kept = [p for p in kept if p.name.partition(".")[0] in {each.name for each in kept}]
         if not self.exact and choose.chance(0.15):
             kept.reverse()
         name = self.name if self.exact else _renamed(choose, self.name)
         parameters: dict[str, Any] = {"type": "object", "properties": {}}
-        for each in sorted(kept, key=lambda p: "." in p.name):
+        for each in sorted(kept, key=lambda p: p.inner):
             outer, _, inner = each.name.rpartition(".")
             within = parameters["properties"][outer] if outer else parameters
             within.setdefault("properties", {})[inner] = each.schema(choose)
@@ -109,9 +117,13 @@ class Function:
                 within.setdefault("required", []).append(inner)
         if "required" not in parameters and choose.chance(0.5):
             parameters["required"] = []
-        described = self.description + ("" if self.description.endswith(".") else choose.pick(("", ".")))
-        function = {"name": name, "description": described, "parameters": parameters}
+        function = {"name": name, "description": _stopped(choose, self.description), "parameters": parameters}
         return Tool(self, name, {p.name: p for p in kept}, {"type": "function", "function": function})
+
+
+def _stopped(choose: Chooser, description: str) -> str:
+    """With a full stop or without one."""
+    return description if description.endswith(".") else description + choose.pick(("", "."))
 
 
 def _renamed(choose: Chooser, name: str) -> str:
@@ -121,7 +133,7 @@ def _renamed(choose: Chooser, name: str) -> str:
     camel = name[0] + pascal[1:]
     if dot:
         return f"{module}.{choose.pick((name, name, name, camel))}"
-    return choose.pick(POOLS["function name"]).format(snake=name, camel=camel, pascal=pascal)
+    return choose.way("function name", snake=name, camel=camel, pascal=pascal)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,51 +145,60 @@ class Tool:
     parameters: Mapping[str, Parameter]
     schema: dict[str, Any]
 
-    def ask(
-        self, choose: Chooser, known: Mapping[str, Said] = NOTHING, refer: Callable[[str], str] = str
-    ) -> Request | None:
-        """With the values of `known`, to which `refer` may let the template refer by other words. None where no
+    def ask(self, choose: Chooser, known: Values | None = None, refer: Callable[[str], str] = str) -> Request:
+        """With the values of `known`, to which `refer` may let the template refer by other words. Raises Unfit where no
         template fits."""
+        known = known or {}
         template = self.template(choose, lambda text: known.keys() <= set(NAMED.findall(text)))
-        if template is None:
-            return None
         said = self.said(choose, NAMED.findall(template)) | {**known}
         text = worded(refer(template), said)
-        spare = [p for name, p in self.parameters.items() if not (name in said or "." in name or p.kind.text == "o")]
-        if choose.chance(SPARE_SHARE):
+        if choose.chance("spare"):
+            spare = [p for p in self.outer if p.name not in said and p.kind.text != "o"]
             told = ""
             for extra in choose.some(spare, choose.pick((1, 1, 1, 2, 3))):
                 said |= self.said(choose, [extra.name])
-                if choose.chance(WOVEN_SHARE):
+                if choose.chance("woven"):
                     text = _woven(choose, text, extra, said[extra.name])
                 else:
                     told += _told(choose, extra, said[extra.name])
             text += told
         return Request(text, [self.call(said)])
 
-    def filled(self, choose: Chooser, text: str) -> str | None:
-        """A text about the things of this tool that its call cannot answer. None where it has not all of them."""
+    def filled(self, choose: Chooser, text: str) -> str:
+        """A text about the things of this tool that its call cannot answer. Raises Unfit where it has not all of
+        them."""
         named = NAMED.findall(text)
-        return worded(text, self.said(choose, named)) if self.parameters.keys() >= set(named) else None
+        if not self.parameters.keys() >= set(named):
+            raise Unfit(text)
+        return worded(text, self.said(choose, named))
 
-    def unspecified(self, choose: Chooser) -> tuple[str, str] | None:
-        """A request that leaves out what is required, and the question that asks for it. None where nothing is."""
-        required = [spaced(name) for name, p in self.parameters.items() if p.required and "." not in name]
+    def unspecified(self, choose: Chooser) -> tuple[str, str]:
+        """A request that leaves out what is required, and the question that asks for it. Raises Unfit where nothing
+        is."""
+        required = [spaced(p.name) for p in self.outer if p.required]
         if not required or self.function.exact:
-            return None
-        wish = choose.pick(POOLS["wish"]).format(lowered(imperative(self.function.description).rstrip(".")))
+            raise Unfit(self.name)
+        wish = choose.way("wish", lowered(imperative(self.function.description).rstrip(".")))
         return wish, choose.pick(POOLS["missing"]).format(choose.listed(required))
 
-    def template(self, choose: Chooser, fits: Callable[[str], object] = bool) -> str | None:
-        """One with or without its clauses. None where there is none that `fits` and has no other parameters."""
+    @property
+    def outer(self) -> list[Parameter]:
+        """Without the properties of objects."""
+        return [p for p in self.parameters.values() if not p.inner]
+
+    def template(self, choose: Chooser, fits: Callable[[str], object] = bool) -> str:
+        """One with or without its clauses. Raises Unfit where there is none that `fits` and has no other parameters."""
         known = self.parameters.keys()
-        able = [t for t in self.function.templates if known >= set(NAMED.findall(CLAUSE.sub("", t)))]
 
         def clause(found: re.Match[str]) -> str:
-            return found[1] if known >= set(NAMED.findall(found[1])) and choose.chance(CLAUSE_SHARE) else ""
+            return found[1] if known >= set(NAMED.findall(found[1])) and choose.chance("clause") else ""
 
-        made = (capital(LEADING.sub("", CLAUSE.sub(clause, each).rstrip())) for each in choose.some(able, len(able)))
-        return next(filter(fits, made), None)
+        able = [t for t in self.function.templates if known >= set(NAMED.findall(CLAUSE.sub("", t)))]
+        for each in choose.some(able, len(able)):
+            made = capital(LEADING.sub("", CLAUSE.sub(clause, each).rstrip()))
+            if fits(made):
+                return made
+        raise Unfit(self.name)
 
     def said(self, choose: Chooser, names: Iterable[str]) -> dict[str, Said]:
         """Values for these parameters: others for each of those that take the same, where there are others."""
@@ -189,7 +210,7 @@ class Tool:
             made[name] = next((said for said in tries if said.value not in taken), parameter.said(choose))
         return made
 
-    def call(self, said: Mapping[str, Said]) -> Call:
+    def call(self, said: Values) -> Call:
         arguments: dict[str, Any] = {}
         for name in self.parameters:
             if name in said:
@@ -198,7 +219,7 @@ class Tool:
         return {"name": self.name, "arguments": arguments}
 
 
-def worded(template: str, said: Mapping[str, Said]) -> str:
+def worded(template: str, said: Values) -> str:
     template = ARTICLE.sub(lambda found: found[1] + ("n " if AN.match(said[found[2]].words) else " "), template)
     return NAMED.sub(lambda found: said[found[1]].words, template)
 
@@ -216,32 +237,28 @@ def imperative(described: str) -> str:
     return stem + described[verb.end() :]
 
 
-def alone(parameter: Parameter, said: Said) -> bool:
-    """Whether the words speak for themselves, without the name of the parameter: `with pets`, `in front`."""
-    return parameter.kind.text.startswith("b(") or (parameter.kind.text[0] == "e" and bool(PHRASE.match(said.words)))
-
-
 def _told(choose: Chooser, parameter: Parameter, said: Said) -> str:
     """A value in a sentence of its own."""
-    if alone(parameter, said):
+    if parameter.alone(said):
         return f" {capital(said.words)}."
-    form = choose.pick(POOLS["told of a switch" if parameter.kind.text == "b" else "told of a value"])
-    return f" {capital(form.format(name=spaced(parameter.name), words=said.words, value=json.dumps(said.value)))}"
+    form = "told of a switch" if parameter.kind.text == "b" else "told of a value"
+    told = choose.way(form, name=spaced(parameter.name), words=said.words, value=json.dumps(said.value))
+    return f" {capital(told)}"
 
 
 def _woven(choose: Chooser, text: str, parameter: Parameter, said: Said) -> str:
     """A value in passing: before the end of the last sentence, or in front of the only one."""
-    kind, name = parameter.kind.text, spaced(parameter.name)
+    name = spaced(parameter.name)
     end = text[-1] if text[-1] in ".?!" else ""
     body = text.removesuffix(end)
-    if alone(parameter, said):
+    if parameter.alone(said):
         return f"{body}, {said.words}{end}"
-    if kind == "b":
-        form = choose.pick(POOLS[f"woven of {'yes' if said.value else 'no'}"])
-        return body + form.format(name=re.sub(r"^(include|with|is|use) ", "", name)) + end
+    if parameter.kind.text == "b":
+        name = re.sub(r"^(include|with|is|use) ", "", name)
+        return body + choose.way(f"woven of {'yes' if said.value else 'no'}", name=name) + end
     if choose.chance(0.2) and not re.search(r"[.?!:\n] ?", body):
-        return capital(choose.pick(POOLS["woven in front"]).format(name=name, words=said.words)) + lowered(text)
-    return body + choose.pick(POOLS["woven of a value"]).format(name=name, words=said.words) + end
+        return capital(choose.way("woven in front", name=name, words=said.words)) + lowered(text)
+    return body + choose.way("woven of a value", name=name, words=said.words) + end
 
 
 def typed(choose: Chooser, text: str) -> str:
@@ -251,7 +268,7 @@ def typed(choose: Chooser, text: str) -> str:
     ways = {"text": text, "lowered": lowered(text), "bare": text.rstrip(".?")}
     ways["please"] = f"Please {lowered(text)}" if ORDER.fullmatch(text) else text
     ways["careless"] = text if re.search(r"[A-Z\"]", text[1:]) else text.lower().rstrip(".?")
-    return choose.pick(POOLS["typed"]).format(**ways)
+    return choose.way("typed", **ways)
 
 
 def read(*files: str) -> Iterator[Function]:

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import json
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from training.conversations import Conversations
+from training.values import Unfit
 
 KINDS = ("simple", "multiple", "parallel", "parallel-multiple", "irrelevance")
 TOKENS_MAX = 320
@@ -28,18 +30,18 @@ def main(target: str, count: str = "40") -> None:
 def _case(made: Conversations, kind: str, number: int) -> dict[str, Any]:
     pool = made.everyday if number % SERVICES_EVERY else made.services
     several = {"parallel": made.several, "parallel-multiple": made.different, "irrelevance": made.declined}
-    branch = None
-    while branch is None:
-        size = 1 if kind in ("simple", "parallel") else made.choose.between(2, 4)
+    while True:
+        size = 1 if kind in ("simple", "parallel") else made.choose.randint(2, 4)
         tools = [function.tool(made.choose) for function in made.choose.some(pool, size)]
-        branch = several.get(kind, made.one)(tools)
-    return {
-        "id": f"{kind}-{number + 1}",
-        "group": kind,
-        "input": branch[0]["content"],
-        "tools": [tool.schema["function"] for tool in tools],
-        "expect": {"calls": [call["function"] for call in branch[1].get("tool_calls", ())]},
-    }
+        with suppress(Unfit):
+            asked, answer, *_ = several.get(kind, made.one)(tools)
+            return {
+                "id": f"{kind}-{number + 1}",
+                "group": kind,
+                "input": asked["content"],
+                "tools": [tool.schema["function"] for tool in tools],
+                "expect": {"calls": [call["function"] for call in answer.get("tool_calls", ())]},
+            }
 
 
 if __name__ == "__main__":

@@ -5,15 +5,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from itertools import product
 
 from training.functions import Parameter, Request, Tool
-from training.values import CODED, POOLS, SMALL, Chooser, capital, lowered
+from training.values import CODED, POOLS, Chooser, Unfit, capital, in_words, lowered
 
-LIST_SHARE = 0.2  # of several requests in a message stand as a list
-ORDERS_SHARE = 0.15  # of several orders are told as first, then
-TOLD_BEFORE_SHARE = 0.3  # of the places that two tools share are told before
-REFERRED_SHARE = 0.6  # of the values that two tools share are referred to, not said again
 ORDER = re.compile(r"(?!I\b|We\b|My\b|Our\b|A\b|An\b|The\b)[A-Z][^.?!:]*\.")
 STORY = re.compile(r"\b(I|[Mm]y|[Ww]e|[Oo]ur)\b")
 ANYTHING = ("@code", "@word", "@title", "@sentence", "@phrase")  # of all sorts of things: no two have one in common
@@ -28,18 +25,20 @@ def ended(text: str) -> str:
 def woven(choose: Chooser, one: Tool, other: Tool) -> list[Request]:
     """Requests of two tools about the same thing, to which the second may but refer. Empty where they have nothing
     in common."""
+
+    def asked(tool: Tool, parameter: Parameter, refer: bool) -> Request | None:
+        referring = _referring(choose, parameter) if refer else str
+        with suppress(Unfit):
+            return tool.ask(choose, {parameter.name: said}, referring)
+        return None
+
     for mine, theirs in choose.some(shared := _shared(one, other), len(shared)):
-        kind = mine.kind.text
-        told_before = kind in PLACES and choose.chance(TOLD_BEFORE_SHARE)
-        said = {mine.name: mine.said(choose)}
-        first = one.ask(choose, said, _referring(choose, mine) if told_before else str)
-        refer = _referring(choose, theirs) if choose.chance(REFERRED_SHARE) else str
-        second = other.ask(choose, {theirs.name: said[mine.name]}, refer)
-        if first and second:
-            if told_before and STORY.search(first.text):
-                continue
-            before = choose.pick(POOLS["told before"]).format(said[mine.name].words) if told_before else ""
-            return [Request(f"{before} {first.text}".lstrip(), first.calls), second]
+        told_before = mine.kind.text in PLACES and choose.chance("told_before")
+        said = mine.said(choose)
+        first, second = asked(one, mine, told_before), asked(other, theirs, choose.chance("referred"))
+        if first and second and not (told_before and STORY.search(first.text)):
+            before = f"{choose.way('told before', said.words)} " if told_before else ""
+            return [Request(before + first.text, first.calls), second]
     return []
 
 
@@ -60,35 +59,37 @@ def _referring(choose: Chooser, parameter: Parameter) -> Callable[[str], str]:
     kind, named = parameter.kind.text, rf"\{{{re.escape(parameter.name)}\}}"
     if kind in PLACES:
         return lambda template: re.sub(rf"\b(in|to) {named}", "there", template, count=1)
-    again = choose.pick(POOLS["the same day"])
+    again = choose.way("the same day")
     return lambda template: re.sub(rf"\bon {named}", again, template, count=1) if kind == "@date" else template
 
 
 def joined(choose: Chooser, requests: Sequence[Request]) -> Request:
-    """Several requests in one sentence, one sentence after the other, or as a list."""
-    calls = [call for request in requests for call in request.calls]
-    texts = [request.text for request in requests]
-    if len(texts) > 1 and "\n" not in "".join(texts) and choose.chance(LIST_SHARE):
-        mark = choose.pick(POOLS["mark of a list"])
-        points = [f"{mark.format(at=at, letter='abcdefgh'[at - 1])} {text}" for at, text in enumerate(texts, 1)]
-        count = SMALL[len(texts)]
-        before = choose.pick(POOLS["before a list"]).format(count=count, Count=capital(count))
-        return Request("\n".join([before, *points]), calls)
-    if "\n" in "".join(texts):
-        return Request("\n\n".join(texts), calls)
-    if len(texts) > 1 and choose.chance(ORDERS_SHARE) and all(map(ORDER.fullmatch, texts)):
-        orders = [_continued(request).rstrip(".") for request in requests]
+    """In one sentence, one sentence after the other, or as a list. Raises Unfit where there is no request."""
+    if not requests:
+        raise Unfit("nothing to join")
+    return Request(_text(choose, requests), [call for request in requests for call in request.calls])
+
+
+def _text(choose: Chooser, requests: Sequence[Request]) -> str:
+    text, *more = texts = [request.text for request in requests]
+    broken = "\n" in "".join(texts)
+    if more and not broken and choose.chance("list"):
+        mark, count = choose.pick(POOLS["mark of a list"]), in_words(len(texts))
+        points = [f"{mark.format(at=at, letter='abcdefgh'[at - 1])} {each}" for at, each in enumerate(texts, 1)]
+        return "\n".join([choose.way("before a list", count=count, Count=capital(count)), *points])
+    if broken:
+        return "\n\n".join(texts)
+    continued = [_continued(request) for request in requests]
+    if more and choose.chance("orders") and all(map(ORDER.fullmatch, texts)):
+        *orders, final = (each.rstrip(".") for each in continued)
         first, last = choose.pick((("First ", ", then "), ("First, ", "; then "), ("Please ", ", and then ")))
-        return Request(f"{first}{', then '.join(orders[:-1])}{last}{orders[-1]}.", calls)
-    text = texts[0]
-    for request in requests[1:]:
-        more = _continued(request)
+        return f"{first}{', then '.join(orders)}{last}{final}."
+    for whole, begun in zip(more, continued[1:], strict=True):
         text = ended(text)
-        where = " before a question" if more.endswith("?") else ""
-        between, within = (choose.pick(POOLS[f"between {what}{where}"]) for what in ("sentences", "requests"))
-        ways = (f"{text} {between} {more}", f"{text.rstrip('.?!')}{within} {more}", f"{text} {request.text}")
-        text = choose.pick(ways)
-    return Request(text, calls)
+        where = " before a question" if begun.endswith("?") else ""
+        between, within = choose.way(f"between sentences{where}"), choose.way(f"between requests{where}")
+        text = choose.pick((f"{text} {between} {begun}", f"{text.rstrip('.?!')}{within} {begun}", f"{text} {whole}"))
+    return text
 
 
 def _continued(request: Request) -> str:

@@ -11,11 +11,11 @@ import json
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from random import Random
 
 import httpx
 
-from training.passages import Passage, documentation, heard, known, questions, written_questions
+from training.passages import Passage
+from training.questions import documentation, heard, known, questions, written_questions
 from training.talk import Talk
 from training.values import DATA, Chooser
 
@@ -26,7 +26,7 @@ ASKED = {"max_num_results": 4, "ranking_options": {"score_threshold": 0.3}}  # a
 
 def found(client: httpx.Client) -> Iterator[str]:
     titles = {" ".join(passage.text.split()): passage.title for passage in documentation()}
-    talk, choose = Talk(), Chooser(Random("retrieved"))
+    talk, choose = Talk(), Chooser("retrieved")
     said = (talk.exchange(choose, page=True)[0] for _ in range(TALK))
 
     answered = {heard(question): fact for fact in written_questions() for question in fact.questions}

@@ -15,7 +15,6 @@ from functools import cache
 from itertools import islice
 from multiprocessing import get_context
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import numpy as np
@@ -117,7 +116,7 @@ class Writer:
 
     def part(self, number: int, rows: int) -> Packed:
         tokenizer, conversations = _prepared(self.base, self.split)
-        conversations.choose = Chooser(Random(f"{self.seed} {number}"))
+        conversations.choose = Chooser(f"{self.seed} {number}")
         trees = conversations.trees()
         if self.accepted is not None:
             others = accepted(self.accepted)

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import re
 
-from training.values import DATA, POOLS, Chooser, capital, lines
+from training.values import DATA, Chooser, capital, lines
 
 PAGE_ONLY, CLIENT_ONLY = "* ", "+ "  # begin a line that holds for the tools of the server, or of a client, alone
 ASKS = re.compile(r"(who|what|which|how|do|does|did|can|are|is|was|were|where|when|why|will|should)\b", re.IGNORECASE)
 FOLLOWING = ("and ", "what about ")  # begin the ways to ask that follow another question of the same table
-SLOPPY_SHARE, SLOPPY_CHARACTERS = 0.12, 70
+SLOPPY_CHARACTERS = 70
 
 Texts = tuple[list[str], list[str]]  # ways to say it, ways to answer
+Exchanges = list[tuple[str, str]]  # what the user says, and the answer
 
 
 class Talk:
@@ -21,8 +22,7 @@ class Talk:
         self.page = [_halves(line.removeprefix(PAGE_ONLY)) for line in small if not line.startswith(CLIENT_ONLY)]
         self.tables = [_table(line) for line in lines("world.txt")]
         self.world = [asked for table in self.tables for asked in table]
-        self.general = [_halves(line) for line in lines("general.txt")]
-        self.unknown = [_halves(line) for line in lines("unknown.txt")]
+        self.general, self.unknown = ([*map(_halves, lines(f"{name}.txt"))] for name in ("general", "unknown"))
         self.dialogues = [each.splitlines() for each in (DATA / "dialogues.txt").read_text().split("\n\n")]
 
     def exchange(self, choose: Chooser, *, page: bool) -> tuple[str, str]:
@@ -31,22 +31,22 @@ class Talk:
         texts, answers = choose.pick(choose.pick([*known, *known, self.unknown if page else self.general]))
         return _typed(choose, choose.pick([t for t in texts if not t.startswith(FOLLOWING)])), choose.pick(answers)
 
-    def dialogue(self, choose: Chooser) -> list[tuple[str, str]]:
+    def dialogue(self, choose: Chooser) -> Exchanges:
         """Two to four exchanges as on the chat page; the later ones refer to those before."""
-        kind = choose.random.random()
+        kind = choose.random()
         if kind < 0.2:
             return self._same_again(choose)
         if kind < 0.3:
             text, answer = self.exchange(choose, page=True)
-            return [(text, answer), (_typed(choose, choose.pick(POOLS["recalling"])), f'You asked: "{text}"')]
+            return [(text, answer), (_typed(choose, choose.way("recalling")), f'You asked: "{text}"')]
         picked = "\n".join(choose.pick(line.split("|")) for line in choose.pick(self.dialogues))
         told = [line.replace("\\n", "\n") for line in choose.fill(picked).split("\n")]
         return [(_typed(choose, text), answer) for text, answer in zip(told[::2], told[1::2], strict=True)]
 
-    def _same_again(self, choose: Chooser) -> list[tuple[str, str]]:
+    def _same_again(self, choose: Chooser) -> Exchanges:
         """The question of a table about one thing, then about others."""
         table = choose.pick([table for table in self.tables if table[0][0][-1].startswith(FOLLOWING)])
-        told: list[tuple[str, str]] = []
+        told: Exchanges = []
         for texts, answers in choose.some(table, choose.pick((2, 2, 3))):
             text = choose.pick([text for text in texts if text.startswith(FOLLOWING) == bool(told)])
             told.append((_typed(choose, text), answers[0]))
@@ -67,7 +67,7 @@ def _table(line: str) -> list[Texts]:
 
 def _typed(choose: Chooser, text: str) -> str:
     """Small talk is listed without capitals and full stops; people write some of them, and some write none at all."""
-    if len(text) < SLOPPY_CHARACTERS and choose.chance(SLOPPY_SHARE):
+    if len(text) < SLOPPY_CHARACTERS and choose.chance("sloppy"):
         return text.lower().rstrip("?.")
     if text[0].islower() and choose.chance(0.7):
         text = capital(text)

@@ -1,9 +1,10 @@
-"""Values of parameters, and how people say them. Phrases and values stand in data/values.txt."""
+"""Values of parameters, and how people say them. Words, and ways to say them, are pools in files of data/."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+import tomllib
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
@@ -11,7 +12,7 @@ from random import Random
 from typing import Any, TypeVar
 
 DATA = Path(__file__).parent / "data"
-SMALL = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"]
+MIXTURE: dict[str, Any] = tomllib.loads((DATA / "mixture.toml").read_text())
 FIRST_DAY, LAST_DAY = date(2019, 1, 1).toordinal(), date(2027, 12, 28).toordinal()
 BRACES = re.compile(r"\{([a-z]+2?|\d+-\d+)\}")
 CODED = re.compile(r"\b([Cc]ode|[Ss]ymbol|ISO|IATA|letters?)\b")  # in a description that asks for a code
@@ -21,14 +22,17 @@ TYPES = {"b": "boolean", "i": "integer", "n": "number", "p": "number", "@": "str
 T = TypeVar("T")
 
 
+class Unfit(Exception):
+    """What was asked for cannot be made here: something else is tried."""
+
+
 def lines(name: str) -> list[str]:
     return (DATA / name).read_text().splitlines()
 
 
-def sections(name: str) -> dict[str, list[str]]:
-    """Lines below their `[name]`."""
-    parts = re.split(r"^\[([\w ]+)\]\n", (DATA / name).read_text(), flags=re.MULTILINE)[1:]
-    return {title: text.rstrip().split("\n") for title, text in zip(parts[::2], parts[1::2], strict=True)}
+def halves(name: str) -> list[list[str]]:
+    """Lines of a file or texts of a pool, parted at each ` => `."""
+    return [line.split(" => ") for line in POOLS.get(name) or lines(name)]
 
 
 def capital(text: str) -> str:
@@ -41,46 +45,70 @@ def lowered(text: str) -> str:
     return text if word in ("I", "I'm") or (len(word) > 1 and word.isupper()) else text[0].lower() + text[1:]
 
 
-# a line is `name: one|another`
-POOLS = {name: values.split("|") for name, values in (line.split(": ", 1) for line in lines("values.txt"))}
+def in_words(number: int) -> str:
+    """Below a million."""
+    for size, name in ((1000, "thousand"), (100, "hundred")):
+        if number >= size:
+            head, rest = divmod(number, size)
+            return f"{in_words(head)} {name}{f' {in_words(rest)}' if rest else ''}"
+    if number < 20:
+        return POOLS["below twenty"][number]
+    ten, one = divmod(number, 10)
+    return POOLS["tens"][ten] + (f"-{in_words(one)}" if one else "")
+
+
+def pools() -> Iterator[tuple[str, list[str]]]:
+    """Texts to choose from, by name: a line `name: one|another`, or the lines below `[name]`."""
+    for line in lines("values.txt"):
+        name, values = line.split(": ", 1)
+        yield name, values.split("|")
+    for file in ("requests.txt", "tasks.txt"):
+        for section in "\n".join(lines(file))[1:].split("\n["):
+            name, *texts = section.rstrip().split("\n")
+            yield name.rstrip("]"), [text.replace("\\n", "\n") for text in texts]
+
+
+POOLS = dict(pools())
 SPOKEN = {code: words.split("/") for code, words in (each.split("=", 1) for each in POOLS["spoken"])}  # names of codes
-SPOKEN_SHARE = 0.6  # of the codes are said by their names
 
 
-@dataclass(frozen=True, slots=True)
-class Chooser:
+class Chooser(Random):
     """Seeded: the same seed chooses the same."""
 
-    random: Random
-
     def pick(self, options: Sequence[T]) -> T:
-        return self.random.choice(options)
+        """Raises Unfit where there is none."""
+        if not options:
+            raise Unfit("nothing to choose from")
+        return self.choice(options)
 
-    def chance(self, share: float) -> bool:
-        return self.random.random() < share
+    def chance(self, share: float | str) -> bool:
+        """Of a share, or of one that stands in mixture.toml."""
+        return self.random() < (MIXTURE[share] if isinstance(share, str) else share)
+
+    def count(self, name: str) -> int:
+        return int(self.choice(MIXTURE[name]))
 
     def some(self, options: Sequence[T], count: int) -> list[T]:
-        return self.random.sample(options, min(count, len(options)))
+        return self.sample(options, min(count, len(options)))
 
-    def between(self, low: int, high: int) -> int:
-        return self.random.randint(low, high)
+    def way(self, pool: str, *values: object, **named: object) -> str:
+        """To say something: a text of a pool, with values in its braces."""
+        return self.choice(POOLS[pool]).format(*values, **named)
 
-    def word(self, name: str) -> str:
-        """Of a pool, with words of others in its braces: `{first} {last}`. `2-60` is a number of this range."""
-        if name[0].isdigit():
-            low, high = name.split("-")
-            return str(self.between(int(low), int(high)))
-        return BRACES.sub(lambda found: self.word(found[1]), self.pick(POOLS[name]))
+    def word(self, pool: str) -> str:
+        """With words of other pools in its braces: `{first} {last}`. `2-60` is a number of this range."""
+        if pool[0].isdigit():
+            return str(self.randint(*map(int, pool.split("-"))))
+        return BRACES.sub(lambda found: self.word(found[1]), self.choice(POOLS[pool]))
 
     def fill(self, text: str, **known: str) -> str:
         """The same word wherever the text has the same name in braces, and two for `{day}` and `{day2}`."""
         words = dict(known)
         for name in sorted(set(BRACES.findall(text)) - known.keys()):
             pool = name.removesuffix("2")
-            word = self.word(pool)
-            while word == words.get(pool):
-                word = self.word(pool)
-            words[name] = word
+            words[name] = self.word(pool)
+            while pool != name and words[name] == words.get(pool):
+                words[name] = self.word(pool)
         return BRACES.sub(lambda found: words[found[1]], text)
 
     def listed(self, items: Sequence[object]) -> str:
@@ -115,6 +143,11 @@ class Kind:
     @property
     def options(self) -> list[str]:
         return self.text[2:-1].split(",") if self.text.startswith("e(") else []
+
+    @property
+    def words(self) -> list[str]:
+        """Of the options that have some of their own."""
+        return [option.partition("=")[2] for option in self.options]
 
     @property
     def fields(self) -> dict[str, Kind]:
@@ -154,14 +187,11 @@ class Kind:
             case "n":
                 return _decimal(choose, *self._range)
             case "p":
-                share = round(choose.random.uniform(*self._range), choose.pick((2, 2, 3)))
+                share = round(choose.uniform(*self._range), choose.pick((2, 2, 3)))
                 return Said(share, choose.pick((f"{share * 100:g}%", f"{share * 100:g} percent", str(share))))
-        pool = self.text[1:]
-        if pool == "date":
-            return _date(choose, description)
-        if pool == "time":
-            return _time(choose, "HH:MM" in description)
-        word = choose.word(pool)
+        if self.text in FORMATTED:
+            return FORMATTED[self.text](choose, description)
+        word = choose.word(self.text[1:])
         return Said(word, _spoken(choose, word) if CODED.search(description) else word)
 
     @property
@@ -171,15 +201,15 @@ class Kind:
 
 
 def _spoken(choose: Chooser, code: str) -> str:
-    return choose.pick(SPOKEN[code]) if code in SPOKEN and choose.chance(SPOKEN_SHARE) else code
+    return choose.pick(SPOKEN[code]) if code in SPOKEN and choose.chance("spoken") else code
 
 
 def _list(choose: Chooser, of: str) -> Said:
     if of[0] == "o":
         made = [Kind(of).said(choose) for _ in range(choose.pick((1, 2, 2, 3, 4)))]
-        each = list({next(iter(said.value.values())): said for said in made}.values())
+        each = {next(iter(said.value.values())): said for said in made}.values()
         return Said([said.value for said in each], choose.listed([said.words for said in each]))
-    count = choose.between(2, 6)
+    count = choose.randint(2, 6)
     if of == "i":
         of = f"i1-{choose.pick((20, 100, 999))}"
     kind = Kind(f"i{of}" if of[0].isdigit() else of)
@@ -192,35 +222,37 @@ def _list(choose: Chooser, of: str) -> Said:
 
 
 def _whole(choose: Chooser, low: float, high: float) -> Said:
-    value = choose.between(int(low), int(high))
+    value = choose.randint(int(low), int(high))
     amount = high > 2100  # what ends before may be a year, which is neither rounded nor has a comma
     if amount and choose.chance(0.6):
         value = round(value, -3 if value > 5000 else -2) or value
     if amount and value >= 1000 and choose.chance(0.4):
         return Said(value, f"{value:,}")
-    return Said(value, SMALL[value] if 1 < value < 13 and choose.chance(0.12) else str(value))
+    return Said(value, in_words(value) if 1 < value < 13 and choose.chance(0.12) else str(value))
 
 
 def _decimal(choose: Chooser, low: float, high: float) -> Said:
-    value = round(choose.random.uniform(low, high), 3 if high < 1 else choose.pick((1, 1, 2)))
-    whole = value == int(value) or (high > 20 and choose.chance(0.25))
-    return Said(int(value), str(int(value))) if whole else Said(value, str(value))
+    value = round(choose.uniform(low, high), 3 if high < 1 else choose.pick((1, 1, 2)))
+    if value == int(value) or (high > 20 and choose.chance(0.25)):
+        value = int(value)
+    return Said(value, str(value))
 
 
 def _date(choose: Chooser, description: str) -> Said:
-    day = date.fromordinal(choose.between(FIRST_DAY, LAST_DAY))
-    iso, month = day.isoformat(), POOLS["month"][day.month - 1]
-    words = choose.pick((iso, iso, f"{month} {day.day}, {day.year}", f"{day.day} {month} {day.year}"))
+    day = date.fromordinal(choose.randint(FIRST_DAY, LAST_DAY))
+    iso = day.isoformat()
+    words = choose.pick((iso, iso, f"{day:%B} {day.day}, {day.year}", f"{day.day} {day:%B} {day.year}"))
     wanted = DATE_FORMAT.search(description)
-    if wanted is None:
-        return Said(words, words)
-    parts = {"YYYY": f"{day.year}", "MM": f"{day.month:02d}", "DD": f"{day.day:02d}"}
-    return Said(re.sub("YYYY|MM|DD", lambda part: parts[part[0]], wanted[0]), words)
+    form = wanted[0].replace("YYYY", "%Y").replace("MM", "%m").replace("DD", "%d") if wanted else words
+    return Said(day.strftime(form), words)
 
 
-def _time(choose: Chooser, of_24_hours: bool) -> Said:
-    hour, minute = choose.between(0, 23), choose.pick((0, 0, 15, 30, 45, choose.between(0, 59)))
+def _time(choose: Chooser, description: str) -> Said:
+    hour, minute = choose.randint(0, 23), choose.pick((0, 0, 15, 30, 45, choose.randint(0, 59)))
     clock = f"{hour:02d}:{minute:02d}"
     spoken = f"{(hour - 1) % 12 + 1}{f':{minute:02d}' if minute else ''} {'am' if hour < 12 else 'pm'}"
     words = choose.pick((clock, spoken))
-    return Said(clock if of_24_hours else words, words)
+    return Said(clock if "HH:MM" in description else words, words)
+
+
+FORMATTED = {"@date": _date, "@time": _time}

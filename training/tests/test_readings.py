@@ -1,13 +1,12 @@
 from __future__ import annotations
 
 import re
-from random import Random
 
 import pytest
 
-from training import passages, readings
-from training.readings import Reading
-from training.values import POOLS, Chooser
+from training import questions
+from training.passages import Passage, readings
+from training.values import MIXTURE, POOLS, Chooser
 
 EXACT = re.compile(r"\d[\d.,:]*\d|\d|`[^`]+`")  # numbers and code, which nobody may say in other words
 REFUSALS = POOLS["refusal"]
@@ -15,10 +14,10 @@ REFUSALS = POOLS["refusal"]
 
 @pytest.fixture
 def choose() -> Chooser:
-    return Chooser(Random("readings"))
+    return Chooser("readings")
 
 
-def shown(reading: Reading) -> str:
+def shown(reading: Passage) -> str:
     return " ".join(f"{reading.title}\n{reading.text}".split())
 
 
@@ -27,7 +26,7 @@ def stems(text: str) -> set[str]:
 
 
 def test_an_answer_says_what_its_passage_says() -> None:
-    for reading in readings.read():
+    for reading in readings():
         text = shown(reading)
         for fact in reading.facts:
             assert all(each.strip("`") in text for each in EXACT.findall(fact.answer)), fact.answer
@@ -37,7 +36,7 @@ def test_an_answer_says_what_its_passage_says() -> None:
 
 
 def test_a_passage_has_questions_and_none_of_them_twice() -> None:
-    for reading in readings.read():
+    for reading in readings():
         assert reading.text
         assert len(reading.facts) > 1 and reading.open, reading.title
         asked = [*reading.open, *(question for fact in reading.facts for question in fact.questions)]
@@ -47,7 +46,7 @@ def test_a_passage_has_questions_and_none_of_them_twice() -> None:
 
 def test_the_citation_names_the_passage_of_the_question(choose: Chooser) -> None:
     for _ in range(400):
-        told, _, answer = readings.ask(choose)
+        told, _, answer = questions.about_reading(choose)
         if answer not in REFUSALS:
             (number,) = set(re.findall(r" \[(\d)\]\.", answer))
             answers = [fact.answer for fact in told[int(number) - 1].facts]
@@ -55,8 +54,12 @@ def test_the_citation_names_the_passage_of_the_question(choose: Chooser) -> None
 
 
 def test_a_cut_passage_still_answers(choose: Chooser) -> None:
-    facts = [(reading, fact) for reading in readings.read() for fact in reading.facts]
-    cut = [(less, fact) for reading, fact in facts if (less := reading.cut(choose, fact)) != reading]
+    facts = [(reading, fact) for reading in readings() for fact in reading.facts]
+    cut = [
+        (less, fact)
+        for reading, fact in facts
+        if (less := reading.window(choose, fact, (0, 1, 2), (0, 1, 2))) != reading
+    ]
     assert len(cut) > 20
     assert all(fact.answer in less.text for less, fact in cut)
 
@@ -64,7 +67,7 @@ def test_a_cut_passage_still_answers(choose: Chooser) -> None:
 def test_what_a_passage_leaves_open_or_whose_passage_is_absent_is_declined(choose: Chooser) -> None:
     declined = []
     for _ in range(600):
-        told, question, answer = readings.ask(choose)
+        told, question, answer = questions.about_reading(choose)
         assert told
         if answer in REFUSALS:
             declined.append(any(question in reading.open for reading in told))
@@ -76,7 +79,11 @@ def test_what_a_passage_leaves_open_or_whose_passage_is_absent_is_declined(choos
 def test_questions_about_documents_are_asked_with_their_passages(
     choose: Chooser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(passages, "READINGS_SHARE", 1)
-    asked = passages.ask(choose)
+    monkeypatch.setitem(MIXTURE, "readings", 1)
+    asked = questions.ask(choose)
     assert re.match(r"Passages:\n\[1\] ", asked.text)
-    assert asked.question in readings.questions() or " and " in asked.question
+    assert (
+        asked.question
+        in {way for each in readings() for way in (*each.open, *(way for fact in each.facts for way in fact.questions))}
+        or " and " in asked.question
+    )

@@ -1,17 +1,17 @@
 from __future__ import annotations
 
 import json
-from random import Random
 
 import pytest
 
-from training import builtin, readings, tasks
-from training.values import Chooser
+from training import builtin, tasks
+from training.passages import readings
+from training.values import POOLS, Chooser
 
 
 @pytest.fixture
 def choose() -> Chooser:
-    return Chooser(Random("tests"))
+    return Chooser("tests")
 
 
 def test_nothing_in_braces_is_left_unfilled(choose: Chooser) -> None:
@@ -28,9 +28,9 @@ def test_a_list_is_sorted_as_it_was_asked(choose: Chooser) -> None:
         keys = [int(item) for item in items] if items[0].isdigit() else [item.lower() for item in items]
         assert keys in (sorted(keys), sorted(keys, reverse=True))
         for asked, told in following:
-            if asked in tasks.ASKED["as array"]:
+            if asked in POOLS["as array"]:
                 assert [str(each) for each in json.loads(told)] == items
-            if asked in tasks.ASKED["last"]:
+            if asked in POOLS["last"]:
                 assert told.lower() == items[-1].lower()
 
 
@@ -42,20 +42,20 @@ def test_an_object_has_what_was_said_and_then_one_field_more(choose: Chooser) ->
 
 
 def test_a_letter_says_what_was_asked_for_in_each_of_its_forms(choose: Chooser) -> None:
-    matters = [tasks.ASKED["ask"], tasks.ASKED["that"]]
+    matters = [POOLS["ask"], POOLS["that"]]
     plain = {each for pool in matters for each in pool if "{" not in each}
     for _ in range(200):
         (text, answer), *following = tasks.letter(choose)
         for matter in (each for each in plain if each in text):
-            told = [answer, *(said for asked, said in following if asked not in tasks.ASKED["translated"])]
+            told = [answer, *(said for asked, said in following if asked not in POOLS["translated"])]
             assert all(matter in each for each in told)
 
 
 def test_a_pasted_text_is_answered_without_a_citation(choose: Chooser) -> None:
-    answers = {f"{fact.answer}." for each in readings.read() for fact in each.facts} | set(tasks.ASKED["not told"])
+    answers = {f"{fact.answer}." for each in readings() for fact in each.facts} | set(POOLS["not told"])
     for _ in range(200):
         said = tasks.pasted(choose)
-        assert any(each.text in said[0][0] for each in readings.read())
+        assert any(each.text in said[0][0] for each in readings())
         assert all("[" not in answer or answer in answers for _, answer in said)
         assert said[-1][1] in answers or len(said) == 1
 
@@ -63,8 +63,8 @@ def test_a_pasted_text_is_answered_without_a_citation(choose: Chooser) -> None:
 def test_what_was_told_is_remembered(choose: Chooser) -> None:
     for _ in range(200):
         said = tasks.remembering(choose)
-        told = " ".join(text for text, answer in said if answer in tasks.ASKED["noted"])
-        asked = [answer for _, answer in said if answer not in tasks.ASKED["noted"]]
+        told = " ".join(text for text, answer in said if answer in POOLS["noted"])
+        asked = [answer for _, answer in said if answer not in POOLS["noted"]]
         assert asked
         assert all(answer.rstrip(".").split()[-1] in told for answer in asked)
 
@@ -76,21 +76,6 @@ def test_another_percentage_is_of_the_same_number(choose: Chooser) -> None:
     assert before is not None
     again = [before.again(choose).call["arguments"]["expression"] for _ in range(40)]
     assert 10 < sum(each.startswith("240 * ") for each in again) < 40
-
-
-@pytest.mark.parametrize(
-    ("number", "words"),
-    [
-        (0, "zero"),
-        (17, "seventeen"),
-        (40, "forty"),
-        (99, "ninety-nine"),
-        (2514, "two thousand five hundred fourteen"),
-        (43_000, "forty-three thousand"),
-    ],
-)
-def test_numbers_are_written_in_words(number: int, words: str) -> None:
-    assert builtin._spelled(number) == words
 
 
 def test_tomorrow_is_the_day_after_today(choose: Chooser) -> None:
