@@ -22,7 +22,7 @@ from aiohttp import web
 
 from migrations.pool import DATABASE_AWAY, Database, certain
 from worker.errors import PLATFORM, ApiError, invalid
-from worker.http.request import BODY
+from worker.http.request import BODY, TRACE
 
 REMEMBERED = timedelta(hours=24)
 # The first response of a key, locked, if the platform failed it and nothing followed it in its conversation.
@@ -249,9 +249,10 @@ class Once:
             raise
 
     async def _earlier(self, response_id: str | None, *, again: bool) -> Earlier | None:
-        earlier = await self.claims.claim(
-            self.tenant_id, self.key, self.fingerprint, response_id, self.claim, again=again
-        )
+        with self.request[TRACE].span("edge"):
+            earlier = await self.claims.claim(
+                self.tenant_id, self.key, self.fingerprint, response_id, self.claim, again=again
+            )
         if earlier is not None and earlier.fingerprint != self.fingerprint:
             message = f"The '{HEADER}' of this request was used for another request: use a new key."
             raise ApiError(422, message, param=HEADER, code="idempotency_key_reused")

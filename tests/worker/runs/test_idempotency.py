@@ -75,6 +75,19 @@ async def test_the_second_request_gets_the_first_ones_answer(database: Database)
         assert (await ask(client, key(), BODY))["id"] != first["id"]
 
 
+async def test_the_time_that_a_key_takes_is_part_of_the_trace(database: Database) -> None:
+    body = {**BODY, "stream": True, "include": ["firsttoken:trace"]}
+    async with answering(database, "First.") as client, client.post(URL, json=body, headers=key()) as answer:
+        [told] = [event for event in events_of(await answer.text()) if event["type"] == "firsttoken:trace"]
+    spans = [span for span in told["trace"]["spans"] if span["lane"] == "main" and span["parent"] is None]
+    assert [span["name"] for span in sorted(spans, key=lambda span: span["start_ms"])][:4] == [
+        "edge",
+        "auth",
+        "edge",
+        "edge",
+    ]
+
+
 async def test_a_stream_is_told_again_from_its_beginning(database: Database) -> None:
     async with answering(database, "First.", "Second.") as client:
         headers, told = key(), []
