@@ -153,6 +153,8 @@ def why_unreachable(error: Exception, setting: str = SETTING) -> str:
         return f"{said}: create it, or name another one in {setting}"
     if POOLER in said:
         return f"{said}: it is a pooler, so name the server itself in --database-direct-url"
+    if isinstance(error, asyncpg.DiskFullError):
+        return f"{said}: free some space on its disk"
     if isinstance(error, asyncpg.CannotConnectNowError | asyncpg.InsufficientResourcesError):
         return f"{said}: try again later"
     return f"{said or type(error).__name__}: check that it runs, and the host and the port in {setting}"

@@ -210,6 +210,7 @@ async def test_a_database_that_was_restored_without_its_role_is_said_to_need_it(
         ),
         (asyncpg.InvalidCatalogNameError('database "x" does not exist'), "create it, or name another one"),
         (asyncpg.TooManyConnectionsError("sorry, too many clients already"), "try again later"),
+        (asyncpg.DiskFullError("could not write init file"), "free some space on its disk"),
         (asyncpg.CannotConnectNowError("the database system is starting up"), "try again later"),
         (ConnectionRefusedError(111, "Connect call failed"), "check that it runs"),
         (asyncpg.ProtocolViolationError("unsupported startup parameter: lock_timeout"), "--database-direct-url"),

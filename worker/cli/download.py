@@ -136,12 +136,7 @@ class Download:
                 raise _Cut("the file on the server changed since the download began")
             case _:
                 raise self._refusal(response)
-        missing = (total or 0) - file.tell()
-        if missing + ROOM_BYTES > (free := disk_free(self._part.parent)):
-            raise StartError(
-                f"{in_words(missing)} are missing and only {in_words(free)} are free in {self._part.parent}: "
-                "free some space, or choose another folder with --home"
-            )
+        check_room(self._part.parent, (total or 0) - file.tell())
         return total
 
     def _refusal(self, response: aiohttp.ClientResponse) -> Exception:
@@ -155,6 +150,15 @@ class Download:
             )
         return StartError(
             f"{self._url} is not available (status {status}): it was renamed or deleted, or --hub is wrong"
+        )
+
+
+def check_room(folder: Path, missing: int) -> None:
+    """Raises StartError if so many bytes would fill the disk."""
+    if missing + ROOM_BYTES > (free := disk_free(folder)):
+        raise StartError(
+            f"{in_words(missing)} are missing and only {in_words(free)} are free in {folder}: free some space, or "
+            "choose another folder with --home"
         )
 
 
@@ -217,6 +221,7 @@ def sha256_of(path: Path) -> str:
 
 # Its own configuration names the registry and its mirrors. Few retries: a machine without a network should know soon.
 PIP = (sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:", "--quiet", "--retries", "2")
+PIP_FAILED = "ERROR: Exception:"  # a traceback follows, whose last line is the reason
 REASON_CHARS_MAX = 300
 LINES_BYTES_MIN = 20 * 10**6  # of a file; a smaller one is there before anybody wonders
 LOOK_S = 0.25  # pip tells no program how far it is; the file that it writes does
@@ -230,6 +235,7 @@ def unpack(
     Raises StartError with what to do, and OSError when the disk fails.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
+    check_room(target.parent, 2 * size)  # for a moment, both the package and its file
     with tempfile.TemporaryDirectory(prefix=".pull-", dir=target.parent) as folder:
         command = ["env", f"TMPDIR={folder}", *PIP, "--dest", folder, requirement]
         with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as pip:
@@ -237,7 +243,8 @@ def unpack(
                 report(min(_bytes_in(Path(folder)), size), size or None)
         wheel = next(Path(folder).glob("*.whl"), None)
         if pip.returncode or wheel is None:
-            errors = [line for line in said.splitlines() if line.startswith("ERROR: ")] or [said.strip()]
+            lines = said.strip().splitlines() or [""]
+            errors = [line for line in lines if line.startswith("ERROR: ") and line != PIP_FAILED] or lines[-1:]
             reason = errors[0].removeprefix("ERROR: ")[-REASON_CHARS_MAX:] or "it says nothing"
             raise StartError(f"pip could not download {requirement}: {reason}")
         part = Path(folder) / target.name

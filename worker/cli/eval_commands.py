@@ -73,7 +73,7 @@ async def evaluate_suite(
         found = await run_cases(suite.cases, clients, judging, at_once=at_once)
     before = known[1] if known else found[1] if other is not None else None
     names = (str(one), None if other is None else f"{known[0]}, recorded" if known else str(other))
-    outcome = Outcome(names, found[0], before, margin, slower, known is None, _notes(found[0], before, repeated))
+    outcome = Outcome(names, found[0], before, margin, slower, known is None, notes(found[0], before, repeated))
     for line in table(outcome):
         print(line)
     await asyncio.to_thread(_write_reports, outcome, json_file, report)
@@ -128,12 +128,12 @@ def _key(config: Config, url: str, key_file: Path | None) -> str:
     return str(known.get("api_key", "")) if known.get("url") == url else ""
 
 
-def _notes(one: Sequence[Result], other: Sequence[Result] | None, repeated: int) -> list[str]:
+def notes(one: Sequence[Result], other: Sequence[Result] | None, repeated: int) -> list[str]:
     notes = []
-    if failed := sum(result.failed for result in one):
-        notes.append(f"{failed} of {len(one)} cases got no answer from --model: they score 0.")
-    if other is not None and (failed := sum(result.failed for result in other)):
-        notes.append(f"{failed} of {len(other)} cases got no answer from --against: they score 0 there.")
+    for side, results in (("--model", one), ("--against", other or ())):
+        if failed := [result for result in results if result.failed]:
+            why = next((f" The first of them: {error}" for each in failed if (error := each.answer.get("error"))), "")
+            notes.append(f"{len(failed)} of {len(results)} cases got no answer from {side}: they score 0.{why}")
     if repeated > len(one):
         notes.append(f"{repeated} answers in total: some cases are repeated.")
     return notes

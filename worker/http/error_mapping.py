@@ -22,6 +22,7 @@ from worker.errors import BROKE, ApiError
 API = "/v1"
 COMPARED_CHARS_MAX = 80  # paths longer than any route are not compared, which would take time
 TOLD_CHARS_MAX = 200
+DISK_RETRY_S = 10.0  # somebody has to make room first
 WITHOUT_BODY = frozenset({"HEAD", "OPTIONS"})  # accepted wherever GET is, or sent by browsers themselves
 
 
@@ -75,6 +76,9 @@ def to_api_error(error: BaseException) -> ApiError | None:
         return ApiError(400, "Text must not contain the character U+0000: it cannot be stored.", code="invalid_text")
     if isinstance(error, UnicodeEncodeError):  # lone surrogates, as which invalid UTF-8 bytes are decoded
         return ApiError(400, "The request has text that is not UTF-8.", code="invalid_text")
+    if isinstance(error, asyncpg.DiskFullError):
+        message = "The disk of the database is full: nothing can be stored until its operator has freed some space."
+        return ApiError(503, message, retry_after_s=DISK_RETRY_S)
     if isinstance(error, DATABASE_AWAY):
         return ApiError(503, "The database is not responding. Try again in a moment.", retry_after_s=1.0)
     return None

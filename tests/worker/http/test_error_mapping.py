@@ -72,6 +72,11 @@ def test_a_database_that_is_away_is_told_as_such(error: type[Exception]) -> None
     assert answer.retry_after_s is not None
 
 
+def test_a_full_disk_is_told_to_those_who_wait_for_it() -> None:
+    answer = to_api_error(asyncpg.DiskFullError("could not extend file"))
+    assert answer is not None and answer.message.startswith("The disk of the database is full: ")
+
+
 @pytest.mark.parametrize("error", [asyncpg.UniqueViolationError, asyncpg.SyntaxOrAccessError, AssertionError])
 def test_what_will_not_pass_is_not_worth_another_try(error: type[Exception]) -> None:
     assert to_api_error(error("x")) is None

@@ -9,6 +9,7 @@ from xml.etree import ElementTree
 import orjson
 import pytest
 
+from worker.cli.eval_commands import notes
 from worker.cli.evals.eval_runner import fingerprint
 from worker.cli.evals.outcome import GradedAnswer, Outcome, Result
 from worker.cli.evals.report import as_json, markdown, picture, read_recorded, table
@@ -33,6 +34,13 @@ def outcome(one: Sequence[float], other: Sequence[float], slower: float | None =
 def test_what_is_the_same_is_not_worse() -> None:
     assert outcome([1, 0] * 20, [1, 0] * 20).verdict == "not worse"
     assert "scored the same on both sides" in table(outcome([1], [1]))[-1]
+
+
+def test_a_case_without_an_answer_is_told_with_its_reason() -> None:
+    lost = Result.of("a", None, "f", [GradedAnswer(Answer(error="status 404: no store handbook"), {"exact": 0.0})])
+    assert notes([lost], None, 1) == [
+        "1 of 1 cases got no answer from --model: they score 0. The first of them: status 404: no store handbook"
+    ]
 
 
 def test_what_loses_a_third_of_the_cases_is_worse() -> None:
