@@ -38,7 +38,7 @@ from worker.engines.model_file import InvalidModels, read_models
 from worker.engines.model_names import check_files
 from worker.errors import StartError
 from worker.home import Home
-from worker.lifecycle.address import engines_in
+from worker.lifecycle.address import bind, engines_in
 from worker.lifecycle.agent_files import read_agents
 
 # The embedded database keeps a gigabyte of write-ahead log; with less than that it stops while people chat.
@@ -57,14 +57,18 @@ async def doctor(config: Config, *, as_json: bool) -> None:
         report = {"ok": not problems, "findings": [asdict(finding) for finding in findings]}
         print(orjson.dumps(report, option=orjson.OPT_INDENT_2).decode())
     if problems:
-        raise StartError(f"not ready to serve because of {', '.join(problems)}")
+        raise StartError(f"not ready to serve because of {', '.join(dict.fromkeys(problems))}")
 
 
 async def _findings(config: Config) -> AsyncIterator[Finding]:
     """Quick checks first: the engine's ends with a measurement of seconds."""
     if unknown := unknown_variables():
         yield Finding("settings", Level.WARNING, ". ".join(unknown), "docs/settings.md lists all variables")
-    yield _disk(config)
+    yield (disk := _disk(config))
+    if disk.level is Level.PROBLEM:  # without a home, everything that is in it would be a problem too
+        return
+    if port := _port(config):
+        yield port
     yield await asyncio.to_thread(_secret, config)
     yield await asyncio.to_thread(_agents, config)
     yield await _database(config)
@@ -103,6 +107,15 @@ def _disk(config: Config) -> Finding:
             "disk", Level.WARNING, text, f"free some space: at least {in_words(DISK_BYTES_MIN)} should be free", numbers
         )
     return Finding("disk", Level.OK, text, numbers=numbers)
+
+
+def _port(config: Config) -> Finding | None:
+    try:
+        bind(config.host, config.port).close()
+    except StartError as error:
+        todo = "correct --host and --port, unless it is the worker of this home that listens there"
+        return Finding("port", Level.WARNING, str(error), todo)
+    return None
 
 
 def _secret(config: Config) -> Finding:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import replace
 from hashlib import sha256
 from importlib.util import find_spec
@@ -259,6 +259,13 @@ def test_a_model_that_cannot_chat_is_a_problem() -> None:
     findings = _findings(EngineConfig(model_path=EMBEDDER))
     assert findings["model"].level is Level.PROBLEM and "chat template" in findings["model"].text
     assert "speed" not in findings
+
+
+def test_a_chat_template_that_cannot_be_used_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LlamaModel, "chat_template", "{% block a %}{% endblock %}")
+    with closing(LlamaModel.load(CHAT_MODEL, weights=False)) as model:
+        finding = model_finding(model)
+    assert finding.level is Level.PROBLEM and "chat template has blocks" in finding.text
 
 
 def test_a_build_that_fails_the_self_test_is_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:

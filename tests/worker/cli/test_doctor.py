@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -20,6 +21,8 @@ from worker.config import Config, load
 from worker.engines.exchange import EngineTransport
 from worker.engines.model_file import ModelTable, read_models
 
+NO_DATABASE = {"DATABASE_URL": "postgresql://nobody@127.0.0.1:1/none"}
+
 
 @pytest.fixture(scope="module")
 def home(make_home: Callable[[], Path]) -> str:
@@ -28,7 +31,7 @@ def home(make_home: Callable[[], Path]) -> str:
 
 def test_a_machine_that_can_serve_is_told_so_line_by_line(home: str) -> None:
     # All kinds of attention are measured in tests/inference/provisioning/test_doctor.py; there is one for such keys.
-    done = firsttoken("doctor", "--home", home, "--draft", "demo-draft", "--kv-type", "q8_0")
+    done = firsttoken("doctor", "--home", home, "--port", "0", "--draft", "demo-draft", "--kv-type", "q8_0")
     assert done.returncode == 0, done.stdout + done.stderr
     names = [line.split()[1] for line in done.stdout.splitlines() if not line.startswith(" ")]
     assert names[:6] == ["disk", "secret", "agents", "database", "embedders", "cpu"]
@@ -85,6 +88,14 @@ def test_a_home_that_cannot_be_used_is_a_problem_with_a_way_out(tmp_path: Path) 
     )
     assert done.returncode == 1
     assert "problem  disk" in done.stdout and "--home" in done.stdout
+    assert done.stdout.count("problem") == 1, "all that would be in it is none of its own"
+
+
+def test_a_port_that_is_taken_is_told(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        done = firsttoken("doctor", "--home", str(tmp_path), "--port", port, "--model", "nothing", **NO_DATABASE)
+    assert f"warning  port       port {port} of 127.0.0.1 is already in use" in done.stdout
 
 
 def test_several_models_are_told_with_what_each_needs_and_whether_all_have_room(tmp_path: Path) -> None:
