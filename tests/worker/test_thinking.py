@@ -19,6 +19,7 @@ from migrations.pool import Database
 from tests.scripted import ScriptedGeneration, ScriptedModel
 from tests.worker.answering import MODEL, answering, get, post, stream
 from tests.worker.harness import SECRET, Client
+from tests.worker.sharing import colleagues, response_id_of
 from worker.auth.keys import Keys
 from worker.config import Config
 from worker.runs.record import Targets
@@ -141,8 +142,7 @@ async def test_whoever_waits_may_have_the_answer_now(database: Database) -> None
     model = WaitingModel([REPLY], name=MODEL, chat_template=THINKS)
     async with answering(database, model=model) as client:
         async with client.post("/v1/responses", json={"input": "x", "stream": True}) as running:
-            line = await running.content.readuntil(b"}\n\n")
-            id = line.decode().partition('"id":"')[2].partition('"')[0]
+            id = response_id_of(await running.content.readuntil(b"}\n\n"))
             keys = Keys(database, SECRET)
             key = (await keys.create(await keys.tenant(f"test-{uuid4()}"), "other"))[1]
             stranger = {"Authorization": f"Bearer {key}"}
@@ -156,6 +156,18 @@ async def test_whoever_waits_may_have_the_answer_now(database: Database) -> None
         assert (await get(client, f"/v1/responses/{id}"))["status"] == "completed"
         assert (await trace_of(client, id))["attributes"]["firsttoken.answer_now"] is True
         await post(client, "/v1/responses/resp_0/answer_now", {}, 404)
+
+
+async def test_the_answer_may_be_asked_for_at_another_worker(database: Database) -> None:
+    model = WaitingModel([REPLY], name=MODEL, chat_template=THINKS)
+    async with (
+        colleagues(database, model) as (client, other),
+        client.post("/v1/responses", json={"input": "x", "stream": True}) as running,
+    ):
+        id = response_id_of(await running.content.readuntil(b"}\n\n"))
+        await post(other, f"/v1/responses/{id}/answer_now", {}, 202)
+        rest = await running.text()
+    assert THOUGHT not in rest and "Yes." in rest
 
 
 async def test_a_trace_tells_how_long_the_thought_of_a_step_was(database: Database) -> None:
