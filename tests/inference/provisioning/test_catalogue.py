@@ -9,7 +9,7 @@ import pytest
 from inference.bundled import CHAT_MODEL, DRAFT_MODEL, EMBEDDER
 from inference.errors import ModelNotLoaded
 from inference.llama import LlamaContext, LlamaModel
-from inference.provisioning.catalogue import BUNDLED, HUB_FILE, PRESETS, SMOL_CHAT, find, preset
+from inference.provisioning.catalogue import BUNDLED, HUB_FILE, PRESETS, SMOL_CHAT, Preset, find, preset
 from inference.provisioning.gguf_metadata import read_metadata, template_kind, title
 
 
@@ -28,6 +28,13 @@ def test_names_are_unique_and_drafts_exist() -> None:
 def family(name: str) -> str:
     """What a vocabulary goes by."""
     return name.split("-")[0]
+
+
+@pytest.mark.parametrize(
+    "model", [each for each in PRESETS if each.recurrent[0] or each.windows[0]], ids=lambda model: model.name
+)
+def test_what_goes_back_to_checkpoints_says_whether_they_were_verified(model: Preset) -> None:
+    assert "checkpoints are verified" in model.note or "checkpoints are not tried" in model.note
 
 
 def test_the_address_of_a_preset_is_the_hubs_usual_one() -> None:
