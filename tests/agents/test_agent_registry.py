@@ -22,7 +22,7 @@ instructions = "You answer from the handbook."
 model = "demo-chat"
 tools = ["calculator", "current_time"]
 search = { stores = ["handbook"], results = 3, score_threshold = 0.4 }
-budget = { steps = 4, calls = 6, seconds = 30, tokens = 500, tool_seconds = 5 }
+budget = { steps = 4, calls = 6, seconds = 30, tokens = 500, thought_tokens = 40, tool_seconds = 5 }
 
 [agents.plain]
 """
@@ -46,7 +46,7 @@ def test_an_agent_brings_instructions_tools_search_and_bounds(tmp_path: Path) ->
     assert turn.instructions == "You answer from the handbook."
     assert turn.server_tools == ("calculator", "current_time")
     assert turn.file_search == FileSearch(("handbook",), 3, 0.4)
-    told = Limits(steps=4, calls=6, seconds=30, tokens=500, tool_seconds=5)
+    told = Limits(steps=4, calls=6, seconds=30, tokens=500, thought_tokens=40, tool_seconds=5)
     by = Owner.AGENT
     assert turn.limits == replace(told, answer_s=30, answer_tokens=500, seconds_by=by, tokens_by=by)
 

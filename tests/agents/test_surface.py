@@ -21,6 +21,7 @@ instructions = "Help."
 [surfaces.voice]
 first_token_ms = 300
 tokens = 200
+thought_tokens = 40
 answer_s = 20
 class = "standard"
 instructions = "Begin with the answer."
@@ -41,8 +42,9 @@ def test_a_surface_shortens_the_answer_and_says_how_to_begin(tmp_path: Path) -> 
     limits = (turn := voice.applied(asked(instructions="Be kind."))).limits
     assert (limits.tokens, limits.answer_tokens, limits.tokens_by) == (200, 200, Owner.SURFACE)
     assert (limits.seconds, limits.answer_s, limits.seconds_by) == (20, 20, Owner.SURFACE)
+    assert limits.thought_tokens == 40
     assert turn.instructions == "Be kind.\n\nBegin with the answer."
-    assert str(voice).startswith("answer_s 20.0, tokens 200, class standard")
+    assert str(voice).startswith("answer_s 20.0, tokens 200, thought_tokens 40, class standard")
 
 
 def test_a_surface_shortens_the_search() -> None:
@@ -77,10 +79,10 @@ def test_what_nobody_waits_for_goes_last_and_is_never_late() -> None:
     ("text", "place"),
     [
         (FILE.replace("tokens = 200", 'tokens = "many"'), "agents.toml:7: surfaces.voice.tokens: "),
-        (FILE.replace('late = "wait"', 'late = "later"'), "agents.toml:13: surfaces.kiosk.late: "),
+        (FILE.replace('late = "wait"', 'late = "later"'), "agents.toml:14: surfaces.kiosk.late: "),
         (FILE.replace("tokens = 200", "tokns = 200"), "agents.toml:7: surfaces.voice.tokns: "),
-        (FILE + "\n[surfaces.UPPER]\n", "agents.toml:15: surfaces.UPPER: "),
-        (FILE + "\n[surfaces.desk\n", "line 15"),
+        (FILE + "\n[surfaces.UPPER]\n", "agents.toml:16: surfaces.UPPER: "),
+        (FILE + "\n[surfaces.desk\n", "line 16"),
     ],
 )
 def test_a_mistake_is_told_in_one_line_with_its_place(tmp_path: Path, text: str, place: str) -> None:

@@ -27,8 +27,8 @@ def test_a_turn_never_gets_more_than_its_credential_allows(own: int, asked_steps
 
 def test_what_a_credential_does_not_bound_is_as_the_agent_has_it() -> None:
     turn = Definition(budget=Bounds(steps=64, calls=99)).applied(asked())
-    bounded = guest(KeyLimits(steps=3, seconds=9, tool_seconds=2, tokens=50, cost=1)).bounded(turn)
-    told = Limits(steps=3, calls=99, seconds=9, tool_seconds=2, tokens=50, cost=1)
+    bounded = guest(KeyLimits(steps=3, seconds=9, tool_seconds=2, tokens=50, thought_tokens=7, cost=1)).bounded(turn)
+    told = Limits(steps=3, calls=99, seconds=9, tool_seconds=2, tokens=50, thought_tokens=7, cost=1)
     assert bounded.limits == replace(told, answer_s=9, answer_tokens=50, seconds_by=Owner.KEY, tokens_by=Owner.KEY)
     assert guest(None).bounded(turn) == guest(KeyLimits()).bounded(turn) == turn
 
