@@ -48,6 +48,7 @@ class CachedGeneration:
         self.facts = Facts(stamps=Stamps(now, now, now, now, now, now), cached_tokens=prompt_tokens)
         self.prompt_tokens = prompt_tokens
         self.queue_position: int | None = None
+        self.read_tokens: int | None = None
         self.ids: list[int] = []
         self.finish: Finish | None = None
         self._answer = answer

@@ -73,10 +73,12 @@ class TurnStarted:
 @dataclass(frozen=True, slots=True)
 class Queued:
     """The position of the turn in the model's queue, 1 being the next: for clients that ask for it. `expected_ms` until
-    its first token, if known."""
+    its first token, if known. At 0 its prompt is being read: so many tokens of it are."""
 
     position: int
     expected_ms: float | None = None
+    read_tokens: int | None = None
+    prompt_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)

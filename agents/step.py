@@ -366,7 +366,8 @@ POSITION_EVERY_S = 0.5  # at most this often: a position changes whenever a resp
 
 @contextmanager
 def report_position(step: Step, sink: EventSink) -> Iterator[None]:
-    """Report the position, and each change of it, until the generation begins or the block ends."""
+    """Report the position, then how much of the prompt is read, and each change of it, until the generation begins or
+    the block ends."""
     telling = asyncio.create_task(_report(step, sink), name="queue position")
     try:
         yield
@@ -377,11 +378,14 @@ def report_position(step: Step, sink: EventSink) -> Iterator[None]:
 async def _report(step: Step, sink: EventSink) -> None:
     generation, last = step.generation, None
     await asyncio.sleep(POSITION_AFTER_S)
-    while (position := generation.queue_position) is not None and not generation.ids and generation.finish is None:
-        if position != last:
+    while not generation.ids and generation.finish is None:
+        position, read = generation.queue_position, generation.read_tokens
+        if position is None and read is None:
+            return
+        if (position, read) != last:
             step.spans.queue_position = step.spans.queue_position or position
-            sink.write([Queued(position, _left_ms(step))])
-            last = position
+            sink.write([Queued(position or 0, _left_ms(step), None if position else read, generation.prompt_tokens)])
+            last = position, read
         await asyncio.sleep(POSITION_EVERY_S)
 
 

@@ -344,6 +344,10 @@ class Generation(Protocol):
     def queue_position(self) -> int | None:
         """Position in the queue, from 1; None if it does not wait or the position is unknown."""
 
+    @property
+    def read_tokens(self) -> int | None:
+        """Tokens of the prompt that are computed, or were cached; None unless it is being read, or if unknown."""
+
     async def admitted(self) -> None:
         """Return once an engine has accepted the request; a refusal is raised here, if not by `generate`.
 

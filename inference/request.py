@@ -205,6 +205,11 @@ class Handle(DeltaStream):
     def queue_position(self) -> int | None:
         return self._position_of(self._request)
 
+    @property
+    def read_tokens(self) -> int | None:
+        request = self._request
+        return None if request.slot is None or request.generated or self.finish else request.computed
+
     async def admitted(self) -> None:
         """Returns immediately: the engine admits or refuses requests when they are submitted."""
 

@@ -65,6 +65,7 @@ class ScriptedGeneration:
         self.facts = Facts(stamps=Stamps(submitted_ns=now_ns()))
         self.prompt_tokens = prompt_tokens
         self.queue_position: int | None = None
+        self.read_tokens: int | None = None
         self.ids: list[int] = list(written)
         self.finish: Finish | None = None
         self._piece_chars = piece_chars

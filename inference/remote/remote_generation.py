@@ -63,7 +63,8 @@ class RemoteGeneration(DeltaStream):
         written = ask.terms.written
         super().__init__(Facts(stamps=Stamps(submitted_ns=now_ns())), len(ask.prompt), written)
         self._written = len(written)
-        self.queue_position: int | None = None  # remote engines do not report it
+        self.queue_position: int | None = None  # remote engines report neither
+        self.read_tokens: int | None = None
         self.upstream: Upstream | None = None
         self._ask, self._fleet, self._transport = ask, fleet, transport
         self._pieces = pieces

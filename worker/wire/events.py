@@ -94,8 +94,11 @@ def sources(response_id: str, output_index: int, passages: Sequence[Passage]) ->
 
 
 def waiting(event: Queued) -> dict[str, Any]:
-    """The position of a request in the model's queue."""
-    return {"place": event.position, "expected_ms": event.expected_ms}
+    """The position of a request in the model's queue, or how much of its prompt is read."""
+    told = {"place": event.position, "expected_ms": event.expected_ms}
+    if event.read_tokens is None:
+        return told
+    return {**told, "read_tokens": event.read_tokens, "prompt_tokens": event.prompt_tokens}
 
 
 def queued(response_id: str, event: Queued) -> WireEvent:

@@ -170,10 +170,25 @@ async def test_who_waits_knows_its_place_and_who_runs_has_none(engine: Engine) -
             break
         await asyncio.sleep(0)
     assert [handle.queue_position for handle in running] == [None, None]
+    assert (first.read_tokens, running[0].read_tokens) == (None, None)  # one waits, the other answers
     running[0].cancel()
     assert await text(first)
-    assert first.queue_position is None
+    assert first.queue_position is first.read_tokens is None
     running[1].cancel()
+
+
+async def test_whose_prompt_is_read_knows_how_much_of_it_is(
+    engine: Engine, backend: ScriptedBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go_on = held_beyond(backend, 2_500, monkeypatch)
+    handle = engine.submit([n % 26 for n in range(5_000)], GREEDY)
+    while True:
+        if read := handle.read_tokens:  # the first step
+            break
+        await asyncio.sleep(0)
+    assert handle.queue_position is None and read <= 2_500 < handle.prompt_tokens
+    go_on.set()
+    assert await text(handle) and handle.read_tokens is None
 
 
 async def test_a_prompt_that_leaves_no_room_is_refused(engine: Engine) -> None:

@@ -31,10 +31,10 @@ TURNS = 20  # of the event loop: enough for somebody to look where it stands
 
 
 class QueuedGeneration(ScriptedGeneration):
-    """The third that waits, then the second, and then it answers."""
+    """The third that waits, then the second, then its prompt is read, and then it answers."""
 
     async def __aiter__(self) -> AsyncIterator[Delta]:
-        for self.queue_position in (3, 2, None):
+        for self.queue_position, self.read_tokens in ((3, None), (2, None), (None, 0), (None, 1), (None, None)):
             for _ in range(TURNS):
                 await asyncio.sleep(0)
         async for delta in super().__aiter__():
@@ -66,7 +66,9 @@ async def test_who_asks_to_wait_is_told_its_place_and_when_it_has_changed(databa
     async with answering(database, model=QueuedModel(["Hello."], name=MODEL)) as client:
         events = await told(client, path, WAIT)
     places = [each if path == "/v1/responses" else each["firsttoken:queued"] for each in events if is_place(each)]
-    assert [each["place"] for each in places] == [3, 2]
+    assert [each["place"] for each in places] == [3, 2, 0, 0]
+    assert [each.get("read_tokens") for each in places] == [None, None, 0, 1]
+    assert places[-1]["prompt_tokens"] >= 1 and "prompt_tokens" not in places[0]
     assert all(50_000 < each["expected_ms"] <= 60_000 for each in places)
     assert not is_place(events[-1])
 
