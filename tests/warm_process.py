@@ -26,7 +26,7 @@ from contextlib import suppress
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 FOLDER = Path(__file__).resolve().parent.parent
 NUMBER = struct.Struct("!i")  # the length of a request, a process, or its exit status
@@ -35,22 +35,35 @@ BESIDE = ("numpy.random", "pytest", "unittest.mock", "tests.retrieval.patience")
 
 
 class WarmProcess:
-    """`python -m program arguments` in the project, without input. Has what is used of subprocess.Popen."""
+    """`python -m program arguments` in the project, without input. Has what is used of subprocess.Popen.
+
+    `passed` is a descriptor of ours that it has, too, under the same number. `server` forks it, if that is not the one
+    of the tests."""
 
     def __init__(
-        self, program: str, arguments: Sequence[str], stdout: IO[bytes], stderr: IO[bytes], env: Mapping[str, str]
+        self,
+        program: str,
+        arguments: Sequence[str],
+        stdout: IO[bytes],
+        stderr: IO[bytes],
+        env: Mapping[str, str],
+        *,
+        passed: int | None = None,
+        server: socket.socket | None = None,
     ) -> None:
+        server = server or _server()
         self.args = [program, *arguments]
         self.returncode: int | None = None
         self._asking = threading.Lock()
         files = resource.getrlimit(resource.RLIMIT_NOFILE)
-        asked = {"program": program, "arguments": list(arguments), "environment": dict(env), "files": files}
+        asked: dict[str, Any] = {"program": program, "arguments": list(arguments), "environment": dict(env)}
+        asked |= {"files": files, "passed": passed}
         request = json.dumps(asked).encode()
         self._lease, theirs = socket.socketpair()
         with theirs:
-            descriptors = [stdout.fileno(), stderr.fileno(), theirs.fileno()]
-            socket.send_fds(_server(), [NUMBER.pack(len(request))], descriptors)
-            _server().sendall(request)
+            descriptors = [stdout.fileno(), stderr.fileno(), theirs.fileno(), *([] if passed is None else [passed])]
+            socket.send_fds(server, [NUMBER.pack(len(request))], descriptors)
+            server.sendall(request)
         self.pid = self._number()
 
     def poll(self) -> int | None:
@@ -116,18 +129,18 @@ def serve(requests: socket.socket) -> None:
             ended.recv(4096)
             _tell(leases)
         if requests in readable:
-            size, descriptors, _, _ = socket.recv_fds(requests, NUMBER.size, 3)
+            size, descriptors, _, _ = socket.recv_fds(requests, NUMBER.size, 4)
             if not size:
                 for pid in leases:  # of tests that failed, or were interrupted
                     os.kill(pid, signal.SIGTERM)
                 sys.exit()
             [length] = NUMBER.unpack(size)
             request = requests.recv(length, socket.MSG_WAITALL)
-            stdout, stderr, lease = descriptors
+            stdout, stderr, lease, *passed = descriptors
             if not (pid := os.fork()):
                 break
-            os.close(stdout)
-            os.close(stderr)
+            for descriptor in (stdout, stderr, *passed):
+                os.close(descriptor)
             leases[pid] = socket.socket(fileno=lease)
             leases[pid].sendall(NUMBER.pack(pid))
     signal.set_wakeup_fd(-1)
@@ -140,7 +153,12 @@ def serve(requests: socket.socket) -> None:
         os.dup2(descriptor, number)
     for descriptor in (nothing, stdout, stderr, lease):
         os.close(descriptor)
-    _become(**json.loads(request))
+    asked = json.loads(request)
+    number = asked.pop("passed")
+    if passed and passed[0] != number:
+        os.dup2(passed[0], number)
+        os.close(passed[0])
+    _become(**asked)
 
 
 def _tell(leases: dict[int, socket.socket]) -> None:

@@ -21,9 +21,12 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from migrations.embedded.placement import placement_of
 from migrations.embedded.postmaster import PidFile
+from tests import warm_crew
 from tests.serving import Worker
+from tests.warm_crew import FILE
 from tests.worker.cli.test_main import firsttoken
 
+MEMBERS = "members"  # a file in the home
 NAMES = {"engine", "worker-1", "worker-2"}
 UNTIL_S = 120.0  # a member is begun again in seconds, on a machine that has nothing else to do
 QUESTION = {"input": "Tell me a story about the sea.", "stream": True, "temperature": 0, "max_output_tokens": 100}
@@ -43,7 +46,11 @@ pytestmark = pytest.mark.any_answer("it is about whether answers go on, whatever
 
 @pytest.fixture(scope="module")
 def crew(make_home: Callable[[], Path]) -> Iterator[Worker]:
-    crew = Worker(make_home(), "--workers", "2", "--docs", "", "--background", "0", name="crew")
+    home = make_home()
+    beside = {FILE: str(home / MEMBERS)}
+    crew = Worker(
+        home, "--workers", "2", "--docs", "", "--background", "0", name="crew", program="tests.warm_crew", **beside
+    )
     crew.wait_until_ready()
     yield crew
     if crew.process.poll() is None:
@@ -66,16 +73,7 @@ async def calling(ready: dict[str, Any]) -> AsyncIterator[aiohttp.ClientSession]
 
 def members(crew: Worker) -> dict[str, int]:
     """The processes by their names."""
-    found = {}
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            command = (folder / "cmdline").read_bytes().decode().split("\0")
-            parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
-        except OSError:
-            continue
-        if parent == crew.process.pid and "--member" in command:
-            found[command[command.index("--member") + 1].partition(":")[0]] = int(folder.name)
-    return found
+    return warm_crew.members(crew.log.with_name(MEMBERS))
 
 
 async def numbers(http: aiohttp.ClientSession, name: str) -> dict[str, float]:
