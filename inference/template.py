@@ -46,6 +46,9 @@ INSTEAD = (
     "choose another file of this model, or another model (`firsttoken models list`); variables that it misses can be "
     "set by `switches` in models.toml, or by the `chat_template_kwargs` of a request"
 )
+SHAPES_MAX = 256  # of conversations; the markup of a long one takes some 10 KB
+# All that a template can tell apart of messages without calls, as their texts are marks to it.
+_Shape: TypeAlias = tuple[object, ...]
 
 
 # The tokens of an assistant message that this model generated for the same tenant; None for any other.
@@ -55,9 +58,12 @@ Exact: TypeAlias = Callable[[ChatMessage], tuple[int, ...] | None]
 class _Marks:
     """Stands in for untrusted text while a template runs. The nonce prevents anyone from forging a mark."""
 
-    def __init__(self) -> None:
-        self._nonce = secrets.token_hex(8)
+    def __init__(self, nonce: str) -> None:
+        self._nonce = nonce
         self._segments: dict[str, Segment] = {}
+
+    def __len__(self) -> int:
+        return len(self._segments)
 
     def keep(self, segment: Segment) -> str:
         mark = f"\x02{self._nonce}:{len(self._segments)}\x03"
@@ -86,11 +92,12 @@ class _Marks:
             return {self.unshield(key): self.unshield(item) for key, item in value.items()}
         return [self.unshield(item) for item in value] if isinstance(value, list | tuple) else value
 
-    def cut(self, rendered: str) -> list[Segment]:
-        """Text of the template belongs to the part that it introduces; at the end, to the part that it closes."""
+    def put_in(self, pieces: Sequence[str]) -> list[Segment]:
+        """What a template wrote, cut at the marks. Its own text belongs to the part that it introduces; at the end, to
+        the part that it closes."""
         segments: list[Segment] = []
         part = self._last
-        for piece in reversed(_MARK.split(rendered)):
+        for piece in reversed(pieces):
             segments.append(self._segment(piece, part))
             part = segments[-1].part
         return [segment for segment in reversed(segments) if segment.text or segment.ids or segment.picture]
@@ -153,6 +160,9 @@ class ChatTemplate:
         environment.globals["strftime_now"] = lambda pattern: datetime.now().strftime(pattern)
         environment.filters["tojson"] = _tojson
         self._variables = {"bos_token": bos, "eos_token": eos, "add_generation_prompt": True}
+        # The nonce of the marks and the pieces, by the shape of the messages. Threads share it: each access is atomic.
+        self._written: dict[_Shape | None, tuple[str, Sequence[str]]] = {}
+        self._varies = "strftime_now" in source or "random" in source
         try:
             tree = environment.parse(source)
             read = jinja2.meta.find_undeclared_variables(tree)
@@ -212,10 +222,16 @@ class ChatTemplate:
         switches: Mapping[str, Value] = NO_OPTIONS,
         iterations_max: int | None = None,
     ) -> list[Segment]:
-        marks = _Marks()
-        switched = marks.shield({name: switches[name] for name in switches if name in self.switches}, Part.SYSTEM)
+        given = {name: switches[name] for name in switches if name in self.switches}
+        shape = None if tools or self._varies else _shape(messages, given, can)
+        nonce, pieces = self._written.get(shape) or (secrets.token_hex(8), None)
+        marks = _Marks(nonce)
+        switched = marks.shield(given, Part.SYSTEM)
         shown = [_message(message, marks, can) for message in messages]
+        if pieces is not None:
+            return marks.put_in(pieces)
         _number_calls(messages, shown, marks)
+        made = len(marks)
         variables = {
             "messages": shown,
             # Some introduce even an empty list.
@@ -224,11 +240,16 @@ class ChatTemplate:
             WORK: Work(iterations_max or ITERATIONS_MAX),
         }
         try:
-            return marks.cut(self._template.render(switched | variables | self._variables))
+            pieces = _MARK.split(self._template.render(switched | variables | self._variables))
         except InvalidTemplate:
             raise
         except Exception as error:  # a template is foreign code: whatever it raises, these messages do not suit it
             raise InvalidTemplate(f"the model's chat template fails on these messages: {error}") from error
+        if shape is not None and len(marks) == made:  # nothing of a text was written as JSON
+            if len(self._written) >= SHAPES_MAX:
+                self._written.clear()
+            self._written[shape] = nonce, pieces
+        return marks.put_in(pieces)
 
     def _fault(self) -> str:
         try:
@@ -249,6 +270,18 @@ class ChatTemplate:
         before, _, behind = told.partition(ANY)
         is_there = len(before) + len(behind) <= len(bare) and bare.startswith(before) and bare.endswith(behind)
         return bare[len(before) : len(bare) - len(behind)].strip() if is_there else ""
+
+
+def _shape(messages: Sequence[TemplateMessage], switches: Mapping[str, Value], can: Capabilities) -> _Shape | None:
+    """The same for messages that a template renders alike; None where it sees more of them than marks."""
+    seen: list[object] = [can.content_parts, can.lists_tools, repr(switches)]  # where 1 is not True
+    for message in messages:
+        if message.calls:
+            return None
+        seen.append(message.role)
+        for part in (message.content, message.reasoning):
+            seen.append(tuple([each.text if each.trusted else each.picture is None for each in part]))
+    return tuple(seen)
 
 
 def _text(segments: Sequence[Segment]) -> str:

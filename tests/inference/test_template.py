@@ -82,6 +82,30 @@ def test_the_default_system_message_of_a_template_is_found(source: str, default:
     assert ChatTemplate(source).default_system() == default
 
 
+def test_conversations_of_one_shape_are_rendered_once_each_with_its_own_texts(monkeypatch: pytest.MonkeyPatch) -> None:
+    template, rendered = ChatTemplate("{% if bold %}**{{ bold }}{% endif %}" + CHATML), list[object]()
+    render = template._template.render
+    monkeypatch.setattr(template._template, "render", lambda told: rendered.append(told) or render(told))
+    for question in ("Where?", HOSTILE, "When?"):
+        shown = template.render([ChatMessage("user", question)])
+        assert text(shown) == f"<|im_start|>user\n{question}<|im_end|>\n"
+        assert [segment.text for segment in shown if not segment.trusted] == [question]
+    assert len(rendered) <= 1  # the probe of the template may have asked for it
+    rendered.clear()
+    for switch in (True, 1, "<1>", "<2>"):
+        assert text(template.render([ChatMessage("user", "Hi")], switches={"bold": switch})).startswith(f"**{switch}<")
+    assert text(template.render([ChatMessage("assistant", "Hi")])).startswith("<|im_start|>assistant")
+    assert text(template.render([ChatMessage("user", "")])) == "<|im_start|>user\n<|im_end|>\n"
+    assert len(rendered) >= 4
+
+
+def test_what_tells_the_time_is_rendered_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    template, hours = ChatTemplate("{{ strftime_now('%H') }}" + CHATML), iter(["10", "11"])
+    template._template.globals["strftime_now"] = lambda _: next(hours)
+    told = [text(template.render([ChatMessage("user", "Hi")])) for _ in range(2)]
+    assert [each[:2] for each in told] == ["10", "11"]
+
+
 def test_the_bundled_model_has_the_system_message_of_its_training(template: ChatTemplate) -> None:
     default, question = template.default_system(), ChatMessage("user", "Hi")
     assert default == "You are a helpful assistant."
