@@ -9,8 +9,7 @@ the pages `request.get(PRINCIPAL)` is the signed-in user or None. BODY is decomp
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial, wraps
 from inspect import signature
@@ -152,15 +151,18 @@ def noted(request: web.Request, act: Act, object: str, **detail: Any) -> Also:
     return lambda connection: note(connection, tenant_id, actor, act, object, **detail)
 
 
-@contextmanager
-def in_param(name: str) -> Iterator[None]:
-    """Attribute errors of the prompt to this parameter; lower layers call it `input`."""
-    try:
-        yield
-    except (InferenceError, AgentError) as error:
-        if error.param == "input":
-            error.param = name
-        raise
+@dataclass(frozen=True, slots=True)
+class InParam:
+    """Attributes errors of the prompt to this parameter; lower layers call it `input`."""
+
+    name: str
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
+        if isinstance(error, (InferenceError, AgentError)) and error.param == "input":
+            error.param = self.name
 
 
 def path_id(request: web.Request, kind: str, name: str = "id") -> str:

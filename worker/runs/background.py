@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any, TypeAlias, cast
 from uuid import UUID
@@ -141,7 +142,8 @@ class Backlog:
         body = body.entitled(principal.best_class)
         frame = services.frame(body, id=id, dialect=dialect)
         ledger = Ledger(services, principal, Trace(attributes=dict(BACKGROUND)), frame)
-        with ledger.counting():
+        with ExitStack() as held:
+            ledger.count(held)
             turn = await hydrate(services, principal, frame)
             await services.agent.count(ledger.applied(turn.turn))
         request, queued = stored_request(services.seals, turn.tenant_id, body), frame.queued()

@@ -12,7 +12,7 @@ import asyncio
 import hashlib
 import logging
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from uuid import UUID, uuid4
@@ -270,13 +270,14 @@ class Ending:
     repeats: bool = True  # what it may have called on the server may run twice
 
 
-@asynccontextmanager
-async def unstored(once: Once | None) -> AsyncIterator[Ending]:
+def unstored(once: Once | None) -> AbstractAsyncContextManager[Ending]:
     """The whole of an answer that is not stored, which says how it ends. Raises ApiError 409 for a repetition."""
+    return nullcontext(Ending()) if once is None else _not_twice(once)
+
+
+@asynccontextmanager
+async def _not_twice(once: Once) -> AsyncIterator[Ending]:
     ending = Ending()
-    if once is None:
-        yield ending
-        return
     async with once.first(None, ending) as earlier:
         if earlier is not None and earlier.answered:
             message = f"The request with this '{HEADER}' is over, and its answer was not stored: use a new key."

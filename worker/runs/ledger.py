@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from functools import cached_property
+from dataclasses import field
 from math import inf
 from time import monotonic
 from typing import Any, Protocol
@@ -64,42 +64,46 @@ class Outcome:
         self.ledger.record(self.status)
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Ledger:
-    """One turn, whose answer this is, and the two places where it is recorded. `later`: nobody waits for it."""
+    """One turn, whose answer this is, and the two places where it is recorded. `later`: nobody waits for it.
+
+    `surface`: where the answer is used. `priority`: the class in which its turns are served: the one that the request
+    asks for, within those of its credential and its surface. `due`: when the first token is due by the target of the
+    surface, and the time per token after it; none in the background.
+    """
 
     services: RunServices
     principal: Principal
     trace: Trace
     answer: Named
     later: bool = False
+    surface: str = field(init=False)
+    priority: Priority = field(init=False)
+    due: Due = field(init=False)
+    _policy: Surface = field(init=False)
 
-    @cached_property
-    def priority(self) -> Priority:
-        """The class in which its turns are served: the one that the request asks for, within those of its credential
-        and its surface."""
-        return self._policy.capped(max(self._asked, self.principal.best_class))
+    def __post_init__(self) -> None:
+        asked = self.answer.request.priority(watched=self.principal.is_watching)
+        asked = Priority.BATCH if self.later else asked
+        self.surface = self._surface(asked)
+        self._policy = self.services.surfaces.get(self.surface, NO_POLICY)
+        self.priority = self._policy.capped(max(asked, self.principal.best_class))
+        self.due = self._due()
 
-    @property
-    def _asked(self) -> Priority:
-        return Priority.BATCH if self.later else self.answer.request.priority(watched=self.principal.is_watching)
-
-    @cached_property  # a request asks for it half a dozen times
-    def surface(self) -> str:
-        """Where the answer is used: as the request or its agent says; otherwise `chat` for a browser and `embedded` for
-        a program, or `batch` for the lowest priority class."""
-        named = self.answer.request.options.get(SURFACE)
-        if named in self.services.surface_names:
+    def _surface(self, asked: Priority) -> str:
+        """As the request or its agent says; otherwise `chat` for a browser and `embedded` for a program, or `batch` for
+        the lowest priority class."""
+        services, named = self.services, self.answer.request.options.get(SURFACE)
+        if named is not None and named in services.surface_names:
             return named
-        usual = "chat" if self.principal.is_watching else "embedded"
-        if self._asked is Priority.BATCH and BATCH in self.services.surfaces:
-            usual = BATCH
-        return self.services.agent_registry.of(self.answer.model).surface or usual
+        if by_agent := services.agent_registry.of(self.answer.model).surface:
+            return by_agent
+        if asked is Priority.BATCH and BATCH in services.surfaces:
+            return BATCH
+        return "chat" if self.principal.is_watching else "embedded"
 
-    @cached_property
-    def due(self) -> Due:
-        """When the first token is due by the target of the surface, and the time per token after it; none in the
-        background."""
+    def _due(self) -> Due:
         target = self.services.targets.by_surface.get(self.surface)
         if target is None or "background" in self.trace.attributes:
             return NO_DEADLINE
@@ -121,10 +125,6 @@ class Ledger:
         late = self._policy.late
         return self.services.waits if late is None else late == WAIT
 
-    @cached_property
-    def _policy(self) -> Surface:
-        return self.services.surfaces.get(self.surface, NO_POLICY)
-
     def applied(self, turn: Turn) -> Turn:
         """The turn in its class, and within the limits of its surface and of this worker. Call this last."""
         if turn.arm is not None and not turn.only_reads:  # it has no answer to judge
@@ -135,16 +135,14 @@ class Ledger:
             turn, limits=limits, priority=self.priority, due=self.due, reports_position=self._reports_position
         )
 
-    @contextmanager
-    def counting(self) -> Iterator[None]:
+    def count(self, held: ExitStack) -> None:
         """Count the request against the limits of its key. The tokens that it is expected to take are held until the
-        block ends. Raises ApiError 429."""
+        stack is closed. Raises ApiError 429."""
+        if self.principal.bounds is None:
+            return
         self.services.daily_budgets.check(self.principal)
         taken = self.services.rates.take(self.principal, monotonic())
-        try:
-            yield
-        finally:
-            self.services.rates.give_back(self.principal, taken, monotonic())
+        held.callback(lambda: self.services.rates.give_back(self.principal, taken, monotonic()))
 
     @contextmanager
     def entering(self, turns: int = 1) -> Iterator[ExitStack]:
@@ -153,12 +151,11 @@ class Ledger:
         services, tenant_id = self.services, self.principal.tenant_id
         with ExitStack() as places:
             try:
-                places.enter_context(self.counting())
-                priority = self.priority
+                self.count(places)
                 for model in self._expected:
-                    model.expect(self.due, salt=str(tenant_id), priority=priority)
+                    model.expect(self.due, salt=str(tenant_id), priority=self.priority)
                 for _ in range(turns):
-                    places.enter_context(services.admission.turn(tenant_id, waited=priority < Priority.BATCH))
+                    places.enter_context(services.admission.turn(tenant_id, waited=self.priority < Priority.BATCH))
                 yield places
             except (ClientGone, asyncio.CancelledError):
                 self.record("cancelled")

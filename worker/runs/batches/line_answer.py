@@ -10,7 +10,7 @@ from agents.turn import Owner, Turn
 from inference.trace import Trace
 from worker.auth.principal import Principal
 from worker.errors import invalid
-from worker.http.request import in_param
+from worker.http.request import InParam
 from worker.lifecycle.process import TimeSlice
 from worker.runs.choice import DiscardingSink, choices_of, succeeded, turns_of, whole_of
 from worker.runs.embed_inputs import check_inputs, embed_inputs
@@ -50,7 +50,7 @@ async def _completion(services: Services, principal: Principal, raw: bytes, trac
     body = await parsed(ChatRequest, raw, Ignored())
     _refuse("stream", body.stream)
     completion = ChatCompletion(body, services.checked(body.model))
-    with in_param("messages"):
+    with InParam("messages"):
         ledger = Ledger(services, principal, trace, completion, later=True)
         turns = [_patient(turn) for turn in await turns_of(ledger, completion)]
         return completion.whole(await whole_of(choices_of(ledger, turns)))
