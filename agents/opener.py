@@ -29,7 +29,8 @@ from agents.turn import TOKENS_MAX, Budget, Prices, Turn
 from inference.errors import InferenceError, InvalidSchema, TextTooLong, UnseenPicture
 from inference.frozen import changed
 from inference.generation import Due, Finish, Generation, Grammar, ReasoningLimit, Sampling, Terms
-from inference.prompt import Segment, image_tokens
+from inference.language_model import LanguageModel
+from inference.prompt import PromptTokens, Segment, Verdict, image_tokens
 from inference.trace import Trace, now_ns
 from retrieval.passage import Passage
 from retrieval.query import Searcher
@@ -242,7 +243,7 @@ class StepStarter:
         spans = StepSpans(
             progress.trace,
             generation,
-            lambda: model.verdict(segments, generation, salt=turn.salt) if segments else None,
+            lambda: _verdict(turn, model, segments, prompt, generation),
             candidate.name if self._names_models else "",
             turn.priority,
             image_tokens=image_tokens(prompt),
@@ -306,6 +307,14 @@ def _terms(progress: Progress, due: Due, written: Sequence[int] = (), prediction
     turn = progress.turn
     deadline_ns = progress.budget.deadline_ns(concluding=progress.concluding is not None)
     return Terms(turn.salt, turn.priority, due, deadline_ns, progress.trace.traceparent, written, prediction)
+
+
+def _verdict(
+    turn: Turn, model: LanguageModel, segments: Sequence[Segment], prompt: Sequence[int], generation: Generation
+) -> Verdict | None:
+    if not isinstance(prompt, PromptTokens):  # of a checkpoint, which has no segments
+        return None
+    return model.verdict(segments, prompt, generation, salt=turn.salt)
 
 
 def _parser(progress: Progress, candidate: Candidate, thinking: bool) -> MarkupParser:

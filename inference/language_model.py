@@ -75,7 +75,9 @@ class LanguageModel(Protocol):
     def infill(self, before: str, behind: str) -> list[Segment] | None:
         """The prompt for the text between two others; None for a model that was not trained to infill."""
 
-    def verdict(self, segments: Sequence[Segment], generation: Generation, *, salt: str = "") -> Verdict | None:
+    def verdict(
+        self, segments: Sequence[Segment], prompt: PromptTokens, generation: Generation, *, salt: str = ""
+    ) -> Verdict | None:
         """Why no more of the prompt was reused; None before the generation was admitted."""
 
     def prepare(self, grammar: str, trigger: str = "") -> Grammar:

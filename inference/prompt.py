@@ -143,11 +143,16 @@ class PromptTokens(list[int]):
     there: behind the instructions and the tools, before and behind the question with its passages, at each turn."""
 
     def __init__(
-        self, ids: Iterable[int], boundaries: Sequence[int] = (), pictures: Sequence[PictureRange] = ()
+        self,
+        ids: Iterable[int],
+        boundaries: Sequence[int] = (),
+        pictures: Sequence[PictureRange] = (),
+        starts: Sequence[int] = (),
     ) -> None:
         super().__init__(ids)
         self.boundaries = boundaries
         self.pictures = pictures  # in order
+        self.starts = starts  # of its segments, and the end of the last one
 
     @staticmethod
     def boundaries_of(prompt: Sequence[int]) -> Sequence[int]:

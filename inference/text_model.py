@@ -147,10 +147,13 @@ class TextModel:
             middle,
         ]
 
-    def verdict(self, segments: Sequence[Segment], generation: Generation, *, salt: str = "") -> Verdict | None:
+    def verdict(
+        self, segments: Sequence[Segment], prompt: PromptTokens, generation: Generation, *, salt: str = ""
+    ) -> Verdict | None:
         if generation.facts.miss is None:
             return None
-        return judge(self._tokenizer.outline(segments, salt=salt), generation.facts.miss, self._pieces)
+        outline = self._tokenizer.outline(segments, prompt.starts, salt=salt)
+        return judge(outline, generation.facts.miss, self._pieces)
 
     def remember(self, message: ChatMessage, ids: Sequence[int], *, salt: str = "") -> bytes | None:
         key = self._turns.put(message, ids, salt=salt)

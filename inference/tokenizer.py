@@ -13,7 +13,7 @@ import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from encodings import utf_8
-from itertools import accumulate, chain
+from itertools import accumulate, chain, pairwise
 from typing import Protocol, TypeAlias
 
 from inference.errors import TextTooLong
@@ -93,35 +93,27 @@ class Tokenizer:
         """
         if self._room:
             self._room.check(segments)
-        start, pieces = self._pieces_of(segments, salt)
-        starts = accumulate(map(len, pieces), initial=len(start))
-        places = list(starts)
-        pictures = [
-            PictureRange(at, segment.picture_tokens)
-            for at, segment in zip(places, segments, strict=False)
-            if segment.picture_tokens
-        ]
-        return PromptTokens(chain(start, *pieces), _boundaries(segments, places, self._openings), pictures)
-
-    def outline(self, segments: Sequence[Segment], *, salt: str = "") -> list[Extent]:
-        """The parts of the tokens that `encode` returns for the same segments. A token that spans a passage and the
-        question may be counted with either."""
-        start, pieces = self._pieces_of(segments, salt)
-        extents = [Extent(segments[0].part, len(start))] if start else []
-        for segment, ids in zip(segments, pieces, strict=True):
-            found = segment.text[: segment.passage_chars]
-            passages = min(len(ids), self.count(found, salt=salt)) if found else 0
-            extents += [Extent(Part.PASSAGES, passages)] if passages else []
-            extents.append(Extent(segment.part, len(ids) - passages))
-        return extents
-
-    def _pieces_of(self, segments: Sequence[Segment], salt: str) -> tuple[list[int], list[tuple[int, ...]]]:
-        """The model's beginning-of-sequence token if they need it, and the ids of each."""
-        pieces = [self._ids(segment, salt) for segment in segments]
-        start: list[int] = []
+        pieces, start = [self._ids(segment, salt) for segment in segments], list[int]()
         if self._bos is not None and not (segments and segments[0].ids is not None):
             start = [self._bos] if next(chain.from_iterable(pieces), None) != self._bos else []
-        return start, pieces
+        starts = list(accumulate(map(len, pieces), initial=len(start)))
+        pictures = [
+            PictureRange(at, segment.picture_tokens)
+            for at, segment in zip(starts, segments, strict=False)
+            if segment.picture_tokens
+        ]
+        return PromptTokens(chain(start, *pieces), _boundaries(segments, starts, self._openings), pictures, starts)
+
+    def outline(self, segments: Sequence[Segment], starts: Sequence[int], *, salt: str = "") -> list[Extent]:
+        """The parts of the tokens that `encode` returned for the segments. A token that spans a passage and the
+        question may be counted with either."""
+        extents = [Extent(segments[0].part, starts[0])] if starts[0] else []
+        for segment, (start, end) in zip(segments, pairwise(starts), strict=True):
+            found = segment.text[: segment.passage_chars]
+            passages = min(end - start, self.count(found, salt=salt)) if found else 0
+            extents += [Extent(Part.PASSAGES, passages)] if passages else []
+            extents.append(Extent(segment.part, end - start - passages))
+        return extents
 
     def count(self, text: str, *, salt: str = "") -> int:
         """Number of tokens of untrusted text; for a text that is too long whatever its tokens are, one more than there

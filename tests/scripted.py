@@ -238,7 +238,9 @@ class ScriptedModel:
             return None
         return [Segment(f"<before>{before}<behind>{behind}<between>", trusted=True, part=Part.QUESTION)]
 
-    def verdict(self, segments: Sequence[Segment], generation: Generation, *, salt: str = "") -> Verdict | None:
+    def verdict(
+        self, segments: Sequence[Segment], prompt: PromptTokens, generation: Generation, *, salt: str = ""
+    ) -> Verdict | None:
         self.salts.add(salt)
         return None
 

@@ -175,7 +175,8 @@ async def test_a_text_that_is_cached_without_a_state_is_told_as_such(talk: Talk)
     await talk.ask([SYSTEM, question])
     messages = [SYSTEM, ChatMessage("user", question.content[: len(question.content) // 2] + "but of what kind?")]
     other = await talk.ask(messages)
-    verdict = talk.model.verdict(talk.model.render(messages, TOOLS), other)
+    segments = talk.model.render(messages, TOOLS)
+    verdict = talk.model.verdict(segments, talk.model.encode(segments), other)
     assert verdict is not None
     assert (verdict.segment, verdict.cause) == (Part.QUESTION, Cause.NO_CHECKPOINT)
     assert verdict.cached == other.facts.cached_tokens > 0

@@ -114,7 +114,8 @@ async def test_the_turn_after_a_tool_call_and_a_restart_computes_only_what_is_ne
     question = [*messages, ChatMessage("user", "thank you")]
     async with running(tmp_path, config) as model:
         _, after = await generate(model, question)
-        verdict = model.verdict(model.render(question, [CALCULATOR]), after)
+        segments = model.render(question, [CALCULATOR])
+        verdict = model.verdict(segments, model.encode(segments), after)
     assert after.facts.cached_tokens >= tokens - 1  # the last one was drawn, and computed only if more followed
     assert verdict is not None and verdict.cause is Cause.FIRST_USE
 
