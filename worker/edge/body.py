@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import zlib
-from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Self
@@ -23,14 +22,11 @@ class Budget:
     def __init__(self, bytes_max: int, tenant_bytes_max: int) -> None:
         self._bytes_max = bytes_max
         self._tenant_bytes_max = tenant_bytes_max
-        self._held: Counter[UUID] = Counter()
+        self._held: dict[UUID, int] = {}
+        self.held_bytes = 0
 
     def __repr__(self) -> str:
-        return f"<Budget {self._held.total()} of {self._bytes_max} bytes | {len(self._held)} tenants>"
-
-    @property
-    def held_bytes(self) -> int:
-        return self._held.total()
+        return f"<Budget {self.held_bytes} of {self._bytes_max} bytes | {len(self._held)} tenants>"
 
     def reserve(self, tenant_id: UUID) -> Reservation:
         """What is added to the reservation counts until the end of its block."""
@@ -38,14 +34,16 @@ class Budget:
 
     def change(self, tenant_id: UUID, by: int) -> None:
         """Raises ApiError(429) if the tenant, or all of them together, would exceed the limit."""
+        held = self._held.get(tenant_id, 0) + by
         if by > 0:
-            if self._held[tenant_id] + by > self._tenant_bytes_max:
+            if held > self._tenant_bytes_max:
                 megabytes = self._tenant_bytes_max // 2**20
                 raise _refused(f"Your requests in progress hold {megabytes} MB, which is the limit.")
             if self.held_bytes + by > self._bytes_max:
                 raise _refused("The worker is busy with large requests.")
-        self._held[tenant_id] += by
-        if not self._held[tenant_id]:
+        self.held_bytes += by
+        self._held[tenant_id] = held
+        if not held:
             del self._held[tenant_id]
 
 

@@ -262,14 +262,14 @@ class Guard(asyncio.Protocol):
 
     def _head_fits(self, data: bytes) -> bool:
         """Whether a piece of a request's head may be passed on; the reader of the body bounds what follows."""
-        if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(self._header_s, self._late)
         if self._head_bytes == 0:
             data = data.lstrip(b"\r\n")  # empty lines before a request do not end its head
         seen = self._head_tail + data
         if HEAD_END in seen:
             self._awaits_head = False
             return True
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(self._header_s, self._late)
         self._head_tail = seen[1 - len(HEAD_END) :]
         self._head_bytes += len(data)
         if self._head_bytes <= HEAD_BYTES_MAX:

@@ -152,7 +152,7 @@ class GenerateRequest(Strict):
     def sampling(self, grammar: Grammar | None) -> Sampling:
         params = self.sampling_params
         return changed(
-            params.drawn.completed({}),  # the worker knows the model's usual values
+            params.drawn().completed({}),  # the worker knows the model's usual values
             max_tokens=params.max_tokens,
             seed=params.seed,
             logit_bias={int(token): bias for token, bias in (params.logit_bias or {}).items()},

@@ -249,8 +249,7 @@ class ChoicesRequest(TurnRequest):
         return bool(self.stream_options and self.stream_options.include_usage)
 
     def _sampling(self, *, max_tokens: int, top_logprobs: int | None) -> Sampling:
-        return changed(
-            self.drawn,
+        return self.drawn(
             max_tokens=max_tokens,
             top_logprobs=top_logprobs,
             deterministic=self.deterministic,

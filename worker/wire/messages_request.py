@@ -190,7 +190,7 @@ class MessagesInput(GenerationParameters, Lenient):
             tool_choice=choice.wanted if choice else "auto",
             parallel_tool_calls=not (choice and choice.disable_parallel_tool_use),
             answer_format=self._format,
-            sampling=self.drawn,
+            sampling=self.drawn(),
             switches=self.switches,
         ).using(servers)
         return turn.continued if self.messages[-1].role == "assistant" else turn

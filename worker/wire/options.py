@@ -13,7 +13,6 @@ from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias
 from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints, ValidationInfo, field_validator
 
 from agents.turn import AnswerFormat, Caps
-from inference.frozen import changed
 from inference.generation import DRAWN, Priority, Sampling
 from inference.grammar.calls import ANY_OBJECT
 from inference.prompt import VERBOSITY, TemplateOptions, have_effort
@@ -163,11 +162,11 @@ class SamplingParameters(Strict):
     min_p: Share | None = None
     repetition_penalty: Annotated[float, Field(gt=0, le=2)] | None = None
 
-    @property
-    def drawn(self) -> Sampling:
-        """Those that are missing are left to the model."""
-        given = {name: value for name, spelled in DRAWN.items() if (value := getattr(self, spelled)) is not None}
-        return Sampling(**given, open=frozenset(DRAWN.keys() - given.keys()))
+    def drawn(self, **more: Any) -> Sampling:
+        """Those that are missing are left to the model. `more`: other fields."""
+        values = vars(self)
+        given = {name: value for name, spelled in DRAWN.items() if (value := values[spelled]) is not None}
+        return Sampling(**given, **more, open=frozenset(DRAWN.keys() - given.keys()))
 
 
 class GenerationParameters(SamplingParameters):
@@ -213,9 +212,8 @@ class GenerationParameters(SamplingParameters):
             ignored.add(self.VERBOSITY_PARAM)
         ignored.add(*(f"chat_template_kwargs.{name}" for name in switches.variables if name not in known))
 
-    @property
-    def drawn(self) -> Sampling:
-        return changed(super().drawn, ignore_eos=True) if self.ignore_eos else super().drawn
+    def drawn(self, **more: Any) -> Sampling:
+        return super().drawn(ignore_eos=bool(self.ignore_eos), **more)
 
 
 class TurnRequest(GenerationParameters):

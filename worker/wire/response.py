@@ -164,7 +164,7 @@ class ResponseFrame:
         return {**self._told, "status": status, "output": list(output)}
 
     def _first(self) -> dict[str, Any]:
-        request, sampling = self.request, self.request.drawn.completed(self.usual)
+        request, sampling = self.request, self.request.drawn().completed(self.usual)
         verbosity = request.switches.verbosity
         return {
             "id": self.id,

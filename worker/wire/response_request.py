@@ -70,8 +70,11 @@ def _as_reference(value: Any) -> Any:
     return {"id": value} if isinstance(value, str) else value
 
 
+PLAIN_TEXT = PlainText()
+
+
 class TextConfig(Strict):
-    format: TextFormat = PlainText()
+    format: TextFormat = PLAIN_TEXT
     verbosity: Verbosity | None = None
 
 
@@ -234,7 +237,7 @@ class ResponseRequest(TieredRequest):
 
     @property
     def format(self) -> TextFormat:
-        return self.text.format if self.text else PlainText()
+        return self.text.format if self.text else PLAIN_TEXT
 
     @property
     def switches(self) -> TemplateOptions:
@@ -324,8 +327,7 @@ class ResponseRequest(TieredRequest):
 
     @property
     def _sampling(self) -> Sampling:
-        return changed(
-            self.drawn,
+        return self.drawn(
             max_tokens=self.max_output_tokens or TOKENS_MAX,
             deterministic=self.deterministic,
             top_logprobs=self._likeliest,
