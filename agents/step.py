@@ -17,7 +17,7 @@ from agents.tool import ToolContext
 from agents.toolbox import AvailableTools, Toolbox, ToolResult
 from agents.turn import Budget
 from inference.generation import Delta, Finish, Generation, Hop, Priority, Steps
-from inference.prompt import Verdict, image_tokens
+from inference.prompt import Verdict
 from inference.trace import Attribute, Span, Trace, now_ns
 
 # The shortest wait that is worth a prefill: about as long as building a prompt and running a small step take.
@@ -194,11 +194,6 @@ class Step:
     outside: int = 0  # those that precede the newest call or mark
     reasoning_tokens: int = 0
 
-    @property
-    def image_tokens(self) -> int:
-        """Of the prompt."""
-        return image_tokens(self.prompt)
-
     async def run(self, sink: EventSink) -> None:
         """Write the events of the generation as its tokens come. Raises InferenceError when the engine fails."""
 
@@ -293,8 +288,9 @@ class Step:
     @property
     def needs_another_step(self) -> bool:
         """Whether another step follows with the results of the tools: not if the caller has to run a function first."""
-        asks_caller = any(call.name in self.offer.functions and call.runs for call in self.reply.calls)
-        return bool(self.calls.pending) and not asks_caller and self.finish is Finish.STOP
+        if not self.calls.pending or self.finish is not Finish.STOP:
+            return False
+        return not any(call.name in self.offer.functions and call.runs for call in self.reply.calls)
 
     def _started(self, events: list[Event]) -> list[Event]:
         for event in events:
