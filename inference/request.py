@@ -249,19 +249,24 @@ class Outbox:
         self._due: deque[Handle] = deque()
         self._scheduled = False
         self._delivered = threading.Event()
+        self._undelivered = self._is_awaited = False
 
     def publish(self, news: list[TokenUpdate]) -> None:
         """Called on the engine's thread; never blocks. Raises RuntimeError if the event loop is closed."""
         self._steps.append(news)
+        self._undelivered = True
         if not self._scheduled:  # else the scheduled callback will take what was appended
             self._scheduled = True
-            self._delivered.clear()
             self._loop.call_soon_threadsafe(self._deliver)
 
     def await_delivery(self, tokens: int) -> None:
         """Called on the engine's thread: let the event loop have its core until it has delivered what was published,
         or has had the time that so many tokens usually take it."""
-        self._delivered.wait(tokens * DELIVERY_S)
+        self._delivered.clear()
+        self._is_awaited = True
+        if self._undelivered:  # the event loop writes this one first and then reads the other
+            self._delivered.wait(tokens * DELIVERY_S)
+        self._is_awaited = False
 
     def _deliver(self) -> None:
         self._scheduled = False  # before taking: results published from here on schedule the next callback
@@ -273,4 +278,6 @@ class Outbox:
             self._scheduled = True
             self._loop.call_soon(self._deliver)
         elif not self._due:
-            self._delivered.set()
+            self._undelivered = False
+            if self._is_awaited:  # seldom, and an event takes as long as a token
+                self._delivered.set()

@@ -310,7 +310,8 @@ class Engine:
         try:
             with self._backend.surviving(self._lose_device):
                 while not self._closing:
-                    self._wake.clear()
+                    if self._wake.is_set():
+                        self._wake.clear()
                     self._take_submitted()
                     self._step()
                     self._publish()

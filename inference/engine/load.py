@@ -32,7 +32,8 @@ class RequestAhead(NamedTuple):
 
     @classmethod
     def of(cls, request: Request, to_prefill: int) -> RequestAhead:
-        return cls(len(request.generated), request.max_tokens, to_prefill)
+        """A forecast makes one for each request."""
+        return tuple.__new__(cls, (len(request.generated), request.max_tokens, to_prefill))
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,7 +218,8 @@ def next_starved(waiting: Iterable[Request], running: Iterable[Request], now_ns:
     while another one keeps it."""
     if any(request.keeps_slot for request in running):
         return None
-    starved = (request for request in waiting if is_starved(request, now_ns))
+    batch = [request for request in waiting if request.priority is Priority.BATCH]
+    starved = (request for request in batch if is_starved(request, now_ns))
     return min(starved, key=lambda request: request.stamps.submitted_ns, default=None)
 
 

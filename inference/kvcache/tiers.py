@@ -90,6 +90,10 @@ class Arrivals:
         self._waiting: list[_Arrival] = []
         self._reading: dict[str, Future[Entry | None]] = {}
 
+    def __bool__(self) -> bool:
+        """Whether anything waits, or is read."""
+        return bool(self._waiting or self._reading)
+
     @property
     def requests(self) -> list[Request]:
         return [arrival.request for arrival in self._waiting]
@@ -169,7 +173,7 @@ class Tiers:
 
     def arrived(self) -> list[Request]:
         """The requests that need not wait any longer."""
-        if self._arrivals is None:
+        if not self._arrivals:
             return []
         ready = self._arrivals.ready(now_ns())
         for entry in self._arrivals.read():
