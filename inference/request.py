@@ -102,7 +102,7 @@ class Request(Facts):
     @property
     def decodes(self) -> bool:
         """Of a request with a slot: whether only its newest token is left to compute."""
-        return bool(self.generated) and self.remaining == 1
+        return bool(self.generated) and len(self.prompt) + len(self.generated) - self.computed == 1
 
     @property
     def tokens(self) -> list[int]:

@@ -59,9 +59,10 @@ class Executor:
     def run(self, plan: Plan) -> int | None:
         """Returns how many nanoseconds the device computed; None if the step was empty or failed."""
         began_ns = now_ns()
-        self._speculation.extend(plan)
+        has_drafts = self._speculation.extend(plan)
         started_ns = now_ns()
-        _charge_drafting(plan.work, started_ns - began_ns)
+        if has_drafts:
+            _charge_drafting(plan.work, started_ns - began_ns)
         return self._compute(plan.work, started_ns) if plan.work else None
 
     def keep_ends(self) -> None:

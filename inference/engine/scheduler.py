@@ -184,9 +184,9 @@ class Scheduler:
     def _computing(self) -> list[Request]:
         """The requests that take part in the next step. While a more urgent prompt is in prefill, batch requests pause,
         except one that keeps its slot."""
-        urgent_prefill = any(not request.decodes and request.priority < Priority.BATCH for request in self._running)
+        urgent_prefill = any(request.priority < Priority.BATCH and not request.decodes for request in self._running)
         self._yielded = self._yielded + 1 if urgent_prefill and self._yielded < YIELDS_MAX else 0
-        ready = [request for request in self._running if not request.awaits_encoder]
+        ready = [request for request in self._running if not (request.pictures and request.awaits_encoder)]
         if not self._yielded:
             return ready
         return [r for r in ready if r.priority < Priority.BATCH or r.keeps_slot]
@@ -361,4 +361,5 @@ class Scheduler:
             begin, embeddings = request.computed - picture.start, request.embeddings[picture.start]
             work.embeddings = replace(embeddings, rows=embeddings.rows[begin : begin + len(chunk)])
             work.apart = True
+        plan.prefills = True
         plan.work.append(work)

@@ -54,16 +54,12 @@ class Plan:
 
     placements: list[tuple[Request, Placement]] = field(default_factory=list)
     work: list[Work] = field(default_factory=list)
+    prefills: bool = False  # some of the work is of prompts
     preempted: int = 0
 
     @property
-    def decodes_only(self) -> bool:
-        """Whether the step has no prompt tokens."""
-        return all(work.request.decodes for work in self.work)
-
-    @property
     def rows(self) -> int:
-        return sum(len(work.tokens) for work in self.work)
+        return sum([len(work.tokens) for work in self.work])
 
     def cost_follows_rows(self, *, parted: bool) -> bool:
         """Whether its duration says how long other steps with as many rows take. `parted`: slots have KV streams of

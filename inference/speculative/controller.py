@@ -60,10 +60,10 @@ class SpeculationController:
         self._failures = 0  # in a row
         self._drafted, self._accepted = [0] * longest, [0] * longest  # tokens by position in the draft
 
-    def extend(self, plan: Plan) -> None:
-        """Add drafts to the streams of a step without prompts."""
-        if not plan.work or not plan.decodes_only:
-            return
+    def extend(self, plan: Plan) -> bool:
+        """Add drafts to the streams of a step without prompts. Returns whether there are any."""
+        if not plan.work or plan.prefills:
+            return False
         forced = self._without_choice(plan.work)
         drafts, predicted = self._guessed(plan.work, forced)
         if extended := {**drafts, **forced}:
@@ -73,6 +73,7 @@ class SpeculationController:
                 )
                 for work in plan.work
             ]
+        return bool(extended)
 
     def _without_choice(self, rows: Sequence[Work]) -> dict[int, list[int]]:
         """Drafts forced by grammars, by slot. The model agrees with most of them, so only the delay of the other
