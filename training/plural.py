@@ -75,16 +75,13 @@ def _differing(choose: Chooser, tool: Tool, count: int) -> Request:
     names = [name for name, p in tool.parameters.items() if p.sayable and (name in first or not p.inner)]
     names = choose.some(names, choose.pick((1, 1, 2)))
     rows = _rows(choose, tool, "", names, 3 if len(names) > 1 else min(count, 3) + 1)
-    others = [row for row in rows[:-1] if all(_new(first, row, name) for name in names)]
+    known = {name: said.value for name, said in first.items()}
+    others = [row for row in rows[:-1] if all(name not in known or known[name] != row[name].value for name in names)]
     if not others:
         raise Unfit(template)
     form = choose.pick(POOLS["differing"])
     text = f"{ended(worded(template, first))} {form.format(_changed(choose, tool, others))}"
     return _asked(tool, text, [first, *(first | row for row in others)])
-
-
-def _new(first: dict[str, Said], row: dict[str, Said], name: str) -> bool:
-    return name not in first or first[name].value != row[name].value
 
 
 def _changed(choose: Chooser, tool: Tool, rows: Rows) -> str:

@@ -11,7 +11,7 @@ import pytest
 
 from training import functions, plural
 from training.functions import CLAUSE, NAMED, Function, Parameter, Request, Tool
-from training.values import POOLS, SPOKEN, Chooser, Kind, Unfit, in_words, pools
+from training.values import DATA, MIXTURE, POOLS, SPOKEN, Chooser, Kind, Unfit, in_words, pools
 
 EVERYDAY = list(functions.read())
 ALL = [*EVERYDAY, *functions.read(functions.SERVICES)]
@@ -185,6 +185,11 @@ def test_a_share_is_said_in_percent_too(choose: Chooser) -> None:
     for each in said:
         number = float(re.split(r"%| percent", each.words)[0])
         assert number == pytest.approx(each.value * (1 if each.words == str(each.value) else 100))
+
+
+def test_every_number_of_the_mixture_is_used() -> None:
+    code = "".join(path.read_text() for path in DATA.parent.glob("*.py"))
+    assert [name for name in MIXTURE if f'"{name}"' not in code] == []
 
 
 def test_no_two_pools_of_words_have_the_same_name() -> None:
