@@ -46,7 +46,10 @@ INSTEAD = (
     "choose another file of this model, or another model (`firsttoken models list`); variables that it misses can be "
     "set by `switches` in models.toml, or by the `chat_template_kwargs` of a request"
 )
-SHAPES_MAX = 256  # of conversations; the markup of a long one takes some 10 KB
+# Of the markup that is kept by the shape of its conversation, for all tenants: no text of a message is in it.
+SHAPES_MAX = 256
+SHAPE_CHARS_MAX = 20_000  # all of it, and what it is found by, takes some 10 MB
+SHAPED_MESSAGES_MAX = 100  # longer ones seldom have the same shape again
 # All that a template can tell apart of messages without calls, as their texts are marks to it.
 _Shape: TypeAlias = tuple[object, ...]
 
@@ -245,7 +248,8 @@ class ChatTemplate:
             raise
         except Exception as error:  # a template is foreign code: whatever it raises, these messages do not suit it
             raise InvalidTemplate(f"the model's chat template fails on these messages: {error}") from error
-        if shape is not None and len(marks) == made:  # nothing of a text was written as JSON
+        # Nothing of a text was written as JSON.
+        if shape is not None and len(marks) == made and sum(map(len, pieces)) <= SHAPE_CHARS_MAX:
             if len(self._written) >= SHAPES_MAX:
                 self._written.clear()
             self._written[shape] = nonce, pieces
@@ -274,7 +278,9 @@ class ChatTemplate:
 
 def _shape(messages: Sequence[TemplateMessage], switches: Mapping[str, Value], can: Capabilities) -> _Shape | None:
     """The same for messages that a template renders alike; None where it sees more of them than marks."""
-    seen: list[object] = [can.content_parts, can.lists_tools, repr(switches)]  # where 1 is not True
+    if len(messages) > SHAPED_MESSAGES_MAX or len(given := repr(switches)) > SHAPE_CHARS_MAX:
+        return None
+    seen: list[object] = [can.content_parts, can.lists_tools, given]  # as text, where 1 is not True
     for message in messages:
         if message.calls:
             return None

@@ -85,7 +85,12 @@ def test_the_default_system_message_of_a_template_is_found(source: str, default:
 def test_conversations_of_one_shape_are_rendered_once_each_with_its_own_texts(monkeypatch: pytest.MonkeyPatch) -> None:
     template, rendered = ChatTemplate("{% if bold %}**{{ bold }}{% endif %}" + CHATML), list[object]()
     render = template._template.render
-    monkeypatch.setattr(template._template, "render", lambda told: rendered.append(told) or render(told))
+
+    def counted(told: object) -> str:
+        rendered.append(told)
+        return render(told)
+
+    monkeypatch.setattr(template._template, "render", counted)
     for question in ("Where?", HOSTILE, "When?"):
         shown = template.render([ChatMessage("user", question)])
         assert text(shown) == f"<|im_start|>user\n{question}<|im_end|>\n"
@@ -97,6 +102,9 @@ def test_conversations_of_one_shape_are_rendered_once_each_with_its_own_texts(mo
     assert text(template.render([ChatMessage("assistant", "Hi")])).startswith("<|im_start|>assistant")
     assert text(template.render([ChatMessage("user", "")])) == "<|im_start|>user\n<|im_end|>\n"
     assert len(rendered) >= 4
+    kept = len(template._written)
+    template.render([ChatMessage("user" if each % 2 else "assistant", "Hi") for each in range(101)])
+    assert len(template._written) == kept, "long conversations are not kept"
 
 
 def test_what_tells_the_time_is_rendered_each_time(monkeypatch: pytest.MonkeyPatch) -> None:

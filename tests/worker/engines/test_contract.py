@@ -232,7 +232,7 @@ async def test_what_is_cached_is_told_and_belongs_to_one_tenant(model: Model) ->
     prompt = model.encode(segments)
     first, again, other = [await asked(model, prompt, salt) for salt in ("one", "one", "two")]
     assert [first.facts.cached_tokens, again.facts.cached_tokens, other.facts.cached_tokens] == [0, len(prompt), 0]
-    verdict = model.verdict(segments, other)
+    verdict = model.verdict(segments, prompt, other)
     assert verdict is not None and verdict.cause is Cause.FIRST_USE
 
 
