@@ -7,7 +7,10 @@ tools, and how an answer begins.
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
+
+import pytest
 
 ANSWER = "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 # As most do: tools stand in the system message, results are turns of the user. `instructions`, `written` and `check`
@@ -101,6 +104,13 @@ TEMPLATES = {
     "thinking": ANY_ORDER + JSON_TOOLS + TURNS + THINKING,  # models that always reason, or may be told not to
 }
 MODELS = (OWN, *TEMPLATES)
+
+
+def asking(*names: str, of: Iterable[str] = MODELS) -> pytest.MarkDecorator:
+    """A test for each of the models, of which `make test` asks these, and `make test-long` the rest."""
+    marked = [pytest.param(name, marks=[] if name in names else [pytest.mark.long]) for name in of]
+    return pytest.mark.parametrize("model", marked)
+
 
 KEY = b"tokenizer.chat_template" + (8).to_bytes(4, "little")  # in a GGUF file: a name and the type string
 HEAD_BYTES_MAX = 2**22

@@ -53,6 +53,7 @@ SCHEMAS: Mapping[str, Mapping[str, Any]] = {
     ),
     "a format of a number": of_nodes(*[{"type": "integer", "format": "int32", "minimum": 0, "maximum": 9}] * 2),
 }
+ASKED = ("a reference into a tuple", "an absolute reference")  # of these, by `make test`
 
 
 def chat(client: OpenAI, model: str, **asked: Any) -> Any:
@@ -169,7 +170,14 @@ def test_a_model_that_is_told_not_to_reason_answers_at_once(client: OpenAI) -> N
 # --- forms ---
 
 
-@pytest.mark.parametrize("schema", SCHEMAS.values(), ids=SCHEMAS.keys())
+# What references lead to is compared with another validator in tests/inference/grammar/test_references.py.
+@pytest.mark.parametrize(
+    "schema",
+    [
+        pytest.param(schema, id=name, marks=[] if name in ASKED else [pytest.mark.long])
+        for name, schema in SCHEMAS.items()
+    ],
+)
 def test_an_answer_matches_its_schema(client: OpenAI, schema: Mapping[str, Any]) -> None:
     wanted = {"type": "json_schema", "json_schema": {"name": "pair", "schema": schema, "strict": True}}
     choice = chat(client, "hermes", response_format=wanted, max_tokens=100)

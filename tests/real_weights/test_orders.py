@@ -13,10 +13,9 @@ import pytest
 from anthropic import Anthropic
 from openai import BadRequestError, OpenAI
 
-from tests.real_weights.behaviours import MODELS, OWN
+from tests.real_weights.behaviours import MODELS, OWN, asking
 
 QUERIES = ("fox",)
-ALIKE = ("coder", "thinking")  # they take messages as "hermes" does
 CALL = {"id": "call_1", "type": "function", "function": {"name": "look_up", "arguments": '{"q": "fox"}'}}
 # `call` is an assistant's message with a call, `tool` is its result.
 ORDERS = {
@@ -138,7 +137,7 @@ def test_messages_with_a_later_system_message_reach_every_template(anthropic: An
     assert not wrong, wrong
 
 
-@pytest.mark.parametrize("model", [pytest.param(m, marks=[pytest.mark.long] if m in ALIKE else []) for m in MODELS])
+@asking("own", "hermes", "strict", "alternating")  # the others take messages as "hermes" does
 def test_what_the_worker_adds_to_a_turn_breaks_no_template(client: OpenAI, model: str) -> None:
     """A turn whose steps are spent is told to conclude; a format and a demand for a call are told in words."""
     schema: Any = {"type": "json_schema", "name": "sum", "schema": {"type": "object", "properties": {}}}

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from openai import OpenAI
 
-from tests.real_weights.behaviours import MODELS
+from tests.real_weights.behaviours import asking
 
 HANDBOOK = b"""# Lighthouse of Grey Point
 
@@ -31,7 +31,7 @@ def handbook(client: OpenAI) -> Iterator[Any]:
     client.files.delete(file.id)
 
 
-@pytest.mark.parametrize("model", MODELS)
+@asking("own", "strict", "alternating", "thinking")
 def test_an_answer_cites_the_passages_it_was_given_or_none(client: OpenAI, handbook: Any, model: str) -> None:
     store, file = handbook
     asked: Any = {"model": model, "input": "Who built the lighthouse of Grey Point?", "temperature": 0}
@@ -54,7 +54,7 @@ def test_an_answer_cites_the_passages_it_was_given_or_none(client: OpenAI, handb
             assert annotation.file_id == file and "[" in part.text
 
 
-@pytest.mark.parametrize("model", MODELS)
+@asking("own", "strict", "alternating")  # each takes them elsewhere
 def test_instructions_after_the_question_keep_its_passages(client: OpenAI, handbook: Any, model: str) -> None:
     store, _ = handbook
     question: list[Any] = [

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from openai import OpenAI
 
-from tests.real_weights.behaviours import MODELS
+from tests.real_weights.behaviours import asking
 from tests.real_weights.test_tools import WORDS, calls_of
 
 NAMED: Any = {"type": "function", "function": {"name": "look_up"}}
@@ -31,7 +31,7 @@ def begun(model: str, kind: str) -> list[Any]:
     ]
 
 
-@pytest.mark.parametrize("model", MODELS)
+@asking("own", "hermes", "alternating", "thinking")
 def test_a_cached_prompt_changes_no_token(client: OpenAI, model: str) -> None:
     exact: Any = {"extra_headers": {"x-firsttoken-deterministic": "true"}}
     cold, warm = (ask(client, model, begun(model, "cold"), **exact) for _ in range(2))
@@ -39,11 +39,19 @@ def test_a_cached_prompt_changes_no_token(client: OpenAI, model: str) -> None:
     assert cold.choices[0].message == warm.choices[0].message
 
 
-@pytest.mark.parametrize("model", MODELS)
-@pytest.mark.parametrize("between", [[], [{"role": "system", "content": "The user is in a hurry."}]])
-def test_a_second_turn_prefills_only_what_is_new(client: OpenAI, model: str, between: list[Any]) -> None:
-    """Also where a system message comes between, which some templates take only in other words. Where the template
-    shows the model that it has not reasoned, and later does not, the answer is new as well."""
+@asking("hermes", "coder", "thinking")
+def test_a_second_turn_prefills_only_what_is_new(client: OpenAI, model: str) -> None:
+    """Where the template shows the model that it has not reasoned, and later does not, the answer is new as well."""
+    assert_only_what_is_new(client, model, [])
+
+
+@asking("own", "strict", "alternating")  # the others take it there
+def test_nor_does_a_system_message_between_its_turns_make_it_read_more(client: OpenAI, model: str) -> None:
+    """Some templates take it only in other words."""
+    assert_only_what_is_new(client, model, [{"role": "system", "content": "The user is in a hurry."}])
+
+
+def assert_only_what_is_new(client: OpenAI, model: str, between: list[Any]) -> None:
     messages = begun(model, f"second {len(between)}")
     first = ask(client, model, messages, reasoning_effort="none")
     said = {"role": "assistant", "content": first.choices[0].message.content}
@@ -55,7 +63,11 @@ def test_a_second_turn_prefills_only_what_is_new(client: OpenAI, model: str, bet
 
 @pytest.mark.parametrize(
     ("model", "choice"),
-    [*((model, NAMED) for model in ("own", "strict", "alternating")), ("hermes", "required")],
+    [
+        ("alternating", NAMED),
+        ("hermes", "required"),
+        *(pytest.param(model, NAMED, marks=pytest.mark.long) for model in ("own", "strict")),
+    ],
 )
 def test_a_result_is_added_to_what_is_cached(client: OpenAI, model: str, choice: Any) -> None:
     """Where a call may not be repeated, also the tokens of the one that counts."""
@@ -70,7 +82,7 @@ def test_a_result_is_added_to_what_is_cached(client: OpenAI, model: str, choice:
     assert new <= len(results) * RESULT_TOKENS + RENDERED_ANEW_TOKENS
 
 
-@pytest.mark.parametrize("model", ["own", "hermes", "alternating"])
+@asking("hermes", "alternating", of=("own", "hermes", "alternating"))
 def test_a_stored_response_goes_on_from_its_cache(client: OpenAI, model: str) -> None:
     asked: Any = {"model": model, "instructions": SYSTEM, "temperature": 0, "max_output_tokens": 12}
     first: Any = client.responses.create(input=f"Hello from {model}.", **asked)

@@ -11,7 +11,7 @@ import pytest
 from anthropic import Anthropic
 from openai import BadRequestError, OpenAI
 
-from tests.real_weights.behaviours import MODELS
+from tests.real_weights.behaviours import MODELS, asking
 from tests.real_weights.test_orders import prompt_of
 
 LONG_NAME = "mcp__" + "_".join(["server"] * 9) + "__look_up_a_word_in_the_dictionary"  # 100 characters
@@ -125,12 +125,13 @@ def test_a_named_choice_is_one_call_in_the_other_apis(client: OpenAI, anthropic:
     assert message.stop_reason == "tool_use"
 
 
-def test_required_calls_end_by_themselves_and_do_not_repeat(client: OpenAI) -> None:
-    for model, choice in each_answer(client, FORCED, tools=BOTH, tool_choice="required", max_tokens=200):
+@asking("alternating", "thinking", of=FORCED)  # others are forced below and above
+def test_required_calls_end_by_themselves_and_do_not_repeat(client: OpenAI, model: str) -> None:
+    for _, choice in each_answer(client, [model], tools=BOTH, tool_choice="required", max_tokens=200):
         calls = calls_of(choice)
-        assert choice.finish_reason == "tool_calls" and calls, model
-        assert len({json.dumps(call) for call in calls}) == len(calls), (model, calls)
-        assert {name for name, _ in calls} <= {"look_up", "get_weather"}, model
+        assert choice.finish_reason == "tool_calls" and calls
+        assert len({json.dumps(call) for call in calls}) == len(calls), calls
+        assert {name for name, _ in calls} <= {"look_up", "get_weather"}
 
 
 @ASKING
