@@ -16,7 +16,7 @@ import pytest
 from playwright.async_api import Page, Route, expect
 
 from migrations.pool import Database
-from tests.conftest import new_tenant
+from tests.conftest import Owner, new_tenant
 from tests.pages.conftest import PHONE, OpenPage, keep_screenshot
 from tests.pages.past import answer, remember, say, with_tool
 from tests.worker.harness import SECRET, make_services, serving
@@ -56,9 +56,9 @@ async def past_of(database: Database, owner_dsn: str, tenant_id: UUID) -> AsyncI
 
 
 @pytest.fixture(scope="module")
-async def latency(database: Database, owner_dsn: str) -> AsyncIterator[Latency]:
+async def latency(database: Database, owner_dsn: str, owner_pool: Owner) -> AsyncIterator[Latency]:
     """For tests that only look."""
-    async with past_of(database, owner_dsn, await new_tenant(owner_dsn)) as latency:
+    async with past_of(database, owner_dsn, await new_tenant(owner_pool)) as latency:
         yield latency
 
 
