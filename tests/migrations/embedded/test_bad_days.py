@@ -201,7 +201,14 @@ def test_a_stop_during_a_start_leaves_no_server_behind(made: Path, home: Path) -
     assert PidFile.read(place.data) is None
 
 
-@pytest.mark.parametrize("moment", ["init.*/base", "init.*/PG_VERSION", "pg18", "pg18/postmaster.pid"])
+MOMENTS = [
+    "init.*/base",
+    "pg18/postmaster.pid",
+    *(pytest.param(moment, marks=pytest.mark.long) for moment in ("init.*/PG_VERSION", "pg18")),
+]
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
 def test_a_first_start_that_is_killed_is_made_good_by_the_next(moment: str, home: Path) -> None:
     starter = Holder(home)
     while not list(home.glob(f"postgres/{moment}")):

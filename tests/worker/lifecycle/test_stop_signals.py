@@ -50,14 +50,16 @@ def test_a_signal_during_the_imports_ends_the_process_silently_or_is_ignored(
 
 
 MOMENTS = {
-    "before its database is made": "postgres.users",
+    "before there is any of its database": "postgres.users",
     "while its database is made": "postgres/init.*/base",
     "while its database starts": f"postgres/pg{POSTGRES_MAJOR}/postmaster.pid",
     "while its tables are made": f"postgres/pg{POSTGRES_MAJOR}/global/pg_internal.init",
 }
 
 
-@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize(
+    "moment", [moment if "made" in moment else pytest.param(moment, marks=pytest.mark.long) for moment in MOMENTS]
+)
 def test_a_worker_told_to_stop_during_its_first_start_leaves_no_database_running(moment: str, home: Path) -> None:
     worker = Worker(home, "--docs", "")
     wait_for(home, MOMENTS[moment])
