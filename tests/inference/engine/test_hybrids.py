@@ -76,10 +76,15 @@ class Talk:
         return sum(self.model.count(message.content) for message in messages)
 
 
-@pytest.fixture(params=sorted(ARCHITECTURES.keys() - {"nemotron_h"}))  # whose layers are those of Granite, one by one
-async def talk(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Talk]:
-    path = write_hybrid(tmp_path / f"{request.param}.gguf", request.param)
-    config = EngineConfig(model_path=path, context=2048, parallel=2, resident=2, threads=1, windowed=True)
+# But one whose layers are those of Granite, one by one.
+@pytest.fixture(scope="module", params=sorted(ARCHITECTURES.keys() - {"nemotron_h"}))
+def file(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_hybrid(tmp_path_factory.mktemp("hybrid") / f"{request.param}.gguf", request.param)
+
+
+@pytest.fixture
+async def talk(file: Path) -> AsyncIterator[Talk]:
+    config = EngineConfig(model_path=file, context=2048, parallel=2, resident=2, threads=1, windowed=True)
     async with running(config) as model:
         yield Talk(model)
 

@@ -9,13 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from inference.attention import ALL, Attention
+from inference.attention import Attention
 from inference.backend import Chunk
 from inference.kvcache.host_cache import Entry, HostCache
 from inference.llama import LlamaContext, LlamaModel
 from inference.llama.library import DecodeFailed
 from inference.prompt import CacheScope
 from tests.inference.hybrids import ARCHITECTURES, write_hybrid
+from tests.inference.modes import COVERING
 
 SLOTS, CONTEXT, ROWS = 3, 1024, 128
 OTHER = 40  # tokens
@@ -34,7 +35,7 @@ def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     model.close()
 
 
-@pytest.fixture(params=ALL, ids=str)
+@pytest.fixture(params=COVERING)
 def context(request: pytest.FixtureRequest, model: LlamaModel) -> Iterator[LlamaContext]:
     made = LlamaContext(
         model, slots=SLOTS, context=CONTEXT, rows_max=ROWS, threads=1, attention=request.param, windowed=True
