@@ -202,7 +202,7 @@ class HostCache:
     def longest(self, tokens: Sequence[int], scope: CacheScope) -> int:
         """Length of the longest prefix that an entry has. Any thread may call it: entries added or removed meanwhile
         make the result slightly wrong, no more than that."""
-        return self._index.match(tokens, scope)[1] if self._entries else 0
+        return self._index.match(tokens, scope)[1]
 
     def match(self, tokens: Sequence[int], scope: CacheScope) -> tuple[int | None, int]:
         """The smallest of the entries with the longest shared prefix, since all of it is copied; and that length."""
