@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -24,6 +25,8 @@ class Blocks:
 @asynccontextmanager
 async def blocks() -> AsyncIterator[Blocks]:
     """`longest_ms` is known at the end. Everything in the process's event loop counts, the client of a test too."""
+    gc.collect()
+    gc.freeze()  # what thousands of tests before this one left is no work of a worker's, which has none of it
     found = Blocks()
     watching = asyncio.create_task(found.watch())
     await asyncio.sleep(0)
