@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 # Of functions. `mcp__server__tool`, as coding agents name the tools of their servers, is often longer than 64. 128 is
@@ -72,10 +72,12 @@ class FunctionTool:
     shape: CallShape = PLAIN
     deferred: bool = False  # not in the prompt, and not callable before an item of the conversation adds it
     grammar: InputGrammar | None = None  # of a custom tool
+    # As models see it. It is made with the tool, which for thousands of them is done off the event loop.
+    schema: dict[str, Any] = field(init=False, repr=False, compare=False)
 
-    @property
-    def schema(self) -> dict[str, Any]:
-        return function_schema(self.name, "\n".join((*filter(None, [self.description]), *self._rules)), self.parameters)
+    def __post_init__(self) -> None:
+        description = "\n".join((*filter(None, [self.description]), *self._rules))
+        object.__setattr__(self, "schema", function_schema(self.name, description, self.parameters))
 
     @property
     def _rules(self) -> tuple[str, ...]:
