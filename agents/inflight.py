@@ -27,9 +27,8 @@ class Block:
         self._in_flight.blocks.discard(self)
         if not self._in_flight.blocks:
             self._in_flight.ended.set()
-        if (
-            self._interrupted and kind is asyncio.CancelledError and self._task.uncancel() == 0
-        ):  # not from elsewhere too
+        was_cancelled = self._interrupted and kind is asyncio.CancelledError
+        if was_cancelled and self._task.uncancel() == 0:  # not from elsewhere too
             raise Interrupted from None
 
     def interrupt(self) -> None:

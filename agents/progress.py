@@ -231,7 +231,7 @@ class Progress:
     concluding: str | None = None  # the spent budget, after which the model answers from what it has
     output: list[Item] = field(default_factory=list)
     usage: Usage = field(default_factory=Usage)
-    step: Step = field(init=False)  # the current or last one: there is none before the first is submitted
+    _step: Step | None = None
     turns_dropped: int = 0  # oldest turns of the conversation, if the context was too small
     grammars: dict[tuple[str, Stage, frozenset[str]], Grammar | None] = field(default_factory=dict)  # compiled once
     query: str = ""  # of the search before the answer
@@ -244,6 +244,16 @@ class Progress:
     needs_another_step: bool = False  # it was started by another worker, which sent its beginning
     opened: bool = False  # the sink is, so that nothing can be refused any more
     opening_sent: int = 0  # items of the output that were sent as its opening
+
+    @property
+    def step(self) -> Step:
+        """The current or last step. Valid only after the first one was submitted."""
+        assert self._step is not None
+        return self._step
+
+    @step.setter
+    def step(self, step: Step) -> None:
+        self._step = step
 
     def same(self, candidate: Candidate) -> Candidate:
         """The model that this turn knows by the name: it may have been replaced in the registry since."""
@@ -281,7 +291,7 @@ class Progress:
     def opening(self) -> list[Event]:
         if self.needs_another_step:
             return []
-        tokens = self.step.generation.prompt_tokens if hasattr(self, "step") else 0
+        tokens = self._step.generation.prompt_tokens if self._step else 0
         events: list[Event] = [] if self.opening_sent else [TurnStarted(tokens)]
         for index, item in enumerate(self.output[self.opening_sent :], self.opening_sent):
             match item:

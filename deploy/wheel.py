@@ -85,8 +85,8 @@ class Progress:
 PACKAGE = "llama-cpp-python"
 HEADERS = tuple(Path(__file__).with_name(f"ggml_{what}.h") for what in ("loops", "attention", "products", "decode"))
 INCLUDE_HEADERS = " ".join(f"-include {header.name}" for header in HEADERS)  # no folder, so that clones share a wheel
-# What CMake leaves out; its folder is named where it is compiled, for the same reason.
-PARTS = Path(__file__).with_name("llama.cmake")
+# CMake includes it in llama.cpp's project. Its folder is named where it is compiled, for the same reason.
+PROJECT_INCLUDE = Path(__file__).with_name("llama.cmake")
 # The multimodal library, without video, for which it starts ffmpeg.
 COMMON = ("-DLLAVA_BUILD=ON", "-DMTMD_VIDEO=OFF", f"-DCMAKE_CXX_FLAGS={INCLUDE_HEADERS}")
 KEEP_STORES = "-fno-tree-dse -fno-dse"
@@ -128,7 +128,7 @@ def pinned_version(pyproject: str) -> str:
 def cache_key(version: str, recipe: Recipe, cpu: Cpu, compiler: str) -> str:
     """A key of everything that the machine code depends on. The Python version is left out: the wheel does not depend
     on Python's ABI."""
-    texts = (file.read_text("utf-8") for file in (*HEADERS, PARTS))
+    texts = (file.read_text("utf-8") for file in (*HEADERS, PROJECT_INCLUDE))
     facts = [version, *recipe.cmake_args, *texts, cpu.name, compiler]
     return f"{version}-{hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]}"
 
@@ -156,7 +156,7 @@ def build_wheel(python: Path, version: str, recipe: Recipe, backend: Backend, fo
     folder.parent.mkdir(parents=True, exist_ok=True)
     environment = {
         **including_headers(backend.environment),
-        "CMAKE_ARGS": shlex.join((f"-DCMAKE_PROJECT_llama.cpp_INCLUDE={PARTS}", *recipe.cmake_args)),
+        "CMAKE_ARGS": shlex.join((f"-DCMAKE_PROJECT_llama.cpp_INCLUDE={PROJECT_INCLUDE}", *recipe.cmake_args)),
         # make, unlike ninja, compiles one file at a time unless told otherwise.
         "CMAKE_BUILD_PARALLEL_LEVEL": os.environ.get("CMAKE_BUILD_PARALLEL_LEVEL", str(os.cpu_count() or 1)),
     }

@@ -310,7 +310,7 @@ class MarkupParser(ABC):
     ) -> None:
         """`schemas` are those of the tools, where the markup of a call does not tell the types of its arguments.
         `thinking`: the prompt has already opened the reasoning. `around`: marks around the answer, dropped."""
-        self._thoughts, self._dropped = thoughts, around
+        self._thoughts, self._schemas, self._dropped = thoughts, schemas, around
         self._marks = (*self.marks, *(thoughts or ()), *around)
         self._pattern = _pattern(self._marks)
         self._mode = Mode.THOUGHT if thinking else self.begins

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 from abc import abstractmethod
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator
 from enum import Enum
 from typing import Any
 
@@ -17,7 +17,6 @@ from agents.parser.markup import (
     Mode,
     ParserEvent,
     Text,
-    ThoughtMarks,
 )
 from inference.grammar.calls import CLOSE, FUNCTION, FUNCTION_GEMMA, GEMMA, OPEN
 from inference.grammar.declared import Declared
@@ -28,16 +27,9 @@ PARAMETER, PARAMETER_END = "<parameter=", "</parameter>"
 
 
 class TypedCallParser(MarkupParser):
-    def __init__(
-        self,
-        thoughts: ThoughtMarks | None = None,
-        schemas: Sequence[Mapping[str, Any]] = (),
-        *,
-        thinking: bool = False,
-        around: tuple[str, ...] = (),
-    ) -> None:
-        super().__init__(thoughts, schemas, thinking=thinking, around=around)
-        self._parameters = {each["function"]["name"]: each["function"]["parameters"] for each in schemas}
+    def __init__(self, *of: Any, **options: Any) -> None:
+        super().__init__(*of, **options)
+        self._parameters = {each["function"]["name"]: each["function"]["parameters"] for each in self._schemas}
         self._taken: list[str] = []  # of the text that is being read
         self._chars = 0
 

@@ -32,8 +32,7 @@ class RequestAhead(NamedTuple):
 
     @classmethod
     def of(cls, request: Request, to_prefill: int) -> RequestAhead:
-        """A forecast makes one for each request."""
-        return tuple.__new__(cls, (len(request.generated), request.max_tokens, to_prefill))
+        return cls(len(request.generated), request.max_tokens, to_prefill)
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,8 +217,7 @@ def next_starved(waiting: Iterable[Request], running: Iterable[Request], now_ns:
     while another one keeps it."""
     if any(request.keeps_slot for request in running):
         return None
-    batch = [request for request in waiting if request.priority is Priority.BATCH]
-    starved = (request for request in batch if is_starved(request, now_ns))
+    starved = (request for request in waiting if is_starved(request, now_ns))
     return min(starved, key=lambda request: request.stamps.submitted_ns, default=None)
 
 

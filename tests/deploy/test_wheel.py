@@ -15,7 +15,7 @@ from deploy.commands import Log, SetupFailed
 from deploy.toolchain import Cpu, features_in, this_cpu
 from deploy.wheel import (
     INCLUDE_HEADERS,
-    PARTS,
+    PROJECT_INCLUDE,
     cache_key,
     cached_wheel,
     download_wheel,
@@ -63,7 +63,7 @@ def test_every_build_includes_our_headers_wherever_the_clone_lies() -> None:
 
 def test_every_build_has_the_multimodal_library_and_not_what_the_package_leaves_out() -> None:
     assert all("-DLLAVA_BUILD=ON" in recipe.cmake_args for cpu in (PLAIN, AMX) for recipe in recipes(cpu))
-    assert f"-DCMAKE_PROJECT_llama.cpp_INCLUDE=/src/{PARTS.name} -DLLAVA_BUILD=ON" in CONTAINERFILE
+    assert f"-DCMAKE_PROJECT_llama.cpp_INCLUDE=/src/{PROJECT_INCLUDE.name} -DLLAVA_BUILD=ON" in CONTAINERFILE
     installed = {file.name.split(".")[0] for file in LIBRARIES.iterdir()}
     assert "libmtmd" in installed and "libllama-common" not in installed
 

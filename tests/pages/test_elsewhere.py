@@ -24,6 +24,14 @@ async def opened(open_page: OpenPage, scripted: ScriptedWorker) -> Page:
     return page
 
 
+OTHER = {"id": "resp_2", "question": "Question 2", "versions": []}
+
+
+async def note_another(page: Page) -> None:
+    """As another tab does that waits for the answer of a question."""
+    await page.evaluate("(noted) => localStorage.setItem('firsttoken.running.conv_1', noted)", json.dumps(OTHER))
+
+
 async def come_back(page: Page) -> None:
     """As a browser tells it when its window is chosen again, some time later."""
     await page.evaluate(
@@ -59,8 +67,7 @@ async def test_an_answer_that_another_tab_waits_for_is_followed(open_page: OpenP
 
     page = await opened(open_page, scripted)
     scripted.rest = rest
-    noted = {"id": "resp_2", "question": "Question 2", "versions": []}
-    await page.evaluate("(noted) => localStorage.setItem('firsttoken.running.conv_1', noted)", json.dumps(noted))
+    await note_another(page)
     await come_back(page)
     await expect(page.locator(".prose")).to_have_text(["First.", "It is"])
     await expect(page.locator(".question p")).to_have_text(["Question 1", "Question 2"])
@@ -85,12 +92,11 @@ async def test_two_tabs_that_ask_at_once_show_both_turns_in_the_end(
     await ask(page, "Question 3")
     await expect(page.locator(".waiting").last).to_be_visible()
     # The other one began later and ended first.
-    other = {"id": "resp_2", "question": "Question 2", "versions": []}
-    await page.evaluate("(noted) => localStorage.setItem('firsttoken.running.conv_1', noted)", json.dumps(other))
+    await note_another(page)
     told.set()
     await expect(page.locator(".prose")).to_have_text(["First.", "Here."])
     noted = await page.evaluate("() => localStorage.getItem('firsttoken.running.conv_1')")
-    assert json.loads(noted) == other, "it is still waited for"
+    assert json.loads(noted) == OTHER, "it is still waited for"
     here = [{**item, "firsttoken_response_id": "resp_1"} for item in stored(3, "Here.")]
     scripted.items = [*stored(0, "First."), *stored(2, "Elsewhere."), *here]
     await page.locator("#question").blur()
