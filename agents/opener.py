@@ -293,7 +293,7 @@ def _grammar(
     if to is None:
         return None
     try:
-        return candidate.model.prepare(to.grammar, to.trigger)
+        return candidate.model.prepare(to.grammar, to.trigger, salt=turn.salt)
     except InvalidSchema as error:
         if less:  # it may be a schema that nobody insists on
             return _grammar(turn, offer, candidate, stage, less)

@@ -80,8 +80,8 @@ class LanguageModel(Protocol):
     ) -> Verdict | None:
         """Why no more of the prompt was reused; None before the generation was admitted."""
 
-    def prepare(self, grammar: str, trigger: str = "") -> Grammar:
-        """Compile a grammar (see `inference.grammar`) for consecutive texts. Takes milliseconds; thread-safe.
+    def prepare(self, grammar: str, trigger: str = "", *, salt: str = "") -> Grammar:
+        """Compile a grammar (see `inference.grammar`), of a tenant that `salt` names. Takes milliseconds; thread-safe.
 
         With a `trigger`, the text before it is free, and the grammar must allow any: it is then only an aid, and is
         dropped if it is too large or matches nothing. Raises InvalidSchema.

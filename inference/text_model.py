@@ -165,8 +165,8 @@ class TextModel:
     def learn(self, turns: Iterable[tuple[bytes, tuple[int, ...]]]) -> None:
         self._turns.load(turns)
 
-    def prepare(self, grammar: str, trigger: str = "") -> Grammar:
-        return self.codec.vocabulary.compile(grammar, trigger)
+    def prepare(self, grammar: str, trigger: str = "", *, salt: str = "") -> Grammar:
+        return self.codec.vocabulary.compile(grammar, trigger, salt=salt)
 
     def stats(self) -> dict[str, Any]:
         """Gauges and totals for health and metrics."""

@@ -244,7 +244,7 @@ class ScriptedModel:
         self.salts.add(salt)
         return None
 
-    def prepare(self, grammar: str, trigger: str = "") -> ScriptedGrammar:
+    def prepare(self, grammar: str, trigger: str = "", *, salt: str = "") -> ScriptedGrammar:
         self.grammars.append(ScriptedGrammar(grammar, trigger))
         return self.grammars[-1]
 

@@ -3,14 +3,16 @@
 The library runs within limits that count work, so the cost of a schema does not depend on the load of the machine. Its
 compiler and its masks release the GIL; checking or consuming a single token does not, and takes microseconds.
 
-Compiled grammars are not cached beyond their turn: most compile in one or two milliseconds, on a thread outside the
-event loop. A cache would have to be separate per tenant, and a lexer filled by one request would fail the next.
+Compiling takes milliseconds, on a thread outside the event loop. Lazy grammars outlive their turn, as all turns with
+the same tools have the same one. The texts of a grammar share its lexer, and one that fills it fails the others: a lazy
+one then goes on without the grammar, which is compiled for each turn from then on. So is any other grammar.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -18,17 +20,27 @@ from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 from numpy.typing import NDArray
 
 from inference.errors import GrammarFailed, InvalidSchema
+from inference.lru_cache import LruCache
 
-# Per grammar. The library's own limits are for a single user: a quarter of a gigabyte of states, and 15 ms per token.
-LIMITS = LLParserLimits(
-    max_items_in_row=2_000,  # alternatives open at once: 2 ms to consume a token
-    initial_lexer_fuel=1_000_000,  # for compiling: about 20 ms
-    step_lexer_fuel=50_000,  # for a mask, and for the tokens up to the next one: about 4 ms
-    step_max_items=20_000,  # the same for the parser: 1 ms
-    max_lexer_states=30_000,  # at 1 to 2 kB each
-    max_grammar_size=100_000,  # symbols: about 10 MB
-    verbose_errors=False,  # they repeat the schema
-)
+
+def _limits(lexer_states: int) -> LLParserLimits:
+    """Per grammar. The library's own limits are for a single user: a quarter of a gigabyte of states, and 15 ms per
+    token."""
+    return LLParserLimits(
+        max_items_in_row=2_000,  # alternatives open at once: 2 ms to consume a token
+        initial_lexer_fuel=1_000_000,  # for compiling: about 20 ms
+        step_lexer_fuel=50_000,  # for a mask, and for the tokens up to the next one: about 4 ms
+        step_max_items=20_000,  # the same for the parser: 1 ms
+        max_lexer_states=lexer_states,  # at 1 to 2 kB each
+        max_grammar_size=100_000,  # symbols: about 10 MB
+        verbose_errors=False,  # they repeat the schema
+    )
+
+
+LIMITS = _limits(30_000)
+# Twenty functions need fewer than 1,000 states, after as many texts as one likes. A kept grammar has 0.2 MB, at most 8;
+# so those of all tenants have 7 MB where nobody means harm.
+KEPT_LIMITS, KEPT_MAX, KEPT_CHARS_MAX = _limits(4_000), 32, 20_000
 REFILL_TOKENS = 16  # only masks refill the lexer's fuel; a long text of valid tokens would never need one
 REASON_CHARS_MAX = 300
 # The model may tokenise a forced text as it likes. The library would only allow its own tokenisation.
@@ -73,18 +85,33 @@ class Vocabulary:
         self.end_tokens = end_tokens
         self.size = len(pieces)
         self._containing: dict[bytes, frozenset[int]] = {}
+        self._kept: LruCache[tuple[str, str, str], Grammar] = LruCache(KEPT_MAX)
+        self._keeping = Lock()
         # The library requires an end token even if the model has none.
         ends = sorted(end_tokens) or [len(pieces)]
         tokens = [*pieces] if end_tokens else [*pieces, b""]
         self._tokenizer = LLTokenizer(TokenizerWrapper(_Tokens(tokens, ends[0])), eos_token=ends)
 
-    def compile(self, grammar: str, trigger: str = "") -> Grammar:
+    def compile(self, grammar: str, trigger: str = "", *, salt: str = "") -> Grammar:
         """The grammar of a whole text, or a lazy one, of what follows the first `trigger` in a text, however that is
-        tokenised: it must allow any text before the trigger. Call it off the event loop.
+        tokenised: it must allow any text before the trigger. Call it off the event loop. `salt` names the tenant: how
+        long this takes tells nothing about another's tools.
 
         Raises InvalidSchema if the library refuses the grammar, or if nothing matches it.
         """
-        matcher = LLMatcher(self._tokenizer, HEADER + grammar, log_level=0, limits=LIMITS)
+        if not trigger or len(grammar) > KEPT_CHARS_MAX:
+            return self._compiled(grammar, trigger, LIMITS)
+        key = salt, trigger, grammar
+        with self._keeping:
+            known = self._kept.get(key)
+        if known is None:
+            known = self._compiled(grammar, trigger, KEPT_LIMITS)
+            with self._keeping:
+                self._kept.put(key, known)
+        return self._compiled(grammar, trigger, LIMITS) if known.outgrown else known
+
+    def _compiled(self, grammar: str, trigger: str, limits: LLParserLimits) -> Grammar:
+        matcher = LLMatcher(self._tokenizer, HEADER + grammar, log_level=0, limits=limits)
         if not matcher.is_error():
             matcher.compute_bitmask()  # some grammars exceed the limits at their first token
         if matcher.is_error():
@@ -108,9 +135,11 @@ class Vocabulary:
 
 
 class Grammar:
-    """A compiled grammar. The texts of one turn are consecutive and share what the library has learnt of it."""
+    """A compiled grammar. Its texts share what the library has learnt of it, and the limit of that. `outgrown`: one of
+    them went beyond the limits."""
 
     def __init__(self, matcher: LLMatcher, vocabulary: Vocabulary, trigger: bytes, *, finds_forced: bool) -> None:
+        self.outgrown = False
         self._matcher = matcher
         self._vocabulary = vocabulary
         self._trigger = trigger
@@ -123,7 +152,10 @@ class Grammar:
         matcher = self._matcher.deep_copy()
         if not self._trigger:
             return Constraint(matcher, self._vocabulary, finds_forced=self._finds_forced)
-        return LazyConstraint(matcher, self._vocabulary, self._trigger, finds_forced=self._finds_forced)
+        return LazyConstraint(matcher, self._vocabulary, self._trigger, self._outgrow, finds_forced=self._finds_forced)
+
+    def _outgrow(self) -> None:
+        self.outgrown = True
 
 
 class Constraint:
@@ -224,11 +256,21 @@ class LazyConstraint(Constraint):
     """Constrains the text from a trigger on, as a lazy grammar of llama.cpp does. Before it anything is allowed, and
     again once the grammar exceeds the limits or allows nothing.
 
-    A vocabulary may spell the trigger in several tokens, and its last one may extend beyond it.
+    A vocabulary may spell the trigger in several tokens, and its last one may extend beyond it. `outgrown` is called
+    when the grammar is given up.
     """
 
-    def __init__(self, matcher: LLMatcher, vocabulary: Vocabulary, trigger: bytes, *, finds_forced: bool) -> None:
+    def __init__(
+        self,
+        matcher: LLMatcher,
+        vocabulary: Vocabulary,
+        trigger: bytes,
+        outgrown: Callable[[], None],
+        *,
+        finds_forced: bool,
+    ) -> None:
         super().__init__(matcher, vocabulary, finds_forced=finds_forced)
+        self._outgrown = outgrown
         self._trigger, self._starts = trigger, vocabulary.containing(trigger[:1])
         self._partial = b""  # the longest end of the text that begins the trigger
         self._active = self._released = False
@@ -284,6 +326,7 @@ class LazyConstraint(Constraint):
         return False
 
     def _release(self) -> None:
+        self._outgrown()
         self._active, self._released, self._partial = False, True, b""
 
 

@@ -113,8 +113,9 @@ class RemoteModel(TextModel):
         """While this does not change, no request of this worker progresses."""
         return self._totals["generated_tokens"]
 
-    def prepare(self, grammar: str, trigger: str = "") -> SentGrammar:
-        return SentGrammar(grammar, trigger, super().prepare(grammar, trigger), by_token(grammar, self._spoken))
+    def prepare(self, grammar: str, trigger: str = "", *, salt: str = "") -> SentGrammar:
+        prepared = super().prepare(grammar, trigger, salt=salt)
+        return SentGrammar(grammar, trigger, prepared, by_token(grammar, self._spoken))
 
     def generate(self, prompt: Sequence[int], sampling: Sampling, terms: Terms = ANY_TERMS) -> RemoteGeneration:
         """Also raises EnginesAway."""

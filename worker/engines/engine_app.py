@@ -358,7 +358,7 @@ async def _grammar(asked: GenerateRequest, model: ChatModel) -> Grammar | None:
     if asked.grammar is None:
         return None
     try:
-        return await asyncio.to_thread(model.prepare, *asked.grammar)
+        return await asyncio.to_thread(model.prepare, *asked.grammar, salt=asked.cache_salt)
     except InvalidSchema as error:
         error.param = "sampling_params.structured_outputs.grammar"
         raise

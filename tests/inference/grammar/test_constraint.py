@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 import re
 from collections.abc import AsyncIterator
 from typing import Any
@@ -19,7 +20,7 @@ from inference.engine.sampler import Sampler
 from inference.errors import GrammarFailed, InvalidSchema
 from inference.generation import Finish, Priority, Sampling, Terms
 from inference.grammar.calls import CallableFunction, tool_grammar
-from inference.grammar.constraint import DIGITS_MAX, Constraint, Vocabulary
+from inference.grammar.constraint import DIGITS_MAX, Constraint, Grammar, Vocabulary
 from inference.grammar.schema import json_grammar
 from inference.model import ChatModel
 from inference.prompt import ChatMessage
@@ -250,6 +251,33 @@ def test_help_that_gets_too_much_is_let_go() -> None:
     drawn = [drawing.draw(best(token)) for token in [4, *[0] * 500]]
     assert drawn == [4, *[0] * 500]
     assert drawing.draw(best(4)) == 4
+
+
+def test_help_is_compiled_once_for_each_tenant_and_nothing_else_is_kept() -> None:
+    kept = VOCABULARY.compile(CALL, "<call>", salt="one")
+    assert VOCABULARY.compile(CALL, "<call>", salt="one") is kept
+    assert VOCABULARY.compile(CALL, "<call>", salt="another") is not kept
+    assert VOCABULARY.compile('start: "a"') is not VOCABULARY.compile('start: "a"')
+    long = CALL + "".join(f'unused{number}: "b"\n' for number in range(1_500))
+    assert VOCABULARY.compile(long, "<call>") is not VOCABULARY.compile(long, "<call>")
+
+
+def test_help_whose_texts_fill_its_lexer_is_compiled_for_each_turn() -> None:
+    many = 'start: before "a" /(.*a.{11}b)?[ab]*/\nbefore[lazy]: /(?s:.*)/ "<call>"\n'
+    chance, turns = random.Random(1), list[Grammar]()
+    while not (turns and turns[-1].outgrown):
+        assert len(turns) < 100
+        turns.append(VOCABULARY.compile(many, "<call>", salt="fills it"))
+        text = turns[-1].start()
+        for token in (12, 0, *chance.choices((0, 1), k=200)):
+            assert text.allows(token)
+            text.accept(token)
+    assert len(set(turns)) == 1 < len(turns)  # all used the same one
+    alone = VOCABULARY.compile(many, "<call>", salt="fills it")
+    assert alone not in turns and alone is not VOCABULARY.compile(many, "<call>", salt="fills it")
+    text = alone.start()
+    text.accept(12)
+    assert text.allows(0) and not text.allows(3)
 
 
 @pytest.mark.parametrize("grammar", ['start: "<" "x"', 'start: "b" "<"'], ids=["it leads nowhere", "another beginning"])

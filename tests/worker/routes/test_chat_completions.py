@@ -30,11 +30,11 @@ class OneAtATime(ScriptedModel):
     heard: Event = field(default_factory=Event)
     prepared: int = 0
 
-    def prepare(self, grammar: str, trigger: str = "") -> ScriptedGrammar:
+    def prepare(self, grammar: str, trigger: str = "", *, salt: str = "") -> ScriptedGrammar:
         self.prepared += 1
         if self.prepared > 1:
             assert self.heard.wait(60)
-        return super().prepare(grammar, trigger)
+        return super().prepare(grammar, trigger, salt=salt)
 
     def generate(self, prompt: Sequence[int], sampling: Sampling, terms: Terms = ANY_TERMS) -> ScriptedGeneration:
         if self.generations:
