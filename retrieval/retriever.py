@@ -89,7 +89,8 @@ class Retriever:
                 question = Question(query.tenant_id, text, query.filters, trace, trace.index(span), until_ns)
                 limit = min(query.limit, PASSAGES_MAX)
                 found = await self._run(question, query.stores, limit, query.score_threshold)
-            span.attributes["passages"] = len(found.passages)
+            best = found.reranked[0].score if found.reranked else None
+            span.attributes |= {"passages": len(found.passages), "best_score": best}
             return found
 
     async def _run(self, question: Question, names: Sequence[str], limit: int, score_threshold: float) -> Stages:
@@ -97,14 +98,16 @@ class Retriever:
         branches = [Branch(question, stores, self._store, self._embedders, self._config) for stores in groups]
         found = await asyncio.gather(*(branch.run() for branch in branches))
         reranked = in_turns([each.reranked for each in found])
-        read = await self._read(question, reranked, limit)
+        # Small talk finds nothing that is relevant enough: its first token does not wait for texts that nobody reads.
+        is_relevant = any(score >= score_threshold for score, _ in reranked)
+        read = await self._read(question, reranked, limit) if is_relevant else []
         if self._reranker is not None and read:
             read = await self._reread(question, self._reranker, read)
         return Stages(
             [candidate for each in found for candidate in each.candidates],
             in_turns([each.fused for each in found]),
             [*read, *reranked[len(read) :]],
-            await self._compress(question, read, limit, score_threshold, _cut(groups, found)),
+            await self._compress(question, read, limit, score_threshold, _cut(groups, found)) if read else [],
         )
 
     async def _open(self, question: Question, names: Sequence[str]) -> list[VectorStore]:
@@ -153,7 +156,6 @@ class Retriever:
                 cut=cut,
             )
             span.attributes |= {
-                "best_score": ranked[0].score if ranked else None,
                 "tokens": selection.tokens,
                 "cut": selection.cut,
                 "below_threshold": selection.below_threshold,

@@ -85,15 +85,17 @@ async def test_questions_find_their_passage_and_other_talk_finds_none(
         assert [passage.score for passage in passages] == sorted((p.score for p in passages), reverse=True)
         assert all(SCORE_THRESHOLD <= passage.score <= 1 for passage in passages)
     for query in IRRELEVANT:
-        passages, _ = await retrieve(store, embedders, reader, query)
+        passages, trace = await retrieve(store, embedders, reader, query)
         assert not passages, query
+        assert 0 < trace.spans[0].attributes["best_score"] < SCORE_THRESHOLD
+        assert "read" not in spans(trace), "texts that are thrown away were waited for"
 
 
 async def test_every_stage_is_a_span_below_retrieve(store: PassageStore, embedders: Embedders, reader: UUID) -> None:
     passages, trace = await retrieve(store, embedders, reader, "How do I create an API key?")
     retrieval, *stages = trace.spans
     assert (retrieval.name, retrieval.lane, retrieval.parent) == ("retrieve", "main", None)
-    assert retrieval.attributes == {"stores": 1, "passages": len(passages)}
+    assert retrieval.attributes == {"stores": 1, "passages": len(passages), "best_score": passages[0].score}
     assert [stage.name for stage in stages] == STAGES
     for stage in stages:
         assert (stage.lane, stage.parent) == ("retrieval", 0)
@@ -101,7 +103,6 @@ async def test_every_stage_is_a_span_below_retrieve(store: PassageStore, embedde
     found = spans(trace)
     assert found["search"].attributes["candidates"] == found["fuse"].attributes["candidates"]
     assert found["compress"].attributes["passages"] == len(passages)
-    assert found["compress"].attributes["best_score"] == passages[0].score
     assert found["compress"].attributes["tokens"] == sum(passage.tokens for passage in passages)
 
 
